@@ -1,0 +1,30 @@
+# Finds libtorch wherever it comes from and gives the target Libtorch::Libtorch.
+#   Libtorch_ROOT, Torch_DIR, CMAKE_PREFIX_PATH (as a hint), else the Python wheel of ${PROJECT_SOURCE_DIR}/.venv.
+# Sets Libtorch_FOUND, Libtorch_VERSION, Libtorch_CUDA (the build knows CUDA and its toolkit is here), Libtorch_DIR_FOUND.
+set(_hints ${Libtorch_ROOT} $ENV{Libtorch_ROOT})
+if(Torch_DIR)
+  list(APPEND _hints ${Torch_DIR}/../../..)
+endif()
+foreach(_prefix ${CMAKE_PREFIX_PATH})
+  list(APPEND _hints ${_prefix} ${_prefix}/../..)
+endforeach()
+file(GLOB _venv ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+list(APPEND _hints ${_venv})
+find_path(Libtorch_INCLUDE_DIR torch/csrc/api/include/torch/torch.h HINTS ${_hints} PATH_SUFFIXES include NO_CMAKE_SYSTEM_PATH)
+find_library(Libtorch_CPU_LIBRARY torch_cpu HINTS ${_hints} PATH_SUFFIXES lib)
+find_library(Libtorch_C10_LIBRARY c10 HINTS ${_hints} PATH_SUFFIXES lib)
+find_library(Libtorch_LIBRARY torch HINTS ${_hints} PATH_SUFFIXES lib)
+if(Libtorch_INCLUDE_DIR AND EXISTS ${Libtorch_INCLUDE_DIR}/torch/headeronly/version.h)
+  file(STRINGS ${Libtorch_INCLUDE_DIR}/torch/headeronly/version.h _lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+  string(REGEX REPLACE "[^0-9;]" "" _numbers "${_lines}")
+  list(JOIN _numbers "." Libtorch_VERSION)
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Libtorch
+  REQUIRED_VARS Libtorch_CPU_LIBRARY Libtorch_C10_LIBRARY Libtorch_INCLUDE_DIR VERSION_VAR Libtorch_VERSION)
+if(Libtorch_FOUND AND NOT TARGET Libtorch::Libtorch)
+  add_library(Libtorch::Libtorch INTERFACE IMPORTED)
+  target_include_directories(Libtorch::Libtorch SYSTEM INTERFACE
+    ${Libtorch_INCLUDE_DIR} ${Libtorch_INCLUDE_DIR}/torch/csrc/api/include)
+  target_link_libraries(Libtorch::Libtorch INTERFACE ${Libtorch_LIBRARY} ${Libtorch_CPU_LIBRARY} ${Libtorch_C10_LIBRARY})
+endif()

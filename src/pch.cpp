@@ -1,0 +1,1 @@
+// The one file that builds the precompiled header; see cmake/HastenRoom.cmake.
