@@ -1,0 +1,42 @@
+// What the training loop is in the middle of: whether gradients are exchanged at this step, which prepared loaders
+// are being iterated, and whether the batch in hand is the last one of the innermost of them.
+//
+// Accelerate keeps this in a process-wide singleton; here it belongs to one Accelerator, and loaders and optimizers
+// prepared by it share it. The loader room writes the position, `accumulate` writes sync_gradients.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hasten::state {
+
+/// The part of a loader that others may ask about while one of its batches is in the caller's hands.
+struct LoaderPosition {
+  bool end_of_dataloader = false;
+  /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is full.
+  int64_t remainder = -1;
+};
+
+class GradientState {
+ public:
+  /// Whether this step's backward exchanges gradients and the optimizer steps; true outside accumulation.
+  bool sync_gradients() const noexcept { return sync_gradients_; }
+  void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
+
+  /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
+  void enter(const LoaderPosition* loader);
+  /// The loop over it ended (by its end, a break or an exception). Nothing if it was not entered.
+  void leave(const LoaderPosition* loader) noexcept;
+
+  bool in_dataloader() const noexcept { return !active_.empty(); }
+  /// Of the innermost active loader; false outside a loop.
+  bool end_of_dataloader() const noexcept { return in_dataloader() && active_.back()->end_of_dataloader; }
+  /// Of the innermost active loader; -1 outside a loop.
+  int64_t remainder() const noexcept { return in_dataloader() ? active_.back()->remainder : -1; }
+
+ private:
+  bool sync_gradients_ = true;
+  std::vector<const LoaderPosition*> active_;
+};
+
+}  // namespace hasten::state
