@@ -1,6 +1,7 @@
 # hasten_room(NAME [TORCH] [ROOMS room…] [PRIVATE_LIBRARIES target…])
 #   The target hasten_NAME (alias hasten::NAME) of src/NAME and include/hasten/NAME, an object library whose
 #   objects go into the one library `hasten`. TORCH rooms share one flag set and one precompiled header.
+#   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
 # hasten_front_door(FILE…)
 #   The library `hasten` (alias hasten::hasten): all rooms and the headers include/hasten/FILE.h with src/FILE.cpp.
 
@@ -36,8 +37,25 @@ target_precompile_headers(hasten_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp>
 
 # A program or library of ours that uses libtorch: the flags, the precompiled header.
 function(hasten_use_torch target)
-  target_link_libraries(${target} PRIVATE hasten_torch_flags)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:hasten_torch_flags>)
   target_precompile_headers(${target} REUSE_FROM hasten_pch)
+endfunction()
+
+# Of each pair X.cpp, X_stub.cpp in the list, keeps the one that HASTEN_WITH_X asks for.
+function(hasten_choose_stubs list_name)
+  set(chosen ${${list_name}})
+  foreach(stub ${chosen})
+    if(stub MATCHES "^(.*/([^/]+))_stub\\.cpp$")
+      set(real ${CMAKE_MATCH_1}.cpp)
+      string(TOUPPER ${CMAKE_MATCH_2} feature)
+      if(HASTEN_WITH_${feature})
+        list(REMOVE_ITEM chosen ${stub})
+      else()
+        list(REMOVE_ITEM chosen ${real})
+      endif()
+    endif()
+  endforeach()
+  set(${list_name} ${chosen} PARENT_SCOPE)
 endfunction()
 
 function(hasten_room name)
@@ -47,6 +65,7 @@ function(hasten_room name)
   if(NOT sources)
     return()
   endif()
+  hasten_choose_stubs(sources)
   add_library(hasten_${name} OBJECT ${sources})
   add_library(hasten::${name} ALIAS hasten_${name})
   target_sources(hasten_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
@@ -80,11 +99,15 @@ function(hasten_front_door)
   foreach(room ${rooms})
     list(APPEND sources $<TARGET_OBJECTS:hasten_${room}>)
     file(GLOB_RECURSE room_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${room}/*.h)
-    list(APPEND headers ${room_headers})
+    list(APPEND room_headers_all ${room_headers})
   endforeach()
   add_library(hasten STATIC ${sources})
   add_library(hasten::hasten ALIAS hasten)
-  target_sources(hasten PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
+  # Two sets, because the rooms' headers are checked alone with their rooms, the front door's here.
+  target_sources(hasten PUBLIC
+    FILE_SET front_door TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}
+    FILE_SET rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${room_headers_all})
+  set_target_properties(hasten PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY front_door)
   hasten_use_torch(hasten)
   target_compile_features(hasten PUBLIC cxx_std_20)
   target_link_libraries(hasten PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json Threads::Threads PRIVATE ${libraries})

@@ -29,7 +29,8 @@ Environment Environment::current() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
     const size_t equals = line.find('=');
-    if (equals != std::string_view::npos) snapshot.variables_.emplace(line.substr(0, equals), line.substr(equals + 1));
+    if (equals != std::string_view::npos)
+      snapshot.variables_.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return snapshot;
 }
@@ -40,7 +41,9 @@ Environment Environment::of(std::map<std::string, std::string> variables) {
   return snapshot;
 }
 
-bool Environment::has(const std::string& name) const { return text(name).has_value(); }
+bool Environment::has(const std::string& name) const {
+  return text(name).has_value();
+}
 
 std::optional<std::string> Environment::text(const std::string& name) const {
   const auto found = variables_.find(name);
@@ -56,7 +59,8 @@ std::optional<int64_t> Environment::integer(const std::string& name, int64_t lea
   if (error != std::errc() || end != value->data() + value->size()) refuse(name, *value, "an integer");
   if (number < least || number > most) {
     refuse(name, *value,
-           most == INT64_MAX ? hasten::text("at least ", least) : hasten::text("between ", least, " and ", most));
+           most == INT64_MAX ? hasten::text("at least ", least)
+                             : hasten::text("between ", least, " and ", most));
   }
   return number;
 }

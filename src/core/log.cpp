@@ -14,7 +14,8 @@
 namespace hasten {
 namespace {
 
-const std::vector<std::string> kLevelNames = {"trace", "debug", "info", "warning", "error", "critical", "off"};
+const std::vector<std::string> kLevelNames = {"trace", "debug",    "info", "warning",
+                                              "error", "critical", "off"};
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   static_assert(static_cast<int>(LogLevel::kOff) == static_cast<int>(spdlog::level::off));
@@ -67,12 +68,14 @@ Logger::Logger(std::string name, LogIdentity identity, std::optional<LogLevel> l
   impl_->logger.set_level(to_spdlog(level ? *level : log_level(Environment::current())));
 }
 
-bool Logger::enabled(LogLevel level) const { return impl_->logger.should_log(to_spdlog(level)); }
+bool Logger::enabled(LogLevel level) const {
+  return impl_->logger.should_log(to_spdlog(level));
+}
 
 void Logger::log(LogLevel level, std::string_view line, LogOptions options) const {
   Impl& impl = *impl_;
-  // spdlog drops the line if the level is off; the barriers of an in_order line are passed all the same, since
-  // the level may differ between ranks.
+  // spdlog drops the line if the level is off; the barriers of an in_order line are passed all the same,
+  // since the level may differ between ranks.
   const auto write = [&] { impl.logger.log(to_spdlog(level), "{}{}", impl.prefix, line); };
   if (options.in_order && impl.identity.world_size > 1) {
     if (!impl.identity.barrier) {

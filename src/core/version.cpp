@@ -3,6 +3,8 @@
 
 namespace hasten {
 
-const char* version() noexcept { return HASTEN_VERSION; }
+const char* version() noexcept {
+  return HASTEN_VERSION;
+}
 
 }  // namespace hasten

@@ -36,18 +36,24 @@ TEST(Environment, ReadsTypedValues) {
 }
 
 TEST(Environment, ErrorsNameVariableValueAndExpectation) {
-  const auto environment = Environment::of({{"RANK", "two"}, {"WORLD_SIZE", "0"}, {"CHECK", "maybe"}, {"LEVEL", "inof"}});
+  const auto environment =
+      Environment::of({{"RANK", "two"}, {"WORLD_SIZE", "0"}, {"CHECK", "maybe"}, {"LEVEL", "inof"}});
 
   EXPECT_EQ(message_of([&] { environment.integer("RANK"); }),
             "[env] RANK='two' is not an integer. Correct it or unset it.");
   EXPECT_EQ(message_of([&] { environment.integer("WORLD_SIZE", 1); }),
             "[env] WORLD_SIZE='0' is not at least 1. Correct it or unset it.");
-  EXPECT_THAT(message_of([&] { environment.flag("CHECK"); }), testing::HasSubstr("CHECK='maybe' is not a flag"));
-  EXPECT_THAT(message_of([&] { environment.choice("LEVEL", {"info", "debug"}); }),
+  EXPECT_THAT(message_of([&] { environment.flag("CHECK"); }),
+              testing::HasSubstr("CHECK='maybe' is not a flag"));
+  EXPECT_THAT(message_of([&] {
+                environment.choice("LEVEL", {"info", "debug"});
+              }),
               testing::HasSubstr("did you mean 'info'?"));
 }
 
-TEST(Environment, CurrentSeesThisProcess) { EXPECT_TRUE(Environment::current().has("PATH")); }
+TEST(Environment, CurrentSeesThisProcess) {
+  EXPECT_TRUE(Environment::current().has("PATH"));
+}
 
 }  // namespace
 }  // namespace hasten

@@ -10,7 +10,8 @@ TEST(Error, AWorldOfOneNamesNoRank) {
 }
 
 TEST(Error, SeveralRanksNameTheirs) {
-  EXPECT_STREQ(UsageError({"ddp", 3, 8}, "'head.weight' moved").what(), "[ddp] rank 3/8: 'head.weight' moved");
+  EXPECT_STREQ(UsageError({"ddp", 3, 8}, "'head.weight' moved").what(),
+               "[ddp] rank 3/8: 'head.weight' moved");
 }
 
 TEST(Error, CommErrorCarriesRankAndOperation) {
@@ -20,7 +21,9 @@ TEST(Error, CommErrorCarriesRankAndOperation) {
   EXPECT_EQ(error.operation(), "all_reduce");
 }
 
-TEST(Error, DataErrorCarriesItsPath) { EXPECT_EQ(DataError({"data"}, "a/b.gz", "cut").path(), "a/b.gz"); }
+TEST(Error, DataErrorCarriesItsPath) {
+  EXPECT_EQ(DataError({"data"}, "a/b.gz", "cut").path(), "a/b.gz");
+}
 
 }  // namespace
 }  // namespace hasten

@@ -5,9 +5,13 @@
 namespace hasten {
 namespace {
 
-TEST(Text, PartsAreJoinedAsStreamsPrintThem) { EXPECT_EQ(text("n=", 3, ' ', true, ' ', 0.5), "n=3 true 0.5"); }
+TEST(Text, PartsAreJoinedAsStreamsPrintThem) {
+  EXPECT_EQ(text("n=", 3, ' ', true, ' ', 0.5), "n=3 true 0.5");
+}
 
-TEST(Text, JoinSeparatesElements) { EXPECT_EQ(join(std::vector<int>{1, 2, 3}), "1, 2, 3"); }
+TEST(Text, JoinSeparatesElements) {
+  EXPECT_EQ(join(std::vector<int>{1, 2, 3}), "1, 2, 3");
+}
 
 TEST(Text, AMisspeltWordFindsItsNeighbour) {
   EXPECT_EQ(closest("lanch", {"config", "launch", "env"}), "launch");

@@ -6,7 +6,9 @@
 namespace hasten {
 namespace {
 
-TEST(Version, IsThreeNumbers) { EXPECT_THAT(version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+")); }
+TEST(Version, IsThreeNumbers) {
+  EXPECT_THAT(version(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
 
 }  // namespace
 }  // namespace hasten

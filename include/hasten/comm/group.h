@@ -1,10 +1,11 @@
 // Group: a set of ranks and the collective operations on tensors among them.
 //
-// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It speaks plain
-// tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is converted here,
-// in one place. Operations can be checked before any data moves: all ranks first agree on one small record
-// (agreement.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing rank leaves its
-// words in the store, so that the others can say who failed and why. Structures: nested.h; objects: objects.h.
+// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It speaks
+// plain tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is
+// converted here, in one place. Operations can be checked before any data moves: all ranks first agree on one
+// small record (agreement.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing
+// rank leaves its words in the store, so that the others can say who failed and why. Structures: nested.h;
+// objects: objects.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +33,8 @@ struct GroupOptions {
   std::optional<bool> check = {};
   /// kAuto: NCCL for CUDA tensors where libtorch has it, Gloo otherwise.
   BackendKind backend = BackendKind::kAuto;
-  /// The address or host name this rank listens on for its peers. Empty: GLOO_SOCKET_IFNAME's, else the address
-  /// the host's name resolves to. Runs on one machine use 127.0.0.1.
+  /// The address or host name this rank listens on for its peers. Empty: GLOO_SOCKET_IFNAME's, else the
+  /// address the host's name resolves to. Runs on one machine use 127.0.0.1.
   std::string address = {};
   /// Appears in messages and keeps the keys of groups on one store apart; the same on all ranks.
   std::string name = "world";
@@ -63,23 +64,29 @@ class Group {
   const GroupOptions& options() const noexcept;
   /// Whether operations agree before data moves (options().check, resolved).
   bool checked() const noexcept;
+  /// The same group with operations checked or not; for code that has agreed on its operations by other
+  /// means.
+  Group with_check(bool check) const;
   /// "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
-  /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get nullopt.
-  /// Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws: UsageError for an
-  /// empty list, a rank outside the group or one named twice.
+  /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
+  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws:
+  /// UsageError for an empty list, a rank outside the group or one named twice.
   std::optional<Group> subgroup(const std::vector<int>& ranks, Site site = Site::current()) const;
 
-  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the operation
-  // is under way; the plain form is the same followed by wait(). Tensors may be of any dtype, device and strides;
-  // scalars and empty tensors are fine. Throws (all): CommError with the failing rank's words, or naming both sides
-  // of a mismatch where operations are checked; UsageError for what no conversion can mend (the mean of integers).
+  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the
+  // operation is under way; the plain form is the same followed by wait(). Tensors may be of any dtype,
+  // device and strides; scalars and empty tensors are fine. Throws (all): CommError with the failing rank's
+  // words, or naming both sides of a mismatch where operations are checked; UsageError for what no conversion
+  // can mend (the mean of integers).
 
-  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max are "or",
-  /// product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex ones.
+  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max
+  /// are "or", product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex
+  /// ones.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
-  Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
+  Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
+                           Site site = Site::current()) const;
 
   /// As all_reduce_, but only `root` gets the result; the tensors of the others keep their values.
   void reduce_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
@@ -90,31 +97,36 @@ class Group {
   void broadcast_(at::Tensor tensor, int root, Site site = Site::current()) const;
   Work<> broadcast_async_(at::Tensor tensor, int root, Site site = Site::current()) const;
 
-  /// Every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are equal.
+  /// Every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
+  /// equal.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor, Site site = Site::current()) const;
 
   /// The flat form for equal shapes, without an exchange of sizes: `output` is [world * input.size(0), …].
   void all_gather_into_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
-  Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
+  Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
+                                Site site = Site::current()) const;
 
   /// Every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
                                              Site site = Site::current()) const;
 
-  /// Rank r gets root's parts[r]; `parts` is read on root only and the parts may have any shapes of one dtype.
+  /// Rank r gets root's parts[r]; `parts` is read on root only and the parts may have any shapes of one
+  /// dtype.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
   Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
                                  Site site = Site::current()) const;
 
-  /// Rank r gets the reduction of everybody's r-th part of `input`, cut along dim 0 into world_size equal parts.
+  /// Rank r gets the reduction of everybody's r-th part of `input`, cut along dim 0 into world_size equal
+  /// parts.
   at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                             Site site = Site::current()) const;
   Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                                         Site site = Site::current()) const;
 
-  /// parts[r] goes to rank r; the result's r-th tensor came from rank r. First sizes may differ, the rest is equal.
+  /// parts[r] goes to rank r; the result's r-th tensor came from rank r. First sizes may differ, the rest is
+  /// equal.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> all_to_all_async(const std::vector<at::Tensor>& parts,
                                                  Site site = Site::current()) const;
@@ -123,8 +135,9 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with one tag
-  // arrive in order. Where operations are checked, the receiver compares dtype and shape before the data moves.
+  // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
+  // one tag arrive in order. Where operations are checked, the receiver compares dtype and shape before the
+  // data moves.
 
   void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
@@ -136,8 +149,8 @@ class Group {
 
   // ---- Failure.
 
-  /// Leaves `words` in the store for the survivors and closes this rank's connections: their operations end with
-  /// "rank r failed: words". Later operations of this rank throw. The first rank's words win.
+  /// Leaves `words` in the store for the survivors and closes this rank's connections: their operations end
+  /// with "rank r failed: words". Later operations of this rank throw. The first rank's words win.
   /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
   void fail(const std::string& words) const noexcept;
 
@@ -147,8 +160,9 @@ class Group {
   struct Impl;
 
  private:
-  explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}
   std::shared_ptr<Impl> impl_;
+  bool check_ = false;
 };
 
 }  // namespace hasten::comm

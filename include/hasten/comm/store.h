@@ -1,8 +1,8 @@
-// A small key-value store that all ranks of a run share: the place where they meet before they are connected, and
-// where a failing rank leaves its last words. A value handle over libtorch's stores.
+// A small key-value store that all ranks of a run share: the place where they meet before they are connected,
+// and where a failing rank leaves its last words. A value handle over libtorch's stores.
 //
-// The TCP store listens on a socket that hasten binds itself: libtorch's own would listen on every address of the
-// machine even when asked for 127.0.0.1.
+// The TCP store listens on a socket that hasten binds itself: libtorch's own would listen on every address of
+// the machine even when asked for 127.0.0.1.
 #pragma once
 
 #include <chrono>
@@ -26,12 +26,12 @@ struct TcpStoreOptions {
 class Store {
  public:
   /// Keys held by one process, reached by TCP. The server binds to `host` only.
-  /// Collective: no. Blocks: until the server answers. Throws: UsageError if the address cannot be bound (busy
-  /// port, foreign address), CommError if the server is not reached within the timeout.
+  /// Collective: no. Blocks: until the server answers. Throws: UsageError if the address cannot be bound
+  /// (busy port, foreign address), CommError if the server is not reached within the timeout.
   static Store tcp(const TcpStoreOptions& options);
 
-  /// Keys in a file on a file system that all ranks see; the file is made if missing and removed by the last user.
-  /// Collective: no. Blocks: no. Throws: DataError if the file cannot be made.
+  /// Keys in a file on a file system that all ranks see; the file is made if missing and removed by the last
+  /// user. Collective: no. Blocks: no. Throws: DataError if the file cannot be made.
   static Store file(const std::string& path, int world_size);
 
   /// Keys in this process's memory, for ranks that are threads.
@@ -41,7 +41,8 @@ class Store {
   Store scoped(const std::string& prefix) const;
 
   /// Sets a key, replacing an earlier value.
-  /// Collective: no. Blocks: for a round trip. Throws: CommError if the server is gone (all methods below alike).
+  /// Collective: no. Blocks: for a round trip. Throws: CommError if the server is gone (all methods below
+  /// alike).
   void set(const std::string& key, const std::string& value) const;
 
   /// Sets a key unless it is there already; whether this call set it.

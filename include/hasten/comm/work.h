@@ -1,7 +1,8 @@
 // An operation under way: what an asynchronous collective returns.
 //
-// A Work owns every tensor its operation touches. What remains to be done when the bytes have arrived (dividing
-// for a mean, copying into a non-contiguous result) is done in wait(), so a result is valid only after it.
+// A Work owns every tensor its operation touches. What remains to be done when the bytes have arrived
+// (dividing for a mean, copying into a non-contiguous result) is done in wait(), so a result is valid only
+// after it.
 #pragma once
 
 #include <functional>

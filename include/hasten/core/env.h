@@ -1,8 +1,8 @@
 // The one reader of environment variables.
 //
-// Everything that depends on the environment takes an `Environment` value, so that a test hands in a map and a
-// program the real thing; `getenv` stands nowhere else (a test checks that). Errors name the variable, its value
-// and what was expected. Every variable hasten reads is listed in docs/environment.md.
+// Everything that depends on the environment takes an `Environment` value, so that a test hands in a map and
+// a program the real thing; `getenv` stands nowhere else (a test checks that). Errors name the variable, its
+// value and what was expected. Every variable hasten reads is listed in docs/environment.md.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ class Environment {
   /// A finite number. Throws: UsageError if it is none.
   std::optional<double> real(const std::string& name) const;
 
-  /// 1 true yes on y t, 0 false no off n f, in any case (Accelerate's str_to_bool). Throws: UsageError otherwise.
+  /// 1 true yes on y t, 0 false no off n f, in any case (Accelerate's str_to_bool). Throws: UsageError
+  /// otherwise.
   std::optional<bool> flag(const std::string& name) const;
 
   /// One of a closed set. Throws: UsageError with "did you mean" otherwise.

@@ -29,8 +29,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The caller or the configuration is wrong: a bad argument, a contradiction of settings, a call out of order.
-/// Programs that end because of one should use exit code 2.
+/// The caller or the configuration is wrong: a bad argument, a contradiction of settings, a call out of
+/// order. Programs that end because of one should use exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -45,7 +45,9 @@ class CommError : public Error {
   /// `origin.rank` is the rank that throws, `operation` what it was doing ("all_reduce").
   template <class... Parts>
   explicit CommError(const Origin& origin, std::string operation, const Parts&... parts)
-      : Error(message_prefix(origin) + text(parts...)), rank_(origin.rank), operation_(std::move(operation)) {}
+      : Error(message_prefix(origin) + text(parts...)),
+        rank_(origin.rank),
+        operation_(std::move(operation)) {}
 
   int rank() const noexcept { return rank_; }
   const std::string& operation() const noexcept { return operation_; }

@@ -1,8 +1,9 @@
 // Log lines that carry the rank, from one logger per subject.
 //
-// spdlog does the work behind this header (its fmt cannot be compiled beside libtorch's, so no other header may
-// include it). A logger knows its rank because it was told so when it was made, never through a global; `state`
-// makes loggers for a process. `main_process_only` and `in_order` are those of Accelerate's get_logger.
+// spdlog does the work behind this header (its fmt cannot be compiled beside libtorch's, so no other header
+// may include it). A logger knows its rank because it was told so when it was made, never through a global;
+// `state` makes loggers for a process. `main_process_only` and `in_order` are those of Accelerate's
+// get_logger.
 #pragma once
 
 #include <functional>
@@ -37,8 +38,8 @@ struct LogOptions {
   bool in_order = false;
 };
 
-/// Writes lines "2026-01-31 12:00:00.123 warning [name] rank 1/4: text" to standard error (no rank in a world of
-/// one; the level in colour on a terminal). A value handle; safe to use from several threads.
+/// Writes lines "2026-01-31 12:00:00.123 warning [name] rank 1/4: text" to standard error (no rank in a world
+/// of one; the level in colour on a terminal). A value handle; safe to use from several threads.
 class Logger {
  public:
   /// Level from the environment (log_level).
@@ -47,9 +48,13 @@ class Logger {
   void trace(std::string_view line, LogOptions options = {}) const { log(LogLevel::kTrace, line, options); }
   void debug(std::string_view line, LogOptions options = {}) const { log(LogLevel::kDebug, line, options); }
   void info(std::string_view line, LogOptions options = {}) const { log(LogLevel::kInfo, line, options); }
-  void warning(std::string_view line, LogOptions options = {}) const { log(LogLevel::kWarning, line, options); }
+  void warning(std::string_view line, LogOptions options = {}) const {
+    log(LogLevel::kWarning, line, options);
+  }
   void error(std::string_view line, LogOptions options = {}) const { log(LogLevel::kError, line, options); }
-  void critical(std::string_view line, LogOptions options = {}) const { log(LogLevel::kCritical, line, options); }
+  void critical(std::string_view line, LogOptions options = {}) const {
+    log(LogLevel::kCritical, line, options);
+  }
 
   /// As `warning`, but each distinct text once in this logger's life.
   void warning_once(const std::string& line, LogOptions options = {}) const;

@@ -1,8 +1,9 @@
-// What the training loop is in the middle of: whether gradients are exchanged at this step, which prepared loaders
-// are being iterated, and whether the batch in hand is the last one of the innermost of them.
+// What the training loop is in the middle of: whether gradients are exchanged at this step, which prepared
+// loaders are being iterated, and whether the batch in hand is the last one of the innermost of them.
 //
-// Accelerate keeps this in a process-wide singleton; here it belongs to one Accelerator, and loaders and optimizers
-// prepared by it share it. The loader room writes the position, `accumulate` writes sync_gradients.
+// Accelerate keeps this in a process-wide singleton; here it belongs to one Accelerator, and loaders and
+// optimizers prepared by it share it. The loader room writes the position, `accumulate` writes
+// sync_gradients.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace hasten::state {
 /// The part of a loader that others may ask about while one of its batches is in the caller's hands.
 struct LoaderPosition {
   bool end_of_dataloader = false;
-  /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is full.
+  /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is
+  /// full.
   int64_t remainder = -1;
 };
 

@@ -1,7 +1,7 @@
 // Process: who am I in this run. Rank, world, device, and the group that connects me to the others.
 //
-// Made from the environment (identity.h says which variables), or from given parts, which is how tests run ranks as
-// threads of one process. A value handle over shared state; there is no global one.
+// Made from the environment (identity.h says which variables), or from given parts, which is how tests run
+// ranks as threads of one process. A value handle over shared state; there is no global one.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -32,12 +32,13 @@ struct ProcessOptions {
 
 class Process {
  public:
-  /// The process that the environment describes, connected to the others. A program started by hand is a world of
-  /// one. Also sees to it that an exception nobody catches leaves its words in the store and in the launcher's error
-  /// file before the process ends.
-  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy port),
-  /// CommError (a rank did not come within the timeout).
-  explicit Process(const ProcessOptions& options = {}, const Environment& environment = Environment::current());
+  /// The process that the environment describes, connected to the others. A program started by hand is a
+  /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in the
+  /// launcher's error file before the process ends. Collective: yes. Blocks: until all ranks have come.
+  /// Throws: UsageError (half-set environment, busy port), CommError (a rank did not come within the
+  /// timeout).
+  explicit Process(const ProcessOptions& options = {},
+                   const Environment& environment = Environment::current());
 
   /// From given parts.
   Process(Identity identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));

@@ -1,0 +1,76 @@
+// Backend: the one interface behind Group that moves bytes between ranks.
+//
+// A backend sees only what it can do well: flat contiguous tensors on its own kind of device, dtypes it
+// reduces natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes,
+// other devices, agreement, errors with names) is done once, in Group. A new backend is one file that
+// implements this interface and one line in make_backend (backend.cpp); where a build lacks it, a stub file
+// of the same name says so.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <vector>
+
+#include "hasten/comm/group.h"
+#include "hasten/comm/store.h"
+
+namespace hasten::comm {
+
+class Backend {
+ public:
+  /// A started transfer. It keeps the tensors it works on alive.
+  class Transfer {
+   public:
+    virtual ~Transfer() = default;
+    virtual bool done() = 0;
+    /// Returns at the end. Throws: std::exception with the backend's own words; Group adds who and why.
+    virtual void wait() = 0;
+  };
+  using Started = std::unique_ptr<Transfer>;
+
+  virtual ~Backend() = default;
+
+  virtual const char* name() const = 0;
+  virtual c10::DeviceType device_type() const = 0;
+  /// Whether all_reduce, reduce and reduce_scatter take this dtype; Group converts if not.
+  virtual bool reduces(at::ScalarType dtype) const = 0;
+
+  // Collectives; `op` is never kMean. Tensors are contiguous; data movers get flat uint8.
+  virtual Started all_reduce(at::Tensor tensor, ReduceOp op) = 0;
+  virtual Started reduce(at::Tensor tensor, int root, ReduceOp op) = 0;
+  virtual Started broadcast(at::Tensor bytes, int root) = 0;
+  /// `output` is [world_size * input.numel()].
+  virtual Started all_gather(at::Tensor output, at::Tensor input) = 0;
+  /// `input` is [world_size * output.numel()].
+  virtual Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
+  /// Counts in bytes, by rank; zeros are fine.
+  virtual Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
+                             std::vector<int64_t> input_counts) = 0;
+  virtual Started barrier() = 0;
+  virtual Started send(at::Tensor bytes, int to, int tag) = 0;
+  virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
+
+  /// Closes the connections, so that transfers under way here and at the peers end with an error soon.
+  virtual void close() noexcept = 0;
+};
+
+/// What a backend needs to find its peers.
+struct BackendSetup {
+  Store store;
+  int rank;
+  int world_size;
+  GroupOptions options;
+};
+
+/// Gloo: CPU tensors over TCP.
+/// Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
+std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
+
+/// NCCL: CUDA tensors, where libtorch is a CUDA build; nullptr from the stub file otherwise.
+std::unique_ptr<Backend> make_nccl(const BackendSetup& setup);
+/// Whether make_nccl can work in this build.
+bool nccl_is_built();
+
+}  // namespace hasten::comm

@@ -1,0 +1,38 @@
+// Codec: turns any tensor into what a backend can carry, and back.
+//
+// Movers get the bytes of a contiguous tensor on the backend's device. Reducers get a dtype the backend can
+// add up: booleans become bytes (sum and max are "or", product and min "and"), complex numbers pairs of
+// reals, small integers and float8 a wider type.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "hasten/comm/backend.h"
+#include "hasten/core/error.h"
+
+namespace hasten::comm {
+
+/// `tensor`, without gradient history, contiguous on the backend's device; the same storage where that is so
+/// already.
+at::Tensor stage(const at::Tensor& tensor, const Backend& backend);
+
+/// The storage of a contiguous tensor as flat uint8; keeps it alive.
+at::Tensor bytes_of(const at::Tensor& contiguous);
+
+/// A tensor as a backend reduces it.
+struct Encoded {
+  at::Tensor buffer;
+  ReduceOp op;
+};
+
+/// Throws: UsageError that names dtype and operation where there is no meaning (mean of integers, max of
+/// complex).
+Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, const Origin& origin);
+
+/// The tensor of `like`'s dtype, flat, that `buffer` stands for.
+at::Tensor decode(const at::Tensor& buffer, at::ScalarType dtype);
+
+/// Writes `from` (any shape of as many elements) into `to`, unless they share their storage.
+void write_back(const at::Tensor& to, const at::Tensor& from);
+
+}  // namespace hasten::comm

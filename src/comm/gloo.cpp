@@ -1,0 +1,78 @@
+// The Gloo backend: CPU tensors over TCP, through the ProcessGroupGloo inside libtorch.
+//
+// libtorch's packages ship no Gloo headers; gloo_decl/ holds the few declarations ProcessGroupGloo.hpp needs,
+// and this is the only file that includes it.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/c10d_backend.h"
+#include "hasten/core/env.h"
+
+namespace hasten::comm {
+namespace {
+
+// ProcessGroupGloo has no way to end an operation early; closing its contexts' connections is one.
+class ClosableGloo : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  void close() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+
+class GlooBackend : public C10dBackend {
+ public:
+  explicit GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo) : gloo_(std::move(gloo)) {}
+
+  const char* name() const override { return "gloo"; }
+  c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
+
+  bool reduces(at::ScalarType dtype) const override {
+    switch (dtype) {
+      case at::kFloat:
+      case at::kDouble:
+      case at::kHalf:
+      case at::kBFloat16:
+      case at::kChar:
+      case at::kByte:
+      case at::kInt:
+      case at::kLong:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void close() noexcept override {
+    try {
+      gloo_->close();
+    } catch (const std::exception&) {
+      // The connections are gone already, which is what was wanted.
+    }
+  }
+
+ protected:
+  c10d::Backend& native() override { return *gloo_; }
+
+ private:
+  c10::intrusive_ptr<ClosableGloo> gloo_;
+};
+
+std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address) {
+  if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
+  const auto interface = Environment::current().text("GLOO_SOCKET_IFNAME");
+  if (interface) return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
+  auto options = c10d::ProcessGroupGloo::Options::create(setup.options.timeout);
+  options->devices.push_back(make_device(setup.options.address));
+  auto* native = static_cast<c10d::Store*>(setup.store.native());
+  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
+  return std::make_unique<GlooBackend>(
+      c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options));
+}
+
+}  // namespace hasten::comm

@@ -1,0 +1,289 @@
+// Making, connecting, splitting and failing groups; see group.h and group_impl.h.
+#include "hasten/comm/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include <torch/types.h>
+
+#include "comm/group_impl.h"
+#include "hasten/core/env.h"
+
+namespace hasten::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFailureKey = "hasten/failure";
+
+bool checked_by_default() {
+  return Environment::current().flag("HASTEN_DEBUG").value_or(false);
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  return text(static_cast<double>(time.count()) / 1000, " s");
+}
+
+// Meets the other ranks in the store before any connection is tried, so that a missing rank can be named.
+// Gives the number of the meeting: groups of one name on one store are told apart by it.
+int64_t meet(const Group::Impl& group, const Store& store) {
+  const int64_t arrivals = store.add("arrivals", 1);
+  const int64_t meeting = (arrivals - 1) / group.world_size;
+  const auto key = [meeting](int rank) { return text("here/", meeting, '/', rank); };
+  if (!store.set_once(key(group.rank), "1")) {
+    throw UsageError(group.origin(), "two processes came as rank ", group.rank, " of group '",
+                     group.options.name, "'. Give each its own RANK, or start them with hasten launch.");
+  }
+  const auto deadline = Clock::now() + group.options.timeout;
+  auto pause = std::chrono::milliseconds(1);
+  while (store.add("arrivals", 0) < (meeting + 1) * group.world_size) {
+    if (const auto words = group.failure()) throw CommError(group.origin(), "connect", *words);
+    if (Clock::now() > deadline) {
+      std::vector<int> missing;
+      for (int rank = 0; rank < group.world_size; ++rank) {
+        if (!store.get(key(rank))) missing.push_back(rank);
+      }
+      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ",
+                      join(missing), " of ", group.world_size, " had not come to group '", group.options.name,
+                      "'. Look at the output of the missing ranks, or raise the timeout.");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(20));
+  }
+  return meeting;
+}
+
+}  // namespace
+
+Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
+    : rank(rank_),
+      world_size(world_size_),
+      options(std::move(options_)),
+      logger_("comm", {rank, world_size}) {}
+
+Group::Impl::~Impl() {
+  // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
+  if (!failed_ && std::uncaught_exceptions() == 0) return;
+  for (Backend* backend : {gloo.get(), nccl.get()}) {
+    if (backend != nullptr) backend->close();
+  }
+}
+
+Backend& Group::Impl::backend_for(const at::Tensor& tensor) const {
+  return nccl && tensor.is_cuda() ? *nccl : *gloo;
+}
+
+void Group::Impl::check_open(Kind kind) const {
+  if (!failed_) return;
+  throw CommError(origin(), name_of(kind), name_of(kind), " called on group '", options.name,
+                  "' after this rank failed", failure() ? " (" + *failure() + ")" : "",
+                  ". Connect a new group.");
+}
+
+void Group::Impl::check_rank(int peer, const char* role, Kind kind) const {
+  if (peer >= 0 && peer < world_size) return;
+  throw UsageError(origin(), name_of(kind), ": ", role, " is rank ", peer, ", but group '", options.name,
+                   "' has ranks 0 to ", world_size - 1, '.');
+}
+
+std::vector<Record> Group::Impl::agree(Record record) {
+  record.sequence = sequence_++;
+  const auto mine = torch::empty({static_cast<int64_t>(sizeof(Record))}, at::kByte);
+  std::memcpy(mine.data_ptr(), &record, sizeof(Record));
+  const auto all = torch::empty({world_size * static_cast<int64_t>(sizeof(Record))}, at::kByte);
+  wait(*gloo->all_gather(all, mine), record.kind);
+  std::vector<Record> records(world_size);
+  std::memcpy(static_cast<void*>(records.data()), all.data_ptr(), all.nbytes());
+  if (const auto difference = disagreement(records)) {
+    throw CommError(origin(), name_of(record.kind), "the ranks of group '", options.name,
+                    "' disagree: ", *difference);
+  }
+  return records;
+}
+
+void Group::Impl::wait(Backend::Transfer& transfer, Kind kind) const {
+  try {
+    transfer.wait();
+  } catch (const std::exception& error) {
+    throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
+  }
+}
+
+std::string Group::Impl::explain(const char* what, const std::string& backend_words) const {
+  const bool timed_out = backend_words.find("imed out") != std::string::npos;
+  // A failing rank writes its words before it closes its connections, so they are there by now; a rank that
+  // was killed leaves none. The short wait covers a store that is slower than the connection.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out ? 0 : 500);
+  auto words = failure();
+  while (!words && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    words = failure();
+  }
+  if (words) return text(what, " was not completed because ", *words);
+  if (timed_out) {
+    return text(what, " was not completed within ", seconds(options.timeout),
+                ": a rank did not make the same call, or is still busy. Compare what the ranks are doing, or "
+                "raise the "
+                "timeout (",
+                backend_words, ").");
+  }
+  return text(
+      what,
+      " was not completed because a peer closed its connection without a word: it ended or was killed. "
+      "Look at the launcher's report and the output of the other ranks (",
+      backend_words, ").");
+}
+
+void Group::Impl::fail(const std::string& words) noexcept {
+  try {
+    if (board) board->set_once(kFailureKey, text("rank ", rank, " failed: ", words));
+  } catch (const std::exception&) {
+    // The store is gone: whoever served it has ended, and there is nobody left to tell.
+  }
+  failed_ = true;
+  for (Backend* backend : {gloo.get(), nccl.get()}) {
+    if (backend != nullptr) backend->close();
+  }
+  for (const auto& child : children) {
+    if (const auto group = child.lock()) group->fail(words);
+  }
+}
+
+std::optional<std::string> Group::Impl::failure() const noexcept {
+  try {
+    if (board) return board->get(kFailureKey);
+  } catch (const std::exception&) {
+    return "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its "
+           "output.";
+  }
+  return std::nullopt;
+}
+
+void Group::Impl::adopt(Kind kind, std::vector<Backend::Started> transfers) noexcept {
+  const std::lock_guard lock(orphans_mutex_);
+  for (auto& transfer : transfers) orphans_.push_back({kind, std::move(transfer)});
+}
+
+void Group::Impl::sweep() noexcept {
+  const std::lock_guard lock(orphans_mutex_);
+  const auto ended = [this](Orphan& orphan) {
+    if (!orphan.transfer->done()) return false;
+    try {
+      orphan.transfer->wait();
+    } catch (const std::exception& error) {
+      logger_.error(text("a ", name_of(orphan.kind), " that nobody waited for failed: ", error.what()),
+                    {.main_process_only = false});
+    }
+    return true;
+  };
+  orphans_.erase(std::remove_if(orphans_.begin(), orphans_.end(), ended), orphans_.end());
+}
+
+namespace detail {
+
+void Operation::abandon(std::shared_ptr<Operation> operation) noexcept {
+  if (!operation) return;
+  auto& target = *operation;
+  target.on_abandon(std::move(operation));
+}
+
+bool Transfers::done() {
+  return std::all_of(transfers_.begin(), transfers_.end(), [](auto& transfer) { return transfer->done(); });
+}
+
+void Transfers::wait() {
+  for (auto& transfer : transfers_) group_->wait(*transfer, kind_);
+}
+
+void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
+  group_->adopt(kind_, std::move(transfers_));
+}
+
+}  // namespace detail
+
+Group::Group() : impl_(std::make_shared<Impl>(0, 1, GroupOptions{})) {}
+
+Group Group::connect(const Store& store, int rank, int world_size, const GroupOptions& options) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw UsageError(Origin{"comm"}, "rank ", rank, " of a world of ", world_size,
+                     ": ranks go from 0 to world_size - 1.");
+  }
+  const bool check = options.check.value_or(checked_by_default());
+  auto impl = std::make_shared<Impl>(rank, world_size, options);
+  if (world_size == 1) return Group(std::move(impl), check);
+  if (options.backend == BackendKind::kNccl && !nccl_is_built()) {
+    throw UsageError(impl->origin(),
+                     "backend nccl was asked for, but this libtorch is built without CUDA or sees no GPU. "
+                     "Use gloo, or a CUDA build of libtorch.");
+  }
+  impl->board = store;
+  const Store keys = store.scoped(options.name);
+  const BackendSetup setup{keys.scoped(std::to_string(meet(*impl, keys))), rank, world_size, options};
+  try {
+    impl->gloo = make_gloo({setup.store.scoped("gloo"), rank, world_size, options});
+    if (options.backend != BackendKind::kGloo && nccl_is_built()) {
+      impl->nccl = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
+    }
+  } catch (const std::exception& error) {
+    throw CommError(impl->origin(), "connect", "the ranks of group '", options.name,
+                    "' could not be connected from '", options.address,
+                    "': ", impl->failure().value_or(error.what()));
+  }
+  return Group(std::move(impl), check);
+}
+
+int Group::rank() const noexcept {
+  return impl_->rank;
+}
+int Group::world_size() const noexcept {
+  return impl_->world_size;
+}
+const GroupOptions& Group::options() const noexcept {
+  return impl_->options;
+}
+bool Group::checked() const noexcept {
+  return check_;
+}
+Group Group::with_check(bool check) const {
+  return Group(impl_, check);
+}
+
+std::string Group::backend_name() const {
+  if (impl_->alone()) return "none";
+  return impl_->nccl ? impl_->nccl->name() : impl_->gloo->name();
+}
+
+std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) const {
+  for (const int rank : ranks) impl_->check_rank(rank, "a member", Kind::kSubgroup);
+  if (ranks.empty() || std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    throw UsageError(impl_->origin(), "subgroup of ranks [", join(ranks),
+                     "]: name at least one rank, and each once.");
+  }
+  if (impl_->alone()) return *this;
+  if (check_) {
+    impl_->agree(Record::of(Kind::kSubgroup, site).with_sizes({ranks.begin(), ranks.end()}));
+  }
+  GroupOptions options = impl_->options;
+  options.check = check_;
+  options.name += text("/", impl_->subgroups_made++, '[', join(ranks, ","), ']');
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank());
+  if (mine == ranks.end()) return std::nullopt;
+  auto group =
+      connect(*impl_->board, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), options);
+  group.impl_->board = impl_->board;
+  impl_->children.push_back(group.impl_);
+  return group;
+}
+
+void Group::fail(const std::string& words) const noexcept {
+  impl_->fail(words);
+}
+
+std::optional<std::string> Group::failure() const noexcept {
+  return impl_->failure();
+}
+
+}  // namespace hasten::comm

@@ -1,0 +1,108 @@
+// What a Group hides: its backends, its way to agree, and how the failure of a peer becomes an error with
+// names.
+//
+// group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/agreement.h"
+#include "hasten/comm/backend.h"
+#include "hasten/comm/group.h"
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+
+namespace hasten::comm {
+
+struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
+  Impl(int rank, int world_size, GroupOptions options);
+  ~Impl();
+
+  int rank;
+  int world_size;
+  GroupOptions options;
+  /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
+  /// one.
+  std::optional<Store> board;
+  std::unique_ptr<Backend> gloo;
+  std::unique_ptr<Backend> nccl;
+
+  Origin origin() const { return {"comm", rank, world_size}; }
+  bool alone() const { return world_size == 1; }
+
+  /// The backend that carries tensors of this device.
+  Backend& backend_for(const at::Tensor& tensor) const;
+
+  /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
+  std::vector<Record> agree(Record record);
+
+  /// A Work over started transfers; `finish` runs in wait(), after the last has ended.
+  template <class T>
+  Work<T> work(Kind kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
+
+  /// Waits for a transfer; what the backend throws becomes a CommError that says who failed and why.
+  void wait(Backend::Transfer& transfer, Kind kind) const;
+
+  void check_rank(int peer, const char* role, Kind kind) const;
+  void check_open(Kind kind) const;
+
+  void fail(const std::string& words) noexcept;
+  std::optional<std::string> failure() const noexcept;
+
+  /// Takes over transfers nobody waits for; those that have ended with an error are logged at the next
+  /// operation.
+  void adopt(Kind kind, std::vector<Backend::Started> transfers) noexcept;
+  void sweep() noexcept;
+
+  std::atomic<int> subgroups_made = 0;
+  /// Subgroups made here; they fail with this group.
+  std::vector<std::weak_ptr<Impl>> children;
+
+ private:
+  std::string explain(const char* what, const std::string& backend_words) const;
+
+  struct Orphan {
+    Kind kind;
+    Backend::Started transfer;
+  };
+
+  std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex orphans_mutex_;
+  std::vector<Orphan> orphans_;
+  Logger logger_;
+};
+
+namespace detail {
+
+/// Transfers started by one call.
+class Transfers : public Operation {
+ public:
+  Transfers(std::shared_ptr<Group::Impl> group, Kind kind, std::vector<Backend::Started> transfers)
+      : group_(std::move(group)), kind_(kind), transfers_(std::move(transfers)) {}
+
+  bool done() override;
+  void wait() override;
+
+ protected:
+  void on_abandon(std::shared_ptr<Operation> self) noexcept override;
+
+ private:
+  std::shared_ptr<Group::Impl> group_;
+  Kind kind_;
+  std::vector<Backend::Started> transfers_;
+};
+
+}  // namespace detail
+
+template <class T>
+Work<T> Group::Impl::work(Kind kind, std::vector<Backend::Started> transfers, std::function<T()> finish) {
+  return Work<T>(std::make_shared<detail::Transfers>(shared_from_this(), kind, std::move(transfers)),
+                 std::move(finish));
+}
+
+}  // namespace hasten::comm
