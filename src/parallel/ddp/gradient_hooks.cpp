@@ -1,0 +1,41 @@
+// See gradient_hooks.h.
+#include "parallel/ddp/gradient_hooks.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace hasten::parallel {
+namespace {
+
+class CallWithIndex : public torch::autograd::FunctionPostHook {
+ public:
+  CallWithIndex(std::function<void(size_t)> function, size_t index)
+      : function_(std::move(function)), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    function_(index_);
+    return outputs;
+  }
+
+ private:
+  std::function<void(size_t)> function_;
+  size_t index_;
+};
+
+}  // namespace
+
+GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
+                             const std::function<void(size_t)>& on_gradient) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
+    const uintptr_t key = accumulator->add_post_hook(std::make_unique<CallWithIndex>(on_gradient, i));
+    hooks_.emplace_back(std::move(accumulator), key);
+  }
+}
+
+GradientHooks::~GradientHooks() {
+  for (const auto& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
+}
+
+}  // namespace hasten::parallel

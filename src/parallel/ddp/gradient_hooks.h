@@ -1,0 +1,31 @@
+// Hooks that run when a parameter's gradient has been accumulated.
+//
+// They sit on the parameter's AccumulateGrad node, as torch's own reducer has them, run in the thread of
+// backward, and come off when this object goes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "torch_compat.h"
+
+namespace hasten::parallel {
+
+class GradientHooks {
+ public:
+  /// `on_gradient(i)` is called once a backward for each of the leaf tensors `parameters` that took part in
+  /// it.
+  GradientHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  ~GradientHooks();
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+
+ private:
+  // A tensor holds its accumulator weakly; the hook lives as long as somebody keeps the node.
+  std::vector<std::pair<compat::AutogradNode, uintptr_t>> hooks_;
+};
+
+}  // namespace hasten::parallel

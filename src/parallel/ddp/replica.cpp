@@ -1,0 +1,104 @@
+// See replica.h.
+#include "parallel/ddp/replica.h"
+
+#include <torch/types.h>
+
+#include "hasten/core/error.h"
+
+namespace hasten::parallel {
+namespace {
+
+// Bytes a message: large enough that its start does not count, small enough that a model is not held twice.
+constexpr int64_t kMessageBytes = 64 << 20;
+
+at::Tensor as_bytes(const at::Tensor& contiguous) {
+  return torch::from_blob(
+      contiguous.data_ptr(), {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
+      contiguous.options().dtype(at::kByte).requires_grad(false));
+}
+
+std::string line(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  const char* frozen = tensor.is_leaf() && !tensor.requires_grad() && kind[0] == 'p' ? ", frozen" : "";
+  return text(name, ": ", kind, ' ', tensor.scalar_type(), " [", join(tensor.sizes()), ']', frozen);
+}
+
+}  // namespace
+
+std::vector<std::string> describe_module(const torch::nn::Module& module) {
+  std::vector<std::string> lines;
+  for (const auto& item : module.named_parameters())
+    lines.push_back(line("parameter", item.key(), item.value()));
+  for (const auto& item : module.named_buffers()) lines.push_back(line("buffer", item.key(), item.value()));
+  return lines;
+}
+
+std::optional<std::string> first_difference(const std::vector<std::vector<std::string>>& by_rank) {
+  const auto& first = by_rank.front();
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const auto& other = by_rank[rank];
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string a = i < first.size() ? first[i] : "nothing more";
+      const std::string b = i < other.size() ? other[i] : "nothing more";
+      if (a != b) return text("rank 0 has '", a, "', rank ", rank, " has '", b, "' (entry ", i, ')');
+    }
+  }
+  return std::nullopt;
+}
+
+void check_same_module(const torch::nn::Module& module, const comm::Group& group) {
+  const std::string mine = join(describe_module(module), "\n");
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
+  std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
+  std::vector<std::vector<std::string>> by_rank;
+  for (const at::Tensor& part : group.all_gather(bytes)) {
+    std::istringstream lines(std::string(part.data_ptr<uint8_t>(), part.data_ptr<uint8_t>() + part.numel()));
+    auto& entries = by_rank.emplace_back();
+    for (std::string entry; std::getline(lines, entry);) entries.push_back(entry);
+  }
+  const auto difference = first_difference(by_rank);
+  if (!difference) return;
+  throw UsageError(Origin{"ddp", group.rank(), group.world_size()},
+                   "the ranks prepare different models: ", *difference,
+                   ". Build the same model on every rank.");
+}
+
+at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& tensor : tensors) pieces.push_back(as_bytes(tensor.detach().contiguous()));
+  return at::cat(pieces);
+}
+
+void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor target = tensor.detach();
+    const at::Tensor staged =
+        target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
+    as_bytes(staged).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
+    if (!staged.is_same(target)) target.copy_(staged);
+    offset += static_cast<int64_t>(staged.nbytes());
+  }
+}
+
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  std::vector<at::Tensor> message;
+  int64_t size = 0;
+  const auto flush = [&] {
+    if (message.empty()) return;
+    const at::Tensor bytes = pack_bytes(message);
+    group.broadcast_(bytes, 0);
+    if (group.rank() != 0) unpack_bytes(bytes, message);
+    message.clear();
+    size = 0;
+  };
+  for (const at::Tensor& tensor : tensors) {
+    if (!message.empty() && message.front().device() != tensor.device()) flush();
+    message.push_back(tensor);
+    size += static_cast<int64_t>(tensor.nbytes());
+    if (size >= kMessageBytes) flush();
+  }
+  flush();
+}
+
+}  // namespace hasten::parallel

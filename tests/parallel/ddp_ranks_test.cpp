@@ -1,0 +1,255 @@
+#include "hasten/parallel/ddp.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/core/error.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten::parallel {
+namespace {
+
+using state::Process;
+using testing::Cnn;
+using testing::EmbeddingModel;
+using testing::GruModel;
+using ::testing::HasSubstr;
+using testing::Mlp;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+constexpr int kSteps = 20;
+
+template <class Model>
+std::string kind_of() {
+  if constexpr (std::is_same_v<Model, EmbeddingModel>) return "embedding";
+  if constexpr (std::is_same_v<Model, Cnn>) return "cnn";
+  if constexpr (std::is_same_v<Model, GruModel>) return "gru";
+  return "mlp";
+}
+
+std::vector<at::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<at::Tensor> list;
+  for (const auto& parameter : module.parameters()) list.push_back(parameter.detach().clone());
+  return list;
+}
+
+// 20 steps of SGD with momentum on a rank's share of one batch; every optimizer step sees the mean of the
+// whole batch.
+template <class Model>
+std::vector<at::Tensor> train(int rank, int world_size, const comm::Group& group, bool set_to_none = true) {
+  Model model;
+  testing::initialise(*model, 3 + rank);  // rank 0's values must win
+  if (kind_of<Model>() == "cnn") model->eval();
+  Ddp ddp(*model, group, {.buckets = {.first_bytes = 200, .bytes = 1000}});
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  const auto problem = testing::problem_for(kind_of<Model>());
+  const auto inputs = problem.inputs.chunk(world_size)[rank];
+  const auto targets = problem.targets.chunk(world_size)[rank];
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad(set_to_none);
+    torch::nn::functional::cross_entropy(model(inputs), targets).backward();
+    optimizer.step();
+  }
+  return copies(*model);
+}
+
+template <class Model>
+class DdpIdentity : public ::testing::Test {};
+
+struct ModelNames {
+  template <class Model>
+  static std::string GetName(int) {
+    return kind_of<Model>();
+  }
+};
+using Models = ::testing::Types<Mlp, Cnn, EmbeddingModel, GruModel>;
+TYPED_TEST_SUITE(DdpIdentity, Models, ModelNames);
+
+TYPED_TEST(DdpIdentity, RanksEqualOneRankOnTheSameGlobalBatches) {
+  const auto alone = train<TypeParam>(0, 1, comm::Group());
+  for (const int world_size : {2, 3, 4}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train<TypeParam>(process.rank(), world_size, process.group());
+
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-5, 1e-5))
+            << world_size << " ranks, parameter " << i;
+      }
+    });
+  }
+}
+
+TYPED_TEST(DdpIdentity, AllRanksEndWithEqualParametersBitForBit) {
+  for (const int world_size : {2, 3, 4}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train<TypeParam>(process.rank(), world_size, process.group());
+
+      for (const auto& parameter : mine) {
+        const auto everybodys = process.group().all_gather(parameter);
+        EXPECT_TRUE(torch::equal(everybodys.front(), everybodys.back()));
+      }
+    });
+  }
+}
+
+TEST(DdpRanks, ZeroGradInBothFormsGivesTheSameTraining) {
+  run_ranks(2, [](Process& process) {
+    const auto reset = train<Mlp>(process.rank(), 2, process.group(), true);
+    const auto zeroed = train<Mlp>(process.rank(), 2, process.group(), false);
+
+    for (size_t i = 0; i < reset.size(); ++i) EXPECT_TRUE(torch::equal(reset[i], zeroed[i])) << i;
+  });
+}
+
+TEST(DdpRanks, GradientsLiveInTheBucketsAfterEverySync) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    const Ddp ddp(*model, process.group());
+    const auto backward = [&] { model(torch::ones({2, 8})).sum().backward(); };
+
+    backward();
+    const at::Tensor first = model->second->weight.grad();
+    model->zero_grad(true);
+    backward();
+
+    EXPECT_TRUE(first.is_alias_of(model->second->weight.grad()));
+    EXPECT_FALSE(first.is_view());
+  });
+}
+
+TEST(DdpRanks, ModelsAreCalledInAnyWay) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    const Ddp ddp(*model, process.group());
+    const at::Tensor x = torch::ones({1, 8}) * (process.rank() + 1);
+    const std::vector<std::function<at::Tensor()>> calls = {
+        [&] { return model(x); }, [&] { return model->forward(x); },
+        [&] { return model->second->forward(torch::tanh(model->first->forward(x))); }};
+
+    for (const auto& call : calls) {
+      model->zero_grad();
+      call().sum().backward();
+      const auto gradients = process.group().all_gather(model->first->weight.grad());
+      EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
+    }
+  });
+}
+
+struct BranchingImpl : torch::nn::Module {
+  BranchingImpl() {
+    register_module("left", left);
+    register_module("right", right);
+    register_module("never", never);
+  }
+  at::Tensor forward(const at::Tensor& x, bool go_left) { return go_left ? left(x) : right(x); }
+  torch::nn::Linear left{3, 1}, right{3, 1}, never{3, 1};
+};
+TORCH_MODULE(Branching);
+
+TEST(DdpRanks, BranchesThatDifferBetweenRanksGiveTheMeanOverAllRanks) {
+  run_ranks(2, [](Process& process) {
+    Branching model;
+    const Ddp ddp(*model, process.group(), {.buckets = {.first_bytes = 1, .bytes = 1}});
+
+    model->forward(torch::ones({1, 3}), process.rank() == 0).sum().backward();
+
+    EXPECT_TRUE(torch::equal(model->left->weight.grad(), torch::full({1, 3}, 0.5)));
+    EXPECT_TRUE(torch::equal(model->right->weight.grad(), torch::full({1, 3}, 0.5)));
+    EXPECT_FALSE(model->never->weight.grad().defined());
+  });
+}
+
+TEST(DdpRanks, GradientsAccumulateWhileTheStateSaysSo) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    testing::initialise(*model, 1);
+    const auto gradients = std::make_shared<state::GradientState>();
+    const Ddp ddp(*model, process.group(), {}, gradients);
+    const auto backward = [&](double scale) {
+      (model(torch::ones({2, 8})).sum() * scale).backward();
+      return model->second->bias.grad()[0].item<double>();
+    };
+
+    gradients->set_sync_gradients(false);
+    const double local = backward(process.rank() + 1.0);
+    gradients->set_sync_gradients(true);
+    const double mean = backward(process.rank() + 1.0);
+
+    EXPECT_EQ(local, 2.0 * (process.rank() + 1));
+    EXPECT_EQ(mean, 6.0);
+  });
+}
+
+TEST(DdpRanks, ABackwardLeftByAnExceptionDoesNotSpoilTheNext) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    testing::initialise(*model, 1);
+    const Ddp ddp(*model, process.group());
+    const at::Tensor x = torch::ones({2, 8});
+    const at::Tensor hidden = torch::tanh(model->first->forward(x));
+    hidden.register_hook(
+        [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook of the user"); });
+
+    EXPECT_THROW(model->second->forward(hidden).sum().backward(), std::runtime_error);
+    model->zero_grad();
+    model(x).sum().backward();
+
+    EXPECT_EQ(model->second->bias.grad()[0].item<double>(), 2.0);
+  });
+}
+
+TEST(DdpRanks, BuffersFollowRankZero) {
+  run_ranks(2, [](Process& process) {
+    Cnn model;
+    const Ddp ddp(*model, process.group());
+    model->train();
+
+    model(torch::randn({4, 1, 8, 8}) + process.rank()).sum().backward();
+
+    const auto means = process.group().all_gather(model->norm->running_mean);
+    EXPECT_TRUE(torch::equal(means[0], means[1]));
+    EXPECT_EQ(model->norm->num_batches_tracked.item<int64_t>(), 1);
+  });
+}
+
+TEST(DdpRanks, DestroyingItTakesTheHooksOff) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    testing::initialise(*model, 1);
+    { const Ddp ddp(*model, process.group()); }
+
+    (model(torch::ones({2, 8})).sum() * (process.rank() + 1.0)).backward();
+
+    EXPECT_EQ(model->second->bias.grad()[0].item<double>(), 2.0 * (process.rank() + 1));
+  });
+}
+
+TEST(DdpRanks, DifferentModelsAreRefusedWithTheFirstDifference) {
+  const auto words = run_ranks_collecting(3, [](Process& process) {
+    torch::nn::Sequential model(torch::nn::Linear(4, process.rank() == 2 ? 5 : 3));
+    const Ddp ddp(*model, process.group());
+  });
+
+  for (const auto& said : words) {
+    EXPECT_THAT(
+        said,
+        HasSubstr(
+            "rank 0 has '0.weight: parameter Float [3, 4]', rank 2 has '0.weight: parameter Float [5, 4]'"));
+  }
+}
+
+TEST(Ddp, AWorldOfOneLeavesTheModelAlone) {
+  Mlp model;
+  const Ddp ddp(*model, comm::Group());
+
+  model(torch::ones({2, 8})).sum().backward();
+
+  EXPECT_TRUE(ddp.plan().empty());
+  EXPECT_TRUE(model->second->bias.grad().defined());
+}
+
+}  // namespace
+}  // namespace hasten::parallel
