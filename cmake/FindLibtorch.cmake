@@ -10,6 +10,7 @@
 # Result: Libtorch_FOUND, Libtorch_VERSION (2.13.0), Libtorch_BUILD (2.13.0+cpu), Libtorch_PREFIX,
 #   Libtorch_CUDA  the CUDA part is usable: CUDA build, toolkit here, links. Set it to OFF or ON to decide yourself.
 #   Libtorch_NCCL  as before, and nccl.h is here.
+# Run as a script (cmake -P) it only prints "PREFIX|BUILD".
 
 # The folder with include/ and lib/ behind `path`: itself, or where wheels, virtual environments and
 # torch.utils.cmake_prefix_path have it.
@@ -167,6 +168,16 @@ unset(Libtorch_VERSION)
 if(Libtorch_PREFIX)
   set(_lib ${Libtorch_PREFIX}/lib)
   _libtorch_read_version()
+endif()
+if(CMAKE_SCRIPT_MODE_FILE)
+  # `cmake -P FindLibtorch.cmake`: ./dev asks where libtorch is. Nothing found is an answer too.
+  if(_asked AND NOT Libtorch_PREFIX)
+    message(FATAL_ERROR "Libtorch: ${_problem}")
+  endif()
+  message(STATUS "${Libtorch_PREFIX}|${Libtorch_BUILD}")
+  return()
+endif()
+if(Libtorch_PREFIX)
   set(_problem "that version is not supported (the CPU or CUDA wheel of torch 2.13.0 is what `./dev` installs).")
 endif()
 include(FindPackageHandleStandardArgs)
