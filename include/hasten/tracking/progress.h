@@ -1,0 +1,85 @@
+// A progress bar in the manner of tqdm, for one loop.
+//
+// On a terminal it is one line, redrawn in place at most every tenth of a second; anywhere else (a log file,
+// a pipe, a job's output) it is one plain line when the loop is done, so that a log has one line per epoch.
+// What the line says is a pure function of the state (format_progress), apart from when and where it is
+// drawn. It knows nothing of ranks: pass `accelerator.is_main_process()` as `enabled`. Curves and files of
+// metrics are the trackers' work.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace hasten::tracking {
+
+struct ProgressOptions {
+  /// Stands in front: "epoch 0".
+  std::string description = {};
+  /// What is counted, in the rate: "42.1 it/s".
+  std::string unit = "it";
+  /// false: nothing is written and `advance` costs nothing; for the other ranks.
+  bool enabled = true;
+  /// Borrowed, must outlive the bar. Standard error, so that redirected results stay free of it.
+  std::FILE* output = stderr;
+  /// Least time between two redraws.
+  double redraw_interval_s = 0.1;
+  /// Seconds since any fixed moment. Empty: the steady clock; tests hand in their own.
+  std::function<double()> clock_s = {};
+};
+
+/// What a line is made from.
+struct ProgressState {
+  std::string description = {};
+  std::string unit = "it";
+  int64_t done = 0;
+  /// Unset: unknown.
+  std::optional<int64_t> total = {};
+  double elapsed_s = 0;
+  /// Free text at the end of the line: "loss 0.43".
+  std::string postfix = {};
+};
+
+/// The line for `state`, without line end: "epoch 0:  45%|===>    | 422/938 [00:10<00:12, 42.1 it/s, loss
+/// 0.43]" (elapsed < remaining, from the mean rate so far), with the bar as wide as fits into `columns` and
+/// the text cut there (lengths count UTF-8 characters). Without `columns`, or without a known total, there is
+/// no bar and no percentage. A rate below one a second is written as seconds per unit; control characters
+/// become blanks. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+std::string format_progress(const ProgressState& state, std::optional<int> columns = {});
+
+/// The bar of one loop: made before it, advanced in it, finished after it. One bar at a time on a terminal;
+/// used from one thread.
+class Progress {
+ public:
+  /// Draws the bar at 0. `total`: how often the loop runs; std::nullopt where nobody knows.
+  explicit Progress(std::optional<int64_t> total, ProgressOptions options = {});
+
+  /// As finish(); an exception that passes leaves a whole line behind, with how far the loop came.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Counts `n` more and redraws if it is time. An empty `postfix` leaves the one before. Nothing after
+  /// finish(). Collective: no. Blocks: while the output does. Throws: nothing but std::bad_alloc; a failed
+  /// write is ignored.
+  void advance(int64_t n = 1, std::string_view postfix = {});
+
+  /// Draws the last state and ends the line; the second call does nothing.
+  /// Collective: no. Blocks: while the output does. Throws: as advance.
+  void finish();
+
+ private:
+  void draw();
+
+  ProgressOptions options_;
+  ProgressState state_;
+  bool terminal_ = false;
+  bool finished_ = false;
+  double start_s_ = 0;
+  double drawn_s_ = 0;
+};
+
+}  // namespace hasten::tracking
