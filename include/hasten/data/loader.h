@@ -1,0 +1,129 @@
+// data::loader: batches of a dataset for a training loop, spread over the ranks once it is prepared.
+//
+// It takes what torch::data::make_data_loader takes and, in a world of one, gives what that gives, batch for
+// batch and random draw for random draw. torch's own loaders keep their sampler private and cannot be spread;
+// hence this one. Which rank gets what is batch_shard.h's, one pass over the data pass.h's, agreeing on
+// random order sampler_stream.h's. docs/data.md explains the options.
+#pragma once
+
+#include <torch/data/dataloader_options.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "hasten/data/loader_core.h"
+#include "hasten/data/loader_options.h"
+#include "hasten/data/pass.h"
+#include "hasten/data/traits.h"
+#include "hasten/state/gradient_state.h"
+#include "hasten/state/process.h"
+
+namespace hasten::data {
+
+/// A loader over a map dataset (anything with torch::data's BatchDataset interface and positions as requests)
+/// in the order of a sampler (anything with torch::data's Sampler interface). A handle: copies are the same
+/// loader.
+///
+/// `for (auto& batch : loader)` is one epoch; looping again is the next one. One pass at a time: a newer
+/// begin() ends the older pass. Leaving a loop early is fine. Iterate from one thread.
+template <class Dataset, class Sampler = torch::data::samplers::RandomSampler>
+class Loader {
+  using Core = detail::LoaderCore<Dataset, Sampler>;
+
+ public:
+  using DatasetType = Dataset;
+  using SamplerType = Sampler;
+  using Batch = typename Dataset::BatchType;
+  using Iterator = PassIterator<Batch>;
+
+  /// Collective: no. Blocks: no. Throws: UsageError for batch_size 0, or max_jobs 0 with workers.
+  Loader(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& options)
+      : core_(std::make_shared<Core>(std::move(dataset), std::move(sampler), options)) {}
+
+  /// Spreads the loader over the ranks of `process` and tells `gradient_state` where its loops are. Until
+  /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same
+  /// gradient state does nothing. Must not be called inside a loop over the loader. Collective: no. Blocks:
+  /// no. Throws: UsageError for split_batches with a batch size that world_size does not divide, a sampler of
+  /// torch's that spreads over ranks itself, or a loader prepared for another Accelerator.
+  Loader& prepare(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
+                  const LoaderOptions& options = {}) {
+    core_->prepare(process, std::move(gradient_state), options);
+    return *this;
+  }
+  bool prepared() const noexcept { return core_->prepared(); }
+
+  /// Begins an epoch and fetches its first batch.
+  /// Collective: yes, where there are several ranks and the sampler draws random numbers. Blocks: for rank 0,
+  /// and for the first batch. Throws: CommError, and as Pass::advance.
+  Iterator begin() const { return Iterator(core_->begin(skip_)); }
+  Iterator end() const { return Iterator(); }
+
+  /// Batches that a pass gives to this rank.
+  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset knows its size.
+  size_t size() const { return core_->size(skip_); }
+
+  /// Samples of a full step of all ranks together: batch_size * world_size, or batch_size with split_batches.
+  size_t total_batch_size() const noexcept { return core_->total_batch_size(); }
+  /// Samples of the dataset, nothing if it does not know.
+  std::optional<size_t> total_dataset_length() const noexcept { return core_->dataset_length(); }
+  /// Passes begun so far.
+  size_t epochs_begun() const noexcept { return core_->epochs_begun(); }
+  /// For settings of an own sampler (its epoch, its weights); change it between passes, alike on every rank.
+  Sampler& sampler() const noexcept { return core_->sampler(); }
+
+  /// The same loader, but without the first `num_batches` batches of this rank; see skip_first_batches.
+  Loader skipping(size_t num_batches) const {
+    Loader result(*this);
+    result.skip_ += num_batches;
+    return result;
+  }
+
+ private:
+  std::shared_ptr<Core> core_;
+  size_t skip_ = 0;
+};
+
+/// A loader with the given sampler.
+template <class Dataset, class Sampler>
+  requires(!std::is_convertible_v<Sampler, torch::data::DataLoaderOptions>)
+Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler,
+                                torch::data::DataLoaderOptions options = {}) {
+  return Loader<Dataset, Sampler>(std::move(dataset), std::move(sampler), options);
+}
+
+/// A loader whose sampler is made for the size of the dataset, as by torch::data::make_data_loader:
+/// `data::loader<torch::data::samplers::SequentialSampler>(dataset, 64)`. RandomSampler where none is named.
+/// Collective: no. Blocks: no. Throws: UsageError if the dataset does not know its size, and as Loader's
+/// constructor.
+template <class Sampler = torch::data::samplers::RandomSampler, class Dataset>
+Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
+  static_assert(
+      std::is_constructible_v<Sampler, size_t>,
+      "this sampler is not made from a size: hand it over as data::loader(dataset, sampler, options)");
+  const std::optional<size_t> size = dataset.size();
+  if (!size) {
+    throw UsageError(Origin{"data"}, "the dataset does not know its size, so no sampler can be made for it. ",
+                     "Hand one over: data::loader(dataset, sampler, options).");
+  }
+  return Loader<Dataset, Sampler>(std::move(dataset), Sampler(*size), options);
+}
+
+/// The rest of an epoch: each pass over the result skips this rank's first `num_batches` batches without
+/// reading their samples; the sampler draws as for a whole pass. The original is unchanged; both share
+/// dataset, sampler and workers, and so one pass at a time. Follows Accelerate's skip_first_batches.
+/// Collective: no. Blocks: no. Throws: nothing.
+template <class Dataset, class Sampler>
+Loader<Dataset, Sampler> skip_first_batches(const Loader<Dataset, Sampler>& loader, size_t num_batches) {
+  return loader.skipping(num_batches);
+}
+
+template <class T>
+struct is_loader : std::false_type {};
+template <class Dataset, class Sampler>
+struct is_loader<Loader<Dataset, Sampler>> : std::true_type {};
+/// Whether T (references and const left aside) is a Loader.
+template <class T>
+inline constexpr bool is_loader_v = is_loader<std::remove_cvref_t<T>>::value;
+
+}  // namespace hasten::data

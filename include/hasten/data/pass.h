@@ -1,0 +1,215 @@
+// One pass over a loader: plans this rank's batches, has them fetched (here or by workers), hands them out in
+// order, and keeps the position that GradientState shows while a batch is in the caller's hands.
+//
+// The plan runs ahead of the data by indices alone, so the last batch is known to be the last without reading
+// any sample ahead. Which functions plan and fetch, and whose workers run, is loader_core.h's.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/data/batch_shard.h"
+#include "hasten/data/worker_pool.h"
+#include "hasten/state/gradient_state.h"
+
+namespace hasten::data {
+
+template <class Batch>
+struct PassParts {
+  /// This rank's next batch of indices.
+  std::function<std::optional<ShardedBatch>()> plan;
+  /// Fetches it with a worker's dataset.
+  std::function<Batch(size_t worker, const Indices&)> fetch;
+  /// Moves it to the device; unset: it stays.
+  std::function<Batch(Batch)> place;
+  /// Null: fetched by the caller, when it is its turn.
+  WorkerPool* workers = nullptr;
+  /// Batches under way at once, 1 without workers.
+  size_t max_jobs = 1;
+  bool enforce_ordering = true;
+  std::optional<std::chrono::milliseconds> timeout;
+  std::shared_ptr<state::GradientState> gradient_state;
+  /// What the position says before the last batch: the length modulo total_batch_size; -1 for drop_last.
+  int64_t remainder = -1;
+  /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one.
+  size_t total_batch_size = 1;
+  bool drop_last = false;
+  Origin origin{"data"};
+  /// Keeps alive what the functions above use.
+  std::shared_ptr<void> owner;
+};
+
+template <class Batch>
+class Pass {
+ public:
+  explicit Pass(PassParts<Batch> parts) : parts_(std::move(parts)) {
+    position_.remainder = parts_.remainder;
+    if (parts_.gradient_state) parts_.gradient_state->enter(&position_);
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  ~Pass() { close(); }
+
+  /// The next batch, or the end of the pass.
+  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset (the pass has ended then)
+  /// or of a timeout, UsageError if the loader began another pass.
+  void advance() {
+    if (superseded_) {
+      throw UsageError(parts_.origin,
+                       "this pass over the loader was ended by a newer one: a loader has one pass at a ",
+                       "time. Make a second data::loader of the same dataset for a nested loop.");
+    }
+    batch_.reset();
+    try {
+      parts_.workers ? take_from_workers() : take_here();
+      if (batch_ && parts_.place) batch_ = parts_.place(std::move(*batch_));
+    } catch (...) {
+      close();
+      throw;
+    }
+    if (!batch_) close();
+  }
+
+  /// Ends the pass early because the loader begins another.
+  void supersede() noexcept {
+    if (batch_) superseded_ = true;
+    close();
+  }
+
+  bool at_end() const noexcept { return !batch_ && !superseded_; }
+  Batch& batch() noexcept { return *batch_; }
+  const state::LoaderPosition& position() const noexcept { return position_; }
+
+ private:
+  struct Slot {
+    ShardedBatch planned;
+    std::optional<Batch> batch;
+    std::exception_ptr error;
+    bool done = false;
+  };
+
+  void close() noexcept {
+    if (parts_.workers) parts_.workers->drop_queued();
+    slots_.clear();
+    if (parts_.gradient_state) parts_.gradient_state->leave(&position_);
+  }
+
+  /// Plans one more batch, and sets a worker on it. False at the end of the plan.
+  bool add_slot() {
+    auto planned = parts_.plan();
+    if (!planned) return false;
+    slots_.push_back(std::make_shared<Slot>());
+    slots_.back()->planned = std::move(*planned);
+    if (!parts_.workers) return true;
+    // The job owns all it needs: it may still run when this pass is gone.
+    parts_.workers->submit(
+        [slot = slots_.back(), fetch = parts_.fetch, pool = parts_.workers](size_t worker) {
+          std::optional<Batch> batch;
+          std::exception_ptr error;
+          try {
+            batch = fetch(worker, slot->planned.indices);
+          } catch (...) {
+            error = std::current_exception();
+          }
+          pool->finish([&] {
+            slot->batch = std::move(batch);
+            slot->error = error;
+            slot->done = true;
+          });
+        });
+    return true;
+  }
+
+  void take_here() {
+    if (slots_.empty() && !add_slot()) return;
+    batch_ = parts_.fetch(0, slots_.front()->planned.indices);
+    hand_out(slots_.begin());
+    add_slot();  // after the fetch, so that draws of sampler and dataset alternate as in libtorch
+    look_ahead();
+  }
+
+  void take_from_workers() {
+    while (slots_.size() < parts_.max_jobs && add_slot()) {
+    }
+    if (slots_.empty()) return;
+    auto found = slots_.begin();
+    const auto ready = [&] {
+      // The newest one waits for the others even without ordering: the last of the pass must come last.
+      const auto last = parts_.enforce_ordering || slots_.size() == 1 ? slots_.begin() + 1 : slots_.end() - 1;
+      for (found = slots_.begin(); found != last; ++found) {
+        if ((*found)->done) return true;
+      }
+      return false;
+    };
+    if (!parts_.workers->wait(ready, parts_.timeout)) {
+      throw DataError(parts_.origin, "", "no batch within the timeout of ", parts_.timeout->count(),
+                      " ms; sample ", slots_.front()->planned.indices.front(),
+                      " … is being fetched. Give a longer timeout.");
+    }
+    if ((*found)->error) std::rethrow_exception((*found)->error);
+    batch_ = std::move((*found)->batch);
+    hand_out(found);
+    while (slots_.size() < parts_.max_jobs && add_slot()) {
+    }
+    look_ahead();
+  }
+
+  void hand_out(typename std::deque<std::shared_ptr<Slot>>::iterator slot) {
+    num_samples_ = (*slot)->planned.num_samples;
+    slots_.erase(slot);
+  }
+
+  void look_ahead() {
+    position_.end_of_dataloader = slots_.empty();
+    if (!position_.end_of_dataloader || parts_.drop_last) return;
+    position_.remainder = num_samples_ < parts_.total_batch_size ? static_cast<int64_t>(num_samples_) : 0;
+  }
+
+  PassParts<Batch> parts_;
+  state::LoaderPosition position_;
+  std::deque<std::shared_ptr<Slot>> slots_;
+  std::optional<Batch> batch_;
+  size_t num_samples_ = 0;
+  bool superseded_ = false;
+};
+
+/// Input iterator over a pass; copies share it, and the last copy to go ends it.
+template <class Batch>
+class PassIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+  using pointer = Batch*;
+  using reference = Batch&;
+
+  /// The end.
+  PassIterator() = default;
+  explicit PassIterator(std::shared_ptr<Pass<Batch>> pass) : pass_(std::move(pass)) {}
+
+  Batch& operator*() const { return pass_->batch(); }
+  Batch* operator->() const { return &pass_->batch(); }
+  PassIterator& operator++() {
+    pass_->advance();
+    return *this;
+  }
+  void operator++(int) { pass_->advance(); }
+  /// As for torch's loaders: only "at the end or not" is worth asking.
+  friend bool operator==(const PassIterator& a, const PassIterator& b) {
+    return a.at_end() ? b.at_end() : a.pass_ == b.pass_;
+  }
+
+ private:
+  bool at_end() const noexcept { return !pass_ || pass_->at_end(); }
+  std::shared_ptr<Pass<Batch>> pass_;
+};
+
+}  // namespace hasten::data
