@@ -86,9 +86,9 @@ void agree(const Group& group, const char* operation, const std::string& structu
                                   [&](const std::string& text) { return text != structures.front(); });
   if (other == structures.end()) return;
   throw CommError(origin_of(group), operation, operation, " at ", site.file_name(), ":", site.line(),
-                  ": the ranks pass different structures: rank 0 ", structures.front(), ", rank ",
-                  other - structures.begin(), " ", *other,
-                  ". Pass the same structure on every rank (sizes shown as * may differ).");
+                  ": the ranks do not pass the same: rank 0 passes ", structures.front(), ", rank ",
+                  other - structures.begin(), " passes ", *other,
+                  ". Pass the same structure and settings on every rank (sizes shown as * may differ).");
 }
 
 Tensors gather(const Group& group, const Tensors& tensors, const Site& site) {
@@ -130,6 +130,22 @@ Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& 
     if (options.scale != 1.0) reduced.back().mul_(options.scale);
   }
   return reduced;
+}
+
+const char* reduction_name(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMean:
+      return "mean";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kProduct:
+      return "product";
+  }
+  return "unknown reduction";
 }
 
 Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site) {

@@ -63,7 +63,7 @@ TEST(Nested, MapsStructuresWithinStructures) {
 
 TEST(Nested, VisitsAnUnorderedMapByKeyHoweverItWasFilled) {
   std::unordered_map<std::string, torch::Tensor> value;
-  for (int i = 99; i >= 0; --i) value.emplace((i < 10 ? "0" : "") + std::to_string(i), scalar(i));
+  for (int i = 99; i >= 0; --i) value.emplace(std::string(1, static_cast<char>(i + 20)), scalar(i));
 
   const auto values = values_of(value);
 

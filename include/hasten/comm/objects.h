@@ -1,9 +1,9 @@
 // Collectives on objects that serialise: numbers, strings, vectors and maps of them, nlohmann::json, and
 // every type that nlohmann::json converts (to_json and from_json of one's own among them).
 //
-// Objects travel as CBOR (RFC 8949) in uint8 tensors: compact, exact for doubles with NaN and infinities, and
-// no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends its words
-// instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
+// Objects travel as CBOR (RFC 8949) in uint8 tensors: compact, exact for doubles with NaN and infinities,
+// and no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends its
+// words instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
 #pragma once
 
 #include <concepts>
@@ -81,7 +81,8 @@ std::vector<T> gather_object(const Group& group, const T& object, Group::Site si
 }
 
 /// The object of rank `from`; the others' is not read and may be T().
-/// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group, CommError as gather_object.
+/// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group, CommError as
+/// gather_object.
 template <Serialisable T>
 T broadcast_object(const Group& group, const T& object, int from = 0,
                    Group::Site site = Group::Site::current()) {
@@ -91,7 +92,8 @@ T broadcast_object(const Group& group, const T& object, int from = 0,
 }
 
 /// The list of rank `from`, whatever the length of the others' (Python's, which writes into the list handed
-/// in, needs equal lengths). Collective: yes. Blocks: yes. Throws: as broadcast_object.
+/// in, needs equal lengths).
+/// Collective: yes. Blocks: yes. Throws: as broadcast_object.
 template <Serialisable T>
 std::vector<T> broadcast_object_list(const Group& group, const std::vector<T>& objects, int from = 0,
                                      Group::Site site = Group::Site::current()) {
@@ -99,8 +101,8 @@ std::vector<T> broadcast_object_list(const Group& group, const std::vector<T>& o
 }
 
 /// objects[r] of rank `from` on rank r; the others' list is not read.
-/// Collective: yes. Blocks: yes. Throws: CommError on every rank if `from` has not one object for each rank;
-/// otherwise as broadcast_object.
+/// Collective: yes. Blocks: yes. Throws: CommError on every rank if `from` has not one object for each
+/// rank; otherwise as broadcast_object.
 template <Serialisable T>
 T scatter_object(const Group& group, const std::vector<T>& objects, int from = 0,
                  Group::Site site = Group::Site::current()) {
