@@ -122,6 +122,13 @@ class Tidy(unittest.TestCase):
     def test_a_concept_without_a_test_is_reported(self):
         self.assert_only({"tests/comm/group_ranks_test.cpp": None}, "group.h:1: no tests/comm/group_test.cpp")
 
+    def test_a_header_that_a_test_of_its_room_includes_counts_as_tested(self):
+        header = {"include/hasten/comm/work.h": "// Work.\n"}
+        self.assert_only(header, "work.h:1: no tests/comm/work_test.cpp")
+        self.assert_only({**header, "tests/comm/group_ranks_test.cpp": '#include "hasten/comm/work.h"\n'})
+        self.assert_only({**header, "tests/state/process_test.cpp": '#include "hasten/comm/work.h"\n'},
+                         "work.h:1: no tests/comm/work_test.cpp")
+
     def test_a_front_door_without_a_test_is_reported(self):
         self.assert_only({"include/hasten/accelerator.h": "// The front door.\n"}, "no tests/accelerator/accelerator_test.cpp")
 
