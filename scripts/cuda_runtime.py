@@ -13,11 +13,10 @@ def needed(requirements):
     found = []
     for requirement in requirements:
         text = requirement.split(";")[0].strip()
-        bundle = re.fullmatch(r"cuda-toolkit\[.*\](==([0-9]+)\..*)", text)
+        bundle = re.match(r"cuda-toolkit\[.*\]==([0-9]+\.[0-9]+)", text)
         if bundle:
             # The bundle itself is empty: its extras name these two packages, whose versions start with its own.
-            series = ".".join(bundle.group(1).removeprefix("==").split(".")[:2])
-            found += [f"nvidia-cuda-runtime=={series}.*", f"nvidia-cuda-cupti=={series}.*"]
+            found += [f"nvidia-cuda-{name}=={bundle.group(1)}.*" for name in ("runtime", "cupti")]
         elif re.match(r"nvidia-cuda-(runtime|cupti)\b", text):
             found.append(text)
     return found

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Checks the project's own rules (docs/STYLE.md) that no compiler checks: ./dev tidy, and the test house.tidy.
+
+Each rule is one function that takes the Tree and yields findings; RULES lists them all. Which room may include which
+is read from CMakeLists.txt (hasten_room(… ROOMS …)), so that the arrows are written down once.
+tests/house/tidy_test.py shows for every rule that it can fail.
+"""
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADER_CAP, SOURCE_CAP = 300, 600
+# Files that together stay under a number of lines of code (blank lines and comments aside).
+COUNTED_TOGETHER = [
+    ("the front door, which only forwards", 300, ["include/hasten/accelerator.h", "src/accelerator.cpp"]),
+    ("the DDP reducer", 500, [f"{place}/parallel/{name}" for place in ("include/hasten", "src")
+                              for name in ("ddp*", "ddp/*", "bucket*", "reducer*")]),
+]
+# What the command may include; it is no room of CMakeLists.txt's.
+CLI_MAY_INCLUDE = {"core", "launch"}
+# Headers that need no test file of their own name, each with its reason.
+UNTESTED = {
+    "include/hasten/hasten.h": "only includes other headers",
+}
+# Words in capitals that look like variables of the environment and are none.
+NO_VARIABLES = set()
+
+CODE_FOLDERS = ("include", "src", "cli", "examples", "bench", "tests")
+SHIPPED = ("include", "src", "cli")
+
+
+@dataclass
+class Finding:
+    path: str
+    line: int
+    text: str
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def blank_out(text, strings):
+    """The text with comments (and, if asked, string contents) replaced by blanks; line numbers stay."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])\'',
+                         re.DOTALL)
+
+    def blank(match):
+        found = match.group(0)
+        if found.startswith("/") or strings:
+            return re.sub(r"[^\n]", " ", found)
+        return found
+
+    return pattern.sub(blank, text)
+
+
+class Source:
+    """One C++ file: its path from the root, its text, and the text without comments (and strings)."""
+
+    def __init__(self, root, path):
+        self.path = path.relative_to(root).as_posix()
+        self.text = path.read_text(encoding="utf-8")
+        self.lines = self.text.splitlines()
+        self.without_comments = blank_out(self.text, strings=False)
+        self.code = blank_out(self.text, strings=True)
+        self.num_code_lines = sum(bool(line.strip()) for line in self.without_comments.splitlines())
+        self.is_header = self.path.endswith(".h")
+
+    def find(self, pattern, text=None):
+        """(line number, match) of each place where the pattern stands in the code."""
+        text = self.code if text is None else text
+        for match in re.finditer(pattern, text):
+            yield text.count("\n", 0, match.start()) + 1, match
+
+    def includes(self):
+        return self.find(r'(?m)^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', self.without_comments)
+
+    @property
+    def shipped(self):
+        return self.path.split("/")[0] in SHIPPED
+
+    @property
+    def room(self):
+        """core, comm …; "cli"; "front door" for what stands in no room; None for tests and examples."""
+        parts = self.path.split("/")
+        if parts[0] == "cli":
+            return "cli"
+        if parts[0] == "src":
+            return parts[1] if len(parts) > 2 else "front door"
+        if parts[:2] == ["include", "hasten"]:
+            return parts[2] if len(parts) > 3 else "front door"
+        return None
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = Path(root)
+        self.sources = [Source(self.root, path) for folder in CODE_FOLDERS
+                        for path in sorted((self.root / folder).rglob("*"))
+                        if path.suffix in (".h", ".cpp") and path.is_file()]
+        self.paths = {source.path for source in self.sources}
+        self.rooms = {}        # name -> rooms it may include, in the order of CMakeLists.txt
+        self.torch_rooms = set()
+        cmake = (self.root / "CMakeLists.txt").read_text(encoding="utf-8")
+        for match in re.finditer(r"^hasten_room\((\w+)((?:[^()]|\$<[^>]*>)*)\)", cmake, re.MULTILINE):
+            words = match.group(2).split()
+            named = words[words.index("ROOMS") + 1:] if "ROOMS" in words else []
+            self.rooms[match.group(1)] = {word for word in named if word.islower()}
+            if "TORCH" in words:
+                self.torch_rooms.add(match.group(1))
+
+    def read(self, path):
+        file = self.root / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def arrows(tree):
+    """A room includes only the rooms that CMakeLists.txt gives it, and those only by their public headers."""
+    seen = set()
+    for room, may in tree.rooms.items():
+        for unknown in sorted(may - seen):
+            yield Finding("CMakeLists.txt", 1, f"room '{room}' names '{unknown}', which is no room above it")
+        seen.add(room)
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for line, match in source.includes():
+            parts = match.group(1).split("/")
+            public = parts[0] == "hasten"
+            target = parts[1 if public else 0] if len(parts) > (2 if public else 1) else "front door" if public else None
+            if target not in tree.rooms and target != "front door" or target == source.room:
+                continue
+            may = CLI_MAY_INCLUDE if source.room == "cli" else tree.rooms.get(source.room, set())
+            if source.room != "front door" and target not in may:
+                yield Finding(source.path, line, f"room '{source.room}' may not include '{target}' ({match.group(1)})")
+            elif not public:
+                yield Finding(source.path, line, f"'{match.group(1)}' is private to room '{target}'")
+
+
+def sizes(tree):
+    for source in tree.sources:
+        cap = HEADER_CAP if source.is_header else SOURCE_CAP
+        if len(source.lines) > cap:
+            yield Finding(source.path, cap + 1, f"{len(source.lines)} lines; the cap is {cap}. Does it hold two concepts?")
+    for what, cap, patterns in COUNTED_TOGETHER:
+        members = {path.relative_to(tree.root).as_posix() for pattern in patterns for path in tree.root.glob(pattern)}
+        total = sum(source.num_code_lines for source in tree.sources if source.path in members)
+        if total >= cap:
+            yield Finding(sorted(members)[0], 1, f"{what} has {total} lines of code in {len(members)} files; under {cap}")
+
+
+def environment_in_core(tree):
+    for source in tree.sources:
+        if source.shipped and source.room != "core":
+            for line, match in source.find(r"\b(?:(?:secure_)?getenv|setenv|unsetenv|putenv|environ)\b"):
+                yield Finding(source.path, line, f"{match.group(0)} outside core; take a hasten::Environment")
+
+
+def fmt_apart_from_torch(tree):
+    """fmt's and spdlog's headers cannot be compiled beside libtorch, which carries another fmt."""
+    for source in tree.sources:
+        for line, match in source.includes():
+            if match.group(1).split("/")[0] not in ("spdlog", "fmt") or source.room is None:
+                continue
+            if source.is_header or source.room == "front door" or source.room in tree.torch_rooms:
+                yield Finding(source.path, line, f"<{match.group(1)}> belongs in a .cpp of a room without libtorch")
+
+
+def no_using_namespace_in_headers(tree):
+    for source in tree.sources:
+        if source.is_header:
+            for line, _ in source.find(r"\busing\s+namespace\b"):
+                yield Finding(source.path, line, "using namespace in a header")
+
+
+def no_conditions_in_public_headers(tree):
+    for source in tree.sources:
+        if source.path.startswith("include/"):
+            for line, match in source.find(r"(?m)^[ \t]*#[ \t]*(?:if|ifdef|ifndef)\b"):
+                yield Finding(source.path, line, f"{match.group(0).strip()} in a public header; a stub file decides, not a macro")
+
+
+def c10d_in_comm(tree):
+    for source in tree.sources:
+        if not source.shipped or source.room == "comm":
+            continue
+        for line, _ in source.find(r"\bnamespace\s+c10d\b|\bc10d\s*::"):
+            yield Finding(source.path, line, "c10d outside comm; use comm::Group")
+        for line, match in source.includes():
+            if match.group(1).startswith("torch/csrc/distributed"):
+                yield Finding(source.path, line, f"<{match.group(1)}> outside comm; use comm::Group")
+
+
+def every_concept_has_its_test(tree):
+    """A test file of its name in its room's folder; a small header beside a concept (options, traits) may do with
+    a test of the room that includes it."""
+    for source in tree.sources:
+        if not source.path.startswith("include/hasten/") or source.path in UNTESTED:
+            continue
+        concept = Path(source.path).stem
+        room = concept if source.room == "front door" else source.room
+        tests = [test for test in tree.sources if re.fullmatch(rf"tests/{room}/\w+_test\.cpp", test.path)]
+        named = re.compile(rf"tests/{room}/{concept}(_\w+)?_test\.cpp")
+        included = source.path.removeprefix("include/")
+        if not any(named.fullmatch(test.path) or included in (match.group(1) for _, match in test.includes())
+                   for test in tests):
+            yield Finding(source.path, 1, f"no tests/{room}/{concept}_test.cpp, nor another test there that includes it")
+
+
+def sources_mirror_headers(tree):
+    """A source belongs to a header: that of its name, or, where one header has several sources, one of its room's."""
+    for source in tree.sources:
+        parts = source.path.split("/")
+        if parts[0] != "src" or len(parts) < 3 or source.is_header:
+            continue
+        room = parts[1]
+        if not any(match.group(1).startswith((f"{room}/", f"hasten/{room}/")) for _, match in source.includes()):
+            yield Finding(source.path, 1, f"has no header include/hasten/{room}/….h or src/{room}/….h")
+
+
+def files_open_with_a_comment(tree):
+    for source in tree.sources:
+        if not source.path.startswith("tests/") and not source.text.startswith("//"):
+            yield Finding(source.path, 1, "opens without a comment: what it is, why this way, what it leaves to whom")
+
+
+def flags_are_frozen(tree):
+    if any(source.room == "cli" for source in tree.sources) and tree.read("tests/cli/flags.txt") is None:
+        yield Finding("tests/cli/flags.txt", 1, "missing: the one list of the command's flags")
+
+
+def environment_is_documented(tree):
+    """docs/environment.md lists, in the first column of its tables, exactly the variables that stand in the code."""
+    document = tree.read("docs/environment.md")
+    if document is None:
+        yield Finding("docs/environment.md", 1, "missing: the list of all variables")
+        return
+    documented = {}
+    for number, line in enumerate(document.splitlines(), 1):
+        if line.startswith("|"):
+            for name in re.findall(r"`([A-Z][A-Za-z0-9_]+)`", line.split("|")[1]):
+                documented[name] = number
+    read = r'(?:\.|->)(?:has|text|integer|real|flag|choice)\(\s*"([A-Z][A-Z0-9_]*)"'
+    named = r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"'
+    used = set()
+    for source in tree.sources:
+        if source.shipped:
+            for pattern in (read, named):
+                for line, match in source.find(pattern, source.without_comments):
+                    name = match.group(1)
+                    if name not in documented and name not in used | NO_VARIABLES:
+                        yield Finding(source.path, line, f"{name} is not in docs/environment.md")
+                    used.add(name)
+    elsewhere = "".join(tree.read(path) or "" for path in ("dev", "bench/run", "cmake/FindLibtorch.cmake"))
+    elsewhere += "".join(source.without_comments for source in tree.sources if not source.shipped)
+    for name, number in documented.items():
+        if name not in used and not re.search(rf"\b{name}\b", elsewhere):
+            yield Finding("docs/environment.md", number, f"{name} is read nowhere")
+
+
+RULES = [arrows, sizes, environment_in_core, fmt_apart_from_torch, no_using_namespace_in_headers,
+         no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
+         files_open_with_a_comment, flags_are_frozen, environment_is_documented]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks the rules of docs/STYLE.md that no compiler checks.")
+    parser.add_argument("--root", default=Path(__file__).resolve().parent.parent)
+    tree = Tree(parser.parse_args().root)
+    findings = [(rule, finding) for rule in RULES for finding in rule(tree)]
+    for rule, finding in findings:
+        print(f"{finding} [{rule.__name__}]")
+    print(f"tidy: {len(RULES)} rules, {len(tree.sources)} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

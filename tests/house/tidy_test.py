@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Every rule of scripts/tidy.py can fail: a small clean tree, and one violation at a time put into it."""
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import tidy  # noqa: E402
+
+CLEAN = {
+    "CMakeLists.txt": "hasten_room(core PRIVATE_LIBRARIES spdlog::spdlog)\nhasten_room(comm TORCH ROOMS core)\n"
+                      "hasten_room(state TORCH ROOMS core comm)\nhasten_front_door(accelerator hasten)\n",
+    "include/hasten/core/env.h": "// Variables.\n#pragma once\n",
+    "include/hasten/comm/group.h": '// Groups.\n#pragma once\n#include "hasten/core/env.h"\n',
+    "include/hasten/state/process.h": '// Who am I.\n#pragma once\n#include "hasten/comm/group.h"\n',
+    "include/hasten/hasten.h": '// All.\n#pragma once\n#include "hasten/state/process.h"\n',
+    "src/core/env.cpp": '// Variables.\n#include "hasten/core/env.h"\n#include <spdlog/spdlog.h>\n'
+                        'auto path = getenv("HASTEN_LOG_LEVEL");\n',
+    "src/comm/group_impl.h": "// Inside of groups.\n",
+    "src/comm/group.cpp": '// Groups.\n#include "hasten/comm/group.h"\n#include "comm/group_impl.h"\nusing c10d::Store;\n',
+    "src/comm/gloo.cpp": '// A backend, see group.h.\n#include "comm/group_impl.h"\n',
+    "src/state/process.cpp": '// Who am I.\n#include "hasten/state/process.h"\nauto rank = environment.integer("RANK");\n',
+    "cli/main.cpp": '// The command.\n#include "hasten/core/env.h"\n',
+    "tests/core/env_test.cpp": "",
+    "tests/comm/group_ranks_test.cpp": "",
+    "tests/state/process_test.cpp": "",
+    "tests/cli/flags.txt": "launch -n\n",
+    "docs/environment.md": "| variable |\n| --- |\n| `HASTEN_LOG_LEVEL` |\n| `RANK` |\n",
+}
+
+
+def findings(changes):
+    """What tidy finds in the clean tree with these files changed (None: removed), as 'path:line: text [rule]'."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in {**CLEAN, **changes}.items():
+            if text is not None:
+                file = Path(folder, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+        tree = tidy.Tree(folder)
+        return [f"{finding} [{rule.__name__}]" for rule in tidy.RULES for finding in rule(tree)]
+
+
+class Tidy(unittest.TestCase):
+    def assert_only(self, changes, *expected):
+        found = findings(changes)
+        self.assertEqual(len(found), len(expected), found)
+        for part, line in zip(expected, found):
+            self.assertIn(part, line)
+
+    def test_a_clean_tree_has_no_findings(self):
+        self.assert_only({})
+
+    def test_a_room_that_includes_one_below_it_is_reported(self):
+        self.assert_only({"src/comm/gloo.cpp": '// A backend.\n#include "comm/group_impl.h"\n#include "hasten/state/process.h"\n'},
+                         "src/comm/gloo.cpp:3: room 'comm' may not include 'state'")
+
+    def test_a_room_that_includes_the_front_door_is_reported(self):
+        self.assert_only({"include/hasten/state/process.h": '// Who am I.\n#include "hasten/hasten.h"\n'},
+                         "process.h:2: room 'state' may not include 'front door'")
+
+    def test_the_command_may_not_include_rooms_with_libtorch(self):
+        self.assert_only({"cli/main.cpp": '// The command.\n#include "hasten/comm/group.h"\n'},
+                         "cli/main.cpp:2: room 'cli' may not include 'comm'")
+
+    def test_a_private_header_of_another_room_is_reported(self):
+        self.assert_only({"src/state/process.cpp": '// Who am I.\n#include "hasten/state/process.h"\n#include "comm/group_impl.h"\n'
+                                                   'auto rank = environment.integer("RANK");\n'},
+                         "'comm/group_impl.h' is private to room 'comm'")
+
+    def test_an_arrow_to_a_room_further_down_is_reported(self):
+        self.assert_only({"CMakeLists.txt": CLEAN["CMakeLists.txt"].replace("(comm TORCH ROOMS core)",
+                                                                            "(comm TORCH ROOMS core state)")},
+                         "room 'comm' names 'state', which is no room above it")
+
+    def test_a_header_over_the_cap_is_reported(self):
+        self.assert_only({"include/hasten/core/env.h": "// Variables.\n" * 301}, "env.h:301: 301 lines; the cap is 300")
+
+    def test_a_source_over_the_cap_is_reported(self):
+        self.assert_only({"src/comm/gloo.cpp": CLEAN["src/comm/gloo.cpp"] + "//\n" * 600}, "602 lines; the cap is 600")
+
+    def test_a_front_door_that_grows_is_reported_without_its_comments(self):
+        header = "// The front door.\n" + "int x;\n" * 150
+        self.assert_only({"include/hasten/accelerator.h": header + "/// Says what.\n" * 100,
+                          "src/accelerator.cpp": header, "tests/accelerator/accelerator_test.cpp": ""},
+                         "has 300 lines of code in 2 files; under 300")
+
+    def test_a_reducer_that_grows_is_reported(self):
+        many = "int x;\n" * 250
+        self.assert_only({"src/parallel/ddp.cpp": '// DDP.\n#include "parallel/bucket_plan.h"\n' + many,
+                          "src/parallel/bucket_plan.h": "// Plan.\n" + many}, "the DDP reducer has 501 lines of code")
+
+    def test_getenv_outside_core_is_reported_but_not_in_a_comment(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "// no getenv here\nauto home = std::getenv(kHome);\n"},
+                         "gloo.cpp:4: getenv outside core")
+
+    def test_environ_outside_core_is_reported(self):
+        self.assert_only({"cli/main.cpp": "// The command.\nauto all = environ;\n"}, "cli/main.cpp:2: environ outside core")
+
+    def test_spdlog_in_a_room_with_libtorch_is_reported(self):
+        self.assert_only({"src/comm/gloo.cpp": CLEAN["src/comm/gloo.cpp"] + "#include <spdlog/spdlog.h>\n"},
+                         "gloo.cpp:3: <spdlog/spdlog.h> belongs in a .cpp of a room without libtorch")
+
+    def test_fmt_in_a_header_is_reported(self):
+        self.assert_only({"include/hasten/core/env.h": "// Variables.\n#include <fmt/format.h>\n"}, "env.h:2: <fmt/format.h>")
+
+    def test_using_namespace_in_a_header_is_reported(self):
+        self.assert_only({"src/comm/group_impl.h": "// Inside.\nusing namespace std;\n"},
+                         "group_impl.h:2: using namespace in a header")
+
+    def test_ifdef_in_a_public_header_is_reported(self):
+        self.assert_only({"include/hasten/comm/group.h": "// Groups.\n#ifdef USE_NCCL\n#endif\n"}, "group.h:2: #ifdef")
+
+    def test_c10d_outside_comm_is_reported_as_name_and_as_include(self):
+        text = CLEAN["src/state/process.cpp"]
+        self.assert_only({"src/state/process.cpp": text + "c10d::Store* store;\n"}, "process.cpp:4: c10d outside comm")
+        self.assert_only({"src/state/process.cpp": text + "#include <torch/csrc/distributed/c10d/Store.hpp>\n"},
+                         "process.cpp:4: <torch/csrc/distributed/c10d/Store.hpp> outside comm")
+
+    def test_a_concept_without_a_test_is_reported(self):
+        self.assert_only({"tests/comm/group_ranks_test.cpp": None}, "group.h:1: no tests/comm/group_test.cpp")
+
+    def test_a_header_that_a_test_of_its_room_includes_counts_as_tested(self):
+        header = {"include/hasten/comm/work.h": "// Work.\n"}
+        self.assert_only(header, "work.h:1: no tests/comm/work_test.cpp")
+        self.assert_only({**header, "tests/comm/group_ranks_test.cpp": '#include "hasten/comm/work.h"\n'})
+        self.assert_only({**header, "tests/state/process_test.cpp": '#include "hasten/comm/work.h"\n'},
+                         "work.h:1: no tests/comm/work_test.cpp")
+
+    def test_a_front_door_without_a_test_is_reported(self):
+        self.assert_only({"include/hasten/accelerator.h": "// The front door.\n"}, "no tests/accelerator/accelerator_test.cpp")
+
+    def test_a_source_that_belongs_to_no_header_is_reported(self):
+        self.assert_only({"src/comm/stray.cpp": "// Stray.\n#include <vector>\n"}, "src/comm/stray.cpp:1: has no header")
+
+    def test_a_file_without_an_opening_comment_is_reported(self):
+        self.assert_only({"cli/main.cpp": "int main() {}\n"}, "cli/main.cpp:1: opens without a comment")
+
+    def test_a_missing_list_of_flags_is_reported(self):
+        self.assert_only({"tests/cli/flags.txt": None}, "tests/cli/flags.txt:1: missing")
+
+    def test_an_undocumented_variable_is_reported(self):
+        self.assert_only({"cli/main.cpp": '// The command.\nconst char* name = "HASTEN_NEW_THING";\n'},
+                         "cli/main.cpp:2: HASTEN_NEW_THING is not in docs/environment.md")
+
+    def test_an_undocumented_variable_of_one_word_is_reported_where_it_is_read(self):
+        self.assert_only({"cli/main.cpp": '// The command.\nauto n = environment.text("COLUMNS");\n'}, "COLUMNS is not in docs")
+
+    def test_a_documented_variable_that_nobody_reads_is_reported(self):
+        self.assert_only({"docs/environment.md": CLEAN["docs/environment.md"] + "| `HASTEN_GONE` |\n"},
+                         "docs/environment.md:5: HASTEN_GONE is read nowhere")
+
+    def test_a_missing_document_of_variables_is_reported(self):
+        self.assert_only({"docs/environment.md": None}, "docs/environment.md:1: missing")
+
+
+if __name__ == "__main__":
+    unittest.main()
