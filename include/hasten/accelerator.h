@@ -1,0 +1,181 @@
+// Accelerator: the front door. An ordinary libtorch training loop, with a few changed lines, on any number of
+// processes.
+//
+// It forwards to the rooms and holds no logic of its own: who am I (state), loaders (data), gradients
+// (parallel), collectives (comm). A value handle: copies, and everything prepared, share one state that lives
+// as long as any of them. Follows Hugging Face's accelerate.Accelerator in names and meaning;
+// docs/differences.md lists where it does not.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "hasten/accelerator_options.h"
+#include "hasten/comm/nested_operations.h"
+#include "hasten/data/loader.h"
+#include "hasten/optim/prepared_optimizer.h"
+#include "hasten/parallel/prepared_model.h"
+#include "hasten/state/process.h"
+
+namespace hasten {
+
+class Accelerator {
+ public:
+  /// The process that the environment describes (hasten launch, torchrun, srun, mpirun; by itself a world of
+  /// one). Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
+  /// port, an option that this version lacks), CommError (a rank did not come).
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  /// A process made by the caller.
+  explicit Accelerator(state::Process process, const AcceleratorOptions& options = {});
+
+  /// Makes modules, optimizers and loaders, in any mix and order, ready for this world; gives a handle for
+  /// each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and
+  /// shared_ptrs share their module), rvalues are owned. Preparing twice is the same as once. Collective:
+  /// yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ naming the
+  /// first difference; CommError.
+  template <class First, class... Rest>
+  auto prepare(First&& first, Rest&&... rest) const {
+    if constexpr (sizeof...(Rest) == 0) {
+      return prepare_one(std::forward<First>(first));
+    } else {
+      // Braces: from left to right, since modules are prepared collectively.
+      return std::tuple{prepare_one(std::forward<First>(first)), prepare_one(std::forward<Rest>(rest))...};
+    }
+  }
+
+  /// data::loader and prepare in one: takes what torch::data::make_data_loader takes.
+  template <class Sampler = torch::data::samplers::RandomSampler, class... Arguments>
+  auto data_loader(Arguments&&... arguments) const {
+    return prepare(data::loader<Sampler>(std::forward<Arguments>(arguments)...));
+  }
+
+  /// loss.backward(): gradients are the mean over all ranks when it returns.
+  /// Collective: yes, if a prepared model took part. Blocks: until gradients have been exchanged. Throws:
+  /// UsageError for an undefined loss; CommError; what autograd throws.
+  void backward(const at::Tensor& loss) const;
+
+  /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
+  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
+  /// structures differ.
+  template <class T>
+  T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::gather(group(), value, site);
+  }
+
+  /// As gather, without the samples that were repeated to make the last batch even: over a loop each sample
+  /// of the dataset exactly once, for any world size.
+  template <class T>
+  T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return data::without_padding(gather(value, site), gradient_state());
+  }
+
+  /// Sum or mean over the ranks, elementwise, of any nested structure.
+  template <class T>
+  T reduce(const T& value, const comm::ReduceOptions& options = {},
+           comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::reduce(group(), value, options, site);
+  }
+
+  /// Pads every tensor along a dim to the largest size any rank has.
+  template <class T>
+  T pad_across_processes(const T& value, const comm::PadOptions& options = {},
+                         comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::pad_across_processes(group(), value, options, site);
+  }
+
+  void wait_for_everyone() const { process().wait_for_everyone(); }
+
+  /// The module or optimizer that was handed to prepare; anything else as it is.
+  template <class T>
+  static auto& unwrap_model(T& model) {
+    if constexpr (parallel::is_prepared_model_v<T>) {
+      return model.unwrap();
+    } else {
+      return model;
+    }
+  }
+
+  /// A loader that leaves out its first batches; see data::skip_first_batches.
+  template <class Loader>
+  static Loader skip_first_batches(const Loader& loader, size_t num_batches) {
+    return data::skip_first_batches(loader, num_batches);
+  }
+
+  /// Prints a line once per machine.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  template <class... Parts>
+  void print(const Parts&... parts) const {
+    state::print(process(), parts...);
+  }
+
+  const state::Process& process() const noexcept;
+  /// Whose collectives agree before data moves (GroupOptions::check).
+  const comm::Group& group() const noexcept;
+  const state::GradientState& gradient_state() const noexcept;
+  const AcceleratorOptions& options() const noexcept;
+
+  c10::Device device() const noexcept { return process().device(); }
+  int rank() const noexcept { return process().rank(); }
+  int local_rank() const noexcept { return process().local_rank(); }
+  int world_size() const noexcept { return process().world_size(); }
+  bool is_main_process() const noexcept { return process().is_main_process(); }
+  bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
+  bool is_last_process() const noexcept { return process().is_last_process(); }
+  bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
+
+ private:
+  template <class T>
+  static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
+  template <class T>
+  auto prepare_one(T&& object) const;
+  /// The Ddp of a module, made at the first call.
+  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module) const;
+  data::LoaderOptions loader_options() const;
+  const std::shared_ptr<state::GradientState>& shared_gradient_state() const noexcept;
+
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+/// Holders and shared_ptrs are copied (they share their module), other lvalues are borrowed, rvalues owned.
+template <class T>
+std::shared_ptr<std::remove_cvref_t<T>> Accelerator::hold(T&& object) {
+  using Object = std::remove_cvref_t<T>;
+  constexpr bool kBorrow =
+      std::is_lvalue_reference_v<T> && !parallel::detail::is_module_pointer<Object>::value;
+  if constexpr (kBorrow) {
+    return std::shared_ptr<Object>(std::shared_ptr<void>(), &object);
+  } else {
+    return std::make_shared<Object>(std::forward<T>(object));
+  }
+}
+
+template <class T>
+auto Accelerator::prepare_one(T&& object) const {
+  using Object = std::remove_cvref_t<T>;
+  static_assert(
+      !data::is_torch_loader_v<Object>,
+      "torch::data's loaders keep their sampler private and cannot be spread over ranks: make this one with "
+      "hasten::data::loader<Sampler>(dataset, options) or accelerator.data_loader<Sampler>(dataset, "
+      "options)");
+  if constexpr (parallel::is_prepared_model_v<Object> || optim::is_prepared_optimizer_v<Object>) {
+    return Object(std::forward<T>(object));
+  } else if constexpr (parallel::is_module_v<Object>) {
+    auto model = hold(std::forward<T>(object));
+    auto ddp = distribute(parallel::module_of(*model));
+    return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
+  } else if constexpr (optim::is_optimizer_v<Object>) {
+    return optim::PreparedOptimizer<Object>(hold(std::forward<T>(object)), shared_gradient_state());
+  } else {
+    static_assert(data::is_loader_v<Object> || data::is_torch_loader_v<Object>,
+                  "prepare takes torch::nn modules, torch::optim optimizers and hasten::data loaders");
+    Object loader(std::forward<T>(object));
+    loader.prepare(process(), shared_gradient_state(), loader_options());
+    return loader;
+  }
+}
+
+}  // namespace hasten

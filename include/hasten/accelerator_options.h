@@ -1,0 +1,35 @@
+// The options of an Accelerator, under the names Accelerate gives them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "hasten/parallel/ddp.h"
+
+namespace hasten {
+
+/// The dtype that forward and backward compute in. Only kNo works in this version.
+enum class Precision { kNo, kFp16, kBf16, kFp8 };
+
+struct AcceleratorOptions {
+  /// Models, and the batches of loaders, are moved to the process's device.
+  bool device_placement = true;
+  /// Stay on the CPU even where there is a GPU.
+  bool cpu = false;
+  /// As data::LoaderOptions.
+  bool split_batches = false;
+  bool even_batches = true;
+  bool non_blocking = false;
+  /// Seeds every random generator, as set_seed does, before anything else.
+  std::optional<uint64_t> seed = {};
+  /// Anything but kNo is refused for now.
+  Precision mixed_precision = Precision::kNo;
+  parallel::DdpOptions ddp = {};
+  /// How long a collective may take, and how long the start waits for all ranks.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
+  std::optional<bool> check = {};
+};
+
+}  // namespace hasten

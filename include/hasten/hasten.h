@@ -1,0 +1,10 @@
+// All that a training program needs: `#include <hasten/hasten.h>`. Each room's headers can be included alone.
+#pragma once
+
+#include "hasten/accelerator.h"
+#include "hasten/comm/objects.h"
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "hasten/core/version.h"
+#include "hasten/data/loader.h"
+#include "hasten/tracking/progress.h"

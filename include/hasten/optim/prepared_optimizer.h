@@ -1,0 +1,58 @@
+// PreparedOptimizer: the handle that Accelerator::prepare gives for an optimizer.
+//
+// It steps when gradients have been exchanged and does nothing in between (Accelerate's
+// AcceleratedOptimizer), so that a loop which accumulates gradients reads like one that does not. The
+// optimizer itself stays libtorch's, unwrapped.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "hasten/state/gradient_state.h"
+
+namespace hasten::optim {
+
+template <class T>
+inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, std::remove_cvref_t<T>>;
+
+/// A value handle; copies are the same optimizer.
+template <class O>
+class PreparedOptimizer {
+ public:
+  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<const state::GradientState> gradient_state)
+      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)) {}
+
+  /// The optimizer's step; nothing while gradients are being accumulated.
+  /// Collective: no. Blocks: no. Throws: what the optimizer throws.
+  void step() const {
+    if (gradient_state_->sync_gradients()) optimizer_->step();
+  }
+  /// With a closure that computes the loss anew (LBFGS); gives the loss, undefined while accumulating.
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) const {
+    return gradient_state_->sync_gradients() ? optimizer_->step(closure) : at::Tensor();
+  }
+
+  /// Forgets the gradients, in libtorch's two forms; nothing while they are being accumulated.
+  void zero_grad(bool set_to_none = true) const {
+    if (gradient_state_->sync_gradients()) optimizer_->zero_grad(set_to_none);
+  }
+
+  O* operator->() const noexcept { return optimizer_.get(); }
+  O& unwrap() const noexcept { return *optimizer_; }
+
+ private:
+  std::shared_ptr<O> optimizer_;
+  std::shared_ptr<const state::GradientState> gradient_state_;
+};
+
+template <class T>
+struct is_prepared_optimizer : std::false_type {};
+template <class O>
+struct is_prepared_optimizer<PreparedOptimizer<O>> : std::true_type {};
+template <class T>
+inline constexpr bool is_prepared_optimizer_v = is_prepared_optimizer<std::remove_cvref_t<T>>::value;
+
+}  // namespace hasten::optim

@@ -1,0 +1,241 @@
+#include "hasten/accelerator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/core/error.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using state::Process;
+using testing::Cnn;
+using testing::EmbeddingModel;
+using testing::GruModel;
+using ::testing::HasSubstr;
+using testing::Mlp;
+using testing::Problem;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+struct Pairs : torch::data::datasets::Dataset<Pairs> {
+  explicit Pairs(Problem problem) : problem(std::move(problem)) {}
+  torch::data::Example<> get(size_t index) override {
+    const auto i = static_cast<int64_t>(index);
+    return {problem.inputs[i], problem.targets[i]};
+  }
+  std::optional<size_t> size() const override { return problem.targets.size(0); }
+  Problem problem;
+};
+
+auto stacked(const std::string& kind) {
+  return Pairs(testing::problem_for(kind)).map(torch::data::transforms::Stack<>());
+}
+
+Accelerator alone() {
+  return Accelerator(Process(state::Identity{}, comm::Group()));
+}
+
+std::vector<at::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<at::Tensor> list;
+  for (const auto& parameter : module.parameters()) list.push_back(parameter.detach().clone());
+  for (const auto& buffer : module.buffers()) list.push_back(buffer.detach().clone());
+  return list;
+}
+
+using torch::data::samplers::RandomSampler;
+using torch::data::samplers::SequentialSampler;
+
+template <class Model>
+std::vector<at::Tensor> plain_loop(const std::string& kind) {
+  torch::manual_seed(11);
+  Model net;
+  torch::optim::Adam adam(net->parameters(), 5e-3);
+  auto train = torch::data::make_data_loader<RandomSampler>(stacked(kind),
+                                                            torch::data::DataLoaderOptions().batch_size(5));
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    for (auto& batch : *train) {
+      adam.zero_grad();
+      torch::nn::functional::cross_entropy(net(batch.data), batch.target).backward();
+      adam.step();
+    }
+  }
+  return copies(*net);
+}
+
+template <class Model>
+std::vector<at::Tensor> prepared_loop(const std::string& kind) {
+  const Accelerator accelerator = alone();
+  torch::manual_seed(11);
+  Model net;
+  torch::optim::Adam adam(net->parameters(), 5e-3);
+  auto train =
+      accelerator.data_loader<RandomSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(5));
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    for (auto& batch : train) {
+      optimizer.zero_grad();
+      accelerator.backward(torch::nn::functional::cross_entropy(model(batch.data), batch.target));
+      optimizer.step();
+    }
+  }
+  return copies(*net);
+}
+
+template <class Model>
+void expect_equal_loops(const std::string& kind) {
+  const auto plain = plain_loop<Model>(kind);
+  const auto prepared = prepared_loop<Model>(kind);
+
+  ASSERT_EQ(plain.size(), prepared.size());
+  for (size_t i = 0; i < plain.size(); ++i)
+    EXPECT_TRUE(torch::equal(plain[i], prepared[i])) << kind << ' ' << i;
+}
+
+TEST(Accelerator, AWorldOfOneEqualsThePlainLoopBitForBit) {
+  expect_equal_loops<Mlp>("mlp");
+  expect_equal_loops<Cnn>("cnn");
+  expect_equal_loops<EmbeddingModel>("embedding");
+  expect_equal_loops<GruModel>("gru");
+}
+
+// 20 steps on global batches of 12, in order, cut into one part a rank.
+template <class Model>
+std::vector<at::Tensor> train_split(const Process& process, const std::string& kind) {
+  const Accelerator accelerator(process, {.split_batches = true});
+  Model net;
+  testing::initialise(*net, 5 + process.rank());
+  if (kind == "cnn") net->eval();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  auto [train, optimizer, model] = accelerator.prepare(
+      data::loader<SequentialSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(12)), sgd,
+      net);
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    for (auto& batch : train) {
+      optimizer.zero_grad();
+      accelerator.backward(torch::nn::functional::cross_entropy(model(batch.data), batch.target));
+      optimizer.step();
+    }
+  }
+  return copies(*net);
+}
+
+template <class Model>
+void expect_ranks_equal_one(const std::string& kind) {
+  const auto one = train_split<Model>(Process(state::Identity{}, comm::Group()), kind);
+  for (const int world_size : {2, 3, 4}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train_split<Model>(process, kind);
+
+      for (size_t i = 0; i < one.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(mine[i], one[i], 1e-5, 1e-5))
+            << kind << ", " << world_size << " ranks, " << i;
+        const auto everybodys = process.group().all_gather(mine[i]);
+        EXPECT_TRUE(torch::equal(everybodys.front(), everybodys.back())) << kind << ' ' << i;
+      }
+    });
+  }
+}
+
+TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesMlp) {
+  expect_ranks_equal_one<Mlp>("mlp");
+}
+TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesCnn) {
+  expect_ranks_equal_one<Cnn>("cnn");
+}
+TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesEmbedding) {
+  expect_ranks_equal_one<EmbeddingModel>("embedding");
+}
+TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesGru) {
+  expect_ranks_equal_one<GruModel>("gru");
+}
+
+TEST(AcceleratorRanks, MetricsSeeEachSampleExactlyOnce) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    run_ranks(world_size, [](Process& process) {
+      const Accelerator accelerator(process);
+      Problem problem = testing::problem_for("mlp");
+      problem.targets = torch::arange(24);
+      auto loader =
+          accelerator.data_loader<SequentialSampler>(Pairs(problem).map(torch::data::transforms::Stack<>()),
+                                                     torch::data::DataLoaderOptions().batch_size(5));
+      std::vector<at::Tensor> seen;
+
+      for (auto& batch : loader) {
+        const auto [inputs, targets] =
+            accelerator.gather_for_metrics(std::make_pair(batch.data, batch.target));
+        EXPECT_EQ(inputs.size(0), targets.size(0));
+        seen.push_back(targets);
+      }
+
+      EXPECT_TRUE(torch::equal(torch::cat(seen), torch::arange(24)));
+    });
+  }
+}
+
+TEST(AcceleratorRanks, PreparingTwiceIsTheSameAsOnce) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    testing::initialise(*net, 1);
+
+    auto once = accelerator.prepare(net);
+    auto twice = accelerator.prepare(once);
+    auto again = accelerator.prepare(net);
+    accelerator.backward(again(torch::ones({2, 8})).sum() * (process.rank() + 1.0));
+
+    EXPECT_EQ(&twice.unwrap(), &once.unwrap());
+    EXPECT_EQ(net->second->bias.grad()[0].item<double>(), 3.0);
+  });
+}
+
+TEST(AcceleratorRanks, ReduceAndGatherAgreeOnStructures) {
+  const auto words = run_ranks_collecting(
+      2,
+      [](Process& process) {
+        const Accelerator accelerator(process);
+        const auto sum = accelerator.reduce(std::map<std::string, at::Tensor>{{"loss", torch::ones({})}});
+        EXPECT_EQ(sum.at("loss").item<double>(), 2.0);
+        accelerator.gather(std::vector<at::Tensor>(process.rank() + 1, torch::ones({2})));
+      },
+      {.check = false});
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("gather"));
+}
+
+TEST(Accelerator, HandlesBorrowLvaluesAndOwnRvalues) {
+  const Accelerator accelerator = alone();
+  Mlp net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+
+  auto borrowed = accelerator.prepare(sgd);
+  auto owned = accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1));
+  auto shared = accelerator.prepare(std::make_shared<testing::MlpImpl>());
+  auto raw = accelerator.prepare(*net);
+
+  EXPECT_EQ(&borrowed.unwrap(), &sgd);
+  EXPECT_EQ(owned->param_groups().size(), 1u);
+  EXPECT_EQ(shared(torch::ones({1, 8})).size(1), 4);
+  EXPECT_EQ(raw->forward(torch::ones({1, 8})).size(1), 4);
+  EXPECT_EQ(&accelerator.unwrap_model(raw), net.get());
+  EXPECT_EQ(accelerator.unwrap_model(net).get(), net.get());
+}
+
+TEST(Accelerator, AnUndefinedLossIsRefused) {
+  EXPECT_THROW(alone().backward(at::Tensor()), UsageError);
+}
+
+TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
+  try {
+    Accelerator(Process(state::Identity{}, comm::Group()), {.mixed_precision = Precision::kBf16});
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("mixed precision, which this version does not have yet"));
+  }
+}
+
+}  // namespace
+}  // namespace hasten
