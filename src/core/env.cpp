@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <string_view>
 
 #include "hasten/core/error.h"
@@ -96,6 +97,10 @@ std::optional<std::string> Environment::choice(const std::string& name,
   const std::string word = lower(*value);
   if (std::find(choices.begin(), choices.end(), word) != choices.end()) return word;
   refuse(name, *value, "one of " + join(choices) + did_you_mean(word, choices));
+}
+
+void Environment::apply() const {
+  for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
 }
 
 }  // namespace hasten

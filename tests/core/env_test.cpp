@@ -55,5 +55,14 @@ TEST(Environment, CurrentSeesThisProcess) {
   EXPECT_TRUE(Environment::current().has("PATH"));
 }
 
+TEST(Environment, AppliedVariablesAreThisProcesssOwnAndOthersStay) {
+  Environment::of({{"HASTEN_TEST_KEPT", "1"}, {"HASTEN_TEST_CHANGED", "old"}}).apply();
+
+  Environment::of({{"HASTEN_TEST_CHANGED", "new"}}).apply();
+
+  EXPECT_EQ(Environment::current().text("HASTEN_TEST_KEPT"), "1");
+  EXPECT_EQ(Environment::current().text("HASTEN_TEST_CHANGED"), "new");
+}
+
 }  // namespace
 }  // namespace hasten

@@ -1,0 +1,70 @@
+// `hasten`: finds the command that is meant and runs it.
+//
+// Each command reads its own options. What a command throws becomes a line on standard error and an exit
+// code: 2 for a UsageError, 1 for anything else.
+#include <cstdio>
+#include <functional>
+#include <iostream>
+
+#include "commands.h"
+#include "hasten/core/error.h"
+#include "hasten/core/version.h"
+
+namespace {
+
+struct Command {
+  std::string name;
+  std::string summary;
+  std::function<int(const std::vector<std::string>&)> run;
+};
+
+std::vector<Command> commands() {
+  return {{"launch", "run a program or Python script in several processes", hasten::cli::launch}};
+}
+
+std::string help() {
+  std::string text =
+      "hasten: libtorch training on any number of processes\n\n"
+      "Usage: hasten COMMAND [ARGUMENTS]\n\n"
+      "Commands:\n";
+  for (const Command& command : commands()) text += "  " + command.name + "    " + command.summary + "\n";
+  return text +
+         "\nOptions:\n"
+         "  -h, --help    this text; hasten COMMAND --help for a command's\n"
+         "  --version     the version\n";
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    std::cerr << help();
+    return 2;
+  }
+  const std::string& name = words.front();
+  if (name == "-h" || name == "--help") return std::cout << help(), 0;
+  if (name == "--version") return std::cout << "hasten " << hasten::version() << "\n", 0;
+  std::vector<std::string> names = {"--help", "--version"};
+  for (const Command& command : commands()) {
+    if (command.name == name) return command.run({words.begin() + 1, words.end()});
+    names.push_back(command.name);
+  }
+  const bool is_option = name.starts_with("-");
+  std::string guess = hasten::did_you_mean(name, names);
+  if (guess.empty()) guess = "; see hasten --help";
+  std::cerr << "hasten: unknown " << (is_option ? "option" : "command") << " '" << name << "'" << guess
+            << "\n";
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const hasten::UsageError& error) {
+    std::cerr << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "hasten: " << error.what() << "\n";
+    return 1;
+  }
+}

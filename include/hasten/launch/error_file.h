@@ -1,0 +1,21 @@
+// A worker's last words: the JSON file named by TORCHELASTIC_ERROR_FILE, in torchrun's format.
+//
+// Python's `@record` writes {"message": {"message": text, "extraInfo": {"py_callstack": …, "timestamp": …}}},
+// older programs {"message": text}; both are read, the first is written. The launcher makes the folder and
+// removes it (local_run.h); what the words look like in the end is failure_report.h.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace hasten::launcher {
+
+/// The message in `path`; nothing if there is no such file or it holds no message (a worker that dies while
+/// it writes must not hide how it died). Collective: no. Blocks: no. Throws: nothing.
+std::optional<std::string> read_error_message(const std::string& path);
+
+/// Writes `message` with the time of now to `path`; does nothing if the file cannot be written, since whoever
+/// calls this is ending because of a worse error. Collective: no. Blocks: no. Throws: nothing.
+void write_error_file(const std::string& path, const std::string& message);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,15 @@
+// Free TCP ports on this machine, for the store that rank 0 of the workers opens at MASTER_PORT.
+#pragma once
+
+namespace hasten::launcher {
+
+/// A port that nothing on this machine uses now. It is not held: whoever is quicker may take it before the
+/// workers do, which the kernel's random choice makes unlikely. Collective: no. Blocks: no. Throws:
+/// InternalError if the system has no port or no socket left.
+int free_port();
+
+/// Whether nothing on this machine listens on `port` (1 to 65535).
+/// Collective: no. Blocks: no. Throws: InternalError if the system has no socket left.
+bool port_is_free(int port);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,28 @@
+// From the words on the command line to what is executed: the program's file and its arguments.
+//
+// Looked up once, before any worker starts, so that a misspelt name is one message and not one per worker.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+
+namespace hasten::launcher {
+
+/// What a worker executes: `file` is a path, `arguments` its argv with the name as the first.
+struct Program {
+  std::string file;
+  std::vector<std::string> arguments;
+};
+
+/// Finds `words[0]` as a shell does: by path if it has a slash, else in PATH. A `.py` file is run by the
+/// python3 of PATH with its output unbuffered, as torchrun does. The other words are handed on untouched.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no such file or it cannot be executed.
+Program find_program(const std::vector<std::string>& words, const Environment& environment);
+
+/// Replaces this process by `program`; comes back only if that fails, with a line on standard error and the
+/// exit code a shell would give (127 not found, 126 not executable).
+int execute(const Program& program, const Environment& environment);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,85 @@
+// The command `hasten` itself: its texts, its exit codes, and the frozen list of flags.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "cli/command.h"
+#include "hasten/core/version.h"
+
+namespace hasten {
+namespace {
+
+using test::CommandResult;
+using test::run_command;
+
+CommandResult hasten_with(std::vector<std::string> words) {
+  words.insert(words.begin(), HASTEN_COMMAND);
+  return run_command(words);
+}
+
+constexpr const char* kHelp =
+    "hasten: libtorch training on any number of processes\n"
+    "\n"
+    "Usage: hasten COMMAND [ARGUMENTS]\n"
+    "\n"
+    "Commands:\n"
+    "  launch    run a program or Python script in several processes\n"
+    "\n"
+    "Options:\n"
+    "  -h, --help    this text; hasten COMMAND --help for a command's\n"
+    "  --version     the version\n";
+
+TEST(Hasten, HelpGoesToStandardOutput) {
+  for (const char* option : {"--help", "-h"}) {
+    const auto result = hasten_with({option});
+
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.out, kHelp);
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST(Hasten, WithoutACommandSaysHowItIsUsed) {
+  const auto result = hasten_with({});
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, kHelp);
+}
+
+TEST(Hasten, SaysItsVersion) {
+  EXPECT_EQ(hasten_with({"--version"}).out, std::string("hasten ") + version() + "\n");
+}
+
+TEST(Hasten, AnUnknownCommandOrOptionIsAnsweredWithTheNearest) {
+  EXPECT_EQ(hasten_with({"lanch", "-n", "2"}).err,
+            "hasten: unknown command 'lanch', did you mean 'launch'?\n");
+  EXPECT_EQ(hasten_with({"--verson"}).err, "hasten: unknown option '--verson', did you mean '--version'?\n");
+  EXPECT_EQ(hasten_with({"dance"}).err, "hasten: unknown command 'dance'; see hasten --help\n");
+  EXPECT_EQ(hasten_with({"dance"}).exit_code, 2);
+}
+
+// Every "-x" and "--name" that stands in a help text.
+void add_flags(const std::string& command, const std::string& help, std::set<std::string>& flags) {
+  const std::regex flag("(^|[ ,])(--?[A-Za-z][A-Za-z0-9_-]*)");
+  for (auto found = std::sregex_iterator(help.begin(), help.end(), flag); found != std::sregex_iterator();
+       ++found) {
+    flags.insert(command + " " + (*found)[2].str());
+  }
+}
+
+TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
+  std::set<std::string> flags, frozen;
+  std::ifstream file(HASTEN_SOURCE_DIR "/tests/cli/flags.txt");
+  for (std::string line; std::getline(file, line);) frozen.insert(line);
+
+  add_flags("hasten", kHelp, flags);
+  add_flags("hasten launch", hasten_with({"launch", "--help"}).out, flags);
+
+  EXPECT_EQ(flags, frozen) << "If the change is meant, change tests/cli/flags.txt and CHANGELOG.md with it.";
+}
+
+}  // namespace
+}  // namespace hasten

@@ -1,0 +1,44 @@
+#include "hasten/launch/error_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace hasten::launcher {
+namespace {
+
+std::string file_with(const std::string& content) {
+  const std::string path = testing::TempDir() + "hasten_error_file_test.json";
+  std::ofstream(path) << content;
+  return path;
+}
+
+TEST(ErrorFile, ReadsBothOfTorchrunsForms) {
+  EXPECT_EQ(read_error_message(file_with(R"({"message": "short"})")), "short");
+  EXPECT_EQ(read_error_message(file_with(
+                R"({"message": {"message": "long", "extraInfo": {"py_callstack": "…", "timestamp": "1"}}})")),
+            "long");
+}
+
+TEST(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
+  for (const char* content :
+       {"", "{\"message\": {\"mess", "[]", "{}", "{\"message\": 3}", "{\"message\": {}}"}) {
+    EXPECT_EQ(read_error_message(file_with(content)), std::nullopt) << content;
+  }
+  EXPECT_EQ(read_error_message("/nonexistent/file"), std::nullopt);
+}
+
+TEST(ErrorFile, WritesWhatTorchrunReads) {
+  const std::string path = file_with("");
+
+  write_error_file(path, "out of \"paper\"\nand bytes \xff");
+
+  std::ifstream file(path);
+  const auto content = nlohmann::json::parse(file);
+  EXPECT_EQ(content["message"]["message"], "out of \"paper\"\nand bytes \xef\xbf\xbd");
+  EXPECT_GT(std::stoll(content["message"]["extraInfo"]["timestamp"].get<std::string>()), 1'600'000'000);
+}
+
+}  // namespace
+}  // namespace hasten::launcher

@@ -1,0 +1,271 @@
+#include "hasten/launch/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <deque>
+#include <numeric>
+
+#include "hasten/core/text.h"
+
+namespace hasten::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+Event exited(int local_rank, int exit_code) {
+  return {Event::Kind::kExited, local_rank, exit_code << 8};
+}
+Event killed(int local_rank, int signal) {
+  return {Event::Kind::kExited, local_rank, signal};
+}
+Event gone(int local_rank) {
+  return {Event::Kind::kGone, local_rank};
+}
+Event received(int signal) {
+  return {Event::Kind::kSignal, 0, signal};
+}
+Event deadline() {
+  return {};
+}
+
+// 100, 101, …
+std::vector<pid_t> pids(int num_workers) {
+  std::vector<pid_t> result(static_cast<size_t>(num_workers));
+  std::iota(result.begin(), result.end(), 100);
+  return result;
+}
+
+// Gives the events it was told to give, and writes down what it is asked to do.
+class ScriptedProcesses : public WorkerProcesses {
+ public:
+  explicit ScriptedProcesses(std::deque<Event> events) : events_(std::move(events)) {}
+
+  std::vector<pid_t> start(int num_workers) override { return pids(num_workers); }
+  void signal(int local_rank, int signal) override {
+    signals.push_back(text(sigabbrev_np(signal), ' ', local_rank));
+  }
+  Event wait(std::optional<TimePoint> deadline) override {
+    const Event event = events_.front();
+    events_.pop_front();
+    if (event.kind == Event::Kind::kDeadline) {
+      EXPECT_TRUE(deadline.has_value());
+      waited = *deadline - now_;
+      now_ = *deadline;
+    }
+    return event;
+  }
+  TimePoint now() const override { return now_; }
+
+  std::vector<std::string> signals;
+  std::chrono::duration<double> waited{0};
+
+ private:
+  std::deque<Event> events_;
+  TimePoint now_{};
+};
+
+TEST(Supervisor, EndsWithZeroWhenAllWorkersDo) {
+  ScriptedProcesses processes({exited(1, 0), gone(1), exited(0, 0), gone(0)});
+
+  const Outcome outcome = supervise(processes, {.num_workers = 2});
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_FALSE(outcome.root_cause);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0"));  // for what rank 0 may have left behind
+}
+
+TEST(Supervisor, StopsTheOthersAtTheFirstFailureAndKeepsItsExitCode) {
+  ScriptedProcesses processes({exited(1, 3), gone(1), killed(0, SIGTERM), gone(0), exited(2, 9), gone(2)});
+
+  const Outcome outcome = supervise(processes, {.num_workers = 3});
+
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(outcome.root_cause->local_rank, 1);
+  EXPECT_EQ(outcome.root_cause->pid, 101);
+  EXPECT_EQ(outcome.others.size(), 2u);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "TERM 2", "TERM 0", "TERM 2"));
+}
+
+TEST(Supervisor, AWorkerKilledByASignalGives128PlusTheSignal) {
+  ScriptedProcesses processes({killed(0, SIGSEGV), gone(0)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 1}).exit_code, 139);
+}
+
+TEST(Supervisor, AFailureAfterASuccessfulWorkerIsAFailure) {
+  ScriptedProcesses processes({exited(0, 0), gone(0), exited(1, 1), gone(1)});
+
+  const Outcome outcome = supervise(processes, {.num_workers = 2});
+
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 1"));  // nobody of rank 0 is left to be told
+}
+
+TEST(Supervisor, KillsWhoeverOutlivesTheShutdownTimeout) {
+  ScriptedProcesses processes({exited(0, 1), gone(0), deadline(), killed(1, SIGKILL), gone(1)});
+
+  const Outcome outcome =
+      supervise(processes, {.num_workers = 2, .shutdown_timeout = std::chrono::seconds(7)});
+
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(processes.waited.count(), 7);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "KILL 1", "TERM 1"));
+}
+
+TEST(Supervisor, HandsCtrlCOnAndEndsWith130) {
+  ScriptedProcesses processes({received(SIGINT), exited(0, 0), gone(0), exited(1, 1), gone(1)});
+  std::vector<std::string> notices;
+
+  const Outcome outcome = supervise(
+      processes, {.num_workers = 2, .notice = [&](const std::string& line) { notices.push_back(line); }});
+
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_FALSE(outcome.root_cause);
+  EXPECT_THAT(processes.signals, ElementsAre("INT 0", "INT 1", "TERM 0", "TERM 1"));
+  EXPECT_THAT(notices, ElementsAre("stopping the workers; Ctrl-C again ends them at once"));
+}
+
+TEST(Supervisor, ASecondCtrlCKillsAtOnce) {
+  ScriptedProcesses processes({received(SIGINT), received(SIGINT), killed(0, SIGKILL), gone(0)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 1}).exit_code, 130);
+  EXPECT_THAT(processes.signals, ElementsAre("INT 0", "KILL 0", "TERM 0"));
+  EXPECT_EQ(processes.waited.count(), 0);
+}
+
+TEST(Supervisor, HandsSigtermOnOnceAndEndsWith143) {
+  ScriptedProcesses processes({received(SIGTERM), received(SIGTERM), killed(0, SIGTERM), gone(0)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 1}).exit_code, 143);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 0"));
+}
+
+TEST(Supervisor, CtrlCWhileAFailureIsCleanedUpKeepsTheFailuresExitCode) {
+  ScriptedProcesses processes({exited(0, 5), gone(0), received(SIGINT), killed(1, SIGKILL), gone(1)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 2}).exit_code, 5);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "KILL 1", "TERM 1"));
+}
+
+TEST(Supervisor, ChildrenLeftByASuccessfulRunAreStoppedAndThenKilled) {
+  ScriptedProcesses processes({exited(0, 0), deadline(), gone(0)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 1}).exit_code, 0);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "KILL 0"));
+}
+
+// Two workers that may end in any way at any time; those in `with_child` leave a child behind that ends only
+// when told to. Which of the possible events comes next is said by `choices`, so that all orders can be
+// walked through.
+class AnyOrder : public WorkerProcesses {
+ public:
+  AnyOrder(std::vector<bool> with_child, std::vector<size_t>& choices) : choices_(choices) {
+    for (const bool has_child : with_child) workers_.push_back({.has_child = has_child});
+  }
+
+  std::vector<pid_t> start(int num_workers) override { return pids(num_workers); }
+  void signal(int local_rank, int signal) override {
+    Worker& worker = workers_[static_cast<size_t>(local_rank)];
+    EXPECT_FALSE(worker.gone) << "a signal to nobody may hit a stranger";
+    if (worker.exited || signal != SIGINT) worker.told = true;
+    anyone_told_ = true;
+  }
+  Event wait(std::optional<TimePoint> deadline) override {
+    std::vector<Event> possible;
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) add_possible(rank, possible);
+    if (deadline) possible.push_back({});
+    if (signals_left_ > 0) possible.push_back(received(SIGINT));
+    EXPECT_FALSE(possible.empty()) << "waits for ever";
+    const Event event = possible[choose(possible.size())];
+    happen(event);
+    return event;
+  }
+  TimePoint now() const override { return {}; }
+
+  // The next sequence of choices, false when all were seen.
+  bool advance() {
+    while (!choices_.empty() && choices_.back() + 1 == widths_[choices_.size() - 1]) choices_.pop_back();
+    if (choices_.empty()) return false;
+    ++choices_.back();
+    return true;
+  }
+
+  std::optional<int> first_failure;  // exit code of the first failure before anyone was told to stop
+  int interrupted = 0;
+  bool everyone_gone() const {
+    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.gone; });
+  }
+
+ private:
+  struct Worker {
+    bool has_child = false;
+    bool exited = false;
+    bool gone = false;
+    bool told = false;
+  };
+
+  void add_possible(int rank, std::vector<Event>& possible) const {
+    const Worker& worker = workers_[static_cast<size_t>(rank)];
+    if (!worker.exited) {
+      for (const int exit_code : {0, 1 + rank}) possible.push_back(exited(rank, exit_code));
+    } else if (!worker.gone && (worker.told || !worker.has_child)) {
+      possible.push_back(gone(rank));
+    }
+  }
+
+  void happen(const Event& event) {
+    Worker& worker = workers_[static_cast<size_t>(event.local_rank)];
+    if (event.kind == Event::Kind::kSignal) {
+      --signals_left_;
+      if (!anyone_told_) interrupted = event.value;
+    }
+    if (event.kind == Event::Kind::kGone) worker.gone = true;
+    if (event.kind == Event::Kind::kExited) worker.exited = true;
+    if (event.kind == Event::Kind::kExited && event.value != 0 && !anyone_told_)
+      first_failure = event.value >> 8;
+  }
+
+  size_t choose(size_t width) {
+    if (depth_ == choices_.size()) choices_.push_back(0);
+    widths_.resize(depth_ + 1);
+    widths_[depth_] = width;
+    return choices_[depth_++];
+  }
+
+  std::vector<Worker> workers_;
+  std::vector<size_t>& choices_;
+  std::vector<size_t> widths_;
+  size_t depth_ = 0;
+  int signals_left_ = 1;
+  bool anyone_told_ = false;
+};
+
+// Walks through all orders for one pair of workers; returns how many there are.
+int walk_through_orders(const std::vector<bool>& with_child) {
+  std::vector<size_t> choices;
+  int num_orders = 0;
+  for (bool more = true; more; ++num_orders) {
+    AnyOrder processes(with_child, choices);
+    const Outcome outcome = supervise(processes, {.num_workers = 2});
+    const int expected =
+        processes.interrupted != 0 ? 128 + processes.interrupted : processes.first_failure.value_or(0);
+    EXPECT_TRUE(processes.everyone_gone()) << "choices " << join(choices);
+    EXPECT_EQ(outcome.exit_code, expected) << "choices " << join(choices);
+    EXPECT_EQ(outcome.others.size() + (outcome.root_cause ? 1 : 0), 2u) << "choices " << join(choices);
+    more = processes.advance();
+  }
+  return num_orders;
+}
+
+TEST(Supervisor, EveryOrderOfEventsEndsWithNobodyLeftAndTheFirstCausesExitCode) {
+  for (const auto& with_child : {std::vector{false, false}, {true, false}, {false, true}, {true, true}}) {
+    EXPECT_GT(walk_through_orders(with_child), 300);
+  }
+}
+
+}  // namespace
+}  // namespace hasten::launcher
