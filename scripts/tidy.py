@@ -259,9 +259,18 @@ def environment_is_documented(tree):
             yield Finding("docs/environment.md", number, f"{name} is read nowhere")
 
 
+def links_lead_somewhere(tree):
+    """A link from one of our documents to a file of the project names one that is there."""
+    for document in [*sorted(tree.root.glob("*.md")), *sorted(tree.root.glob("docs/**/*.md"))]:
+        for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", line):
+                if "://" not in target and not (document.parent / target).exists():
+                    yield Finding(document.relative_to(tree.root).as_posix(), number, f"'{target}' is not there")
+
+
 RULES = [arrows, sizes, environment_in_core, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
-         files_open_with_a_comment, flags_are_frozen, environment_is_documented]
+         files_open_with_a_comment, flags_are_frozen, environment_is_documented, links_lead_somewhere]
 
 
 def main():

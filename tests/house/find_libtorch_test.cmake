@@ -49,7 +49,7 @@ endfunction()
 
 # Configures find_libtorch/ and sets `output`; `result` is 0 where it succeeded.
 macro(configure)
-  execute_process(COMMAND ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/find_libtorch -B ${WORK}/build
+  execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/find_libtorch -B ${WORK}/build
       -DCMAKE_CXX_COMPILER=${CXX} -DHASTEN_MODULES=${HASTEN_MODULES} ${ARGN}
     RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
 endmacro()

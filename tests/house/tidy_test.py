@@ -155,6 +155,10 @@ class Tidy(unittest.TestCase):
     def test_a_missing_document_of_variables_is_reported(self):
         self.assert_only({"docs/environment.md": None}, "docs/environment.md:1: missing")
 
+    def test_a_link_that_leads_nowhere_is_reported(self):
+        self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
+                                       "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")
+
 
 if __name__ == "__main__":
     unittest.main()
