@@ -1,0 +1,97 @@
+// Reading, judging and counting golden cases; see golden.h.
+#include "support/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+
+#include "hasten/core/env.h"
+#include "hasten/core/text.h"
+
+namespace hasten::testing {
+
+namespace {
+
+using nlohmann::json;
+
+GoldenCase read_case(const json& entry) {
+  GoldenCase golden;
+  golden.name = entry.at("case");
+  golden.family = golden.name.substr(0, golden.name.find('/'));
+  golden.input = entry.at("input");
+  golden.expected = entry.at("expected");
+  golden.fixed = entry.value("fixed", json());
+  golden.quirks = entry.value("quirks", std::vector<std::string>());
+  if (golden.expected.contains("error")) golden.expected.erase("message");  // the kind counts, not the words
+  return golden;
+}
+
+json patched(json values, const json& patch) {
+  if (patch.is_object()) values.update(patch);
+  return values;
+}
+
+}  // namespace
+
+GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
+    : topic_(std::move(topic)) {
+  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
+  const std::string path = folder + "/" + topic_ + ".json";
+  std::ifstream file(path);
+  if (!file)
+    throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
+  for (const auto& entry : json::parse(file).at("cases")) {
+    GoldenCase golden = read_case(entry);
+    if (!selected || selected(golden)) cases_.push_back(std::move(golden));
+  }
+  if (cases_.empty()) throw std::runtime_error("golden cases: nothing selected in " + path);
+}
+
+void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
+  const auto same = [&](const json& wanted) {
+    for (const auto& [key, value] : wanted.items()) {
+      if (!given.contains(key) || given.at(key) != value) return false;
+    }
+    return true;
+  };
+  json wanted = golden.expected;
+  if (same(wanted)) {
+    ++as_expected_;
+    return;
+  }
+  wanted = patched(wanted, golden.fixed);
+  if (!golden.fixed.is_null() && same(wanted)) {
+    ++as_fixed_;
+    return;
+  }
+  bool ruled = false;
+  for (const auto& quirk : golden.quirks) {
+    if (const auto rule = rules_.find(quirk); rule != rules_.end()) {
+      wanted = patched(wanted, rule->second(golden));
+      ruled = true;
+    }
+  }
+  if (ruled && same(wanted)) {
+    ++by_difference_;
+    return;
+  }
+  ADD_FAILURE() << topic_ << " " << golden.name << " [" << join(golden.quirks) << "]\n   input "
+                << golden.input << "\nexpected " << golden.expected << "\n   fixed " << golden.fixed
+                << "\n wanted " << wanted << "\n  given " << given;
+}
+
+void GoldenTopic::finish() const {
+  const size_t well = as_expected_ + as_fixed_ + by_difference_;
+  std::cout << "golden " << topic_ << ": " << well << " of " << cases_.size() << " cases (" << as_expected_
+            << " as expected, " << as_fixed_ << " as fixed, " << by_difference_
+            << " by a documented difference)" << std::endl;
+  EXPECT_EQ(well, cases_.size()) << topic_ << ": every case must be judged, and well";
+}
+
+json golden_error(const std::string& python_class) {
+  return {{"error", python_class}};
+}
+
+}  // namespace hasten::testing

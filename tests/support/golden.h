@@ -1,0 +1,58 @@
+// Golden cases: what the peers really do, from JSON files, and one way to judge and count what we do.
+//
+// The files lie in tests/golden (or $HASTEN_GOLDEN_DIR: any folder of that form). A case must be as expected.
+// One tagged with a quirk may instead be as fixed, or follow a rule of ours that docs/differences.md states;
+// the rule is given here as a function of the case, apart from the code under test, and touches only the keys
+// the quirk is about.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace hasten::testing {
+
+struct GoldenCase {
+  std::string name;    ///< "grid/n4_b2_w2"
+  std::string family;  ///< "grid"
+  nlohmann::json input;
+  nlohmann::json expected;
+  nlohmann::json fixed;  ///< keys that differ from expected; null where none are given
+  std::vector<std::string> quirks;
+};
+
+/// What a documented difference gives instead: the keys it is about, with our values.
+using GoldenRule = std::function<nlohmann::json(const GoldenCase&)>;
+
+class GoldenTopic {
+ public:
+  /// The cases of `topic` (the file's name without .json) that `selected` takes, those of all families
+  /// without it. Throws: std::runtime_error if the file cannot be read or nothing is selected.
+  explicit GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected = {});
+
+  const std::vector<GoldenCase>& cases() const noexcept { return cases_; }
+
+  /// The rule that holds for cases with this quirk.
+  void on_quirk(const std::string& quirk, GoldenRule rule) { rules_[quirk] = std::move(rule); }
+
+  /// Compares what we gave, key by key of `expected`, and counts it; a GoogleTest failure if it is neither as
+  /// expected, nor as fixed, nor by a rule. Call it once for each case.
+  void judge(const GoldenCase& golden, const nlohmann::json& given);
+
+  /// Prints "golden TOPIC: N of M cases (E as expected, F as fixed, D by a documented difference)"; a
+  /// GoogleTest failure if not every selected case was judged well.
+  void finish() const;
+
+ private:
+  std::string topic_;
+  std::vector<GoldenCase> cases_;
+  std::map<std::string, GoldenRule> rules_;
+  size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
+};
+
+/// The outcome of an error: compared by kind. Our UsageError is Python's ValueError.
+nlohmann::json golden_error(const std::string& python_class);
+
+}  // namespace hasten::testing
