@@ -1,7 +1,12 @@
-// A process from given parts; see process.h.
+// A process from the environment or from given parts; see process.h.
 #include "hasten/state/process.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/cuda.h>
+
 #include "hasten/core/error.h"
+#include "hasten/state/device.h"
+#include "hasten/state/last_words.h"
 
 namespace hasten::state {
 
@@ -9,10 +14,52 @@ struct Process::Impl {
   Identity identity;
   comm::Group group;
   c10::Device device;
+  /// Null where nobody could read them: in a world of one and for given groups.
+  std::shared_ptr<const LastWords> last_words = nullptr;
 };
+
+namespace {
+
+/// Meets the other ranks at the master's address.
+std::shared_ptr<const LastWords> connect(const Identity& identity, const ProcessOptions& options,
+                                         const Environment& environment) {
+  const comm::Store store = comm::Store::tcp({.host = identity.master_addr,
+                                              .port = identity.master_port,
+                                              .server = identity.rank == 0 && !identity.agent_store,
+                                              .timeout = options.timeout})
+                                .scoped(text("hasten/attempt/", identity.restart_count));
+  auto group = comm::Group::connect(store, identity.rank, identity.world_size,
+                                    {.timeout = options.timeout,
+                                     .check = options.check,
+                                     .backend = options.backend,
+                                     .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
+  return std::make_shared<LastWords>(
+      LastWords{identity, std::move(group), store, environment.text("TORCHELASTIC_ERROR_FILE").value_or("")});
+}
+
+c10::Device take_device(const Identity& identity, const ProcessOptions& options,
+                        const Environment& environment) {
+  const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
+  const int num_devices = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
+  const c10::Device device = choose_device(identity, num_devices, cpu);
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace
 
 Process::Process(Identity identity, comm::Group group, c10::Device device)
     : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), device})) {}
+
+Process::Process(const ProcessOptions& options, const Environment& environment)
+    : Process(identify(environment), comm::Group()) {
+  if (world_size() > 1) {
+    impl_->last_words = connect(identity(), options, environment);
+    impl_->group = impl_->last_words->group;
+    keep_last_words(impl_->last_words);
+  }
+  impl_->device = take_device(identity(), options, environment);
+}
 
 const Identity& Process::identity() const noexcept {
   return impl_->identity;
@@ -24,8 +71,41 @@ const comm::Group& Process::group() const noexcept {
   return impl_->group;
 }
 
+void Process::on_main_process(const std::function<void()>& fn) const {
+  if (is_main_process()) fn();
+}
+
+void Process::on_local_main_process(const std::function<void()>& fn) const {
+  if (is_local_main_process()) fn();
+}
+
+void Process::on_last_process(const std::function<void()>& fn) const {
+  if (is_last_process()) fn();
+}
+
+void Process::on_process(int chosen, const std::function<void()>& fn) const {
+  if (chosen < 0 || chosen >= world_size()) {
+    throw UsageError({"state", rank(), world_size()}, "on_process: rank ", chosen, " in a world of ",
+                     world_size(), "; ranks go from 0 to ", world_size() - 1, ". Nobody would run it.");
+  }
+  if (chosen == rank()) fn();
+}
+
+void Process::on_local_process(int chosen, const std::function<void()>& fn) const {
+  if (chosen < 0 || chosen >= local_world_size()) {
+    throw UsageError({"state", rank(), world_size()}, "on_local_process: local rank ", chosen,
+                     " on a machine of ", local_world_size(), "; local ranks go from 0 to ",
+                     local_world_size() - 1, ". Nobody would run it.");
+  }
+  if (chosen == local_rank()) fn();
+}
+
 void Process::wait_for_everyone() const {
   group().barrier();
+}
+
+Logger Process::logger(const std::string& name) const {
+  return Logger(name, {rank(), world_size(), [group = group()] { group.barrier(); }});
 }
 
 }  // namespace hasten::state

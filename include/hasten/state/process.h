@@ -21,7 +21,7 @@
 namespace hasten::state {
 
 struct ProcessOptions {
-  /// Stay on the CPU even where CUDA is available.
+  /// Stay on the CPU even where CUDA is available; ACCELERATE_USE_CPU=1 says the same.
   bool cpu = false;
   /// How long collectives may take, and how long to wait for the other ranks at the start.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
@@ -33,10 +33,10 @@ struct ProcessOptions {
 class Process {
  public:
   /// The process that the environment describes, connected to the others. A program started by hand is a
-  /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in the
-  /// launcher's error file before the process ends. Collective: yes. Blocks: until all ranks have come.
-  /// Throws: UsageError (half-set environment, busy port), CommError (a rank did not come within the
-  /// timeout).
+  /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in
+  /// the launcher's error file before the process ends.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
+  /// port), CommError (a rank did not come within the timeout).
   explicit Process(const ProcessOptions& options = {},
                    const Environment& environment = Environment::current());
 
