@@ -6,6 +6,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/state/random.h"
 
 namespace hasten {
 namespace {
@@ -39,7 +40,7 @@ Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_p
 
 Accelerator::Accelerator(state::Process process, const AcceleratorOptions& options) {
   check_options(options, Environment::current());
-  if (options.seed) state::set_seed(*options.seed);
+  if (options.seed) state::set_seed(process, *options.seed);
   auto group = process.group().with_check(true);
   impl_ = std::make_shared<Impl>(Impl{std::move(process), std::move(group), options});
 }

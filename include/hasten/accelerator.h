@@ -7,17 +7,23 @@
 // docs/differences.md lists where it does not.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
-#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "hasten/accelerator_options.h"
 #include "hasten/comm/nested_operations.h"
+#include "hasten/comm/objects.h"
 #include "hasten/data/loader.h"
+#include "hasten/data/metrics.h"
 #include "hasten/optim/prepared_optimizer.h"
 #include "hasten/parallel/prepared_model.h"
+#include "hasten/state/ordered.h"
+#include "hasten/state/print.h"
 #include "hasten/state/process.h"
 
 namespace hasten {
@@ -72,6 +78,17 @@ class Accelerator {
     return data::without_padding(gather(value, site), gradient_state());
   }
 
+  /// The same for objects, one a sample (strings, numbers, JSON: comm/objects.h).
+  template <comm::Serialisable T>
+  std::vector<T> gather_for_metrics(const std::vector<T>& objects,
+                                    comm::Group::Site site = comm::Group::Site::current()) const {
+    std::vector<T> all;
+    for (auto& part : comm::gather_object(group(), objects, site)) {
+      std::move(part.begin(), part.end(), std::back_inserter(all));
+    }
+    return data::objects_without_padding(std::move(all), gradient_state());
+  }
+
   /// Sum or mean over the ranks, elementwise, of any nested structure.
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options = {},
@@ -109,6 +126,16 @@ class Accelerator {
   template <class... Parts>
   void print(const Parts&... parts) const {
     state::print(process(), parts...);
+  }
+
+  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others.
+  template <class Fn>
+  auto main_process_first(Fn&& fn) const {
+    return state::main_process_first(process(), std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  auto local_main_process_first(Fn&& fn) const {
+    return state::local_main_process_first(process(), std::forward<Fn>(fn));
   }
 
   const state::Process& process() const noexcept;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "hasten/accelerator.h"
-#include "hasten/comm/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/core/version.h"
