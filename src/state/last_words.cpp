@@ -76,25 +76,26 @@ void write_error_file(const std::string& path, const std::string& words) {
 void wait_for_turn(const LastWords& last, bool follows) {
   const auto deadline = Clock::now() + kLongestWait;
   const bool serves = !last.identity.agent_store && last.identity.rank == 0;
-  int64_t here = serves ? 0 : last.store.add(kHereKey, 1);
+  int64_t here = serves ? 0 : last.store->add(kHereKey, 1);
   if (!serves && (!follows || last.identity.agent_store)) return;
   while (Clock::now() < deadline && (!serves || here < last.identity.world_size - 1)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    here = last.store.add(kHereKey, 0);  // throws when the process that serves it has ended
+    here = last.store->add(kHereKey, 0);  // throws when the process that serves it has ended
   }
 }
 
 void speak(const LastWords& last, const End& end) {
-  const bool follows = last.group.failure().has_value();
-  last.group.fail(end.words);
   write_error_file(last.error_file, end.words);
+  if (!last.group || !last.store) return;
+  const bool follows = last.group->failure().has_value();
+  last.group->fail(end.words);
   wait_for_turn(last, follows);
 }
 
 void print_once(const LastWords& last, const End& end) {
   const std::string who = text("rank ", last.identity.rank, '/', last.identity.world_size);
-  // hasten's own messages begin with room and rank.
-  const bool named = end.words.find(who) != std::string::npos;
+  // hasten's own messages name the rank already.
+  const bool named = last.identity.world_size == 1 || end.words.find(who) != std::string::npos;
   const std::string line = text("hasten: ", named ? "" : who + ": ", end.words, '\n');
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }

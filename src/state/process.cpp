@@ -21,20 +21,18 @@ struct Process::Impl {
 namespace {
 
 /// Meets the other ranks at the master's address.
-std::shared_ptr<const LastWords> connect(const Identity& identity, const ProcessOptions& options,
-                                         const Environment& environment) {
-  const comm::Store store = comm::Store::tcp({.host = identity.master_addr,
-                                              .port = identity.master_port,
-                                              .server = identity.rank == 0 && !identity.agent_store,
-                                              .timeout = options.timeout})
-                                .scoped(text("hasten/attempt/", identity.restart_count));
-  auto group = comm::Group::connect(store, identity.rank, identity.world_size,
-                                    {.timeout = options.timeout,
-                                     .check = options.check,
-                                     .backend = options.backend,
-                                     .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
-  return std::make_shared<LastWords>(
-      LastWords{identity, std::move(group), store, environment.text("TORCHELASTIC_ERROR_FILE").value_or("")});
+void connect(LastWords& process, const ProcessOptions& options) {
+  const Identity& identity = process.identity;
+  process.store = comm::Store::tcp({.host = identity.master_addr,
+                                    .port = identity.master_port,
+                                    .server = identity.rank == 0 && !identity.agent_store,
+                                    .timeout = options.timeout})
+                      .scoped(text("hasten/attempt/", identity.restart_count));
+  process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
+                                       {.timeout = options.timeout,
+                                        .check = options.check,
+                                        .backend = options.backend,
+                                        .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
 }
 
 c10::Device take_device(const Identity& identity, const ProcessOptions& options,
@@ -51,15 +49,28 @@ c10::Device take_device(const Identity& identity, const ProcessOptions& options,
 Process::Process(Identity identity, comm::Group group, c10::Device device)
     : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), device})) {}
 
-Process::Process(const ProcessOptions& options, const Environment& environment)
-    : Process(identify(environment), comm::Group()) {
-  if (world_size() > 1) {
-    impl_->last_words = connect(identity(), options, environment);
-    impl_->group = impl_->last_words->group;
-    keep_last_words(impl_->last_words);
+std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& options,
+                                                         const Environment& environment) {
+  // From the first line on, so that a half-set environment or a busy port ends in a message and exit code 2
+  // too.
+  const std::string error_file = environment.text("TORCHELASTIC_ERROR_FILE").value_or("");
+  auto words = std::make_shared<LastWords>(LastWords{.error_file = error_file});
+  keep_last_words(words);
+  const Identity identity = identify(environment);
+  if (identity.world_size == 1) {
+    return std::make_shared<Impl>(Impl{identity, comm::Group(), take_device(identity, options, environment)});
   }
-  impl_->device = take_device(identity(), options, environment);
+  words = std::make_shared<LastWords>(LastWords{.identity = identity, .error_file = error_file});
+  keep_last_words(words);
+  auto connected = std::make_shared<LastWords>(*words);
+  connect(*connected, options);
+  keep_last_words(connected);
+  return std::make_shared<Impl>(
+      Impl{identity, *connected->group, take_device(identity, options, environment), connected});
 }
+
+Process::Process(const ProcessOptions& options, const Environment& environment)
+    : impl_(from_environment(options, environment)) {}
 
 const Identity& Process::identity() const noexcept {
   return impl_->identity;

@@ -6,23 +6,26 @@
 // libtorch program does.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hasten/comm/group.h"
 #include "hasten/comm/store.h"
-#include "hasten/core/env.h"
 #include "hasten/state/identity.h"
 
 namespace hasten::state {
 
 /// What is needed to speak; owned by the Process.
 struct LastWords {
-  Identity identity;
-  comm::Group group;
-  comm::Store store;
+  /// As far as it is known: a process may fail while it finds out.
+  Identity identity = {};
   /// TORCHELASTIC_ERROR_FILE; empty: none is written.
   std::string error_file = {};
+  /// Absent until the process is connected.
+  std::optional<comm::Store> store = {};
+  std::optional<comm::Group> group = {};
 };
 
 /// From now on, a std::exception that nobody catches: posts its what(), closes the group, writes the error

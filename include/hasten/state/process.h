@@ -73,6 +73,8 @@ class Process {
 
  private:
   struct Impl;
+  static std::shared_ptr<Impl> from_environment(const ProcessOptions& options,
+                                                const Environment& environment);
   std::shared_ptr<Impl> impl_;
 };
 

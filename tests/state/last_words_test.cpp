@@ -1,0 +1,23 @@
+#include "hasten/state/last_words.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace hasten::state {
+namespace {
+
+TEST(ErrorFile, HasTorchrunsFormat) {
+  const auto content = nlohmann::json::parse(error_file_text("it \"failed\"\n", 1700000000));
+
+  EXPECT_EQ(content["message"]["message"], "it \"failed\"\n");
+  EXPECT_EQ(content["message"]["extraInfo"]["timestamp"], "1700000000");
+  EXPECT_EQ(content["message"]["extraInfo"]["py_callstack"], "it \"failed\"\n");
+}
+
+TEST(ErrorFile, TakesWordsThatAreNoUtf8) {
+  EXPECT_NO_THROW((void)nlohmann::json::parse(error_file_text("\xff\xfe", 0)));
+}
+
+}  // namespace
+}  // namespace hasten::state
