@@ -144,6 +144,9 @@ macro(_libtorch_make_target)
     # Nothing calls libtorch_cuda by name, so the linker must be told to keep it.
     target_link_libraries(Libtorch::Libtorch INTERFACE
       "-Wl,--no-as-needed,\"${_lib}/libtorch_cuda.so\" -Wl,--as-needed" ${_lib}/libc10_cuda.so CUDA::cudart)
+    # A toolkit may lack headers of libraries such as cusparse.h; wheels of CUDA 13 and later bring them.
+    file(GLOB _wheel_headers ${Libtorch_PREFIX}/../nvidia/cu1*/include)
+    target_include_directories(Libtorch::Libtorch SYSTEM INTERFACE ${_wheel_headers})
     if(Libtorch_NCCL)
       target_include_directories(Libtorch::Libtorch SYSTEM INTERFACE ${Libtorch_NCCL_INCLUDE_DIR})
     endif()

@@ -21,7 +21,8 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 
 # Flags of every target that sees libtorch. One set for all, or the precompiled header is silently not used.
 add_library(hasten_torch_flags INTERFACE)
-target_compile_definitions(hasten_torch_flags INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+target_compile_definitions(hasten_torch_flags INTERFACE USE_DISTRIBUTED USE_C10D_GLOO
+  $<$<BOOL:${HASTEN_WITH_NCCL}>:USE_C10D_NCCL>)
 target_compile_options(hasten_torch_flags INTERFACE -fpch-preprocess -Winvalid-pch -Werror=invalid-pch)
 target_include_directories(hasten_torch_flags SYSTEM INTERFACE ${PROJECT_SOURCE_DIR}/src/comm/gloo_decl)
 target_link_libraries(hasten_torch_flags INTERFACE hasten_flags Libtorch::Libtorch)
