@@ -75,7 +75,7 @@ class Accelerator {
   /// of the dataset exactly once, for any world size.
   template <class T>
   T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
-    return data::without_padding(gather(value, site), gradient_state());
+    return data::truncate_to_remainder(gather(value, site), gradient_state().position());
   }
 
   /// The same for objects, one a sample (strings, numbers, JSON: comm/objects.h).
@@ -86,7 +86,7 @@ class Accelerator {
     for (auto& part : comm::gather_object(group(), objects, site)) {
       std::move(part.begin(), part.end(), std::back_inserter(all));
     }
-    return data::objects_without_padding(std::move(all), gradient_state());
+    return data::truncate_objects(std::move(all), gradient_state().position());
   }
 
   /// Sum or mean over the ranks, elementwise, of any nested structure.

@@ -1,90 +1,167 @@
-// Reading of IDX files through zlib, which reads plain files as they are; see idx.h.
-//
-// The header: two zero bytes, the type of the values, the number of dimensions, then each dimension's size in
-// four bytes, most significant first.
+// Reading IDX files; see idx.h. The format: two zero bytes, the type of value (8 = unsigned byte), the number
+// of dimensions, each dimension as a 32-bit big-endian number, then the values in row-major order.
 #include "hasten/data/idx.h"
 
-#include <torch/types.h>
+#include <ATen/ATen.h>
 #include <zlib.h>
 
-#include <algorithm>
-#include <array>
-#include <limits>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
-#include <type_traits>
-#include <vector>
+#include <string_view>
 
 #include "hasten/core/error.h"
 
 namespace hasten::data {
+
 namespace {
 
-constexpr unsigned char kUnsignedByte = 0x08;
+constexpr Origin kOrigin{"data"};
+constexpr unsigned kUnsignedByte = 8;
 
-using File = std::unique_ptr<std::remove_pointer_t<gzFile>, decltype(&gzclose)>;
-
-template <class... Parts>
-[[noreturn]] void refuse(const std::string& path, const Parts&... parts) {
-  throw DataError({"data"}, path, "'", path, "' ", parts..., ". Fetch the file again or name another.");
-}
-
-// Reads up to `size` bytes, fewer at the end of the file.
-size_t read(const File& file, const std::string& path, unsigned char* target, size_t size) {
-  size_t done = 0;
-  while (done < size) {
-    const auto part = static_cast<unsigned>(std::min<size_t>(size - done, 1 << 30));
-    const int got = gzread(file.get(), target + done, part);
+/// The whole file, unpacked if it is gzipped.
+std::string read_all(const std::string& path) {
+  errno = 0;
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (!file) {
+    throw DataError(kOrigin, path, "cannot open '", path,
+                    "': ", errno ? std::strerror(errno) : "out of memory",
+                    "; expected an IDX file, plain or gzipped. Check the path.");
+  }
+  gzbuffer(file.get(), 1 << 18);
+  std::string bytes;
+  constexpr size_t kStep = 1 << 20;
+  while (true) {
+    const size_t have = bytes.size();
+    bytes.resize(have + kStep);
+    const int got = gzread(file.get(), bytes.data() + have, kStep);
+    bytes.resize(have + static_cast<size_t>(std::max(got, 0)));
     int error = Z_OK;
     const char* words = gzerror(file.get(), &error);
-    if (got < 0 || error != Z_OK) refuse(path, "cannot be unpacked (", words, ")");
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
+    // A gzip file that ends too early is no failed read for zlib, only an error that it remembers
+    // (Z_BUF_ERROR).
+    if (got < 0 || error != Z_OK) {
+      throw DataError(kOrigin, path, "'", path,
+                      "' is damaged or truncated: ", error == Z_ERRNO ? std::strerror(errno) : words,
+                      ", after ", bytes.size(), " unpacked bytes. Get the file again.");
+    }
+    if (got == 0) return bytes;
   }
-  return done;
 }
 
-std::vector<int64_t> read_header(const File& file, const std::string& path) {
-  std::array<unsigned char, 4> magic{};
-  const size_t size = read(file, path, magic.data(), magic.size());
-  if (size < magic.size() || magic[0] != 0 || magic[1] != 0) refuse(path, "is no IDX file");
-  if (magic[2] != kUnsignedByte) {
-    refuse(path, "holds values of IDX type ", int{magic[2]}, ", not unsigned bytes (", int{kUnsignedByte},
-           ")");
+uint32_t big_endian(const char* bytes) {
+  uint32_t value = 0;
+  for (int i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+/// The shape that the header states.
+std::vector<int64_t> shape_of(const std::string& path, std::string_view bytes) {
+  if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
+    throw DataError(kOrigin, path, "'", path, "' is no IDX file: it begins with 0x",
+                    bytes.size() < 4 ? text(std::hex, 0, " (", std::dec, bytes.size(), " bytes in all)")
+                                     : text(std::hex, big_endian(bytes.data())),
+                    ", expected 0x0000080N for N dimensions of unsigned bytes. Check the path.");
   }
-  std::vector<int64_t> sizes;
-  for (int dim = 0; dim < magic[3]; ++dim) {
-    std::array<unsigned char, 4> bytes{};
-    if (read(file, path, bytes.data(), bytes.size()) < bytes.size()) refuse(path, "ends within its header");
-    sizes.push_back(int64_t{bytes[0]} << 24 | bytes[1] << 16 | bytes[2] << 8 | bytes[3]);
+  const unsigned type = static_cast<unsigned char>(bytes[2]), num_dims = static_cast<unsigned char>(bytes[3]);
+  if (type != kUnsignedByte || num_dims == 0) {
+    throw DataError(kOrigin, path, "'", path, "' holds IDX values of type ", type, " in ", num_dims,
+                    " dimensions, expected type 8 (unsigned bytes) in 1 or more. Check the path.");
   }
-  return sizes;
+  const size_t header = 4 + 4 * size_t{num_dims};
+  if (bytes.size() < header) {
+    throw DataError(kOrigin, path, "'", path, "' is truncated: ", bytes.size(),
+                    " bytes, its header alone takes ", header, ". Get the file again.");
+  }
+  std::vector<int64_t> shape;
+  for (unsigned dim = 0; dim < num_dims; ++dim) shape.push_back(big_endian(bytes.data() + 4 + 4 * dim));
+  return shape;
+}
+
+void check_index(size_t index, size_t count) {
+  if (index >= count) {
+    throw DataError(kOrigin, "", "sample ", index, " of an IDX dataset of ", count,
+                    " samples, expected 0 to ", count - 1, ". Make the sampler for this dataset's size.");
+  }
 }
 
 }  // namespace
 
 at::Tensor read_idx(const std::string& path) {
-  const File file(gzopen(path.c_str(), "rb"), &gzclose);
-  if (!file) refuse(path, "cannot be opened");
-  const std::vector<int64_t> sizes = read_header(file, path);
-  int64_t expected = 1;
-  for (const int64_t size : sizes) {
-    if (size != 0 && expected > std::numeric_limits<int64_t>::max() / size)
-      refuse(path, "has an impossible shape");
-    expected *= size;
+  const std::string bytes = read_all(path);
+  const auto shape = shape_of(path, bytes);
+  const size_t header = 4 + 4 * shape.size(), given = bytes.size() - header;
+  double stated = 1;  // what a damaged header states may fit no integer
+  for (const int64_t size : shape) stated *= static_cast<double>(size);
+  if (stated != static_cast<double>(given)) {
+    throw DataError(kOrigin, path, "'", path, "' states [", join(shape, " x "), "] values but holds ", given,
+                    stated > static_cast<double>(given) ? ": it is truncated" : ": it is too long",
+                    ". Get the file again.");
   }
-  // Read in pieces, so that a broken header cannot ask for more memory than the file fills.
-  std::vector<unsigned char> values;
-  for (size_t done = 0; done < static_cast<size_t>(expected); done = values.size()) {
-    values.resize(std::min<size_t>(static_cast<size_t>(expected), done + (64 << 20)));
-    values.resize(done + read(file, path, values.data() + done, values.size() - done));
-    if (values.size() == done) {
-      refuse(path, "is truncated: its shape [", join(sizes), "] needs ", expected, " values, it holds ",
-             done);
-    }
+  const at::Tensor values = at::empty(shape, at::kByte);
+  std::memcpy(values.data_ptr<uint8_t>(), bytes.data() + header, given);
+  return values;
+}
+
+torch::data::Example<> IdxData::batch(c10::ArrayRef<size_t> indices) const {
+  const int64_t rows = images.size(1), columns = images.size(2), pixels = rows * columns;
+  const auto count = static_cast<int64_t>(indices.size());
+  torch::data::Example<> result(at::empty({count, 1, rows, columns}, at::kFloat),
+                                at::empty({count}, at::kLong));
+  float* to = result.data.data_ptr<float>();
+  int64_t* target = result.target.data_ptr<int64_t>();
+  for (const size_t index : indices) {
+    check_index(index, size());
+    const uint8_t* from = images.const_data_ptr<uint8_t>() + static_cast<int64_t>(index) * pixels;
+    for (int64_t pixel = 0; pixel < pixels; ++pixel) to[pixel] = static_cast<float>(from[pixel]) / 255.0f;
+    to += pixels;
+    *target++ = labels.const_data_ptr<int64_t>()[index];
   }
-  unsigned char more = 0;
-  if (read(file, path, &more, 1) != 0) refuse(path, "holds more than its shape [", join(sizes), "] says");
-  return torch::from_blob(values.data(), sizes, torch::kUInt8).clone();
+  return result;
+}
+
+IdxDataset::IdxDataset(const std::string& images_path, const std::string& labels_path) {
+  data_.images = read_idx(images_path);
+  const at::Tensor labels = read_idx(labels_path);
+  if (data_.images.dim() != 3 || labels.dim() != 1) {
+    throw DataError(kOrigin, images_path, "'", images_path, "' has ", data_.images.dim(), " dimensions and '",
+                    labels_path, "' ", labels.dim(),
+                    ", expected images in 3 (count, rows, columns) and labels in 1. ",
+                    "Check which file is which.");
+  }
+  if (data_.images.size(0) != labels.size(0)) {
+    throw DataError(kOrigin, labels_path, "'", images_path, "' holds ", data_.images.size(0), " images and '",
+                    labels_path, "' ", labels.size(0),
+                    " labels, expected as many. Check that they belong together.");
+  }
+  data_.labels = labels.to(at::kLong);
+}
+
+torch::data::Example<> IdxDataset::get(size_t index) {
+  const auto batch = data_.batch(index);
+  return {batch.data[0], batch.target[0]};
+}
+
+std::vector<torch::data::Example<>> IdxDataset::get_batch(c10::ArrayRef<size_t> indices) {
+  const auto batch = data_.batch(indices);
+  const auto data = batch.data.unbind(), target = batch.target.unbind();
+  std::vector<torch::data::Example<>> examples;
+  examples.reserve(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) examples.emplace_back(data[i], target[i]);
+  return examples;
+}
+
+IdxDataset fashion_mnist(const std::string& root, bool train) {
+  const auto path = [&](const char* part) {
+    const std::string plain = root + "/" + (train ? "train" : "t10k") + part;
+    if (std::filesystem::exists(plain + ".gz")) return plain + ".gz";
+    if (std::filesystem::exists(plain)) return plain;
+    throw DataError(
+        kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
+        "Install it (apt-get install dataset-fashion-mnist), or give the folder that holds it (--data).");
+  };
+  return IdxDataset(path("-images-idx3-ubyte"), path("-labels-idx1-ubyte"));
 }
 
 }  // namespace hasten::data

@@ -12,11 +12,16 @@ void check_loader_options(const torch::data::FullDataLoaderOptions& options) {
   }
 }
 
-void check_prepare(const state::Process& process, const LoaderOptions& own, size_t batch_size,
-                   bool sampler_spreads_itself) {
+void check_prepare(const state::Process& process, const LoaderOptions& own, const LoaderFacts& facts) {
   const Origin origin{"data", process.rank(), process.world_size()};
+  if (own.put_on_device && !process.device().is_cpu() && !facts.can_be_placed) {
+    throw UsageError(origin, "put_on_device = true with device ", process.device().str(),
+                     ", but the tensors in the ",
+                     "batches of this dataset are not known. Name them in your struct: friend auto ",
+                     "hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, or use put_on_device = false.");
+  }
   if (process.world_size() == 1) return;
-  if (sampler_spreads_itself) {
+  if (facts.sampler_spreads_itself) {
     throw UsageError(origin,
                      "torch's distributed samplers already give each rank its part, and the loader would ",
                      "divide that part once more. Use RandomSampler or SequentialSampler.");
@@ -24,7 +29,7 @@ void check_prepare(const state::Process& process, const LoaderOptions& own, size
   // The checks of a shard, now rather than in the first epoch.
   BatchShard({.rank = process.rank(),
               .world_size = process.world_size(),
-              .batch_size = batch_size,
+              .batch_size = facts.batch_size,
               .split_batches = own.split_batches},
              nullptr);
 }

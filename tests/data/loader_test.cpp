@@ -16,67 +16,21 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "support/samples.h"
 
 namespace hasten::data {
 namespace {
 
+using testing::Broken;
+using testing::LazySampler;
+using testing::Range;
 using torch::data::DataLoaderOptions;
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 using torch::data::transforms::Stack;
 
-/// Sample i is the number i; counts how often samples were read, over all its copies.
-class Range : public torch::data::datasets::Dataset<Range, size_t> {
- public:
-  explicit Range(size_t size) : size_(size), reads_(std::make_shared<std::atomic<size_t>>(0)) {}
-  size_t get(size_t index) override {
-    ++*reads_;
-    return index;
-  }
-  std::optional<size_t> size() const override { return size_; }
-  std::shared_ptr<std::atomic<size_t>> reads() const { return reads_; }
-
- private:
-  size_t size_;
-  std::shared_ptr<std::atomic<size_t>> reads_;
-};
-
-/// Throws at one sample.
-class Broken : public torch::data::datasets::Dataset<Broken, size_t> {
- public:
-  explicit Broken(size_t bad) : bad_(bad) {}
-  size_t get(size_t index) override {
-    if (index == bad_) throw std::runtime_error("a hole in the disk");
-    return index;
-  }
-  std::optional<size_t> size() const override { return 20; }
-
- private:
-  size_t bad_;
-};
-
-/// Draws each index when it is asked for it, with replacement.
-class LazySampler : public torch::data::samplers::Sampler<> {
- public:
-  explicit LazySampler(size_t size) : size_(size) {}
-  void reset(std::optional<size_t>) override { given_ = 0; }
-  std::optional<std::vector<size_t>> next(size_t batch_size) override {
-    std::vector<size_t> batch;
-    for (; given_ < size_ && batch.size() < batch_size; ++given_) {
-      batch.push_back(torch::randint(static_cast<int64_t>(size_), {}, torch::kInt64).item<int64_t>());
-    }
-    if (batch.empty()) return std::nullopt;
-    return batch;
-  }
-  void save(torch::serialize::OutputArchive&) const override {}
-  void load(torch::serialize::InputArchive&) override {}
-
- private:
-  size_t size_, given_ = 0;
-};
-
 template <class Loader>
-std::vector<std::vector<size_t>> epoch(Loader& loader) {
+std::vector<std::vector<size_t>> epoch(Loader&& loader) {
   std::vector<std::vector<size_t>> batches;
   for (auto& batch : loader) batches.push_back(batch);
   return batches;
@@ -227,7 +181,7 @@ TEST(Loader, WithoutOrderingGivesEachBatchOnceAndTheLastOneLast) {
 
 TEST(Loader, AFailingSampleReachesTheLoopByNameWithItsOwnException) {
   for (const size_t workers : {0, 2}) {
-    auto ours = loader<SequentialSampler>(Broken(13), options(5, workers));
+    auto ours = loader<SequentialSampler>(Broken(13, 20), options(5, workers));
     size_t num_batches = 0;
     try {
       for ([[maybe_unused]] auto& batch : ours) ++num_batches;

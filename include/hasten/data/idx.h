@@ -1,19 +1,83 @@
-// IDX files, the format that MNIST and its relatives (Fashion-MNIST, EMNIST, KMNIST) are published in.
+// Datasets in IDX files, the format of the MNIST family: one file of images, one of labels, plain or gzipped.
 //
-// torch::data::datasets::MNIST reads unpacked files under fixed names only; this reads one file, gzipped or
-// not, and leaves datasets and transforms to the user.
+// The pixels stay bytes in memory and become floats when they are fetched, a whole batch in one go. Errors in
+// the files are found when the dataset is opened. Threads share one dataset.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/data/datasets/base.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/example.h>
+#include <torch/data/transforms/stack.h>
 
+#include <cstddef>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace hasten::data {
 
-/// The values of an IDX file of unsigned bytes as a CPU tensor of uint8: [60000, 28, 28] for MNIST's images,
-/// [60000] for its labels. A gzipped file is unpacked while it is read. Collective: no. Blocks: while
-/// reading. Throws: DataError if the file cannot be opened or unpacked, is no IDX file of unsigned bytes, or
-/// is shorter or longer than its header says.
+/// The values of one IDX file of unsigned bytes: uint8, [count, …] as the file says.
+/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged,
+/// truncated or too long, holds another type of value, or is no IDX file.
 at::Tensor read_idx(const std::string& path);
+
+/// Images and labels of one set; copies share them.
+struct IdxData {
+  at::Tensor images;  ///< uint8, [count, rows, columns]
+  at::Tensor labels;  ///< int64, [count]
+
+  /// Pixels scaled to [0, 1], float32 [n, 1, rows, columns], and labels, int64 [n].
+  /// Collective: no. Blocks: no. Throws: DataError for an index out of range.
+  torch::data::Example<> batch(c10::ArrayRef<size_t> indices) const;
+  size_t size() const { return static_cast<size_t>(images.size(0)); }
+};
+
+/// Whole batches: data float32 [n, 1, rows, columns], target int64 [n]. What IdxDataset::map(Stack<>())
+/// gives.
+class StackedIdxDataset
+    : public torch::data::datasets::BatchDataset<StackedIdxDataset, torch::data::Example<>> {
+ public:
+  static constexpr bool kThreadSafe = true;
+  explicit StackedIdxDataset(IdxData data) : data_(std::move(data)) {}
+  torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override { return data_.batch(indices); }
+  std::optional<size_t> size() const override { return data_.size(); }
+
+ private:
+  IdxData data_;
+};
+
+/// Examples: data float32 [1, rows, columns] in [0, 1], target int64 scalar.
+class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
+ public:
+  static constexpr bool kThreadSafe = true;
+  using Stack = torch::data::transforms::Stack<torch::data::Example<>>;
+
+  /// Collective: no. Blocks: on the files. Throws: DataError as read_idx, or if the files' counts differ.
+  IdxDataset(const std::string& images_path, const std::string& labels_path);
+
+  torch::data::Example<> get(size_t index) override;
+  std::vector<torch::data::Example<>> get_batch(c10::ArrayRef<size_t> indices) override;
+  std::optional<size_t> size() const override { return data_.size(); }
+  const IdxData& data() const noexcept { return data_; }
+
+  /// As for any dataset of torch's. Stacking examples is what most loops do, and is done without making them
+  /// first.
+  using Dataset::map;
+  StackedIdxDataset map(Stack) & { return StackedIdxDataset(data_); }
+  StackedIdxDataset map(Stack) && { return StackedIdxDataset(data_); }
+  StackedIdxDataset map(Stack) const& { return StackedIdxDataset(data_); }
+
+ private:
+  IdxData data_;
+};
+
+/// Where the Debian package dataset-fashion-mnist puts its files.
+inline constexpr const char* kFashionMnistRoot = "/usr/share/datasets/fashion-mnist";
+
+/// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10
+/// classes, from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz. Collective: no.
+/// Blocks: on the files. Throws: DataError that says how to get the files; as IdxDataset.
+IdxDataset fashion_mnist(const std::string& root = kFashionMnistRoot, bool train = true);
 
 }  // namespace hasten::data

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/comm/nested_operations.h"
 #include "hasten/core/error.h"
 #include "hasten/data/batch_shard.h"
 #include "hasten/data/fetch.h"
@@ -26,8 +27,12 @@ namespace detail {
 
 /// Refuses what a world of several cannot do with these options, and what no loader can do.
 void check_loader_options(const torch::data::FullDataLoaderOptions& options);
-void check_prepare(const state::Process& process, const LoaderOptions& own, size_t batch_size,
-                   bool sampler_spreads_itself);
+struct LoaderFacts {
+  size_t batch_size;
+  bool sampler_spreads_itself;
+  bool can_be_placed;
+};
+void check_prepare(const state::Process& process, const LoaderOptions& own, const LoaderFacts& facts);
 [[noreturn]] void throw_prepared_twice(const Origin& origin);
 [[noreturn]] void throw_unknown_size(const Origin& origin);
 
@@ -57,7 +62,7 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore<Dataset, Sampl
                const LoaderOptions& own) {
     if (prepared() && gradient_state == gradient_state_) return;
     if (prepared()) throw_prepared_twice(origin());
-    check_prepare(process, own, options_.batch_size, kSpreadsItself);
+    check_prepare(process, own, {options_.batch_size, kSpreadsItself, can_be_placed<Batch>});
     process_ = process;
     gradient_state_ = std::move(gradient_state);
     own_ = own;
@@ -85,7 +90,7 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore<Dataset, Sampl
     if (const auto older = pass_.lock()) older->supersede();
     start_workers();
     if constexpr (draws_random_numbers<Sampler>::value) stream_.begin_epoch();
-    draw<draws_random_numbers<Sampler>::value>([this] { sampler_.reset(std::nullopt); });
+    draw<draws_random_numbers<Sampler>::value>([this] { sampler_.reset(); });
     ++epochs_begun_;
     auto pass = std::make_shared<Pass<Batch>>(parts(skip));
     pass_ = pass;
@@ -157,10 +162,12 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore<Dataset, Sampl
       Dataset& dataset = worker == 0 || copies_.empty() ? dataset_ : *copies_[worker - 1];
       return data::fetch(dataset, indices, origin);
     };
-    if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
-      parts.place = [device = process_->device(), non_blocking = own_.non_blocking](Batch batch) {
-        return place(std::move(batch), device, non_blocking);
-      };
+    if constexpr (can_be_placed<Batch>) {
+      if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
+        parts.place = [device = process_->device(), non_blocking = own_.non_blocking](const Batch& batch) {
+          return comm::send_to_device(batch, device, non_blocking);
+        };
+      }
     }
     parts.workers = workers_.get();
     parts.max_jobs = options_.max_jobs;

@@ -1,40 +1,52 @@
-// Metrics over each sample exactly once: what of a gathered batch is no padding.
+// What gather_for_metrics cuts off: the samples that were given once more to even out the last step.
 //
-// With even_batches the last global batch is filled up with samples from the start of the epoch, behind the
-// new ones; the loader in hand says how many of them are new (LoaderPosition::remainder).
+// Gathered values lie in rank order, which is the global order, so the repeated samples are at the end; how
+// many are new is the loader's remainder. Gathering is comm's, putting both together the front door's.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "hasten/comm/nested_operations.h"
+#include "hasten/data/place.h"
 #include "hasten/state/gradient_state.h"
 
 namespace hasten::data {
 
-/// How many samples of the gathered batch count; nothing if all do (a full batch, not the last one, an
-/// unknown length, or outside a loop).
-inline std::optional<int64_t> samples_that_count(const state::GradientState& state) {
-  if (!state.end_of_dataloader() || state.remainder() <= 0) return std::nullopt;
-  return state.remainder();
+/// Whether the batch in hand holds samples that were given once more, so that only the first `remainder` rows
+/// of what is gathered count.
+inline bool has_padding(const state::LoaderPosition& position) noexcept {
+  return position.end_of_dataloader && position.remainder > 0;
 }
 
-/// A gathered structure of tensors without the padding behind the last batch's samples; views where something
-/// is cut. Collective: no. Blocks: no. Throws: UsageError for a scalar tensor.
+/// A gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
+/// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
 template <class T>
-T without_padding(const T& gathered, const state::GradientState& state) {
-  const auto count = samples_that_count(state);
-  return count ? comm::slice(gathered, 0, *count) : gathered;
+T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position) {
+  return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
 }
 
-/// The same for gathered objects, one a sample.
-/// Collective: no. Blocks: no. Throws: nothing.
+/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample, unless
+/// it holds tensors: then it is as many as its first tensor has rows, and the object in which the limit falls
+/// is cut. Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that
+/// has rows.
 template <class T>
-std::vector<T> objects_without_padding(std::vector<T> gathered, const state::GradientState& state) {
-  const auto count = samples_that_count(state);
-  if (count && *count < static_cast<int64_t>(gathered.size())) gathered.resize(static_cast<size_t>(*count));
+std::vector<T> truncate_objects(std::vector<T> gathered, const state::LoaderPosition& position) {
+  if (!has_padding(position)) return gathered;
+  int64_t left = position.remainder;
+  size_t kept = 0;
+  for (; kept < gathered.size() && left > 0; ++kept) {
+    if constexpr (can_be_placed<T>) {
+      const auto tensors = comm::tensors_of(gathered[kept]);
+      const int64_t rows = tensors.empty() || tensors[0].dim() == 0 ? 1 : tensors[0].size(0);
+      if (rows > left) gathered[kept] = comm::slice(gathered[kept], 0, left);
+      left -= rows;
+    } else {
+      --left;
+    }
+  }
+  gathered.resize(kept);
   return gathered;
 }
 

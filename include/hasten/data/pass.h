@@ -29,7 +29,7 @@ struct PassParts {
   /// Fetches it with a worker's dataset.
   std::function<Batch(size_t worker, const Indices&)> fetch;
   /// Moves it to the device; unset: it stays.
-  std::function<Batch(Batch)> place;
+  std::function<Batch(const Batch&)> place;
   /// Null: fetched by the caller, when it is its turn.
   WorkerPool* workers = nullptr;
   /// Batches under way at once, 1 without workers.
@@ -70,7 +70,7 @@ class Pass {
     batch_.reset();
     try {
       parts_.workers ? take_from_workers() : take_here();
-      if (batch_ && parts_.place) batch_ = parts_.place(std::move(*batch_));
+      if (batch_ && parts_.place) batch_ = parts_.place(*batch_);
     } catch (...) {
       close();
       throw;

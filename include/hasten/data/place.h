@@ -1,34 +1,47 @@
-// Batches on their way to the device. Tensors and torch's examples; other types stay where they are.
+// Which batches can go to a device: those in which comm/nested.h finds the tensors. Asked here instead of
+// there, because there a type that cannot be walked is a compile error, and a loader on the CPU may give any
+// type.
 #pragma once
 
-#include <ATen/ATen.h>
-#include <torch/data/example.h>
-
+#include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "hasten/comm/nested.h"
+
 namespace hasten::data {
 
-inline at::Tensor place(at::Tensor tensor, c10::Device device, bool non_blocking) {
-  return tensor.to(device, tensor.scalar_type(), non_blocking);
-}
+namespace detail {
 
-template <class Batch>
-Batch place(Batch batch, c10::Device, bool) {
-  return batch;
-}
-
-template <class Data, class Target>
-torch::data::Example<Data, Target> place(torch::data::Example<Data, Target> example, c10::Device device,
-                                         bool non_blocking) {
-  return {place(std::move(example.data), device, non_blocking),
-          place(std::move(example.target), device, non_blocking)};
-}
-
+/// Whether comm::map_tensors takes a T; asking it would be a compile error where it does not.
 template <class T>
-std::vector<T> place(std::vector<T> batch, c10::Device device, bool non_blocking) {
-  for (auto& element : batch) element = place(std::move(element), device, non_blocking);
-  return batch;
+consteval bool walks() {
+  namespace nested = comm::detail;
+  if constexpr (std::is_same_v<T, at::Tensor> || comm::HasFields<T> || nested::kIsLeaf<T>) {
+    return true;
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    return walks<typename T::mapped_type>();
+  } else if constexpr (nested::kIsExample<T>) {
+    using Target = typename T::TargetType;
+    return walks<typename T::DataType>() && walks<std::conditional_t<std::is_void_v<Target>, int, Target>>();
+  } else if constexpr (nested::kIs<T, std::vector> || nested::kIsArray<T> || nested::kIs<T, std::optional>) {
+    return walks<typename T::value_type>();
+  } else if constexpr (nested::kIs<T, std::pair> || nested::kIs<T, std::tuple>) {
+    return []<template <class...> class Tuple, class... Args>(const Tuple<Args...>*) {
+      return (walks<Args>() && ...);
+    }(static_cast<const T*>(nullptr));
+  } else {
+    return false;
+  }
 }
+
+}  // namespace detail
+
+/// Whether a batch of this type can be moved to a device. A struct of yours can once it has hasten_fields
+/// (comm/nested.h); until then it stays where the dataset made it.
+template <class Batch>
+inline constexpr bool can_be_placed = detail::walks<Batch>();
 
 }  // namespace hasten::data

@@ -31,10 +31,10 @@ class GradientState {
   void leave(const LoaderPosition* loader) noexcept;
 
   bool in_dataloader() const noexcept { return !active_.empty(); }
-  /// Of the innermost active loader; false outside a loop.
-  bool end_of_dataloader() const noexcept { return in_dataloader() && active_.back()->end_of_dataloader; }
-  /// Of the innermost active loader; -1 outside a loop.
-  int64_t remainder() const noexcept { return in_dataloader() ? active_.back()->remainder : -1; }
+  /// Of the innermost active loader; {false, -1} outside a loop.
+  LoaderPosition position() const noexcept { return in_dataloader() ? *active_.back() : LoaderPosition{}; }
+  bool end_of_dataloader() const noexcept { return position().end_of_dataloader; }
+  int64_t remainder() const noexcept { return position().remainder; }
 
  private:
   bool sync_gradients_ = true;

@@ -1,0 +1,99 @@
+// What samplers draw, in real processes: each has a default generator of its own, standing at another place.
+#include "hasten/data/sampler_stream.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <iostream>
+
+#include "hasten/data/loader.h"
+#include "support/processes.h"
+#include "support/samples.h"
+
+namespace hasten::data {
+namespace {
+
+using testing::LazySampler;
+using testing::Range;
+using torch::data::samplers::RandomSampler;
+
+constexpr size_t kSamples = 20, kStep = 10;
+constexpr int kEpochs = 3;
+
+/// What one process says at the end: the global order of all epochs, and where its own generator stands.
+std::string line(const Indices& order, double drawn) {
+  return text("order ", join(order, " "), " then ", drawn, "\n");
+}
+
+template <class Sampler>
+Indices epochs(const state::Process& process) {
+  auto ours = loader<Sampler>(Range(kSamples), kStep / process.world_size());
+  ours.prepare(process, std::make_shared<state::GradientState>());
+  Indices order;
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    for (auto& batch : ours) {
+      const auto mine = torch::tensor(std::vector<int64_t>(batch.begin(), batch.end()));
+      for (const auto& part : process.group().all_gather(mine)) {
+        order.insert(order.end(), part.data_ptr<int64_t>(), part.data_ptr<int64_t>() + part.numel());
+      }
+    }
+  }
+  return order;
+}
+
+double draw() {
+  return torch::rand({}, torch::kDouble).item<double>();
+}
+
+template <class Sampler>
+int one_rank() {
+  const state::Process process({.cpu = true});
+  torch::manual_seed(100 + process.rank());
+  const Indices order = epochs<Sampler>(process);
+  std::cout << line(order, draw());
+  return 0;
+}
+
+HASTEN_PROCESS_CASE(random_sampler) {
+  return one_rank<RandomSampler>();
+}
+HASTEN_PROCESS_CASE(lazy_sampler) {
+  return one_rank<LazySampler>();
+}
+
+template <class Sampler>
+void expect_rank_0s_order_everywhere(const std::string& name) {
+  torch::manual_seed(100);
+  const state::Process alone(state::Identity{}, comm::Group());
+  const Indices order = epochs<Sampler>(alone);
+  const double main_draws = draw();
+  torch::manual_seed(101);
+  Sampler{kSamples};
+  const double other_draws = draw();
+
+  const auto ranks = testing::run_processes(2, name);
+
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].output, line(order, main_draws));
+  EXPECT_EQ(ranks[1].output, line(order, other_draws));
+}
+
+TEST(SamplerStreamProcesses, RanksFollowRank0AndKeepTheirOwnGenerators) {
+  expect_rank_0s_order_everywhere<RandomSampler>("random_sampler");
+  expect_rank_0s_order_everywhere<LazySampler>("lazy_sampler");
+}
+
+TEST(SamplerStreamProcesses, OnceSomethingElseHasDrawnTheStreamGoesItsOwnWay) {
+  torch::manual_seed(3);
+  SamplerStream stream{comm::Group()};
+  double first = 0;
+  stream.begin_epoch();
+  stream.run([&] { first = draw(); });
+
+  torch::manual_seed(3);
+  EXPECT_EQ(first, draw()) << "a world of one draws from the default generator";
+}
+
+}  // namespace
+}  // namespace hasten::data
