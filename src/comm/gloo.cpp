@@ -2,6 +2,8 @@
 //
 // libtorch's packages ship no Gloo headers; gloo_decl/ holds the few declarations ProcessGroupGloo.hpp needs,
 // and this is the only file that includes it.
+#include <csignal>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/c10d_backend.h"
@@ -64,9 +66,20 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& addres
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+// Gloo writes to its sockets without MSG_NOSIGNAL: where a peer has died, the next write would end this
+// process by SIGPIPE before anything could be said. Python ignores the signal from its start; C++ programs
+// have to. A handler of the user's own is left alone.
+void survive_closed_connections() {
+  struct sigaction action {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
+  survive_closed_connections();
   auto options = c10d::ProcessGroupGloo::Options::create(setup.options.timeout);
   options->devices.push_back(make_device(setup.options.address));
   auto* native = static_cast<c10d::Store*>(setup.store.native());

@@ -64,7 +64,7 @@ struct BackendSetup {
   GroupOptions options;
 };
 
-/// Gloo: CPU tensors over TCP.
+/// Gloo: CPU tensors over TCP. From the first call on this process ignores SIGPIPE, unless it handles it.
 /// Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
 
