@@ -1,0 +1,73 @@
+#include "hasten/optim/prepared_optimizer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace hasten::optim {
+namespace {
+
+struct Fixture {
+  at::Tensor weight = torch::ones({2}, torch::requires_grad());
+  std::shared_ptr<state::GradientState> gradients = std::make_shared<state::GradientState>();
+  std::shared_ptr<torch::optim::SGD> sgd =
+      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{weight}, 1.0);
+  PreparedOptimizer<torch::optim::SGD> optimizer{sgd, gradients};
+
+  void backward() { weight.sum().backward(); }
+};
+
+TEST(PreparedOptimizer, StepsWhenGradientsHaveBeenExchanged) {
+  Fixture it;
+  it.backward();
+
+  it.optimizer.step();
+
+  EXPECT_TRUE(torch::equal(it.weight, torch::zeros({2})));
+}
+
+TEST(PreparedOptimizer, KeepsWeightsAndGradientsWhileAccumulating) {
+  Fixture it;
+  it.backward();
+  it.gradients->set_sync_gradients(false);
+
+  it.optimizer.step();
+  it.optimizer.zero_grad();
+
+  EXPECT_TRUE(torch::equal(it.weight, torch::ones({2})));
+  EXPECT_TRUE(it.weight.grad().defined());
+}
+
+TEST(PreparedOptimizer, ZeroGradHasBothForms) {
+  Fixture it;
+  it.backward();
+
+  it.optimizer.zero_grad(false);
+  EXPECT_TRUE(torch::equal(it.weight.grad(), torch::zeros({2})));
+
+  it.optimizer.zero_grad();
+  EXPECT_FALSE(it.weight.grad().defined());
+}
+
+TEST(PreparedOptimizer, AClosureGivesItsLoss) {
+  Fixture it;
+  const auto closure = [&] {
+    it.sgd->zero_grad();
+    at::Tensor loss = it.weight.sum();
+    loss.backward();
+    return loss;
+  };
+
+  EXPECT_EQ(it.optimizer.step(closure).item<double>(), 2.0);
+  it.gradients->set_sync_gradients(false);
+  EXPECT_FALSE(it.optimizer.step(closure).defined());
+}
+
+TEST(PreparedOptimizer, TheOptimizerItselfStaysReachable) {
+  Fixture it;
+
+  EXPECT_EQ(it.optimizer->param_groups().size(), 1u);
+  EXPECT_EQ(&it.optimizer.unwrap(), it.sgd.get());
+}
+
+}  // namespace
+}  // namespace hasten::optim
