@@ -16,7 +16,9 @@ TEST(ErrorFile, HasTorchrunsFormat) {
 }
 
 TEST(ErrorFile, TakesWordsThatAreNoUtf8) {
-  EXPECT_NO_THROW((void)nlohmann::json::parse(error_file_text("\xff\xfe", 0)));
+  const std::string file = error_file_text("\xff\xfe", 0);
+
+  EXPECT_TRUE(nlohmann::json::accept(file));
 }
 
 }  // namespace
