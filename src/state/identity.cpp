@@ -114,8 +114,8 @@ Identity from_torchrun(const Environment& environment) {
 }
 
 Identity from_openmpi(const Environment& environment) {
-  const std::string prefix = "OMPI_COMM_WORLD_";
-  const Names names{prefix + "RANK", prefix + "SIZE", prefix + "LOCAL_RANK", prefix + "LOCAL_SIZE"};
+  const Names names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                    "OMPI_COMM_WORLD_LOCAL_SIZE"};
   Variables variables(environment, "OpenMPI");
   Identity id;
   id.source = "openmpi";

@@ -129,6 +129,11 @@ class Tidy(unittest.TestCase):
         self.assert_only({**header, "tests/state/process_test.cpp": '#include "hasten/comm/work.h"\n'},
                          "work.h:1: no tests/comm/work_test.cpp")
 
+    def test_a_part_that_a_tested_header_includes_counts_as_tested_but_not_a_part_of_that(self):
+        self.assert_only({"include/hasten/comm/group.h": '// Groups.\n#include "hasten/comm/work.h"\n',
+                          "include/hasten/comm/work.h": '// Work.\n#include "hasten/comm/deep.h"\n',
+                          "include/hasten/comm/deep.h": "// Deep.\n"}, "deep.h:1: no tests/comm/deep_test.cpp")
+
     def test_a_front_door_without_a_test_is_reported(self):
         self.assert_only({"include/hasten/accelerator.h": "// The front door.\n"}, "no tests/accelerator/accelerator_test.cpp")
 
