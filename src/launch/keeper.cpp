@@ -114,7 +114,6 @@ class Keeper {
 
 void keep(const KeeperTask& task) {
   setsid();  // Ctrl-C in the terminal is the launcher's to handle
-  prctl(PR_SET_NAME, "hasten-keeper");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGCHLD, SIG_DFL);  // were it ignored, the worker's status would be lost
   sigset_t all;
@@ -128,6 +127,7 @@ void keep(const KeeperTask& task) {
     tell(task.socket, KeeperMessage::Kind::kNotStarted, errno);
     _exit(1);
   }
+  prctl(PR_SET_NAME, "hasten-keeper");  // after the fork: an in-program worker keeps its program's name
   drop_files_but(task.socket);
   sigset_t child;
   sigemptyset(&child);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -34,16 +35,29 @@ sigset_t signals_to_handle() {
   return signals;
 }
 
-// Blocks the handled signals and reads them from a file descriptor; puts the old mask back.
+void forget_pending(int signal) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  const timespec at_once = {};
+  sigtimedwait(&one, nullptr, &at_once);
+}
+
+// Blocks the handled signals and reads them from a file descriptor; puts the old mask back. SIGPIPE is
+// blocked too: in `hasten launch … 2>&1 | tee log`, Ctrl-C ends tee first, and a line for the user must not
+// end the launcher then.
 class SignalWatch {
  public:
   SignalWatch() {
     const sigset_t signals = signals_to_handle();
-    sigprocmask(SIG_BLOCK, &signals, &mask_before_);
+    sigset_t blocked = signals;
+    sigaddset(&blocked, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &blocked, &mask_before_);
     handle_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   }
   ~SignalWatch() {
     close(handle_);
+    if (sigismember(&mask_before_, SIGPIPE) == 0) forget_pending(SIGPIPE);
     sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
   }
   SignalWatch(const SignalWatch&) = delete;

@@ -51,8 +51,9 @@ class Supervision {
     }
     outcome_.others.push_back(end);
     if (stopping_) {
-      // A shell dies of the signal and leaves its foreground child behind; background children ignore SIGINT.
-      processes_.signal(local_rank, SIGTERM);
+      // Background children of shells ignore SIGINT. Nobody is told the same twice: a program that saves its
+      // state on the first SIGTERM may take the second for impatience.
+      if (stop_signal_ != SIGTERM) processes_.signal(local_rank, SIGTERM);
     } else if (num_exited_ == workers_.size()) {
       stop(SIGTERM);
     }
@@ -76,6 +77,7 @@ class Supervision {
   // Tells every group to end: the workers by `signal`, what ended workers have left behind by SIGTERM.
   void stop(int signal) {
     stopping_ = true;
+    stop_signal_ = signal;
     deadline_ = processes_.now() +
                 std::chrono::duration_cast<std::chrono::steady_clock::duration>(options_.shutdown_timeout);
     for (size_t i = 0; i < workers_.size(); ++i) {
@@ -97,6 +99,7 @@ class Supervision {
   size_t num_exited_ = 0;
   size_t num_gone_ = 0;
   bool stopping_ = false;
+  int stop_signal_ = 0;                // what the workers were told to stop with
   std::optional<TimePoint> deadline_;  // when SIGKILL is due
   Outcome outcome_;
 };

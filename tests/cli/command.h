@@ -52,7 +52,7 @@ class Command {
   ~Command() {
     if (!waited_) kill(pid_, SIGKILL);
     close(out_);
-    close(err_);
+    if (err_ >= 0) close_errors();
     wait_for_orphans();
   }
   Command(const Command&) = delete;
@@ -65,6 +65,12 @@ class Command {
   std::string read_line() const { return read_line(out_); }
   /// The same of standard error.
   std::string read_error_line() const { return read_line(err_); }
+
+  /// Closes the reading end of standard error: who writes there gets SIGPIPE.
+  void close_errors() {
+    close(err_);
+    err_ = -1;
+  }
 
   /// What is left of both outputs, and the exit code. Blocks until nobody holds the outputs open any more:
   /// not the command, nor its children, nor theirs.

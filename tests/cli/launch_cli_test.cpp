@@ -161,12 +161,18 @@ TEST_F(Launch, KeepsTheTwoOutputsApart) {
   EXPECT_EQ(result.err, "err\n");
 }
 
-TEST_F(Launch, EndsWithTheFirstFailuresExitCodeAndStopsTheOthers) {
-  const CommandResult result = launch_script(
-      {"-n", "3"}, "[ $RANK = 1 ] && exit 7; trap 'exit 9' TERM; while :; do sleep 1000 & wait; done");
+TEST_F(Launch, EndsWithTheFirstFailuresExitCodeAndLetsTheOthersEndInOrder) {
+  make_meeting_point("rank_0_runs");
+
+  const CommandResult result = launch_script({"-n", "2"}, R"(
+    if [ $RANK = 0 ]; then trap 'echo saved; exit 9' TERM; (echo > $DIR/rank_0_runs; exec sleep 1000) & wait; fi
+    read line < $DIR/rank_0_runs; exit 7)");
 
   EXPECT_EQ(result.exit_code, 7);
-  EXPECT_THAT(result.err, StartsWith("hasten: rank 1 of 3 failed first: exit code 7 (local rank 1, pid "));
+  EXPECT_EQ(result.out, "saved\n");
+  EXPECT_THAT(result.err,
+              MatchesRegex("hasten: rank 1 of 2 failed first: exit code 7 \\(local rank 1, pid [0-9]+\\)\n"
+                           "  the others: exit code 9 \\(rank 0\\)\n"));
 }
 
 TEST_F(Launch, ReportsTheWorkersOwnWords) {
@@ -257,9 +263,9 @@ TEST_F(Launch, RemovesItsTemporaryFolder) {
 }
 
 TEST_F(Launch, CtrlCEndsTheRunInOrderWith130) {
-  Command command(words({"-n", "1", "sh", "-c",
-                         "trap 'echo saved; exit 0' INT; echo ready; while :; do sleep 1000 & wait; done"}),
-                  environment());
+  Command command(
+      words({"-n", "1", "sh", "-c", "trap 'echo saved; exit 0' INT; (echo ready; exec sleep 1000) & wait"}),
+      environment());
   EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGINT);
@@ -268,6 +274,20 @@ TEST_F(Launch, CtrlCEndsTheRunInOrderWith130) {
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_EQ(result.out, "saved\n");
   EXPECT_EQ(result.err, "hasten: stopping the workers; Ctrl-C again ends them at once\n");
+}
+
+TEST_F(Launch, CtrlCIsOrderlyEvenIfNobodyReadsTheLaunchersWordsAnyMore) {
+  Command command(words({"sh", "-c", "trap 'echo saved; exit 0' INT; (echo ready; exec sleep 1000) & wait"}),
+                  environment());
+  EXPECT_EQ(command.read_line(), "ready");
+
+  command.close_errors();
+  kill(command.pid(), SIGINT);
+  const CommandResult result = command.finish();
+
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.out, "saved\n");
+  EXPECT_TRUE(fs::is_empty(temporary()));
 }
 
 TEST_F(Launch, ASecondCtrlCEndsTheRunAtOnce) {

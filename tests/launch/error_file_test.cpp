@@ -1,27 +1,36 @@
 #include "hasten/launch/error_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace hasten::launcher {
 namespace {
 
-std::string file_with(const std::string& content) {
-  const std::string path = testing::TempDir() + "hasten_error_file_test.json";
-  std::ofstream(path) << content;
-  return path;
-}
+class ErrorFile : public testing::Test {
+ protected:
+  ~ErrorFile() override { std::filesystem::remove(path_); }
 
-TEST(ErrorFile, ReadsBothOfTorchrunsForms) {
+  std::string file_with(const std::string& content) {
+    std::ofstream(path_) << content;
+    return path_;
+  }
+
+ private:
+  std::string path_ = testing::TempDir() + "hasten_error_file_test_" + std::to_string(getpid()) + ".json";
+};
+
+TEST_F(ErrorFile, ReadsBothOfTorchrunsForms) {
   EXPECT_EQ(read_error_message(file_with(R"({"message": "short"})")), "short");
   EXPECT_EQ(read_error_message(file_with(
                 R"({"message": {"message": "long", "extraInfo": {"py_callstack": "…", "timestamp": "1"}}})")),
             "long");
 }
 
-TEST(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
+TEST_F(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
   for (const char* content :
        {"", "{\"message\": {\"mess", "[]", "{}", "{\"message\": 3}", "{\"message\": {}}"}) {
     EXPECT_EQ(read_error_message(file_with(content)), std::nullopt) << content;
@@ -29,7 +38,7 @@ TEST(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
   EXPECT_EQ(read_error_message("/nonexistent/file"), std::nullopt);
 }
 
-TEST(ErrorFile, WritesWhatTorchrunReads) {
+TEST_F(ErrorFile, WritesWhatTorchrunReads) {
   const std::string path = file_with("");
 
   write_error_file(path, "out of \"paper\"\nand bytes \xff");

@@ -33,7 +33,7 @@ Result run(int num_processes, const std::function<int()>& function, const Launch
 }
 
 TEST(Launch, EveryProcessFindsItsPlaceInTheEnvironment) {
-  const fs::path folder = fs::path(testing::TempDir()) / "hasten_launch_test";
+  const fs::path folder = fs::path(testing::TempDir()) / ("hasten_launch_test_" + std::to_string(getpid()));
   fs::create_directories(folder);
 
   const int exit_code = launch(3, [&] {

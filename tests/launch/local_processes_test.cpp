@@ -1,7 +1,6 @@
 #include "hasten/launch/local_processes.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +39,12 @@ class Pipe {
  private:
   int ends_[2];
 };
+
+// Blocks until the keeper has said all it had to say; the launcher can still reap it.
+void wait_for_end_of(pid_t keeper) {
+  siginfo_t info = {};
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(keeper), &info, WEXITED | WNOWAIT), 0);
+}
 
 // The parent of `pid`, which for a worker is its keeper.
 pid_t parent_of(pid_t pid) {
@@ -136,18 +141,28 @@ TEST(LocalProcesses, AWorkerWhoseKeeperIsKilledEndsWithItsChildren) {
   EXPECT_EQ(pipe.read(), '\0');
 }
 
+TEST(LocalProcesses, AWorkerEndsWithItsKeeperEvenIfTheLauncherDoesNothing) {
+  Pipe pipe;
+  LocalProcesses processes([](int) { return pause(); });
+  const pid_t pid = processes.start(1)[0];
+  pipe.close_writing();
+
+  kill(parent_of(pid), SIGKILL);
+
+  EXPECT_EQ(pipe.read(), '\0');
+}
+
 TEST(LocalProcesses, SimultaneousEndsComeInTheOrderInWhichTheyHappened) {
   Pipe first_may_end, second_may_end;
-  LocalProcesses processes([&](int local_rank) {
-    return (local_rank == 1 ? first_may_end : second_may_end).read() == 'x' ? local_rank : 9;
-  });
-  const pid_t first = processes.start(2)[1];
+  LocalProcesses processes(
+      [&](int local_rank) { return (local_rank == 1 ? first_may_end : second_may_end).read(); });
+  const std::vector<pid_t> pids = processes.start(2);
+  const pid_t keepers[] = {parent_of(pids[0]), parent_of(pids[1])};
 
   first_may_end.write('x');
-  // The keeper has reaped rank 1, hence noted the time, once its process is no more; nothing was read until
-  // then.
-  while (kill(first, 0) == 0) sched_yield();
+  wait_for_end_of(keepers[1]);
   second_may_end.write('x');
+  wait_for_end_of(keepers[0]);
 
   EXPECT_EQ(processes.wait({}).local_rank, 1);
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -19,7 +20,8 @@ using testing::ElementsAre;
 class ProgramLookup : public testing::Test {
  protected:
   ProgramLookup()
-      : before_(fs::current_path()), folder_(fs::path(testing::TempDir()) / "hasten_program_test") {
+      : before_(fs::current_path()),
+        folder_(fs::path(testing::TempDir()) / ("hasten_program_test_" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
     for (const char* name : {"tool", "data", "train.py"}) std::ofstream(folder_ / name) << "#!/bin/sh\n";
     fs::permissions(folder_ / "tool", fs::perms::owner_all);
