@@ -6,6 +6,7 @@ object of milliseconds per call.
 
 import argparse
 import json
+import statistics
 import time
 
 import torch
@@ -14,14 +15,13 @@ import torch.distributed as dist
 SIZES = {"all_reduce_4KB": 4 << 10, "all_reduce_1MB": 1 << 20, "all_reduce_25MB": 25 << 20}
 
 
-def mean_ms(calls, operation):
-    for _ in range(3):
-        operation()
-    dist.barrier()
-    start = time.perf_counter()
+def median_ms(calls, operation):
+    times = []
     for _ in range(calls):
+        start = time.perf_counter()
         operation()
-    return (time.perf_counter() - start) * 1e3 / calls
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
 
 
 def main():
@@ -36,8 +36,8 @@ def main():
     for name, num_bytes in SIZES.items():
         tensor = torch.ones(num_bytes // 4)
         calls = options.calls if num_bytes <= 1 << 20 else max(1, options.calls // 10)
-        times[name] = mean_ms(calls, lambda: dist.all_reduce(tensor))
-    times["barrier"] = mean_ms(options.calls, dist.barrier)
+        times[name] = median_ms(calls, lambda: dist.all_reduce(tensor))
+    times["barrier"] = median_ms(options.calls, dist.barrier)
 
     if dist.get_rank() == 0:
         print(json.dumps(times))

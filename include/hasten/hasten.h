@@ -5,5 +5,6 @@
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 #include "hasten/core/version.h"
+#include "hasten/data/idx.h"
 #include "hasten/data/loader.h"
 #include "hasten/tracking/progress.h"

@@ -1,0 +1,148 @@
+// Trains a small convolutional network on Fashion-MNIST: an ordinary libtorch program, on any number of
+// processes.
+//
+//   ./fashion_mnist --save net.pt            one process
+//   hasten launch -n 4 ./fashion_mnist       four, each with batches of 64
+//   ./fashion_mnist --evaluate net.pt        the accuracy of a saved network
+//
+// "// +" marks what a program for one process would not have. The data is that of Debian's
+// dataset-fashion-mnist.
+#include <hasten/hasten.h>
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+
+using torch::data::samplers::RandomSampler;
+using torch::data::samplers::SequentialSampler;
+using torch::data::transforms::Stack;
+
+// Grey images of 28 x 28 pixels in [0, 1], and which of ten kinds of clothing each one shows.
+class FashionMnist : public torch::data::datasets::Dataset<FashionMnist> {
+ public:
+  FashionMnist(const std::string& folder, const std::string& split, int64_t limit = INT64_MAX) {
+    if (!std::filesystem::is_directory(folder)) {
+      throw hasten::UsageError({"fashion_mnist"}, "there is no folder '", folder,
+                               "'; it should hold the data. ",
+                               "Install Debian's dataset-fashion-mnist, or name another folder with --data.");
+    }
+    const auto images = hasten::data::read_idx(folder + "/" + split + "-images-idx3-ubyte.gz");
+    const auto labels = hasten::data::read_idx(folder + "/" + split + "-labels-idx1-ubyte.gz");
+    images_ = images.slice(0, 0, limit).unsqueeze(1).to(torch::kFloat).div_(255);  // [images, 1, 28, 28]
+    labels_ = labels.slice(0, 0, limit).to(torch::kLong);                          // [images]
+  }
+
+  torch::data::Example<> get(size_t index) override {
+    return {images_[static_cast<int64_t>(index)], labels_[static_cast<int64_t>(index)]};
+  }
+  std::optional<size_t> size() const override { return images_.size(0); }
+
+ private:
+  torch::Tensor images_, labels_;
+};
+
+torch::nn::Sequential make_net() {
+  using namespace torch::nn;
+  return Sequential(Conv2d(Conv2dOptions(1, 32, 5).padding(2)), BatchNorm2d(32), ReLU(), MaxPool2d(2),
+                    Conv2d(Conv2dOptions(32, 64, 5).padding(2)), BatchNorm2d(64), ReLU(), MaxPool2d(2),
+                    Flatten(), Linear(64 * 7 * 7, 64), ReLU(), Linear(64, 10));
+}
+
+struct Options {
+  int epochs = 4;
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string save, evaluate;
+  uint64_t seed = 42;
+  int64_t limit = 60'000;
+  int threads = 0;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a small convolutional network on Fashion-MNIST.");
+  app.add_option("--epochs", options.epochs, "passes over the training images")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--data", options.data, "folder with the four .gz files")->capture_default_str();
+  app.add_option("--save", options.save, "file for the trained network");
+  app.add_option("--evaluate", options.evaluate, "only say how good the network in this file is")
+      ->check(CLI::ExistingFile);
+  app.add_option("--seed", options.seed, "of the first weights and the order of the images")
+      ->capture_default_str();
+  app.add_option("--limit", options.limit, "train with the first images only")->check(CLI::Range(1, 60'000));
+  app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  return options;
+}
+
+std::string rounded(double value, int digits) {
+  return hasten::text(std::fixed, std::setprecision(digits), value);
+}
+
+// Each process looks at its share of the images; the answers come together, every image once.
+std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  int64_t correct = 0, images = 0;
+  for (auto& batch : test) {
+    const auto answer = model(batch.data).argmax(1);
+    const auto [answers, targets] =
+        accelerator.gather_for_metrics(std::make_pair(answer, batch.target));  // +
+    correct += answers.eq(targets).sum().template item<int64_t>();
+    images += targets.size(0);
+  }
+  return hasten::text("accuracy ", rounded(static_cast<double>(correct) / static_cast<double>(images), 4),
+                      " of ", images);
+}
+
+int main(int argc, char** argv) try {
+  const Options options = parse(argc, argv);
+  if (options.threads > 0) torch::set_num_threads(options.threads);
+  FashionMnist train_images(options.data, "train", options.limit), test_images(options.data, "t10k");
+
+  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
+  auto net = make_net();
+  if (!options.evaluate.empty()) torch::load(net, options.evaluate);
+  torch::optim::Adam adam(net->parameters(), 5e-3);
+  auto [model, optimizer, train, test] = accelerator.prepare(  // +
+      net, adam, hasten::data::loader<RandomSampler>(train_images.map(Stack<>()), 64),
+      hasten::data::loader<SequentialSampler>(test_images.map(Stack<>()), 500));
+
+  if (!options.evaluate.empty()) {
+    accelerator.print(evaluate(accelerator, model, test));
+    return 0;
+  }
+  for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    model->train();
+    const auto start = std::chrono::steady_clock::now();
+    hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
+                                                  .enabled = accelerator.is_main_process()});
+    torch::Tensor loss;
+    for (auto& batch : train) {
+      optimizer.zero_grad();
+      loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+      accelerator.backward(loss);  // + was loss.backward()
+      optimizer.step();
+      bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
+    }
+    bar.finish();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double rate = static_cast<double>(*train_images.size()) / seconds.count();
+    accelerator.print("epoch ", epoch, ": loss ", rounded(loss.item<double>(), 2), ", ",
+                      evaluate(accelerator, model, test), ", ", rounded(rate, 0), " samples/s");
+  }
+
+  accelerator.wait_for_everyone();  // +
+  if (!options.save.empty() && accelerator.is_main_process()) {
+    torch::save(accelerator.unwrap_model(model), options.save);
+  }
+} catch (const hasten::UsageError& error) {
+  std::cerr << error.what() << '\n';
+  return 2;
+}
