@@ -161,7 +161,8 @@ IdxDataset fashion_mnist(const std::string& root, bool train) {
         kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
         "Install it (apt-get install dataset-fashion-mnist), or give the folder that holds it (--data).");
   };
-  return IdxDataset(path("-images-idx3-ubyte"), path("-labels-idx1-ubyte"));
+  const std::string images = path("-images-idx3-ubyte");
+  return IdxDataset(images, path("-labels-idx1-ubyte"));
 }
 
 }  // namespace hasten::data

@@ -121,7 +121,8 @@ TEST(BatchShard, EveryRankKnowsHowManySamplesOfAStepAreNew) {
     for (size_t step = 0; step < world.ranks[0].size(); ++step) {
       total += world.ranks[0][step].num_samples;
       for (const auto& rank : world.ranks) {
-        if (step < rank.size()) ASSERT_EQ(rank[step].num_samples, world.ranks[0][step].num_samples);
+        if (step >= rank.size()) continue;
+        ASSERT_EQ(rank[step].num_samples, world.ranks[0][step].num_samples);
       }
     }
     EXPECT_EQ(total, world.n);

@@ -26,13 +26,15 @@ std::string line(const Indices& order, double drawn) {
   return text("order ", join(order, " "), " then ", drawn, "\n");
 }
 
+/// `others` more numbers are drawn beside each batch, as dropout does.
 template <class Sampler>
-Indices epochs(const state::Process& process) {
+Indices epochs(const state::Process& process, int64_t others = 0) {
   auto ours = loader<Sampler>(Range(kSamples), kStep / process.world_size());
   ours.prepare(process, std::make_shared<state::GradientState>());
   Indices order;
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     for (auto& batch : ours) {
+      torch::rand(others);
       const auto mine = torch::tensor(std::vector<int64_t>(batch.begin(), batch.end()));
       for (const auto& part : process.group().all_gather(mine)) {
         order.insert(order.end(), part.data_ptr<int64_t>(), part.data_ptr<int64_t>() + part.numel());
@@ -84,15 +86,36 @@ TEST(SamplerStreamProcesses, RanksFollowRank0AndKeepTheirOwnGenerators) {
   expect_rank_0s_order_everywhere<LazySampler>("lazy_sampler");
 }
 
-TEST(SamplerStreamProcesses, OnceSomethingElseHasDrawnTheStreamGoesItsOwnWay) {
-  torch::manual_seed(3);
+/// Each rank draws beside the loop, and not as much as the other.
+HASTEN_PROCESS_CASE(lazy_sampler_beside_dropout) {
+  const state::Process process({.cpu = true});
+  torch::manual_seed(100 + process.rank());
+  Indices order = epochs<LazySampler>(process, 1 + process.rank());
+  order.resize(kSamples);
+  std::cout << join(order, " ");
+  return 0;
+}
+
+TEST(SamplerStreamProcesses, WhatElseIsDrawnBetweenTwoBatchesDoesNotReachTheSampler) {
+  torch::manual_seed(100);
+  Indices order = epochs<LazySampler>(state::Process(state::Identity{}, comm::Group()));
+  order.resize(kSamples);
+
+  for (const auto& rank : testing::run_processes(2, "lazy_sampler_beside_dropout")) {
+    EXPECT_EQ(rank.output, join(order, " "));
+  }
+}
+
+TEST(SamplerStream, AWorldOfOneDrawsFromTheDefaultGenerator) {
   SamplerStream stream{comm::Group()};
   double first = 0;
-  stream.begin_epoch();
-  stream.run([&] { first = draw(); });
 
   torch::manual_seed(3);
-  EXPECT_EQ(first, draw()) << "a world of one draws from the default generator";
+  stream.begin_epoch();
+  stream.run([&] { first = draw(); });
+  torch::manual_seed(3);
+
+  EXPECT_EQ(first, draw());
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const Golde
   std::ifstream file(path);
   if (!file)
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
-  for (const auto& entry : json::parse(file).at("cases")) {
+  const json content = json::parse(file);
+  for (const auto& entry : content.at("cases")) {
     GoldenCase golden = read_case(entry);
     if (!selected || selected(golden)) cases_.push_back(std::move(golden));
   }

@@ -51,9 +51,9 @@ class BatchShard {
   BatchShard(const BatchShardOptions& options, Source source);
 
   /// This rank's next batch, nothing at the end. Draws as many batches as one step of all ranks takes, and
-  /// one more only where a short batch must be told from the last one. Collective: no. Blocks: no. Throws:
-  /// UsageError if the source gives an empty batch, or one above batch_size that would have to be cut; what
-  /// the source throws.
+  /// one more only where a short batch must be told from the last one.
+  /// Collective: no. Blocks: no. Throws: UsageError if the source gives an empty batch, or one above
+  /// batch_size that would have to be cut; what the source throws.
   std::optional<ShardedBatch> next();
 
  private:
@@ -73,7 +73,8 @@ class BatchShard {
 };
 
 /// How many batches the rank gets from `num_batches` global ones, all full but the last of `last_size`
-/// samples. Collective: no. Blocks: no. Throws: as BatchShard's constructor.
+/// samples.
+/// Collective: no. Blocks: no. Throws: as BatchShard's constructor.
 size_t shard_length(size_t num_batches, size_t last_size, const BatchShardOptions& options);
 
 }  // namespace hasten::data

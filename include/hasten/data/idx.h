@@ -76,8 +76,8 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
 inline constexpr const char* kFashionMnistRoot = "/usr/share/datasets/fashion-mnist";
 
 /// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10
-/// classes, from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz. Collective: no.
-/// Blocks: on the files. Throws: DataError that says how to get the files; as IdxDataset.
+/// classes, from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz.
+/// Collective: no. Blocks: on the files. Throws: DataError that says how to get the files; as IdxDataset.
 IdxDataset fashion_mnist(const std::string& root = kFashionMnistRoot, bool train = true);
 
 }  // namespace hasten::data

@@ -43,9 +43,10 @@ class Loader {
 
   /// Spreads the loader over the ranks of `process` and tells `gradient_state` where its loops are. Until
   /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same
-  /// gradient state does nothing. Must not be called inside a loop over the loader. Collective: no. Blocks:
-  /// no. Throws: UsageError for split_batches with a batch size that world_size does not divide, a sampler of
-  /// torch's that spreads over ranks itself, or a loader prepared for another Accelerator.
+  /// gradient state does nothing. Must not be called inside a loop over the loader.
+  /// Collective: no. Blocks: no. Throws: UsageError for split_batches with a batch size that world_size
+  /// does not divide, a sampler of torch's that spreads over ranks itself, or a loader prepared for another
+  /// Accelerator.
   Loader& prepare(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
                   const LoaderOptions& options = {}) {
     core_->prepare(process, std::move(gradient_state), options);
@@ -54,8 +55,8 @@ class Loader {
   bool prepared() const noexcept { return core_->prepared(); }
 
   /// Begins an epoch and fetches its first batch.
-  /// Collective: yes, where there are several ranks and the sampler draws random numbers. Blocks: for rank 0,
-  /// and for the first batch. Throws: CommError, and as Pass::advance.
+  /// Collective: yes, where there are several ranks and the sampler draws random numbers. Blocks: for rank
+  /// 0, and for the first batch. Throws: CommError, and as Pass::advance.
   Iterator begin() const { return Iterator(core_->begin(skip_)); }
   Iterator end() const { return Iterator(); }
 

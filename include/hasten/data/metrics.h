@@ -27,10 +27,11 @@ T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position
   return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
 }
 
-/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample, unless
-/// it holds tensors: then it is as many as its first tensor has rows, and the object in which the limit falls
-/// is cut. Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that
-/// has rows.
+/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,
+/// unless it holds tensors: then it is as many as its first tensor has rows, and the object in which the
+/// limit falls is cut.
+/// Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that has
+/// rows.
 template <class T>
 std::vector<T> truncate_objects(std::vector<T> gathered, const state::LoaderPosition& position) {
   if (!has_padding(position)) return gathered;

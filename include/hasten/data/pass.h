@@ -59,8 +59,8 @@ class Pass {
   ~Pass() { close(); }
 
   /// The next batch, or the end of the pass.
-  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset (the pass has ended then)
-  /// or of a timeout, UsageError if the loader began another pass.
+  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset (the pass has ended
+  /// then) or of a timeout, UsageError if the loader began another pass.
   void advance() {
     if (superseded_) {
       throw UsageError(parts_.origin,

@@ -36,7 +36,8 @@ class WorkerPool {
   void drop_queued();
 
   /// Waits until `ready`, which is asked after each finished job and may read what finished jobs have
-  /// written; false if `timeout` passes first. Collective: no. Blocks: yes. Throws: nothing.
+  /// written; false if `timeout` passes first.
+  /// Collective: no. Blocks: yes. Throws: nothing.
   bool wait(const std::function<bool()>& ready, std::optional<std::chrono::milliseconds> timeout);
 
   /// Runs `finish` so that wait() sees its writes: a job calls it when its result is complete.
