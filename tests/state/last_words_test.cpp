@@ -16,7 +16,7 @@ TEST(ErrorFile, HasTorchrunsFormat) {
 }
 
 TEST(ErrorFile, TakesWordsThatAreNoUtf8) {
-  EXPECT_NO_THROW((void)nlohmann::json::parse(error_file_text("\xff\xfe", 0)));
+  EXPECT_TRUE(nlohmann::json::accept(error_file_text("\xff\xfe", 0)));
 }
 
 }  // namespace
