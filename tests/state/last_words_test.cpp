@@ -16,9 +16,7 @@ TEST(ErrorFile, HasTorchrunsFormat) {
 }
 
 TEST(ErrorFile, TakesWordsThatAreNoUtf8) {
-  const std::string file = error_file_text("\xff\xfe", 0);
-
-  EXPECT_TRUE(nlohmann::json::accept(file));
+  EXPECT_TRUE(nlohmann::json::accept(error_file_text("\xff\xfe", 0)));
 }
 
 }  // namespace
