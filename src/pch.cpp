@@ -1,1 +1,2 @@
-// The one file that builds the precompiled header; see cmake/HastenRoom.cmake.
+// Empty on purpose: it carries the precompiled header, and stands for the sources of a room that has none; see
+// cmake/HastenRoom.cmake.
