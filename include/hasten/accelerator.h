@@ -8,8 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -127,6 +129,13 @@ class Accelerator {
   void print(const Parts&... parts) const {
     state::print(process(), parts...);
   }
+
+  /// state::Process::on_main_process and on_local_main_process: `fn` on one process only.
+  void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
+  void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
+
+  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
+  Logger logger(const std::string& name) const { return process().logger(name); }
 
   /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others.
   template <class Fn>

@@ -1,6 +1,7 @@
 // See gradient_hooks.h.
 #include "parallel/ddp/gradient_hooks.h"
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
