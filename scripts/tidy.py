@@ -45,7 +45,8 @@ class Finding:
 
 def blank_out(text, strings):
     """The text with comments (and, if asked, string contents) replaced by blanks; line numbers stay."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])\'',
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|'
+                         r'R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])\'',
                          re.DOTALL)
 
     def blank(match):
@@ -128,10 +129,10 @@ def arrows(tree):
         if not source.shipped:
             continue
         for line, match in source.includes():
-            parts = match.group(1).split("/")
-            public = parts[0] == "hasten"
-            target = parts[1 if public else 0] if len(parts) > (2 if public else 1) else "front door" if public else None
-            if target not in tree.rooms and target != "front door" or target == source.room:
+            public = match.group(1).startswith("hasten/")
+            folders = match.group(1).removeprefix("hasten/").split("/")[:-1]
+            target = folders[0] if folders else "front door" if public else None
+            if target not in (*tree.rooms, "front door") or target == source.room:
                 continue
             may = CLI_MAY_INCLUDE if source.room == "cli" else tree.rooms.get(source.room, set())
             if source.room != "front door" and target not in may:
@@ -267,18 +268,22 @@ def environment_is_documented(tree):
             yield Finding("docs/environment.md", number, f"{name} is read nowhere")
 
 
-def links_lead_somewhere(tree):
-    """A link from one of our documents to a file of the project names one that is there."""
+def documents_name_files_that_are_there(tree):
+    """Links to files of the project, and paths in backticks (src/comm/store.cpp; not patterns such as src/ROOM/X.cpp)."""
+    folders = "|".join((*CODE_FOLDERS, "cmake", "docs", "scripts"))
     for document in [*sorted(tree.root.glob("*.md")), *sorted(tree.root.glob("docs/**/*.md"))]:
+        name = document.relative_to(tree.root).as_posix()
         for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
-            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", line):
-                if "://" not in target and not (document.parent / target).exists():
-                    yield Finding(document.relative_to(tree.root).as_posix(), number, f"'{target}' is not there")
+            targets = [(target, document.parent) for target in re.findall(r"\]\(([^)#]+)[^)]*\)", line) if "://" not in target]
+            targets += [(target, tree.root) for target in re.findall(rf"`((?:{folders})/[a-z0-9_./-]*)`", line)]
+            for target, base in targets:
+                if not (base / target).exists():
+                    yield Finding(name, number, f"'{target}' is not there")
 
 
 RULES = [arrows, sizes, environment_in_core, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
-         files_open_with_a_comment, flags_are_frozen, environment_is_documented, links_lead_somewhere]
+         files_open_with_a_comment, flags_are_frozen, environment_is_documented, documents_name_files_that_are_there]
 
 
 def main():

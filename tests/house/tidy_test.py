@@ -164,6 +164,10 @@ class Tidy(unittest.TestCase):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
                                        "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")
 
+    def test_a_path_in_a_document_that_is_not_there_is_reported_but_a_pattern_is_not(self):
+        self.assert_only({"docs/x.md": "`src/comm/gloo.cpp`, `src/ROOM/X.cpp`, `src/comm/gone.cpp`"},
+                         "docs/x.md:1: 'src/comm/gone.cpp' is not there")
+
 
 if __name__ == "__main__":
     unittest.main()
