@@ -12,37 +12,12 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 using torch::data::transforms::Stack;
-
-// Grey images of 28 x 28 pixels in [0, 1], and which of ten kinds of clothing each one shows.
-class FashionMnist : public torch::data::datasets::Dataset<FashionMnist> {
- public:
-  FashionMnist(const std::string& folder, const std::string& split, int64_t limit = INT64_MAX) {
-    if (!std::filesystem::is_directory(folder)) {
-      throw hasten::UsageError({"fashion_mnist"}, "there is no folder '", folder,
-                               "'; it should hold the data. ",
-                               "Install Debian's dataset-fashion-mnist, or name another folder with --data.");
-    }
-    const auto images = hasten::data::read_idx(folder + "/" + split + "-images-idx3-ubyte.gz");
-    const auto labels = hasten::data::read_idx(folder + "/" + split + "-labels-idx1-ubyte.gz");
-    images_ = images.slice(0, 0, limit).unsqueeze(1).to(torch::kFloat).div_(255);  // [images, 1, 28, 28]
-    labels_ = labels.slice(0, 0, limit).to(torch::kLong);                          // [images]
-  }
-
-  torch::data::Example<> get(size_t index) override {
-    return {images_[static_cast<int64_t>(index)], labels_[static_cast<int64_t>(index)]};
-  }
-  std::optional<size_t> size() const override { return images_.size(0); }
-
- private:
-  torch::Tensor images_, labels_;
-};
 
 torch::nn::Sequential make_net() {
   using namespace torch::nn;
@@ -53,7 +28,7 @@ torch::nn::Sequential make_net() {
 
 struct Options {
   int epochs = 4;
-  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string data = hasten::data::kFashionMnistRoot;
   std::string save, evaluate;
   uint64_t seed = 42;
   int64_t limit = 60'000;
@@ -63,8 +38,7 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a small convolutional network on Fashion-MNIST.");
-  app.add_option("--epochs", options.epochs, "passes over the training images")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--epochs", options.epochs, "passes over the training images")->capture_default_str();
   app.add_option("--data", options.data, "folder with the four .gz files")->capture_default_str();
   app.add_option("--save", options.save, "file for the trained network");
   app.add_option("--evaluate", options.evaluate, "only say how good the network in this file is")
@@ -79,6 +53,12 @@ Options parse(int argc, char** argv) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   return options;
+}
+
+// The first images of a set, pixels scaled to [0, 1], in whole batches.
+auto first(const hasten::data::IdxDataset& set, int64_t count) {
+  const auto& [images, labels] = set.data();
+  return hasten::data::StackedIdxDataset({images.slice(0, 0, count), labels.slice(0, 0, count)});
 }
 
 std::string rounded(double value, int digits) {
@@ -101,22 +81,22 @@ std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) 
                       " of ", images);
 }
 
-int main(int argc, char** argv) try {
-  const Options options = parse(argc, argv);
+void run(const Options& options) {
   if (options.threads > 0) torch::set_num_threads(options.threads);
-  FashionMnist train_images(options.data, "train", options.limit), test_images(options.data, "t10k");
+  const auto train_images = first(hasten::data::fashion_mnist(options.data, /*train=*/true), options.limit);
+  const auto test_images = hasten::data::fashion_mnist(options.data, /*train=*/false).map(Stack<>());
 
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
   auto net = make_net();
   if (!options.evaluate.empty()) torch::load(net, options.evaluate);
   torch::optim::Adam adam(net->parameters(), 5e-3);
   auto [model, optimizer, train, test] = accelerator.prepare(  // +
-      net, adam, hasten::data::loader<RandomSampler>(train_images.map(Stack<>()), 64),
-      hasten::data::loader<SequentialSampler>(test_images.map(Stack<>()), 500));
+      net, adam, hasten::data::loader<RandomSampler>(train_images, 64),
+      hasten::data::loader<SequentialSampler>(test_images, 500));
 
   if (!options.evaluate.empty()) {
     accelerator.print(evaluate(accelerator, model, test));
-    return 0;
+    return;
   }
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
@@ -142,7 +122,13 @@ int main(int argc, char** argv) try {
   if (!options.save.empty() && accelerator.is_main_process()) {
     torch::save(accelerator.unwrap_model(model), options.save);
   }
-} catch (const hasten::UsageError& error) {
-  std::cerr << error.what() << '\n';
-  return 2;
+}
+
+int main(int argc, char** argv) {
+  try {
+    run(parse(argc, argv));
+  } catch (const hasten::DataError& error) {  // missing or damaged data: its words say what to do
+    std::cerr << error.what() << '\n';
+    return 2;
+  }
 }
