@@ -138,6 +138,19 @@ TEST(DdpRanks, ModelsAreCalledInAnyWay) {
   });
 }
 
+TEST(DdpRanks, EveryParameterAloneStartsTheExchange) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    const Ddp ddp(*model, process.group(), {.buckets = {.first_bytes = 1, .bytes = 1}});
+
+    for (const auto& item : model->named_parameters()) {
+      model->zero_grad();
+      (item.value().sum() * (process.rank() + 1.0)).backward();
+      EXPECT_TRUE(torch::equal(item.value().grad(), torch::full_like(item.value(), 1.5))) << item.key();
+    }
+  });
+}
+
 struct BranchingImpl : torch::nn::Module {
   BranchingImpl() {
     register_module("left", left);
