@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "hasten/comm/group.h"
@@ -21,7 +22,6 @@ class Bucket {
   explicit Bucket(std::vector<at::Tensor> parameters);
 
   size_t size() const noexcept { return parameters_.size(); }
-  int64_t bytes() const noexcept { return static_cast<int64_t>(flat_.nbytes()); }
 
   /// Forgets which gradients have come.
   void begin_step();
@@ -34,7 +34,6 @@ class Bucket {
   void take_rest(double scale);
 
   bool complete() const noexcept { return num_taken_ == parameters_.size(); }
-  bool launched() const noexcept { return work_.has_value(); }
 
   /// Starts the sum over the group. Collective.
   void launch(const comm::Group& group);
