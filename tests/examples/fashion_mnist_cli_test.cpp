@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <regex>
+#include <string>
+#include <vector>
 
 #include "cli/command.h"
 
@@ -23,14 +26,17 @@ std::string four_bytes(size_t number) {
   return bytes;
 }
 
-// A set in the form of Fashion-MNIST: image i shows kind i % 10, a bright row in the dark.
+// A set in the form of Fashion-MNIST: image i shows kind i % 10, a bright row in the noise. One epoch over
+// 320 of them gives an accuracy of about 0.7, which any difference between two networks would change.
 void write_images(const std::string& folder, const std::string& split, size_t count) {
   std::ofstream images(folder + "/" + split + "-images-idx3-ubyte", std::ios::binary);
   std::ofstream labels(folder + "/" + split + "-labels-idx1-ubyte", std::ios::binary);
   images << std::string("\0\0\x08\3", 4) << four_bytes(count) << four_bytes(28) << four_bytes(28);
   labels << std::string("\0\0\x08\1", 4) << four_bytes(count);
+  std::minstd_rand noise;
   for (size_t i = 0; i < count; ++i) {
     std::string image(28 * 28, '\0');
+    for (char& pixel : image) pixel = static_cast<char>(noise() % 96);
     image.replace(i % 10 * 2 * 28, 28, std::string(28, '\xff'));
     images << image;
     labels << static_cast<char>(i % 10);
@@ -75,14 +81,13 @@ class FashionMnistExample : public ::testing::Test {
 class FashionMnistOnProcesses : public FashionMnistExample, public ::testing::WithParamInterface<int> {};
 
 TEST_P(FashionMnistOnProcesses, TheSavedNetworkEvaluatesAsItDidInTraining) {
-  const CommandResult trained = run(GetParam(), {"--epochs", "2", "--save", path("net.pt")});
+  const CommandResult trained = run(GetParam(), {"--epochs", "1", "--save", path("net.pt")});
   const CommandResult evaluated = run(1, {"--evaluate", path("net.pt")});
 
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_THAT(trained.out,
-              MatchesRegex("epoch 0: loss [0-9.]+, accuracy [01][0-9.]+ of 703, [0-9]+ samples/s\n"
-                           "epoch 1: loss [0-9.]+, accuracy [01][0-9.]+ of 703, [0-9]+ samples/s\n"));
-  EXPECT_EQ(evaluated.out, accuracy(trained.out.substr(trained.out.find('\n'))) + "\n") << evaluated.err;
+              MatchesRegex("epoch 0: loss [0-9.]+, accuracy 0[0-9.]+ of 703, [0-9]+ samples/s\n"));
+  EXPECT_EQ(evaluated.out, accuracy(trained.out) + "\n") << evaluated.err;
 }
 
 TEST_P(FashionMnistOnProcesses, TheSameSeedGivesTheSameNetwork) {
