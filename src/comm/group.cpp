@@ -224,6 +224,9 @@ Group Group::connect(const Store& store, int rank, int world_size, const GroupOp
   const BackendSetup setup{keys.scoped(std::to_string(meet(*impl, keys))), rank, world_size, options};
   try {
     impl->gloo = make_gloo({setup.store.scoped("gloo"), rank, world_size, options});
+    // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
+    // still build theirs.
+    impl->wait(*impl->gloo->barrier(), Kind::kBarrier);
     if (options.backend != BackendKind::kGloo && nccl_is_built()) {
       impl->nccl = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
     }
