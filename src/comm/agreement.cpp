@@ -9,22 +9,6 @@
 namespace hasten::comm {
 namespace {
 
-const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMean:
-      return "mean";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kProduct:
-      return "product";
-  }
-  return "?";
-}
-
 bool first_sizes_may_differ(Kind kind) {
   return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
 }
@@ -45,6 +29,22 @@ bool agree(const Record& a, const Record& b) {
 }
 
 }  // namespace
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMean:
+      return "mean";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kProduct:
+      return "product";
+  }
+  return "?";
+}
 
 const char* name_of(Kind kind) {
   switch (kind) {

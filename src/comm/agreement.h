@@ -36,6 +36,8 @@ enum class Kind : int32_t {
 
 /// "all_reduce" and so on, as the caller wrote it.
 const char* name_of(Kind kind);
+/// "sum" and so on.
+const char* name_of(ReduceOp op);
 
 /// What one rank is about to do. Plain bytes, equal in size on every rank, unused bytes zero.
 struct Record {

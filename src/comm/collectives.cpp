@@ -233,7 +233,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   group.sweep();
   if (check_ && !group.alone()) group.agree(Record::of(Kind::kScatter, site).with_root(root));
   at::Tensor header = scatter_header(is_root ? parts : std::vector<at::Tensor>{}, world_size());
-  if (!group.alone()) group.wait(*group.gloo->broadcast(bytes_of(header), root), Kind::kScatter);
+  if (!group.alone()) group.wait(*group.cpu->broadcast(bytes_of(header), root), Kind::kScatter);
   const int64_t* mine = header[rank()].data_ptr<int64_t>();
   if (mine[0] < 0) {
     throw UsageError(group.origin(), "scatter: root ", root,
@@ -242,7 +242,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
                      Record::kMaxDims, " dimensions.");
   }
   if (group.alone()) return ended(parts[0]);
-  Backend& backend = is_root ? group.backend_for(parts[0]) : *group.gloo;
+  Backend& backend = is_root ? group.backend_for(parts[0]) : *group.cpu;
   std::vector<int64_t> out(world_size(), 0), in(world_size(), 0), shape(mine + 2, mine + 2 + mine[1]);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(mine[0]));
   out[root] = std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(options.dtype().itemsize()),
@@ -251,14 +251,14 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   if (is_root) {
     std::vector<at::Tensor> pieces;
     for (int peer = 0; peer < world_size(); ++peer) {
-      pieces.push_back(bytes_of(stage(parts[peer], *group.gloo)));
+      pieces.push_back(bytes_of(stage(parts[peer], *group.cpu)));
       in[peer] = pieces.back().numel();
     }
     input = at::cat(pieces);
   }
-  const at::Tensor output = empty_bytes(out[root], *group.gloo);
+  const at::Tensor output = empty_bytes(out[root], *group.cpu);
   return group.work<at::Tensor>(
-      Kind::kScatter, one(group.gloo->all_to_all(output, input, out, in)),
+      Kind::kScatter, one(group.cpu->all_to_all(output, input, out, in)),
       [output, shape, options] { return from_bytes(output, 0, output.numel(), shape, options); });
 }
 
@@ -315,7 +315,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   }
   at::Tensor take = at::empty_like(give);
   const std::vector<int64_t> ones(world_size(), sizeof(int64_t));
-  group.wait(*group.gloo->all_to_all(bytes_of(take), bytes_of(give), ones, ones), Kind::kAllToAll);
+  group.wait(*group.cpu->all_to_all(bytes_of(take), bytes_of(give), ones, ones), Kind::kAllToAll);
   const std::vector<int64_t> firsts(take.data_ptr<int64_t>(), take.data_ptr<int64_t>() + world_size());
   std::vector<int64_t> counts;
   for (const int64_t first : firsts) counts.push_back(first * row);
@@ -331,7 +331,7 @@ Work<> Group::barrier_async(Site site) const {
   if (group.alone()) return ended();
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kBarrier, site));
-  return group.work<void>(Kind::kBarrier, one(group.gloo->barrier()), [] {});
+  return group.work<void>(Kind::kBarrier, one(group.cpu->barrier()), [] {});
 }
 
 void Group::all_reduce_(at::Tensor tensor, ReduceOp op, Site site) const {

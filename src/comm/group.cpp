@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -19,8 +20,22 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kFailureKey = "hasten/failure";
 
-bool checked_by_default() {
-  return Environment::current().flag("HASTEN_DEBUG").value_or(false);
+constexpr int64_t kSharedMegabytes = 32;
+
+// What is left open, as the environment has it.
+GroupOptions with_environment(GroupOptions options, const Environment& environment) {
+  if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
+  if (options.backend == BackendKind::kAuto) {
+    const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
+    if (name == "gloo") options.backend = BackendKind::kGloo;
+    if (name == "shm") options.backend = BackendKind::kSharedMemory;
+    if (name == "nccl") options.backend = BackendKind::kNccl;
+  }
+  if (!options.shared_bytes) {
+    const int64_t most = std::numeric_limits<int64_t>::max() >> 20;
+    options.shared_bytes = environment.integer("HASTEN_SHM_MB", 1, most).value_or(kSharedMegabytes) << 20;
+  }
+  return options;
 }
 
 std::string seconds(std::chrono::milliseconds time) {
@@ -67,13 +82,13 @@ Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
 Group::Impl::~Impl() {
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
   if (!failed_ && std::uncaught_exceptions() == 0) return;
-  for (Backend* backend : {gloo.get(), nccl.get()}) {
+  for (Backend* backend : {cpu.get(), nccl.get()}) {
     if (backend != nullptr) backend->close();
   }
 }
 
 Backend& Group::Impl::backend_for(const at::Tensor& tensor) const {
-  return nccl && tensor.is_cuda() ? *nccl : *gloo;
+  return nccl && tensor.is_cuda() ? *nccl : *cpu;
 }
 
 void Group::Impl::check_open(Kind kind) const {
@@ -94,7 +109,7 @@ std::vector<Record> Group::Impl::agree(Record record) {
   const auto mine = torch::empty({static_cast<int64_t>(sizeof(Record))}, at::kByte);
   std::memcpy(mine.data_ptr(), &record, sizeof(Record));
   const auto all = torch::empty({world_size * static_cast<int64_t>(sizeof(Record))}, at::kByte);
-  wait(*gloo->all_gather(all, mine), record.kind);
+  wait(*cpu->all_gather(all, mine), record.kind);
   std::vector<Record> records(world_size);
   std::memcpy(static_cast<void*>(records.data()), all.data_ptr(), all.nbytes());
   if (const auto difference = disagreement(records)) {
@@ -107,6 +122,9 @@ std::vector<Record> Group::Impl::agree(Record record) {
 void Group::Impl::wait(Backend::Transfer& transfer, Kind kind) const {
   try {
     transfer.wait();
+  } catch (const Backend::Mismatch& error) {
+    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(),
+                    '.');
   } catch (const std::exception& error) {
     throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
   }
@@ -144,7 +162,7 @@ void Group::Impl::fail(const std::string& words) noexcept {
     // The store is gone: whoever served it has ended, and there is nobody left to tell.
   }
   failed_ = true;
-  for (Backend* backend : {gloo.get(), nccl.get()}) {
+  for (Backend* backend : {cpu.get(), nccl.get()}) {
     if (backend != nullptr) backend->close();
   }
   for (const auto& child : children) {
@@ -206,12 +224,13 @@ void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
 
 Group::Group() : impl_(std::make_shared<Impl>(0, 1, GroupOptions{})) {}
 
-Group Group::connect(const Store& store, int rank, int world_size, const GroupOptions& options) {
+Group Group::connect(const Store& store, int rank, int world_size, const GroupOptions& given) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw UsageError(Origin{"comm"}, "rank ", rank, " of a world of ", world_size,
                      ": ranks go from 0 to world_size - 1.");
   }
-  const bool check = options.check.value_or(checked_by_default());
+  const GroupOptions options = with_environment(given, Environment::current());
+  const bool check = *options.check;
   auto impl = std::make_shared<Impl>(rank, world_size, options);
   if (world_size == 1) return Group(std::move(impl), check);
   if (options.backend == BackendKind::kNccl && !nccl_is_built()) {
@@ -223,13 +242,15 @@ Group Group::connect(const Store& store, int rank, int world_size, const GroupOp
   const Store keys = store.scoped(options.name);
   const BackendSetup setup{keys.scoped(std::to_string(meet(*impl, keys))), rank, world_size, options};
   try {
-    impl->gloo = make_gloo({setup.store.scoped("gloo"), rank, world_size, options});
+    impl->cpu = make_cpu_backend(setup);
     // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
     // still build theirs.
-    impl->wait(*impl->gloo->barrier(), Kind::kBarrier);
+    impl->wait(*impl->cpu->barrier(), Kind::kBarrier);
     if (options.backend != BackendKind::kGloo && nccl_is_built()) {
       impl->nccl = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
     }
+  } catch (const UsageError&) {
+    throw;
   } catch (const std::exception& error) {
     throw CommError(impl->origin(), "connect", "the ranks of group '", options.name,
                     "' could not be connected from '", options.address,
@@ -256,7 +277,13 @@ Group Group::with_check(bool check) const {
 
 std::string Group::backend_name() const {
   if (impl_->alone()) return "none";
-  return impl_->nccl ? impl_->nccl->name() : impl_->gloo->name();
+  return impl_->nccl ? impl_->nccl->name() : impl_->cpu->name();
+}
+
+at::Tensor Group::buffer(int64_t numel, at::ScalarType dtype) const {
+  if (impl_->alone()) return torch::empty({numel}, dtype);
+  const auto item = static_cast<int64_t>(c10::elementSize(dtype));
+  return impl_->cpu->allocate(numel * item).view(dtype);
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) const {

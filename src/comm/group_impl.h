@@ -28,7 +28,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
   /// one.
   std::optional<Store> board;
-  std::unique_ptr<Backend> gloo;
+  std::unique_ptr<Backend> cpu;
   std::unique_ptr<Backend> nccl;
 
   Origin origin() const { return {"comm", rank, world_size}; }

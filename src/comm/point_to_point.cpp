@@ -29,7 +29,7 @@ void check_peer(const Group::Impl& group, int peer, Kind kind) {
 void check_message(Group::Impl& group, const at::Tensor& expected, int from, int tag,
                    const std::source_location& site) {
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof(Record))}, at::kByte);
-  group.wait(*group.gloo->receive(bytes, from, tag), Kind::kSend);
+  group.wait(*group.cpu->receive(bytes, from, tag), Kind::kSend);
   Record theirs;
   std::memcpy(static_cast<void*>(&theirs), bytes.data_ptr(), sizeof(Record));
   const Record mine = Record::of(Kind::kSend, site).with_tensor(expected);
@@ -52,7 +52,7 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(
-        group.gloo->send(record_bytes(Record::of(Kind::kSend, site).with_tensor(tensor)), to, tag));
+        group.cpu->send(record_bytes(Record::of(Kind::kSend, site).with_tensor(tensor)), to, tag));
   }
   if (tensor.numel() > 0) transfers.push_back(backend.send(bytes_of(stage(tensor, backend)), to, tag));
   return group.work<void>(Kind::kSend, std::move(transfers), [] {});

@@ -3,7 +3,7 @@
 // A backend sees only what it can do well: flat contiguous tensors on its own kind of device, dtypes it
 // reduces natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes,
 // other devices, agreement, errors with names) is done once, in Group. A new backend is one file that
-// implements this interface and one line in make_backend (backend.cpp); where a build lacks it, a stub file
+// implements this interface and one line in make_cpu_backend (backend.cpp) or in group.cpp; where a build lacks it, a stub file
 // of the same name says so.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "hasten/comm/group.h"
@@ -29,6 +30,15 @@ class Backend {
     virtual void wait() = 0;
   };
   using Started = std::unique_ptr<Transfer>;
+
+  /// What wait() throws where it knows: the ranks do not do the same (the text names both sides; the others
+  /// know too, and the group can go on), or a rank has not come within the group's timeout.
+  struct Mismatch : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  struct TimedOut : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
 
   virtual ~Backend() = default;
 
@@ -52,6 +62,9 @@ class Backend {
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
 
+  /// Memory that all_reduce can use in place, where the backend has such memory left; plain memory otherwise.
+  virtual at::Tensor allocate(int64_t num_bytes);
+
   /// Closes the connections, so that transfers under way here and at the peers end with an error soon.
   virtual void close() noexcept = 0;
 };
@@ -67,6 +80,17 @@ struct BackendSetup {
 /// Gloo: CPU tensors over TCP. From the first call on this process ignores SIGPIPE, unless it handles it.
 /// Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
+
+/// Shared memory: CPU tensors of ranks on one host.
+/// Collective: yes. Blocks: until all ranks share the memory. Throws: UsageError for too little
+/// shared_bytes; std::exception, on all ranks, where no memory can be shared.
+std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup);
+
+/// The backend for CPU tensors that setup.options.backend asks for: shared memory where all ranks are on one
+/// host, Gloo otherwise.
+/// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError where what was asked for by name
+/// cannot be had; what the backends throw.
+std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup);
 
 /// NCCL: CUDA tensors, where libtorch is a CUDA build; nullptr from the stub file otherwise.
 std::unique_ptr<Backend> make_nccl(const BackendSetup& setup);

@@ -23,7 +23,7 @@
 namespace hasten::comm {
 
 enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
-enum class BackendKind { kAuto, kGloo, kNccl };
+enum class BackendKind { kAuto, kGloo, kSharedMemory, kNccl };
 
 struct GroupOptions {
   /// How long an operation may take before it throws; the same on all ranks.
@@ -31,8 +31,15 @@ struct GroupOptions {
   /// Agree on operation, dtype and shape before each collective (one more small all-gather each; see
   /// docs/benchmarks.md for its cost). Unset: on under HASTEN_DEBUG=1, off otherwise.
   std::optional<bool> check = {};
-  /// kAuto: NCCL for CUDA tensors where libtorch has it, Gloo otherwise.
+  /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has it,
+  /// and for CPU tensors shared memory where all ranks are on one host, Gloo otherwise. kGloo: nothing else.
   BackendKind backend = BackendKind::kAuto;
+  /// Shared memory of each rank; what the collectives do not need is for Group::buffer. Taken from the system
+  /// only as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.
+  std::optional<int64_t> shared_bytes = {};
+  /// The host this rank is on: only ranks of equal names share memory. Empty: found out (boot id and network
+  /// namespace, so containers with a network of their own count as hosts).
+  std::string host = {};
   /// The address or host name this rank listens on for its peers. Empty: GLOO_SOCKET_IFNAME's, else the
   /// address the host's name resolves to. Runs on one machine use 127.0.0.1.
   std::string address = {};
@@ -67,7 +74,7 @@ class Group {
   /// The same group with operations checked or not; for code that has agreed on its operations by other
   /// means.
   Group with_check(bool check) const;
-  /// "gloo", "nccl", or "none" in a world of one.
+  /// "shm", "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
   /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
@@ -134,6 +141,12 @@ class Group {
   /// Returns when every rank has called.
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
+
+  /// A flat CPU tensor of `numel` elements, not initialised, that all_reduce_ works on in place where the
+  /// ranks share memory and have some left (GroupOptions::shared_bytes); an ordinary tensor otherwise. For
+  /// memory that is reduced again and again. It may outlive the group.
+  /// Collective: no. Blocks: no. Throws: what an allocation throws.
+  at::Tensor buffer(int64_t numel, at::ScalarType dtype) const;
 
   // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
   // one tag arrive in order. Where operations are checked, the receiver compares dtype and shape before the

@@ -1,0 +1,297 @@
+// See mailbox.h.
+#include "comm/shared/mailbox.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "hasten/core/text.h"
+
+namespace hasten::comm::shared {
+namespace {
+
+constexpr uint64_t kFrameBytes = 16;
+
+uint64_t padded(uint64_t size) {
+  return (size + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+}
+
+std::byte* data_of(const at::Tensor& bytes) {
+  return static_cast<std::byte*>(bytes.data_ptr());
+}
+
+// Copies in or out of a ring, around its end.
+template <class Copy>
+void around(uint64_t position, uint64_t count, uint64_t ring_bytes, const Copy& copy) {
+  const uint64_t begin = position % ring_bytes, first = std::min(count, ring_bytes - begin);
+  if (first > 0) copy(begin, uint64_t{0}, first);
+  if (count > first) copy(uint64_t{0}, first, count - first);
+}
+
+}  // namespace
+
+Mailbox::Mailbox(std::shared_ptr<Segment> segment, int rank, const Watch& watch)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      watch_(watch),
+      patience_(Patience::of(segment_->layout().world_size)),
+      channels_(static_cast<size_t>(segment_->layout().world_size)) {}
+
+Mailbox::~Mailbox() {
+  Lock lock(mutex_);
+  for (Channel& channel : channels_) {
+    while (!channel.sends.empty()) {
+      const auto message = channel.sends.front();
+      move_until(lock, message);
+    }
+  }
+  stopping_ = true;
+  lock.unlock();
+  asked_.notify_all();
+  if (thread_.joinable()) {
+    segment_->block(rank_).doorbell.raise_by_one();
+    thread_.join();
+  }
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::send(at::Tensor bytes, int to, int tag) {
+  auto message = std::make_shared<Message>(std::move(bytes), to, tag, watch_.deadline());
+  Lock lock(mutex_);
+  Channel& channel = channels_[to];
+  if (!channel.broken) channel.sends.push_back(message);
+  return started(lock, std::move(message));
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, int tag) {
+  auto message = std::make_shared<Message>(std::move(bytes), from, tag, watch_.deadline());
+  Lock lock(mutex_);
+  Channel& channel = channels_[from];
+  const auto found = std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
+                                  [tag](const Arrival& arrival) { return arrival.tag == tag && !arrival.asker; });
+  if (found == channel.arrivals.end()) {
+    if (!channel.broken) channel.receives.push_back(message);
+    return started(lock, std::move(message));
+  }
+  const bool still_coming = channel.incoming && !channel.target && &*found == &channel.arrivals.back();
+  if (still_coming) {
+    found->asker = message;
+    return started(lock, std::move(message));
+  }
+  deliver(*message, found->bytes.data(), found->bytes.size(), from);
+  channel.arrivals.erase(found);
+  return message;
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Message> message) {
+  if (const auto broken = channels_[message->peer].broken; broken && !message->done) {
+    message->error = broken;
+    message->done = true;
+    return message;
+  }
+  move_all();
+  if (message->done) return message;
+  const Channel& channel = channels_[message->peer];
+  const bool waits_for_space = !channel.sends.empty() && channel.sends.back() == message;
+  const bool is_long = static_cast<uint64_t>(message->bytes.numel()) > segment_->layout().ring_bytes / 2;
+  if (!waits_for_space && !is_long) return message;
+  if (thread_.joinable()) {
+    asked_.notify_one();
+    return message;
+  }
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { serve(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return message;
+}
+
+bool Mailbox::done(const std::shared_ptr<Message>& message) {
+  const Lock lock(mutex_);
+  if (!message->done) move_all();
+  return message->done;
+}
+
+void Mailbox::wait(const std::shared_ptr<Message>& message) {
+  Lock lock(mutex_);
+  move_until(lock, message);
+  if (message->error) std::rethrow_exception(message->error);
+}
+
+void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
+  Counter& doorbell = segment_->block(rank_).doorbell;
+  for (;;) {
+    const uint32_t seen = doorbell.value.load();
+    move_all();
+    if (message->done) return;
+    lock.unlock();
+    const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
+    if (!rung) doorbell.sleep(seen, kSleep);
+    lock.lock();
+    if (rung || doorbell.value.load() != seen) continue;
+    try {
+      watch_.check(message->peer, message->deadline, std::to_string(message->peer));
+    } catch (...) {
+      // What a peer wrote before it left still counts.
+      move_all();
+      if (!message->done) break_channel(message->peer);
+    }
+  }
+}
+
+void Mailbox::move_all() {
+  for (int peer = 0; peer < segment_->layout().world_size; ++peer) {
+    if (peer == rank_) continue;
+    const bool sent = push(peer), taken = pull(peer);
+    if (sent || taken) segment_->block(peer).doorbell.raise_by_one();
+  }
+}
+
+bool Mailbox::push(int peer) {
+  Channel& channel = channels_[peer];
+  if (channel.broken || channel.sends.empty()) return false;
+  Ring& ring = segment_->ring(rank_, peer);
+  std::byte* data = segment_->ring_data(rank_, peer);
+  const uint64_t ring_bytes = segment_->layout().ring_bytes;
+  const uint64_t before = ring.written.load(std::memory_order_relaxed);
+  uint64_t written = before;
+  while (!channel.sends.empty()) {
+    Message& message = *channel.sends.front();
+    const auto size = static_cast<uint64_t>(message.bytes.numel());
+    uint64_t space = ring_bytes - (written - ring.read.load(std::memory_order_acquire));
+    if (message.moved == 0) {
+      if (space < kFrameBytes) break;
+      const Frame frame{size, message.tag};
+      // Frames begin at multiples of their size, so none lies around the ring's end.
+      std::memcpy(data + written % ring_bytes, &frame, sizeof(frame));
+      written += kFrameBytes, space -= kFrameBytes, message.moved = kFrameBytes;
+    }
+    const uint64_t at = message.moved - kFrameBytes, count = std::min(space, padded(size) - at);
+    around(written, std::min(count, size - std::min(at, size)), ring_bytes,
+           [&](uint64_t to, uint64_t from, uint64_t n) { std::memcpy(data + to, data_of(message.bytes) + at + from, n); });
+    written += count, message.moved += count;
+    if (message.moved < kFrameBytes + padded(size)) break;
+    message.done = true;
+    channel.sends.pop_front();
+  }
+  ring.written.store(written, std::memory_order_release);
+  return written != before;
+}
+
+bool Mailbox::pull(int peer) {
+  Channel& channel = channels_[peer];
+  if (channel.broken) return false;
+  Ring& ring = segment_->ring(peer, rank_);
+  const std::byte* data = segment_->ring_data(peer, rank_);
+  const uint64_t ring_bytes = segment_->layout().ring_bytes;
+  const uint64_t before = ring.read.load(std::memory_order_relaxed);
+  const uint64_t written = ring.written.load(std::memory_order_acquire);
+  uint64_t read = before;
+  while (channel.incoming || written - read >= kFrameBytes) {
+    if (!channel.incoming) {
+      std::memcpy(&channel.frame, data + read % ring_bytes, sizeof(Frame));
+      read += kFrameBytes;
+      take_frame(peer);
+    }
+    const uint64_t size = channel.frame.size, at = channel.moved;
+    const uint64_t count = std::min(written - read, padded(size) - at);
+    std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.data();
+    around(read, std::min(count, size - std::min(at, size)), ring_bytes,
+           [&](uint64_t from, uint64_t offset, uint64_t n) { std::memcpy(to + at + offset, data + from, n); });
+    read += count, channel.moved += count;
+    if (channel.moved < padded(size)) break;
+    finish_frame(peer);
+  }
+  ring.read.store(read, std::memory_order_release);
+  return read != before;
+}
+
+void Mailbox::take_frame(int peer) {
+  Channel& channel = channels_[peer];
+  channel.incoming = true;
+  channel.moved = 0;
+  const auto found = std::find_if(channel.receives.begin(), channel.receives.end(),
+                                  [&](const auto& message) { return message->tag == channel.frame.tag; });
+  if (found != channel.receives.end()) {
+    const auto message = *found;
+    channel.receives.erase(found);
+    if (fits(*message, channel.frame.size, peer)) {
+      channel.target = message;
+      return;
+    }
+    // Nobody wants it any more, but it has to be taken out of the ring.
+    channel.arrivals.push_back({channel.frame.tag, std::vector<std::byte>(channel.frame.size), message});
+    return;
+  }
+  channel.arrivals.push_back({channel.frame.tag, std::vector<std::byte>(channel.frame.size), nullptr});
+}
+
+void Mailbox::finish_frame(int peer) {
+  Channel& channel = channels_[peer];
+  channel.incoming = false;
+  if (channel.target) {
+    channel.target->done = true;
+    channel.target.reset();
+    return;
+  }
+  const auto arrival = std::prev(channel.arrivals.end());
+  if (!arrival->asker) return;
+  if (!arrival->asker->done) deliver(*arrival->asker, arrival->bytes.data(), arrival->bytes.size(), peer);
+  channel.arrivals.erase(arrival);
+}
+
+bool Mailbox::fits(Message& message, uint64_t size, int peer) {
+  const auto expected = static_cast<uint64_t>(message.bytes.numel());
+  if (expected == size) return true;
+  message.error = std::make_exception_ptr(Backend::Mismatch(
+      text("rank ", peer, " sends ", size, " bytes with tag ", message.tag, ", but this rank receives ", expected,
+           ". Both sides must name the same dtype and shape")));
+  message.done = true;
+  return false;
+}
+
+void Mailbox::deliver(Message& message, const std::byte* bytes, uint64_t size, int peer) {
+  if (!fits(message, size, peer)) return;
+  if (size > 0) std::memcpy(data_of(message.bytes), bytes, size);
+  message.done = true;
+}
+
+void Mailbox::break_channel(int peer) {
+  Channel& channel = channels_[peer];
+  channel.broken = std::current_exception();
+  const auto end = [&](const std::shared_ptr<Message>& message) {
+    if (!message || message->done) return;
+    message->error = channel.broken;
+    message->done = true;
+  };
+  for (const auto& message : channel.sends) end(message);
+  for (const auto& message : channel.receives) end(message);
+  for (const auto& arrival : channel.arrivals) end(arrival.asker);
+  end(channel.target);
+  const auto broken = channel.broken;
+  channel = Channel();
+  channel.broken = broken;
+}
+
+bool Mailbox::pending() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
+    return !channel.sends.empty() || !channel.receives.empty() || channel.incoming;
+  });
+}
+
+void Mailbox::serve() {
+  Counter& doorbell = segment_->block(rank_).doorbell;
+  Lock lock(mutex_);
+  for (;;) {
+    asked_.wait(lock, [this] { return stopping_ || pending(); });
+    if (stopping_) return;
+    const uint32_t seen = doorbell.value.load();
+    move_all();
+    if (!pending()) continue;
+    lock.unlock();
+    doorbell.sleep(seen, kSleep);
+    lock.lock();
+  }
+}
+
+}  // namespace hasten::comm::shared

@@ -1,0 +1,102 @@
+// Mailbox: messages between two ranks, over one ring of bytes for each direction of each pair.
+//
+// A message is a frame (tag, size) and its bytes, cut where the ring is full. The receiver takes frames in the order
+// in which they come and keeps those that nobody has asked for yet. Whoever waits moves bytes for all its messages; a
+// thread does so while nobody waits, if a message does not fit the ring.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/shared/steps.h"
+
+namespace hasten::comm::shared {
+
+class Mailbox {
+ public:
+  struct Message {
+    Message(at::Tensor bytes_, int peer_, int tag_, Watch::Clock::time_point deadline_)
+        : bytes(std::move(bytes_)), peer(peer_), tag(tag_), deadline(deadline_) {}
+    at::Tensor bytes;
+    int peer;
+    int tag;
+    Watch::Clock::time_point deadline;
+    /// With the frame and the padding.
+    uint64_t moved = 0;
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  Mailbox(std::shared_ptr<Segment> segment, int rank, const Watch& watch);
+  /// Ends the sends that have been started.
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  std::shared_ptr<Message> send(at::Tensor bytes, int to, int tag);
+  std::shared_ptr<Message> receive(at::Tensor bytes, int from, int tag);
+  bool done(const std::shared_ptr<Message>& message);
+  /// Throws: what ended the message; Backend::Mismatch where the two sides name different sizes.
+  void wait(const std::shared_ptr<Message>& message);
+
+ private:
+  struct Frame {
+    uint64_t size;
+    int64_t tag;
+  };
+
+  /// A message that came, or is coming, without being asked for.
+  struct Arrival {
+    int64_t tag;
+    std::vector<std::byte> bytes;
+    /// Who has asked since.
+    std::shared_ptr<Message> asker;
+  };
+
+  struct Channel {
+    std::deque<std::shared_ptr<Message>> sends;
+    std::list<std::shared_ptr<Message>> receives;
+    std::list<Arrival> arrivals;
+    /// The frame whose bytes are coming; `target` or else the last arrival takes them.
+    bool incoming = false;
+    Frame frame{};
+    uint64_t moved = 0;
+    std::shared_ptr<Message> target;
+    std::exception_ptr broken;
+  };
+
+  using Lock = std::unique_lock<std::mutex>;
+  std::shared_ptr<Message> started(Lock& lock, std::shared_ptr<Message> message);
+  void move_all();
+  bool push(int peer);
+  bool pull(int peer);
+  void take_frame(int peer);
+  void finish_frame(int peer);
+  static void deliver(Message& message, const std::byte* bytes, uint64_t size, int peer);
+  static bool fits(Message& message, uint64_t size, int peer);
+  void move_until(Lock& lock, const std::shared_ptr<Message>& message);
+  /// Everything under way with this peer ends with the current exception.
+  void break_channel(int peer);
+  void serve();
+  bool pending() const;
+
+  std::shared_ptr<Segment> segment_;
+  const int rank_;
+  const Watch& watch_;
+  const Patience patience_;
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  std::vector<Channel> channels_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace hasten::comm::shared

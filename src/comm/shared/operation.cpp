@@ -1,0 +1,208 @@
+// The collectives that move bytes as they are; see operation.h. Those that add up are in reducing.cpp.
+#include "comm/shared/operation.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/shared/chunks.h"
+#include "hasten/core/text.h"
+
+namespace hasten::comm::shared {
+
+void Operation::contribute(Steps& steps) {
+  steps.begin();
+  steps.set_header(header_);
+  write_first(steps);
+  steps.post();
+}
+
+void Operation::complete(Steps& steps) {
+  steps.wait();
+  steps.check_headers();
+  go_on(steps);
+}
+
+namespace {
+
+Header header_of(Kind kind, int64_t count, int root = -1) {
+  return {.kind = static_cast<uint32_t>(kind), .root = root, .count = count};
+}
+
+class Barrier : public Operation {
+ public:
+  Barrier() : Operation(header_of(Kind::kBarrier, 0)) {}
+  bool is_one_step(const Steps&) const override { return true; }
+
+ protected:
+  void write_first(Steps&) override {}
+  void go_on(Steps&) override {}
+};
+
+class Broadcast : public Operation {
+ public:
+  Broadcast(at::Tensor bytes, int root)
+      : Operation(header_of(Kind::kBroadcast, bytes.numel(), root)), bytes_(std::move(bytes)), root_(root) {}
+  bool is_one_step(const Steps& steps) const override { return chunks(steps).count() <= 1; }
+
+ protected:
+  void write_first(Steps& steps) override { write(steps, 0); }
+
+  void go_on(Steps& steps) override {
+    const Chunks all = chunks(steps);
+    for (int64_t i = 0; i < all.count(); ++i) {
+      if (steps.rank() != root_) {
+        copy_bytes(data() + all.begin(i), steps.area(root_, steps.half()), all.size(i));
+      }
+      if (i + 1 == all.count()) return;
+      steps.begin();
+      write(steps, i + 1);
+      steps.post();
+      steps.wait();
+    }
+  }
+
+ private:
+  std::byte* data() const { return static_cast<std::byte*>(bytes_.data_ptr()); }
+  Chunks chunks(const Steps& steps) const {
+    return Chunks(bytes_.numel(), static_cast<int64_t>(steps.layout().chunk_bytes));
+  }
+  void write(Steps& steps, int64_t i) const {
+    const Chunks all = chunks(steps);
+    if (steps.rank() == root_) copy_bytes(steps.mine(), data() + all.begin(i), all.size(i));
+  }
+
+  at::Tensor bytes_;
+  int root_;
+};
+
+class AllGather : public Operation {
+ public:
+  AllGather(at::Tensor output, at::Tensor input)
+      : Operation(header_of(Kind::kAllGather, input.numel())), output_(std::move(output)), input_(std::move(input)) {}
+  bool is_one_step(const Steps& steps) const override { return chunks(steps).count() <= 1; }
+
+ protected:
+  void write_first(Steps& steps) override { write(steps, 0); }
+
+  void go_on(Steps& steps) override {
+    const Chunks all = chunks(steps);
+    auto* output = static_cast<std::byte*>(output_.data_ptr());
+    for (int64_t i = 0; i < all.count(); ++i) {
+      for (int peer = 0; peer < steps.world_size(); ++peer) {
+        const std::byte* from = peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
+        copy_bytes(output + peer * input_.numel() + all.begin(i), from, all.size(i));
+      }
+      if (i + 1 == all.count()) return;
+      steps.begin();
+      write(steps, i + 1);
+      steps.post();
+      steps.wait();
+    }
+  }
+
+ private:
+  const std::byte* input() const { return static_cast<const std::byte*>(input_.data_ptr()); }
+  Chunks chunks(const Steps& steps) const {
+    return Chunks(input_.numel(), static_cast<int64_t>(steps.layout().chunk_bytes));
+  }
+  void write(Steps& steps, int64_t i) const {
+    const Chunks all = chunks(steps);
+    copy_bytes(steps.mine(), input() + all.begin(i), all.size(i));
+  }
+
+  at::Tensor output_;
+  at::Tensor input_;
+};
+
+// The first step holds what each rank gives to and takes from each other; then everybody knows how many chunks the
+// longest part takes, and writes one of each part a step.
+class AllToAll : public Operation {
+ public:
+  AllToAll(at::Tensor output, at::Tensor input, std::vector<int64_t> take, std::vector<int64_t> give)
+      : Operation(header_of(Kind::kAllToAll, 0)),
+        output_(std::move(output)),
+        input_(std::move(input)),
+        take_(std::move(take)),
+        give_(std::move(give)) {}
+  bool is_one_step(const Steps&) const override { return false; }
+
+ protected:
+  void write_first(Steps& steps) override {
+    auto* counts = reinterpret_cast<int64_t*>(steps.mine());
+    std::copy(give_.begin(), give_.end(), counts);
+    std::copy(take_.begin(), take_.end(), counts + give_.size());
+  }
+
+  void go_on(Steps& steps) override {
+    const int world = steps.world_size(), rank = steps.rank();
+    const Chunks all(longest(steps), static_cast<int64_t>(steps.layout().chunk_bytes) / world / 64 * 64);
+    copy_bytes(output() + begin_of(take_, rank), input() + begin_of(give_, rank), give_[rank]);
+    for (int64_t i = 0; i < all.count(); ++i) {
+      steps.begin();
+      for (int peer = 0; peer < world; ++peer) {
+        if (peer == rank) continue;
+        copy_bytes(steps.mine() + peer * all.most(), input() + begin_of(give_, peer) + all.begin(i),
+                    all.size_within(i, give_[peer]));
+      }
+      steps.post();
+      steps.wait();
+      for (int peer = 0; peer < world; ++peer) {
+        if (peer == rank) continue;
+        copy_bytes(output() + begin_of(take_, peer) + all.begin(i),
+                    steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]));
+      }
+    }
+  }
+
+ private:
+  std::byte* output() const { return static_cast<std::byte*>(output_.data_ptr()); }
+  const std::byte* input() const { return static_cast<const std::byte*>(input_.data_ptr()); }
+  static int64_t begin_of(const std::vector<int64_t>& counts, int rank) {
+    return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+  }
+
+  /// The longest part between two different ranks; everybody compares every pair, so that all throw or none.
+  static int64_t longest(const Steps& steps) {
+    const int world = steps.world_size();
+    int64_t most = 0;
+    for (int from = 0; from < world; ++from) {
+      const auto* gives = reinterpret_cast<const int64_t*>(steps.area(from, steps.half()));
+      for (int to = 0; to < world; ++to) {
+        const auto* takes = reinterpret_cast<const int64_t*>(steps.area(to, steps.half())) + world;
+        if (gives[to] != takes[from]) {
+          throw Backend::Mismatch(text("rank ", from, " gives ", gives[to], " bytes to rank ", to, ", which takes ",
+                                       takes[from], ". Both sides must name the same count"));
+        }
+        if (from != to) most = std::max(most, gives[to]);
+      }
+    }
+    return most;
+  }
+
+  at::Tensor output_;
+  at::Tensor input_;
+  std::vector<int64_t> take_;
+  std::vector<int64_t> give_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> broadcast(at::Tensor bytes, int root) {
+  return std::make_unique<Broadcast>(std::move(bytes), root);
+}
+
+std::unique_ptr<Operation> all_gather(at::Tensor output, at::Tensor input) {
+  return std::make_unique<AllGather>(std::move(output), std::move(input));
+}
+
+std::unique_ptr<Operation> all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
+                                      std::vector<int64_t> input_counts) {
+  return std::make_unique<AllToAll>(std::move(output), std::move(input), std::move(output_counts),
+                                    std::move(input_counts));
+}
+
+std::unique_ptr<Operation> barrier() {
+  return std::make_unique<Barrier>();
+}
+
+}  // namespace hasten::comm::shared

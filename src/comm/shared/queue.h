@@ -1,0 +1,64 @@
+// Queue: the operations of one rank, one after the other in the order in which they were started.
+//
+// Whoever waits for an operation carries it out itself, so that a blocking call costs no switch of threads. Operations
+// that others may need while this rank computes are carried out by a thread of the queue's, which is started when the
+// first of them comes and sleeps otherwise. An operation of one step is contributed to at its start and needs neither.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "comm/shared/operation.h"
+
+namespace hasten::comm::shared {
+
+class Queue {
+ public:
+  struct Entry {
+    std::unique_ptr<Operation> operation;
+    Watch::Clock::time_point deadline;
+    bool contributed = false;
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  Queue(const std::shared_ptr<Segment>& segment, int rank, const Watch& watch)
+      : watch_(watch), steps_(segment, rank, watch) {}
+  /// Ends what has been started.
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  std::shared_ptr<Entry> start(std::unique_ptr<Operation> operation);
+  bool done(const std::shared_ptr<Entry>& entry);
+  /// Throws: what ended the operation.
+  void wait(const std::shared_ptr<Entry>& entry);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  /// Carries operations out until `last` is done (nothing: all).
+  void drive(Lock& lock, const Entry* last);
+  void run(Entry& entry);
+  void ask_thread();
+  void serve();
+
+  const Watch& watch_;
+  std::mutex mutex_;
+  std::condition_variable finished_;
+  std::condition_variable asked_;
+  std::deque<std::shared_ptr<Entry>> entries_;
+  /// Somebody carries operations out; the steps are theirs.
+  bool driving_ = false;
+  bool thread_wanted_ = false;
+  bool stopping_ = false;
+  /// Why nothing can be carried out any more.
+  std::exception_ptr broken_;
+  Steps steps_;
+  std::thread thread_;
+};
+
+}  // namespace hasten::comm::shared

@@ -1,0 +1,138 @@
+// See segment.h.
+#include "comm/shared/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <system_error>
+
+#include "hasten/core/error.h"
+
+namespace hasten::comm::shared {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+// Slices are rounded up to 64 elements of at most 16 bytes.
+constexpr size_t kSliceMargin = 64 * 16;
+
+size_t round_up(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+[[noreturn]] void fail(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::byte* map(int descriptor, size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (base == MAP_FAILED) fail("the shared memory could not be mapped (mmap)");
+  return static_cast<std::byte*>(base);
+}
+
+// A number that tells this process from every other that may share a segment with it.
+uint64_t this_process() {
+  static const uint64_t kNumber = [] {
+    uint64_t number = 0;
+    while (number == 0) {
+      if (getrandom(&number, sizeof(number), 0) != sizeof(number)) fail("getrandom");
+    }
+    return number;
+  }();
+  return kNumber;
+}
+
+struct flock byte_of(int rank, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+Layout Layout::of(int world_size, size_t bytes_per_rank) {
+  const auto world = static_cast<size_t>(world_size);
+  Layout layout;
+  layout.world_size = world_size;
+  layout.chunk_bytes = kChunkBytes;
+  layout.area_bytes = kChunkBytes + round_up(kChunkBytes / world + kSliceMargin, kPage);
+  layout.ring_bytes = world <= 8 ? size_t{256} << 10 : size_t{64} << 10;
+  const size_t rings = world * (sizeof(Ring) + layout.ring_bytes);
+  const size_t least = 2 * layout.area_bytes + rings;
+  if (bytes_per_rank < least) {
+    throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank, " bytes a rank (shared_bytes, HASTEN_SHM_MB)",
+                     " is too little for a group of ", world_size, ": at least ", least, " bytes are needed (",
+                     (least >> 20) + 1, " MB).");
+  }
+  layout.heap_bytes = (bytes_per_rank - least) / kPage * kPage;
+  layout.areas_begin = kPage + round_up(world * sizeof(RankBlock), kPage);
+  layout.rings_begin = layout.areas_begin + world * 2 * layout.area_bytes;
+  layout.heaps_begin = layout.rings_begin + round_up(world * rings, kPage);
+  layout.total_bytes = layout.heaps_begin + world * layout.heap_bytes;
+  return layout;
+}
+
+std::shared_ptr<Segment> Segment::create(const Layout& layout) {
+  const int descriptor = memfd_create("hasten", MFD_CLOEXEC);
+  if (descriptor < 0) fail("no shared memory could be made (memfd_create)");
+  if (ftruncate(descriptor, static_cast<off_t>(layout.total_bytes)) != 0) {
+    const int error = errno;
+    close(descriptor);
+    errno = error;
+    fail("the shared memory could not be given its size (ftruncate)");
+  }
+  auto segment = attach(layout, descriptor);
+  // Rings begin as the zeros that fresh memory is; writing to each would touch a page for every pair.
+  for (int rank = 0; rank < layout.world_size; ++rank) new (&segment->block(rank)) RankBlock();
+  return segment;
+}
+
+std::shared_ptr<Segment> Segment::attach(const Layout& layout, int descriptor) {
+  struct stat status {};
+  const bool known = fstat(descriptor, &status) == 0;
+  if (!known || status.st_size != static_cast<off_t>(layout.total_bytes)) {
+    close(descriptor);
+    throw std::runtime_error(text("the shared memory has ", status.st_size, " bytes, ", layout.total_bytes,
+                                  " were expected: give every rank the same shared_bytes"));
+  }
+  try {
+    return std::shared_ptr<Segment>(new Segment(layout, descriptor, map(descriptor, layout.total_bytes)));
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
+}
+
+Segment::~Segment() {
+  munmap(base_, layout_.total_bytes);
+  close(descriptor_);
+}
+
+void Segment::take_place(int rank) const {
+  auto lock = byte_of(rank, F_WRLCK);
+  if (fcntl(descriptor_, F_SETLK, &lock) != 0) fail("the rank's place in shared memory could not be locked");
+  block(rank).process.store(this_process());
+  block(rank).presence.store(Presence::kHere);
+}
+
+void Segment::leave(int rank) const noexcept {
+  block(rank).presence.store(Presence::kLeft);
+  block(rank).posted.wake();
+  for (int peer = 0; peer < layout_.world_size; ++peer) block(peer).doorbell.raise_by_one();
+}
+
+bool Segment::lives(int rank) const noexcept {
+  if (block(rank).process.load() == this_process()) return true;
+  auto lock = byte_of(rank, F_WRLCK);
+  return fcntl(descriptor_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+}  // namespace hasten::comm::shared

@@ -1,0 +1,269 @@
+// See sharing.h.
+#include "comm/shared/sharing.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "hasten/core/error.h"
+
+namespace hasten::comm::shared {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {
+    if (value < 0) throw std::system_error(errno, std::generic_category(), "the ranks could not meet (Unix socket)");
+  }
+  ~Descriptor() { close(value_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const noexcept { return value_; }
+
+ private:
+  int value_;
+};
+
+// A socket's name (of the abstract kind, which needs no file) and what a caller has to know.
+struct Door {
+  std::string name;
+  std::string secret;
+};
+
+struct Hello {
+  std::array<char, 32> secret;
+  int32_t rank;
+};
+
+// What the first rank answers: the descriptor travels beside it; or, within one process, the segment itself.
+struct Answer {
+  const std::shared_ptr<Segment>* segment;
+};
+
+std::string random_hex(int num_bytes) {
+  std::string bytes(num_bytes, '\0'), hex;
+  if (getrandom(bytes.data(), bytes.size(), 0) != num_bytes) {
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
+  for (const char byte : bytes) {
+    hex += "0123456789abcdef"[(byte >> 4) & 15];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  return hex;
+}
+
+// An abstract name begins with a zero byte and ends with the address's length.
+std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+// Asks again and again, soon at first, until `ready` or the deadline.
+bool poll_until(Clock::time_point deadline, const std::function<bool()>& ready) {
+  auto pause = std::chrono::microseconds(100);
+  while (!ready()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(5000));
+  }
+  return true;
+}
+
+std::optional<ucred> peer_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer;
+}
+
+void limit_waiting(int socket) {
+  const timeval five_seconds{5, 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &five_seconds, sizeof(five_seconds));
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &five_seconds, sizeof(five_seconds));
+}
+
+// The control part of a message that carries one descriptor.
+union Control {
+  cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+msghdr message_of(iovec& part, Control& control) {
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  return message;
+}
+
+bool send_answer(int socket, Answer answer, int descriptor) {
+  iovec part{&answer, sizeof(answer)};
+  Control control{};
+  msghdr message = message_of(part, control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(answer);
+}
+
+// The answer and its descriptor, -1 if none came.
+std::pair<Answer, int> receive_answer(int socket) {
+  Answer answer{};
+  iovec part{&answer, sizeof(answer)};
+  Control control{};
+  msghdr message = message_of(part, control);
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL) != sizeof(answer)) return {answer, -1};
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  int descriptor = -1;
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+  }
+  return {answer, descriptor};
+}
+
+// Hands the segment to one caller, if it may have it; whether it did.
+bool serve_one(int caller, const Door& door, const std::shared_ptr<Segment>& segment) {
+  limit_waiting(caller);
+  const auto peer = peer_of(caller);
+  Hello hello{};
+  if (!peer || peer->uid != geteuid() || recv(caller, &hello, sizeof(hello), MSG_WAITALL) != sizeof(hello) ||
+      std::memcmp(hello.secret.data(), door.secret.data(), hello.secret.size()) != 0) {
+    return false;
+  }
+  if (peer->pid != getpid()) return send_answer(caller, {nullptr}, segment->descriptor());
+  // A thread of this process copies the pointer before it says so.
+  char taken = 0;
+  return send_answer(caller, {&segment}, segment->descriptor()) && recv(caller, &taken, 1, MSG_WAITALL) == 1;
+}
+
+void serve_all(int listener, const Door& door, const std::shared_ptr<Segment>& segment, Clock::time_point deadline,
+               const std::function<bool()>& given_up) {
+  for (int served = 1; served < segment->layout().world_size && !given_up();) {
+    if (Clock::now() > deadline) throw std::runtime_error("a rank did not ask for the shared memory in time");
+    pollfd waiting{listener, POLLIN, 0};
+    if (poll(&waiting, 1, 50) <= 0) continue;
+    const int caller = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (caller < 0) continue;
+    const Descriptor connection(caller);
+    if (serve_one(caller, door, segment)) ++served;
+  }
+}
+
+std::shared_ptr<Segment> ask_for(const Door& door, int rank, const Layout& layout) {
+  const Descriptor connection(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  limit_waiting(connection.get());
+  const auto [address, size] = address_of(door.name);
+  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    throw std::system_error(errno, std::generic_category(), "the first rank's socket is out of reach");
+  }
+  Hello hello{};
+  std::memcpy(hello.secret.data(), door.secret.data(), hello.secret.size());
+  hello.rank = rank;
+  if (send(connection.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    throw std::runtime_error("the first rank did not listen");
+  }
+  const auto [answer, descriptor] = receive_answer(connection.get());
+  if (descriptor < 0) throw std::runtime_error("the first rank did not hand the shared memory over");
+  if (answer.segment == nullptr) return Segment::attach(layout, descriptor);
+  close(descriptor);
+  auto segment = *answer.segment;
+  const char taken = 1;
+  if (send(connection.get(), &taken, 1, MSG_NOSIGNAL) != 1) throw std::runtime_error("the first rank has gone");
+  return segment;
+}
+
+}  // namespace
+
+std::string this_host() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  std::array<char, PATH_MAX> network{};
+  const auto size = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
+  return boot_id.empty() || size <= 0 ? "" : boot_id + '/' + network.data();
+}
+
+std::vector<std::string> hosts_of(const Store& store, int rank, int world_size, const std::string& mine,
+                                  std::chrono::milliseconds timeout) {
+  // A host may be unknown, but a value must not be empty.
+  store.set(text("host/", rank), '@' + mine);
+  std::vector<std::string> hosts(world_size);
+  const auto deadline = Clock::now() + timeout;
+  const auto read = [&](const std::string& key) {
+    std::optional<std::string> value;
+    if (!poll_until(deadline, [&] { return (value = store.get(key)).has_value(); })) {
+      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not name its host in time (", key, ")");
+    }
+    return *value;
+  };
+  // The first rank collects, so that the store answers a few questions a rank and not a world of them.
+  if (rank == 0) {
+    for (int peer = 0; peer < world_size; ++peer) hosts[peer] = read(text("host/", peer)).substr(1);
+    store.set("hosts", join(hosts, "\n") + "\n");
+    return hosts;
+  }
+  std::istringstream lines(read("hosts"));
+  for (auto& host : hosts) std::getline(lines, host);
+  return hosts;
+}
+
+std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layout& layout,
+                                       std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const auto refused = [&] { return store.get("refused"); };
+  std::shared_ptr<Segment> segment;
+  try {
+    if (rank == 0) {
+      segment = Segment::create(layout);
+      const Door door{"hasten-" + random_hex(16), random_hex(16)};
+      const Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const auto [address, size] = address_of(door.name);
+      if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+          listen(listener.get(), layout.world_size) != 0) {
+        throw std::system_error(errno, std::generic_category(), "the ranks could not meet (Unix socket)");
+      }
+      store.set("door", door.name + ' ' + door.secret);
+      serve_all(listener.get(), door, segment, deadline, [&] { return refused().has_value(); });
+    } else {
+      std::optional<std::string> answer;
+      const bool told = poll_until(deadline, [&] { return (answer = store.get("door")) || refused(); });
+      if (!told) throw std::runtime_error("the first rank did not make the shared memory in time");
+      if (answer) {
+        Door door;
+        std::istringstream(*answer) >> door.name >> door.secret;
+        segment = ask_for(door, rank, layout);
+      }
+    }
+    if (segment && !refused()) {
+      segment->take_place(rank);
+      store.add("attached", 1);
+    }
+  } catch (const std::exception& error) {
+    store.set_once("refused", text("rank ", rank, ": ", error.what()));
+  }
+  std::optional<std::string> reason;
+  const bool ended = poll_until(deadline, [&] {
+    return store.add("attached", 0) == layout.world_size || (reason = refused()).has_value();
+  });
+  if (reason || !ended) throw NotShared(reason.value_or("not every rank has attached in time"));
+  return segment;
+}
+
+}  // namespace hasten::comm::shared

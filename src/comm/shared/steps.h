@@ -1,0 +1,88 @@
+// Steps: how the ranks of a segment move data past each other without locks.
+//
+// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its own
+// area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says that it has
+// read all it wanted of step t, so a half is written again only when nobody reads it any more: in begin(), which
+// waits for step t - 1 of everyone and has nothing to wait for where steps follow each other. One wait a step.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/shared/segment.h"
+#include "hasten/comm/backend.h"
+
+namespace hasten::comm::shared {
+
+/// Gives up waiting for peers that have left or ended, when this rank closes, or when the time is over.
+class Watch {
+ public:
+  Watch(std::shared_ptr<Segment> segment, std::chrono::milliseconds timeout)
+      : segment_(std::move(segment)), timeout_(timeout) {}
+
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point deadline() const { return Clock::now() + timeout_; }
+
+  /// Throws: std::runtime_error, Backend::TimedOut. `peer` is waited for; `missing` names all who are.
+  void check(int peer, Clock::time_point deadline, const std::string& missing) const;
+  void close() noexcept { closed_.store(true); }
+  bool closed() const noexcept { return closed_.load(); }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  std::chrono::milliseconds timeout_;
+  std::atomic<bool> closed_ = false;
+};
+
+class Steps {
+ public:
+  Steps(std::shared_ptr<Segment> segment, int rank, const Watch& watch);
+
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return world_size_; }
+  const Layout& layout() const noexcept { return segment_->layout(); }
+
+  /// From now on waiting ends at `deadline`.
+  void set_deadline(Watch::Clock::time_point deadline) { deadline_ = deadline; }
+
+  /// Whether begin() would not wait.
+  bool can_begin() const;
+  /// Goes on to the next step: its half of this rank's area is free to be written.
+  void begin();
+  std::byte* mine() const { return segment_->area(rank_, step_ % 2); }
+  /// The header that goes out with this step.
+  void set_header(const Header& header) { segment_->block(rank_).headers[step_ % 2] = header; }
+  /// Hands the step to the others.
+  void post() { segment_->block(rank_).posted.raise(step_); }
+  /// Whether wait() would not wait.
+  bool all_posted() const { return all_reached(step_); }
+  /// Waits until everybody has posted this step.
+  void wait() { wait_for_all(step_); }
+
+  /// What a rank wrote in a step of this parity that all have posted.
+  const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
+  uint32_t half() const noexcept { return step_ % 2; }
+  /// Header of the current step, once everybody has posted it.
+  const Header& header(int rank) const { return segment_->block(rank).headers[step_ % 2]; }
+  /// Throws: Backend::Mismatch on every rank where the ranks' headers differ.
+  void check_headers() const;
+
+  std::byte* heap(int rank) const { return segment_->heap(rank); }
+
+ private:
+  bool all_reached(uint32_t step) const;
+  void wait_for_all(uint32_t step);
+
+  std::shared_ptr<Segment> segment_;
+  const int rank_;
+  const int world_size_;
+  const Watch& watch_;
+  const Patience patience_;
+  Watch::Clock::time_point deadline_ = Watch::Clock::time_point::max();
+  uint32_t step_ = 0;
+};
+
+}  // namespace hasten::comm::shared

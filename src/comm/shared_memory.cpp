@@ -1,0 +1,133 @@
+// The shared memory backend: CPU tensors of ranks on one host; see shared/ for its parts.
+#include <torch/types.h>
+
+#include "comm/shared/heap.h"
+#include "comm/shared/mailbox.h"
+#include "comm/shared/queue.h"
+#include "comm/shared/reduction.h"
+#include "comm/shared/sharing.h"
+#include "hasten/comm/backend.h"
+
+namespace hasten::comm {
+namespace {
+
+using shared::Mailbox;
+using shared::Queue;
+using shared::Segment;
+
+class SharedMemory : public Backend {
+ public:
+  SharedMemory(const std::shared_ptr<Segment>& segment, int rank, std::chrono::milliseconds timeout)
+      : segment_(segment),
+        rank_(rank),
+        heap_(std::make_shared<shared::Heap>(segment->layout().heap_bytes)),
+        watch_(segment, timeout),
+        queue_(std::make_unique<Queue>(segment, rank, watch_)),
+        mailbox_(std::make_unique<Mailbox>(segment, rank, watch_)) {}
+
+  ~SharedMemory() override {
+    queue_.reset();
+    mailbox_.reset();
+    segment_->leave(rank_);
+  }
+
+  const char* name() const override { return "shm"; }
+  c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
+  bool reduces(at::ScalarType dtype) const override { return shared::reduction(dtype, ReduceOp::kSum) != nullptr; }
+
+  Started all_reduce(at::Tensor tensor, ReduceOp op) override {
+    const int64_t offset = offset_of(tensor);
+    return start(shared::all_reduce(std::move(tensor), op, offset));
+  }
+  Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
+    return start(shared::reduce(std::move(tensor), root, op));
+  }
+  Started broadcast(at::Tensor bytes, int root) override { return start(shared::broadcast(std::move(bytes), root)); }
+  Started all_gather(at::Tensor output, at::Tensor input) override {
+    return start(shared::all_gather(std::move(output), std::move(input)));
+  }
+  Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
+    return start(shared::reduce_scatter(std::move(output), std::move(input), op));
+  }
+  Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
+                     std::vector<int64_t> input_counts) override {
+    return start(shared::all_to_all(std::move(output), std::move(input), std::move(output_counts),
+                                    std::move(input_counts)));
+  }
+  Started barrier() override { return start(shared::barrier()); }
+
+  Started send(at::Tensor bytes, int to, int tag) override {
+    return std::make_unique<Letter>(*mailbox_, mailbox_->send(std::move(bytes), to, tag));
+  }
+  Started receive(at::Tensor bytes, int from, int tag) override {
+    return std::make_unique<Letter>(*mailbox_, mailbox_->receive(std::move(bytes), from, tag));
+  }
+
+  at::Tensor allocate(int64_t num_bytes) override {
+    const auto offset = heap_->take(static_cast<size_t>(num_bytes));
+    if (!offset) return Backend::allocate(num_bytes);
+    const auto give = [segment = segment_, heap = heap_, offset, num_bytes](void*) {
+      heap->give(*offset, static_cast<size_t>(num_bytes));
+    };
+    return torch::from_blob(segment_->heap(rank_) + *offset, {num_bytes}, give, at::kByte);
+  }
+
+  void close() noexcept override {
+    watch_.close();
+    segment_->leave(rank_);
+    for (int peer = 0; peer < segment_->layout().world_size; ++peer) segment_->block(peer).posted.wake();
+  }
+
+ private:
+  class Step : public Transfer {
+   public:
+    Step(Queue& queue, std::shared_ptr<Queue::Entry> entry) : queue_(queue), entry_(std::move(entry)) {}
+    bool done() override { return queue_.done(entry_); }
+    void wait() override { queue_.wait(entry_); }
+
+   private:
+    Queue& queue_;
+    std::shared_ptr<Queue::Entry> entry_;
+  };
+
+  class Letter : public Transfer {
+   public:
+    Letter(Mailbox& mailbox, std::shared_ptr<Mailbox::Message> message)
+        : mailbox_(mailbox), message_(std::move(message)) {}
+    bool done() override { return mailbox_.done(message_); }
+    void wait() override { mailbox_.wait(message_); }
+
+   private:
+    Mailbox& mailbox_;
+    std::shared_ptr<Mailbox::Message> message_;
+  };
+
+  Started start(std::unique_ptr<shared::Operation> operation) {
+    return std::make_unique<Step>(*queue_, queue_->start(std::move(operation)));
+  }
+
+  /// Where the tensor lies in this rank's heap, -1 if it does not.
+  int64_t offset_of(const at::Tensor& tensor) const {
+    const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
+    const auto* heap = segment_->heap(rank_);
+    const bool inside = begin >= heap && begin + tensor.nbytes() <= heap + segment_->layout().heap_bytes;
+    return inside ? begin - heap : -1;
+  }
+
+  std::shared_ptr<Segment> segment_;
+  int rank_;
+  std::shared_ptr<shared::Heap> heap_;
+  shared::Watch watch_;
+  std::unique_ptr<Queue> queue_;
+  std::unique_ptr<Mailbox> mailbox_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup) {
+  const auto layout = shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
+  const auto segment = shared::share_segment(setup.store, setup.rank, layout, setup.options.timeout);
+  return std::make_unique<SharedMemory>(segment, setup.rank, setup.options.timeout);
+}
+
+}  // namespace hasten::comm
