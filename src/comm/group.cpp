@@ -280,10 +280,10 @@ std::string Group::backend_name() const {
   return impl_->nccl ? impl_->nccl->name() : impl_->cpu->name();
 }
 
-at::Tensor Group::buffer(int64_t numel, at::ScalarType dtype) const {
-  if (impl_->alone()) return torch::empty({numel}, dtype);
-  const auto item = static_cast<int64_t>(c10::elementSize(dtype));
-  return impl_->cpu->allocate(numel * item).view(dtype);
+at::Tensor Group::buffer(int64_t numel, const at::TensorOptions& options) const {
+  if (impl_->alone() || !options.device().is_cpu()) return torch::empty({numel}, options);
+  const auto item = static_cast<int64_t>(options.dtype().itemsize());
+  return impl_->cpu->allocate(numel * item).view(c10::typeMetaToScalarType(options.dtype()));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) const {

@@ -23,9 +23,10 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
     at::set_num_threads(1);
     comm::Group group;
     try {
-      group =
-          comm::Group::connect(store, rank, world_size,
-                               {.timeout = options.timeout, .check = options.check, .address = "127.0.0.1"});
+      comm::GroupOptions connection{
+          .timeout = options.timeout, .check = options.check, .address = "127.0.0.1"};
+      if (options.adjust) options.adjust(rank, connection);
+      group = comm::Group::connect(store, rank, world_size, connection);
       state::Identity identity;
       identity.rank = identity.local_rank = rank;
       identity.world_size = identity.local_world_size = world_size;

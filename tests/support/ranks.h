@@ -17,6 +17,8 @@ using RankFunction = std::function<void(state::Process&)>;
 struct RankOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
   bool check = true;
+  /// Changes a rank's options before it connects.
+  std::function<void(int rank, comm::GroupOptions&)> adjust = {};
 };
 
 /// Runs `fn` on every rank. A rank that throws leaves its words, as a failing process does. Returns what each

@@ -142,11 +142,11 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  /// A flat CPU tensor of `numel` elements, not initialised, that all_reduce_ works on in place where the
-  /// ranks share memory and have some left (GroupOptions::shared_bytes); an ordinary tensor otherwise. For
-  /// memory that is reduced again and again. It may outlive the group.
+  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where the
+  /// ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary tensor.
+  /// For memory that is reduced again and again. It may outlive the group.
   /// Collective: no. Blocks: no. Throws: what an allocation throws.
-  at::Tensor buffer(int64_t numel, at::ScalarType dtype) const;
+  at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
   // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
   // one tag arrive in order. Where operations are checked, the receiver compares dtype and shape before the

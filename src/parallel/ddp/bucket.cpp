@@ -19,13 +19,13 @@ at::Tensor slot_in(const at::Tensor& flat, int64_t offset, const at::Tensor& par
 
 }  // namespace
 
-Bucket::Bucket(std::vector<at::Tensor> parameters)
+Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group)
     : parameters_(std::move(parameters)), taken_(parameters_.size()), absent_(parameters_.size()) {
   const at::NoGradGuard no_grad;
   int64_t total = 0;
   for (const auto& parameter : parameters_) total += parameter.numel();
   const auto count = static_cast<int64_t>(parameters_.size());
-  flat_ = torch::zeros({total + count}, parameters_.front().options().requires_grad(false));
+  flat_ = group.buffer(total + count, parameters_.front().options().requires_grad(false)).zero_();
   presence_ = flat_.narrow(0, total, count);
   int64_t offset = 0;
   for (const auto& parameter : parameters_) {

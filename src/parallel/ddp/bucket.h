@@ -19,7 +19,7 @@ namespace hasten::parallel {
 class Bucket {
  public:
   /// `parameters` share dtype and device.
-  explicit Bucket(std::vector<at::Tensor> parameters);
+  Bucket(std::vector<at::Tensor> parameters, const comm::Group& group);
 
   size_t size() const noexcept { return parameters_.size(); }
 

@@ -40,7 +40,7 @@ Reducer::Reducer(std::vector<std::string> names, std::vector<at::Tensor> paramet
       members.push_back(parameters[plan_[bucket][index]]);
       places_[plan_[bucket][index]] = {bucket, index};
     }
-    buckets_.emplace_back(std::move(members));
+    buckets_.emplace_back(std::move(members), group_);
   }
 }
 

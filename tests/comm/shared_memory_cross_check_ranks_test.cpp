@@ -1,0 +1,11 @@
+#include "comm/cross_check.h"
+
+namespace hasten::comm {
+namespace {
+
+TEST(SharedMemoryCrossCheck, FiveHundredRandomCallsGiveWhatGlooGives) {
+  testing::cross_check(500);
+}
+
+}  // namespace
+}  // namespace hasten::comm

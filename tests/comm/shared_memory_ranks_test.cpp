@@ -1,0 +1,377 @@
+// The shared memory backend, through Group. What every backend does is in group_ranks_test.cpp, which is run on this one
+// and on Gloo.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <filesystem>
+#include <latch>
+
+#include "hasten/comm/group.h"
+#include "hasten/core/error.h"
+#include "hasten/state/identity.h"
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace hasten::comm {
+namespace {
+
+using state::Process;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::Processes;
+using testing::RankOptions;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+constexpr int64_t kMegabyte = 1 << 20;
+
+void shared(int, GroupOptions& options) {
+  options.backend = BackendKind::kSharedMemory;
+}
+const RankOptions kShared{.check = false, .adjust = shared};
+
+TEST(SharedMemoryRanks, IsChosenWhereAllRanksAreOnOneHost) {
+  run_ranks(
+      3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
+      {.adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kAuto, options.host = "here"; }});
+}
+
+TEST(SharedMemoryRanks, IsNotChosenBetweenHosts) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        EXPECT_EQ(process.group().backend_name(), "gloo");
+        process.group().barrier();
+      },
+      {.adjust = [](int rank, GroupOptions& options) { options.host = text("host", rank); }});
+}
+
+TEST(SharedMemoryRanks, AskedForBetweenHostsIsRefusedOnEveryRank) {
+  const auto words = run_ranks_collecting(
+      2, [](Process&) {},
+      {.adjust = [](int rank, GroupOptions& options) {
+        options.backend = BackendKind::kSharedMemory;
+        options.host = text("host", rank);
+      }});
+
+  EXPECT_THAT(words, Each(HasSubstr("rank 0 and rank 1 are not known to be on one host")));
+}
+
+TEST(SharedMemoryRanks, TooLittleMemoryIsRefusedByName) {
+  const auto words = run_ranks_collecting(
+      2, [](Process&) {},
+      {.adjust = [](int, GroupOptions& options) { options.shared_bytes = kMegabyte; }});
+
+  EXPECT_THAT(words, Each(HasSubstr("at least")));
+}
+
+TEST(SharedMemoryRanks, LargeReductionsAreEqualBitForBitOnEveryRankAndInEveryRun) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<at::Tensor> results(6);
+    for (int run = 0; run < 2; ++run) {
+      run_ranks(
+          3,
+          [&](Process& process) {
+            at::Tensor tensor = torch::randn({700001}, at::make_generator<at::CPUGeneratorImpl>(process.rank())).to(dtype);
+            process.group().all_reduce_(tensor);
+            results[run * 3 + process.rank()] = tensor;
+          },
+          kShared);
+    }
+    for (const auto& result : results) EXPECT_TRUE(torch::equal(result, results[0]));
+  }
+}
+
+TEST(SharedMemoryRanks, ManyOperationsUnderWayEndInAnyOrder) {
+  run_ranks(
+      3,
+      [](Process& process) {
+        const std::vector<int64_t> sizes = {3, 400000, 1, 50000, 7, 1000000, 64};
+        std::vector<at::Tensor> tensors;
+        std::vector<Work<>> works;
+        for (const int64_t size : sizes) {
+          tensors.push_back(torch::full({size}, process.rank() + 1.0));
+          works.push_back(process.group().all_reduce_async_(tensors.back()));
+        }
+
+        for (size_t i = works.size(); i-- > 0;) works[i].wait();
+
+        for (const auto& tensor : tensors) EXPECT_TRUE(torch::equal(tensor, torch::full_like(tensor, 6)));
+      },
+      kShared);
+}
+
+// Rank 0 starts an operation and then does nothing until rank 1 has its result.
+void starts_and_sleeps(int64_t count) {
+  std::latch rank_1_is_done(1);
+  run_ranks(
+      2,
+      [&](Process& process) {
+        at::Tensor tensor = torch::ones({count});
+        auto work = process.group().all_reduce_async_(tensor);
+        if (process.rank() == 0) rank_1_is_done.wait();
+        work.wait();
+        if (process.rank() == 1) rank_1_is_done.count_down();
+        EXPECT_EQ(tensor[count - 1].item<float>(), 2);
+      },
+      kShared);
+}
+
+TEST(SharedMemoryRanks, OperationsGoOnWhileTheirStarterDoesSomethingElse) {
+  starts_and_sleeps(10);
+  starts_and_sleeps(3000000);
+}
+
+TEST(SharedMemoryRanks, SendsAndReceivesGoOnWhileTheirStarterDoesSomethingElse) {
+  for (const int sleeper : {0, 1}) {
+    std::latch other_is_done(1);
+    run_ranks(
+        2,
+        [&](Process& process) {
+          at::Tensor tensor = process.rank() == 0 ? torch::arange(2 * kMegabyte) : torch::zeros({2 * kMegabyte}, at::kLong);
+          auto work = process.rank() == 0 ? process.group().send_async(tensor, 1) : process.group().receive_async_(tensor, 0);
+          if (process.rank() == sleeper) other_is_done.wait();
+          work.wait();
+          if (process.rank() != sleeper) other_is_done.count_down();
+          EXPECT_EQ(tensor[2 * kMegabyte - 1].item<int64_t>(), 2 * kMegabyte - 1);
+        },
+        kShared);
+  }
+}
+
+TEST(SharedMemoryRanks, MessagesOfDifferentTagsAreTakenInAnyOrder) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        const Group& group = process.group();
+        if (process.rank() == 0) {
+          for (int tag = 0; tag < 50; ++tag) group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
+        } else {
+          for (int tag = 49; tag >= 0; --tag) {
+            at::Tensor tensor = torch::zeros({1000 * tag + 1});
+            group.receive_(tensor, 0, tag);
+            EXPECT_TRUE(torch::equal(tensor, torch::full_like(tensor, tag))) << tag;
+          }
+        }
+      },
+      kShared);
+}
+
+TEST(SharedMemoryRanks, MessagesOfDifferentSizesNameBothSides) {
+  const auto words = run_ranks_collecting(
+      2,
+      [](Process& process) {
+        at::Tensor tensor = torch::zeros({process.rank() == 0 ? 5 : 6});
+        if (process.rank() == 0) process.group().send(tensor, 1);
+        if (process.rank() == 1) process.group().receive_(tensor, 0);
+      },
+      kShared);
+
+  EXPECT_THAT(words[1], HasSubstr("rank 0 sends 20 bytes with tag 0, but this rank receives 24"));
+}
+
+TEST(SharedMemoryRanks, AMismatchIsFoundWithoutACheckAndTheGroupGoesOn) {
+  run_ranks(
+      3,
+      [](Process& process) {
+        at::Tensor tensor = torch::ones({process.rank() == 2 ? 8 : 4});
+        try {
+          process.group().all_reduce_(tensor);
+          ADD_FAILURE() << "no error";
+        } catch (const CommError& error) {
+          EXPECT_THAT(error.what(), HasSubstr("rank 0 calls all_reduce(sum) of 4 Float, rank 2 calls "
+                                              "all_reduce(sum) of 8 Float"));
+        }
+        EXPECT_EQ(tensor.sum().item<double>(), tensor.numel());
+        at::Tensor next = torch::ones({2});
+        process.group().all_reduce_(next);
+        EXPECT_EQ(next[0].item<double>(), 3);
+      },
+      kShared);
+}
+
+TEST(SharedMemoryRanks, ATimeoutNamesWhoHasNotCome) {
+  const auto words = run_ranks_collecting(
+      3,
+      [](Process& process) {
+        if (process.rank() != 1) process.group().barrier();
+      },
+      {.timeout = std::chrono::milliseconds(300), .check = false, .adjust = shared});
+
+  EXPECT_THAT(words[0], AllOf(HasSubstr("barrier was not completed"), HasSubstr("rank 1")));
+}
+
+TEST(SharedMemoryRanks, BuffersAreReducedInPlaceLikeOtherTensors) {
+  for (const int world_size : {2, 3}) {
+    run_ranks(
+        world_size,
+        [&](Process& process) {
+          const Group& group = process.group();
+          for (const int64_t count : {5, 20000, 900001}) {
+            at::Tensor buffer = group.buffer(count);
+            buffer.copy_(torch::arange(count) + process.rank());
+            // One rank's tensor is no buffer: then nobody's is used in place.
+            at::Tensor mixed = process.rank() == 0 ? torch::ones({count}) : group.buffer(count).fill_(1);
+
+            group.all_reduce_(buffer);
+            group.all_reduce_(mixed);
+            group.all_reduce_(buffer.narrow(0, 1, count - 1));
+
+            const at::Tensor sum = torch::arange(count) * world_size + world_size * (world_size - 1) / 2;
+            EXPECT_EQ(buffer[0].item<float>(), sum[0].item<float>());
+            EXPECT_TRUE(torch::equal(buffer.narrow(0, 1, count - 1), sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
+            EXPECT_TRUE(torch::equal(mixed, torch::full({count}, world_size)));
+          }
+        },
+        kShared);
+  }
+}
+
+TEST(SharedMemoryRanks, ABufferOutlivesItsGroupAndIsPlainMemoryWhereNoneIsLeft) {
+  std::vector<at::Tensor> kept(2);
+  run_ranks(
+      2,
+      [&](Process& process) {
+        kept[process.rank()] = process.group().buffer(4, at::kLong).fill_(process.rank());
+        at::Tensor large = process.group().buffer(100 * kMegabyte / 4);
+        large.fill_(1);
+        process.group().all_reduce_(large);
+        EXPECT_EQ(large[100 * kMegabyte / 4 - 1].item<float>(), 2);
+      },
+      kShared);
+
+  EXPECT_EQ(kept[1].sum().item<int64_t>(), 4);
+}
+
+TEST(SharedMemoryRanks, GroupsBesideEachOtherDoNotMeet) {
+  run_ranks(
+      4,
+      [](Process& process) {
+        const int rank = process.rank();
+        const auto even = process.group().subgroup({0, 2}), odd = process.group().subgroup({3, 1});
+        const Group& mine = rank % 2 == 0 ? *even : *odd;
+        EXPECT_EQ(mine.backend_name(), "shm");
+        for (int round = 0; round < 20; ++round) {
+          at::Tensor part = torch::full({100 * round + 1}, rank), whole = torch::ones({10000 * round + 1});
+          auto under_way = process.group().all_reduce_async_(whole);
+          mine.all_reduce_(part);
+          under_way.wait();
+          EXPECT_EQ(part[0].item<float>(), rank % 2 == 0 ? 2 : 4);
+          EXPECT_EQ(whole.sum().item<float>(), 4 * whole.numel());
+        }
+      },
+      kShared);
+}
+
+// ---- Processes.
+
+// Processes that want segments of different sizes.
+Group connect_with_unequal_memory(BackendKind backend) {
+  const auto identity = state::identify(Environment::current());
+  const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
+  return Group::connect(store, identity.rank, identity.world_size,
+                        {.backend = backend, .shared_bytes = (identity.rank + 8) * kMegabyte, .address = "127.0.0.1"});
+}
+
+HASTEN_PROCESS_CASE(shm_cannot_be_shared) {
+  const Group group = connect_with_unequal_memory(BackendKind::kAuto);
+  group.barrier();
+  std::cout << "over " << group.backend_name() << std::endl;
+  return 0;
+}
+
+TEST(SharedMemoryRanks, WhereMemoryCannotBeSharedAllUseGlooAndRankZeroSaysWhy) {
+  const auto results = testing::run_processes(3, "shm_cannot_be_shared");
+
+  for (const auto& result : results) EXPECT_THAT(result.output, HasSubstr("over gloo"));
+  EXPECT_THAT(results[0].output, HasSubstr("give every rank the same shared_bytes"));
+}
+
+HASTEN_PROCESS_CASE(shm_cannot_be_shared_by_name) {
+  connect_with_unequal_memory(BackendKind::kSharedMemory);
+  return 0;
+}
+
+TEST(SharedMemoryRanks, WhereMemoryCannotBeSharedAskingForItIsAnErrorOnEveryRank) {
+  const auto results = testing::run_processes(2, "shm_cannot_be_shared_by_name");
+
+  for (const auto& result : results) EXPECT_THAT(result.output, HasSubstr("backend shm was asked for, but memory cannot"));
+}
+
+int exchange_until_killed() {
+  Process process({.check = false});
+  if (process.group().backend_name() != "shm") return 3;
+  try {
+    for (int step = 0;; ++step) {
+      at::Tensor tensor = torch::ones({step % 2 == 0 ? 10 : 1000000});
+      process.group().all_reduce_(tensor);
+      if (step == 3) std::cout << "running" << std::endl;
+    }
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+    return 4;
+  }
+}
+HASTEN_PROCESS_CASE(shm_exchange_until_killed) {
+  return exchange_until_killed();
+}
+
+TEST(SharedMemoryRanks, TheOthersNameAProcessThatWasKilled) {
+  Processes processes(3, "shm_exchange_until_killed");
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_for_output(rank, "running"));
+
+  processes.signal(1, SIGKILL);
+  const auto results = processes.wait(std::chrono::seconds(10));
+
+  EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].exit_code, 4) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("the process of rank 1 has ended"));
+  }
+}
+
+HASTEN_PROCESS_CASE(shm_words) {
+  const Process process({.check = false});
+  if (process.rank() == 2) throw std::runtime_error("no more data");
+  process.group().all_reduce_(torch::ones({10}));
+  return 0;
+}
+
+TEST(SharedMemoryRanks, TheOthersHearTheLastWordsOfARankThatThrows) {
+  const auto results = testing::run_processes(3, "shm_words");
+
+  for (const int rank : {0, 1}) EXPECT_THAT(results[rank].output, HasSubstr("rank 2 failed: no more data"));
+}
+
+int num_open_files() {
+  const std::filesystem::directory_iterator folder("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(folder), end(folder)));
+}
+
+TEST(SharedMemoryRanks, NothingIsLeftOfGroupsThatHaveEnded) {
+  const auto once = [](bool fails) {
+    run_ranks_collecting(
+        3,
+        [&](Process& process) {
+          process.group().all_reduce_(torch::ones({fails ? 10 : 200000}));
+          if (fails && process.rank() == 1) throw std::runtime_error("on purpose");
+          process.group().barrier();
+        },
+        kShared);
+  };
+  once(false), once(true);
+  const int before = num_open_files();
+
+  for (int round = 0; round < 25; ++round) once(false), once(true);
+
+  EXPECT_EQ(num_open_files(), before);
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("hasten")));
+  }
+}
+
+}  // namespace
+}  // namespace hasten::comm

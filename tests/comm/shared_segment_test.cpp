@@ -1,0 +1,136 @@
+#include "comm/shared/segment.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "comm/shared/chunks.h"
+#include "comm/shared/heap.h"
+#include "hasten/core/error.h"
+
+namespace hasten::comm::shared {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kMegabyte = size_t{1} << 20;
+
+TEST(SharedLayout, PlacesNothingOverAnything) {
+  for (const int world_size : {1, 2, 3, 7, 8, 9, 64, 256}) {
+    const Layout layout = Layout::of(world_size, 64 * kMegabyte);
+    const auto world = static_cast<size_t>(world_size);
+
+    EXPECT_GE(layout.areas_begin, Layout::kPage + world * sizeof(RankBlock));
+    EXPECT_GE(layout.rings_begin, layout.areas_begin + 2 * world * layout.area_bytes);
+    EXPECT_GE(layout.heaps_begin, layout.rings_begin + world * world * (sizeof(Ring) + layout.ring_bytes));
+    EXPECT_EQ(layout.total_bytes, layout.heaps_begin + world * layout.heap_bytes);
+    EXPECT_EQ(layout.area_bytes % Layout::kPage, 0u);
+    // The largest slice of the largest chunk, rounded up to 64 elements of up to 16 bytes.
+    EXPECT_GE(layout.area_bytes, layout.chunk_bytes + layout.chunk_bytes / world + 64 * 16);
+  }
+}
+
+TEST(SharedLayout, TooLittleMemoryIsAnErrorThatNamesTheLeast) {
+  try {
+    Layout::of(2, kMegabyte);
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("shared memory of 1048576 bytes a rank"));
+    EXPECT_THAT(error.what(), HasSubstr("(4 MB)"));
+  }
+  EXPECT_NO_THROW(Layout::of(2, 4 * kMegabyte));
+}
+
+TEST(SharedSegment, OfAnotherSizeIsNotAttached) {
+  const auto segment = Segment::create(Layout::of(2, 8 * kMegabyte));
+  const int copy = fcntl(segment->descriptor(), F_DUPFD_CLOEXEC, 0);
+
+  EXPECT_THROW(Segment::attach(Layout::of(2, 16 * kMegabyte), copy), std::runtime_error);
+}
+
+TEST(SharedSegment, AttachedTwiceIsOneMemory) {
+  const Layout layout = Layout::of(2, 8 * kMegabyte);
+  const auto segment = Segment::create(layout);
+  const auto other = Segment::attach(layout, fcntl(segment->descriptor(), F_DUPFD_CLOEXEC, 0));
+
+  segment->block(1).posted.raise(7);
+  segment->area(1, 1)[5] = std::byte{42};
+
+  EXPECT_TRUE(other->block(1).posted.reached(7));
+  EXPECT_EQ(other->area(1, 1)[5], std::byte{42});
+}
+
+TEST(SharedCounter, ASleeperIsWokenByTheNumberItWaitsFor) {
+  Counter counter;
+  std::thread waiter([&] { wait(counter, 3, {.time = std::chrono::microseconds(0)}, [] {}); });
+
+  for (uint32_t value = 1; value <= 3; ++value) counter.raise(value);
+  waiter.join();
+
+  EXPECT_EQ(counter.sleepers.load(), 0u);
+}
+
+TEST(SharedCounter, NumbersWrapAround) {
+  EXPECT_TRUE(Counter::reached(2, 0xFFFFFFFF));
+  EXPECT_TRUE(Counter::reached(5, 5));
+  EXPECT_FALSE(Counter::reached(0xFFFFFFFF, 2));
+}
+
+TEST(SharedCounter, GivingUpIsForgottenIfThePeerHasCome) {
+  Counter counter;
+
+  EXPECT_NO_THROW(wait(counter, 1, {.time = std::chrono::microseconds(0)}, [&] {
+    counter.value = 1;
+    throw std::runtime_error("left");
+  }));
+  EXPECT_THROW(
+      wait(counter, 2, {.time = std::chrono::microseconds(0)}, [] { throw std::runtime_error("left"); }),
+      std::runtime_error);
+}
+
+TEST(SharedChunks, HoldEverythingOnce) {
+  for (const int64_t total : {0, 1, 63, 64, 65, 1000, 4096, 100000, 1000003}) {
+    const Chunks chunks(total, 4096);
+    int64_t sum = 0;
+    for (int64_t i = 0; i < chunks.count(); ++i) {
+      EXPECT_EQ(chunks.begin(i), sum);
+      EXPECT_GT(chunks.size(i), 0);
+      EXPECT_LE(chunks.size(i), 4096);
+      sum += chunks.size(i);
+    }
+    EXPECT_EQ(sum, total);
+  }
+}
+
+TEST(SharedChunks, OfAShorterListEndWithIt) {
+  const Chunks chunks(1000, 256);
+
+  EXPECT_EQ(chunks.size_within(0, 100), 100);
+  EXPECT_EQ(chunks.size_within(1, 100), 0);
+  EXPECT_EQ(chunks.size_within(1, 300), 300 - chunks.begin(1));
+}
+
+TEST(SharedHeap, PartsDoNotOverlapAndAreJoinedAgain) {
+  Heap heap(1024);
+  const auto a = heap.take(100), b = heap.take(1), c = heap.take(832);
+
+  ASSERT_TRUE(a && b && c);
+  EXPECT_EQ(*b, *a + 128);
+  EXPECT_EQ(*c, *b + 64);
+  EXPECT_FALSE(heap.take(1));
+  heap.give(*a, 100);
+  heap.give(*c, 832);
+  EXPECT_FALSE(heap.take(1024));
+  heap.give(*b, 1);
+  EXPECT_EQ(heap.take(1024), 0u);
+}
+
+TEST(SharedHeap, OfNothingHasNothing) {
+  EXPECT_FALSE(Heap(0).take(1));
+}
+
+}  // namespace
+}  // namespace hasten::comm::shared
