@@ -6,6 +6,7 @@
 
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/state/allocator.h"
 #include "hasten/state/random.h"
 
 namespace hasten {
@@ -41,6 +42,10 @@ Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_p
 Accelerator::Accelerator(state::Process process, const AcceleratorOptions& options) {
   check_options(options, Environment::current());
   if (options.seed) state::set_seed(process, *options.seed);
+  if (process.device().is_cpu()) {
+    const auto setting = state::keep_freed_memory(Environment::current(), options.tune_allocator);
+    process.logger("accelerator").info(state::describe(setting));
+  }
   auto group = process.group().with_check(true);
   impl_ = std::make_shared<Impl>(Impl{std::move(process), std::move(group), options});
 }
@@ -51,6 +56,10 @@ void Accelerator::backward(const at::Tensor& loss) const {
                      "backward of an undefined tensor; give it the loss.");
   }
   loss.backward();
+}
+
+void Accelerator::free_memory() const {
+  state::give_back_freed_memory();
 }
 
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module) const {

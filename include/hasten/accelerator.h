@@ -123,6 +123,10 @@ class Accelerator {
     return data::skip_first_batches(loader, num_batches);
   }
 
+  /// Gives memory that is free, but kept for the next step, back to the system.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void free_memory() const;
+
   /// Prints a line once per machine.
   /// Collective: no. Blocks: no. Throws: nothing.
   template <class... Parts>
