@@ -1,34 +1,90 @@
-// Blocking collectives of comm::Group by size, and the barrier: milliseconds per call, as they are and
-// (…_checked) with an agreement before the data moves. The peer is bench/peers/collectives.py; start this
-// with `hasten launch -n 2`.
+// Blocking collectives of comm::Group by size: milliseconds per call, as they are and (…_checked) with an agreement
+// before the data moves; and what the machine's memory allows: a copy of 25 MB by every rank at once.
+//
+// The peer is bench/peers/collectives.py; start this with `hasten launch -n 2`. HASTEN_BACKEND chooses the backend.
 #include <hasten/state/process.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
+#include <cstring>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "support.h"
 
 namespace {
 
-constexpr int64_t kMegabyte = 1 << 20;
-const std::map<std::string, int64_t> kSizes = {
-    {"all_reduce_4KB", 4 << 10}, {"all_reduce_1MB", kMegabyte}, {"all_reduce_25MB", 25 * kMegabyte}};
+constexpr int64_t kKilobyte = 1 << 10, kMegabyte = 1 << 20;
 
-// One call after the other of each group in turn, so that what else the machine does meets both alike.
-void measure(const std::string& name, int calls, const hasten::comm::Group& group, nlohmann::json& times,
-             const std::function<void(const hasten::comm::Group&)>& operation) {
-  const auto checked = group.with_check(true);
-  std::vector<double> plain_ms, checked_ms;
-  for (int i = 0; i < calls; ++i) {
-    plain_ms.push_back(bench::time_ms([&] { operation(group); }));
-    checked_ms.push_back(bench::time_ms([&] { operation(checked); }));
+torch::Tensor floats(int64_t num_bytes) {
+  return torch::ones(num_bytes / 4);
+}
+
+struct Bench {
+  const hasten::comm::Group& group;
+  int calls;
+  nlohmann::json times = {};
+
+  /// The median of `calls` calls, fewer of large ones. Every rank counts alike.
+  double median_ms(int64_t num_bytes, const std::function<void()>& operation) const {
+    const int count = num_bytes <= kMegabyte ? calls : std::max(3, calls / 10);
+    std::vector<double> all;
+    for (int i = 0; i < count; ++i) all.push_back(bench::time_ms(operation));
+    return bench::median(all);
   }
-  times[name] = bench::median(plain_ms);
-  times[name + "_checked"] = bench::median(checked_ms);
+
+  void measure(const std::string& name, int64_t num_bytes, const std::function<void()>& operation) {
+    group.barrier();
+    times[name] = median_ms(num_bytes, operation);
+  }
+
+  /// One call after the other of each group in turn, so that what else the machine does meets both alike.
+  void measure_checked(const std::string& name, int64_t num_bytes,
+                       const std::function<void(const hasten::comm::Group&)>& operation) {
+    const auto checked = group.with_check(true);
+    std::vector<double> plain_ms, checked_ms;
+    for (int i = 0; i < (num_bytes <= kMegabyte ? calls : std::max(3, calls / 10)); ++i) {
+      plain_ms.push_back(bench::time_ms([&] { operation(group); }));
+      checked_ms.push_back(bench::time_ms([&] { operation(checked); }));
+    }
+    times[name + "_unchecked"] = bench::median(plain_ms);
+    times[name + "_checked"] = bench::median(checked_ms);
+  }
+};
+
+void all_reduces(Bench& bench) {
+  const std::vector<std::pair<std::string, int64_t>> sizes = {{"4KB", 4 * kKilobyte}, {"64KB", 64 * kKilobyte},
+                                                              {"1MB", kMegabyte}, {"25MB", 25 * kMegabyte},
+                                                              {"100MB", 100 * kMegabyte}};
+  for (const auto& [name, num_bytes] : sizes) {
+    const torch::Tensor tensor = floats(num_bytes);
+    bench.measure("all_reduce_" + name, num_bytes, [&] { bench.group.all_reduce_(tensor); });
+  }
+  const torch::Tensor small = floats(4 * kKilobyte), large = floats(25 * kMegabyte);
+  bench.measure_checked("all_reduce_4KB", 4 * kKilobyte, [&](const auto& group) { group.all_reduce_(small); });
+  bench.measure_checked("all_reduce_25MB", 25 * kMegabyte, [&](const auto& group) { group.all_reduce_(large); });
+}
+
+void others(Bench& bench) {
+  const auto world = static_cast<int64_t>(bench.group.world_size());
+  const torch::Tensor whole = floats(25 * kMegabyte / world * world), part = floats(25 * kMegabyte / world);
+  bench.measure("all_gather_25MB", 25 * kMegabyte, [&] { bench.group.all_gather_into_(whole, part); });
+  bench.measure("reduce_scatter_25MB", 25 * kMegabyte, [&] { bench.group.reduce_scatter(whole); });
+  const torch::Tensor number = torch::ones({1}, torch::kLong);
+  bench.measure("broadcast_8B", 8, [&] { bench.group.broadcast_(number, 0); });
+  bench.measure("barrier", 0, [&] { bench.group.barrier(); });
+}
+
+// What no all-reduce of 25 MB on these ranks can beat by much: each reads and writes that much memory, all at once.
+void bounds(Bench& bench) {
+  const torch::Tensor from = floats(25 * kMegabyte), to = floats(25 * kMegabyte);
+  bench.measure("copy_25MB", 25 * kMegabyte, [&] {
+    std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
+    bench.group.barrier();
+  });
+  const torch::Tensor buffer = bench.group.buffer(25 * kMegabyte / 4).fill_(1);
+  bench.measure("all_reduce_25MB_buffer", 25 * kMegabyte, [&] { bench.group.all_reduce_(buffer); });
 }
 
 }  // namespace
@@ -42,14 +98,10 @@ int main(int argc, char** argv) {
 
   torch::set_num_threads(1);
   const hasten::state::Process process({.cpu = true, .check = false});
-  nlohmann::json times;
-  for (const auto& [name, num_bytes] : kSizes) {
-    const torch::Tensor tensor = torch::ones(num_bytes / 4);
-    measure(name, num_bytes <= kMegabyte ? calls : std::max(1, calls / 10), process.group(), times,
-            [&](const hasten::comm::Group& group) { group.all_reduce_(tensor); });
-  }
-  measure("barrier", calls, process.group(), times,
-          [](const hasten::comm::Group& group) { group.barrier(); });
+  Bench bench{process.group(), calls};
+  all_reduces(bench);
+  others(bench);
+  bounds(bench);
 
-  if (process.is_main_process()) std::cout << times << std::endl;
+  if (process.is_main_process()) std::cout << bench.times << std::endl;
 }

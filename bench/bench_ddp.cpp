@@ -1,4 +1,4 @@
-// A data-parallel step of an MLP 512 - width - width - 10 over Gloo, and the peak memory of rank 0.
+// A data-parallel step of an MLP 512 - width - width - 10, and the peak memory of rank 0.
 //
 // The peer is bench/peers/ddp.py; start this with `hasten launch -n 2`.
 #include <hasten/hasten.h>

@@ -1,4 +1,4 @@
-"""torch.distributed over Gloo on the work of bench_collectives.cpp: blocking all-reduces by size, and the barrier.
+"""torch.distributed over Gloo on the work of bench_collectives.cpp: blocking collectives by size.
 
 Start it with `python -m torch.distributed.run --standalone --nproc-per-node 2 collectives.py`. Rank 0 prints one JSON
 object of milliseconds per call.
@@ -12,12 +12,14 @@ import time
 import torch
 import torch.distributed as dist
 
-SIZES = {"all_reduce_4KB": 4 << 10, "all_reduce_1MB": 1 << 20, "all_reduce_25MB": 25 << 20}
+KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
+SIZES = {"4KB": 4 * KILOBYTE, "64KB": 64 * KILOBYTE, "1MB": MEGABYTE, "25MB": 25 * MEGABYTE, "100MB": 100 * MEGABYTE}
 
 
-def median_ms(calls, operation):
+def median_ms(calls, num_bytes, operation):
+    dist.barrier()
     times = []
-    for _ in range(calls):
+    for _ in range(calls if num_bytes <= MEGABYTE else max(3, calls // 10)):
         start = time.perf_counter()
         operation()
         times.append((time.perf_counter() - start) * 1e3)
@@ -35,9 +37,15 @@ def main():
     times = {}
     for name, num_bytes in SIZES.items():
         tensor = torch.ones(num_bytes // 4)
-        calls = options.calls if num_bytes <= 1 << 20 else max(1, options.calls // 10)
-        times[name] = median_ms(calls, lambda: dist.all_reduce(tensor))
-    times["barrier"] = median_ms(options.calls, dist.barrier)
+        times[f"all_reduce_{name}"] = median_ms(options.calls, num_bytes, lambda: dist.all_reduce(tensor))
+    world, large = dist.get_world_size(), 25 * MEGABYTE
+    part = torch.ones(large // world // 4)
+    whole = torch.ones(part.numel() * world)
+    number = torch.ones(1, dtype=torch.long)
+    times["all_gather_25MB"] = median_ms(options.calls, large, lambda: dist.all_gather_into_tensor(whole, part))
+    times["reduce_scatter_25MB"] = median_ms(options.calls, large, lambda: dist.reduce_scatter_tensor(part, whole))
+    times["broadcast_8B"] = median_ms(options.calls, 8, lambda: dist.broadcast(number, 0))
+    times["barrier"] = median_ms(options.calls, 0, dist.barrier)
 
     if dist.get_rank() == 0:
         print(json.dumps(times))
