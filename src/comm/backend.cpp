@@ -3,9 +3,8 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
-
 #include "comm/shared/sharing.h"
+#include "comm/two_level.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
@@ -25,18 +24,19 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup) {
   const Store store = setup.store.scoped("shm");
   const std::string mine = setup.options.host.empty() ? shared::this_host() : setup.options.host;
   const auto hosts = shared::hosts_of(store, setup.rank, setup.world_size, mine, setup.options.timeout);
-  const bool one_host = !hosts[0].empty() && std::all_of(hosts.begin(), hosts.end(),
-                                                         [&](const std::string& host) { return host == hosts[0]; });
-  if (!one_host) {
-    if (!by_name) return gloo();
-    const auto other = std::find_if(hosts.begin(), hosts.end(), [&](const auto& host) { return host != hosts[0]; });
-    throw UsageError(origin, "backend shm was asked for, but rank 0 and rank ",
-                     other == hosts.end() ? 1 : other - hosts.begin(),
+  const Hosts by_host = group_by_host(hosts);
+  const auto size = by_host.size();
+  if (by_name && size > 1) {
+    throw UsageError(origin, "backend shm was asked for, but rank 0 and rank ", by_host[1][0],
                      " are not known to be on one host. Leave the choice to hasten (HASTEN_BACKEND=auto), or use gloo.");
   }
+  if (size == hosts.size()) return gloo();
   try {
-    return make_shared_memory({store, setup.rank, setup.world_size, setup.options});
-  } catch (const shared::NotShared& error) {
+    const BackendSetup scoped{store, setup.rank, setup.world_size, setup.options};
+    return size == 1 ? make_shared_memory(scoped) : make_two_level(scoped, by_host);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
     if (by_name) {
       throw UsageError(origin, "backend shm was asked for, but memory cannot be shared: ", error.what(),
                        ". Use gloo, or mend that.");

@@ -3,9 +3,12 @@
 
 #include <ATen/Parallel.h>
 
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
+
+#include "hasten/core/text.h"
 
 namespace hasten::testing {
 namespace {
@@ -25,6 +28,9 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
     try {
       comm::GroupOptions connection{
           .timeout = options.timeout, .check = options.check, .address = "127.0.0.1"};
+      if (const char* num_hosts = std::getenv("HASTEN_TEST_HOSTS")) {
+        connection.host = text("host", rank % std::atoi(num_hosts));
+      }
       if (options.adjust) options.adjust(rank, connection);
       group = comm::Group::connect(store, rank, world_size, connection);
       state::Identity identity;

@@ -87,7 +87,7 @@ std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
 std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup);
 
 /// The backend for CPU tensors that setup.options.backend asks for: shared memory where all ranks are on one
-/// host, Gloo otherwise.
+/// host, with Gloo between hosts that have several ranks each, Gloo alone where each rank is on its own.
 /// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError where what was asked for by name
 /// cannot be had; what the backends throw.
 std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup);

@@ -32,7 +32,7 @@ struct GroupOptions {
   /// docs/benchmarks.md for its cost). Unset: on under HASTEN_DEBUG=1, off otherwise.
   std::optional<bool> check = {};
   /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has it,
-  /// and for CPU tensors shared memory where all ranks are on one host, Gloo otherwise. kGloo: nothing else.
+  /// and for CPU tensors shared memory between ranks on one host and Gloo between hosts. kGloo: nothing else.
   BackendKind backend = BackendKind::kAuto;
   /// Shared memory of each rank; what the collectives do not need is for Group::buffer. Taken from the system
   /// only as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.
@@ -74,7 +74,7 @@ class Group {
   /// The same group with operations checked or not; for code that has agreed on its operations by other
   /// means.
   Group with_check(bool check) const;
-  /// "shm", "gloo", "nccl", or "none" in a world of one.
+  /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
   /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get

@@ -1,0 +1,288 @@
+// See two_level.h.
+#include "comm/two_level.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "hasten/core/error.h"
+
+namespace hasten::comm {
+namespace {
+
+// Runs what it is given in a thread of its own, one after the other; the three parts of a collective follow each other
+// without anybody waiting for them.
+class Line {
+ public:
+  ~Line() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::future<void> submit(std::function<void()> job) {
+    std::packaged_task<void()> task(std::move(job));
+    auto result = task.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      if (!thread_.joinable()) start();
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_all();
+    return result;
+  }
+
+ private:
+  void start() {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::packaged_task<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+class Job : public Backend::Transfer {
+ public:
+  explicit Job(std::future<void> result) : result_(result.share()) {}
+  bool done() override { return result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  void wait() override { result_.get(); }
+
+ private:
+  std::shared_future<void> result_;
+};
+
+// Where each rank is.
+struct Places {
+  Hosts hosts;
+  std::vector<int> host_of, local_of;
+
+  explicit Places(const Hosts& given, int world_size) : hosts(given), host_of(world_size), local_of(world_size) {
+    for (size_t host = 0; host < hosts.size(); ++host) {
+      for (size_t local = 0; local < hosts[host].size(); ++local) {
+        host_of[hosts[host][local]] = static_cast<int>(host);
+        local_of[hosts[host][local]] = static_cast<int>(local);
+      }
+    }
+  }
+  size_t most_ranks() const {
+    size_t most = 0;
+    for (const auto& ranks : hosts) most = std::max(most, ranks.size());
+    return most;
+  }
+};
+
+/// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but leaders.
+struct Levels {
+  std::unique_ptr<Backend> world, local, leaders;
+};
+
+class TwoLevel : public Backend {
+ public:
+  TwoLevel(Levels levels, Places places, int rank)
+      : levels_(std::move(levels)),
+        places_(std::move(places)),
+        host_(places_.host_of[rank]),
+        local_(places_.local_of[rank]) {}
+  ~TwoLevel() override { line_.reset(); }
+
+  const char* name() const override { return "shm+gloo"; }
+  c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
+  bool reduces(at::ScalarType dtype) const override { return levels_.world->reduces(dtype); }
+
+  Started all_reduce(at::Tensor tensor, ReduceOp op) override {
+    return submit([this, tensor, op] {
+      if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
+      if (levels_.leaders) levels_.leaders->all_reduce(tensor, op)->wait();
+      down(tensor);
+    });
+  }
+
+  Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
+    return submit([this, tensor, root, op] {
+      if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
+      if (levels_.leaders) levels_.leaders->reduce(tensor, places_.host_of[root], op)->wait();
+      if (places_.host_of[root] == host_ && places_.local_of[root] != 0) down(tensor);
+    });
+  }
+
+  Started broadcast(at::Tensor bytes, int root) override {
+    return submit([this, bytes, root] {
+      const bool here = places_.host_of[root] == host_;
+      if (here && levels_.local) levels_.local->broadcast(bytes, places_.local_of[root])->wait();
+      if (levels_.leaders) levels_.leaders->broadcast(bytes, places_.host_of[root])->wait();
+      if (!here) down(bytes);
+    });
+  }
+
+  Started all_gather(at::Tensor output, at::Tensor input) override {
+    return submit([this, output, input] {
+      // Hosts may have different numbers of ranks, leaders exchange parts of one size.
+      const auto most = static_cast<int64_t>(places_.most_ranks());
+      const auto here = static_cast<int64_t>(places_.hosts[host_].size());
+      const at::Tensor part = torch::empty({most, input.numel()}, input.options());
+      const at::Tensor mine = part.narrow(0, 0, here);
+      if (levels_.local) {
+        levels_.local->all_gather(mine.view({-1}), input.view({-1}))->wait();
+      } else {
+        mine.copy_(input.view({1, -1}));
+      }
+      if (levels_.leaders) {
+        const auto num_hosts = static_cast<int64_t>(places_.hosts.size());
+        const at::Tensor parts = torch::empty({num_hosts, most, input.numel()}, input.options());
+        levels_.leaders->all_gather(parts.view({-1}), part.view({-1}))->wait();
+        const at::Tensor by_rank = output.view({-1, input.numel()});
+        for (size_t rank = 0; rank < places_.host_of.size(); ++rank) {
+          by_rank[static_cast<int64_t>(rank)].copy_(parts[places_.host_of[rank]][places_.local_of[rank]]);
+        }
+      }
+      down(output);
+    });
+  }
+
+  Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
+    const int rank = places_.hosts[host_][local_];
+    return submit([this, output, input, op, rank] {
+      const at::Tensor whole = input.clone();
+      if (levels_.local) levels_.local->reduce(whole, 0, op)->wait();
+      if (levels_.leaders) levels_.leaders->all_reduce(whole, op)->wait();
+      down(whole);
+      output.view({-1}).copy_(whole.view({-1}).narrow(0, rank * output.numel(), output.numel()));
+    });
+  }
+
+  Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
+                     std::vector<int64_t> input_counts) override {
+    return levels_.world->all_to_all(output, input, std::move(output_counts), std::move(input_counts));
+  }
+
+  Started barrier() override {
+    return submit([this] {
+      if (levels_.local) levels_.local->barrier()->wait();
+      if (levels_.leaders) levels_.leaders->barrier()->wait();
+      if (levels_.local) levels_.local->barrier()->wait();
+    });
+  }
+
+  Started send(at::Tensor bytes, int to, int tag) override {
+    if (places_.host_of[to] == host_) return levels_.local->send(bytes, places_.local_of[to], tag);
+    return levels_.world->send(bytes, to, tag);
+  }
+  Started receive(at::Tensor bytes, int from, int tag) override {
+    if (places_.host_of[from] == host_) return levels_.local->receive(bytes, places_.local_of[from], tag);
+    return levels_.world->receive(bytes, from, tag);
+  }
+
+  void close() noexcept override {
+    for (Backend* level : {levels_.world.get(), levels_.local.get(), levels_.leaders.get()}) {
+      if (level != nullptr) level->close();
+    }
+  }
+
+ private:
+  Started submit(std::function<void()> parts) {
+    return std::make_unique<Job>(line_->submit([this, parts = std::move(parts)] {
+      try {
+        parts();
+      } catch (const Mismatch&) {
+        throw;
+      } catch (...) {
+        // The ranks of this host wait for a part that will not come.
+        close();
+        throw;
+      }
+    }));
+  }
+
+  /// From the leader to the other ranks of this host.
+  void down(const at::Tensor& tensor) {
+    if (!levels_.local) return;
+    const auto keep = [tensor](void*) {};
+    const auto bytes = torch::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, keep, at::kByte);
+    levels_.local->broadcast(bytes, 0)->wait();
+  }
+
+  Levels levels_;
+  Places places_;
+  int host_;
+  int local_;
+  std::unique_ptr<Line> line_ = std::make_unique<Line>();
+};
+
+// Whether `mine` is true on all ranks.
+bool on_all(Backend& world, bool mine) {
+  const at::Tensor count = torch::tensor({mine ? 0 : 1}, at::kInt);
+  world.all_reduce(count, ReduceOp::kSum)->wait();
+  return count[0].item<int>() == 0;
+}
+
+}  // namespace
+
+Hosts group_by_host(const std::vector<std::string>& names) {
+  Hosts hosts;
+  std::map<std::string, size_t> known;
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    const auto [place, is_new] = known.try_emplace(names[rank], hosts.size());
+    if (is_new || names[rank].empty()) {
+      hosts.push_back({static_cast<int>(rank)});
+    } else {
+      hosts[place->second].push_back(static_cast<int>(rank));
+    }
+  }
+  return hosts;
+}
+
+std::unique_ptr<Backend> make_two_level(const BackendSetup& setup, const Hosts& hosts) {
+  const Places places(hosts, setup.world_size);
+  const int host = places.host_of[setup.rank], local = places.local_of[setup.rank];
+  const auto level = [&](const std::string& name, int rank, size_t size) {
+    return BackendSetup{setup.store.scoped(name), rank, static_cast<int>(size), setup.options};
+  };
+  Levels levels;
+  levels.world = make_gloo(level("world", setup.rank, places.host_of.size()));
+  std::string reason;
+  try {
+    const size_t here = hosts[host].size();
+    if (here > 1) levels.local = make_shared_memory(level(text("host/", host), local, here));
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  if (!on_all(*levels.world, reason.empty())) {
+    throw std::runtime_error(reason.empty() ? "the ranks of another host cannot share memory" : reason);
+  }
+  if (local == 0) levels.leaders = make_gloo(level("leaders", host, hosts.size()));
+  return std::make_unique<TwoLevel>(std::move(levels), places, setup.rank);
+}
+
+}  // namespace hasten::comm
