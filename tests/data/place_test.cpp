@@ -33,6 +33,14 @@ static_assert(walked<std::optional<at::Tensor>> && walked<std::array<at::Tensor,
 static_assert(!can_be_placed<Opaque> && !can_be_placed<std::vector<Opaque>>);
 static_assert(!can_be_placed<std::pair<at::Tensor, Opaque>> && !can_be_placed<torch::data::Example<Opaque>>);
 
+TEST(Place, AStructThatNamesItsTensorsIsWalked) {
+  const Named batch{at::zeros({2})};
+
+  const auto sent = comm::send_to_device(batch, c10::Device(c10::kCPU));
+
+  EXPECT_TRUE(sent.x.is_same(batch.x));
+}
+
 TEST(Place, ASendKeepsTensorsThatAreThereAlready) {
   const torch::data::Example<> batch(at::zeros({2}), at::ones({2}));
 
