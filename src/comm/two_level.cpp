@@ -4,74 +4,15 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <csignal>
-#include <deque>
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
-#include <thread>
 
+#include "comm/line.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
 namespace {
-
-// Runs what it is given in a thread of its own, one after the other; the three parts of a collective follow each other
-// without anybody waiting for them.
-class Line {
- public:
-  ~Line() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-
-  std::future<void> submit(std::function<void()> job) {
-    std::packaged_task<void()> task(std::move(job));
-    auto result = task.get_future();
-    {
-      const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) start();
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_all();
-    return result;
-  }
-
- private:
-  void start() {
-    // Signals are for the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-
-  void serve() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::packaged_task<void()>> tasks_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
 
 class Job : public Backend::Transfer {
  public:

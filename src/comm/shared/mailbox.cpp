@@ -2,9 +2,9 @@
 #include "comm/shared/mailbox.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 
+#include "comm/line.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
@@ -98,11 +98,7 @@ std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Messag
     asked_.notify_one();
     return message;
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_without_signals([this] { serve(); });
   return message;
 }
 

@@ -1,8 +1,7 @@
 // See queue.h.
 #include "comm/shared/queue.h"
 
-#include <algorithm>
-#include <csignal>
+#include "comm/line.h"
 
 namespace hasten::comm::shared {
 
@@ -99,12 +98,7 @@ void Queue::ask_thread() {
     asked_.notify_one();
     return;
   }
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_without_signals([this] { serve(); });
 }
 
 void Queue::serve() {

@@ -1,0 +1,74 @@
+#include "hasten/comm/process_group.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/torch.h>
+
+#include "support/ranks.h"
+
+namespace hasten::comm {
+namespace {
+
+using state::Process;
+using testing::run_ranks;
+using Tensors = std::vector<at::Tensor>;
+
+TEST(ProcessGroupRanks, CollectivesOfLibtorchRunOverTheGroup) {
+  run_ranks(3, [](Process& process) {
+    const auto native = process_group(process.group());
+    const int rank = process.rank();
+    EXPECT_EQ(native->getRank(), rank);
+    EXPECT_EQ(native->getSize(), 3);
+    Tensors sum{torch::full({1000}, rank + 1.0)}, word{torch::full({2}, rank)}, part{torch::full({2}, rank)};
+    std::vector<Tensors> gathered{{torch::empty({2}, at::kLong), torch::empty({2}, at::kLong), torch::empty({2}, at::kLong)}};
+    at::Tensor flat = torch::empty({6}, at::kLong), slice = torch::empty({2}, at::kLong);
+
+    native->allreduce(sum)->wait();
+    c10d::BroadcastOptions from_one;
+    from_one.rootRank = 1;
+    native->broadcast(word, from_one)->wait();
+    native->allgather(gathered, part)->wait();
+    native->getBackend(c10::DeviceType::CPU)->_allgather_base(flat, part[0])->wait();
+    native->getBackend(c10::DeviceType::CPU)->_reduce_scatter_base(slice, flat)->wait();
+    native->barrier()->wait();
+
+    EXPECT_TRUE(torch::equal(sum[0], torch::full({1000}, 6.0)));
+    EXPECT_TRUE(torch::equal(word[0], torch::tensor({1, 1})));
+    EXPECT_TRUE(torch::equal(gathered[0][2], torch::tensor({2, 2})));
+    EXPECT_TRUE(torch::equal(flat, torch::tensor({0, 0, 1, 1, 2, 2})));
+    EXPECT_TRUE(torch::equal(slice, torch::tensor({3 * rank, 3 * rank})));
+  });
+}
+
+TEST(ProcessGroupRanks, MessagesAndUnequalExchangesRunOverTheGroup) {
+  run_ranks(2, [](Process& process) {
+    const auto native = process_group(process.group());
+    const int rank = process.rank(), other = 1 - rank;
+    Tensors mine{torch::full({3}, rank)}, theirs{torch::zeros({3}, at::kLong)};
+    at::Tensor output = torch::zeros({rank == 0 ? 3 : 5}, at::kLong), input = torch::full({4}, rank);
+    std::vector<int64_t> take = rank == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{3, 2};
+    std::vector<int64_t> give = rank == 0 ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{2, 2};
+
+    const auto sent = native->send(mine, other, 7), received = native->recv(theirs, other, 7);
+    received->wait(), sent->wait();
+    native->getBackend(c10::DeviceType::CPU)->alltoall_base(output, input, take, give)->wait();
+
+    EXPECT_TRUE(torch::equal(theirs[0], torch::full({3}, other)));
+    EXPECT_EQ(output.sum().item<int64_t>(), 2);
+  });
+}
+
+TEST(ProcessGroupRanks, AFutureIsCompletedWithTheTensors) {
+  run_ranks(2, [](Process& process) {
+    const auto native = process_group(process.group());
+    Tensors tensors{torch::ones({4})};
+
+    const auto future = native->allreduce(tensors)->getFuture();
+    future->wait();
+
+    EXPECT_TRUE(torch::equal(future->value().toTensorVector()[0], torch::full({4}, 2.0)));
+  });
+}
+
+}  // namespace
+}  // namespace hasten::comm
