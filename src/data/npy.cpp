@@ -150,9 +150,7 @@ std::vector<int64_t> strides_of(const Header& header) {
   for (size_t i = 1; i < strides.size(); ++i) {
     const size_t dim = header.fortran_order ? i : strides.size() - 1 - i;
     const size_t inner = header.fortran_order ? dim - 1 : dim + 1;
-    // Unsigned: beside a size of 0 the others may be of any size.
-    strides[dim] = static_cast<int64_t>(static_cast<uint64_t>(strides[inner]) *
-                                        static_cast<uint64_t>(std::max<int64_t>(header.shape[inner], 1)));
+    strides[dim] = strides[inner] * std::max<int64_t>(header.shape[inner], 1);
   }
   return strides;
 }
@@ -202,12 +200,16 @@ at::Tensor map_npy(const std::string& path) {
   const auto [begin, header] = read_header(path, file->bytes());
   const at::ScalarType dtype = dtype_of(path, header.descr);
   const size_t have = file->bytes().size() - begin;
-  double stated = static_cast<double>(c10::elementSize(dtype));  // what a header states may fit no integer
-  for (const int64_t size : header.shape) stated *= static_cast<double>(size);
-  if (stated > static_cast<double>(have)) {
+  // What a header states may fit no integer; with 1 for each 0, because a tensor's strides must fit as well.
+  double stated = static_cast<double>(c10::elementSize(dtype)), strided = stated;
+  for (const int64_t size : header.shape) {
+    stated *= static_cast<double>(size);
+    strided *= static_cast<double>(std::max<int64_t>(size, 1));
+  }
+  if (stated > static_cast<double>(have) || strided > 0x1p62) {
     throw DataError(kOrigin, path, "'", path, "' states [", join(header.shape, " x "), "] values of type '",
                     header.descr, "', ", stated, " bytes, but holds ", have,
-                    ": it is truncated. Get the file again.");
+                    ": it is truncated or damaged. Get the file again.");
   }
   if (dtype == at::kBool) check_booleans(path, file->bytes().substr(begin, static_cast<size_t>(stated)));
   const at::Tensor values = tensor_over(file, begin, header.shape, strides_of(header), dtype);

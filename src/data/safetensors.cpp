@@ -121,13 +121,16 @@ Entry entry_of(const std::string& path, const std::string& name, const nlohmann:
   return entry;
 }
 
-/// Bytes that dtype and shape take; nothing if more than 64 bits can count.
+/// Bytes that dtype and shape take; nothing if they, or those of a shape with 1 for each 0, are more than a
+/// tensor can count.
 std::optional<uint64_t> stated_bytes(const Entry& entry) {
-  uint64_t bytes = c10::elementSize(entry.dtype);
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  bool empty = false;
   for (const int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) return std::nullopt;
+    empty = empty || size == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) return std::nullopt;
   }
-  return bytes;
+  return empty ? 0 : static_cast<uint64_t>(bytes);
 }
 
 /// No holes, no overlaps, sizes that fit, and all of the file's bytes.
@@ -145,7 +148,7 @@ void check_layout(const std::string& path, std::vector<Entry>& entries, uint64_t
     if (!stated || *stated != entry.end - entry.begin) {
       fail(path, "tensor '", entry.name, "' of ", entry.dtype, " [", join(entry.shape), "] lies at [",
            entry.begin, ", ", entry.end, "), which are ", entry.end - entry.begin, " bytes, expected ",
-           stated ? std::to_string(*stated) : "more than 64 bits can count");
+           stated ? std::to_string(*stated) : "more than a tensor can count");
     }
     covered = entry.end;
   }
@@ -169,11 +172,7 @@ std::string_view header_of(const std::string& path, std::string_view bytes) {
 
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
-  // Unsigned: beside a size of 0 the others may be of any size.
-  for (size_t i = shape.size(); i-- > 1;) {
-    strides[i - 1] = static_cast<int64_t>(static_cast<uint64_t>(strides[i]) *
-                                          static_cast<uint64_t>(std::max<int64_t>(shape[i], 1)));
-  }
+  for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
   return strides;
 }
 

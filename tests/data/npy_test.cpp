@@ -128,7 +128,8 @@ TEST_F(Npy, ATruncatedFileIsNamedWithWhatItStatesAndHolds) {
 
   EXPECT_EQ(refused(whole.substr(0, whole.size() - 1)),
             "[data] '" + path("a.npy") +
-                "' states [2 x 3] values of type '<f4', 24 bytes, but holds 23: it is truncated. Get the "
+                "' states [2 x 3] values of type '<f4', 24 bytes, but holds 23: it is truncated or damaged. "
+                "Get the "
                 "file again.");
   EXPECT_NE(refused(whole.substr(0, 100)).find("its header alone takes 128"), std::string::npos);
   EXPECT_NE(refused(whole.substr(0, 7)).find("is no .npy file (7 bytes)"), std::string::npos);
@@ -139,6 +140,8 @@ TEST_F(Npy, ASizeThatFitsNoMemoryIsRefused) {
   const std::string huge = "(4611686018427387904, 4611686018427387904)";
 
   EXPECT_NE(refused(npy(header("<f8", huge), "12345678")).find("it is truncated"), std::string::npos);
+  EXPECT_NE(refused(npy(header("<f8", "(0, 4611686018427387904, 4611686018427387904)"), "")).find("damaged"),
+            std::string::npos);
   EXPECT_NE(refused(npy(header("<f8", "(99999999999999999999,)"), "12345678")).find("no tuple of sizes"),
             std::string::npos);
 }
