@@ -1,0 +1,21 @@
+// NumPy's .npy files as tensors, mapped: opening reads the header alone, whatever the file's size.
+//
+// For a dataset hand the tensors to TensorDataset (tensor_dataset.h): a batch then reads its rows' pages.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace hasten::data {
+
+/// The array of a .npy file (format 1.0, 2.0 or 3.0) as a CPU tensor of its shape: bool, integers of 8 to 64
+/// bits, float16 to float64, complex64, complex128. Arrays in Fortran order come with such strides. Values in
+/// the other byte order are read and swapped; all others stay in the file, which must not change while the
+/// tensor lives. Writing to the tensor does not change the file. Bytes after the array are left alone, as
+/// NumPy leaves them.
+/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged,
+/// truncated, no .npy file, or holds what torch has no dtype for (objects, text, dates, records).
+at::Tensor map_npy(const std::string& path);
+
+}  // namespace hasten::data

@@ -1,0 +1,23 @@
+// Rows of tensors by index: what every dataset over tensors does for a batch.
+//
+// A copy per row instead of at::index_select, because the indices come as size_t and rows may lie in a mapped
+// file; twice as fast for rows of a few kilobytes. Tensors that are not plain memory take index_select.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstddef>
+#include <string_view>
+
+namespace hasten::data {
+
+/// Rows `indices` of `values` [count, …] as a new tensor [n, …] of the same dtype.
+/// Collective: no. Blocks: on the file, if `values` lies in one. Throws: DataError for an index out of range.
+at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices);
+
+/// Refuses an index that `what` ("an IDX dataset") of `count` samples does not have.
+/// Collective: no. Blocks: no. Throws: DataError with the values.
+void check_index(size_t index, size_t count, std::string_view what);
+
+}  // namespace hasten::data
