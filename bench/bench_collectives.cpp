@@ -1,7 +1,9 @@
-// Blocking collectives of comm::Group by size: milliseconds per call, as they are and (…_checked) with an agreement
-// before the data moves; and what the machine's memory allows: a copy of 25 MB by every rank at once.
+// Blocking collectives of comm::Group by size: milliseconds per call, as they are and (…_checked) with an
+// agreement before the data moves; and what the machine's memory allows: a copy of 25 MB by every rank at
+// once.
 //
-// The peer is bench/peers/collectives.py; start this with `hasten launch -n 2`. HASTEN_BACKEND chooses the backend.
+// The peer is bench/peers/collectives.py; start this with `hasten launch -n 2`. HASTEN_BACKEND chooses the
+// backend.
 #include <hasten/state/process.h>
 #include <torch/torch.h>
 
@@ -54,16 +56,20 @@ struct Bench {
 };
 
 void all_reduces(Bench& bench) {
-  const std::vector<std::pair<std::string, int64_t>> sizes = {{"4KB", 4 * kKilobyte}, {"64KB", 64 * kKilobyte},
-                                                              {"1MB", kMegabyte}, {"25MB", 25 * kMegabyte},
+  const std::vector<std::pair<std::string, int64_t>> sizes = {{"4KB", 4 * kKilobyte},
+                                                              {"64KB", 64 * kKilobyte},
+                                                              {"1MB", kMegabyte},
+                                                              {"25MB", 25 * kMegabyte},
                                                               {"100MB", 100 * kMegabyte}};
   for (const auto& [name, num_bytes] : sizes) {
     const torch::Tensor tensor = floats(num_bytes);
     bench.measure("all_reduce_" + name, num_bytes, [&] { bench.group.all_reduce_(tensor); });
   }
   const torch::Tensor small = floats(4 * kKilobyte), large = floats(25 * kMegabyte);
-  bench.measure_checked("all_reduce_4KB", 4 * kKilobyte, [&](const auto& group) { group.all_reduce_(small); });
-  bench.measure_checked("all_reduce_25MB", 25 * kMegabyte, [&](const auto& group) { group.all_reduce_(large); });
+  bench.measure_checked("all_reduce_4KB", 4 * kKilobyte,
+                        [&](const auto& group) { group.all_reduce_(small); });
+  bench.measure_checked("all_reduce_25MB", 25 * kMegabyte,
+                        [&](const auto& group) { group.all_reduce_(large); });
 }
 
 void others(Bench& bench) {
@@ -76,7 +82,8 @@ void others(Bench& bench) {
   bench.measure("barrier", 0, [&] { bench.group.barrier(); });
 }
 
-// What no all-reduce of 25 MB on these ranks can beat by much: each reads and writes that much memory, all at once.
+// What no all-reduce of 25 MB on these ranks can beat by much: each reads and writes that much memory, all at
+// once.
 void bounds(Bench& bench) {
   const torch::Tensor from = floats(25 * kMegabyte), to = floats(25 * kMegabyte);
   bench.measure("copy_25MB", 25 * kMegabyte, [&] {

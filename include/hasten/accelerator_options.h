@@ -25,7 +25,8 @@ struct AcceleratorOptions {
   std::optional<uint64_t> seed = {};
   /// Anything but kNo is refused for now.
   Precision mixed_precision = Precision::kNo;
-  /// On the CPU: freed memory stays in the process (state/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else yes.
+  /// On the CPU: freed memory stays in the process (state/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
+  /// yes.
   std::optional<bool> tune_allocator = {};
   parallel::DdpOptions ddp = {};
   /// How long a collective may take, and how long the start waits for all ranks.

@@ -27,8 +27,9 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup) {
   const Hosts by_host = group_by_host(hosts);
   const auto size = by_host.size();
   if (by_name && size > 1) {
-    throw UsageError(origin, "backend shm was asked for, but rank 0 and rank ", by_host[1][0],
-                     " are not known to be on one host. Leave the choice to hasten (HASTEN_BACKEND=auto), or use gloo.");
+    throw UsageError(
+        origin, "backend shm was asked for, but rank 0 and rank ", by_host[1][0],
+        " are not known to be on one host. Leave the choice to hasten (HASTEN_BACKEND=auto), or use gloo.");
   }
   if (size == hosts.size()) return gloo();
   try {

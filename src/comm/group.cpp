@@ -123,8 +123,8 @@ void Group::Impl::wait(Backend::Transfer& transfer, Kind kind) const {
   try {
     transfer.wait();
   } catch (const Backend::Mismatch& error) {
-    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(),
-                    '.');
+    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name,
+                    "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
     throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
   }

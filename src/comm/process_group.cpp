@@ -1,8 +1,8 @@
 // See process_group.h.
 #include "hasten/comm/process_group.h"
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/types.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <mutex>
 
@@ -97,7 +97,8 @@ void copy_all(const Tensors& from, const Tensors& to) {
 
 class GroupBackend : public c10d::Backend {
  public:
-  explicit GroupBackend(const Group& group) : c10d::Backend(group.rank(), group.world_size()), group_(group) {}
+  explicit GroupBackend(const Group& group)
+      : c10d::Backend(group.rank(), group.world_size()), group_(group) {}
 
   const std::string getBackendName() const override { return "hasten"; }
 
@@ -106,7 +107,8 @@ class GroupBackend : public c10d::Backend {
   }
   NativeWork allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
     auto works = std::make_shared<std::vector<Work<>>>();
-    for (const auto& tensor : tensors) works->push_back(group_.all_reduce_async_(tensor, from_c10d(options.reduceOp)));
+    for (const auto& tensor : tensors)
+      works->push_back(group_.all_reduce_async_(tensor, from_c10d(options.reduceOp)));
     return started(Work<>([works] {
                      for (auto& work : *works) work.wait();
                    }),
@@ -116,26 +118,33 @@ class GroupBackend : public c10d::Backend {
     return started(group_.broadcast_async_(one(tensors), static_cast<int>(options.rootRank)), tensors);
   }
   NativeWork reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return started(group_.reduce_async_(one(tensors), static_cast<int>(options.rootRank), from_c10d(options.reduceOp)),
-                   tensors);
+    return started(
+        group_.reduce_async_(one(tensors), static_cast<int>(options.rootRank), from_c10d(options.reduceOp)),
+        tensors);
   }
-  NativeWork allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
+  NativeWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                       const c10d::AllgatherOptions&) override {
     const Tensors output = one(outputs);
-    return started(then(group_.all_gather_async(one(inputs)), [output](const Tensors& all) { copy_all(all, output); }),
-                   output);
+    return started(
+        then(group_.all_gather_async(one(inputs)), [output](const Tensors& all) { copy_all(all, output); }),
+        output);
   }
   NativeWork _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
     return started(group_.all_gather_into_async_(output, input), {output});
   }
-  NativeWork gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+  NativeWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::GatherOptions& options) override {
     const Tensors output = outputs.empty() ? Tensors{} : outputs[0];
     auto work = group_.gather_async(one(inputs), static_cast<int>(options.rootRank));
     return started(then(std::move(work), [output](const Tensors& all) { copy_all(all, output); }), output);
   }
-  NativeWork scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
+  NativeWork scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                     const c10d::ScatterOptions& options) override {
     const at::Tensor output = one(outputs);
-    auto work = group_.scatter_async(inputs.empty() ? Tensors{} : inputs[0], static_cast<int>(options.rootRank));
-    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }), outputs);
+    auto work =
+        group_.scatter_async(inputs.empty() ? Tensors{} : inputs[0], static_cast<int>(options.rootRank));
+    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }),
+                   outputs);
   }
   NativeWork reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                             const c10d::ReduceScatterOptions& options) override {
@@ -145,7 +154,8 @@ class GroupBackend : public c10d::Backend {
   NativeWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                   const c10d::ReduceScatterOptions& options) override {
     auto work = group_.reduce_scatter_async(input, from_c10d(options.reduceOp));
-    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }), {output});
+    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }),
+                   {output});
   }
   NativeWork alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                            std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions&) override {
@@ -174,7 +184,8 @@ class GroupBackend : public c10d::Backend {
 
   NativeWork exchanged(const Tensors& outputs, const Tensors& inputs, const Tensors& results) {
     auto work = group_.all_to_all_async(inputs);
-    return started(then(std::move(work), [outputs](const Tensors& parts) { copy_all(parts, outputs); }), results);
+    return started(then(std::move(work), [outputs](const Tensors& parts) { copy_all(parts, outputs); }),
+                   results);
   }
 
   NativeWork started(Work<> work, const Tensors& results) {

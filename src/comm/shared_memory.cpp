@@ -33,7 +33,9 @@ class SharedMemory : public Backend {
 
   const char* name() const override { return "shm"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
-  bool reduces(at::ScalarType dtype) const override { return shared::reduction(dtype, ReduceOp::kSum) != nullptr; }
+  bool reduces(at::ScalarType dtype) const override {
+    return shared::reduction(dtype, ReduceOp::kSum) != nullptr;
+  }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
     const int64_t offset = offset_of(tensor);
@@ -42,7 +44,9 @@ class SharedMemory : public Backend {
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
     return start(shared::reduce(std::move(tensor), root, op));
   }
-  Started broadcast(at::Tensor bytes, int root) override { return start(shared::broadcast(std::move(bytes), root)); }
+  Started broadcast(at::Tensor bytes, int root) override {
+    return start(shared::broadcast(std::move(bytes), root));
+  }
   Started all_gather(at::Tensor output, at::Tensor input) override {
     return start(shared::all_gather(std::move(output), std::move(input)));
   }
@@ -125,7 +129,8 @@ class SharedMemory : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup) {
-  const auto layout = shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
+  const auto layout =
+      shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
   const auto segment = shared::share_segment(setup.store, setup.rank, layout, setup.options.timeout);
   return std::make_unique<SharedMemory>(segment, setup.rank, setup.options.timeout);
 }

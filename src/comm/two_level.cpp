@@ -29,7 +29,8 @@ struct Places {
   Hosts hosts;
   std::vector<int> host_of, local_of;
 
-  explicit Places(const Hosts& given, int world_size) : hosts(given), host_of(world_size), local_of(world_size) {
+  explicit Places(const Hosts& given, int world_size)
+      : hosts(given), host_of(world_size), local_of(world_size) {
     for (size_t host = 0; host < hosts.size(); ++host) {
       for (size_t local = 0; local < hosts[host].size(); ++local) {
         host_of[hosts[host][local]] = static_cast<int>(host);
@@ -44,7 +45,8 @@ struct Places {
   }
 };
 
-/// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but leaders.
+/// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but
+/// leaders.
 struct Levels {
   std::unique_ptr<Backend> world, local, leaders;
 };
@@ -170,7 +172,8 @@ class TwoLevel : public Backend {
   void down(const at::Tensor& tensor) {
     if (!levels_.local) return;
     const auto keep = [tensor](void*) {};
-    const auto bytes = torch::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, keep, at::kByte);
+    const auto bytes =
+        torch::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, keep, at::kByte);
     levels_.local->broadcast(bytes, 0)->wait();
   }
 

@@ -1,8 +1,9 @@
 // Two levels: shared memory between the ranks of one host, Gloo between one rank of each host.
 //
-// A collective goes up (reduced or gathered on the host's first rank, its leader), across (between the leaders) and down
-// again, so that each byte crosses the network once a host and not once a rank. Messages to ranks of the same host go
-// through its memory. What gains nothing from levels (all_to_all, messages between hosts) uses Gloo among all ranks.
+// A collective goes up (reduced or gathered on the host's first rank, its leader), across (between the
+// leaders) and down again, so that each byte crosses the network once a host and not once a rank. Messages to
+// ranks of the same host go through its memory. What gains nothing from levels (all_to_all, messages between
+// hosts) uses Gloo among all ranks.
 #pragma once
 
 #include <memory>
@@ -18,8 +19,8 @@ using Hosts = std::vector<std::vector<int>>;
 /// Hosts from their names by rank; a rank whose host is unknown ("") is alone.
 Hosts group_by_host(const std::vector<std::string>& names);
 
-/// Collective: yes. Blocks: until the ranks are connected. Throws: what the backends throw; std::runtime_error, on all
-/// ranks, where a host cannot share memory.
+/// Collective: yes. Blocks: until the ranks are connected. Throws: what the backends throw;
+/// std::runtime_error, on all ranks, where a host cannot share memory.
 std::unique_ptr<Backend> make_two_level(const BackendSetup& setup, const Hosts& hosts);
 
 }  // namespace hasten::comm

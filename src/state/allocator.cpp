@@ -13,7 +13,8 @@ namespace {
 bool is_glibc_malloc() {
   Dl_info info{};
   void* malloc_in_use = dlsym(RTLD_DEFAULT, "malloc");
-  if (malloc_in_use == nullptr || dladdr(malloc_in_use, &info) == 0 || info.dli_fname == nullptr) return false;
+  if (malloc_in_use == nullptr || dladdr(malloc_in_use, &info) == 0 || info.dli_fname == nullptr)
+    return false;
   const char* slash = std::strrchr(info.dli_fname, '/');
   const std::string file = slash != nullptr ? slash + 1 : info.dli_fname;
   return file.rfind("libc.so", 0) == 0 || file.rfind("libc-", 0) == 0;
@@ -34,7 +35,8 @@ AllocatorSetting keep_freed_memory(const Environment& environment, std::optional
   if (!wanted.value_or(true)) return AllocatorSetting::kOff;
   if (chosen_by(environment)) return AllocatorSetting::kChosen;
   if (!is_glibc_malloc()) return AllocatorSetting::kForeign;
-  // No block gets pages of its own, which would go with it; and the heap's end stays where it is (-1: never trimmed).
+  // No block gets pages of its own, which would go with it; and the heap's end stays where it is (-1: never
+  // trimmed).
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   return AllocatorSetting::kKeeps;

@@ -23,8 +23,9 @@ struct RandomCall {
   uint64_t seed;
 
   RandomCall(std::mt19937_64& random, int world_size) {
-    const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,     at::kByte, at::kChar,
-                                                at::kShort, at::kInt,    at::kLong, at::kComplexFloat, at::kBool};
+    const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble,       at::kHalf,  at::kBFloat16,
+                                                at::kByte,  at::kChar,         at::kShort, at::kInt,
+                                                at::kLong,  at::kComplexFloat, at::kBool};
     operation = static_cast<int>(random() % 8);
     dtype = dtypes[random() % dtypes.size()];
     op = std::vector{ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}[random() % 4];
@@ -41,7 +42,8 @@ struct RandomCall {
 
 inline at::Tensor input_of(const RandomCall& call, int rank) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(call.seed + rank);
-  const std::vector<int64_t> shape = call.contiguous ? call.shape : std::vector<int64_t>{call.shape[1], call.shape[0]};
+  const std::vector<int64_t> shape =
+      call.contiguous ? call.shape : std::vector<int64_t>{call.shape[1], call.shape[0]};
   const at::Tensor values = at::isFloatingType(call.dtype) || at::isComplexType(call.dtype)
                                 ? torch::randn(shape, generator).to(call.dtype)
                                 : torch::randint(0, 3, shape, generator).to(call.dtype);
@@ -69,14 +71,18 @@ inline std::vector<at::Tensor> run(const RandomCall& call, const Group& group) {
       return {group.reduce_scatter(tensor, call.op)};
     case 6: {
       std::vector<at::Tensor> parts;
-      for (int peer = 0; peer < group.world_size(); ++peer) parts.push_back(tensor.slice(0, 0, (peer + group.rank()) % 3));
+      for (int peer = 0; peer < group.world_size(); ++peer)
+        parts.push_back(tensor.slice(0, 0, (peer + group.rank()) % 3));
       return group.all_to_all(parts);
     }
     default: {
-      const int next = (group.rank() + 1) % group.world_size(), last = (group.rank() + group.world_size() - 1) % group.world_size();
+      const int next = (group.rank() + 1) % group.world_size(),
+                last = (group.rank() + group.world_size() - 1) % group.world_size();
       if (group.world_size() == 1) return {tensor};
       at::Tensor incoming = torch::empty_like(input_of(call, last));
-      group.batch_send_recv({{PointToPoint::Kind::kSend, tensor, next}, {PointToPoint::Kind::kReceive, incoming, last}})
+      group
+          .batch_send_recv(
+              {{PointToPoint::Kind::kSend, tensor, next}, {PointToPoint::Kind::kReceive, incoming, last}})
           .wait();
       return {incoming};
     }
@@ -103,9 +109,14 @@ inline void cross_check(int num_cases) {
       at::set_num_threads(1);
       const auto connect = [&](BackendKind backend, const char* name) {
         return Group::connect(store, rank, world_size,
-                              {.timeout = std::chrono::seconds(60), .check = false, .backend = backend, .address = "127.0.0.1", .name = name});
+                              {.timeout = std::chrono::seconds(60),
+                               .check = false,
+                               .backend = backend,
+                               .address = "127.0.0.1",
+                               .name = name});
       };
-      const Group shared = connect(BackendKind::kSharedMemory, "shared"), gloo = connect(BackendKind::kGloo, "gloo");
+      const Group shared = connect(BackendKind::kSharedMemory, "shared"),
+                  gloo = connect(BackendKind::kGloo, "gloo");
       std::mt19937_64 random(seed + world_size);
       for (int i = 0; i < (num_cases + 7) / 8; ++i) {
         const RandomCall call(random, world_size);
@@ -113,9 +124,9 @@ inline void cross_check(int num_cases) {
         ASSERT_EQ(a.size(), b.size());
         for (size_t k = 0; k < a.size(); ++k) {
           ASSERT_TRUE(equal(a[k], b[k], call))
-              << "case " << i << " of " << world_size << " ranks: operation " << call.operation << ", " << call.dtype << " ["
-              << call.shape[0] << ", " << call.shape[1] << "], reduction " << static_cast<int>(call.op) << ", root "
-              << call.root << ", contiguous " << call.contiguous;
+              << "case " << i << " of " << world_size << " ranks: operation " << call.operation << ", "
+              << call.dtype << " [" << call.shape[0] << ", " << call.shape[1] << "], reduction "
+              << static_cast<int>(call.op) << ", root " << call.root << ", contiguous " << call.contiguous;
         }
       }
     };

@@ -1,8 +1,8 @@
 #include "hasten/comm/process_group.h"
 
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "support/ranks.h"
 
@@ -20,7 +20,8 @@ TEST(ProcessGroupRanks, CollectivesOfLibtorchRunOverTheGroup) {
     EXPECT_EQ(native->getRank(), rank);
     EXPECT_EQ(native->getSize(), 3);
     Tensors sum{torch::full({1000}, rank + 1.0)}, word{torch::full({2}, rank)}, part{torch::full({2}, rank)};
-    std::vector<Tensors> gathered{{torch::empty({2}, at::kLong), torch::empty({2}, at::kLong), torch::empty({2}, at::kLong)}};
+    std::vector<Tensors> gathered{
+        {torch::empty({2}, at::kLong), torch::empty({2}, at::kLong), torch::empty({2}, at::kLong)}};
     at::Tensor flat = torch::empty({6}, at::kLong), slice = torch::empty({2}, at::kLong);
 
     native->allreduce(sum)->wait();

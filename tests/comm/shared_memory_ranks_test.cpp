@@ -1,8 +1,9 @@
-// The shared memory backend, through Group. What every backend does is in group_ranks_test.cpp, which is run on this one
-// and on Gloo.
+// The shared memory backend, through Group. What every backend does is in group_ranks_test.cpp, which is run
+// on this one and on Gloo.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -34,36 +35,33 @@ void shared(int, GroupOptions& options) {
 const RankOptions kShared{.check = false, .adjust = shared};
 
 TEST(SharedMemoryRanks, IsChosenWhereAllRanksAreOnOneHost) {
-  run_ranks(
-      3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
-      {.adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kAuto, options.host = "here"; }});
+  run_ranks(3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
+            {.adjust = [](int, GroupOptions& options) {
+              options.backend = BackendKind::kAuto, options.host = "here";
+            }});
 }
 
 TEST(SharedMemoryRanks, IsNotChosenBetweenHosts) {
-  run_ranks(
-      2,
-      [](Process& process) {
-        EXPECT_EQ(process.group().backend_name(), "gloo");
-        process.group().barrier();
-      },
-      {.adjust = [](int rank, GroupOptions& options) { options.host = text("host", rank); }});
+  run_ranks(2,
+            [](Process& process) {
+              EXPECT_EQ(process.group().backend_name(), "gloo");
+              process.group().barrier();
+            },
+            {.adjust = [](int rank, GroupOptions& options) { options.host = text("host", rank); }});
 }
 
 TEST(SharedMemoryRanks, AskedForBetweenHostsIsRefusedOnEveryRank) {
-  const auto words = run_ranks_collecting(
-      2, [](Process&) {},
-      {.adjust = [](int rank, GroupOptions& options) {
-        options.backend = BackendKind::kSharedMemory;
-        options.host = text("host", rank);
-      }});
+  const auto words = run_ranks_collecting(2, [](Process&) {}, {.adjust = [](int rank, GroupOptions& options) {
+                                            options.backend = BackendKind::kSharedMemory;
+                                            options.host = text("host", rank);
+                                          }});
 
   EXPECT_THAT(words, Each(HasSubstr("rank 0 and rank 1 are not known to be on one host")));
 }
 
 TEST(SharedMemoryRanks, TooLittleMemoryIsRefusedByName) {
   const auto words = run_ranks_collecting(
-      2, [](Process&) {},
-      {.adjust = [](int, GroupOptions& options) { options.shared_bytes = kMegabyte; }});
+      2, [](Process&) {}, {.adjust = [](int, GroupOptions& options) { options.shared_bytes = kMegabyte; }});
 
   EXPECT_THAT(words, Each(HasSubstr("at least")));
 }
@@ -75,7 +73,8 @@ TEST(SharedMemoryRanks, LargeReductionsAreEqualBitForBitOnEveryRankAndInEveryRun
       run_ranks(
           3,
           [&](Process& process) {
-            at::Tensor tensor = torch::randn({700001}, at::make_generator<at::CPUGeneratorImpl>(process.rank())).to(dtype);
+            at::Tensor tensor =
+                torch::randn({700001}, at::make_generator<at::CPUGeneratorImpl>(process.rank())).to(dtype);
             process.group().all_reduce_(tensor);
             results[run * 3 + process.rank()] = tensor;
           },
@@ -131,8 +130,10 @@ TEST(SharedMemoryRanks, SendsAndReceivesGoOnWhileTheirStarterDoesSomethingElse) 
     run_ranks(
         2,
         [&](Process& process) {
-          at::Tensor tensor = process.rank() == 0 ? torch::arange(2 * kMegabyte) : torch::zeros({2 * kMegabyte}, at::kLong);
-          auto work = process.rank() == 0 ? process.group().send_async(tensor, 1) : process.group().receive_async_(tensor, 0);
+          at::Tensor tensor =
+              process.rank() == 0 ? torch::arange(2 * kMegabyte) : torch::zeros({2 * kMegabyte}, at::kLong);
+          auto work = process.rank() == 0 ? process.group().send_async(tensor, 1)
+                                          : process.group().receive_async_(tensor, 0);
           if (process.rank() == sleeper) other_is_done.wait();
           work.wait();
           if (process.rank() != sleeper) other_is_done.count_down();
@@ -148,7 +149,8 @@ TEST(SharedMemoryRanks, MessagesOfDifferentTagsAreTakenInAnyOrder) {
       [](Process& process) {
         const Group& group = process.group();
         if (process.rank() == 0) {
-          for (int tag = 0; tag < 50; ++tag) group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
+          for (int tag = 0; tag < 50; ++tag)
+            group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
         } else {
           for (int tag = 49; tag >= 0; --tag) {
             at::Tensor tensor = torch::zeros({1000 * tag + 1});
@@ -194,12 +196,12 @@ TEST(SharedMemoryRanks, AMismatchIsFoundWithoutACheckAndTheGroupGoesOn) {
 }
 
 TEST(SharedMemoryRanks, ATimeoutNamesWhoHasNotCome) {
-  const auto words = run_ranks_collecting(
-      3,
-      [](Process& process) {
-        if (process.rank() != 1) process.group().barrier();
-      },
-      {.timeout = std::chrono::milliseconds(300), .check = false, .adjust = shared});
+  const auto words =
+      run_ranks_collecting(3,
+                           [](Process& process) {
+                             if (process.rank() != 1) process.group().barrier();
+                           },
+                           {.timeout = std::chrono::milliseconds(300), .check = false, .adjust = shared});
 
   EXPECT_THAT(words[0], AllOf(HasSubstr("barrier was not completed"), HasSubstr("rank 1")));
 }
@@ -222,7 +224,8 @@ TEST(SharedMemoryRanks, BuffersAreReducedInPlaceLikeOtherTensors) {
 
             const at::Tensor sum = torch::arange(count) * world_size + world_size * (world_size - 1) / 2;
             EXPECT_EQ(buffer[0].item<float>(), sum[0].item<float>());
-            EXPECT_TRUE(torch::equal(buffer.narrow(0, 1, count - 1), sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
+            EXPECT_TRUE(torch::equal(buffer.narrow(0, 1, count - 1),
+                                     sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
             EXPECT_TRUE(torch::equal(mixed, torch::full({count}, world_size)));
           }
         },
@@ -266,14 +269,29 @@ TEST(SharedMemoryRanks, GroupsBesideEachOtherDoNotMeet) {
       kShared);
 }
 
+TEST(SharedMemoryRanks, SixtyFourRanksShareAFewCores) {
+  run_ranks(64,
+            [](Process& process) {
+              for (const int64_t count : {1, 1000, 200000}) {
+                at::Tensor tensor = torch::full({count}, process.rank());
+                process.group().all_reduce_(tensor);
+                EXPECT_EQ(tensor[count - 1].item<int64_t>(), 64 * 63 / 2);
+              }
+              const auto all = process.group().all_gather(torch::full({3}, process.rank()));
+              EXPECT_EQ(all[63][2].item<int64_t>(), 63);
+            },
+            {.timeout = std::chrono::seconds(100), .check = false, .adjust = shared});
+}
+
 // ---- Processes.
 
 // Processes that want segments of different sizes.
 Group connect_with_unequal_memory(BackendKind backend) {
   const auto identity = state::identify(Environment::current());
   const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
-  return Group::connect(store, identity.rank, identity.world_size,
-                        {.backend = backend, .shared_bytes = (identity.rank + 8) * kMegabyte, .address = "127.0.0.1"});
+  return Group::connect(
+      store, identity.rank, identity.world_size,
+      {.backend = backend, .shared_bytes = (identity.rank + 8) * kMegabyte, .address = "127.0.0.1"});
 }
 
 HASTEN_PROCESS_CASE(shm_cannot_be_shared) {
@@ -298,7 +316,29 @@ HASTEN_PROCESS_CASE(shm_cannot_be_shared_by_name) {
 TEST(SharedMemoryRanks, WhereMemoryCannotBeSharedAskingForItIsAnErrorOnEveryRank) {
   const auto results = testing::run_processes(2, "shm_cannot_be_shared_by_name");
 
-  for (const auto& result : results) EXPECT_THAT(result.output, HasSubstr("backend shm was asked for, but memory cannot"));
+  for (const auto& result : results)
+    EXPECT_THAT(result.output, HasSubstr("backend shm was asked for, but memory cannot"));
+}
+
+constexpr uid_t kNobody = 65534;
+
+HASTEN_PROCESS_CASE(shm_of_another_user) {
+  const auto identity = state::identify(Environment::current());
+  if (identity.rank == 1 && setuid(kNobody) != 0) return 1;
+  const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
+  const Group group = Group::connect(store, identity.rank, identity.world_size, {.address = "127.0.0.1"});
+  group.barrier();
+  std::cout << "over " << group.backend_name() << std::endl;
+  return 0;
+}
+
+TEST(SharedMemoryRanks, AProcessOfAnotherUserCannotAttach) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+
+  const auto results = testing::run_processes(2, "shm_of_another_user");
+
+  for (const auto& result : results) EXPECT_THAT(result.output, HasSubstr("over gloo"));
+  EXPECT_THAT(results[0].output, HasSubstr("did not hand the shared memory over"));
 }
 
 int exchange_until_killed() {

@@ -8,8 +8,8 @@
 namespace hasten::comm::shared {
 namespace {
 
-const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kDouble, at::kHalf,  at::kBFloat16, at::kByte,
-                                             at::kChar,  at::kShort,  at::kInt,   at::kLong};
+const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte,
+                                             at::kChar,  at::kShort,  at::kInt,  at::kLong};
 
 // Each instruction set that this processor has.
 std::vector<const char*> instruction_sets() {
@@ -64,8 +64,8 @@ TEST(SharedReduction, EqualsTorchForEveryDtypeOperationAndInstructionSet) {
             const at::Tensor result = reduce(reduction(dtype, op, instructions), inputs);
 
             ASSERT_TRUE(torch::equal(result, expected(op, inputs)))
-                << instructions << ' ' << dtype << " operation " << static_cast<int>(op) << ", " << num_inputs << " inputs of "
-                << count;
+                << instructions << ' ' << dtype << " operation " << static_cast<int>(op) << ", " << num_inputs
+                << " inputs of " << count;
           }
         }
       }
@@ -86,14 +86,16 @@ TEST(SharedReduction, InstructionSetsAgreeBitForBit) {
 }
 
 TEST(SharedReduction, NotANumberIsKept) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
   const auto a = torch::tensor({nan, 1.0F, infinity, 2.0F}), b = torch::tensor({1.0F, nan, 1.0F, -infinity});
   for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     for (const auto op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
       for (const char* instructions : instruction_sets()) {
         const at::Tensor result = reduce(reduction(dtype, op, instructions), {a.to(dtype), b.to(dtype)});
 
-        EXPECT_TRUE(torch::equal(result.isnan(), torch::tensor({true, true, false, false}))) << dtype << result;
+        EXPECT_TRUE(torch::equal(result.isnan(), torch::tensor({true, true, false, false})))
+            << dtype << result;
         EXPECT_TRUE(torch::equal(result.slice(0, 2), expected(op, {a.to(dtype), b.to(dtype)}).slice(0, 2)));
       }
     }

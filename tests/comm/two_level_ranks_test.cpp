@@ -24,7 +24,8 @@ void on_three_hosts(int rank, GroupOptions& options) {
 const RankOptions kThreeHosts{.check = false, .adjust = on_three_hosts};
 
 TEST(TwoLevelRanks, IsChosenWhereAHostHasSeveralRanks) {
-  run_ranks(6, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm+gloo"); }, kThreeHosts);
+  run_ranks(
+      6, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm+gloo"); }, kThreeHosts);
 }
 
 TEST(TwoLevelRanks, CollectivesGiveWhatOneHostGives) {
@@ -34,7 +35,8 @@ TEST(TwoLevelRanks, CollectivesGiveWhatOneHostGives) {
         const Group& group = process.group();
         const int rank = process.rank();
         for (int root = 0; root < 6; ++root) {
-          at::Tensor sum = torch::full({1001}, rank + 1.0), part = torch::full({3}, rank + 1.0), word = torch::full({5}, rank);
+          at::Tensor sum = torch::full({1001}, rank + 1.0), part = torch::full({3}, rank + 1.0),
+                     word = torch::full({5}, rank);
           group.all_reduce_(sum);
           group.reduce_(part, root);
           group.broadcast_(word, root);
@@ -100,7 +102,8 @@ TEST(TwoLevelRanks, AFailureOnOneHostReachesTheRanksOfAllOthers) {
       },
       kThreeHosts);
 
-  for (const int rank : {0, 1, 2, 3, 5}) EXPECT_THAT(words[rank], HasSubstr("rank 4 failed: no more data")) << rank;
+  for (const int rank : {0, 1, 2, 3, 5})
+    EXPECT_THAT(words[rank], HasSubstr("rank 4 failed: no more data")) << rank;
 }
 
 }  // namespace

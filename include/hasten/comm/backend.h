@@ -3,8 +3,8 @@
 // A backend sees only what it can do well: flat contiguous tensors on its own kind of device, dtypes it
 // reduces natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes,
 // other devices, agreement, errors with names) is done once, in Group. A new backend is one file that
-// implements this interface and one line in make_cpu_backend (backend.cpp) or in group.cpp; where a build lacks it, a stub file
-// of the same name says so.
+// implements this interface and one line in make_cpu_backend (backend.cpp) or in group.cpp; where a build
+// lacks it, a stub file of the same name says so.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -88,8 +88,8 @@ std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup);
 
 /// The backend for CPU tensors that setup.options.backend asks for: shared memory where all ranks are on one
 /// host, with Gloo between hosts that have several ranks each, Gloo alone where each rank is on its own.
-/// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError where what was asked for by name
-/// cannot be had; what the backends throw.
+/// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError where what was asked for by
+/// name cannot be had; what the backends throw.
 std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup);
 
 /// NCCL: CUDA tensors, where libtorch is a CUDA build; nullptr from the stub file otherwise.

@@ -31,8 +31,9 @@ struct GroupOptions {
   /// Agree on operation, dtype and shape before each collective (one more small all-gather each; see
   /// docs/benchmarks.md for its cost). Unset: on under HASTEN_DEBUG=1, off otherwise.
   std::optional<bool> check = {};
-  /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has it,
-  /// and for CPU tensors shared memory between ranks on one host and Gloo between hosts. kGloo: nothing else.
+  /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has
+  /// it, and for CPU tensors shared memory between ranks on one host and Gloo between hosts. kGloo: nothing
+  /// else.
   BackendKind backend = BackendKind::kAuto;
   /// Shared memory of each rank; what the collectives do not need is for Group::buffer. Taken from the system
   /// only as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.
@@ -142,10 +143,10 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where the
-  /// ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary tensor.
-  /// For memory that is reduced again and again. It may outlive the group.
-  /// Collective: no. Blocks: no. Throws: what an allocation throws.
+  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where
+  /// the ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary
+  /// tensor. For memory that is reduced again and again. It may outlive the group. Collective: no. Blocks:
+  /// no. Throws: what an allocation throws.
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
   // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with

@@ -1,9 +1,9 @@
 // Allocator: keeps the memory of freed tensors in the process, instead of giving it back after every step.
 //
-// A training step on the CPU frees its activations and allocates them again. glibc gives blocks of such sizes back to
-// the system at once, and the kernel hands them out page by page, zeroed: on the demo's CNN 1.5 million page faults an
-// epoch of 100 batches, about a quarter of the time (docs/benchmarks.md). Two settings of glibc's malloc end that; an
-// Accelerator on the CPU makes them. They hold for the whole process.
+// A training step on the CPU frees its activations and allocates them again. glibc gives blocks of such sizes
+// back to the system at once, and the kernel hands them out page by page, zeroed: on the demo's CNN 1.5
+// million page faults an epoch of 100 batches, about a quarter of the time (docs/benchmarks.md). Two settings
+// of glibc's malloc end that; an Accelerator on the CPU makes them. They hold for the whole process.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,9 @@ enum class AllocatorSetting {
   kForeign,  ///< left alone: malloc is not glibc's (tcmalloc, jemalloc, a sanitizer)
 };
 
-/// Sets glibc's malloc so that it keeps freed memory. `wanted`: false leaves it alone; unset: HASTEN_TUNE_ALLOCATOR, else
-/// true. Collective: no. Blocks: no. Throws: UsageError for a variable that is no flag.
+/// Sets glibc's malloc so that it keeps freed memory. `wanted`: false leaves it alone; unset:
+/// HASTEN_TUNE_ALLOCATOR, else true. Collective: no. Blocks: no. Throws: UsageError for a variable that is no
+/// flag.
 AllocatorSetting keep_freed_memory(const Environment& environment, std::optional<bool> wanted = {});
 
 /// "freed memory stays in the process (…)", for the log.

@@ -1,7 +1,7 @@
 // Chunks: a count cut into pieces of nearly one size, none above a limit.
 //
-// The pieces but the last are multiples of a cache line's 64, so that ranks writing beside each other do not share
-// lines.
+// The pieces but the last are multiples of a cache line's 64, so that ranks writing beside each other do not
+// share lines.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,9 @@ class Chunks {
   int64_t begin(int64_t i) const { return i * most_; }
   int64_t size(int64_t i) const { return size_within(i, total_); }
   /// Of a shorter list that is cut at the same places.
-  int64_t size_within(int64_t i, int64_t length) const { return std::clamp(length - begin(i), int64_t{0}, most_); }
+  int64_t size_within(int64_t i, int64_t length) const {
+    return std::clamp(length - begin(i), int64_t{0}, most_);
+  }
 
  private:
   static int64_t round_up(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }

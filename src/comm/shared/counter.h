@@ -1,10 +1,10 @@
 // Counter: a number in shared memory that one rank raises and others wait for.
 //
 // A waiter looks again and again for a short while, since a peer that is about to come is there within
-// microseconds, and then sleeps in the kernel on a futex, so that ranks beyond the number of cores do not take
-// each other's time. Raising costs a system call only where somebody sleeps: the one who raises writes the value
-// and then reads the number of sleepers, a sleeper counts itself and then reads the value, all sequentially
-// consistent, so one of the two sees the other.
+// microseconds, and then sleeps in the kernel on a futex, so that ranks beyond the number of cores do not
+// take each other's time. Raising costs a system call only where somebody sleeps: the one who raises writes
+// the value and then reads the number of sleepers, a sleeper counts itself and then reads the value, all
+// sequentially consistent, so one of the two sees the other.
 #pragma once
 
 #include <atomic>
@@ -58,8 +58,8 @@ constexpr std::chrono::milliseconds kSleep{100};
 template <class Ready>
 bool look(const Patience& patience, const Ready& ready);
 
-/// Waits until the counter has reached `target`. `check` is called between two sleeps and throws to give up; a peer
-/// that has raised the counter and then gone has come all the same.
+/// Waits until the counter has reached `target`. `check` is called between two sleeps and throws to give up;
+/// a peer that has raised the counter and then gone has come all the same.
 template <class Check>
 void wait(Counter& counter, uint32_t target, const Patience& patience, const Check& check) {
   if (look(patience, [&] { return counter.reached(target); })) return;

@@ -66,8 +66,9 @@ std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, i
   auto message = std::make_shared<Message>(std::move(bytes), from, tag, watch_.deadline());
   Lock lock(mutex_);
   Channel& channel = channels_[from];
-  const auto found = std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
-                                  [tag](const Arrival& arrival) { return arrival.tag == tag && !arrival.asker; });
+  const auto found =
+      std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
+                   [tag](const Arrival& arrival) { return arrival.tag == tag && !arrival.asker; });
   if (found == channel.arrivals.end()) {
     if (!channel.broken) channel.receives.push_back(message);
     return started(lock, std::move(message));
@@ -164,7 +165,9 @@ bool Mailbox::push(int peer) {
     }
     const uint64_t at = message.moved - kFrameBytes, count = std::min(space, padded(size) - at);
     around(written, std::min(count, size - std::min(at, size)), ring_bytes,
-           [&](uint64_t to, uint64_t from, uint64_t n) { std::memcpy(data + to, data_of(message.bytes) + at + from, n); });
+           [&](uint64_t to, uint64_t from, uint64_t n) {
+             std::memcpy(data + to, data_of(message.bytes) + at + from, n);
+           });
     written += count, message.moved += count;
     if (message.moved < kFrameBytes + padded(size)) break;
     message.done = true;
@@ -192,8 +195,9 @@ bool Mailbox::pull(int peer) {
     const uint64_t size = channel.frame.size, at = channel.moved;
     const uint64_t count = std::min(written - read, padded(size) - at);
     std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.data();
-    around(read, std::min(count, size - std::min(at, size)), ring_bytes,
-           [&](uint64_t from, uint64_t offset, uint64_t n) { std::memcpy(to + at + offset, data + from, n); });
+    around(
+        read, std::min(count, size - std::min(at, size)), ring_bytes,
+        [&](uint64_t from, uint64_t offset, uint64_t n) { std::memcpy(to + at + offset, data + from, n); });
     read += count, channel.moved += count;
     if (channel.moved < padded(size)) break;
     finish_frame(peer);
@@ -240,8 +244,8 @@ bool Mailbox::fits(Message& message, uint64_t size, int peer) {
   const auto expected = static_cast<uint64_t>(message.bytes.numel());
   if (expected == size) return true;
   message.error = std::make_exception_ptr(Backend::Mismatch(
-      text("rank ", peer, " sends ", size, " bytes with tag ", message.tag, ", but this rank receives ", expected,
-           ". Both sides must name the same dtype and shape")));
+      text("rank ", peer, " sends ", size, " bytes with tag ", message.tag, ", but this rank receives ",
+           expected, ". Both sides must name the same dtype and shape")));
   message.done = true;
   return false;
 }

@@ -78,7 +78,9 @@ class Broadcast : public Operation {
 class AllGather : public Operation {
  public:
   AllGather(at::Tensor output, at::Tensor input)
-      : Operation(header_of(Kind::kAllGather, input.numel())), output_(std::move(output)), input_(std::move(input)) {}
+      : Operation(header_of(Kind::kAllGather, input.numel())),
+        output_(std::move(output)),
+        input_(std::move(input)) {}
   bool is_one_step(const Steps& steps) const override { return chunks(steps).count() <= 1; }
 
  protected:
@@ -89,7 +91,8 @@ class AllGather : public Operation {
     auto* output = static_cast<std::byte*>(output_.data_ptr());
     for (int64_t i = 0; i < all.count(); ++i) {
       for (int peer = 0; peer < steps.world_size(); ++peer) {
-        const std::byte* from = peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
+        const std::byte* from =
+            peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
         copy_bytes(output + peer * input_.numel() + all.begin(i), from, all.size(i));
       }
       if (i + 1 == all.count()) return;
@@ -114,8 +117,8 @@ class AllGather : public Operation {
   at::Tensor input_;
 };
 
-// The first step holds what each rank gives to and takes from each other; then everybody knows how many chunks the
-// longest part takes, and writes one of each part a step.
+// The first step holds what each rank gives to and takes from each other; then everybody knows how many
+// chunks the longest part takes, and writes one of each part a step.
 class AllToAll : public Operation {
  public:
   AllToAll(at::Tensor output, at::Tensor input, std::vector<int64_t> take, std::vector<int64_t> give)
@@ -142,14 +145,14 @@ class AllToAll : public Operation {
       for (int peer = 0; peer < world; ++peer) {
         if (peer == rank) continue;
         copy_bytes(steps.mine() + peer * all.most(), input() + begin_of(give_, peer) + all.begin(i),
-                    all.size_within(i, give_[peer]));
+                   all.size_within(i, give_[peer]));
       }
       steps.post();
       steps.wait();
       for (int peer = 0; peer < world; ++peer) {
         if (peer == rank) continue;
         copy_bytes(output() + begin_of(take_, peer) + all.begin(i),
-                    steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]));
+                   steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]));
       }
     }
   }
@@ -170,8 +173,9 @@ class AllToAll : public Operation {
       for (int to = 0; to < world; ++to) {
         const auto* takes = reinterpret_cast<const int64_t*>(steps.area(to, steps.half())) + world;
         if (gives[to] != takes[from]) {
-          throw Backend::Mismatch(text("rank ", from, " gives ", gives[to], " bytes to rank ", to, ", which takes ",
-                                       takes[from], ". Both sides must name the same count"));
+          throw Backend::Mismatch(text("rank ", from, " gives ", gives[to], " bytes to rank ", to,
+                                       ", which takes ", takes[from],
+                                       ". Both sides must name the same count"));
         }
         if (from != to) most = std::max(most, gives[to]);
       }

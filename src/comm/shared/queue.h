@@ -1,8 +1,9 @@
 // Queue: the operations of one rank, one after the other in the order in which they were started.
 //
-// Whoever waits for an operation carries it out itself, so that a blocking call costs no switch of threads. Operations
-// that others may need while this rank computes are carried out by a thread of the queue's, which is started when the
-// first of them comes and sleeps otherwise. An operation of one step is contributed to at its start and needs neither.
+// Whoever waits for an operation carries it out itself, so that a blocking call costs no switch of threads.
+// Operations that others may need while this rank computes are carried out by a thread of the queue's, which
+// is started when the first of them comes and sleeps otherwise. An operation of one step is contributed to at
+// its start and needs neither.
 #pragma once
 
 #include <condition_variable>

@@ -1,10 +1,10 @@
 // The collectives that add up; see operation.h.
 //
-// Large all-reduces are a reduce-scatter and an all-gather, chunk by chunk: each rank adds up its own slice of a chunk
-// and everybody takes the others' results, so that the work of adding is shared (Thakur et al., "Optimization of
-// Collective Communication Operations in MPICH", 2005, section 4.5). In step t a rank adds up chunk t - 1, takes the
-// results of chunk t - 2 and writes chunk t; one wait a step. Tensors that lie in the segment's heaps are added up
-// where they are.
+// Large all-reduces are a reduce-scatter and an all-gather, chunk by chunk: each rank adds up its own slice
+// of a chunk and everybody takes the others' results, so that the work of adding is shared (Thakur et al.,
+// "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5). In step t a rank adds
+// up chunk t - 1, takes the results of chunk t - 2 and writes chunk t; one wait a step. Tensors that lie in
+// the segment's heaps are added up where they are.
 #include <array>
 
 #include "comm/shared/chunks.h"
@@ -89,7 +89,8 @@ class AllReduce : public Reducing {
   }
   Chunks chunks(const Steps& steps) const {
     // Short enough that what passes through the areas stays in the caches near the cores.
-    const int64_t most = std::min<int64_t>(steps.layout().chunk_bytes, (int64_t{128} << 10) * steps.world_size());
+    const int64_t most =
+        std::min<int64_t>(steps.layout().chunk_bytes, (int64_t{128} << 10) * steps.world_size());
     return Chunks(tensor_.numel(), most / item_ / Chunks::kAlign * Chunks::kAlign);
   }
   /// A chunk's slices, one a rank.
@@ -124,7 +125,7 @@ class AllReduce : public Reducing {
     for (int peer = 0; peer < steps.world_size(); ++peer) {
       if (peer == steps.rank()) continue;
       copy_bytes(steps.mine() + cut.begin(peer) * item_, data() + (all.begin(i) + cut.begin(peer)) * item_,
-                  cut.size(peer) * item_);
+                 cut.size(peer) * item_);
     }
   }
 
@@ -145,8 +146,8 @@ class AllReduce : public Reducing {
     const Chunks all = chunks(steps), cut = slices(steps, all.size(i));
     for (int peer = 0; peer < steps.world_size(); ++peer) {
       if (peer == steps.rank()) continue;
-      copy_bytes(data() + (all.begin(i) + cut.begin(peer)) * item_, steps.area(peer, half) + steps.layout().chunk_bytes,
-                  cut.size(peer) * item_);
+      copy_bytes(data() + (all.begin(i) + cut.begin(peer)) * item_,
+                 steps.area(peer, half) + steps.layout().chunk_bytes, cut.size(peer) * item_);
     }
   }
 
@@ -178,8 +179,12 @@ class AllReduce : public Reducing {
 class Reduce : public Reducing {
  public:
   Reduce(at::Tensor tensor, int root, ReduceOp op)
-      : Reducing(header_of(Kind::kReduce, tensor, op, root), tensor, op), tensor_(std::move(tensor)), root_(root) {}
-  bool is_one_step(const Steps& steps) const override { return chunks_of(steps, tensor_.numel()).count() <= 1; }
+      : Reducing(header_of(Kind::kReduce, tensor, op, root), tensor, op),
+        tensor_(std::move(tensor)),
+        root_(root) {}
+  bool is_one_step(const Steps& steps) const override {
+    return chunks_of(steps, tensor_.numel()).count() <= 1;
+  }
 
  protected:
   void write_first(Steps& steps) override { write(steps, 0); }
@@ -250,7 +255,8 @@ class ReduceScatter : public Reducing {
     const Chunks all = chunks(steps);
     for (int peer = 0; peer < steps.world_size(); ++peer) {
       if (peer == steps.rank()) continue;
-      copy_bytes(steps.mine() + peer * all.most() * item_, part(peer) + all.begin(i) * item_, all.size(i) * item_);
+      copy_bytes(steps.mine() + peer * all.most() * item_, part(peer) + all.begin(i) * item_,
+                 all.size(i) * item_);
     }
   }
 

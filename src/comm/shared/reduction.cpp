@@ -17,7 +17,8 @@ struct Plain {
   using Stored = T;
   using Computed = T;
 };
-// Arithmetic of signed numbers must not overflow, that of unsigned ones wraps; small ones would be promoted to int.
+// Arithmetic of signed numbers must not overflow, that of unsigned ones wraps; small ones would be promoted
+// to int.
 template <class T>
 struct Whole {
   using Stored = T;
@@ -64,7 +65,8 @@ Reduction reduction(c10::ScalarType dtype, ReduceOp op, const char* instructions
     return there ? avx512::choose(dtype, op) : nullptr;
   }
   if (std::strcmp(instructions, "avx2") == 0) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2::choose(dtype, op) : nullptr;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2::choose(dtype, op)
+                                                                           : nullptr;
   }
 #endif
   return std::strcmp(instructions, "generic") == 0 ? generic::choose(dtype, op) : nullptr;

@@ -1,8 +1,9 @@
 // Reduction: adding up (or multiplying, comparing) the values of several ranks, element by element.
 //
-// The order is that of the inputs, so results do not depend on who computes them. Half and bfloat16 are added up in
-// float and rounded once. Whole numbers wrap around. Minimum and maximum give NaN where any input is NaN. The loops are
-// compiled for several instruction sets (reduction_loops.inc) and chosen once, by what the processor has.
+// The order is that of the inputs, so results do not depend on who computes them. Half and bfloat16 are added
+// up in float and rounded once. Whole numbers wrap around. Minimum and maximum give NaN where any input is
+// NaN. The loops are compiled for several instruction sets (reduction_loops.inc) and chosen once, by what the
+// processor has.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -19,8 +20,8 @@ using Reduction = void (*)(void* output, const void* const* inputs, int num_inpu
 /// Nothing (nullptr) for dtypes that are not reduced here.
 Reduction reduction(c10::ScalarType dtype, ReduceOp op);
 
-/// The reduction for one instruction set: "generic", "avx2", "avx512"; for tests. Nothing where the build or the
-/// processor lacks it.
+/// The reduction for one instruction set: "generic", "avx2", "avx512"; for tests. Nothing where the build or
+/// the processor lacks it.
 Reduction reduction(c10::ScalarType dtype, ReduceOp op, const char* instructions);
 
 }  // namespace hasten::comm::shared

@@ -68,9 +68,9 @@ Layout Layout::of(int world_size, size_t bytes_per_rank) {
   const size_t rings = world * (sizeof(Ring) + layout.ring_bytes);
   const size_t least = 2 * layout.area_bytes + rings;
   if (bytes_per_rank < least) {
-    throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank, " bytes a rank (shared_bytes, HASTEN_SHM_MB)",
-                     " is too little for a group of ", world_size, ": at least ", least, " bytes are needed (",
-                     (least >> 20) + 1, " MB).");
+    throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank,
+                     " bytes a rank (shared_bytes, HASTEN_SHM_MB)", " is too little for a group of ",
+                     world_size, ": at least ", least, " bytes are needed (", (least >> 20) + 1, " MB).");
   }
   layout.heap_bytes = (bytes_per_rank - least) / kPage * kPage;
   layout.areas_begin = kPage + round_up(world * sizeof(RankBlock), kPage);
@@ -124,6 +124,7 @@ void Segment::take_place(int rank) const {
 }
 
 void Segment::leave(int rank) const noexcept {
+  if (getpid() != owner_) return;
   block(rank).presence.store(Presence::kLeft);
   block(rank).posted.wake();
   for (int peer = 0; peer < layout_.world_size; ++peer) block(peer).doorbell.raise_by_one();

@@ -2,10 +2,13 @@
 //
 // For each rank it holds its counters, the headers of its operations, two halves of an area that its data
 // passes through (steps.h), a ring to every peer for messages (mailbox.h), and a heap for tensors that others
-// may read in place. It lives in an anonymous file (memfd), which has no name, does not count against the size
-// of /dev/shm and is gone with its last user, however that ends. Each process holds a lock on its ranks' bytes
-// of the file; the kernel gives it back when the process ends, so anybody can ask whether a rank still lives.
+// may read in place. It lives in an anonymous file (memfd), which has no name, does not count against the
+// size of /dev/shm and is gone with its last user, however that ends. Each process holds a lock on its ranks'
+// bytes of the file; the kernel gives it back when the process ends, so anybody can ask whether a rank still
+// lives.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -51,10 +54,10 @@ struct Ring {
 /// Where everything lies; the same on all ranks for the same arguments.
 struct Layout {
   int world_size = 0;
-  size_t chunk_bytes = 0;   ///< data of one step of one rank
-  size_t area_bytes = 0;    ///< a half: a chunk, and a chunk's results
-  size_t ring_bytes = 0;    ///< data of one ring, a power of two
-  size_t heap_bytes = 0;    ///< for tensors, of each rank
+  size_t chunk_bytes = 0;  ///< data of one step of one rank
+  size_t area_bytes = 0;   ///< a half: a chunk, and a chunk's results
+  size_t ring_bytes = 0;   ///< data of one ring, a power of two
+  size_t heap_bytes = 0;   ///< for tensors, of each rank
   size_t areas_begin = 0, rings_begin = 0, heaps_begin = 0, total_bytes = 0;
 
   static constexpr size_t kLine = 64;
@@ -105,6 +108,8 @@ class Segment {
   Layout layout_;
   int descriptor_;
   std::byte* base_;
+  /// A forked child has the mapping, but not the rank.
+  const int owner_ = getpid();
 };
 
 }  // namespace hasten::comm::shared

@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {
-    if (value < 0) throw std::system_error(errno, std::generic_category(), "the ranks could not meet (Unix socket)");
+    if (value < 0)
+      throw std::system_error(errno, std::generic_category(), "the ranks could not meet (Unix socket)");
   }
   ~Descriptor() { close(value_); }
   Descriptor(const Descriptor&) = delete;
@@ -154,8 +155,8 @@ bool serve_one(int caller, const Door& door, const std::shared_ptr<Segment>& seg
   return send_answer(caller, {&segment}, segment->descriptor()) && recv(caller, &taken, 1, MSG_WAITALL) == 1;
 }
 
-void serve_all(int listener, const Door& door, const std::shared_ptr<Segment>& segment, Clock::time_point deadline,
-               const std::function<bool()>& given_up) {
+void serve_all(int listener, const Door& door, const std::shared_ptr<Segment>& segment,
+               Clock::time_point deadline, const std::function<bool()>& given_up) {
   for (int served = 1; served < segment->layout().world_size && !given_up();) {
     if (Clock::now() > deadline) throw std::runtime_error("a rank did not ask for the shared memory in time");
     pollfd waiting{listener, POLLIN, 0};
@@ -186,7 +187,8 @@ std::shared_ptr<Segment> ask_for(const Door& door, int rank, const Layout& layou
   close(descriptor);
   auto segment = *answer.segment;
   const char taken = 1;
-  if (send(connection.get(), &taken, 1, MSG_NOSIGNAL) != 1) throw std::runtime_error("the first rank has gone");
+  if (send(connection.get(), &taken, 1, MSG_NOSIGNAL) != 1)
+    throw std::runtime_error("the first rank has gone");
   return segment;
 }
 
@@ -209,7 +211,8 @@ std::vector<std::string> hosts_of(const Store& store, int rank, int world_size, 
   const auto read = [&](const std::string& key) {
     std::optional<std::string> value;
     if (!poll_until(deadline, [&] { return (value = store.get(key)).has_value(); })) {
-      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not name its host in time (", key, ")");
+      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not name its host in time (",
+                      key, ")");
     }
     return *value;
   };

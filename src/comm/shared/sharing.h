@@ -1,8 +1,9 @@
 // Sharing: how the ranks on one host come to have one segment.
 //
-// The first of them makes it and hands its descriptor to the others over a Unix socket. The socket's name and a secret
-// stand in the run's store; a caller must know the secret and belong to the same user. A rank that is a thread of the
-// first one's process is given the same mapping, so that a thread sanitizer sees what they share.
+// The first of them makes it and hands its descriptor to the others over a Unix socket. The socket's name and
+// a secret stand in the run's store; a caller must know the secret and belong to the same user. A rank that
+// is a thread of the first one's process is given the same mapping, so that a thread sanitizer sees what they
+// share.
 #pragma once
 
 #include <chrono>
@@ -16,11 +17,12 @@
 
 namespace hasten::comm::shared {
 
-/// This host, as far as sharing memory goes: the kernel's boot id and the network namespace (whose abstract sockets
-/// ranks meet by, and which tells containers apart). Empty where it cannot be told.
+/// This host, as far as sharing memory goes: the kernel's boot id and the network namespace (whose abstract
+/// sockets ranks meet by, and which tells containers apart). Empty where it cannot be told.
 std::string this_host();
 
-/// The ranks' hosts by rank. Collective over the ranks that use `store`. Blocks: until all have come. Throws: CommError.
+/// The ranks' hosts by rank. Collective over the ranks that use `store`. Blocks: until all have come. Throws:
+/// CommError.
 std::vector<std::string> hosts_of(const Store& store, int rank, int world_size, const std::string& mine,
                                   std::chrono::milliseconds timeout);
 
@@ -29,8 +31,8 @@ struct NotShared : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective over them.
-/// Blocks: until all have it. Throws: NotShared on all of them.
+/// The segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective
+/// over them. Blocks: until all have it. Throws: NotShared on all of them.
 std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layout& layout,
                                        std::chrono::milliseconds timeout);
 

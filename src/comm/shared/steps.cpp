@@ -75,7 +75,8 @@ void Steps::check_headers() const {
   const Header& first = header(0);
   for (int peer = 1; peer < world_size_; ++peer) {
     if (same(first, header(peer))) continue;
-    throw Backend::Mismatch(text("rank 0 calls ", describe(first), ", rank ", peer, " calls ", describe(header(peer)),
+    throw Backend::Mismatch(text("rank 0 calls ", describe(first), ", rank ", peer, " calls ",
+                                 describe(header(peer)),
                                  ". Every rank of a group must make the same calls in the same order"));
   }
 }

@@ -1,9 +1,10 @@
 // Steps: how the ranks of a segment move data past each other without locks.
 //
-// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its own
-// area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says that it has
-// read all it wanted of step t, so a half is written again only when nobody reads it any more: in begin(), which
-// waits for step t - 1 of everyone and has nothing to wait for where steps follow each other. One wait a step.
+// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its
+// own area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says
+// that it has read all it wanted of step t, so a half is written again only when nobody reads it any more: in
+// begin(), which waits for step t - 1 of everyone and has nothing to wait for where steps follow each other.
+// One wait a step.
 #pragma once
 
 #include <atomic>
