@@ -1,5 +1,7 @@
-// What a loader refuses; see loader_core.h.
-#include "hasten/data/loader_core.h"
+// What a loader refuses, and what all kinds of them do alike; see core_base.h.
+#include "hasten/data/core_base.h"
+
+#include "hasten/data/rng_sync.h"
 
 namespace hasten::data::detail {
 
@@ -21,9 +23,21 @@ void check_prepare(const state::Process& process, const LoaderOptions& own, cons
                      "hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, or use put_on_device = false.");
   }
   if (process.world_size() == 1) return;
-  if (facts.sampler_spreads_itself) {
+  const bool dispatches = own.dispatch_batches.value_or(false);
+  if (dispatches && !facts.can_be_dispatched) {
+    throw UsageError(
+        origin, "dispatch_batches = true, but the tensors in the batches of this dataset are not known. ",
+        "Name them in your struct: friend auto hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, ",
+        "or use dispatch_batches = false.");
+  }
+  if (facts.is_stream && !facts.has_rows) {
     throw UsageError(origin,
-                     "torch's distributed samplers already give each rank its part, and the loader would ",
+                     "the samples in this stream's batches cannot be told apart, so they cannot be spread ",
+                     "over ranks. Let it give std::vector of samples, or name the tensors of your struct by ",
+                     "hasten_fields.");
+  }
+  if (facts.sampler_spreads_itself) {
+    throw UsageError(origin, "this loader's sampler already gives each rank its part, and the loader would ",
                      "divide that part once more. Use RandomSampler or SequentialSampler.");
   }
   // The checks of a shard, now rather than in the first epoch.
@@ -32,6 +46,52 @@ void check_prepare(const state::Process& process, const LoaderOptions& own, cons
               .batch_size = facts.batch_size,
               .split_batches = own.split_batches},
              nullptr);
+}
+
+CoreBase::CoreBase(const torch::data::DataLoaderOptions& options)
+    : given_options_(options), options_(options) {
+  check_loader_options(options_);
+}
+
+bool CoreBase::adopt(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
+                     const LoaderOptions& own, const LoaderFacts& facts) {
+  if (prepared() && gradient_state == gradient_state_) return false;
+  if (prepared()) throw_prepared_twice(origin());
+  check_prepare(process, own, facts);
+  process_ = process;
+  gradient_state_ = std::move(gradient_state);
+  own_ = own;
+  // In a world of one as well if it is asked for, so that the loop sees the same remainders on any number of
+  // ranks.
+  const bool by_default = facts.is_stream && own.put_on_device && process.world_size() > 1;
+  dispatches_ = facts.can_be_dispatched && own.dispatch_batches.value_or(by_default);
+  return true;
+}
+
+Origin CoreBase::origin() const {
+  return process_ ? Origin{"data", process_->rank(), process_->world_size()} : Origin{"data"};
+}
+
+BatchShardOptions CoreBase::shard(std::optional<size_t> batch_size) const {
+  BatchShardOptions result{.batch_size = batch_size, .even_batches = false};
+  if (world_size() == 1 || dispatches_) return result;
+  result.rank = process_->rank();
+  result.world_size = process_->world_size();
+  result.split_batches = own_.split_batches;
+  result.even_batches = own_.even_batches;
+  result.drop_last = options_.drop_last;
+  return result;
+}
+
+size_t CoreBase::dispatched_length(size_t num_batches) const noexcept {
+  if (own_.split_batches) return num_batches;
+  return num_batches / world_size() + (!options_.drop_last && num_batches % world_size() > 0 ? 1 : 0);
+}
+
+void CoreBase::synchronize_generators() const {
+  if (!process_) return;
+  if (own_.synchronizes(RngType::kTorch)) synchronize_cpu_generator(process_->group());
+  if (own_.synchronizes(RngType::kCuda)) synchronize_cuda_generator(process_->group(), process_->device());
 }
 
 void throw_prepared_twice(const Origin& origin) {
