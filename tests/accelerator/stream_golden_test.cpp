@@ -46,13 +46,17 @@ class Stream : public torch::data::datasets::StatefulDataset<Stream, Indices> {
   size_t next_ = 0;
 };
 
-/// The pure rules: places in the stream, by rank. What is asked of an empty stream is never refused.
+/// The pure rules: places in the stream, by rank. Accelerate's class does not refuse to split a batch size of
+/// 1; its parts hold no sample then, so with drop_last, or from an empty stream, nothing is given. Loaders
+/// refuse it in all cases (prepared_error).
 json places(const json& input) {
   json ranks = json::array(), lengths = json::array();
   const size_t n = input.at("n"), batch_size = input.at("batch_size");
+  const bool parts_hold_nothing =
+      batch_size == 1 && input.at("split_batches") && input.at("drop_last") && input.at("num_processes") > 1;
   for (int rank = 0; rank < input.at("num_processes"); ++rank) {
     Indices given;
-    if (n > 0) {
+    if (n > 0 && !parts_hold_nothing) {
       const data::BatchShardOptions options{.rank = rank,
                                             .world_size = input.at("num_processes"),
                                             .batch_size = batch_size,

@@ -14,22 +14,17 @@
 
 namespace hasten::data {
 
-/// Whether the batch in hand holds samples that were given once more, so that only the first rows
+/// Whether the batch in hand holds samples that were given once more, so that only the first `remainder` rows
 /// of what is gathered count.
 inline bool has_padding(const state::LoaderPosition& position) noexcept {
-  return position.end_of_dataloader && (position.num_new > 0 || position.remainder > 0);
-}
-
-/// How many rows of what was gathered count, if there is padding.
-inline int64_t num_rows_that_count(const state::LoaderPosition& position) noexcept {
-  return position.num_new > 0 ? position.num_new : position.remainder;
+  return position.end_of_dataloader && position.remainder > 0;
 }
 
 /// A gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
 /// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
 template <class T>
 T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position) {
-  return has_padding(position) ? comm::slice(gathered, 0, num_rows_that_count(position)) : gathered;
+  return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
 }
 
 /// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,
@@ -40,7 +35,7 @@ T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position
 template <class T>
 std::vector<T> truncate_objects(std::vector<T> gathered, const state::LoaderPosition& position) {
   if (!has_padding(position)) return gathered;
-  int64_t left = num_rows_that_count(position);
+  int64_t left = position.remainder;
   size_t kept = 0;
   for (; kept < gathered.size() && left > 0; ++kept) {
     if constexpr (can_be_placed<T>) {

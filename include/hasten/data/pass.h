@@ -198,7 +198,6 @@ class Pass {
     const auto num_samples = static_cast<int64_t>(given_.num_samples);
     const bool always = parts_.last_remainder == LastRemainder::kAlways;
     const bool is_short = !parts_.drop_last && given_.num_samples < parts_.total_batch_size;
-    if (always || is_short) position_.num_new = num_samples;
     if (always) position_.remainder = num_samples;
     if (parts_.last_remainder == LastRemainder::kIfShort && !parts_.drop_last) {
       position_.remainder = is_short ? num_samples : 0;

@@ -17,10 +17,6 @@ struct LoaderPosition {
   /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is
   /// full.
   int64_t remainder = -1;
-  /// Samples of the last step, over all ranks, that are no padding, where that is known; -1 elsewhere. Other
-  /// than the remainder it is also right where Accelerate's is not (streams of which each rank keeps its
-  /// part).
-  int64_t num_new = -1;
 };
 
 class GradientState {
