@@ -23,7 +23,7 @@ bool is_stream(const GoldenCase& golden) {
 AcceleratorOptions options_of(const json& input) {
   AcceleratorOptions options;
   options.split_batches = input.value("split_batches", false);
-  options.dispatch_batches = input.value("kind", "").ends_with("_dispatch");
+  options.dispatch_batches = input.value("kind", "").find("_dispatch") != std::string::npos;
   if (input.contains("data_seed")) {
     options.use_seedable_sampler = true;
     options.data_seed = input.at("data_seed");
