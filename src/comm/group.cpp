@@ -42,6 +42,9 @@ std::string seconds(std::chrono::milliseconds time) {
   return text(static_cast<double>(time.count()) / 1000, " s");
 }
 
+constexpr const char* kStoreIsGone =
+    "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
+
 // Meets the other ranks in the store before any connection is tried, so that a missing rank can be named.
 // Gives the number of the meeting: groups of one name on one store are told apart by it.
 int64_t meet(const Group::Impl& group, const Store& store) {
@@ -140,6 +143,7 @@ std::string Group::Impl::explain(const char* what, const std::string& backend_wo
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     words = failure();
   }
+  if (words == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *words);
   if (words) return text(what, " was not completed because ", *words);
   if (timed_out) {
     return text(what, " was not completed within ", seconds(options.timeout),
@@ -174,8 +178,7 @@ std::optional<std::string> Group::Impl::failure() const noexcept {
   try {
     if (board) return board->get(kFailureKey);
   } catch (const std::exception&) {
-    return "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its "
-           "output.";
+    return kStoreIsGone;
   }
   return std::nullopt;
 }
