@@ -42,7 +42,9 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-/// How long to look before sleeping. Where ranks outnumber the cores, each look gives the core away.
+/// How long to look before sleeping: a few times on end, then giving the core away between two looks, since
+/// the peer may be waiting for this very one (right after their start the kernel likes to put two processes
+/// that wake each other on one core). Where ranks outnumber the cores, it is given away from the start.
 struct Patience {
   bool yields = false;
   std::chrono::microseconds time = std::chrono::microseconds(50);
@@ -81,14 +83,16 @@ void pause_or_yield(bool yields);
 
 template <class Ready>
 bool look(const Patience& patience, const Ready& ready) {
-  constexpr int kLooksPerClock = 32;
+  constexpr int kLooksPerClock = 64;
   if (ready()) return true;
+  bool yields = patience.yields;
   const auto end = std::chrono::steady_clock::now() + patience.time;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) return true;
-      pause_or_yield(patience.yields);
+      pause_or_yield(yields);
     }
+    yields = true;
   } while (std::chrono::steady_clock::now() < end);
   return ready();
 }
