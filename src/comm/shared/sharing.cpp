@@ -23,6 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// It may close the connection before or after it has heard who calls.
+constexpr const char* kNotHandedOver =
+    "the first rank did not hand the shared memory over, as to another user's process";
+
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {
@@ -179,10 +183,10 @@ std::shared_ptr<Segment> ask_for(const Door& door, int rank, const Layout& layou
   std::memcpy(hello.secret.data(), door.secret.data(), hello.secret.size());
   hello.rank = rank;
   if (send(connection.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
-    throw std::runtime_error("the first rank did not listen");
+    throw std::runtime_error(kNotHandedOver);
   }
   const auto [answer, descriptor] = receive_answer(connection.get());
-  if (descriptor < 0) throw std::runtime_error("the first rank did not hand the shared memory over");
+  if (descriptor < 0) throw std::runtime_error(kNotHandedOver);
   if (answer.segment == nullptr) return Segment::attach(layout, descriptor);
   close(descriptor);
   auto segment = *answer.segment;
