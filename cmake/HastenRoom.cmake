@@ -1,6 +1,6 @@
-# hasten_room(NAME [TORCH] [ROOMS room…] [PRIVATE_LIBRARIES target…])
+# hasten_room(NAME [TORCH tensors|models] [ROOMS room…] [PRIVATE_LIBRARIES target…])
 #   The target hasten_NAME (alias hasten::NAME) of src/NAME and include/hasten/NAME, an object library whose
-#   objects go into the one library `hasten`. TORCH rooms share one flag set and one precompiled header.
+#   objects go into the one library `hasten`. TORCH rooms share one flag set and one of the precompiled headers below.
 #   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
 # hasten_front_door(FILE…)
 #   The library `hasten` (alias hasten::hasten): all rooms and the headers include/hasten/FILE.h with src/FILE.cpp.
@@ -37,14 +37,21 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set_property(TARGET hasten_torch_flags PROPERTY INTERFACE_COMPILE_OPTIONS -Xclang -fno-pch-timestamp)
 endif()
 
-add_library(hasten_pch OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-target_link_libraries(hasten_pch PRIVATE hasten_torch_flags)
-target_precompile_headers(hasten_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp>)
+# Two precompiled headers: `tensors` holds tensors and torch::data, `models` all of torch/torch.h. A file that includes
+# nothing of torch::nn or torch::optim takes the first: g++ instantiates, in every file, whatever the precompiled header
+# left pending, and with torch::nn in it that is 6 seconds a file instead of 2.
+add_library(hasten_tensors_pch OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
+target_precompile_headers(hasten_tensors_pch PRIVATE <torch/types.h> <torch/data.h> <nlohmann/json.hpp>)
+add_library(hasten_models_pch OBJECT ${PROJECT_SOURCE_DIR}/src/pch.cpp)
+target_precompile_headers(hasten_models_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp>)
+foreach(pch hasten_tensors_pch hasten_models_pch)
+  target_link_libraries(${pch} PRIVATE hasten_torch_flags)
+endforeach()
 
-# A program or library of ours that uses libtorch: the flags, the precompiled header.
-function(hasten_use_torch target)
+# hasten_use_torch(TARGET tensors|models): a program or library of ours that uses libtorch, with that precompiled header.
+function(hasten_use_torch target pch)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:hasten_torch_flags>)
-  target_precompile_headers(${target} REUSE_FROM hasten_pch)
+  target_precompile_headers(${target} REUSE_FROM hasten_${pch}_pch)
 endfunction()
 
 # Of each pair X.cpp, X_stub.cpp in the list, keeps the one that HASTEN_WITH_X asks for.
@@ -65,7 +72,7 @@ function(hasten_choose_stubs list_name)
 endfunction()
 
 function(hasten_room name)
-  cmake_parse_arguments(ROOM "TORCH" "" "ROOMS;PRIVATE_LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "TORCH" "ROOMS;PRIVATE_LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${name}/*.h)
   if(NOT sources)
@@ -79,7 +86,7 @@ function(hasten_room name)
   target_include_directories(hasten_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   set_target_properties(hasten_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
   if(ROOM_TORCH)
-    hasten_use_torch(hasten_${name})
+    hasten_use_torch(hasten_${name} ${ROOM_TORCH})
     target_link_libraries(hasten_${name} PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json)
   else()
     target_link_libraries(hasten_${name} PRIVATE hasten_flags)
@@ -115,7 +122,7 @@ function(hasten_front_door)
     FILE_SET front_door TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}
     FILE_SET rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${room_headers_all})
   set_target_properties(hasten PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY front_door)
-  hasten_use_torch(hasten)
+  hasten_use_torch(hasten models)
   target_compile_features(hasten PUBLIC cxx_std_20)
   target_link_libraries(hasten PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json Threads::Threads PRIVATE ${libraries})
 

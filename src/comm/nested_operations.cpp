@@ -1,7 +1,7 @@
 // The operations on nested structures, on the flat list of their tensors; see nested_operations.h.
 #include "hasten/comm/nested_operations.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

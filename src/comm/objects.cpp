@@ -2,7 +2,7 @@
 // follows, 1: words follow that say why there is none) and the rest.
 #include "hasten/comm/objects.h"
 
-#include <torch/torch.h>
+#include <torch/serialize.h>
 
 #include <algorithm>
 

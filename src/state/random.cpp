@@ -2,7 +2,7 @@
 #include "hasten/state/random.h"
 
 #include <torch/cuda.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstring>
 #include <mutex>

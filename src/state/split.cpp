@@ -1,7 +1,7 @@
 // Shares, and tensors cut into them; see split.h.
 #include "hasten/state/split.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

@@ -1,8 +1,9 @@
 // Random collectives over shared memory and over Gloo, with equal inputs: the results must be equal.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdlib>
 #include <random>

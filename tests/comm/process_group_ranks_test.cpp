@@ -1,7 +1,7 @@
 #include "hasten/comm/process_group.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "support/ranks.h"

@@ -2,7 +2,7 @@
 // on this one and on Gloo.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <csignal>

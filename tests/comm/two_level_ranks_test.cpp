@@ -1,7 +1,7 @@
 // What every backend does is in group_ranks_test.cpp, which is run over two levels, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "hasten/comm/group.h"
 #include "hasten/core/error.h"

@@ -1,7 +1,7 @@
 // Two network namespaces as hosts, with two processes each. Needs root and `ip` (iproute2).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <cstdio>
