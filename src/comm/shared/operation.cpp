@@ -49,16 +49,12 @@ class Broadcast : public Operation {
 
   void go_on(Steps& steps) override {
     const Chunks all = chunks(steps);
-    for (int64_t i = 0; i < all.count(); ++i) {
+    const auto read = [&](int64_t i) {
       if (steps.rank() != root_) {
         copy_bytes(data() + all.begin(i), steps.area(root_, steps.half()), all.size(i));
       }
-      if (i + 1 == all.count()) return;
-      steps.begin();
-      write(steps, i + 1);
-      steps.post();
-      steps.wait();
-    }
+    };
+    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
   }
 
  private:
@@ -89,18 +85,14 @@ class AllGather : public Operation {
   void go_on(Steps& steps) override {
     const Chunks all = chunks(steps);
     auto* output = static_cast<std::byte*>(output_.data_ptr());
-    for (int64_t i = 0; i < all.count(); ++i) {
+    const auto read = [&](int64_t i) {
       for (int peer = 0; peer < steps.world_size(); ++peer) {
         const std::byte* from =
             peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
         copy_bytes(output + peer * input_.numel() + all.begin(i), from, all.size(i));
       }
-      if (i + 1 == all.count()) return;
-      steps.begin();
-      write(steps, i + 1);
-      steps.post();
-      steps.wait();
-    }
+    };
+    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
   }
 
  private:

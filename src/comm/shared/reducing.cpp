@@ -191,7 +191,7 @@ class Reduce : public Reducing {
 
   void go_on(Steps& steps) override {
     const Chunks all = chunks_of(steps, tensor_.numel());
-    for (int64_t i = 0; i < all.count(); ++i) {
+    const auto read = [&](int64_t i) {
       if (steps.rank() == root_) {
         std::byte* mine = bytes_of(tensor_) + all.begin(i) * item_;
         Sources sources;
@@ -200,12 +200,8 @@ class Reduce : public Reducing {
         }
         reduce_(mine, sources.data(), steps.world_size(), all.size(i));
       }
-      if (i + 1 == all.count()) return;
-      steps.begin();
-      write(steps, i + 1);
-      steps.post();
-      steps.wait();
-    }
+    };
+    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
   }
 
  private:
@@ -233,19 +229,15 @@ class ReduceScatter : public Reducing {
   void go_on(Steps& steps) override {
     const Chunks all = chunks(steps);
     const int rank = steps.rank();
-    for (int64_t i = 0; i < all.count(); ++i) {
+    const auto read = [&](int64_t i) {
       Sources sources;
       for (int peer = 0; peer < steps.world_size(); ++peer) {
         sources[peer] = peer == rank ? part(rank) + all.begin(i) * item_
                                      : steps.area(peer, steps.half()) + rank * all.most() * item_;
       }
       reduce_(bytes_of(output_) + all.begin(i) * item_, sources.data(), steps.world_size(), all.size(i));
-      if (i + 1 == all.count()) return;
-      steps.begin();
-      write(steps, i + 1);
-      steps.post();
-      steps.wait();
-    }
+    };
+    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
   }
 
  private:
