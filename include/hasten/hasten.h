@@ -7,4 +7,5 @@
 #include "hasten/core/version.h"
 #include "hasten/data/idx.h"
 #include "hasten/data/loader.h"
+#include "hasten/optim/schedulers.h"
 #include "hasten/tracking/progress.h"
