@@ -49,10 +49,6 @@ bool has_momentum(torch::optim::Optimizer& optimizer) {
   return !groups.empty() && access(groups[0].options(), {}).has_value();
 }
 
-double momentum(torch::optim::Optimizer& optimizer, size_t group) {
-  return access(optimizer.param_groups().at(group).options(), {}).value();
-}
-
 void set_momentum(torch::optim::Optimizer& optimizer, size_t group, double value) {
   access(optimizer.param_groups().at(group).options(), value);
 }

@@ -17,7 +17,6 @@ std::vector<double> learning_rates(const torch::optim::Optimizer& optimizer);
 void set_learning_rate(torch::optim::Optimizer& optimizer, size_t group, double rate);
 
 bool has_momentum(torch::optim::Optimizer& optimizer);
-double momentum(torch::optim::Optimizer& optimizer, size_t group);
 void set_momentum(torch::optim::Optimizer& optimizer, size_t group, double value);
 /// Refuses an optimizer that has neither momentum nor betas.
 void require_momentum(torch::optim::Optimizer& optimizer, std::string_view scheduler);

@@ -19,11 +19,11 @@ TEST(OneCycleLR, TheLastRateStaysForTheStepAfterTheLastBatch) {
       *sgd, {.max_lr = 0.5, .total_steps = 5, .anneal_strategy = AnnealStrategy::kLinear, .div_factor = 2.0});
 
   for (int step = 0; step < 4; ++step) scheduler.step();
-  EXPECT_DOUBLE_EQ(scheduler.rates()[0], 0.25 / 1e4);
+  EXPECT_NEAR(scheduler.rates()[0], 0.25 / 1e4, 1e-15);
   EXPECT_FALSE(scheduler.finished());
   scheduler.step();
 
-  EXPECT_DOUBLE_EQ(scheduler.rates()[0], 0.25 / 1e4);
+  EXPECT_NEAR(scheduler.rates()[0], 0.25 / 1e4, 1e-15);
   EXPECT_DOUBLE_EQ(testing::momenta_of(*sgd)[0], 0.95);
   EXPECT_TRUE(scheduler.finished());
 }

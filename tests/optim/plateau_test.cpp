@@ -74,7 +74,7 @@ TEST(ReduceLROnPlateau, BadOptionsAndStatesAreRefusedWithNameAndValue) {
 TEST(ReduceLROnPlateau, AGroupAddedLaterIsRefused) {
   const auto sgd = testing::optimizer_of("SGD", {0.1});
   ReduceLROnPlateau scheduler(*sgd, {});
-  sgd->add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({1})}));
+  sgd->add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{torch::zeros({1})}));
 
   EXPECT_THAT(testing::refusal([&] { scheduler.step(1.0); }),
               HasSubstr("2 parameter groups, at construction 1"));

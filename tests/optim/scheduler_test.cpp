@@ -49,7 +49,7 @@ TEST(Scheduler, AMovedOneGoesOn) {
 TEST(Scheduler, AGroupAddedLaterIsRefusedWithBothNumbers) {
   const auto sgd = testing::optimizer_of("SGD", {0.1});
   ExponentialLR scheduler(*sgd, {.gamma = 0.5});
-  sgd->add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({1})}));
+  sgd->add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{torch::zeros({1})}));
 
   const auto words = testing::refusal([&] { scheduler.step(); });
 

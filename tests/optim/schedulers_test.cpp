@@ -8,7 +8,7 @@ namespace hasten::optim {
 namespace {
 
 TEST(Schedulers, AreWrittenAsInTheDocuments) {
-  torch::optim::SGD sgd({torch::zeros({1}, torch::requires_grad())}, scale_lr(0.1, 8));
+  torch::optim::SGD sgd(std::vector<at::Tensor>{torch::zeros({1}, torch::requires_grad())}, scale_lr(0.1, 8));
 
   WarmupLR scheduler(
       sgd, {.total_iters = 5, .start_factor = 0.2, .after = recipe<CosineAnnealingLR>({.T_max = 95})});
