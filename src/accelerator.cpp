@@ -76,7 +76,11 @@ data::LoaderOptions Accelerator::loader_options() const {
   return {.split_batches = options().split_batches,
           .even_batches = options().even_batches,
           .put_on_device = options().device_placement,
-          .non_blocking = options().non_blocking};
+          .non_blocking = options().non_blocking,
+          .dispatch_batches = options().dispatch_batches,
+          .use_seedable_sampler = options().use_seedable_sampler,
+          .data_seed = options().data_seed,
+          .rng_types = options().rng_types};
 }
 
 optim::PreparedSchedulerOptions Accelerator::scheduler_options() const {

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "hasten/data/loader_options.h"
 #include "hasten/parallel/ddp.h"
 
 namespace hasten {
@@ -21,6 +23,10 @@ struct AcceleratorOptions {
   bool split_batches = false;
   bool even_batches = true;
   bool non_blocking = false;
+  std::optional<bool> dispatch_batches = {};
+  bool use_seedable_sampler = false;
+  std::optional<uint64_t> data_seed = {};
+  std::vector<data::RngType> rng_types = {data::RngType::kGenerator};
   /// Prepared schedulers move with the optimizer's steps, not with every call (docs/schedulers.md).
   bool step_scheduler_with_optimizer = true;
   /// They move once per process at each of these steps, as Accelerate's do; not with split_batches, where the

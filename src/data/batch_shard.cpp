@@ -36,8 +36,8 @@ void check(const BatchShardOptions& options) {
 
 }  // namespace
 
-BatchShard::BatchShard(const BatchShardOptions& options, Source source)
-    : options_(options), source_(std::move(source)) {
+BatchShard::BatchShard(const BatchShardOptions& options, Source source, ShardStart start)
+    : options_(options), source_(std::move(source)), head_(std::move(start.head)), position_(start.position) {
   check(options_);
 }
 
@@ -45,6 +45,7 @@ std::optional<ShardedBatch> BatchShard::next() {
   if (over_) return std::nullopt;
   auto batch = options_.split_batches ? next_part() : next_whole();
   over_ = !batch;
+  if (batch) batch->end = position_;
   return batch;
 }
 
@@ -83,6 +84,7 @@ std::optional<ShardedBatch> BatchShard::next_whole() {
     if (num_batches == rank) result.indices = std::move(*batch);
   }
   if (num_batches == 0) return std::nullopt;
+  position_ += result.num_samples;
   bool whole = num_batches == world_size;
   // A short batch is the last one, unless an own sampler goes on behind it.
   if (whole && evens_out() && is_short(last_size)) whole = (held_ = pull()).has_value();
@@ -111,6 +113,7 @@ std::optional<ShardedBatch> BatchShard::next_part() {
                        ": split_batches = true can only cut batches of at most batch_size.");
     }
     const size_t num_samples = batch->size();
+    position_ += num_samples;
     if (head_.empty() && evens_out()) head_.push_back(*batch);
     if (num_samples < full && options_.drop_last) continue;
     if (num_samples < full && options_.even_batches) {
@@ -120,7 +123,7 @@ std::optional<ShardedBatch> BatchShard::next_part() {
     if (begin >= batch->size()) continue;
     const auto first = batch->begin() + static_cast<std::ptrdiff_t>(begin);
     const auto size = static_cast<std::ptrdiff_t>(std::min(part, batch->size() - begin));
-    return ShardedBatch{Indices(first, first + size), num_samples};
+    return ShardedBatch{.indices = Indices(first, first + size), .num_samples = num_samples};
   }
   return std::nullopt;
 }

@@ -36,6 +36,12 @@ void WorkerPool::drop_queued() {
   dropped.swap(jobs_);
 }
 
+void WorkerPool::quiesce() {
+  drop_queued();
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this] { return running_ == 0; });
+}
+
 bool WorkerPool::wait(const std::function<bool()>& ready, std::optional<std::chrono::milliseconds> timeout) {
   std::unique_lock lock(mutex_);
   if (timeout) return finished_.wait_for(lock, *timeout, ready);
@@ -60,8 +66,16 @@ void WorkerPool::work(size_t worker) {
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      ++running_;
     }
     job(worker);
+    job = nullptr;
+    bool idle = false;
+    {
+      const std::lock_guard lock(mutex_);
+      idle = --running_ == 0;
+    }
+    if (idle) finished_.notify_one();
   }
 }
 

@@ -1,17 +1,10 @@
-// skip_first_batches and gather_for_metrics against Accelerate's, on map datasets, through the front door
-// with real ranks. Streams and dispatching have cases of their own in the same files; they wait for those
-// loaders.
+// skip_first_batches and gather_for_metrics against Accelerate's, on datasets with positions and on streams,
+// each rank reading its part or rank 0 for all, through the front door with real ranks.
 #include <gtest/gtest.h>
 
 #include <map>
-#include <mutex>
-#include <nlohmann/json.hpp>
-#include <set>
 
-#include "hasten/accelerator.h"
-#include "support/golden.h"
-#include "support/ranks.h"
-#include "support/samples.h"
+#include "accelerator/golden_loaders.h"
 
 namespace hasten {
 namespace {
@@ -19,51 +12,32 @@ namespace {
 using nlohmann::json;
 using testing::GoldenCase;
 using testing::GoldenTopic;
-using torch::data::DataLoaderOptions;
+using testing::one_pass;
+using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
 
-DataLoaderOptions options_of(const json& input) {
-  return DataLoaderOptions(input.at("batch_size")).drop_last(input.at("drop_last"));
+bool is_stream(const GoldenCase& golden) {
+  return golden.input.value("iterable", golden.input.value("kind", "").starts_with("iterable"));
 }
 
-auto prepared_loader(const Accelerator& accelerator, const json& input) {
-  return accelerator.data_loader<SequentialSampler>(testing::Range(input.at("n")), options_of(input));
-}
-
-/// Runs all cases on as many ranks as each asks for; by case, what each rank gave.
-std::map<std::string, std::vector<json>> on_ranks(
-    const GoldenTopic& topic, const std::function<json(const Accelerator&, const GoldenCase&)>& run) {
-  std::set<int> worlds;
-  for (const auto& golden : topic.cases()) worlds.insert(golden.input.at("num_processes").get<int>());
-  std::map<std::string, std::vector<json>> given;
-  std::mutex mutex;
-  for (const int world_size : worlds) {
-    testing::run_ranks(world_size, [&](state::Process& process) {
-      for (const auto& golden : topic.cases()) {
-        if (golden.input.at("num_processes") != world_size) continue;
-        const Accelerator accelerator(process, {.split_batches = golden.input.at("split_batches")});
-        json result = run(accelerator, golden);
-        const std::lock_guard lock(mutex);
-        auto& ranks = given[golden.name];
-        ranks.resize(static_cast<size_t>(world_size));
-        ranks[static_cast<size_t>(process.rank())] = std::move(result);
-      }
-    });
+AcceleratorOptions options_of(const json& input) {
+  AcceleratorOptions options;
+  options.split_batches = input.value("split_batches", false);
+  options.dispatch_batches = input.value("kind", "").ends_with("_dispatch");
+  if (input.contains("data_seed")) {
+    options.use_seedable_sampler = true;
+    options.data_seed = input.at("data_seed");
   }
-  return given;
+  return options;
 }
 
-/// One pass: what was given, and what the gradient state said meanwhile.
-template <class Loader>
-json one_pass(const Loader& loader, const state::GradientState& state) {
-  json batches = json::array(), ends = json::array(), remainders = json::array();
-  for (auto& batch : loader) {
-    batches.push_back(batch);
-    ends.push_back(state.end_of_dataloader());
-    remainders.push_back(state.remainder());
-  }
-  return {
-      {"batches", batches}, {"end_of_dataloader", ends}, {"remainder", remainders}, {"len", loader.size()}};
+/// Calls `use` with the case's loader, which is of one type for streams and of another for positions.
+template <class Use>
+json with_loader(const Accelerator& accelerator, const GoldenCase& golden, Use&& use) {
+  const size_t n = golden.input.at("n");
+  const auto options = testing::loader_options_of(golden.input);
+  if (is_stream(golden)) return use(accelerator.data_loader(testing::Counting(n), options));
+  return use(accelerator.data_loader<SequentialSampler>(testing::Range(n), options));
 }
 
 /// remainder-lost: `fixed` gives the remainder at the last batch. A whole loader of Accelerate's says the
@@ -84,44 +58,71 @@ json length_is_what_is_given(const GoldenCase& golden) {
   return {{"len", lengths}};
 }
 
-TEST(SkipFirstBatchesGolden, PlainLoadersGiveTheRestAsThePeersDo) {
-  GoldenTopic topic("skip_first_batches", [](const GoldenCase& golden) {
-    return golden.family == "plain" && !golden.input.at("iterable");
-  });
-  topic.on_quirk("len-differs", length_is_what_is_given);
-
-  for (const auto& golden : topic.cases()) {
-    const state::GradientState nobody;
-    const auto whole =
-        data::loader<SequentialSampler>(testing::Range(golden.input.at("n")), options_of(golden.input));
-    json given = one_pass(data::skip_first_batches(whole, golden.input.at("num_batches")), nobody);
-    given["type"] = "DataLoader";  // the Python class, which stays what it was, as our Loader does
-    topic.judge(golden, given);
-  }
-
-  topic.finish();
+json plain(const GoldenCase& golden) {
+  const state::GradientState nobody;
+  const size_t n = golden.input.at("n"), skipped = golden.input.at("num_batches");
+  const auto options = testing::loader_options_of(golden.input);
+  const auto rest = [&](const auto& whole) {
+    return one_pass(data::skip_first_batches(whole, skipped), nobody);
+  };
+  json given = is_stream(golden) ? rest(data::loader(testing::Counting(n), options))
+                                 : rest(data::loader<SequentialSampler>(testing::Range(n), options));
+  // The Python class of the result; our Loader stays what it was.
+  given["type"] = is_stream(golden) ? "SkipDataLoader" : "DataLoader";
+  return given;
 }
 
-TEST(SkipFirstBatchesGolden, ShardedLoadersGiveTheRestAsThePeersDo) {
-  GoldenTopic topic("skip_first_batches", [](const GoldenCase& golden) {
-    return golden.family == "shard" && !golden.input.at("iterable");
-  });
-  topic.on_quirk("len-differs", length_is_what_is_given);
-
-  auto given = on_ranks(topic, [](const Accelerator& accelerator, const GoldenCase& golden) {
-    const auto whole = prepared_loader(accelerator, golden.input);
-    const auto rest = Accelerator::skip_first_batches(whole, golden.input.at("num_batches").get<size_t>());
+json shard(const Accelerator& accelerator, const GoldenCase& golden) {
+  return with_loader(accelerator, golden, [&](const auto& whole) {
+    const auto rest =
+        Accelerator::skip_first_batches(whole, golden.input.at("num_batches").template get<size_t>());
     return one_pass(rest, accelerator.gradient_state());
   });
+}
+
+json resume(const Accelerator& accelerator, const GoldenCase& golden) {
+  const auto whole = accelerator.data_loader<RandomSampler>(testing::Range(golden.input.at("n")),
+                                                            golden.input.at("batch_size").get<size_t>());
+  const auto batches = [&](const auto& loader) {
+    return one_pass(loader, accelerator.gradient_state()).at("batches");
+  };
+  json epochs = json::array();
+  for (int epoch = 0; epoch < 4; ++epoch) epochs.push_back(batches(whole));
+  whole.set_epoch(golden.input.at("resume_epoch").get<uint64_t>());
+  const json resumed =
+      batches(Accelerator::skip_first_batches(whole, golden.input.at("num_batches").get<size_t>()));
+  return {{"epochs", epochs}, {"resumed", resumed}, {"next_epoch_of_original_loader", batches(whole)}};
+}
+
+/// epoch-repeated-after-skip: `fixed` gives the next epoch by rank, `expected` has a record for each rank.
+GoldenCase with_next_epochs(GoldenCase golden) {
+  json ranks = golden.expected.at("ranks");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]["next_epoch_of_original_loader"] = golden.fixed.at("next_epoch_of_original_loader").at(rank);
+  }
+  golden.fixed = {{"ranks", ranks}};
+  return golden;
+}
+
+TEST(SkipFirstBatchesGolden, LoadersGiveTheRestAsThePeersDo) {
+  GoldenTopic topic("skip_first_batches");
+  topic.on_quirk("len-differs", length_is_what_is_given);
+  GoldenTopic on_ranks("skip_first_batches",
+                       [](const GoldenCase& golden) { return golden.family != "plain"; });
+
+  auto given =
+      testing::on_ranks(on_ranks, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
+        return golden.family == "shard" ? shard(accelerator, golden) : resume(accelerator, golden);
+      });
 
   for (const auto& golden : topic.cases()) {
-    json all;
-    for (const json& rank : given.at(golden.name)) {
-      all["ranks"].push_back(rank.at("batches"));
-      for (const char* key : {"end_of_dataloader", "remainder", "len"}) all[key].push_back(rank.at(key));
-      if (!rank.at("remainder").empty()) all["last_remainder"] = rank.at("remainder").back();
+    if (golden.family == "plain") {
+      topic.judge(golden, plain(golden));
+    } else if (golden.family == "shard") {
+      topic.judge(with_whole_remainders(golden), testing::by_rank(given.at(golden.name), "ranks"));
+    } else {
+      topic.judge(with_next_epochs(golden), {{"ranks", given.at(golden.name)}});
     }
-    topic.judge(with_whole_remainders(golden), all);
   }
   topic.finish();
 }
@@ -181,17 +182,18 @@ json each_sample_once(const GoldenCase& golden) {
 }
 
 TEST(GatherForMetricsGolden, GivesEachSampleOnceAsThePeerOrBetter) {
-  GoldenTopic topic("gather_for_metrics", [](const GoldenCase& golden) {
-    return golden.family == "map" || golden.family == "map_skip";
-  });
+  GoldenTopic topic("gather_for_metrics");
   topic.on_quirk("duplicates-kept", each_sample_once);
 
-  auto given = on_ranks(topic, [](const Accelerator& accelerator, const GoldenCase& golden) -> json {
-    const auto whole = prepared_loader(accelerator, golden.input);
-    if (golden.family == "map") return {{"gathered", gather_all(accelerator, golden.input, whole)}};
-    return {{"gathered", gather_all(accelerator, golden.input, Accelerator::skip_first_batches(whole, 1))},
-            {"whole", gather_all(accelerator, golden.input, whole)}};
-  });
+  auto given =
+      testing::on_ranks(topic, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
+        return with_loader(accelerator, golden, [&](const auto& whole) -> json {
+          const json& input = golden.input;
+          if (!golden.family.ends_with("_skip")) return {{"gathered", gather_all(accelerator, input, whole)}};
+          return {{"gathered", gather_all(accelerator, input, Accelerator::skip_first_batches(whole, 1))},
+                  {"whole", gather_all(accelerator, input, whole)}};
+        });
+      });
 
   for (const auto& golden : topic.cases()) {
     const auto& ranks = given.at(golden.name);

@@ -201,6 +201,25 @@ TEST(LoaderRanks, AFailingSampleEndsThePassOfItsRankAndNamesIt) {
   });
 }
 
+TEST(LoaderRanks, AFailingSampleReachesTheLoopsOfAllRanksEvenIfItsOwnCatchesIt) {
+  std::vector<std::string> words(3);
+  run_ranks(3, [&](Process& process) {
+    auto ours = loader<SequentialSampler>(testing::Broken(7, 60), 2);
+    ours.prepare(process, std::make_shared<state::GradientState>());
+    try {
+      for ([[maybe_unused]] auto& batch : ours) process.group().all_reduce_(torch::ones({1}));
+    } catch (const Error& error) {
+      words.at(static_cast<size_t>(process.rank())) = error.what();
+    }
+  });
+
+  for (const auto& said : words) {
+    EXPECT_NE(said.find("[data] rank 0/3: the dataset failed on sample 7 of 60: a hole in the disk"),
+              std::string::npos)
+        << said;
+  }
+}
+
 TEST(LoaderRanks, IsDestroyedInMidEpochOnEveryRank) {
   run_ranks(3, [&](Process& process) {
     for (int round = 0; round < 20; ++round) {

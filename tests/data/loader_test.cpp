@@ -196,6 +196,25 @@ TEST(Loader, AFailingSampleReachesTheLoopByNameWithItsOwnException) {
   }
 }
 
+/// Sample i has i values.
+class Ragged : public torch::data::datasets::Dataset<Ragged, torch::data::TensorExample> {
+ public:
+  torch::data::TensorExample get(size_t index) override { return torch::ones({static_cast<int64_t>(index)}); }
+  std::optional<size_t> size() const override { return 8; }
+};
+
+TEST(Loader, ARaggedBatchIsRefusedWithItsSamplesAndShapes) {
+  auto ours = loader<SequentialSampler>(Ragged().map(Stack<torch::data::TensorExample>()), 3);
+  try {
+    ours.begin();
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    const std::string words = error.what();
+    EXPECT_NE(words.find("[data] the dataset failed on samples 0, 1, 2 of 8: "), std::string::npos) << words;
+    EXPECT_NE(words.find("equal size"), std::string::npos) << words;
+  }
+}
+
 /// Waits in get() until it is let go.
 class Stuck : public torch::data::datasets::Dataset<Stuck, size_t> {
  public:

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "hasten/data/loader.h"
+#include "hasten/data/rng_sync.h"
 #include "support/processes.h"
 #include "support/samples.h"
 
@@ -103,6 +104,55 @@ TEST(SamplerStreamProcesses, WhatElseIsDrawnBetweenTwoBatchesDoesNotReachTheSamp
 
   for (const auto& rank : testing::run_processes(2, "lazy_sampler_beside_dropout")) {
     EXPECT_EQ(rank.output, join(order, " "));
+  }
+}
+
+/// The ranks' default generators stand apart; with kTorch each epoch puts them where rank 0's is.
+HASTEN_PROCESS_CASE(synchronised_generators) {
+  const state::Process process({.cpu = true});
+  torch::manual_seed(100 + process.rank());
+  auto ours = loader<SeedableSequentialSampler>(Range(kSamples), kStep);
+  ours.prepare(process, std::make_shared<state::GradientState>(), {.rng_types = {RngType::kTorch}});
+  std::cout << draw();
+  ours.begin();
+  std::cout << " " << draw();
+  synchronize_cuda_generator(process.group(), process.device());  // nothing, on a CPU
+  return 0;
+}
+
+TEST(SamplerStreamProcesses, DefaultGeneratorsAreSynchronisedIfAskedFor) {
+  const auto ranks = testing::run_processes(2, "synchronised_generators");
+
+  ASSERT_EQ(ranks.size(), 2u);
+  const auto first = [](const std::string& output) { return output.substr(0, output.find(' ')); };
+  const auto second = [](const std::string& output) { return output.substr(output.find(' ')); };
+  EXPECT_NE(first(ranks[0].output), first(ranks[1].output));
+  EXPECT_EQ(second(ranks[0].output), second(ranks[1].output));
+}
+
+/// Without a seed of its own the seedable order is that of rank 0's generator, and it resumes on every rank.
+HASTEN_PROCESS_CASE(seedable_of_rank_0) {
+  const state::Process process({.cpu = true});
+  torch::manual_seed(100 + process.rank());
+  auto ours = loader<RandomSampler>(Range(kSamples), kStep / process.world_size());
+  ours.prepare(process, std::make_shared<state::GradientState>(), {.use_seedable_sampler = true});
+  for ([[maybe_unused]] auto& batch : ours) break;
+  auto again = loader<RandomSampler>(Range(kSamples), kStep / process.world_size());
+  again.prepare(process, std::make_shared<state::GradientState>(), {.use_seedable_sampler = true});
+  again.load_state(ours.state());
+  std::cout << ours.state().seed << ":";
+  for (auto& batch : again) std::cout << " " << join(batch, " ");
+  return 0;
+}
+
+TEST(SamplerStreamProcesses, TheSeedableOrderIsRank0sOnEveryRank) {
+  const auto ranks = testing::run_processes(2, "seedable_of_rank_0");
+  const Indices order = torch_permutation(kSamples, 100);
+
+  ASSERT_EQ(ranks.size(), 2u);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const auto begin = order.begin() + kStep + static_cast<std::ptrdiff_t>(rank * kStep / 2);
+    EXPECT_EQ(ranks[rank].output, text("100: ", join(Indices(begin, begin + kStep / 2), " ")));
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/data/datasets/base.h>
+#include <torch/data/datasets/stateful.h>
 #include <torch/data/samplers/base.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
@@ -42,6 +43,26 @@ class Broken : public torch::data::datasets::Dataset<Broken, size_t> {
 
  private:
   size_t bad_, size_;
+};
+
+/// A stream of the numbers 0 … size - 1, which knows its length unless it is told not to.
+class Counting : public torch::data::datasets::StatefulDataset<Counting, std::vector<size_t>> {
+ public:
+  explicit Counting(size_t size, bool knows_size = true) : size_(size), knows_size_(knows_size) {}
+  void reset() override { next_ = 0; }
+  std::optional<std::vector<size_t>> get_batch(size_t batch_size) override {
+    if (next_ == size_) return std::nullopt;
+    std::vector<size_t> batch;
+    for (; next_ < size_ && batch.size() < batch_size; ++next_) batch.push_back(next_);
+    return batch;
+  }
+  std::optional<size_t> size() const override { return knows_size_ ? std::optional(size_) : std::nullopt; }
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+
+ private:
+  size_t size_, next_ = 0;
+  bool knows_size_;
 };
 
 /// Draws each index when it is asked for it, with replacement.

@@ -35,9 +35,18 @@ struct BatchShardOptions {
 
 /// One step's part of one rank.
 struct ShardedBatch {
-  Indices indices;
+  Indices indices = {};
   /// Samples that all ranks together get in this step, without those given once more to even out.
   size_t num_samples = 0;
+  /// Samples of the order up to the end of this step, from the epoch's start.
+  size_t end = 0;
+};
+
+/// Where a pass over the source begins, if not at the epoch's start.
+struct ShardStart {
+  size_t position = 0;
+  /// The epoch's first batches, as many as a step takes: their samples fill up the end.
+  std::vector<Indices> head = {};
 };
 
 /// One pass over a source of global batches, seen by one rank.
@@ -48,7 +57,7 @@ class BatchShard {
 
   /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, a batch size of 0, or
   /// split_batches with a batch size that is unset or no multiple of world_size.
-  BatchShard(const BatchShardOptions& options, Source source);
+  BatchShard(const BatchShardOptions& options, Source source, ShardStart start = {});
 
   /// This rank's next batch, nothing at the end. Draws as many batches as one step of all ranks takes, and
   /// one more only where a short batch must be told from the last one.
@@ -70,6 +79,7 @@ class BatchShard {
   bool ended_ = false;
   bool over_ = false;
   std::vector<Indices> head_;  // the first step's batches, given once more at the end
+  size_t position_;
 };
 
 /// How many batches the rank gets from `num_batches` global ones, all full but the last of `last_size`

@@ -15,26 +15,40 @@
 #include "hasten/data/loader_core.h"
 #include "hasten/data/loader_options.h"
 #include "hasten/data/pass.h"
+#include "hasten/data/stream_core.h"
 #include "hasten/data/traits.h"
 #include "hasten/state/gradient_state.h"
 #include "hasten/state/process.h"
 
 namespace hasten::data {
 
+namespace detail {
+template <class Dataset, class Sampler>
+struct core_of {
+  using type = LoaderCore<Dataset, Sampler>;
+};
+template <class Dataset, class Sampler>
+  requires is_stream_v<Dataset>
+struct core_of<Dataset, Sampler> {
+  using type = StreamCore<Dataset, Sampler>;
+};
+}  // namespace detail
+
 /// A loader over a map dataset (anything with torch::data's BatchDataset interface and positions as requests)
-/// in the order of a sampler (anything with torch::data's Sampler interface). A handle: copies are the same
-/// loader.
+/// in the order of a sampler (anything with torch::data's Sampler interface), or over a stream (requests are
+/// numbers of samples; the "sampler" is Streaming, or torch's StreamSampler for streams without end). A
+/// handle: copies are the same loader.
 ///
 /// `for (auto& batch : loader)` is one epoch; looping again is the next one. One pass at a time: a newer
 /// begin() ends the older pass. Leaving a loop early is fine. Iterate from one thread.
 template <class Dataset, class Sampler = torch::data::samplers::RandomSampler>
 class Loader {
-  using Core = detail::LoaderCore<Dataset, Sampler>;
+  using Core = typename detail::core_of<Dataset, Sampler>::type;
 
  public:
   using DatasetType = Dataset;
   using SamplerType = Sampler;
-  using Batch = typename Dataset::BatchType;
+  using Batch = typename Core::Batch;
   using Iterator = PassIterator<Batch>;
 
   /// Collective: no. Blocks: no. Throws: UsageError for batch_size 0, or max_jobs 0 with workers.
@@ -69,9 +83,31 @@ class Loader {
   /// Samples of the dataset, nothing if it does not know.
   std::optional<size_t> total_dataset_length() const noexcept { return core_->dataset_length(); }
   /// Passes begun so far.
-  size_t epochs_begun() const noexcept { return core_->epochs_begun(); }
-  /// For settings of an own sampler (its epoch, its weights); change it between passes, alike on every rank.
+  size_t epochs_begun() const noexcept { return core_->epochs().begun(); }
+  /// For settings of an own sampler (its weights); change it between passes, alike on every rank.
   Sampler& sampler() const noexcept { return core_->sampler(); }
+  const Dataset& dataset() const noexcept { return core_->dataset(); }
+  const torch::data::DataLoaderOptions& options() const noexcept { return core_->options(); }
+  /// Indices that an epoch of the sampler gives.
+  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset knows its size.
+  size_t num_indices() const { return core_->num_indices(); }
+
+  /// The next pass is this epoch, from its start; without it each pass is the epoch after the last. Handed on
+  /// to samplers and datasets that have `set_epoch` themselves.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void set_epoch(uint64_t epoch) const { core_->epochs().set_epoch(epoch); }
+
+  /// Where the loop is: everything up to the batch in the caller's hands counts as received, what workers
+  /// have fetched ahead does not. After a break it is where the loop was left, after a loop's end the start
+  /// of the next epoch. Equal on all ranks as long as all get a batch (keep rank 0's). Collective: no.
+  /// Blocks: no. Throws: UsageError with enforce_ordering = false.
+  LoaderState state() const { return core_->state(); }
+
+  /// The next pass goes on from there, without reading what came before; the passes after it are whole. Any
+  /// number of workers and processes may go on. size() stays that of a whole pass.
+  /// Collective: no, but to be called alike on every rank. Blocks: no. Throws: UsageError for a state of
+  /// another dataset or sampler (num_samples or seed differ).
+  void load_state(const LoaderState& state) const { core_->load_state(state); }
 
   /// The same loader, but without the first `num_batches` batches of this rank; see skip_first_batches.
   Loader skipping(size_t num_batches) const {
@@ -79,6 +115,10 @@ class Loader {
     result.skip_ += num_batches;
     return result;
   }
+
+ protected:
+  /// All ranks of the group draw rank 0's order, though each gives all that it draws.
+  void share_order(const comm::Group& group) { core_->share_order(group); }
 
  private:
   std::shared_ptr<Core> core_;
@@ -98,6 +138,7 @@ Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler,
 /// Collective: no. Blocks: no. Throws: UsageError if the dataset does not know its size, and as Loader's
 /// constructor.
 template <class Sampler = torch::data::samplers::RandomSampler, class Dataset>
+  requires(!is_stream_v<Dataset>)
 Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
   static_assert(
       std::is_constructible_v<Sampler, size_t>,
@@ -108,6 +149,14 @@ Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions 
                      "Hand one over: data::loader(dataset, sampler, options).");
   }
   return Loader<Dataset, Sampler>(std::move(dataset), Sampler(*size), options);
+}
+
+/// A loader over a stream, in the stream's own order; a sampler that is named is not asked.
+/// Collective: no. Blocks: no. Throws: as Loader's constructor.
+template <class Sampler = Streaming, class Dataset>
+  requires is_stream_v<Dataset>
+Loader<Dataset, Streaming> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
+  return Loader<Dataset, Streaming>(std::move(dataset), Streaming(), options);
 }
 
 /// The rest of an epoch: each pass over the result skips this rank's first `num_batches` batches without

@@ -1,139 +1,134 @@
-// What all handles of one loader share: dataset, sampler, options, workers and its place among the ranks.
-// Use loader.h; this is its inside.
+// What all handles of one loader over a map dataset share: dataset, sampler, workers. Use loader.h; this is
+// its inside. What every kind of loader has in common is core_base.h's, streams are stream_core.h's.
 #pragma once
 
-#include <torch/data/dataloader_options.h>
-
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "hasten/comm/nested_operations.h"
 #include "hasten/core/error.h"
 #include "hasten/data/batch_shard.h"
+#include "hasten/data/core_base.h"
 #include "hasten/data/fetch.h"
-#include "hasten/data/loader_options.h"
-#include "hasten/data/pass.h"
-#include "hasten/data/place.h"
-#include "hasten/data/sampler_stream.h"
+#include "hasten/data/index_source.h"
 #include "hasten/data/traits.h"
-#include "hasten/state/process.h"
+#include "hasten/data/worker_random.h"
 
-namespace hasten::data {
-
-namespace detail {
-
-/// Refuses what a world of several cannot do with these options, and what no loader can do.
-void check_loader_options(const torch::data::FullDataLoaderOptions& options);
-struct LoaderFacts {
-  size_t batch_size;
-  bool sampler_spreads_itself;
-  bool can_be_placed;
-};
-void check_prepare(const state::Process& process, const LoaderOptions& own, const LoaderFacts& facts);
-[[noreturn]] void throw_prepared_twice(const Origin& origin);
-[[noreturn]] void throw_unknown_size(const Origin& origin);
+namespace hasten::data::detail {
 
 template <class Dataset, class Sampler>
-class LoaderCore : public std::enable_shared_from_this<LoaderCore<Dataset, Sampler>> {
+class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCore<Dataset, Sampler>> {
   static_assert(!Dataset::is_stateful &&
                     std::is_constructible_v<typename Dataset::BatchRequestType, Indices&>,
-                "data::loader takes map datasets, asked by positions (ArrayRef<size_t>)");
+                "data::loader with a sampler takes map datasets, asked by positions (ArrayRef<size_t>)");
   static_assert(std::is_same_v<typename Sampler::BatchRequestType, Indices>,
                 "data::loader takes samplers that give positions (std::vector<size_t>)");
-  static constexpr bool kSpreadsItself =
-      std::is_base_of_v<torch::data::samplers::DistributedSampler<Indices>, Sampler>;
+  static constexpr bool kDispatchable =
+      can_be_dispatched<typename Dataset::BatchType> && std::is_copy_constructible_v<Sampler>;
 
  public:
   using Batch = typename Dataset::BatchType;
 
   LoaderCore(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& options)
-      : dataset_(std::move(dataset)),
-        sampler_(std::move(sampler)),
-        options_(options),
+      : CoreBase(options),
+        dataset_(std::move(dataset)),
         dataset_length_(std::as_const(dataset_).size()),
-        stream_(comm::Group()) {
-    check_loader_options(options_);
-  }
+        source_(std::move(sampler), options_.batch_size, options_.drop_last, dataset_length_) {}
 
   void prepare(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
                const LoaderOptions& own) {
-    if (prepared() && gradient_state == gradient_state_) return;
-    if (prepared()) throw_prepared_twice(origin());
-    check_prepare(process, own, {options_.batch_size, kSpreadsItself, can_be_placed<Batch>});
-    process_ = process;
-    gradient_state_ = std::move(gradient_state);
-    own_ = own;
-    stream_ = SamplerStream(process.group());
+    const LoaderFacts facts{.batch_size = source_.batch_size(),
+                            .sampler_spreads_itself = gives_a_ranks_part<Sampler>::value,
+                            .can_be_placed = can_be_placed<Batch>,
+                            .can_be_dispatched = kDispatchable};
+    if (!adopt(process, std::move(gradient_state), own, facts)) return;
+    if (own.synchronizes(RngType::kGenerator)) share_order(process.group());
+    if (own.use_seedable_sampler) source_.use_seedable(own.data_seed);
   }
 
-  bool prepared() const noexcept { return process_.has_value(); }
+  void share_order(const comm::Group& group) { source_.share(group); }
   std::optional<size_t> dataset_length() const noexcept { return dataset_length_; }
-  size_t epochs_begun() const noexcept { return epochs_begun_; }
-  Sampler& sampler() noexcept { return sampler_; }
-  size_t total_batch_size() const noexcept {
-    return options_.batch_size * (own_.split_batches ? 1 : static_cast<size_t>(shard().world_size));
+  const Dataset& dataset() const noexcept { return dataset_; }
+  Sampler& sampler() noexcept { return source_.sampler(); }
+  size_t total_batch_size() const noexcept { return batch_size_or_largest() * (splits() ? 1 : world_size()); }
+
+  size_t num_indices() const {
+    const auto length = source_.size();
+    if (!length) throw_unknown_size(origin());
+    return *length;
   }
 
   size_t size(size_t skip) const {
-    const auto length = sampler_size(sampler_, dataset_length_);
-    if (!length) throw_unknown_size(origin());
-    const size_t full = *length / options_.batch_size, rest = *length % options_.batch_size;
-    const size_t num_batches = full + (rest > 0 && !options_.drop_last ? 1 : 0);
-    const size_t size = shard_length(num_batches, num_batches > full ? rest : options_.batch_size, shard());
+    const size_t size = whole_size();
     return size > skip ? size - skip : 0;
   }
 
   std::shared_ptr<Pass<Batch>> begin(size_t skip) {
     if (const auto older = pass_.lock()) older->supersede();
+    if (workers_) workers_->drop_queued();
     start_workers();
-    if constexpr (draws_random_numbers<Sampler>::value) stream_.begin_epoch();
-    draw<draws_random_numbers<Sampler>::value>([this] { sampler_.reset(); });
-    ++epochs_begun_;
-    auto pass = std::make_shared<Pass<Batch>>(parts(skip));
+    synchronize_generators();
+    EpochStart start = epochs_.begin();
+    set_epoch(start.epoch);
+    if (start.position > 0) {
+      skip = 0;  // it was skipped before the state was taken
+    } else if (source_.seekable() && !gives_batches<Sampler>) {
+      start.position = std::exchange(skip, 0) * total_batch_size();
+    }
+    auto pass =
+        std::make_shared<Pass<Batch>>(dispatches() ? dispatched_parts(skip, start) : parts(skip, start));
     pass_ = pass;
     pass->advance();
     return pass;
   }
 
+  LoaderState state() const {
+    if (options_.workers > 1 && !options_.enforce_ordering) throw_unordered_state(origin());
+    LoaderState state = epochs_.state();
+    state.seed = source_.seed().value_or(0);
+    state.num_samples = source_.size().value_or(0);
+    if (state.position > 0 && state.generator.empty()) state.generator = source_.generator();
+    return state;
+  }
+
+  void load_state(const LoaderState& state) {
+    check_state(state, {source_.seed(), source_.size(), source_.draws()}, origin());
+    source_.adopt_seed(state.seed);
+    epochs_.load(state);
+  }
+
  private:
-  Origin origin() const {
-    return process_ ? Origin{"data", process_->rank(), process_->world_size()} : Origin{"data"};
-  }
-
-  /// A world of one gives the sampler's batches as they are.
-  BatchShardOptions shard() const {
-    BatchShardOptions result{.batch_size = options_.batch_size, .even_batches = false};
-    if (!process_ || process_->world_size() == 1) return result;
-    result.rank = process_->rank();
-    result.world_size = process_->world_size();
-    result.split_batches = own_.split_batches;
-    result.even_batches = own_.even_batches;
-    result.drop_last = options_.drop_last;
-    return result;
-  }
-
-  template <bool kMayDraw, class Fn>
-  void draw(Fn&& fn) {
-    if constexpr (kMayDraw) {
-      stream_.run(fn);
+  size_t batch_size_or_largest() const noexcept {
+    if constexpr (gives_batches<Sampler>) {
+      return source_.batch_size().value_or(source_.sampler().largest_batch());
     } else {
-      fn();
+      return options_.batch_size;
     }
   }
 
-  /// The next global batch, as torch's loader asks for it.
-  std::optional<Indices> next_global() {
-    std::optional<Indices> indices;
-    draw<draws_in_next<Sampler>::value>([&] { indices = sampler_.next(options_.batch_size); });
-    if (indices && indices->size() < options_.batch_size && options_.drop_last) indices.reset();
-    return indices;
+  size_t whole_size() const {
+    const BatchShardOptions shard = this->shard(source_.batch_size());
+    if constexpr (gives_batches<Sampler>) {
+      const Sampler& sampler = source_.sampler();
+      if (dispatches()) return dispatched_length(sampler.num_batches());
+      if (!shard.split_batches) return shard_length(sampler.num_batches(), batch_size_or_largest(), shard);
+      size_t size = 0;
+      for (size_t i = 0; i < sampler.num_batches(); ++i)
+        size += shard_length(1, sampler.batch_length(i), shard);
+      return size;
+    } else {
+      const size_t full = num_indices() / options_.batch_size, rest = num_indices() % options_.batch_size;
+      const size_t num_batches = full + (rest > 0 && !options_.drop_last ? 1 : 0);
+      if (dispatches()) return dispatched_length(num_batches);
+      return shard_length(num_batches, num_batches > full ? rest : options_.batch_size, shard);
+    }
   }
 
   void start_workers() {
-    if (options_.workers == 0 || workers_) return;
+    if (options_.workers == 0 || workers_ || (dispatches() && process_->rank() > 0)) return;
     for (size_t worker = 1; worker < options_.workers && !is_thread_safe<Dataset>::value; ++worker) {
       copies_.push_back(copy());
     }
@@ -149,52 +144,100 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore<Dataset, Sampl
     }
   }
 
-  PassParts<Batch> parts(size_t skip) {
+  void set_epoch(uint64_t epoch) {
+    if constexpr (takes_epoch<Dataset>::value) {
+      if (workers_) workers_->quiesce();  // a job of an older pass may still be reading
+      set_epoch_of(dataset_, epoch);
+      for (auto& copy : copies_) set_epoch_of(*copy, epoch);
+    }
+  }
+
+  /// Planning by indices and fetching them, for the ranks of `shard`.
+  PassParts<Batch> reading(const BatchShardOptions& shard, size_t skip, const EpochStart& start) {
+    const bool fills = shard.even_batches && !shard.drop_last;
+    const size_t round = shard.split_batches ? 1 : static_cast<size_t>(shard.world_size);
+    ShardStart shard_start{start.position, source_.begin(start, fills ? round : 0)};
+    BatchShard plan(
+        shard, [this] { return source_.next(); }, std::move(shard_start));
     PassParts<Batch> parts;
-    parts.owner = this->shared_from_this();
     parts.origin = origin();
-    parts.plan = [skip, shard = BatchShard(shard(), [this] { return next_global(); })]() mutable {
-      for (; skip > 0 && shard.next(); --skip) {
+    parts.owner = this->shared_from_this();
+    parts.plan = [skip, plan = std::move(plan)]() mutable -> std::optional<PlannedBatch<Batch>> {
+      for (; skip > 0 && plan.next(); --skip) {
       }
-      return shard.next();
+      auto next = plan.next();
+      if (!next) return std::nullopt;
+      return PlannedBatch<Batch>{std::move(*next)};
     };
-    parts.fetch = [this, origin = parts.origin](size_t worker, const Indices& indices) {
+    const uint64_t seed = own_.data_seed.value_or(source_.seed().value_or(0));
+    parts.fetch = [this, origin = parts.origin, seed, epoch = start.epoch](size_t worker,
+                                                                           const Indices& indices) {
+      const WorkerScope scope(seed, epoch, indices);
       Dataset& dataset = worker == 0 || copies_.empty() ? dataset_ : *copies_[worker - 1];
       return data::fetch(dataset, indices, origin);
     };
-    if constexpr (can_be_placed<Batch>) {
-      if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
-        parts.place = [device = process_->device(), non_blocking = own_.non_blocking](const Batch& batch) {
-          return comm::send_to_device(batch, device, non_blocking);
-        };
-      }
-    }
     parts.workers = workers_.get();
     parts.max_jobs = options_.max_jobs;
     parts.enforce_ordering = options_.enforce_ordering;
     parts.timeout = options_.timeout;
-    parts.gradient_state = gradient_state_;
-    parts.total_batch_size = total_batch_size();
-    parts.drop_last = options_.drop_last;
-    const auto length = sampler_size(sampler_, dataset_length_);
-    if (length && !options_.drop_last) parts.remainder = static_cast<int64_t>(*length % total_batch_size());
     return parts;
   }
 
+  PassParts<Batch> parts(size_t skip, const EpochStart& start) {
+    PassParts<Batch> parts = reading(shard(source_.batch_size()), skip, start);
+    show(parts);
+    parts.total_batch_size = total_batch_size();
+    if (const auto length = source_.size(); length && !options_.drop_last) {
+      const size_t left = *length > start.position ? *length - start.position : 0;
+      parts.remainder = static_cast<int64_t>(left % std::max<size_t>(1, total_batch_size()));
+    }
+    return parts;
+  }
+
+  PassParts<Batch> dispatched_parts(size_t skip, const EpochStart& start) {
+    if constexpr (kDispatchable) {
+      // All ranks begin the order, so that what samplers draw stays the same; only rank 0 goes through it.
+      auto inner = reading(shard(source_.batch_size()), skip * (splits() ? 1 : world_size()), start);
+      std::shared_ptr<Pass<Batch>> base;
+      if (process_->rank() == 0) base = std::make_shared<Pass<Batch>>(std::move(inner));
+      auto read = [base]() -> std::optional<Batch> {
+        base->advance();
+        if (base->at_end()) return std::nullopt;
+        return std::move(base->batch());
+      };
+      std::function<Batch()> first_rows;
+      if (start.position > 0 || skip > 0) {
+        first_rows = [this, start] { return data::fetch(dataset_, first_indices(start), origin()); };
+      }
+      return dispatched<Batch>(this->template dispatcher<Batch>(start.position, read, first_rows),
+                               this->shared_from_this());
+    } else {
+      throw InternalError(origin(), "a loader whose batches cannot be sent is dispatched.");
+    }
+  }
+
+  /// The epoch's first indices, from a copy of the order: the pass itself goes on elsewhere.
+  Indices first_indices(const EpochStart& start) const {
+    IndexSource<Sampler> again = source_;
+    again.share(comm::Group());
+    EpochStart from_start{start.epoch, 0, source_.generator()};
+    again.begin(from_start, 0);
+    Indices first;
+    while (first.size() < world_size()) {
+      const auto batch = again.next();
+      if (!batch) break;
+      first.insert(first.end(), batch->begin(), batch->end());
+    }
+    first.resize(std::min(first.size(), world_size()));
+    return first;
+  }
+
   Dataset dataset_;
-  Sampler sampler_;
-  const torch::data::FullDataLoaderOptions options_;
   const std::optional<size_t> dataset_length_;
-  std::optional<state::Process> process_;
-  std::shared_ptr<state::GradientState> gradient_state_;
-  LoaderOptions own_;
-  SamplerStream stream_;
-  size_t epochs_begun_ = 0;
+  IndexSource<Sampler> source_;
   std::weak_ptr<Pass<Batch>> pass_;
   std::vector<std::unique_ptr<Dataset>> copies_;
   std::unique_ptr<WorkerPool> workers_;  // last: its threads end before what they use
 };
 
-}  // namespace detail
-
-}  // namespace hasten::data
+}  // namespace hasten::data::detail

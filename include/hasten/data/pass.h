@@ -22,14 +22,31 @@
 
 namespace hasten::data {
 
+/// This rank's next batch: what to fetch or, where planning means reading (streams, dispatch), what was read.
+template <class Batch>
+struct PlannedBatch {
+  ShardedBatch shard;
+  std::optional<Batch> ready = {};
+};
+
+/// What the remainder says at the last batch.
+enum class LastRemainder {
+  kIfShort,  ///< the samples of a step that is not full, else 0; what it said before with drop_last
+  kAlways,   ///< the samples of the step: dispatched batches
+  kAsBefore  ///< what it said before: sharded streams
+};
+
 template <class Batch>
 struct PassParts {
-  /// This rank's next batch of indices.
-  std::function<std::optional<ShardedBatch>()> plan;
+  std::function<std::optional<PlannedBatch<Batch>>()> plan;
   /// Fetches it with a worker's dataset.
   std::function<Batch(size_t worker, const Indices&)> fetch;
   /// Moves it to the device; unset: it stays.
   std::function<Batch(const Batch&)> place;
+  /// Told how far the epoch's order has come when a batch is given, and nothing when the pass has ended.
+  std::function<void(std::optional<size_t> end)> received;
+  /// Told of an error before the loop gets it.
+  std::function<void(const std::exception& error)> failed;
   /// Null: fetched by the caller, when it is its turn.
   WorkerPool* workers = nullptr;
   /// Batches under way at once, 1 without workers.
@@ -42,6 +59,7 @@ struct PassParts {
   /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one.
   size_t total_batch_size = 1;
   bool drop_last = false;
+  LastRemainder last_remainder = LastRemainder::kIfShort;
   Origin origin{"data"};
   /// Keeps alive what the functions above use.
   std::shared_ptr<void> owner;
@@ -71,11 +89,16 @@ class Pass {
     try {
       parts_.workers ? take_from_workers() : take_here();
       if (batch_ && parts_.place) batch_ = parts_.place(*batch_);
+    } catch (const std::exception& error) {
+      close();
+      if (parts_.failed) parts_.failed(error);
+      throw;
     } catch (...) {
       close();
       throw;
     }
     if (!batch_) close();
+    if (parts_.received) parts_.received(batch_ ? std::optional(given_.end) : std::nullopt);
   }
 
   /// Ends the pass early because the loader begins another.
@@ -91,7 +114,7 @@ class Pass {
  private:
   struct Slot {
     ShardedBatch planned;
-    std::optional<Batch> batch;
+    std::optional<Batch> batch;  // once done
     std::exception_ptr error;
     bool done = false;
   };
@@ -107,7 +130,8 @@ class Pass {
     auto planned = parts_.plan();
     if (!planned) return false;
     slots_.push_back(std::make_shared<Slot>());
-    slots_.back()->planned = std::move(*planned);
+    slots_.back()->planned = std::move(planned->shard);
+    slots_.back()->batch = std::move(planned->ready);
     if (!parts_.workers) return true;
     // The job owns all it needs: it may still run when this pass is gone.
     parts_.workers->submit(
@@ -130,7 +154,8 @@ class Pass {
 
   void take_here() {
     if (slots_.empty() && !add_slot()) return;
-    batch_ = parts_.fetch(0, slots_.front()->planned.indices);
+    auto& slot = *slots_.front();
+    batch_ = slot.batch ? std::move(slot.batch) : parts_.fetch(0, slot.planned.indices);
     hand_out(slots_.begin());
     add_slot();  // after the fetch, so that draws of sampler and dataset alternate as in libtorch
     look_ahead();
@@ -163,21 +188,27 @@ class Pass {
   }
 
   void hand_out(typename std::deque<std::shared_ptr<Slot>>::iterator slot) {
-    num_samples_ = (*slot)->planned.num_samples;
+    given_ = std::move((*slot)->planned);
     slots_.erase(slot);
   }
 
   void look_ahead() {
     position_.end_of_dataloader = slots_.empty();
-    if (!position_.end_of_dataloader || parts_.drop_last) return;
-    position_.remainder = num_samples_ < parts_.total_batch_size ? static_cast<int64_t>(num_samples_) : 0;
+    if (!position_.end_of_dataloader) return;
+    const auto num_samples = static_cast<int64_t>(given_.num_samples);
+    const bool always = parts_.last_remainder == LastRemainder::kAlways;
+    const bool is_short = !parts_.drop_last && given_.num_samples < parts_.total_batch_size;
+    if (always) position_.remainder = num_samples;
+    if (parts_.last_remainder == LastRemainder::kIfShort && !parts_.drop_last) {
+      position_.remainder = is_short ? num_samples : 0;
+    }
   }
 
   PassParts<Batch> parts_;
   state::LoaderPosition position_;
   std::deque<std::shared_ptr<Slot>> slots_;
   std::optional<Batch> batch_;
-  size_t num_samples_ = 0;
+  ShardedBatch given_;
   bool superseded_ = false;
 };
 

@@ -8,7 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "hasten/comm/group.h"
 
@@ -22,6 +24,18 @@ class SamplerStream {
   /// Collective: yes. Blocks: until rank 0 has called. Throws: CommError.
   void begin_epoch();
 
+  /// Goes on in an epoch that began where start() said: until the next begin_epoch everything is drawn from
+  /// there, in a world of one too, and the default generator moves along only if it stands at the same place.
+  /// Collective: no. Blocks: no. Throws: UsageError for bytes that are no generator's state.
+  void resume(const std::vector<uint8_t>& start);
+
+  /// Where the epoch began; empty before the first one.
+  std::vector<uint8_t> start() const;
+
+  /// The seed that rank 0's default generator was given.
+  /// Collective: yes. Blocks: until rank 0 has called. Throws: CommError.
+  uint64_t seed_of_rank_0() const;
+
   /// Calls `draw` with the default generator at this stream and lets the stream go on from where that left
   /// it. Rank 0's default generator goes on with it unless something else has drawn from it since, so that
   /// what the program draws later is what the plain loop would draw; other ranks get theirs back as it was.
@@ -31,7 +45,8 @@ class SamplerStream {
 
  private:
   comm::Group group_;
-  at::Tensor stream_;
+  at::Tensor stream_, start_;
+  bool resumed_ = false;
 };
 
 }  // namespace hasten::data

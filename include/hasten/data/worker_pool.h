@@ -35,6 +35,10 @@ class WorkerPool {
   /// Collective: no. Blocks: no. Throws: nothing.
   void drop_queued();
 
+  /// Drops the jobs that have not started and waits for those that have.
+  /// Collective: no. Blocks: for running jobs. Throws: nothing.
+  void quiesce();
+
   /// Waits until `ready`, which is asked after each finished job and may read what finished jobs have
   /// written; false if `timeout` passes first.
   /// Collective: no. Blocks: yes. Throws: nothing.
@@ -51,6 +55,7 @@ class WorkerPool {
   std::condition_variable finished_;
   std::deque<Job> jobs_;
   bool stopping_ = false;
+  size_t running_ = 0;
   std::vector<std::thread> threads_;
 };
 

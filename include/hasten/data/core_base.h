@@ -1,0 +1,116 @@
+// What every kind of loader has in common behind its handle: its place among the ranks, its options, its
+// epochs, and the rules for a pass that is dispatched from rank 0. Part of loader_core.h and stream_core.h.
+#pragma once
+
+#include <torch/data/dataloader_options.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "hasten/comm/nested_operations.h"
+#include "hasten/data/batch_shard.h"
+#include "hasten/data/dispatch.h"
+#include "hasten/data/epoch_counter.h"
+#include "hasten/data/loader_options.h"
+#include "hasten/data/pass.h"
+#include "hasten/data/place.h"
+#include "hasten/state/gradient_state.h"
+#include "hasten/state/process.h"
+
+namespace hasten::data::detail {
+
+/// Refuses what a world of several cannot do with these options, and what no loader can do.
+void check_loader_options(const torch::data::FullDataLoaderOptions& options);
+struct LoaderFacts {
+  std::optional<size_t> batch_size;
+  bool sampler_spreads_itself = false;
+  bool can_be_placed = true;
+  bool can_be_dispatched = true;
+  /// Whether samples of a batch can be told apart; needed where batches are cut (streams).
+  bool has_rows = true;
+  bool is_stream = false;
+};
+void check_prepare(const state::Process& process, const LoaderOptions& own, const LoaderFacts& facts);
+[[noreturn]] void throw_prepared_twice(const Origin& origin);
+[[noreturn]] void throw_unknown_size(const Origin& origin);
+
+class CoreBase {
+ public:
+  explicit CoreBase(const torch::data::DataLoaderOptions& options);
+
+  bool prepared() const noexcept { return process_.has_value(); }
+  const torch::data::DataLoaderOptions& options() const noexcept { return given_options_; }
+  EpochCounter& epochs() noexcept { return epochs_; }
+
+ protected:
+  /// False if it was prepared for the same gradient state before.
+  bool adopt(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
+             const LoaderOptions& own, const LoaderFacts& facts);
+
+  Origin origin() const;
+  size_t world_size() const noexcept {
+    return process_ ? static_cast<size_t>(process_->world_size()) : size_t{1};
+  }
+  bool splits() const noexcept { return own_.split_batches; }
+  bool dispatches() const noexcept { return dispatches_; }
+  /// A world of one, and what rank 0 reads for all, are the sampler's batches as they are.
+  BatchShardOptions shard(std::optional<size_t> batch_size) const;
+  /// Batches that each rank is dispatched from so many base batches.
+  size_t dispatched_length(size_t num_batches) const noexcept;
+  /// Makes the default generators those of rank 0, if rng_types asks for it.
+  void synchronize_generators() const;
+
+  /// Gradient state, device, epochs, errors: what a pass that the caller sees has.
+  template <class Batch>
+  void show(PassParts<Batch>& parts) const {
+    parts.origin = origin();
+    if constexpr (can_be_placed<Batch>) {
+      if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
+        parts.place = [device = process_->device(), non_blocking = own_.non_blocking](const Batch& batch) {
+          return comm::send_to_device(batch, device, non_blocking);
+        };
+      }
+    }
+    parts.received = epochs_.follow();
+    if (process_) parts.failed = leaves_words(process_->group());
+    parts.gradient_state = gradient_state_;
+    parts.drop_last = options_.drop_last;
+  }
+
+  template <class Batch>
+  std::shared_ptr<Dispatcher<Batch>> dispatcher(size_t position, std::function<std::optional<Batch>()> read,
+                                                std::function<Batch()> first_rows) const {
+    return std::make_shared<Dispatcher<Batch>>(
+        typename Dispatcher<Batch>::Options{.group = process_->group(),
+                                            .split_batches = own_.split_batches,
+                                            .drop_last = options_.drop_last,
+                                            .position = position,
+                                            .first_rows = std::move(first_rows),
+                                            .origin = origin()},
+        std::move(read));
+  }
+
+  /// A pass in which every step is what rank 0 hands out.
+  template <class Batch>
+  PassParts<Batch> dispatched(std::shared_ptr<Dispatcher<Batch>> dispatcher,
+                              std::shared_ptr<void> owner) const {
+    PassParts<Batch> parts;
+    show(parts);
+    parts.plan = [dispatcher = std::move(dispatcher)] { return dispatcher->next(); };
+    parts.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it
+    parts.last_remainder = LastRemainder::kAlways;
+    parts.owner = std::move(owner);
+    return parts;
+  }
+
+  const torch::data::DataLoaderOptions given_options_;
+  const torch::data::FullDataLoaderOptions options_;
+  EpochCounter epochs_;
+  std::optional<state::Process> process_;
+  std::shared_ptr<state::GradientState> gradient_state_;
+  LoaderOptions own_;
+  bool dispatches_ = false;
+};
+
+}  // namespace hasten::data::detail

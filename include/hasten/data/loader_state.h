@@ -1,0 +1,47 @@
+// LoaderState: where a loader stands, as a value that can be kept and loaded again.
+//
+// Position counts what the training loop has received, of the global order, over all ranks; so it does not
+// depend on workers, and a run goes on from it on another number of processes. Taking and loading it is
+// loader.h's, keeping it in a file the caller's (or checkpoint's): it converts to and from nlohmann::json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hasten::data {
+
+struct LoaderState {
+  /// Of the sampler; 0 where it has none.
+  uint64_t seed = 0;
+  uint64_t epoch = 0;
+  /// Samples of the epoch's global order that all ranks together have received; repeated ones do not count.
+  uint64_t position = 0;
+  /// What an epoch gives; a state is only loaded where this is the same. 0 for streams of unknown length.
+  uint64_t num_samples = 0;
+  /// Only for samplers that draw from the default generator, and only in mid-epoch: where that stood when the
+  /// epoch began (5,056 bytes, opaque, valid for the same libtorch release).
+  std::vector<uint8_t> generator = {};
+
+  friend bool operator==(const LoaderState&, const LoaderState&) = default;
+};
+
+/// For nlohmann::json, found by argument-dependent lookup.
+template <class Json>
+void to_json(Json& json, const LoaderState& state) {
+  json = {{"seed", state.seed},
+          {"epoch", state.epoch},
+          {"position", state.position},
+          {"num_samples", state.num_samples},
+          {"generator", state.generator}};
+}
+template <class Json>
+void from_json(const Json& json, LoaderState& state) {
+  json.at("seed").get_to(state.seed);
+  json.at("epoch").get_to(state.epoch);
+  json.at("position").get_to(state.position);
+  json.at("num_samples").get_to(state.num_samples);
+  json.at("generator").get_to(state.generator);
+}
+
+}  // namespace hasten::data
