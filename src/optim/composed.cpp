@@ -31,7 +31,7 @@ SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const Options& op
   const bool ascend =
       std::adjacent_find(milestones_.begin(), milestones_.end(), std::greater_equal<>()) == milestones_.end();
   detail::require(ascend && (milestones_.empty() || milestones_[0] >= 0), name(), "milestones",
-                  "{" + join(milestones_) + "}", "steps from 0 on, each later than the one before");
+                  text("{", join(milestones_), "}"), "steps from 0 on, each later than the one before");
   for (const auto& make : options.schedulers) {
     set_rates(base_lrs());
     schedulers_.push_back(make(optimizer));

@@ -37,7 +37,7 @@ MultiStepLR::MultiStepLR(torch::optim::Optimizer& optimizer, const Options& opti
   const auto& milestones = options.milestones;
   detail::require(!milestones.empty(), name(), "milestones", "{}", "at least one step");
   detail::require(std::is_sorted(milestones.begin(), milestones.end()) && milestones.front() >= 0, name(),
-                  "milestones", "{" + join(milestones) + "}", "steps from 0 on, in ascending order");
+                  "milestones", text("{", join(milestones), "}"), "steps from 0 on, in ascending order");
   require_gamma(options.gamma, name());
   start();
 }
