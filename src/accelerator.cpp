@@ -83,6 +83,13 @@ data::LoaderOptions Accelerator::loader_options() const {
           .rng_types = options().rng_types};
 }
 
+optim::PreparedSchedulerOptions Accelerator::scheduler_options() const {
+  return {.step_with_optimizer = options().step_scheduler_with_optimizer,
+          .adjust_scheduler = options().adjust_scheduler,
+          .once_per_process = options().step_scheduler_per_process && !options().split_batches,
+          .world_size = world_size()};
+}
+
 const state::Process& Accelerator::process() const noexcept {
   return impl_->process;
 }

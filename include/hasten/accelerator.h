@@ -23,6 +23,7 @@
 #include "hasten/data/loader.h"
 #include "hasten/data/metrics.h"
 #include "hasten/optim/prepared_optimizer.h"
+#include "hasten/optim/prepared_scheduler.h"
 #include "hasten/parallel/prepared_model.h"
 #include "hasten/state/ordered.h"
 #include "hasten/state/print.h"
@@ -39,11 +40,11 @@ class Accelerator {
   /// A process made by the caller.
   explicit Accelerator(state::Process process, const AcceleratorOptions& options = {});
 
-  /// Makes modules, optimizers and loaders, in any mix and order, ready for this world; gives a handle for
-  /// each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and
-  /// shared_ptrs share their module), rvalues are owned. Preparing twice is the same as once. Collective:
-  /// yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ naming the
-  /// first difference; CommError.
+  /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
+  /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
+  /// holders and shared_ptrs share their module), rvalues are owned. Preparing twice is the same as once.
+  /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
+  /// naming the first difference; CommError.
   template <class First, class... Rest>
   auto prepare(First&& first, Rest&&... rest) const {
     if constexpr (sizeof...(Rest) == 0) {
@@ -165,6 +166,7 @@ class Accelerator {
   bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
   bool is_last_process() const noexcept { return process().is_last_process(); }
   bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
+  bool optimizer_step_was_skipped() const noexcept { return gradient_state().optimizer_step_was_skipped(); }
 
  private:
   template <class T>
@@ -174,6 +176,7 @@ class Accelerator {
   /// The Ddp of a module, made at the first call.
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module) const;
   data::LoaderOptions loader_options() const;
+  optim::PreparedSchedulerOptions scheduler_options() const;
   const std::shared_ptr<state::GradientState>& shared_gradient_state() const noexcept;
 
   struct Impl;
@@ -201,7 +204,8 @@ auto Accelerator::prepare_one(T&& object) const {
       "torch::data's loaders keep their sampler private and cannot be spread over ranks: make this one with "
       "hasten::data::loader<Sampler>(dataset, options) or accelerator.data_loader<Sampler>(dataset, "
       "options)");
-  if constexpr (parallel::is_prepared_model_v<Object> || optim::is_prepared_optimizer_v<Object>) {
+  if constexpr (parallel::is_prepared_model_v<Object> || optim::is_prepared_optimizer_v<Object> ||
+                optim::is_prepared_scheduler_v<Object>) {
     return Object(std::forward<T>(object));
   } else if constexpr (parallel::is_module_v<Object>) {
     auto model = hold(std::forward<T>(object));
@@ -209,9 +213,13 @@ auto Accelerator::prepare_one(T&& object) const {
     return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
   } else if constexpr (optim::is_optimizer_v<Object>) {
     return optim::PreparedOptimizer<Object>(hold(std::forward<T>(object)), shared_gradient_state());
+  } else if constexpr (optim::SchedulerLike<Object>) {
+    return optim::PreparedScheduler<Object>(hold(std::forward<T>(object)), shared_gradient_state(),
+                                            scheduler_options());
   } else {
     static_assert(data::is_loader_v<Object> || data::is_torch_loader_v<Object>,
-                  "prepare takes torch::nn modules, torch::optim optimizers and hasten::data loaders");
+                  "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers and "
+                  "hasten::data loaders");
     Object loader(std::forward<T>(object));
     loader.prepare(process(), shared_gradient_state(), loader_options());
     return loader;

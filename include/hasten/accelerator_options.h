@@ -27,6 +27,13 @@ struct AcceleratorOptions {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = {};
   std::vector<data::RngType> rng_types = {data::RngType::kGenerator};
+  /// Prepared schedulers move with the optimizer's steps, not with every call (docs/schedulers.md).
+  bool step_scheduler_with_optimizer = true;
+  /// They move once per process at each of these steps, as Accelerate's do; not with split_batches, where the
+  /// global batch does not grow with the processes.
+  bool step_scheduler_per_process = false;
+  /// Their lengths were given in batches, not in optimizer steps, although gradients are accumulated.
+  bool adjust_scheduler = false;
   /// Seeds every random generator, as set_seed does, before anything else.
   std::optional<uint64_t> seed = {};
   /// Anything but kNo is refused for now.

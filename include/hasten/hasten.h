@@ -11,4 +11,5 @@
 #include "hasten/data/idx.h"
 #include "hasten/data/loader.h"
 #include "hasten/data/worker_random.h"
+#include "hasten/optim/schedulers.h"
 #include "hasten/tracking/progress.h"

@@ -14,4 +14,12 @@ void GradientState::leave(const LoaderPosition* loader) noexcept {
   active_.erase(std::remove(active_.begin(), active_.end(), loader), active_.end());
 }
 
+void GradientState::set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped) {
+  if (skipped) {
+    skipped_.insert(&optimizer);
+  } else {
+    skipped_.erase(&optimizer);
+  }
+}
+
 }  // namespace hasten::state

@@ -1,7 +1,7 @@
 #include "hasten/optim/prepared_optimizer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
 
 namespace hasten::optim {
 namespace {
@@ -60,6 +60,28 @@ TEST(PreparedOptimizer, AClosureGivesItsLoss) {
   EXPECT_EQ(it.optimizer.step(closure).item<double>(), 2.0);
   it.gradients->set_sync_gradients(false);
   EXPECT_FALSE(it.optimizer.step(closure).defined());
+}
+
+TEST(PreparedOptimizer, ASkippedStepIsRememberedUntilTheNextOne) {
+  Fixture it;
+  it.backward();
+
+  it.optimizer.skip_step();
+  EXPECT_TRUE(it.optimizer.step_was_skipped());
+  EXPECT_TRUE(it.gradients->optimizer_step_was_skipped());
+  EXPECT_TRUE(torch::equal(it.weight, torch::ones({2})));
+
+  it.optimizer.step();
+  EXPECT_FALSE(it.optimizer.step_was_skipped());
+}
+
+TEST(PreparedOptimizer, WhileAccumulatingThereIsNoStepToSkip) {
+  Fixture it;
+  it.gradients->set_sync_gradients(false);
+
+  it.optimizer.skip_step();
+
+  EXPECT_FALSE(it.optimizer.step_was_skipped());
 }
 
 TEST(PreparedOptimizer, TheOptimizerItselfStaysReachable) {

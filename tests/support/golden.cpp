@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
@@ -37,6 +39,24 @@ json patched(json values, const json& patch) {
   return values;
 }
 
+bool near(const json& given, const json& wanted, double tolerance) {
+  if (tolerance == 0.0 || given.type() != wanted.type()) return given == wanted;
+  if (wanted.is_number_float()) {
+    const double difference = std::abs(given.get<double>() - wanted.get<double>());
+    return difference <= tolerance * std::abs(wanted.get<double>()) + 1e-18;
+  }
+  if (!wanted.is_structured()) return given == wanted;
+  if (given.size() != wanted.size()) return false;
+  if (wanted.is_array()) {
+    return std::equal(given.begin(), given.end(), wanted.begin(),
+                      [&](const json& a, const json& b) { return near(a, b, tolerance); });
+  }
+  for (const auto& [key, value] : wanted.items()) {
+    if (!given.contains(key) || !near(given.at(key), value, tolerance)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
@@ -57,7 +77,7 @@ GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const Golde
 void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
   const auto same = [&](const json& wanted) {
     for (const auto& [key, value] : wanted.items()) {
-      if (!given.contains(key) || given.at(key) != value) return false;
+      if (!given.contains(key) || !near(given.at(key), value, tolerance_)) return false;
     }
     return true;
   };

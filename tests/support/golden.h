@@ -37,6 +37,9 @@ class GoldenTopic {
   /// The rule that holds for cases with this quirk.
   void on_quirk(const std::string& quirk, GoldenRule rule) { rules_[quirk] = std::move(rule); }
 
+  /// Numbers that are no integers may differ by this part of their value (learning rates: 1e-9); else exact.
+  void tolerate(double relative) { tolerance_ = relative; }
+
   /// Compares what we gave, key by key of `expected`, and counts it; a GoogleTest failure if it is neither as
   /// expected, nor as fixed, nor by a rule. Call it once for each case.
   void judge(const GoldenCase& golden, const nlohmann::json& given);
@@ -49,6 +52,7 @@ class GoldenTopic {
   std::string topic_;
   std::vector<GoldenCase> cases_;
   std::map<std::string, GoldenRule> rules_;
+  double tolerance_ = 0.0;
   size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
 };
 

@@ -22,18 +22,33 @@ inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer
 template <class O>
 class PreparedOptimizer {
  public:
-  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<const state::GradientState> gradient_state)
+  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state)
       : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)) {}
 
   /// The optimizer's step; nothing while gradients are being accumulated.
   /// Collective: no. Blocks: no. Throws: what the optimizer throws.
   void step() const {
-    if (gradient_state_->sync_gradients()) optimizer_->step();
+    if (!gradient_state_->sync_gradients()) return;
+    optimizer_->step();
+    gradient_state_->set_step_was_skipped(*optimizer_, false);
   }
   /// With a closure that computes the loss anew (LBFGS); gives the loss, undefined while accumulating.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) const {
-    return gradient_state_->sync_gradients() ? optimizer_->step(closure) : at::Tensor();
+    if (!gradient_state_->sync_gradients()) return {};
+    at::Tensor loss = optimizer_->step(closure);
+    gradient_state_->set_step_was_skipped(*optimizer_, false);
+    return loss;
   }
+
+  /// In the place of step() where gradients have overflowed, for a gradient scaler: parameters stay, and
+  /// prepared schedulers of this optimizer do not move. Nothing while gradients are being accumulated. This
+  /// version has no scaler, so only programs (and tests) with one of their own call it.
+  /// Collective: no, but all ranks must skip the same steps. Blocks: no. Throws: nothing.
+  void skip_step() const {
+    if (gradient_state_->sync_gradients()) gradient_state_->set_step_was_skipped(*optimizer_, true);
+  }
+  /// Whether the last step was skipped.
+  bool step_was_skipped() const { return gradient_state_->step_was_skipped(*optimizer_); }
 
   /// Forgets the gradients, in libtorch's two forms; nothing while they are being accumulated.
   void zero_grad(bool set_to_none = true) const {
@@ -45,7 +60,7 @@ class PreparedOptimizer {
 
  private:
   std::shared_ptr<O> optimizer_;
-  std::shared_ptr<const state::GradientState> gradient_state_;
+  std::shared_ptr<state::GradientState> gradient_state_;
 };
 
 template <class T>

@@ -3,11 +3,16 @@
 //
 // Accelerate keeps this in a process-wide singleton; here it belongs to one Accelerator, and loaders and
 // optimizers prepared by it share it. The loader room writes the position, `accumulate` writes
-// sync_gradients.
+// sync_gradients, prepared optimizers write whether their last step was skipped.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace hasten::state {
 
@@ -25,6 +30,15 @@ class GradientState {
   bool sync_gradients() const noexcept { return sync_gradients_; }
   void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
 
+  /// Whether the last step of this optimizer left its parameters as they were, since gradients had
+  /// overflowed.
+  bool step_was_skipped(const torch::optim::Optimizer& optimizer) const {
+    return skipped_.contains(&optimizer);
+  }
+  /// The same, of any optimizer (Accelerate's optimizer_step_was_skipped).
+  bool optimizer_step_was_skipped() const noexcept { return !skipped_.empty(); }
+  void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped);
+
   /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
   void enter(const LoaderPosition* loader);
   /// The loop over it ended (by its end, a break or an exception). Nothing if it was not entered.
@@ -39,6 +53,7 @@ class GradientState {
  private:
   bool sync_gradients_ = true;
   std::vector<const LoaderPosition*> active_;
+  std::set<const torch::optim::Optimizer*> skipped_;
 };
 
 }  // namespace hasten::state

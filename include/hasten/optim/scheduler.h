@@ -1,0 +1,127 @@
+// Scheduler: what all learning-rate schedulers have in common: a step, the rates, a state that loads again.
+//
+// Each scheduler gives exactly what PyTorch's gives step by step, which is the recursive form: the new rate
+// is made from the rate that the optimizer has, so that several schedulers can act on one optimizer
+// (composed.h) and a rate that the program changes by hand stays changed. libtorch itself has only two
+// schedulers and no state. The formulas are in lambda.h, decay.h, cosine.h, cyclic.h, one_cycle.h, plateau.h
+// and warmup.h; when a scheduler steps in a distributed loop is prepared_scheduler.h's matter.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace hasten::optim {
+
+/// Sets the learning rates of an optimizer's parameter groups, step after step. It borrows the optimizer,
+/// which must outlive it; the rates at its construction are the base rates (PyTorch's `initial_lr`), and the
+/// constructor already sets the rates of step 0. Movable, not copyable.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  Scheduler(Scheduler&&) = default;
+  Scheduler& operator=(Scheduler&&) = default;
+
+  /// One step on: call it after the optimizer's step.
+  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at
+  /// construction, or the schedule cannot go on (OneCycleLR past its end).
+  void step();
+
+  /// The rates that the last step set, one for each parameter group (PyTorch's get_last_lr).
+  const std::vector<double>& rates() const noexcept { return rates_; }
+  /// Steps since construction; 0 at first.
+  int64_t last_epoch() const noexcept { return last_epoch_; }
+  /// Calls of step(), the constructor's own among them: PyTorch's `_step_count`.
+  int64_t step_count() const noexcept { return step_count_; }
+  /// Whether the schedule has ended, so that another step would throw; false for those without an end.
+  virtual bool finished() const noexcept { return false; }
+  torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
+
+  /// Where the schedule stands. Options are not in it: the program that loads it constructs the scheduler
+  /// with them.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  nlohmann::json state() const;
+  /// Goes on where state() was taken, and sets the optimizer's rates (and momentum, where the scheduler has
+  /// it in hand) to those of that step, so that it does not matter whether the optimizer is loaded before or
+  /// after.
+  /// Collective: no. Blocks: no. Throws: UsageError if it is no state of such a scheduler, or of an optimizer
+  /// with another number of parameter groups.
+  void load_state(const nlohmann::json& state);
+
+  /// Begins anew from the optimizer's present rates, as the constructor does. For composed schedulers.
+  /// Collective: no. Blocks: no. Throws: as step().
+  virtual void start();
+  /// Begins anew from the base rates, whatever the optimizer's are. For composed schedulers.
+  /// Collective: no. Blocks: no. Throws: as step().
+  virtual void restart();
+
+ protected:
+  /// What the rate is asked for: the constructor's step 0, a step, or step 0 again after others' steps.
+  enum class Moment { kStart, kStep, kRestart };
+
+  /// `name` is the class's, for messages and the state. A derived class calls start() in its constructor.
+  Scheduler(torch::optim::Optimizer& optimizer, std::string name);
+
+  /// A group's rate at last_epoch(), from the one it had before.
+  virtual double rate(size_t group, double before, Moment moment) const = 0;
+  /// A group's momentum (or Adam's beta1) at last_epoch(); nothing where the scheduler leaves it alone.
+  virtual std::optional<double> momentum(size_t group) const;
+  /// The step itself, without counting it.
+  virtual void advance();
+  virtual void save(nlohmann::json& state) const;
+  virtual void load(const nlohmann::json& state);
+
+  const std::string& name() const noexcept { return name_; }
+  size_t num_groups() const noexcept { return base_lrs_.size(); }
+  double base_lr(size_t group) const { return base_lrs_[group]; }
+  const std::vector<double>& base_lrs() const noexcept { return base_lrs_; }
+  void set_base_lrs(std::vector<double> base_lrs) { base_lrs_ = std::move(base_lrs); }
+  /// Sets last_epoch and from it every group's rate and momentum.
+  void move_to(int64_t epoch, Moment moment);
+  void set_last_epoch(int64_t epoch) noexcept { last_epoch_ = epoch; }
+  /// Sets the optimizer's rates as they are.
+  void set_rates(const std::vector<double>& rates);
+  /// Takes note of the optimizer's rates, which others have set.
+  void note_rates();
+
+ private:
+  void check_groups() const;
+
+  torch::optim::Optimizer* optimizer_;
+  std::string name_;
+  std::vector<double> base_lrs_, rates_;
+  int64_t last_epoch_ = 0, step_count_ = 0;
+};
+
+/// How to make a scheduler for a given optimizer, for those that are composed of others: each part has to
+/// begin from the base rates, not from what the construction of another part has made of them.
+using Recipe = std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>;
+
+/// `recipe<StepLR>({.step_size = 30})`.
+/// Collective: no. Blocks: no. Throws: nothing; the recipe throws what S's constructor throws.
+template <std::derived_from<Scheduler> S>
+Recipe recipe(typename S::Options options) {
+  return [options = std::move(options)](torch::optim::Optimizer& optimizer) {
+    return std::make_unique<S>(optimizer, options);
+  };
+}
+
+/// What prepare takes for a scheduler: any Scheduler, ReduceLROnPlateau, and classes of one's own alike.
+template <class T>
+concept SchedulerLike = requires(std::remove_cvref_t<T>& scheduler, const nlohmann::json& state) {
+  { scheduler.rates() } -> std::convertible_to<std::vector<double>>;
+  { scheduler.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
+  { scheduler.state() } -> std::convertible_to<nlohmann::json>;
+  scheduler.load_state(state);
+};
+
+}  // namespace hasten::optim
