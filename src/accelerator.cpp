@@ -2,28 +2,18 @@
 // accelerator.h.
 #include "hasten/accelerator.h"
 
-#include <map>
-
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
+#include "hasten/parallel/distributed_models.h"
 #include "hasten/state/allocator.h"
 #include "hasten/state/random.h"
+#include "read_options.h"
 
 namespace hasten {
 namespace {
 
-void check_options(const AcceleratorOptions& options, const Environment& environment) {
-  const auto variable = environment.choice("ACCELERATE_MIXED_PRECISION", {"no", "fp16", "bf16", "fp8"});
-  if (options.mixed_precision == Precision::kNo && variable.value_or("no") == "no") return;
-  const std::string asked = options.mixed_precision != Precision::kNo
-                                ? "AcceleratorOptions::mixed_precision"
-                                : "ACCELERATE_MIXED_PRECISION=" + *variable;
-  throw UsageError(Origin{"accelerator"}, asked,
-                   " asks for mixed precision, which this version does not have yet. Set it to no.");
-}
-
 state::Process make_process(const AcceleratorOptions& options) {
-  check_options(options, Environment::current());
+  refuse_what_is_missing(options, Environment::current());
   return state::Process({.cpu = options.cpu, .timeout = options.timeout, .check = options.check});
 }
 
@@ -33,21 +23,24 @@ struct Accelerator::Impl {
   state::Process process;
   comm::Group group;
   AcceleratorOptions options;
+  state::Accumulation accumulation;
   std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
-  std::map<torch::nn::Module*, std::weak_ptr<const parallel::Ddp>> distributed = {};
+  bool triggered = false;
+  parallel::DistributedModels models = {};
 };
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_process(options), options) {}
 
 Accelerator::Accelerator(state::Process process, const AcceleratorOptions& options) {
-  check_options(options, Environment::current());
+  refuse_what_is_missing(options, Environment::current());
   if (options.seed) state::set_seed(process, *options.seed);
   if (process.device().is_cpu()) {
     const auto setting = state::keep_freed_memory(Environment::current(), options.tune_allocator);
     process.logger("accelerator").info(state::describe(setting));
   }
+  auto accumulation = read_accumulation(options, Environment::current());
   auto group = process.group().with_check(true);
-  impl_ = std::make_shared<Impl>(Impl{std::move(process), std::move(group), options});
+  impl_ = std::make_shared<Impl>(Impl{std::move(process), std::move(group), options, accumulation});
 }
 
 void Accelerator::backward(const at::Tensor& loss) const {
@@ -55,7 +48,42 @@ void Accelerator::backward(const at::Tensor& loss) const {
     throw UsageError(Origin{"accelerator", rank(), world_size()},
                      "backward of an undefined tensor; give it the loss.");
   }
-  loss.backward();
+  const int64_t batches = impl_->accumulation.options().num_steps;
+  (batches == 1 ? loss : loss / batches).backward();
+}
+
+parallel::NoSync Accelerator::accumulate(Models models) const {
+  impl_->accumulation.next(*impl_->gradient_state);
+  if (sync_gradients() || impl_->accumulation.options().sync_each_batch) return parallel::NoSync();
+  return no_sync(std::move(models));
+}
+
+parallel::NoSync Accelerator::no_sync(Models models) const {
+  return parallel::NoSync(models.empty() ? impl_->models.all() : std::move(models));
+}
+
+void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const {
+  impl_->models.require(ddp);
+}
+
+double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                    double norm_type) const {
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const {
+  torch::nn::utils::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::set_trigger() const noexcept {
+  impl_->triggered = true;
+}
+
+bool Accelerator::check_trigger() const {
+  const at::Tensor count = torch::tensor(impl_->triggered ? 1 : 0, torch::dtype(torch::kLong));
+  const bool any = comm::reduce(group(), count, {.op = comm::ReduceOp::kSum}).item<int64_t>() > 0;
+  if (any) impl_->triggered = false;
+  return any;
 }
 
 void Accelerator::free_memory() const {
@@ -63,13 +91,8 @@ void Accelerator::free_memory() const {
 }
 
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module) const {
-  auto& known = impl_->distributed[&module];
-  if (auto ddp = known.lock()) return ddp;
   if (options().device_placement) module.to(device());
-  auto ddp =
-      std::make_shared<const parallel::Ddp>(module, process().group(), options().ddp, impl_->gradient_state);
-  known = ddp;
-  return ddp;
+  return impl_->models.distribute(module, process().group(), options().ddp);
 }
 
 data::LoaderOptions Accelerator::loader_options() const {

@@ -24,6 +24,8 @@
 #include "hasten/data/metrics.h"
 #include "hasten/optim/prepared_optimizer.h"
 #include "hasten/optim/prepared_scheduler.h"
+#include "hasten/parallel/distributed_models.h"
+#include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
 #include "hasten/state/ordered.h"
 #include "hasten/state/print.h"
@@ -61,10 +63,45 @@ class Accelerator {
     return prepare(data::loader<Sampler>(std::forward<Arguments>(arguments)...));
   }
 
-  /// loss.backward(): gradients are the mean over all ranks when it returns.
-  /// Collective: yes, if a prepared model took part. Blocks: until gradients have been exchanged. Throws:
-  /// UsageError for an undefined loss; CommError; what autograd throws.
+  /// loss.backward(): gradients are the mean over all ranks when it returns. The loss is divided by
+  /// gradient_accumulation_steps first.
+  /// Collective: yes, if a prepared model took part and is not held back. Blocks: until gradients have been
+  /// exchanged. Throws: UsageError for an undefined loss; CommError; what autograd throws.
   void backward(const at::Tensor& loss) const;
+
+  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them,
+  /// and the loader's last, these models (all prepared ones if none is named) keep their gradients on their
+  /// rank, and prepared optimizers and schedulers wait. `const auto scope = accelerator.accumulate(model);`
+  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another
+  /// Accelerator.
+  template <class... M>
+  parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
+    return accumulate(ddps(models...));
+  }
+  /// A scope in which backward through these models (all prepared ones if none is named) does not exchange
+  /// gradients; optimizers step all the same.
+  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: as accumulate.
+  template <class... M>
+  parallel::NoSync no_sync(const parallel::PreparedModel<M>&... models) const {
+    return no_sync(ddps(models...));
+  }
+
+  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be
+  /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients().
+  /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                         double norm_type = 2.0) const;
+  /// Cuts every element of the gradients to [-clip_value, clip_value].
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
+
+  /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
+  /// early, a loss that is no number).
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void set_trigger() const noexcept;
+  /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  bool check_trigger() const;
 
   /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
   /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
@@ -159,6 +196,11 @@ class Accelerator {
   const AcceleratorOptions& options() const noexcept;
 
   c10::Device device() const noexcept { return process().device(); }
+  /// Accelerate's names of rank, local_rank and world_size.
+  int process_index() const noexcept { return rank(); }
+  int local_process_index() const noexcept { return local_rank(); }
+  int num_processes() const noexcept { return world_size(); }
+  bool use_distributed() const noexcept { return world_size() > 1; }
   int rank() const noexcept { return process().rank(); }
   int local_rank() const noexcept { return process().local_rank(); }
   int world_size() const noexcept { return process().world_size(); }
@@ -173,6 +215,15 @@ class Accelerator {
   static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
   template <class T>
   auto prepare_one(T&& object) const;
+  using Models = parallel::DistributedModels::Models;
+  template <class... M>
+  Models ddps(const parallel::PreparedModel<M>&... models) const {
+    (require_ours(models.ddp()), ...);
+    return {models.ddp()...};
+  }
+  void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
+  parallel::NoSync accumulate(Models models) const;
+  parallel::NoSync no_sync(Models models) const;
   /// The Ddp of a module, made at the first call.
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module) const;
   data::LoaderOptions loader_options() const;

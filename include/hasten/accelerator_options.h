@@ -27,6 +27,11 @@ struct AcceleratorOptions {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = {};
   std::vector<data::RngType> rng_types = {data::RngType::kGenerator};
+  /// Batches for one step of the optimizer, where the loop calls accumulate (state/accumulation.h);
+  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, which a launcher sets, goes before it.
+  int64_t gradient_accumulation_steps = 1;
+  bool sync_with_dataloader = true;
+  bool sync_each_batch = false;
   /// Prepared schedulers move with the optimizer's steps, not with every call (docs/schedulers.md).
   bool step_scheduler_with_optimizer = true;
   /// They move once per process at each of these steps, as Accelerate's do; not with split_batches, where the

@@ -228,6 +228,86 @@ TEST(Accelerator, AnUndefinedLossIsRefused) {
   EXPECT_THROW(alone().backward(at::Tensor()), UsageError);
 }
 
+TEST(AcceleratorRanks, GradientsAreExchangedAtTheEndOfAWindowOnly) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = 2});
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const at::Tensor before = net->weight.detach().clone();
+    const auto batch = [&] {
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(model(torch::ones({1, 1}) * (process.rank() + 1)).sum());
+      optimizer.step();
+      return net->weight.grad().item<double>();
+    };
+
+    EXPECT_EQ(batch(), (process.rank() + 1) / 2.0) << "this rank's own, divided by the batches of a window";
+    EXPECT_FALSE(accelerator.sync_gradients());
+    EXPECT_TRUE(torch::equal(net->weight, before));
+    EXPECT_EQ(batch(), 1.5) << "the mean over ranks and batches";
+    EXPECT_TRUE(torch::allclose(net->weight, before - 1.5));
+  });
+}
+
+TEST(AcceleratorRanks, NoSyncKeepsGradientsOnTheirRank) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process);
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    const auto model = accelerator.prepare(net);
+    const auto backward = [&] {
+      accelerator.backward(model(torch::ones({1, 1}) * (process.rank() + 1)).sum());
+      return net->weight.grad().item<double>();
+    };
+    {
+      const auto scope = accelerator.no_sync(model);
+      EXPECT_EQ(backward(), process.rank() + 1.0);
+    }
+    EXPECT_EQ(backward(), 3.0) << "what was kept and the new ones, averaged";
+  });
+}
+
+TEST(Accelerator, AccumulateRefusesAModelOfAnotherAccelerator) {
+  const Accelerator ours = alone(), theirs = alone();
+  torch::nn::Linear net(1, 1);
+  const auto model = theirs.prepare(net);
+  EXPECT_THAT(
+      [&] { const auto scope = ours.accumulate(model); },
+      ::testing::ThrowsMessage<UsageError>(HasSubstr("prepared by another Accelerator. Prepare it with")));
+}
+
+TEST(Accelerator, AWindowOfNoBatchesIsRefused) {
+  EXPECT_THAT(
+      ([] { Accelerator(Process(state::Identity{}, comm::Group()), {.gradient_accumulation_steps = 0}); }),
+      ::testing::ThrowsMessage<UsageError>(HasSubstr("gradient_accumulation_steps is 0")));
+}
+
+TEST(AcceleratorRanks, ATriggerOfOneRankIsSeenByAllOnce) {
+  run_ranks(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    EXPECT_FALSE(accelerator.check_trigger());
+    if (process.rank() == 1) accelerator.set_trigger();
+    EXPECT_TRUE(accelerator.check_trigger());
+    EXPECT_FALSE(accelerator.check_trigger());
+  });
+}
+
+TEST(Accelerator, ClipsByNormAndByValue) {
+  const Accelerator accelerator = alone();
+  const at::Tensor weight = torch::zeros({2}, torch::requires_grad());
+  const auto set = [&] { weight.mutable_grad() = torch::tensor({3.0F, -4.0F}); };
+
+  set();
+  EXPECT_EQ(accelerator.clip_grad_norm_({weight}, 1.0), 5.0);
+  EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({0.6F, -0.8F}), 1e-4));
+  set();
+  EXPECT_EQ(accelerator.clip_grad_norm_({weight}, 2.0, INFINITY), 4.0);
+  EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({1.5F, -2.0F}), 1e-4));
+  set();
+  accelerator.clip_grad_value_({weight}, 3.5);
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, -3.5F})));
+}
+
 TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
   try {
     Accelerator(Process(state::Identity{}, comm::Group()), {.mixed_precision = Precision::kBf16});

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/no_sync.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -175,20 +176,21 @@ TEST(DdpRanks, BranchesThatDifferBetweenRanksGiveTheMeanOverAllRanks) {
   });
 }
 
-TEST(DdpRanks, GradientsAccumulateWhileTheStateSaysSo) {
+TEST(DdpRanks, GradientsAddUpWhileTheExchangeIsHeldBack) {
   run_ranks(2, [](Process& process) {
     Mlp model;
     testing::initialise(*model, 1);
-    const auto gradients = std::make_shared<state::GradientState>();
-    const Ddp ddp(*model, process.group(), {}, gradients);
+    const auto ddp = std::make_shared<const Ddp>(*model, process.group());
     const auto backward = [&](double scale) {
       (model(torch::ones({2, 8})).sum() * scale).backward();
       return model->second->bias.grad()[0].item<double>();
     };
 
-    gradients->set_sync_gradients(false);
-    const double local = backward(process.rank() + 1.0);
-    gradients->set_sync_gradients(true);
+    const double local = [&] {
+      const NoSync outer({ddp});
+      { const NoSync inner({ddp}); }
+      return backward(process.rank() + 1.0);
+    }();
     const double mean = backward(process.rank() + 1.0);
 
     EXPECT_EQ(local, 2.0 * (process.rank() + 1));

@@ -39,11 +39,11 @@ json patched(json values, const json& patch) {
   return values;
 }
 
-bool near(const json& given, const json& wanted, double tolerance) {
-  if (tolerance == 0.0 || given.type() != wanted.type()) return given == wanted;
+bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
+  if (tolerance.is_none() || given.type() != wanted.type()) return given == wanted;
   if (wanted.is_number_float()) {
     const double difference = std::abs(given.get<double>() - wanted.get<double>());
-    return difference <= tolerance * std::abs(wanted.get<double>()) + 1e-18;
+    return difference <= tolerance.relative * std::abs(wanted.get<double>()) + tolerance.absolute;
   }
   if (!wanted.is_structured()) return given == wanted;
   if (given.size() != wanted.size()) return false;

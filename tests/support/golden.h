@@ -23,6 +23,13 @@ struct GoldenCase {
   std::vector<std::string> quirks;
 };
 
+/// How far numbers that are no integers may be off; the sum of both parts.
+struct Tolerance {
+  double relative = 0.0;
+  double absolute = 0.0;
+  bool is_none() const noexcept { return relative == 0.0 && absolute == 0.0; }
+};
+
 /// What a documented difference gives instead: the keys it is about, with our values.
 using GoldenRule = std::function<nlohmann::json(const GoldenCase&)>;
 
@@ -37,8 +44,8 @@ class GoldenTopic {
   /// The rule that holds for cases with this quirk.
   void on_quirk(const std::string& quirk, GoldenRule rule) { rules_[quirk] = std::move(rule); }
 
-  /// Numbers that are no integers may differ by this part of their value (learning rates: 1e-9); else exact.
-  void tolerate(double relative) { tolerance_ = relative; }
+  /// What the golden cases' README allows their topic; nothing by itself.
+  void tolerate(const Tolerance& tolerance) { tolerance_ = tolerance; }
 
   /// Compares what we gave, key by key of `expected`, and counts it; a GoogleTest failure if it is neither as
   /// expected, nor as fixed, nor by a rule. Call it once for each case.
@@ -52,7 +59,7 @@ class GoldenTopic {
   std::string topic_;
   std::vector<GoldenCase> cases_;
   std::map<std::string, GoldenRule> rules_;
-  double tolerance_ = 0.0;
+  Tolerance tolerance_;
   size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
 };
 

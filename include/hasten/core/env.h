@@ -44,8 +44,8 @@ class Environment {
 
   const std::map<std::string, std::string>& variables() const noexcept { return variables_; }
 
-  /// Sets these variables in this process; others stay. Not safe beside other threads (setenv is not), so only
-  /// for a process that has just been forked.
+  /// Sets these variables in this process; others stay. Not safe beside other threads (setenv is not), so
+  /// only for a process that has just been forked.
   void apply() const;
 
  private:

@@ -14,7 +14,6 @@
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/bucket_plan.h"
-#include "hasten/state/gradient_state.h"
 
 namespace hasten::parallel {
 
@@ -30,15 +29,18 @@ struct DdpOptions {
 class Ddp {
  public:
   /// Checks that all ranks hold the same names, shapes and dtypes, gives every rank the parameters and
-  /// buffers of rank 0, and sets the hooks. In a world of one: nothing at all. Gradients are exchanged in
-  /// each backward while `gradient_state` says sync_gradients (always without one). Collective: yes. Blocks:
-  /// yes. Throws: UsageError naming the first difference between the ranks; CommError. Each later backward
-  /// through the module is collective too, and throws CommError.
-  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {},
-      std::shared_ptr<const state::GradientState> gradient_state = nullptr);
+  /// buffers of rank 0, and sets the hooks. In a world of one: nothing at all. Collective: yes. Blocks: yes.
+  /// Throws: UsageError naming the first difference between the ranks; CommError. Each later backward through
+  /// the module is collective too, unless it is held back, and throws CommError.
+  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {});
   ~Ddp();
   Ddp(Ddp&&) noexcept;
   Ddp& operator=(Ddp&&) noexcept;
+
+  /// Every `true` holds the exchange back until a `false` has followed: backward adds gradients up on their
+  /// rank. All ranks must hold back alike; a scope does it (no_sync.h). Collective: no. Blocks: no. Throws:
+  /// nothing.
+  void hold_back(bool more) const noexcept;
 
   /// The plan in use, by index into the module's trainable parameters in order; empty in a world of one.
   const BucketPlan& plan() const noexcept;

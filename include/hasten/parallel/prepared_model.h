@@ -58,6 +58,8 @@ class PreparedModel {
 
   /// What was handed to prepare.
   M& unwrap() const noexcept { return *model_; }
+  /// What exchanges its gradients.
+  const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
  private:
   std::shared_ptr<M> model_;

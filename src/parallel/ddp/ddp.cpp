@@ -12,15 +12,12 @@ struct Ddp::Impl {
   GradientHooks hooks;
 
   Impl(std::vector<std::string> names, const std::vector<at::Tensor>& parameters,
-       std::vector<at::Tensor> buffers, const comm::Group& group, const DdpOptions& options,
-       std::shared_ptr<const state::GradientState> gradient_state)
-      : reducer(std::move(names), parameters, std::move(buffers), group, options.buckets,
-                std::move(gradient_state)),
+       std::vector<at::Tensor> buffers, const comm::Group& group, const DdpOptions& options)
+      : reducer(std::move(names), parameters, std::move(buffers), group, options.buckets),
         hooks(parameters, [this](size_t i) { reducer.on_gradient(i); }) {}
 };
 
-Ddp::Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options,
-         std::shared_ptr<const state::GradientState> gradient_state) {
+Ddp::Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options) {
   if (group.world_size() == 1) return;
   check_same_module(module, group);
   auto all = module.parameters();
@@ -35,14 +32,18 @@ Ddp::Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options
     trainable.push_back(item.value());
   }
   if (trainable.empty()) return;
-  impl_ = std::make_unique<Impl>(std::move(names), trainable,
-                                 options.broadcast_buffers ? buffers : std::vector<at::Tensor>{}, group,
-                                 options, std::move(gradient_state));
+  impl_ =
+      std::make_unique<Impl>(std::move(names), trainable,
+                             options.broadcast_buffers ? buffers : std::vector<at::Tensor>{}, group, options);
 }
 
 Ddp::~Ddp() = default;
 Ddp::Ddp(Ddp&&) noexcept = default;
 Ddp& Ddp::operator=(Ddp&&) noexcept = default;
+
+void Ddp::hold_back(bool more) const noexcept {
+  if (impl_) impl_->reducer.hold_back(more);
+}
 
 const BucketPlan& Ddp::plan() const noexcept {
   static const BucketPlan kNone;

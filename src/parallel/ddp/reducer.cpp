@@ -23,14 +23,12 @@ std::vector<ParameterInfo> infos(const std::vector<std::string>& names,
 }  // namespace
 
 Reducer::Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters,
-                 std::vector<at::Tensor> buffers, comm::Group group, const BucketLimits& limits,
-                 std::shared_ptr<const state::GradientState> gradient_state)
+                 std::vector<at::Tensor> buffers, comm::Group group, const BucketLimits& limits)
     : names_(std::move(names)),
       buffers_(std::move(buffers)),
       // The buckets were agreed upon when the module was compared; asking again in every step would only
       // cost.
       group_(group.with_check(false)),
-      gradient_state_(std::move(gradient_state)),
       plan_(plan_buckets(infos(names_, parameters), limits)),
       places_(parameters.size()),
       logger_("ddp", {group.rank(), group.world_size()}) {
@@ -45,7 +43,7 @@ Reducer::Reducer(std::vector<std::string> names, std::vector<at::Tensor> paramet
 }
 
 void Reducer::on_gradient(size_t parameter) {
-  if (gradient_state_ && !gradient_state_->sync_gradients()) return;
+  if (holds_ > 0) return;
   // Another number means that the last backward was left by an exception before its end: begin anew.
   if (backward_ != torch::autograd::get_current_graph_task_id()) begin();
   const Place place = places_[parameter];

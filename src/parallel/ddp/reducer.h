@@ -22,11 +22,13 @@ class Reducer {
  public:
   /// `parameters` are trainable; `buffers` follow rank 0 (empty: none do).
   Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
-          comm::Group group, const BucketLimits& limits,
-          std::shared_ptr<const state::GradientState> gradient_state);
+          comm::Group group, const BucketLimits& limits);
 
   /// Called from inside backward when a gradient has been accumulated.
   void on_gradient(size_t parameter);
+
+  /// While more have asked to hold back than to go on, gradients stay where they are.
+  void hold_back(bool more) noexcept { holds_ += more ? 1 : -1; }
 
   const BucketPlan& plan() const noexcept { return plan_; }
 
@@ -44,7 +46,6 @@ class Reducer {
   std::vector<std::string> names_;
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
-  std::shared_ptr<const state::GradientState> gradient_state_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
@@ -53,6 +54,7 @@ class Reducer {
   /// The backward under way (autograd's graph task), nothing between two.
   std::optional<int> backward_;
   size_t next_bucket_ = 0;
+  int holds_ = 0;
   int64_t num_steps_ = 0;
   bool warned_ = false;
   at::Tensor packed_buffers_;

@@ -1,4 +1,5 @@
-// Must not compile: a loader of torch's own cannot be prepared. The test looks for the remedy in the compiler's words.
+// Must not compile: a loader of torch's own cannot be prepared. The test looks for the remedy in the
+// compiler's words.
 #include <torch/torch.h>
 
 #include "hasten/accelerator.h"
