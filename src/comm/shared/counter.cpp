@@ -17,6 +17,12 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
+// Those that this process may use.
+int num_cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
 }  // namespace
 
 void Counter::sleep(uint32_t seen, std::chrono::milliseconds at_most) {
@@ -33,10 +39,12 @@ void Counter::wake_all() {
 }
 
 Patience Patience::of(int ranks) {
-  cpu_set_t cores;
-  const int num_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  if (ranks <= num_cores) return {};
+  if (ranks <= num_cores()) return {};
   return {.yields = true, .time = std::chrono::microseconds(20)};
+}
+
+std::chrono::milliseconds linger_of(int ranks) {
+  return std::chrono::milliseconds(2 * ranks <= num_cores() ? 0 : 5);
 }
 
 void pause_or_yield(bool yields) {

@@ -53,6 +53,10 @@ struct Patience {
   static Patience of(int ranks);
 };
 
+/// How long an operation that nobody waits for is left alone where ranks and threads of their own would
+/// outnumber the cores: a thread that wakes there takes a core from a rank that computes.
+std::chrono::milliseconds linger_of(int ranks);
+
 /// How often a sleeper wakes to see whether waiting still makes sense.
 constexpr std::chrono::milliseconds kSleep{100};
 

@@ -107,7 +107,8 @@ void Queue::serve() {
     asked_.wait(lock, [this] { return stopping_ || (thread_wanted_ && !driving_ && !entries_.empty()); });
     if (stopping_) return;
     thread_wanted_ = false;
-    drive(lock, nullptr);
+    if (asked_.wait_for(lock, linger_, [this] { return stopping_; })) return;
+    if (!driving_ && !entries_.empty()) drive(lock, nullptr);
   }
 }
 

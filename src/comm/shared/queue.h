@@ -2,8 +2,9 @@
 //
 // Whoever waits for an operation carries it out itself, so that a blocking call costs no switch of threads.
 // Operations that others may need while this rank computes are carried out by a thread of the queue's, which
-// is started when the first of them comes and sleeps otherwise. An operation of one step is contributed to at
-// its start and needs neither.
+// is started when the first of them comes and sleeps otherwise. Where it would have no core for itself it
+// lingers first: as a rule the caller comes to wait within a few milliseconds and needs no thread. An
+// operation of one step is contributed to at its start and needs neither.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +29,7 @@ class Queue {
   };
 
   Queue(const std::shared_ptr<Segment>& segment, int rank, const Watch& watch)
-      : watch_(watch), steps_(segment, rank, watch) {}
+      : watch_(watch), linger_(linger_of(segment->layout().world_size)), steps_(segment, rank, watch) {}
   /// Ends what has been started.
   ~Queue();
   Queue(const Queue&) = delete;
@@ -58,6 +59,7 @@ class Queue {
   bool stopping_ = false;
   /// Why nothing can be carried out any more.
   std::exception_ptr broken_;
+  const std::chrono::milliseconds linger_;
   Steps steps_;
   std::thread thread_;
 };
