@@ -56,7 +56,9 @@ std::string python_of(const std::string& script, const Environment& environment)
 
 Program with_python(const std::vector<std::string>& words, const Environment& environment, bool module) {
   if (!module) require_file(words.front());
-  Program program{python_of(words.front(), environment), {"python3", "-u"}};
+  const std::string python = python_of(words.front(), environment);
+  // Python finds its virtual environment by the path it was called with.
+  Program program{python, {python, "-u"}};
   if (module) program.arguments.push_back("-m");
   program.num_own = program.arguments.size() + 1;
   program.arguments.insert(program.arguments.end(), words.begin(), words.end());
