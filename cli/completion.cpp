@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "commands.h"
-#include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "help.h"
 #include "options.h"
 
@@ -81,9 +81,10 @@ int completion(const std::vector<std::string>& words) {
   if (line.help) return std::cout << help_of(kHelp, no_options(), colours_wanted()), 0;
   const std::string shell = line.rest.empty() ? "" : line.rest.front();
   if (shell != "bash" && shell != "zsh") {
-    throw UsageError(
-        {"completion"}, shell.empty() ? "no shell is named" : text("unknown shell '", shell, "'"),
-        did_you_mean(shell, {"bash", "zsh"}), "; expected bash or zsh. See hasten completion --help.");
+    const std::string guess = did_you_mean(shell, {"bash", "zsh"});
+    const std::string what = shell.empty() ? "no shell is named; expected bash or zsh"
+                                           : text("'", shell, "' is neither bash nor zsh", guess);
+    launcher::refuse("completion", {what}, "See hasten completion --help.");
   }
   if (shell == "zsh") std::cout << "autoload -U +X bashcompinit && bashcompinit\n";
   std::cout << bash();

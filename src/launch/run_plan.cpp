@@ -189,9 +189,8 @@ class Planner {
     }
     const int number = whole_number(rank->values.back()).value_or(0);
     if (number >= plan.max_machines && rank->source == Source::kOption) {
-      problems_.push_back(text(shown(*rank), ": there ", plan.max_machines == 1 ? "is 1 machine" : "are ",
-                               plan.max_machines == 1 ? "" : text(plan.max_machines, " machines"),
-                               ", counted from 0"));
+      problems_.push_back(text(shown(*rank), ": machines are counted from 0, and there ",
+                               plan.max_machines == 1 ? "is 1" : text("are ", plan.max_machines)));
     }
     return number;
   }

@@ -173,15 +173,15 @@ void LaunchSettings::choose_paradigm(const Config& config) {
   }
 }
 
-Setting& LaunchSettings::find(std::string_view name) {
+const Setting& LaunchSettings::of(std::string_view name) const {
   const auto found = std::find_if(settings_.begin(), settings_.end(),
                                   [=](const Setting& setting) { return setting.option->name == name; });
   if (found == settings_.end()) throw InternalError({"launch"}, "there is no option '", name, "'.");
   return *found;
 }
 
-const Setting& LaunchSettings::of(std::string_view name) const {
-  return const_cast<LaunchSettings*>(this)->find(name);
+Setting& LaunchSettings::find(std::string_view name) {
+  return const_cast<Setting&>(of(name));  // of a member of *this, which is not const here
 }
 
 std::optional<std::string> LaunchSettings::text(std::string_view name) const {

@@ -101,9 +101,9 @@ TEST_F(Commands, BashOffersCommandsOptionsAndValues) {
 TEST_F(Commands, CompletionIsForBashAndZsh) {
   EXPECT_THAT(run({"completion", "zsh"}).out,
               StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"));
-  EXPECT_EQ(run({"completion", "bsh"}).err,
-            "[completion] unknown shell 'bsh', did you mean 'bash'?; expected bash or zsh. See hasten "
-            "completion --help.\n");
+  EXPECT_EQ(
+      run({"completion", "bsh"}).err,
+      "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 // `hasten config`: the questions through a pipe and in a terminal, default, update.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pty.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "cli/command.h"
+#include "cli/terminal.h"
 
 namespace hasten {
 namespace {
@@ -107,14 +107,7 @@ TEST_F(Config, WritesNothingIfTheAnswersEnd) {
 }
 
 TEST_F(Config, InATerminalArrowKeysChoose) {
-  const std::string file = path("c.yaml");
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    execl(HASTEN_COMMAND, HASTEN_COMMAND, "config", "--config_file", file.c_str(), nullptr);
-    _exit(127);
-  }
+  test::Terminal terminal({HASTEN_COMMAND, "config", "--config_file", path("c.yaml")});
   // Each answer is typed when its question has been shown.
   const std::pair<const char*, const char*> dialogue[] = {{"  Amazon SageMaker", "\033[B\033[A\n"},
                                                           {"  TPU", "\033[A\033[B\n"},
@@ -122,22 +115,14 @@ TEST_F(Config, InATerminalArrowKeysChoose) {
                                                           {"torch.compile [yes/NO]: ", "\n"},
                                                           {"  FSDP", "\n"},
                                                           {"  fp8", "jj\n"}};
-  std::string shown;
-  for (const auto& [question, keys] : dialogue) {
-    size_t found = std::string::npos;
-    for (char letter = 0; found == std::string::npos && read(terminal, &letter, 1) == 1;) {
-      shown += letter;
-      found = shown.find(question);
-    }
-    shown.clear();
-    ASSERT_EQ(write(terminal, keys, strlen(keys)), static_cast<ssize_t>(strlen(keys)));
-  }
-  for (char letter = 0; read(terminal, &letter, 1) == 1;) shown += letter;
-  int status = 0;
-  waitpid(child, &status, 0);
-  close(terminal);
 
-  EXPECT_EQ(status, 0);
+  for (const auto& [question, keys] : dialogue) {
+    terminal.wait_for(question);
+    terminal.type(keys);
+  }
+  const std::string shown = terminal.finish();
+
+  EXPECT_EQ(terminal.exit_code(), 0);
   EXPECT_THAT(shown, HasSubstr("\033[32m> bf16\033[0m"));
   EXPECT_EQ(content_of("c.yaml"), kOneCpuProcess);
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cli/command.h"
+#include "cli/terminal.h"
 
 namespace hasten {
 namespace {
@@ -166,6 +167,14 @@ TEST_F(Options, HelpIsGroupedAndWithoutColourInAPipe) {
       HasSubstr("\nProcesses:\n  -n, --num_processes N               Processes in all, on all machines\n"));
   EXPECT_THAT(help, HasSubstr("\nFSDP:\n  With --use_fsdp.\n  --fsdp_version 1|2"));
   EXPECT_THAT(help, Not(HasSubstr("\033")));
+}
+
+TEST_F(Options, HelpIsInColourOnATerminal) {
+  test::Terminal terminal({HASTEN_COMMAND, "launch", "--help"});
+
+  EXPECT_THAT(terminal.finish(),
+              HasSubstr("\033[1mProcesses:\033[0m\r\n  \033[32m-n, --num_processes\033[0m N"));
+  EXPECT_EQ(terminal.exit_code(), 0);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST(RunPlan, SeveralMachinesMustKnowWhereToMeet) {
             "See hasten launch --help.");
   EXPECT_EQ(plan({"--nnodes", "1:4", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h:1"}).max_machines, 4);
   EXPECT_EQ(refused({"--nnodes", "2", "--master_addr", "h", "--node_rank", "2"}),
-            one("--node_rank 2: there are 2 machines, counted from 0"));
+            one("--node_rank 2: machines are counted from 0, and there are 2"));
 }
 
 TEST(RunPlan, ListsAllContradictionsInOneMessage) {
