@@ -38,6 +38,7 @@ class Planner {
     plan.min_machines = machines.least;
     plan.max_machines = machines.most;
     count_processes(plan);
+    plan.run_id = *settings_.text("rdzv_id");
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 &&
         plan.num_local_processes > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
@@ -47,7 +48,6 @@ class Planner {
     plan.machine_rank = machine_rank(plan);
     plan.rdzv_backend = *settings_.text("rdzv_backend");
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
-    plan.run_id = settings_.on("standalone") ? "" : *settings_.text("rdzv_id");
     plan.role = *settings_.text("role");
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
     return plan;
@@ -163,8 +163,9 @@ class Planner {
   void find_meeting_point(RunPlan& plan) {
     const Setting* address = stronger("main_process_ip", "master_addr");
     const Setting* port = stronger("main_process_port", "master_port");
-    plan.master_addr = settings_.on("standalone") ? "localhost" : address->values.back();
+    plan.master_addr = address->values.back();
     plan.master_port = whole_number(port->values.back()).value_or(0);
+    if (settings_.on("standalone") || as_torchrun_alone(plan, *port)) stand_alone(plan, *address);
     if (plan.max_machines == 1 || !settings_.text("rdzv_endpoint").value_or("").empty()) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
@@ -176,6 +177,17 @@ class Planner {
           "several machines need a port on the first: --main_process_port (or --master_port)");
     }
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
+  }
+
+  // torchrun without a port on one machine is as with --standalone.
+  bool as_torchrun_alone(const RunPlan& plan, const Setting& port) const {
+    return settings_.has("nproc_per_node") && port.source == Source::kDefault && plan.max_machines == 1 &&
+           settings_.text("rdzv_backend") == "static" && settings_.text("rdzv_endpoint").value_or("").empty();
+  }
+
+  void stand_alone(RunPlan& plan, const Setting& address) const {
+    if (address.source == Source::kDefault) plan.master_addr = "localhost";
+    if (settings_.of("rdzv_id").source == Source::kDefault) plan.run_id = "";
   }
 
   int machine_rank(const RunPlan& plan) {

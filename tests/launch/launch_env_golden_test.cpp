@@ -88,7 +88,10 @@ Run prepare(std::vector<std::string> words, const json& input) {
   return run;
 }
 
-std::string port_shown(int port) {
+std::string port_shown(const Run& run) {
+  const int port = run.plan.master_port;
+  const auto given = [&](const char* name) { return run.settings->of(name).source != Source::kDefault; };
+  if (port == 0 && (given("main_process_port") || given("master_port"))) return "<other port>";
   return port == 0 || std::to_string(port) == kFreePort ? kFreePort
          : std::to_string(port) == kPort                ? "<port>"
                                                         : "<other port>";
@@ -115,7 +118,7 @@ json torchrun_options(const Run& run) {
       {"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}};
   if (plan.kind != LauncherKind::kTorchrun && plan.kind != LauncherKind::kDeepspeed) return options;
   options["nproc_per_node"] = std::to_string(plan.num_local_processes);
-  const std::string port = port_shown(plan.master_port);
+  const std::string port = port_shown(run);
   if (plan.max_machines == 1) {
     options["master_port"] = port;
     return options;
@@ -150,7 +153,7 @@ json prepared(const GoldenCase& golden) {
     const bool several = run.plan.num_processes > 1 || run.plan.max_machines > 1;
     if (several) {
       variables["MASTER_ADDR"] = run.plan.master_addr;
-      variables["MASTER_PORT"] = port_shown(run.plan.master_port);
+      variables["MASTER_PORT"] = port_shown(run);
     }
     const json expected_env = golden.expected.value("env", json::object());
     const json expected_options = golden.expected.value("torchrun", json::object());
@@ -188,7 +191,7 @@ json worker(const Run& run, const WorkerPlace& place, int attempt, const json& t
                            .max_restarts = static_cast<int>(*run.settings->integer("max_restarts"))};
   const auto environment = worker_environment(run.shared, shared, place, "<path>");
   Variables variables = adjusted(environment, *run.settings, run.plan).variables();
-  variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run.plan.master_port);
+  variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run);
   if (run.plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
   std::vector<std::string> arguments = worker_arguments(environment, *run.settings);
   arguments.insert(arguments.end(), run.line.rest.begin() + 1, run.line.rest.end());

@@ -109,6 +109,14 @@ TEST(RunPlan, RefusesWhatTheMachineLacks) {
             one("--virtual_local_rank gives each worker a GPU, but there are 2 for 3 workers"));
 }
 
+TEST(RunPlan, TorchrunsOptionsWithoutAPortAreAStandaloneRun) {
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).run_id, "");
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).master_addr, "localhost");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--rdzv_id", "job"}).run_id, "job");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--master_port", "7"}).run_id, "none");
+  EXPECT_EQ(plan({"-n", "2"}).master_addr, "127.0.0.1");
+}
+
 TEST(RunPlan, AStandaloneRunIsOneMachineWithANameOfItsOwn) {
   const RunPlan standalone = plan({"--standalone", "-n", "2"});
 
