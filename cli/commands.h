@@ -6,8 +6,20 @@
 
 namespace hasten::cli {
 
-/// `hasten launch`, given what stands after that word; returns the exit code.
-/// Throws: UsageError for what the user must mend.
+/// `hasten launch`, given what stands after that word; returns the exit code (as all functions here).
+/// Throws: UsageError for what the user must mend (as all functions here).
 int launch(const std::vector<std::string>& words);
+
+/// `hasten config [default|update]`.
+int config(const std::vector<std::string>& words);
+
+/// `hasten env`.
+int env(const std::vector<std::string>& words);
+
+/// `hasten tpu-config`.
+int tpu_config(const std::vector<std::string>& words);
+
+/// `hasten completion bash|zsh`.
+int completion(const std::vector<std::string>& words);
 
 }  // namespace hasten::cli

@@ -1,150 +1,100 @@
-// `hasten launch`: reads the options and hands over to launcher::run_local.
+// `hasten launch`: from the command line, the configuration file and the environment to a run.
 //
-// Options are known under torchrun's and Accelerate's names, with underscores or dashes. They end where the
-// program begins; what follows is the program's, whatever it looks like. The set of options is frozen in
-// tests/cli/flags.txt.
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <charconv>
+// The steps are the launch room's, each a pure function: words (command_line.h), settings (settings.h), the
+// plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
+#include <fstream>
 #include <iostream>
 
 #include "commands.h"
+#include "explain.h"
 #include "hasten/core/error.h"
+#include "hasten/launch/affinity.h"
+#include "hasten/launch/handed_on.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
+#include "help.h"
+#include "launch_limits.h"
+#include "options.h"
 
 namespace hasten::cli {
 namespace {
 
-constexpr int kMaxProcesses = 1 << 20;
-constexpr const char* kUsage = "Usage: hasten launch [OPTIONS] PROGRAM [ARGUMENTS]";
+using launcher::CommandLine;
+using launcher::LaunchSettings;
+using launcher::Machine;
+using launcher::Program;
+using launcher::ProgramKind;
+using launcher::RunPlan;
 
-// CLI11's help, but the usage line names the program, which is no option of ours.
-class Format : public CLI::Formatter {
-  std::string make_usage(const CLI::App*, std::string) const override { return text(kUsage, "\n"); }
-};
+const HelpText kHelp = {
+    "hasten launch [OPTIONS] PROGRAM [ARGUMENTS]",
+    "Runs PROGRAM (or SCRIPT.py, with python3) in several processes. Options are those of torchrun and of "
+    "accelerate "
+    "launch; they end where the program begins, and may be written with underscores or dashes.",
+    "What is not given comes from the configuration file (hasten config), then the environment, then the "
+    "default; "
+    "--explain says which."};
 
-struct LaunchCommand {
-  std::optional<int> num_processes;
-  std::optional<int> num_per_machine;
-  LaunchOptions options;
-  std::vector<std::string> program;
-};
-
-// "--num_processes,--num-processes"
-std::string both_spellings(const std::string& name) {
-  std::string dashed = name;
-  std::replace(dashed.begin(), dashed.end(), '_', '-');
-  return "--" + name + (dashed == name ? "" : ",--" + dashed);
+ProgramKind program_kind(const LaunchSettings& settings) {
+  if (settings.on("run_path")) return ProgramKind::kScript;
+  if (settings.on("module")) return ProgramKind::kModule;
+  return settings.on("no_python") ? ProgramKind::kDirect : ProgramKind::kByName;
 }
 
-CLI::Validator whole_number(int least, int most) {
-  return CLI::Validator(
-      [=](std::string& word) {
-        int number = 0;
-        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-        const bool good =
-            error == std::errc() && end == word.data() + word.size() && number >= least && number <= most;
-        return good ? "" : text("'", word, "' is not a whole number between ", least, " and ", most);
-      },
-      "");
+// The run id of --standalone.
+std::string made_up_name() {
+  std::ifstream file("/proc/sys/kernel/random/uuid");
+  std::string name;
+  std::getline(file, name);
+  return name;
 }
 
-CLI::Validator seconds() {
-  return CLI::Validator(
-      [](std::string& word) {
-        double number = -1;
-        const bool good = CLI::detail::lexical_cast(word, number) && number >= 0 && number <= 1e9;
-        return good ? "" : text("'", word, "' is not a number of seconds between 0 and 1e9");
-      },
-      "");
+std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machine& machine,
+                                    const RunPlan& plan) {
+  const auto mode = settings.text("numa_binding");
+  return mode ? launcher::bound_cpus(machine, *mode, plan.num_local_processes) : std::vector<std::set<int>>();
 }
 
-void add_options(CLI::App& app, LaunchCommand& command) {
-  app.add_option("-n," + both_spellings("num_processes"), command.num_processes,
-                 "Processes in all (default 1)")
-      ->type_name("N")
-      ->check(whole_number(1, kMaxProcesses));
-  app.add_option(both_spellings("nproc_per_node"), command.num_per_machine,
-                 "Processes per machine; on one machine the same as -n")
-      ->type_name("N")
-      ->check(whole_number(1, kMaxProcesses));
-  app.add_option(both_spellings("master_addr"), command.options.master_addr,
-                 "Address where rank 0 opens the store (default 127.0.0.1)")
-      ->type_name("ADDRESS");
-  app.add_option(both_spellings("master_port"), command.options.master_port,
-                 "Its port (default 0: one that is free)")
-      ->type_name("PORT")
-      ->check(whole_number(0, 65535));
-  app.add_option(both_spellings("shutdown_timeout"), command.options.shutdown_timeout_s,
-                 "Time between SIGTERM and SIGKILL (default TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)")
-      ->type_name("SECONDS")
-      ->check(seconds());
+LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
+  return {.master_addr = plan.master_addr,
+          .master_port = plan.master_port,
+          .shutdown_timeout_s = settings.real("shutdown_timeout")};
 }
 
-[[noreturn]] void refuse_option(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  const std::string guess = did_you_mean(word.substr(0, word.find('=')), names);
-  throw UsageError({"launch"}, "unknown option '", word, "'", guess.empty() ? "." : guess,
-                   " See hasten launch --help.");
-}
-
-// The number of processes: one of the two options, or both if they agree.
-int num_processes(const LaunchCommand& command) {
-  const auto& all = command.num_processes;
-  const auto& per_machine = command.num_per_machine;
-  if (all && per_machine && *all != *per_machine) {
-    throw UsageError({"launch"}, "--nproc_per_node ", *per_machine, " * 1 machine = ", *per_machine,
-                     ", but --num_processes is ", *all, ". Give one of the two, or the same number.");
-  }
-  return all ? *all : per_machine.value_or(1);
-}
-
-// Everything from the first word that is neither an option nor an option's value.
-std::vector<std::string> program_words(const CLI::App& app) {
-  std::vector<std::string> words = app.remaining();
-  if (!words.empty() && words.front() == "--") {
-    words.erase(words.begin());
-  } else if (!words.empty() && words.front().starts_with("-")) {
-    refuse_option(app, words.front());
-  }
-  if (words.empty()) {
-    throw UsageError({"launch"}, "no program is given. ", kUsage);
-  }
-  return words;
+int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
+        const std::vector<std::string>& words) {
+  const Environment environment = Environment::current();
+  if (plan.run_id.empty()) plan.run_id = made_up_name();
+  const Program program = launcher::find_program(words, environment, program_kind(settings));
+  const std::vector<std::set<int>> cpus = bindings(settings, machine, plan);
+  const auto work = [&](const Environment& of_worker) {
+    if (!cpus.empty()) launcher::bind_to(cpus[static_cast<size_t>(*of_worker.integer("LOCAL_RANK"))]);
+    const auto arguments = launcher::worker_arguments(of_worker, settings);
+    return launcher::execute(launcher::with_arguments(program, arguments),
+                             launcher::adjusted(of_worker, settings, plan));
+  };
+  return launcher::run_local(plan.num_local_processes, options_of(settings, plan),
+                             launcher::handed_on(environment, settings, plan, machine), work);
 }
 
 }  // namespace
 
 int launch(const std::vector<std::string>& words) {
-  LaunchCommand command;
-  CLI::App app("Runs PROGRAM (or SCRIPT.py, with python3) in several processes on this machine.",
-               "hasten launch");
-  app.formatter(std::make_shared<Format>());
-  app.prefix_command();
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_options(app, command);
-  std::vector<std::string> last_first(words.rbegin(), words.rend());
-  try {
-    app.parse(last_first);
-    command.program = program_words(app);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
+  const CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
+  if (line.help) {
+    std::cout << help_of(kHelp, launcher::launch_options(), colours_wanted());
     return 0;
-  } catch (const CLI::ArgumentMismatch& error) {
-    const std::string_view message = error.what();  // "--num_processes: …"
-    throw UsageError({"launch"}, message.substr(0, message.find(':')),
-                     " needs a value. See hasten launch --help.");
-  } catch (const CLI::ParseError& error) {
-    throw UsageError({"launch"}, error.what(), ". See hasten launch --help.");
   }
   const Environment environment = Environment::current();
-  const launcher::Program program = launcher::find_program(command.program, environment);
-  return launcher::run_local(num_processes(command), command.options, environment,
-                             [&](const Environment& of_worker) { return execute(program, of_worker); });
+  const std::optional<launcher::Config> config = chosen_config(line, environment);
+  const LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  if (line.has("explain")) std::cout << explained(settings) << std::flush;
+  const Machine machine = launcher::this_machine(environment);
+  const RunPlan plan = launcher::plan_run(settings, machine);
+  refuse_what_cannot_be_done(settings, plan);
+  if (line.has("explain")) return 0;
+  if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  return run(settings, plan, machine, line.rest);
 }
 
 }  // namespace hasten::cli

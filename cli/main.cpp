@@ -19,7 +19,12 @@ struct Command {
 };
 
 std::vector<Command> commands() {
-  return {{"launch", "run a program or Python script in several processes", hasten::cli::launch}};
+  using namespace hasten::cli;
+  return {{"launch", "run a program or Python script in several processes", launch},
+          {"config", "write the configuration file: by questions, default, or update", config},
+          {"env", "print versions, devices and the configuration, for a bug report", env},
+          {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"completion", "print the completion of bash or zsh", completion}};
 }
 
 std::string help() {
@@ -27,7 +32,13 @@ std::string help() {
       "hasten: libtorch training on any number of processes\n\n"
       "Usage: hasten COMMAND [ARGUMENTS]\n\n"
       "Commands:\n";
-  for (const Command& command : commands()) text += "  " + command.name + "    " + command.summary + "\n";
+  for (const Command& command : commands()) {
+    text.append("  ")
+        .append(command.name)
+        .append(14 - command.name.size(), ' ')
+        .append(command.summary)
+        .append("\n");
+  }
   return text +
          "\nOptions:\n"
          "  -h, --help    this text; hasten COMMAND --help for a command's\n"

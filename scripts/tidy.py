@@ -28,6 +28,12 @@ UNTESTED = {
 }
 # Words in capitals that look like variables of the environment and are none.
 NO_VARIABLES = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "T_0"}  # dtypes of safetensors, PyTorch's name of an option
+# … and values that stand in Accelerate's configuration files.
+NO_VARIABLES |= set("""
+    AMAZON_SAGEMAKER AOT_EAGER AOT_TS_NVFUSER ATTN_IMPLEMENTATION BACKWARD_POST BACKWARD_PRE DATA_PARALLEL FULL_SHARD
+    FULL_STATE_DICT HYBRID_SHARD HYBRID_SHARD_ZERO2 LOCAL_MACHINE MEGATRON_LM MODEL_PARALLEL MULTI_CPU MULTI_GPU MULTI_HPU
+    MULTI_MLU MULTI_MUSA MULTI_NEURON MULTI_NPU MULTI_SDAA MULTI_XPU NO_PREFETCH NO_SHARD NO_WRAP NVPRIMS_NVFUSER
+    SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
 CODE_FOLDERS = ("include", "src", "cli", "examples", "bench", "tests")
 SHIPPED = ("include", "src", "cli")

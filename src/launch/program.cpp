@@ -41,14 +41,26 @@ void require_file(const std::string& path) {
   }
 }
 
-Program python_script(const std::vector<std::string>& words, const Environment& environment) {
-  require_file(words.front());
-  const std::string python = find_in_path("python3", environment);
-  if (python.empty()) {
-    throw UsageError({"launch"}, "'", words.front(),
-                     "' needs python3, which is not in PATH. Install Python or add ", "its folder to PATH.");
+std::string python_of(const std::string& script, const Environment& environment) {
+  if (const auto chosen = environment.text("PYTHON_EXEC")) {
+    const std::string path =
+        chosen->find('/') == std::string::npos ? find_in_path(*chosen, environment) : *chosen;
+    if (!path.empty() && is_executable_file(path)) return path;
+    throw UsageError({"launch"}, "PYTHON_EXEC='", *chosen, "' is no program. Correct it or unset it.");
   }
-  Program program{python, {"python3", "-u"}};
+  const std::string path = find_in_path("python3", environment);
+  if (!path.empty()) return path;
+  throw UsageError({"launch"}, "'", script, "' needs python3, which is not in PATH. Install Python or add ",
+                   "its folder to PATH.");
+}
+
+Program with_python(const std::vector<std::string>& words, const Environment& environment, bool module) {
+  if (!module) require_file(words.front());
+  const std::string python = python_of(words.front(), environment);
+  // Python finds its virtual environment by the path it was called with.
+  Program program{python, {python, "-u"}};
+  if (module) program.arguments.push_back("-m");
+  program.num_own = program.arguments.size() + 1;
   program.arguments.insert(program.arguments.end(), words.begin(), words.end());
   return program;
 }
@@ -69,9 +81,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& lines) {
 
 }  // namespace
 
-Program find_program(const std::vector<std::string>& words, const Environment& environment) {
+Program find_program(const std::vector<std::string>& words, const Environment& environment,
+                     ProgramKind kind) {
   const std::string& name = words.front();
-  if (name.ends_with(".py")) return python_script(words, environment);
+  const bool by_name = kind == ProgramKind::kByName && name.ends_with(".py");
+  if (by_name || kind == ProgramKind::kScript) return with_python(words, environment, /*module=*/false);
+  if (kind == ProgramKind::kModule) return with_python(words, environment, /*module=*/true);
   if (name.find('/') == std::string::npos) {
     const std::string path = find_in_path(name, environment);
     if (!path.empty()) return {path, words};
@@ -86,6 +101,12 @@ Program find_program(const std::vector<std::string>& words, const Environment& e
                      "), or name its interpreter first (bash ", name, ").");
   }
   return {name, words};
+}
+
+Program with_arguments(Program program, const std::vector<std::string>& arguments) {
+  const auto place = program.arguments.begin() + static_cast<std::ptrdiff_t>(program.num_own);
+  program.arguments.insert(place, arguments.begin(), arguments.end());
+  return program;
 }
 
 int execute(const Program& program, const Environment& environment) {

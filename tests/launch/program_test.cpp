@@ -68,7 +68,7 @@ TEST_F(ProgramLookup, APythonScriptIsRunByThePython3OfPath) {
   const auto program = find_program({"train.py", "--lr", "1"}, Environment::of({{"PATH", folder()}}));
 
   EXPECT_EQ(program.file, folder() + "/python3");
-  EXPECT_THAT(program.arguments, ElementsAre("python3", "-u", "train.py", "--lr", "1"));
+  EXPECT_THAT(program.arguments, ElementsAre(folder() + "/python3", "-u", "train.py", "--lr", "1"));
 }
 
 TEST_F(ProgramLookup, ErrorsNameTheProgramAndTheRemedy) {
@@ -90,6 +90,21 @@ TEST_F(ProgramLookup, ErrorsNameTheProgramAndTheRemedy) {
   EXPECT_EQ(
       error_of({"train.py"}, nowhere),
       "[launch] 'train.py' needs python3, which is not in PATH. Install Python or add its folder to PATH.");
+}
+
+TEST_F(ProgramLookup, TheKindDecidesHowANameIsRunAndPythonExecByWhat) {
+  fs::copy_file("tool", "mine");
+  const auto environment = Environment::of({{"PATH", "/usr/bin:/bin"}, {"PYTHON_EXEC", folder() + "/mine"}});
+
+  const Program module = find_program({"a.b", "1"}, environment, ProgramKind::kModule);
+  const Program script = find_program({"./tool", "1"}, environment, ProgramKind::kScript);
+  const Program direct = find_program({"./tool", "1"}, environment, ProgramKind::kDirect);
+
+  EXPECT_EQ(module.file, folder() + "/mine");
+  EXPECT_THAT(module.arguments, ElementsAre(folder() + "/mine", "-u", "-m", "a.b", "1"));
+  EXPECT_THAT(with_arguments(script, {"x"}).arguments,
+              ElementsAre(folder() + "/mine", "-u", "./tool", "x", "1"));
+  EXPECT_THAT(with_arguments(direct, {"x"}).arguments, ElementsAre("./tool", "x", "1"));
 }
 
 }  // namespace

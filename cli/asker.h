@@ -1,0 +1,37 @@
+// Asking questions at a terminal or through a pipe.
+//
+// In a terminal a closed question is a menu: arrow keys (or j and k, or a digit) move, Enter takes. Elsewhere
+// the choices are numbered and the answer is a number, so that a script or a test can give it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hasten::cli {
+
+class Asker {
+ public:
+  /// `interactive`: menus. Default: where standard input and output are terminals.
+  Asker();
+  explicit Asker(bool interactive) : interactive_(interactive) {}
+
+  /// The number of the chosen one. Throws: UsageError at the end of the input (as all functions here).
+  size_t choose(const std::string& question, const std::vector<std::string>& choices, size_t fallback = 0);
+
+  /// The answer as it is typed, `fallback` for an empty line.
+  std::string ask(const std::string& question, const std::string& fallback = "");
+
+  /// A whole number of at least `least`; asks again until it is one.
+  int64_t number(const std::string& question, int64_t fallback, int64_t least);
+
+  /// Yes or no; asks again until it is one of them.
+  bool yes(const std::string& question, bool fallback);
+
+ private:
+  size_t choose_in_menu(const std::vector<std::string>& choices, size_t chosen);
+  std::string read_line();
+
+  bool interactive_;
+};
+
+}  // namespace hasten::cli

@@ -1,0 +1,71 @@
+// `hasten config`: asks questions and writes Accelerate's configuration file; `config default` writes one
+// without asking, `config update` brings an old one into today's form.
+#include <filesystem>
+#include <iostream>
+
+#include "commands.h"
+#include "hasten/core/error.h"
+#include "hasten/launch/machine.h"
+#include "help.h"
+#include "interview.h"
+#include "options.h"
+
+namespace hasten::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using launcher::CommandLine;
+
+const HelpText kHelp = {
+    "hasten config [default|update] [OPTIONS]",
+    "Writes the configuration that hasten launch (and accelerate launch) read. Without a further "
+    "word it asks questions; default asks nothing; update brings an old file into today's form.",
+    "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
+    "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
+
+int ask(const std::string& path) {
+  Asker asker;
+  const launcher::ConfigMap answers = interview(asker);
+  launcher::save_config(answers, path);
+  // Read back: what the answers leave open is filled in, and the file is known to be good.
+  launcher::save_config(launcher::load_config(path).values, path);
+  std::cout << "The configuration is in " << path << ".\n";
+  return 0;
+}
+
+// As Accelerate's, always JSON, which YAML readers take.
+int write_default(const CommandLine& line, const std::string& path) {
+  if (fs::exists(path)) {
+    throw UsageError({"config"}, "'", path,
+                     "' exists already. Remove it, use hasten config, or name another file ",
+                     "with --config_file.");
+  }
+  const std::string precision = line.has("mixed_precision") ? line.text("mixed_precision") : "no";
+  const int num_gpus = launcher::this_machine(Environment::current()).num_gpus();
+  launcher::write_config(launcher::to_json(launcher::basic_config(precision, num_gpus).values), path);
+  std::cout << "The configuration is in " << path << ".\n";
+  return 0;
+}
+
+int update(const std::string& path) {
+  launcher::save_config(launcher::load_config(path).values, path);
+  std::cout << "The configuration in " << path << " is up to date.\n";
+  return 0;
+}
+
+}  // namespace
+
+int config(const std::vector<std::string>& words) {
+  const CommandLine line = read_options("config", config_options(), words, 1);
+  if (line.help) return std::cout << help_of(kHelp, config_options(), colours_wanted()), 0;
+  const std::string path = line.has("config_file") ? line.text("config_file")
+                                                   : launcher::default_config_path(Environment::current());
+  const std::string what = line.rest.empty() ? "" : line.rest.front();
+  if (what.empty()) return ask(path);
+  if (what == "default") return write_default(line, path);
+  if (what == "update") return update(path);
+  throw UsageError({"config"}, "unknown word '", what, "'", did_you_mean(what, {"default", "update"}),
+                   " See hasten config --help.");
+}
+
+}  // namespace hasten::cli

@@ -1,0 +1,174 @@
+// `hasten env`: what a bug report should say of the machine and the set-up.
+//
+// hasten is not linked to libtorch, so libtorch's version is what the python3 of PATH says of its torch
+// package, read from the package's file and not by starting Python.
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "commands.h"
+#include "hasten/core/env.h"
+#include "hasten/core/text.h"
+#include "hasten/core/version.h"
+#include "hasten/launch/machine.h"
+#include "help.h"
+#include "options.h"
+
+namespace hasten::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+const HelpText kHelp = {
+    "hasten env [OPTIONS]",
+    "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.", ""};
+
+std::string system_name() {
+  utsname name = {};
+  uname(&name);
+  return text(name.sysname, " ", name.release, " ", name.machine);
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+// "2.13.0+cpu in FOLDER" from the version.py beside a torch package, for each place where one is looked for.
+std::string libtorch(const Environment& environment) {
+  std::vector<fs::path> folders;
+  for (const char* variable : {"Libtorch_ROOT", "VIRTUAL_ENV"}) {
+    if (const auto folder = environment.text(variable)) folders.emplace_back(*folder);
+  }
+  std::istringstream path(environment.text("PATH").value_or(""));
+  for (std::string folder; std::getline(path, folder, ':');)
+    folders.push_back(fs::path(folder).parent_path());
+  for (const fs::path& root : folders) {
+    std::error_code none;
+    std::vector<fs::path> packages = {root};
+    for (const auto& entry : fs::directory_iterator(root / "lib", none)) {
+      if (entry.path().filename().string().starts_with("python3"))
+        packages.push_back(entry.path() / "site-packages/torch");
+    }
+    for (const fs::path& package : packages) {
+      std::ifstream version(package / "version.py");
+      for (std::string line; std::getline(version, line);) {
+        if (!line.starts_with("__version__")) continue;
+        const size_t begin = line.find('\'') + 1;
+        return text(line.substr(begin, line.find('\'', begin) - begin), " in ", package.string());
+      }
+    }
+  }
+  return "not found beside a python3 of PATH";
+}
+
+std::vector<std::string> gpus() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", none)) {
+    std::ifstream information(entry.path() / "information");
+    for (std::string line; std::getline(information, line);) {
+      if (line.starts_with("Model:")) names.push_back(line.substr(line.find_first_not_of(" \t", 6)));
+    }
+  }
+  return names;
+}
+
+// Interfaces that are up, with their first address; the loopback one last.
+std::map<std::string, std::string> interfaces() {
+  std::map<std::string, std::string> result;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return result;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP))
+      continue;
+    char address[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address,
+              sizeof address);
+    result.emplace(one->ifa_name, address);
+  }
+  freeifaddrs(first);
+  return result;
+}
+
+std::string memory() {
+  struct sysinfo info = {};
+  sysinfo(&info);
+  const double unit = static_cast<double>(info.mem_unit) / (1 << 30);
+  char line[64];
+  std::snprintf(line, sizeof line, "%.1f GiB, %.1f GiB free", static_cast<double>(info.totalram) * unit,
+                static_cast<double>(info.freeram) * unit);
+  return line;
+}
+
+Json configuration(const std::optional<launcher::Config>& config) {
+  if (!config) return nullptr;
+  Json result = {{"file", config->path}};
+  result["values"] = Json::parse(launcher::to_json(config->values));
+  return result;
+}
+
+Json facts(const Environment& environment, const std::optional<launcher::Config>& config) {
+  const launcher::Machine machine = launcher::this_machine(environment);
+  std::set<int> nodes;
+  for (const launcher::Cpu& cpu : machine.cpus) nodes.insert(cpu.node);
+  Json result = {{"hasten", version()},
+                 {"compiler", compiler()},
+                 {"libtorch", libtorch(environment)},
+                 {"system", system_name()}};
+  result["cores"] = text(machine.num_physical_cores(), " (", machine.cpus.size(), " logical) on ",
+                         nodes.size(), nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
+  result["memory"] = memory();
+  result["GPUs"] = gpus();
+  result["interfaces"] = interfaces();
+  result["configuration"] = configuration(config);
+  return result;
+}
+
+void print(const std::string& name, const Json& value, std::ostream& out) {
+  if (value.is_string()) {
+    out << name << ": " << value.get<std::string>() << "\n";
+  } else if (value.empty()) {
+    out << name << ": none\n";
+  } else if (value.is_array()) {
+    out << name << ": " << join(value.get<std::vector<std::string>>()) << "\n";
+  } else if (name == "configuration") {
+    out << name << ": " << value["file"].get<std::string>() << "\n";
+    for (const auto& [key, held] : value["values"].items()) out << "  " << key << ": " << held.dump() << "\n";
+  } else {
+    out << name << ":\n";
+    for (const auto& [key, held] : value.items())
+      out << "  " << key << ": " << held.get<std::string>() << "\n";
+  }
+}
+
+}  // namespace
+
+int env(const std::vector<std::string>& words) {
+  const launcher::CommandLine line = read_options("env", env_options(), words);
+  if (line.help) return std::cout << help_of(kHelp, env_options(), colours_wanted()), 0;
+  const Environment environment = Environment::current();
+  const Json all = facts(environment, chosen_config(line, environment));
+  if (line.has("json")) {
+    std::cout << all.dump(2) << "\n";
+    return 0;
+  }
+  for (const auto& [name, value] : all.items()) print(name, value, std::cout);
+  return 0;
+}
+
+}  // namespace hasten::cli

@@ -1,0 +1,53 @@
+// The list behind launch_limits.h.
+#include "launch_limits.h"
+
+#include "hasten/core/text.h"
+
+namespace hasten::cli {
+namespace {
+
+struct Limit {
+  const char* option;
+  const char* allowed;  // the value that asks for nothing
+  const char* reason;
+};
+
+constexpr Limit kLimits[] = {
+    {"log_dir", "", "log files are not written yet"},
+    {"redirects", "0", "log files are not written yet"},
+    {"tee", "0", "log files are not written yet"},
+    {"local_ranks_filter", "", "output cannot be filtered yet"},
+    {"max_restarts", "0", "workers are not started again yet"},
+    {"signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "other signals are not handed on yet"},
+    {"duplicate_stdout_filters", "", "output cannot be filtered"},
+    {"duplicate_stderr_filters", "", "output cannot be filtered"},
+    {"logs_specs", "", "it names a Python class, and the launcher runs no Python"},
+    {"event_log_handler", "null", "it names a Python function, and the launcher runs no Python"},
+    {"mpirun_hostfile", "", "hasten does not start mpirun; run mpirun hasten launch … yourself"},
+};
+
+}  // namespace
+
+void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings, const launcher::RunPlan& plan) {
+  std::vector<std::string> problems;
+  for (const Limit& limit : kLimits) {
+    const auto value = settings.text(limit.option);
+    if (value && *value != limit.allowed)
+      problems.push_back(text("--", limit.option, " ", *value, ": ", limit.reason));
+  }
+  if (plan.max_machines > 1) {
+    const bool nnodes = settings.of("nnodes").source > settings.of("num_machines").source;
+    problems.push_back(text("--", nnodes ? "nnodes" : "num_machines", " ",
+                            *settings.text(nnodes ? "nnodes" : "num_machines"),
+                            ": hasten starts processes on one machine so far"));
+  }
+  if (settings.on("tpu_cluster"))
+    problems.push_back("--tpu_cluster: hasten starts processes on one machine so far");
+  if (settings.on_sagemaker()) {
+    problems.push_back(
+        "compute_environment AMAZON_SAGEMAKER: jobs for SageMaker are submitted with its Python SDK");
+  }
+  if (!problems.empty()) launcher::refuse("launch", problems, "Leave it out, or see docs/launch.md.");
+}
+
+}  // namespace hasten::cli

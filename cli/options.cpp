@@ -1,0 +1,102 @@
+// The tables of options.h.
+#include "options.h"
+
+#include <filesystem>
+
+#include "hasten/core/text.h"
+
+namespace hasten::cli {
+namespace {
+
+using launcher::Option;
+using launcher::OptionGroup;
+using enum launcher::OptionKind;
+
+Option config_file() {
+  return {
+      .name = "config_file", .value = "FILE", .help = "The configuration file instead of the default one"};
+}
+
+}  // namespace
+
+const std::vector<OptionGroup>& config_options() {
+  static const std::vector<OptionGroup> groups = {{"Options",
+                                                   "",
+                                                   {config_file(),
+                                                    {.name = "mixed_precision",
+                                                     .kind = kChoice,
+                                                     .choices = "no fp16 bf16 fp8",
+                                                     .help = "For default: what to compute in"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& env_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {config_file(), {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "As JSON"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& tpu_config_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"TPU",
+       "",
+       {config_file(),
+        {.name = "tpu_name", .value = "NAME", .help = "The TPU"},
+        {.name = "tpu_zone", .value = "NAME", .help = "Its zone"},
+        {.name = "use_alpha", .kind = kSwitch, .help = "gcloud alpha"}}},
+      {"Commands",
+       "",
+       {{.name = "command",
+         .kind = kList,
+         .value = "COMMAND",
+         .help = "A command to run; may be given several times"},
+        {.name = "command_file", .value = "FILE", .help = "A file with a command a line"},
+        {.name = "install_accelerate", .kind = kSwitch, .help = "Install Accelerate first"},
+        {.name = "accelerate_version",
+         .fallback = "latest",
+         .value = "VERSION",
+         .help = "Which: a number, latest or dev"},
+        {.name = "debug", .kind = kSwitch, .help = "Print the command, run nothing"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& no_options() {
+  static const std::vector<OptionGroup> none;
+  return none;
+}
+
+launcher::CommandLine read_options(const std::string& command, const std::vector<OptionGroup>& options,
+                                   const std::vector<std::string>& words, size_t most_words) {
+  // Options may stand before and after the command's own words.
+  launcher::CommandLine line = launcher::read_command_line(options, words);
+  std::vector<std::string> own;
+  while (!line.rest.empty() && !line.help) {
+    own.push_back(line.rest.front());
+    launcher::CommandLine more =
+        launcher::read_command_line(options, {line.rest.begin() + 1, line.rest.end()});
+    line.options.merge(more.options);
+    line.problems.insert(line.problems.end(), more.problems.begin(), more.problems.end());
+    line.rest = std::move(more.rest);
+    line.help = more.help;
+  }
+  line.rest = std::move(own);
+  if (line.help) return line;
+  if (line.rest.size() > most_words)
+    line.problems.push_back(text("unexpected word '", line.rest[most_words], "'"));
+  if (!line.problems.empty())
+    launcher::refuse(command, line.problems, text("See hasten ", command, " --help."));
+  return line;
+}
+
+std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line,
+                                              const Environment& environment) {
+  if (line.has("config_file")) return launcher::load_config(line.text("config_file"));
+  const std::string path = launcher::default_config_path(environment);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return launcher::load_config(path);
+}
+
+}  // namespace hasten::cli

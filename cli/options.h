@@ -1,0 +1,30 @@
+// The options of the smaller commands, in the form of hasten launch's (option_table.h), and what all of them
+// do with a command line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/launch/command_line.h"
+#include "hasten/launch/config_file.h"
+
+namespace hasten::cli {
+
+const std::vector<launcher::OptionGroup>& config_options();
+const std::vector<launcher::OptionGroup>& env_options();
+const std::vector<launcher::OptionGroup>& tpu_config_options();
+const std::vector<launcher::OptionGroup>& no_options();
+
+/// Reads a command line that has nothing but options and up to `most_words` other words.
+/// Throws: UsageError for anything that is wrong with it.
+launcher::CommandLine read_options(const std::string& command,
+                                   const std::vector<launcher::OptionGroup>& options,
+                                   const std::vector<std::string>& words, size_t most_words = 0);
+
+/// The file of --config_file, or the default one if there is one.
+/// Throws: UsageError as load_config.
+std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line,
+                                              const Environment& environment);
+
+}  // namespace hasten::cli

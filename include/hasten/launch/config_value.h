@@ -1,0 +1,49 @@
+// What stands in a configuration file: a scalar, a list or a mapping, as YAML 1.1 and JSON both have them.
+//
+// A type of our own, so that no public header names a YAML or JSON library.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace hasten::launcher {
+
+struct ConfigValue;
+struct ConfigEntry;
+using ConfigList = std::vector<ConfigValue>;
+/// In the order of the file.
+using ConfigMap = std::vector<ConfigEntry>;
+
+struct ConfigValue {
+  std::variant<std::monostate, bool, int64_t, double, std::string, ConfigList, ConfigMap> held;
+
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&held);
+  }
+  bool is_null() const { return as<std::monostate>() != nullptr; }
+  bool is_text(std::string_view text) const {
+    const auto* held_text = as<std::string>();
+    return held_text != nullptr && *held_text == text;
+  }
+};
+
+struct ConfigEntry {
+  std::string key;
+  ConfigValue value;
+};
+
+/// The value of `key`, nullptr if it is not there.
+const ConfigValue* find_value(const ConfigMap& map, std::string_view key);
+
+/// Gives `key` a value, at the end if it is new.
+void set_value(ConfigMap& map, std::string_view key, ConfigValue value);
+
+/// As Python's str() writes it, which is how Accelerate hands values on: True, 1000.0, text; lists separated
+/// by commas; "" for nothing.
+std::string python_text(const ConfigValue& value);
+
+}  // namespace hasten::launcher

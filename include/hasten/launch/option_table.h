@@ -1,0 +1,66 @@
+// Every option of `hasten launch` in one table: what it is called, what it takes, where else it can be set.
+//
+// The names are those of torchrun 2.13, `accelerate launch` 1.15 and `python -m torch.distributed.launch`, so
+// that a command line of theirs is one of ours; the help, the checks, the configuration file, the shell
+// completion and --explain all read this table. Words are split by command_line.h, values chosen by
+// settings.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hasten::launcher {
+
+/// What an option takes.
+enum class OptionKind {
+  kSwitch,   ///< nothing: it is on when it is there
+  kFlag,     ///< true or false, in any of the spellings of Environment::flag
+  kInteger,  ///< a whole number within `least` and `most`
+  kReal,     ///< a number within `least` and `most`
+  kText,     ///< any text
+  kChoice,   ///< one of `choices`
+  kList,     ///< any text; may be given several times
+};
+
+/// Whose option it is; one can be several peers'.
+enum Peer : unsigned { kHasten = 1, kTorchrun = 2, kAccelerate = 4, kTorchLaunch = 8 };
+
+struct Option {
+  std::string_view name;  ///< with underscores, without the leading dashes
+  char letter = 0;        ///< the short form, 0 for none
+  OptionKind kind = OptionKind::kText;
+  unsigned peers = kAccelerate;
+  std::string_view fallback = {};  ///< the default as it would be typed; empty: not set
+  std::string_view variable = {};  ///< where it can be set in the environment; empty: nowhere
+  std::string_view section = {};   ///< the mapping of the configuration file that holds it; empty: its root
+  std::string_view key = {};       ///< its key there; empty: it is not in the file
+  std::string_view choices = {};   ///< separated by blanks
+  double least = INT32_MIN;
+  double most = INT32_MAX;
+  std::string_view value = {};  ///< the value's name in the help, empty: made from the kind
+  std::string_view help = {};
+};
+
+/// Options that the help shows together, under one title.
+struct OptionGroup {
+  std::string_view title;
+  std::string_view note;  ///< a line under the title, may be empty
+  std::vector<Option> options;
+};
+
+/// All options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
+const std::vector<OptionGroup>& launch_options();
+
+/// The option of this name, nullptr if there is none; dashes count as underscores.
+const Option* find_option(std::span<const OptionGroup> groups, std::string_view name);
+
+/// All names, with underscores.
+std::vector<std::string> option_names(std::span<const OptionGroup> groups);
+
+/// The words of Option::choices.
+std::vector<std::string> choices_of(const Option& option);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,37 @@
+// What the settings amount to: how many processes on how many machines, where they meet, and whether all
+// of it fits together.
+//
+// A pure function; every contradiction is told, with where each side came from, in one message. Whether this
+// hasten can carry the plan out is the command's to say.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/launch/machine.h"
+#include "hasten/launch/settings.h"
+
+namespace hasten::launcher {
+
+/// Which of Accelerate's launchers the settings choose; it decides what the variables look like.
+enum class LauncherKind { kSimple, kTorchrun, kDeepspeed, kTpu, kSagemaker };
+
+struct RunPlan {
+  LauncherKind kind = LauncherKind::kSimple;
+  int num_processes = 1;        ///< on all machines; at least, if the number of machines is a range
+  int num_local_processes = 1;  ///< on this one
+  int min_machines = 1;
+  int max_machines = 1;
+  int machine_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  ///< 0: one that is free
+  std::string rdzv_backend = "static";
+  std::string rdzv_endpoint = {};
+  std::string run_id = "none";  ///< empty: one is made (--standalone)
+  std::string role = "default";
+};
+
+/// Throws: UsageError with everything that is wrong: values that do not fit and settings that contradict.
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,162 @@
+// The rules behind contradictions.h, one function a subject.
+#include "contradictions.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <sstream>
+
+#include "hasten/core/text.h"
+
+namespace hasten::launcher {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+std::vector<std::string> split(const std::string& words, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(words);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+bool is_number(const std::string& word) {
+  return !word.empty() && word.size() < 10 && std::all_of(word.begin(), word.end(), ::isdigit);
+}
+
+// "--fsdp_version 1" or "fsdp_version 1 (c.yaml: …)".
+std::string shown(const LaunchSettings& settings, const char* name) {
+  const Setting& setting = settings.of(name);
+  const bool is_switch = setting.option->kind == OptionKind::kSwitch;
+  const std::string value = is_switch || setting.values.empty() ? "" : " " + setting.values.back();
+  if (setting.source == Source::kOption) return text("--", name, value);
+  return text(name, value, " (", setting.origin, ")");
+}
+
+void ways_of_training(const LaunchSettings& settings, Problems& problems) {
+  std::vector<std::string> chosen;
+  for (const char* name : {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"}) {
+    if (settings.on(name) && settings.of(name).source == Source::kOption) chosen.push_back(text("--", name));
+  }
+  if (chosen.size() > 1) problems.push_back(text(join(chosen, " and "), " exclude each other; give one"));
+  const auto num_processes = settings.integer("num_processes");
+  if (settings.of("multi_gpu").source == Source::kOption && num_processes && *num_processes < 2) {
+    problems.push_back(
+        text("--multi_gpu needs at least 2 processes, but there is ", shown(settings, "num_processes")));
+  }
+  const bool one_gpu = settings.has("gpu_ids") && *settings.text("gpu_ids") != "all" &&
+                       split(*settings.text("gpu_ids"), ',').size() < 2;
+  const bool one_machine = settings.integer("num_machines").value_or(1) <= 1;
+  if (settings.from_config() && settings.on("multi_gpu") && one_gpu && one_machine) {
+    problems.push_back(text(shown(settings, "gpu_ids"), " is one GPU, but ", shown(settings, "multi_gpu"),
+                            " needs two; give more, or all"));
+  }
+}
+
+void sharding(const LaunchSettings& settings, Problems& problems) {
+  if (settings.of("use_parallelism_config").source == Source::kOption && !settings.on("use_fsdp")) {
+    problems.push_back("--use_parallelism_config needs --use_fsdp with --fsdp_version 2");
+  }
+  if (settings.on("use_fsdp") && settings.on("fsdp_cpu_ram_efficient_loading") &&
+      !settings.on("fsdp_sync_module_states")) {
+    problems.push_back(text(shown(settings, "fsdp_cpu_ram_efficient_loading"),
+                            " needs fsdp_sync_module_states", " true, but there is ",
+                            shown(settings, "fsdp_sync_module_states")));
+  }
+}
+
+void precision(const LaunchSettings& settings, const Machine& machine, Problems& problems) {
+  if (settings.text("mixed_precision") != "fp8") return;
+  if (machine.num_gpus() == 0 || settings.on("cpu")) {
+    problems.push_back(text(shown(settings, "mixed_precision"), " needs a GPU, and ",
+                            settings.on("cpu") ? "this run stays on the CPU" : "this machine has none"));
+  }
+}
+
+void program(const LaunchSettings& settings, Problems& problems) {
+  const bool no_python = settings.on("no_python");
+  if (settings.on("module") && no_python && !settings.on("run_path")) {
+    problems.push_back("--module needs Python, which --no_python leaves out; give one");
+  }
+  if (settings.on("use_env") && settings.on("pass_local_rank")) {
+    problems.push_back("--use_env leaves out the argument that --pass_local_rank asks for; give one");
+  }
+  if (settings.on("tpu") && no_python)
+    problems.push_back("--tpu starts Python scripts, so it excludes --no_python");
+}
+
+void rendezvous(const LaunchSettings& settings, Problems& problems) {
+  static const std::vector<std::string> backends = {"static", "c10d", "etcd", "etcd-v2"};
+  const std::string backend = *settings.text("rdzv_backend");
+  if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+    problems.push_back(text("--rdzv_backend: '", backend, "' is not one of ", join(backends),
+                            did_you_mean(backend, backends)));
+  }
+  for (const std::string& pair : split(settings.text("rdzv_conf").value_or(""), ',')) {
+    if (pair.find('=') == std::string::npos || pair.starts_with("=")) {
+      problems.push_back(text("--rdzv_conf: '", pair, "' is not KEY=VALUE"));
+    }
+  }
+}
+
+// 0 to 3, or "local rank:0 to 3" several times.
+bool names_streams(const std::string& word) {
+  const auto is_stream = [](const std::string& text) {
+    return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
+  };
+  if (is_stream(word)) return true;
+  const auto parts = split(word, ',');
+  return !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+    const size_t colon = part.find(':');
+    return colon != std::string::npos && is_number(part.substr(0, colon)) &&
+           is_stream(part.substr(colon + 1));
+  });
+}
+
+void output(const LaunchSettings& settings, Problems& problems) {
+  for (const char* name : {"redirects", "tee"}) {
+    if (!names_streams(*settings.text(name))) {
+      problems.push_back(
+          text("--", name, ": '", *settings.text(name),
+               "' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)"));
+    }
+  }
+  for (const std::string& rank : split(settings.text("local_ranks_filter").value_or(""), ',')) {
+    if (!is_number(rank)) problems.push_back(text("--local_ranks_filter: '", rank, "' is no local rank"));
+  }
+}
+
+void supervision(const LaunchSettings& settings, Problems& problems) {
+  for (const std::string& name : split(*settings.text("signals_to_handle"), ',')) {
+    bool known = false;
+    for (int signal = 1; signal < NSIG && !known; ++signal) {
+      const char* abbreviation = sigabbrev_np(signal);
+      known = abbreviation != nullptr && name == text("SIG", abbreviation);
+    }
+    if (!known)
+      problems.push_back(
+          text("--signals_to_handle: '", name, "' is no signal; expected SIGUSR1 or the like"));
+  }
+  const auto threads = settings.text("num_cpu_threads_per_process");
+  const bool typed = settings.of("num_cpu_threads_per_process").source == Source::kOption;
+  if (typed && *threads != "auto" && (!is_number(*threads) || std::stoi(*threads) < 1)) {
+    problems.push_back(
+        text("--num_cpu_threads_per_process: '", *threads, "' is neither a number of at least 1 nor auto"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> contradictions(const LaunchSettings& settings, const Machine& machine) {
+  Problems problems;
+  ways_of_training(settings, problems);
+  sharding(settings, problems);
+  precision(settings, machine, problems);
+  program(settings, problems);
+  rendezvous(settings, problems);
+  output(settings, problems);
+  supervision(settings, problems);
+  return problems;
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,221 @@
+// Counting processes and machines; see run_plan.h. Contradictions that need no counting are in
+// contradictions.cpp.
+#include "hasten/launch/run_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "contradictions.h"
+#include "hasten/core/error.h"
+
+namespace hasten::launcher {
+namespace {
+
+constexpr int kPortOfSeveralMachines = 29500;  // the peers'
+
+struct Machines {
+  int least = 1, most = 1;
+};
+
+std::optional<int> whole_number(std::string_view word) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return number;
+}
+
+class Planner {
+ public:
+  Planner(const LaunchSettings& settings, const Machine& machine)
+      : settings_(settings), machine_(machine), problems_(settings.problems()) {}
+
+  RunPlan plan() {
+    for (std::string& problem : contradictions(settings_, machine_)) problems_.push_back(std::move(problem));
+    RunPlan plan;
+    plan.kind = kind();
+    const Machines machines = count_machines();
+    plan.min_machines = machines.least;
+    plan.max_machines = machines.most;
+    count_processes(plan);
+    plan.run_id = *settings_.text("rdzv_id");
+    if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 &&
+        plan.num_local_processes > machine_.num_gpus()) {
+      problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
+                               machine_.num_gpus(), " for ", plan.num_local_processes, " workers"));
+    }
+    find_meeting_point(plan);
+    plan.machine_rank = machine_rank(plan);
+    plan.rdzv_backend = *settings_.text("rdzv_backend");
+    plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
+    plan.role = *settings_.text("role");
+    if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
+    return plan;
+  }
+
+ private:
+  LauncherKind kind() const {
+    const bool cpu = settings_.of("cpu").source == Source::kOption && settings_.on("cpu");
+    if (settings_.on("use_deepspeed") && !cpu) return LauncherKind::kDeepspeed;
+    const bool torchrun =
+        settings_.on("use_fsdp") || settings_.on("use_megatron_lm") || settings_.on("multi_gpu");
+    if (torchrun && !cpu) return LauncherKind::kTorchrun;
+    if (settings_.on("tpu") && !cpu) return LauncherKind::kTpu;
+    return settings_.on_sagemaker() ? LauncherKind::kSagemaker : LauncherKind::kSimple;
+  }
+
+  // Of two names of one thing the one from the stronger source counts; equal sources must agree.
+  const Setting* stronger(const char* one, const char* other) {
+    const Setting& a = settings_.of(one);
+    const Setting& b = settings_.of(other);
+    if (a.values.empty() || b.values.empty())
+      return a.values.empty() ? (b.values.empty() ? nullptr : &b) : &a;
+    if (a.source == b.source && a.source != Source::kDefault && a.values != b.values) {
+      problems_.push_back(text(shown(a), " and ", shown(b), " are two names of one thing; give one"));
+    }
+    return a.source >= b.source ? &a : &b;
+  }
+
+  static std::string shown(const Setting& setting) {
+    const std::string value = setting.values.empty() ? "" : setting.values.back();
+    if (setting.source == Source::kOption) return text("--", setting.option->name, " ", value);
+    return text("'", setting.option->name, ": ", value, "' (", setting.origin, ")");
+  }
+
+  Machines count_machines() {
+    const Setting* chosen = stronger("num_machines", "nnodes");
+    Machines machines;
+    if (chosen == nullptr) return machines;
+    const std::string& word = chosen->values.back();
+    const size_t colon = word.find(':');
+    const auto least = whole_number(std::string_view(word).substr(0, colon));
+    const auto most =
+        colon == std::string::npos ? least : whole_number(std::string_view(word).substr(colon + 1));
+    if (!least || !most || *least < 1 || *most < *least) {
+      problems_.push_back(text(shown(*chosen), " is neither a number of machines nor MIN:MAX"));
+      return machines;
+    }
+    machines = {*least, *most};
+    if (settings_.on("standalone") && *most > 1) {
+      problems_.push_back(text("--standalone is for one machine, but there is ", shown(*chosen)));
+    }
+    return machines;
+  }
+
+  // nproc_per_node as a number; nothing if it is not set or wrong.
+  std::optional<int> processes_per_machine() {
+    const auto word = settings_.text("nproc_per_node");
+    if (!word) return std::nullopt;
+    const int num_cpus = std::max(1, static_cast<int>(machine_.cpus.size()));
+    if (*word == "cpu") return num_cpus;
+    if (*word == "auto") return machine_.num_gpus() > 0 ? machine_.num_gpus() : num_cpus;
+    if (*word == "gpu") {
+      if (machine_.num_gpus() > 0) return machine_.num_gpus();
+      problems_.push_back("--nproc_per_node gpu: this machine has no GPU that is visible");
+      return std::nullopt;
+    }
+    const auto number = whole_number(*word);
+    if (number && *number >= 1 && *number <= 1 << 20) return number;
+    problems_.push_back(text("--nproc_per_node: '", *word, "' is not a whole number between 1 and 1048576",
+                             ", gpu, cpu or auto"));
+    return std::nullopt;
+  }
+
+  void count_processes(RunPlan& plan) {
+    const auto per_machine = processes_per_machine();
+    const Setting& all = settings_.of("num_processes");
+    const Setting& each = settings_.of("nproc_per_node");
+    const bool both = per_machine && !all.values.empty();
+    if (both && all.source == each.source) check_product(plan, *per_machine);
+    if (per_machine && (all.values.empty() || each.source >= all.source)) {
+      plan.num_local_processes = *per_machine;
+      plan.num_processes = *per_machine * plan.min_machines;
+      return;
+    }
+    if (all.values.empty()) {
+      plan.num_processes = plan.min_machines;
+      const std::string& type = settings_.distributed_type();
+      if (!type.empty() && type != "NO" && each.values.empty()) {
+        problems_.push_back(
+            text("the configuration file has distributed_type ", type, ", but no num_processes; give -n"));
+      }
+      return;
+    }
+    plan.num_processes = static_cast<int>(*settings_.integer("num_processes"));
+    plan.num_local_processes = std::max(1, plan.num_processes / plan.min_machines);
+    if (plan.num_processes % plan.min_machines != 0) {
+      problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ",
+                               plan.min_machines, " machines; give a multiple (num_processes)"));
+    }
+  }
+
+  void check_product(const RunPlan& plan, int per_machine) {
+    const auto all = settings_.integer("num_processes");
+    if (int64_t{per_machine} * plan.min_machines == *all) return;
+    const std::string word = *settings_.text("nproc_per_node");
+    const std::string spelt = whole_number(word) ? "" : text(" (", word, ")");
+    problems_.push_back(text("--nproc_per_node ", per_machine, spelt, " * ", plan.min_machines,
+                             plan.min_machines == 1 ? " machine" : " machines", " = ",
+                             per_machine * plan.min_machines, ", but --num_processes is ", *all,
+                             ". Give one of the two, or the same number."));
+  }
+
+  void find_meeting_point(RunPlan& plan) {
+    const Setting* address = stronger("main_process_ip", "master_addr");
+    const Setting* port = stronger("main_process_port", "master_port");
+    plan.master_addr = address->values.back();
+    plan.master_port = whole_number(port->values.back()).value_or(0);
+    if (settings_.on("standalone") || as_torchrun_alone(plan, *port)) stand_alone(plan, *address);
+    if (plan.max_machines == 1 || !settings_.text("rdzv_endpoint").value_or("").empty()) return;
+    const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
+    if (address->source == Source::kDefault) {
+      problems_.push_back(
+          "several machines need the address of the first: --main_process_ip (or --master_addr)");
+    }
+    if (port->source == Source::kDefault && simple) {
+      problems_.push_back(
+          "several machines need a port on the first: --main_process_port (or --master_port)");
+    }
+    if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
+  }
+
+  // torchrun without a port on one machine is as with --standalone.
+  bool as_torchrun_alone(const RunPlan& plan, const Setting& port) const {
+    return settings_.has("nproc_per_node") && port.source == Source::kDefault && plan.max_machines == 1 &&
+           settings_.text("rdzv_backend") == "static" && settings_.text("rdzv_endpoint").value_or("").empty();
+  }
+
+  void stand_alone(RunPlan& plan, const Setting& address) const {
+    if (address.source == Source::kDefault) plan.master_addr = "localhost";
+    if (settings_.of("rdzv_id").source == Source::kDefault) plan.run_id = "";
+  }
+
+  int machine_rank(const RunPlan& plan) {
+    const Setting* rank = stronger("machine_rank", "node_rank");
+    if (rank == nullptr) {
+      const bool asks =
+          plan.kind != LauncherKind::kSimple && plan.max_machines > 1 && settings_.has("num_machines");
+      if (asks)
+        problems_.push_back("several machines need the number of this one: --machine_rank (or --node_rank)");
+      return 0;
+    }
+    const int number = whole_number(rank->values.back()).value_or(0);
+    if (number >= plan.max_machines && rank->source == Source::kOption) {
+      problems_.push_back(text(shown(*rank), ": machines are counted from 0, and there ",
+                               plan.max_machines == 1 ? "is 1" : text("are ", plan.max_machines)));
+    }
+    return number;
+  }
+
+  const LaunchSettings& settings_;
+  const Machine& machine_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine) {
+  return Planner(settings, machine).plan();
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,110 @@
+// The smaller commands: env, tpu-config, completion.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "hasten/core/version.h"
+
+namespace hasten {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CommandResult;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class Commands : public testing::Test {
+ protected:
+  Commands() {
+    std::string name = testing::TempDir() + "hasten_commands_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~Commands() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ + "/" + name) << content;
+    return folder_ + "/" + name;
+  }
+  CommandResult run(std::vector<std::string> words) const {
+    words.insert(words.begin(), HASTEN_COMMAND);
+    return test::run_command(words, {{"HF_HOME", folder_}});
+  }
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(Commands, EnvSaysTheSameAsTextAndAsJson) {
+  const std::string file = write("c.yaml", "distributed_type: 'NO'\n");
+
+  const CommandResult text = run({"env", "--config_file", file});
+  const auto json = nlohmann::json::parse(run({"env", "--json", "--config_file", file}).out);
+
+  EXPECT_THAT(text.out, StartsWith("hasten: " + std::string(version()) + "\n"));
+  for (const char* name : {"compiler", "libtorch", "system", "cores"}) {
+    EXPECT_THAT(text.out, HasSubstr("\n" + std::string(name) + ": " + json[name].get<std::string>() + "\n"));
+  }
+  EXPECT_TRUE(json["interfaces"].contains("lo"));
+  EXPECT_EQ(json["configuration"]["values"]["num_processes"], 1);
+  EXPECT_THAT(text.out,
+              HasSubstr("\nconfiguration: " + file + "\n  compute_environment: \"LOCAL_MACHINE\"\n"));
+}
+
+TEST_F(Commands, EnvFindsNoConfigurationWhereThereIsNone) {
+  EXPECT_THAT(run({"env"}).out, HasSubstr("\nconfiguration: none\n"));
+  EXPECT_EQ(run({"env", "--jason"}).err,
+            "[env] unknown option '--jason', did you mean '--json'? See hasten env --help.\n");
+}
+
+TEST_F(Commands, TpuConfigBuildsAcceleratesCommand) {
+  const std::string commands = write("commands.txt", "ls\npwd\n");
+  const std::string file =
+      write("c.yaml",
+            "distributed_type: XLA\nnum_processes: 8\ntpu_name: pod\ntpu_zone: us\ncommands:\n- echo hi\n");
+
+  EXPECT_EQ(
+      run({"tpu-config", "--debug", "--config_file", file}).out,
+      "Running gcloud compute tpus tpu-vm ssh pod --zone us --command cd /usr/share; echo hi --worker all\n");
+  EXPECT_EQ(run({"tpu-config", "--debug", "--tpu_name", "a", "--tpu_zone", "b", "--use_alpha",
+                 "--install_accelerate", "--accelerate_version", "0.12.0", "--command_file", commands})
+                .out,
+            "Running gcloud alpha compute tpus tpu-vm ssh a --zone b --command cd /usr/share; pip install "
+            "accelerate==0.12.0; ls; pwd --worker all\n");
+}
+
+TEST_F(Commands, TpuConfigSaysAllThatIsMissing) {
+  EXPECT_EQ(run({"tpu-config", "--tpu_zone", "b"}).err,
+            "[tpu-config] 2 things are wrong:\n"
+            "  no command is given (--command, --command_file)\n"
+            "  the TPU has no name (--tpu_name)\n"
+            "Give it here or in the configuration file.\n");
+}
+
+TEST_F(Commands, BashOffersCommandsOptionsAndValues) {
+  const std::string script =
+      write("try", "source <(" HASTEN_COMMAND
+                   " completion bash)\n"
+                   "offer() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _hasten; echo ${COMPREPLY[*]}; }\n"
+                   "offer hasten la\n"
+                   "offer hasten launch --fsdp_v\n"
+                   "offer hasten launch --mixed_precision b\n"
+                   "offer hasten config u\n");
+
+  EXPECT_EQ(test::run_command({"/bin/bash", script}).out, "launch\n--fsdp_version\nbf16\nupdate\n");
+}
+
+TEST_F(Commands, CompletionIsForBashAndZsh) {
+  EXPECT_THAT(run({"completion", "zsh"}).out,
+              StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"));
+  EXPECT_EQ(
+      run({"completion", "bsh"}).err,
+      "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");
+}
+
+}  // namespace
+}  // namespace hasten

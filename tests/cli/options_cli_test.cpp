@@ -1,0 +1,181 @@
+// `hasten launch`'s options with real processes: what is explained, refused, and handed to the workers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/command.h"
+#include "cli/terminal.h"
+
+namespace hasten {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CommandResult;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+class Options : public testing::Test {
+ protected:
+  Options() {
+    std::string name = testing::TempDir() + "hasten_options_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~Options() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string write(const std::string& name, const std::string& content) const {
+    fs::create_directories(fs::path(path(name)).parent_path());
+    std::ofstream(path(name)) << content;
+    fs::permissions(path(name), fs::perms::owner_all);
+    return path(name);
+  }
+  CommandResult launch(std::vector<std::string> words,
+                       std::map<std::string, std::string> environment = {}) const {
+    words.insert(words.begin(), {HASTEN_COMMAND, "launch"});
+    environment.insert({{"HF_HOME", folder_}, {"TMPDIR", folder_}});
+    return test::run_command(words, environment);
+  }
+  // The lines of --explain about `setting`.
+  std::string explained(const std::string& setting, std::vector<std::string> words,
+                        const std::map<std::string, std::string>& environment = {}) const {
+    words.push_back("--explain");
+    std::istringstream lines(launch(words, environment).out);
+    std::string found;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("  " + setting + " ")) found += line;
+    }
+    return found;
+  }
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(Options, ExplainSaysWhereEachValueCameFrom) {
+  write("accelerate/default_config.yaml",
+        "distributed_type: MULTI_GPU\nnum_processes: 3\nmixed_precision: bf16\n");
+
+  EXPECT_THAT(explained("num_processes", {}),
+              MatchesRegex(" *num_processes +3 +default_config.yaml: num_processes"));
+  EXPECT_THAT(explained("num_processes", {"-n", "2"}), MatchesRegex(" *num_processes +2 +option -n"));
+  EXPECT_THAT(explained("multi_gpu", {}),
+              MatchesRegex(" *multi_gpu +True +default_config.yaml: distributed_type"));
+  EXPECT_THAT(explained("max_restarts", {}, {{"PET_MAX_RESTARTS", "4"}}),
+              MatchesRegex(" *max_restarts +4 +PET_MAX_RESTARTS"));
+  EXPECT_THAT(explained("role", {}), MatchesRegex(" *role +default +default"));
+  EXPECT_THAT(explained("aws_secret_access_key", {"--aws_secret_access_key", "s"}), Not(HasSubstr(" s ")));
+}
+
+TEST_F(Options, ExplainStartsNothing) {
+  const CommandResult result = launch({"--explain", "touch", path("started")});
+
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_FALSE(fs::exists(path("started")));
+}
+
+TEST_F(Options, ExplainShowsTheSettingsBeforeItSaysWhatContradicts) {
+  const CommandResult result = launch({"--explain", "--cpu", "--multi_gpu"});
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, HasSubstr("option --multi_gpu"));
+  EXPECT_EQ(result.err,
+            "[launch] --cpu and --multi_gpu exclude each other; give one. See hasten launch --help.\n");
+}
+
+TEST_F(Options, TheConfigurationFileChoosesTheRun) {
+  write("accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");
+  const std::string other =
+      write("other.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n");
+
+  EXPECT_EQ(launch({"sh", "-c", "echo $WORLD_SIZE"}).out, "3\n3\n3\n");
+  EXPECT_EQ(launch({"--config-file", other, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION"}).out,
+            "fp16\nfp16\n");
+  EXPECT_EQ(launch({"-n", "1", "sh", "-c", "echo $WORLD_SIZE"}).out, "1\n");
+}
+
+TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {
+  EXPECT_EQ(launch({"--nnodes", "2", "--master_addr", "h", "true"}).err,
+            "[launch] --nnodes 2: hasten starts processes on one machine so far. Leave it out, or see "
+            "docs/launch.md.\n");
+  EXPECT_EQ(launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
+            "[launch] 2 things are wrong:\n"
+            "  --logs_specs mine: it names a Python class, and the launcher runs no Python\n"
+            "  --event_log_handler mine: it names a Python function, and the launcher runs no Python\n"
+            "Leave it out, or see docs/launch.md.\n");
+}
+
+TEST_F(Options, APythonModuleOrAnyScriptIsRunUnbuffered) {
+  const std::string python = write("python3", "#!/bin/sh\necho \"$@\"\n");
+  const std::string script = write("script", "");
+  const std::map<std::string, std::string> environment = {{"PYTHON_EXEC", python}};
+
+  EXPECT_EQ(launch({"-m", "my.module", "--lr", "1"}, environment).out, "-u -m my.module --lr 1\n");
+  EXPECT_EQ(launch({"--run_path", script, "-m"}, environment).out, "-u " + script + " -m\n");
+  EXPECT_EQ(launch({"--no_python", write("direct.py", "#!/bin/sh\necho direct $@\n"), "1"}).out,
+            "direct 1\n");
+  EXPECT_EQ(launch({"true"}, {{"PYTHON_EXEC", "/nowhere"}}).exit_code, 0);
+  EXPECT_EQ(launch({"-m", "x"}, {{"PYTHON_EXEC", "/nowhere"}}).err,
+            "[launch] PYTHON_EXEC='/nowhere' is no program. Correct it or unset it.\n");
+}
+
+TEST_F(Options, TheLocalRankIsAnArgumentBeforeTheUsersIfAskedFor) {
+  const std::string python = write("python3", "#!/bin/sh\necho \"$@\"\n");
+  const std::string script = write("train.py", "");
+
+  EXPECT_EQ(launch({"--pass_local_rank", script, "a"}, {{"PYTHON_EXEC", python}}).out,
+            "-u " + script + " --local-rank=0 a\n");
+  EXPECT_EQ(launch({"--pass_local_rank", "echo", "a"}).out, "--local-rank=0 a\n");
+}
+
+TEST_F(Options, RoleRunIdAndSignalsReachTheWorkers) {
+  EXPECT_EQ(
+      launch({"--role", "trainer", "--rdzv_id", "job9", "sh", "-c", "echo $ROLE_NAME $TORCHELASTIC_RUN_ID"})
+          .out,
+      "trainer job9\n");
+  EXPECT_THAT(launch({"--standalone", "sh", "-c", "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID"}).out,
+              MatchesRegex("localhost [0-9a-f-]{36}\n"));
+}
+
+TEST_F(Options, AVirtualLocalRankIsAlwaysZero) {
+  const CommandResult result =
+      launch({"-n", "2", "--virtual_local_rank", "sh", "-c",
+              "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES > $TMPDIR/$RANK; cat $TMPDIR/$RANK"},
+             {{"CUDA_VISIBLE_DEVICES", "4,6"}});
+
+  EXPECT_THAT(result.out, testing::AnyOf("0 4\n0 6\n", "0 6\n0 4\n"));
+}
+
+TEST_F(Options, BoundWorkersMayUseTheirCpusOnly) {
+  const CommandResult result =
+      launch({"--numa_binding", "node", "sh", "-c", "grep -c Cpus_allowed_list /proc/self/status"});
+
+  EXPECT_EQ(result.out, "1\n");
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(Options, HelpIsGroupedAndWithoutColourInAPipe) {
+  const std::string help = launch({"--help"}).out;
+
+  EXPECT_THAT(help, HasSubstr("Usage: hasten launch [OPTIONS] PROGRAM [ARGUMENTS]\n"));
+  EXPECT_THAT(
+      help,
+      HasSubstr("\nProcesses:\n  -n, --num_processes N               Processes in all, on all machines\n"));
+  EXPECT_THAT(help, HasSubstr("\nFSDP:\n  With --use_fsdp.\n  --fsdp_version 1|2"));
+  EXPECT_THAT(help, Not(HasSubstr("\033")));
+}
+
+TEST_F(Options, HelpIsInColourOnATerminal) {
+  test::Terminal terminal({HASTEN_COMMAND, "launch", "--help"});
+
+  EXPECT_THAT(terminal.finish(),
+              HasSubstr("\033[1mProcesses:\033[0m\r\n  \033[32m-n, --num_processes\033[0m N"));
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+}  // namespace
+}  // namespace hasten

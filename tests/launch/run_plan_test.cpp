@@ -1,0 +1,130 @@
+#include "hasten/launch/run_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "hasten/core/error.h"
+
+namespace hasten::launcher {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+Machine with_cpus_and_gpus(int cpus, int gpus) {
+  Machine machine;
+  for (int cpu = 0; cpu < cpus; ++cpu) machine.cpus.push_back({.number = cpu, .core = cpu});
+  machine.gpu_nodes.assign(static_cast<size_t>(gpus), 0);
+  return machine;
+}
+
+RunPlan plan(const Words& words, const Machine& machine = with_cpus_and_gpus(8, 0)) {
+  return plan_run(LaunchSettings(read_command_line(launch_options(), words), nullptr, Environment::of({})),
+                  machine);
+}
+
+std::string refused(const Words& words, const Machine& machine = with_cpus_and_gpus(8, 0)) {
+  try {
+    plan(words, machine);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string one(const std::string& problem) {
+  return "[launch] " + problem + ". See hasten launch --help.";
+}
+
+TEST(RunPlan, CountsProcessesInAllOrPerMachine) {
+  EXPECT_EQ(plan({}).num_processes, 1);
+  EXPECT_EQ(plan({"-n", "4"}).num_local_processes, 4);
+  EXPECT_EQ(plan({"--nproc_per_node", "3"}).num_processes, 3);
+  EXPECT_EQ(plan({"--nproc_per_node", "cpu"}).num_processes, 8);
+  EXPECT_EQ(plan({"--nproc_per_node", "auto"}).num_processes, 8);
+  EXPECT_EQ(plan({"--nproc_per_node", "auto"}, with_cpus_and_gpus(8, 2)).num_processes, 2);
+  EXPECT_EQ(plan({"--nproc_per_node", "gpu"}, with_cpus_and_gpus(8, 2)).num_processes, 2);
+  const RunPlan several = plan({"--nnodes", "2", "--nproc_per_node", "3", "--master_addr", "h", "-n", "6"});
+  EXPECT_EQ(several.num_processes, 6);
+  EXPECT_EQ(several.num_local_processes, 3);
+  EXPECT_EQ(several.max_machines, 2);
+}
+
+TEST(RunPlan, ChecksTheProduct) {
+  EXPECT_EQ(refused({"-n", "4", "--nproc_per_node", "2"}),
+            "[launch] --nproc_per_node 2 * 1 machine = 2, but --num_processes is 4. Give one of the two, or "
+            "the same "
+            "number. See hasten launch --help.");
+  EXPECT_THAT(refused({"-n", "4", "--nproc_per_node", "cpu"}),
+              HasSubstr("--nproc_per_node 8 (cpu) * 1 machine = 8, but --num_processes is 4."));
+  EXPECT_THAT(
+      refused({"-n", "5", "--num_machines", "2", "--main_process_ip", "h", "--main_process_port", "9"}),
+      HasSubstr("5 processes cannot be shared out evenly among 2 machines"));
+}
+
+TEST(RunPlan, NamesWhatANumberOfProcessesCannotBe) {
+  EXPECT_EQ(refused({"--nproc_per_node", "gpu"}),
+            one("--nproc_per_node gpu: this machine has no GPU that is visible"));
+  EXPECT_EQ(refused({"--nproc_per_node", "many"}),
+            one("--nproc_per_node: 'many' is not a whole number between 1 and 1048576, gpu, cpu or auto"));
+  EXPECT_EQ(refused({"--nnodes", "4:2"}), one("--nnodes 4:2 is neither a number of machines nor MIN:MAX"));
+}
+
+TEST(RunPlan, TwoNamesOfOneThingMustAgree) {
+  EXPECT_EQ(plan({"--main_process_port", "7", "--master_port", "7"}).master_port, 7);
+  EXPECT_EQ(refused({"--main_process_port", "7", "--master_port", "8"}),
+            one("--main_process_port 7 and --master_port 8 are two names of one thing; give one"));
+}
+
+TEST(RunPlan, SeveralMachinesMustKnowWhereToMeet) {
+  EXPECT_EQ(refused({"--num_machines", "2", "-n", "2", "--cpu"}),
+            "[launch] 2 things are wrong:\n"
+            "  several machines need the address of the first: --main_process_ip (or --master_addr)\n"
+            "  several machines need a port on the first: --main_process_port (or --master_port)\n"
+            "See hasten launch --help.");
+  EXPECT_EQ(plan({"--nnodes", "1:4", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h:1"}).max_machines, 4);
+  EXPECT_EQ(refused({"--nnodes", "2", "--master_addr", "h", "--node_rank", "2"}),
+            one("--node_rank 2: machines are counted from 0, and there are 2"));
+}
+
+TEST(RunPlan, ListsAllContradictionsInOneMessage) {
+  EXPECT_EQ(
+      refused({"--cpu", "--use_fsdp", "--fsdp_sync_module_states", "false", "-m", "--no_python", "--tee", "9",
+               "--rdzv_backend", "c10", "--signals_to_handle", "SIGTERM,SIGFOO"}),
+      "[launch] 6 things are wrong:\n"
+      "  --cpu and --use_fsdp exclude each other; give one\n"
+      "  fsdp_cpu_ram_efficient_loading true (default) needs fsdp_sync_module_states true, but there is "
+      "--fsdp_sync_module_states false\n"
+      "  --module needs Python, which --no_python leaves out; give one\n"
+      "  --rdzv_backend: 'c10' is not one of static, c10d, etcd, etcd-v2, did you mean 'c10d'?\n"
+      "  --tee: '9' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)\n"
+      "  --signals_to_handle: 'SIGFOO' is no signal; expected SIGUSR1 or the like\n"
+      "See hasten launch --help.");
+}
+
+TEST(RunPlan, RefusesWhatTheMachineLacks) {
+  EXPECT_EQ(refused({"--mixed_precision", "fp8"}),
+            one("--mixed_precision fp8 needs a GPU, and this machine has none"));
+  EXPECT_EQ(refused({"--virtual_local_rank", "-n", "3"}, with_cpus_and_gpus(8, 2)),
+            one("--virtual_local_rank gives each worker a GPU, but there are 2 for 3 workers"));
+}
+
+TEST(RunPlan, TorchrunsOptionsWithoutAPortAreAStandaloneRun) {
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).run_id, "");
+  EXPECT_EQ(plan({"--nproc_per_node", "2"}).master_addr, "localhost");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--rdzv_id", "job"}).run_id, "job");
+  EXPECT_EQ(plan({"--nproc_per_node", "2", "--master_port", "7"}).run_id, "none");
+  EXPECT_EQ(plan({"-n", "2"}).master_addr, "127.0.0.1");
+}
+
+TEST(RunPlan, AStandaloneRunIsOneMachineWithANameOfItsOwn) {
+  const RunPlan standalone = plan({"--standalone", "-n", "2"});
+
+  EXPECT_EQ(standalone.run_id, "");
+  EXPECT_EQ(standalone.master_addr, "localhost");
+  EXPECT_THAT(refused({"--standalone", "--nnodes", "2", "--master_addr", "h"}),
+              HasSubstr("--standalone is for one machine, but there is --nnodes 2"));
+}
+
+}  // namespace
+}  // namespace hasten::launcher
