@@ -12,6 +12,7 @@
 #include "hasten/core/error.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
+#include "hasten/launch/signals.h"
 
 namespace hasten::cli {
 namespace {
@@ -60,6 +61,36 @@ CLI::Validator seconds() {
       "");
 }
 
+// Output, restarts and signals, under torchrun's names.
+void add_supervision_options(CLI::App& app, LaunchOptions& options) {
+  app.add_option(both_spellings("log_dir"), options.log_dir, "Folder for log files")->type_name("FOLDER");
+  app.add_option(
+         both_spellings("redirects"), options.redirects,
+         "Streams that go to log files: 0 none, 1 output, 2 error, 3 both, or by local rank (0:3,1:2)")
+      ->type_name("STREAMS");
+  app.add_option(both_spellings("tee"), options.tee, "Streams that go to log files and are shown")
+      ->type_name("STREAMS");
+  app.add_option(both_spellings("local_ranks_filter"), options.local_ranks_filter,
+                 "Local ranks whose output is shown (0,2; default all)")
+      ->type_name("RANKS")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option(both_spellings("max_restarts"), options.max_restarts,
+                 "How often failed workers are started again (default 0)")
+      ->type_name("N")
+      ->check(whole_number(0, kMaxProcesses));
+  app.add_option(both_spellings("monitor_interval"), options.monitor_interval_s,
+                 "Time before the first restart, doubled with each (default 0.1)")
+      ->type_name("SECONDS")
+      ->check(seconds());
+  app.add_option_function<std::string>(
+         both_spellings("signals_to_handle"),
+         [&options](const std::string& names) { options.signals_to_handle = launcher::signals_of(names); },
+         "Signals handed on to the workers (default SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1)")
+      ->type_name("SIGNALS");
+  app.add_flag(both_spellings("prefix_ranks"), options.prefix_ranks, "[rank 3] before each line of output");
+}
+
 void add_options(CLI::App& app, LaunchCommand& command) {
   app.add_option("-n," + both_spellings("num_processes"), command.num_processes,
                  "Processes in all (default 1)")
@@ -80,6 +111,7 @@ void add_options(CLI::App& app, LaunchCommand& command) {
                  "Time between SIGTERM and SIGKILL (default TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)")
       ->type_name("SECONDS")
       ->check(seconds());
+  add_supervision_options(app, command.options);
 }
 
 [[noreturn]] void refuse_option(const CLI::App& app, const std::string& word) {
