@@ -51,9 +51,9 @@ class LocalProcesses final : public WorkerProcesses {
   Event wait(std::optional<TimePoint> deadline) override;
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 
-  /// Waits until the output of workers that are gone was written. Blocks: as long as its reader takes, but for
-  /// `grace` if a signal has asked to end the run (ends_run), and not at all once another one does; what is
-  /// left then is lost.
+  /// Waits until the output of workers that are gone was written. Blocks: as long as its reader takes, but
+  /// for `grace` if a signal has asked to end the run (ends_run), and not at all once another one does; what
+  /// is left then is lost.
   void finish_output(std::chrono::duration<double> grace);
 
   /// The last lines of the standard error of a worker that is gone, each with its newline.
