@@ -33,9 +33,9 @@ std::optional<int64_t> limit(const std::string& path) {
 std::string cgroup_path(const std::string& root, bool version_2) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    const size_t path = line.find(':', line.find(':') + 1) + 1;
-    const bool found = version_2 ? line.starts_with("0::") : line.find(":memory:") == path - 8;
-    if (found) return line.substr(path);
+    const std::string start = line.substr(0, line.find(':', line.find(':') + 1) + 1);
+    const bool found = version_2 ? start == "0::" : start.ends_with(":memory:");
+    if (found) return line.substr(start.size());
   }
   return "";
 }
@@ -76,12 +76,13 @@ std::string explain_kill(const MemoryEvents& before, const MemoryEvents& after) 
   if (const int64_t kills = increase(before.cgroup_kills, after.cgroup_kills); kills > 0) {
     const std::string limit =
         after.cgroup_limit_bytes ? text(" of ", gibibytes(*after.cgroup_limit_bytes)) : "";
-    return text("the cgroup's memory limit", limit, " was reached: the out-of-memory killer ended ", kills,
-                " of its processes during this run");
+    return text("the cgroup's memory limit", limit,
+                " was reached: the out-of-memory killer ended processes in it during this run (", kills, ")");
   }
   if (const int64_t kills = increase(before.machine_kills, after.machine_kills); kills > 0) {
-    return text("most likely the machine ran out of memory: the kernel ended ", kills,
-                " processes on it during this run (dmesg names them)");
+    return text(
+        "most likely the machine ran out of memory: the kernel ended processes on it during this run (",
+        kills, "; dmesg names them)");
   }
   if (after.cgroup_kills || after.machine_kills) {
     return "the out-of-memory killer was not at work here, so someone sent it: a scheduler at its limit, or "

@@ -36,7 +36,7 @@ TEST_F(MemoryEventsTest, ReadsTheCountersOfCgroupVersion2) {
 }
 
 TEST_F(MemoryEventsTest, ReadsTheCountersOfCgroupVersion1) {
-  write("/proc/self/cgroup", "5:devices:/\n4:memory:/job\n0::/\n");
+  write("/proc/self/cgroup", "8:pids:/other\n5:devices:/\n4:memory:/job\n0::/\n");
   write("/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
   write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
 
@@ -70,10 +70,9 @@ TEST(ExplainKill, NamesTheLimitOnlyIfTheKillerWasAtWork) {
   cgroup.cgroup_kills = 3;
   machine.machine_kills = 5;
 
-  EXPECT_EQ(
-      explain_kill(before, cgroup),
-      "the cgroup's memory limit of 1.50 GiB was reached: the out-of-memory killer ended 1 of its processes "
-      "during this run");
+  EXPECT_EQ(explain_kill(before, cgroup),
+            "the cgroup's memory limit of 1.50 GiB was reached: the out-of-memory killer ended processes "
+            "in it during this run (1)");
   EXPECT_NE(explain_kill(before, machine).find("the machine ran out of memory"), std::string::npos);
   EXPECT_NE(explain_kill(before, before).find("was not at work"), std::string::npos);
   EXPECT_NE(explain_kill({}, {}).find("most often a memory limit"), std::string::npos);
