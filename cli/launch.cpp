@@ -4,6 +4,7 @@
 // plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include "commands.h"
 #include "explain.h"
@@ -12,6 +13,7 @@
 #include "hasten/launch/handed_on.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
+#include "hasten/launch/signals.h"
 #include "help.h"
 #include "launch_limits.h"
 #include "options.h"
@@ -55,10 +57,30 @@ std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machin
   return mode ? launcher::bound_cpus(machine, *mode, plan.num_local_processes) : std::vector<std::set<int>>();
 }
 
+// Numbers in a comma list, which the command line has checked.
+std::vector<int> ranks_of(const std::string& list) {
+  std::vector<int> ranks;
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) ranks.push_back(std::stoi(word));
+  return ranks;
+}
+
 LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
-  return {.master_addr = plan.master_addr,
-          .master_port = plan.master_port,
-          .shutdown_timeout_s = settings.real("shutdown_timeout")};
+  LaunchOptions options{.master_addr = plan.master_addr,
+                        .master_port = plan.master_port,
+                        .shutdown_timeout_s = settings.real("shutdown_timeout"),
+                        .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
+                        .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
+                        .run_id = plan.run_id,
+                        .log_dir = settings.text("log_dir").value_or(""),
+                        .redirects = settings.text("redirects").value_or(""),
+                        .tee = settings.text("tee").value_or(""),
+                        .local_ranks_filter = ranks_of(settings.text("local_ranks_filter").value_or("")),
+                        .prefix_ranks = settings.on("prefix_ranks")};
+  if (settings.of("signals_to_handle").source != launcher::Source::kDefault) {
+    options.signals_to_handle = launcher::signals_of(*settings.text("signals_to_handle"));
+  }
+  return options;
 }
 
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,

@@ -13,12 +13,6 @@ struct Limit {
 };
 
 constexpr Limit kLimits[] = {
-    {"log_dir", "", "log files are not written yet"},
-    {"redirects", "0", "log files are not written yet"},
-    {"tee", "0", "log files are not written yet"},
-    {"local_ranks_filter", "", "output cannot be filtered yet"},
-    {"max_restarts", "0", "workers are not started again yet"},
-    {"signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "other signals are not handed on yet"},
     {"duplicate_stdout_filters", "", "output cannot be filtered"},
     {"duplicate_stderr_filters", "", "output cannot be filtered"},
     {"logs_specs", "", "it names a Python class, and the launcher runs no Python"},

@@ -2,11 +2,10 @@
 #include "contradictions.h"
 
 #include <algorithm>
-#include <csignal>
-#include <cstring>
 #include <sstream>
 
 #include "hasten/core/text.h"
+#include "hasten/launch/signals.h"
 
 namespace hasten::launcher {
 namespace {
@@ -128,14 +127,8 @@ void output(const LaunchSettings& settings, Problems& problems) {
 
 void supervision(const LaunchSettings& settings, Problems& problems) {
   for (const std::string& name : split(*settings.text("signals_to_handle"), ',')) {
-    bool known = false;
-    for (int signal = 1; signal < NSIG && !known; ++signal) {
-      const char* abbreviation = sigabbrev_np(signal);
-      known = abbreviation != nullptr && name == text("SIG", abbreviation);
-    }
-    if (!known)
-      problems.push_back(
-          text("--signals_to_handle: '", name, "' is no signal; expected SIGUSR1 or the like"));
+    if (signal_of(name)) continue;
+    problems.push_back(text("--signals_to_handle: '", name, "' is no signal; expected SIGUSR1 or the like"));
   }
   const auto threads = settings.text("num_cpu_threads_per_process");
   const bool typed = settings.of("num_cpu_threads_per_process").source == Source::kOption;

@@ -12,17 +12,14 @@
 namespace hasten::launcher {
 namespace {
 
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? text("SIG", name) : text("signal ", signal);
-}
+constexpr const char* kFrame = "│ ";
 
-// Further lines of a message stand under its first.
-std::string indented(const std::string& message) {
+// Further lines of a text stand under its first.
+std::string framed(const std::string& lines, const std::string& indent) {
   std::string result;
-  for (const char c : message) {
+  for (const char c : lines) {
     result += c;
-    if (c == '\n') result += "    ";
+    if (c == '\n') result += kFrame + indent;
   }
   return result;
 }
@@ -42,20 +39,14 @@ std::string others_line(const std::vector<WorkerEnd>& others, const std::vector<
 
 }  // namespace
 
-std::string describe_end(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return text("killed by ", signal_name(WTERMSIG(wait_status)));
-  return text("exit code ", WEXITSTATUS(wait_status));
-}
-
 std::string hint_for(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     switch (WTERMSIG(wait_status)) {
-      case SIGKILL:
-        return "most often a memory limit or the kernel's out-of-memory killer (dmesg, memory.events of the "
-               "cgroup), "
-               "else a kill -9 by hand";
       case SIGSEGV:
-        return "invalid memory access; a debugger or a core file (ulimit -c unlimited) shows where";
+        return WCOREDUMP(wait_status)
+                   ? "invalid memory access; the core file that was written shows where "
+                     "(/proc/sys/kernel/core_pattern says where it is, coredumpctl finds it)"
+                   : "invalid memory access; a debugger or a core file (ulimit -c unlimited) shows where";
       case SIGBUS:
         return "most often a full /dev/shm, or a mapped file that was cut short";
       case SIGABRT:
@@ -77,18 +68,26 @@ std::string hint_for(int wait_status) {
 }
 
 std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places,
-                           const std::optional<std::string>& message) {
+                           const FailureFacts& facts) {
   if (!outcome.root_cause) return "";
   const WorkerEnd& first = *outcome.root_cause;
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
-  std::string report = text("hasten: rank ", place.rank, " of ", place.world_size,
-                            " failed first: ", describe_end(first.status), " (local rank ", place.local_rank,
-                            ", pid ", first.pid, ")\n");
-  if (message) report += text("  message: ", indented(*message), "\n");
-  const std::string hint = hint_for(first.status);
-  if (!hint.empty()) report += text("  hint: ", hint, "\n");
-  if (!outcome.others.empty()) report += text("  the others: ", others_line(outcome.others, places), "\n");
-  return report;
+  std::string report = text("╭ hasten: rank ", place.rank, " of ", place.world_size,
+                            " failed first: ", describe_end(first.status), "\n");
+  const auto line = [&](const auto&... parts) { report += text(kFrame, parts..., "\n"); };
+  line("local rank ", place.local_rank, facts.host.empty() ? "" : ", host " + facts.host, ", pid ", first.pid,
+       facts.time.empty() ? "" : ", " + facts.time);
+  if (outcome.attempt > 0) line("restarts: ", outcome.attempt, " of ", facts.max_restarts, " were made");
+  if (facts.message) line("message: ", framed(*facts.message, "  "));
+  if (!facts.hint.empty()) line("hint: ", facts.hint);
+  if (!facts.log_file.empty()) line("log file: ", facts.log_file);
+  if (!facts.error_tail.empty()) {
+    const std::string tail = facts.error_tail.substr(0, facts.error_tail.size() - 1);
+    line("its last lines on standard error:\n", kFrame, "  ", framed(tail, "  "));
+  }
+  const std::string others =
+      outcome.others.empty() ? "" : "; the others: " + others_line(outcome.others, places);
+  return report + text("╰ exit code ", outcome.exit_code, others, "\n");
 }
 
 }  // namespace hasten::launcher

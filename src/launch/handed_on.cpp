@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/launch/signals.h"
 #include "python_number.h"
 
 namespace hasten::launcher {
@@ -227,7 +228,10 @@ Environment adjusted(const Environment& of_worker, const LaunchSettings& setting
   Variables variables = of_worker.variables();
   variables["ROLE_NAME"] = plan.role;
   if (!plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = plan.run_id;
-  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = *settings.text("signals_to_handle");
+  std::vector<std::string> signals;
+  for (const int signal : signals_of(*settings.text("signals_to_handle")))
+    signals.push_back(signal_name(signal));
+  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = join(signals, ",");
   if (settings.on("virtual_local_rank")) {
     variables["CUDA_VISIBLE_DEVICES"] = own_gpu(of_worker, variables["LOCAL_RANK"]);
     variables["LOCAL_RANK"] = text(0);

@@ -1,85 +1,127 @@
 // One worker's keeper; see keeper.h. Runs in a forked process: no locks, no exit handlers, nothing thrown.
 #include "keeper.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace hasten::launcher {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // How long the keeper waits for a killed group to vanish; only a process the kernel itself holds takes
 // longer.
-constexpr int kKillTimeoutMs = 2000;
+constexpr auto kKillTimeout = std::chrono::seconds(2);
+// How long output may stand still before it is given up, once the launcher has gone.
+constexpr auto kStandstill = std::chrono::seconds(2);
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
-void tell(int socket, KeeperMessage::Kind kind, int value) {
-  const KeeperMessage message{kind, value, now_ns()};
-  send(socket, &message, sizeof message, MSG_NOSIGNAL);
+void tell(int socket, KeeperMessage::Kind kind, int value, const std::string& text = "") {
+  KeeperMessage message{kind, value, now_ns()};
+  const size_t text_bytes = std::min(text.size(), KeeperMessage::kMaxTextBytes);
+  iovec parts[] = {{&message, sizeof message}, {const_cast<char*>(text.data()), text_bytes}};
+  msghdr packet = {};
+  packet.msg_iov = parts;
+  packet.msg_iovlen = 2;
+  sendmsg(socket, &packet, MSG_NOSIGNAL);
 }
 
-[[noreturn]] void run_worker(const KeeperTask& task, pid_t keeper) {
+[[noreturn]] void run_worker(const KeeperTask& task, WorkerOutput& output, pid_t keeper) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != keeper) _exit(1);  // the keeper died before the line above
   // Only now is there a group to send signals to, so only now does the launcher hear of the worker.
   tell(task.socket, KeeperMessage::Kind::kStarted, getpid());
   close(task.socket);
+  output.connect_worker();
   sigprocmask(SIG_SETMASK, &task.worker_signal_mask, nullptr);
   _exit(task.body());
 }
 
-// Gives back everything that was inherited but the socket: the keeper must not hold the user's pipes, files
-// and ports open.
-void drop_files_but(int socket) {
-  dup2(socket, STDIN_FILENO);
-  close_range(STDOUT_FILENO, ~0U, 0);
+// Gives back everything that was inherited but what is needed: the keeper must not hold the user's pipes,
+// files and ports open.
+void close_all_but(std::vector<int> needed) {
+  std::sort(needed.begin(), needed.end());
+  unsigned first = 0;
+  for (const int descriptor : needed) {
+    const auto kept = static_cast<unsigned>(descriptor);
+    if (kept > first) close_range(first, kept - 1, 0);
+    first = kept + 1;
+  }
+  close_range(first, ~0U, 0);
+}
+
+// A stopped process sees these only when it goes on.
+bool asks_to_end(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
 class Keeper {
  public:
-  Keeper(const KeeperTask& task, pid_t worker, int child_events)
-      : task_(task), worker_(worker), child_events_(child_events) {}
+  Keeper(const KeeperTask& task, WorkerOutput& output, pid_t worker, int child_events)
+      : task_(task), output_(output), worker_(worker), child_events_(child_events) {}
 
   [[noreturn]] void run() {
-    pollfd sources[] = {{STDIN_FILENO, POLLIN, 0}, {child_events_, POLLIN, 0}};
     while (true) {
-      const int num_ready = poll(sources, 2, killed_ ? kKillTimeoutMs : -1);
-      if (num_ready == 0) finish();
+      std::vector<pollfd> sources = {{abandoned_ ? -1 : task_.socket, POLLIN, 0}, {child_events_, POLLIN, 0}};
+      output_.add_sources(sources);
+      poll(sources.data(), sources.size(), timeout_ms());
       if (sources[1].revents != 0) reap();
-      if (sources[0].revents != 0 && !obey()) sources[0].fd = -1;
-      if (!leader_alive_ && kill(-worker_, 0) != 0 && errno == ESRCH) finish();
+      if (sources[0].revents != 0) obey();
+      output_.pump();
+      if (!group_gone_) look_for_group();
+      if (group_gone_) end_output();
     }
   }
 
  private:
-  // Reads one order; false when the launcher has gone, or has closed the socket to end the group.
-  bool obey() {
-    int signal = 0;
-    if (recv(STDIN_FILENO, &signal, sizeof signal, 0) == sizeof signal) {
-      send_to_group(signal);
-      return true;
+  int timeout_ms() const {
+    std::optional<Clock::time_point> first = output_.deadline();
+    const auto consider = [&](Clock::time_point time) { first = std::min(first.value_or(time), time); };
+    if (killed_at_ && !group_gone_) consider(*killed_at_ + kKillTimeout);
+    if (abandoned_ && group_gone_) consider(standstill_ends());
+    if (!first) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now()).count();
+    return static_cast<int>(std::max<int64_t>(left, 0));
+  }
+
+  // Reads one order. Without one the launcher has gone, or has closed the socket to end the group.
+  void obey() {
+    int order = 0;
+    if (recv(task_.socket, &order, sizeof order, 0) != sizeof order) {
+      abandoned_ = true;
+      return send_to_group(SIGKILL);
     }
-    abandoned_ = true;
-    send_to_group(SIGKILL);
-    return false;
+    if (order != kDropOutput) return send_to_group(order);
+    if (group_gone_) leave();
   }
 
   void send_to_group(int signal) {
-    killed_ = killed_ || signal == SIGKILL;
+    if (group_gone_) return;
+    // What is no request to end is the worker's alone: its children seldom know of it, and would die.
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      if (leader_alive_) kill(worker_, signal);
+      return;
+    }
+    if (signal == SIGWINCH) output_.resize();
+    if (signal == SIGKILL && !killed_at_) killed_at_ = Clock::now();
     kill(-worker_, signal);
+    if (asks_to_end(signal)) kill(-worker_, SIGCONT);
     // If the launcher vanished at once, the worker may not have made its group yet.
     if (abandoned_ && leader_alive_) kill(worker_, SIGKILL);
   }
@@ -93,22 +135,52 @@ class Keeper {
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
       if (pid != worker_) continue;
       leader_alive_ = false;
-      tell(STDIN_FILENO, KeeperMessage::Kind::kExited, status);
+      tell(task_.socket, KeeperMessage::Kind::kExited, status);
     }
   }
 
-  [[noreturn]] void finish() {
+  void look_for_group() {
+    const bool nobody = !leader_alive_ && kill(-worker_, 0) != 0 && errno == ESRCH;
+    const bool held_by_kernel = killed_at_ && Clock::now() >= *killed_at_ + kKillTimeout;
+    group_gone_ = nobody || held_by_kernel;
+    gone_at_ = Clock::now();
+  }
+
+  // Nobody of the group can write any more; what was written is to arrive.
+  void end_output() {
+    if (!told_gone_ && output_.finish()) {
+      tell(task_.socket, KeeperMessage::Kind::kGone, 0, output_.error_tail());
+      told_gone_ = true;
+    }
+    if (told_gone_ && output_.written()) leave();
+    if (abandoned_ && Clock::now() >= standstill_ends()) leave();
+  }
+
+  Clock::time_point standstill_ends() const {
+    return std::max(output_.last_progress(), gone_at_) + kStandstill;
+  }
+
+  [[noreturn]] void leave() {
     if (abandoned_) task_.orphaned();
     _exit(0);
   }
 
   const KeeperTask& task_;
+  WorkerOutput& output_;
   const pid_t worker_;
   const int child_events_;
   bool leader_alive_ = true;
-  bool killed_ = false;
+  bool group_gone_ = false;
+  bool told_gone_ = false;
   bool abandoned_ = false;
+  Clock::time_point gone_at_ = {};
+  std::optional<Clock::time_point> killed_at_;
 };
+
+[[noreturn]] void give_up(const KeeperTask& task, int reason) {
+  tell(task.socket, KeeperMessage::Kind::kNotStarted, reason);
+  _exit(1);
+}
 
 }  // namespace
 
@@ -120,19 +192,24 @@ void keep(const KeeperTask& task) {
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
 
+  WorkerOutput::Options how = task.how;
+  how.notice = [&](const std::string& line) { tell(task.socket, KeeperMessage::Kind::kNotice, 0, line); };
+  WorkerOutput output(task.output, std::move(how));
+  if (output.error() != 0) give_up(task, output.error());
   const pid_t self = getpid();
   const pid_t worker = fork();
-  if (worker == 0) run_worker(task, self);
-  if (worker < 0) {
-    tell(task.socket, KeeperMessage::Kind::kNotStarted, errno);
-    _exit(1);
-  }
+  if (worker == 0) run_worker(task, output, self);
+  if (worker < 0) give_up(task, errno);
   prctl(PR_SET_NAME, "hasten-keeper");  // after the fork: an in-program worker keeps its program's name
-  drop_files_but(task.socket);
+  output.close_worker_ends();
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
-  Keeper(task, worker, signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK)).run();
+  const int child_events = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  std::vector<int> needed = output.descriptors();
+  needed.insert(needed.end(), {task.socket, child_events});
+  close_all_but(std::move(needed));
+  Keeper(task, output, worker, child_events).run();
 }
 
 }  // namespace hasten::launcher

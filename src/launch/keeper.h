@@ -7,29 +7,40 @@
 #include <cstdint>
 #include <functional>
 
+#include "worker_output.h"
+
 namespace hasten::launcher {
 
-/// What a keeper writes to its socket, one message a packet. The launcher writes plain ints: signal numbers.
+/// What a keeper writes to its socket, one message a packet: this, and for some kinds a text behind it.
 struct KeeperMessage {
   enum class Kind : int32_t {
     kStarted,     ///< value = the worker's process id
-    kNotStarted,  ///< value = errno of fork
+    kNotStarted,  ///< value = errno of what failed
     kExited,      ///< value = waitpid's status, time_ns = when (steady clock)
+    kGone,        ///< nobody of the group is left; text = the last lines of the worker's standard error
+    kNotice,      ///< text = a line for the user
   };
+  static constexpr size_t kMaxTextBytes = 64 * 1024;
+
   Kind kind;
   int32_t value;
   int64_t time_ns;
 };
+
+/// What the launcher writes: a signal's number, or this for "do not wait for whoever reads the output".
+constexpr int kDropOutput = 0;
 
 struct KeeperTask {
   int socket = -1;                 ///< the keeper's end, a SOCK_SEQPACKET
   sigset_t worker_signal_mask;     ///< what the worker's process is given
   std::function<int()> body;       ///< runs in the worker's process; its exit code
   std::function<void()> orphaned;  ///< runs in the keeper when the launcher has vanished
+  OutputPlan output = {};          ///< of the worker
+  WorkerOutput::Options how = {};  ///< but for its notice, which goes to the launcher
 };
 
-/// Starts the worker, does what the socket says, and ends when nobody of the worker's group is left.
-/// To be called in a forked child.
+/// Starts the worker, does what the socket says, moves the worker's output, and ends when nobody of the
+/// worker's group is left and all output was written. To be called in a forked child.
 [[noreturn]] void keep(const KeeperTask& task);
 
 }  // namespace hasten::launcher

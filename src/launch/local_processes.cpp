@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,13 +22,11 @@
 namespace hasten::launcher {
 namespace {
 
-constexpr int kHandledSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-
-// Those of the handled signals that the launcher was not told to ignore.
-sigset_t signals_to_handle() {
+// Those that the launcher was not told to ignore.
+sigset_t not_ignored(const std::vector<int>& wanted) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : kHandledSignals) {
+  for (const int signal : wanted) {
     struct sigaction action = {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
@@ -48,8 +47,9 @@ void forget_pending(int signal) {
 // end the launcher then.
 class SignalWatch {
  public:
-  SignalWatch() {
-    const sigset_t signals = signals_to_handle();
+  explicit SignalWatch(const std::vector<int>& wanted) {
+    sigset_t signals = not_ignored(wanted);
+    sigaddset(&signals, SIGWINCH);
     sigset_t blocked = signals;
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &mask_before_);
@@ -82,12 +82,29 @@ void wait_for(pid_t keeper) {
   }
 }
 
-// The worker's process id, or why there is none (errno).
-KeeperMessage first_message(int socket) {
+struct Packet {
   KeeperMessage message = {KeeperMessage::Kind::kNotStarted, ECHILD, 0};
-  while (recv(socket, &message, sizeof message, 0) < 0 && errno == EINTR) {
-  }
-  return message;
+  std::string text;
+};
+
+// Nothing if there is none yet (with MSG_DONTWAIT in `flags`); a Packet of kind kNotStarted at the end.
+std::optional<Packet> receive(int socket, int flags) {
+  Packet packet;
+  packet.text.resize(KeeperMessage::kMaxTextBytes);
+  iovec parts[] = {{&packet.message, sizeof packet.message}, {packet.text.data(), packet.text.size()}};
+  msghdr header = {};
+  header.msg_iov = parts;
+  header.msg_iovlen = 2;
+  ssize_t size = 0;
+  do {
+    size = recvmsg(socket, &header, flags);
+    // ECONNRESET says that the keeper has ended without reading our last order. Its own words come after it.
+  } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (size < 0 && errno == EAGAIN) return std::nullopt;
+  const auto header_size = static_cast<ssize_t>(sizeof packet.message);
+  if (size < header_size) return Packet{};
+  packet.text.resize(static_cast<size_t>(size - header_size));
+  return packet;
 }
 
 int timeout_ms(std::optional<TimePoint> deadline, TimePoint now) {
@@ -105,21 +122,28 @@ struct LocalProcesses::Impl {
     int socket = -1;
     pid_t worker = 0;
     bool exited = false;
+    bool gone = false;
   };
   struct TimedEvent {
     Event event;
     int64_t time_ns;
   };
 
+  Impl(Body worker_body, LocalProcessesOptions wanted)
+      : body(std::move(worker_body)), options(std::move(wanted)), signals(options.signals) {}
+
   Body body;
-  std::function<void()> orphaned;
+  LocalProcessesOptions options;
   SignalWatch signals;
-  std::vector<Kept> kept;          // those whose group may still have someone
+  OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
+  std::vector<Kept> kept;  // all keepers that have not ended; one whose worker is gone still writes output
   std::deque<TimedEvent> pending;  // read but not yet handed out
+  std::vector<std::string> error_tails;
+  int num_end_signals = 0;  // that asked the launcher to end
 
   Kept* find(int local_rank) {
-    const auto found =
-        std::find_if(kept.begin(), kept.end(), [=](const Kept& k) { return k.local_rank == local_rank; });
+    const auto found = std::find_if(kept.begin(), kept.end(),
+                                    [=](const Kept& k) { return k.local_rank == local_rank && !k.gone; });
     return found == kept.end() ? nullptr : &*found;
   }
 
@@ -145,31 +169,65 @@ struct LocalProcesses::Impl {
     close(launcher_end);
     close(signals.handle());
     for (const Kept& other : kept) close(other.socket);
-    keep({socket, signals.mask_before(), [this, local_rank] { return body(local_rank); }, orphaned});
+    keep({.socket = socket,
+          .worker_signal_mask = signals.mask_before(),
+          .body = [this, local_rank] { return body(local_rank); },
+          .orphaned = options.orphaned,
+          .output = options.output(local_rank),
+          .how = {.spill_folder = options.spill_folder, .turns = turns}});
+  }
+
+  // The worker's process id, or why there is none (errno).
+  KeeperMessage first_message(const Kept& from) const {
+    while (true) {
+      const Packet packet = receive(from.socket, 0).value_or(Packet{});
+      if (packet.message.kind != KeeperMessage::Kind::kNotice) return packet.message;
+      options.notice(from.local_rank, packet.text);
+    }
   }
 
   // Reads the next thing the keeper has to say into `pending`.
   void read_from(Kept& from) {
-    KeeperMessage message = {};
-    const ssize_t size = recv(from.socket, &message, sizeof message, MSG_DONTWAIT);
-    if (size == sizeof message) {
-      from.exited = true;
-      pending.push_back({{Event::Kind::kExited, from.local_rank, message.value}, message.time_ns});
-    } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
-      on_keeper_end(from);
+    const auto packet = receive(from.socket, MSG_DONTWAIT);
+    if (!packet) return;
+    const KeeperMessage& message = packet->message;
+    switch (message.kind) {
+      case KeeperMessage::Kind::kExited:
+        from.exited = true;
+        pending.push_back({{Event::Kind::kExited, from.local_rank, message.value}, message.time_ns});
+        return;
+      case KeeperMessage::Kind::kGone:
+        error_tails[static_cast<size_t>(from.local_rank)] = packet->text;
+        return on_gone(from);
+      case KeeperMessage::Kind::kNotice:
+        return options.notice(from.local_rank, packet->text);
+      default:
+        return on_keeper_end(from);
     }
   }
 
-  void on_keeper_end(Kept& gone) {
-    wait_for(gone.keeper);
-    close(gone.socket);
-    gone.socket = -1;
-    if (!gone.exited) {
-      // Someone killed the keeper, and by PR_SET_PDEATHSIG the worker with it; its children are still to end.
-      kill(-gone.worker, SIGKILL);
-      pending.push_back({{Event::Kind::kExited, gone.local_rank, SIGKILL}, INT64_MAX});
-    }
-    pending.push_back({{Event::Kind::kGone, gone.local_rank}, INT64_MAX});
+  // `exited_ns` is for a worker whose end nobody has told. A process that the kernel holds does not even end
+  // when it is killed.
+  void on_gone(Kept& from, int64_t exited_ns = INT64_MAX) {
+    if (!from.exited) pending.push_back({{Event::Kind::kExited, from.local_rank, SIGKILL}, exited_ns});
+    pending.push_back({{Event::Kind::kGone, from.local_rank}, INT64_MAX});
+    from.exited = from.gone = true;
+  }
+
+  void on_keeper_end(Kept& ended) {
+    wait_for(ended.keeper);
+    close(ended.socket);
+    ended.socket = -1;
+    if (ended.gone) return;
+    // Someone killed the keeper, and by PR_SET_PDEATHSIG the worker with it; its children are still to end.
+    // No other worker's end can have caused that, but it may have caused others: it comes first.
+    kill(-ended.worker, SIGKILL);
+    on_gone(ended, 0);
+  }
+
+  void order(const Kept& whom, int signal) const {
+    send(whom.socket, &signal, sizeof signal, MSG_NOSIGNAL);
+    kill(whom.keeper, SIGCONT);  // should someone have stopped it
   }
 
   void poll_once(int timeout) {
@@ -183,16 +241,28 @@ struct LocalProcesses::Impl {
     // Several ends at once: the earliest is the root cause, whatever its rank.
     std::stable_sort(pending.begin(), pending.end(),
                      [](const TimedEvent& a, const TimedEvent& b) { return a.time_ns < b.time_ns; });
-    for (int signal = 0; (signal = signals.next()) != 0;)
-      pending.push_back({{Event::Kind::kSignal, 0, signal}, 0});
+    for (int signal = 0; (signal = signals.next()) != 0;) take_signal(signal);
+  }
+
+  void take_signal(int signal) {
+    if (ends_run(signal)) ++num_end_signals;
+    if (signal != SIGWINCH) return pending.push_back({{Event::Kind::kSignal, 0, signal}, 0});
+    for (const Kept& k : kept) order(k, SIGWINCH);
   }
 };
 
-LocalProcesses::LocalProcesses(Body body, std::function<void()> orphaned)
-    : impl_(std::make_unique<Impl>(std::move(body), std::move(orphaned))) {}
+std::vector<int> LocalProcessesOptions::default_signals() {
+  return {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
+}
+
+LocalProcesses::LocalProcesses(Body body, LocalProcessesOptions options)
+    : impl_(std::make_unique<Impl>(std::move(body), std::move(options))) {}
 
 LocalProcesses::~LocalProcesses() {
-  for (const auto& kept : impl_->kept) close(kept.socket);
+  for (const auto& kept : impl_->kept) {
+    close(kept.socket);
+    kill(kept.keeper, SIGCONT);
+  }
   for (const auto& kept : impl_->kept) wait_for(kept.keeper);
 }
 
@@ -205,13 +275,15 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
   // What stands in the buffers now would be written by every process that inherits them.
   std::cout.flush();
   std::fflush(nullptr);
+  impl_->error_tails.assign(static_cast<size_t>(num_workers), "");
   for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
     if (const int reason = impl_->start_keeper(local_rank)) refuse(local_rank, reason);
   }
   // All keepers are on their way before the first is waited for.
   std::vector<pid_t> pids;
   for (Impl::Kept& kept : impl_->kept) {
-    const KeeperMessage message = first_message(kept.socket);
+    if (kept.gone) continue;  // of an earlier start
+    const KeeperMessage message = impl_->first_message(kept);
     if (message.kind != KeeperMessage::Kind::kStarted) refuse(kept.local_rank, message.value);
     kept.worker = message.value;
     pids.push_back(kept.worker);
@@ -220,7 +292,7 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
 }
 
 void LocalProcesses::signal(int local_rank, int signal) {
-  if (const auto* kept = impl_->find(local_rank)) send(kept->socket, &signal, sizeof signal, MSG_NOSIGNAL);
+  if (const auto* kept = impl_->find(local_rank)) impl_->order(*kept, signal);
 }
 
 Event LocalProcesses::wait(std::optional<TimePoint> deadline) {
@@ -231,6 +303,23 @@ Event LocalProcesses::wait(std::optional<TimePoint> deadline) {
   const Event event = impl_->pending.front().event;
   impl_->pending.pop_front();
   return event;
+}
+
+void LocalProcesses::finish_output(std::chrono::duration<double> grace) {
+  const auto grace_ends = now() + std::chrono::duration_cast<TimePoint::duration>(grace);
+  const int num_before = impl_->num_end_signals;
+  for (bool dropped = false; !impl_->kept.empty();) {
+    const bool limited = num_before > 0 && !dropped;
+    impl_->poll_once(limited ? timeout_ms(grace_ends, now()) : -1);
+    const bool late = limited && now() >= grace_ends;
+    if (dropped || (impl_->num_end_signals == num_before && !late)) continue;
+    for (const auto& kept : impl_->kept) impl_->order(kept, kDropOutput);
+    dropped = true;
+  }
+}
+
+std::string LocalProcesses::error_tail(int local_rank) const {
+  return impl_->error_tails[static_cast<size_t>(local_rank)];
 }
 
 }  // namespace hasten::launcher

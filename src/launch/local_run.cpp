@@ -1,9 +1,13 @@
 // One run on one machine; see local_run.h.
 #include "hasten/launch/local_run.h"
 
+#include <unistd.h>
+
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <iostream>
 
@@ -11,20 +15,27 @@
 #include "hasten/launch/error_file.h"
 #include "hasten/launch/failure_report.h"
 #include "hasten/launch/local_processes.h"
+#include "hasten/launch/output.h"
 #include "hasten/launch/port.h"
+#include "hasten/launch/signals.h"
 #include "hasten/launch/supervisor.h"
 #include "hasten/launch/worker_environment.h"
+#include "memory_events.h"
 
 namespace hasten::launcher {
 namespace {
 
 constexpr double kDefaultShutdownTimeoutS = 30;  // torchrun's
 
+std::string temporary_folder(const Environment& environment) {
+  return environment.text("TMPDIR").value_or("/tmp");
+}
+
 // A folder that only this user can look into, removed with all it holds.
 class RunDirectory {
  public:
   explicit RunDirectory(const Environment& environment)
-      : path_(environment.text("TMPDIR").value_or("/tmp") + "/hasten_XXXXXX") {
+      : path_(temporary_folder(environment) + "/hasten_XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) {
       throw UsageError({"launch"}, "cannot make a folder like '", path_, "': ", std::strerror(errno),
                        ". Set TMPDIR to a folder that can be written to.");
@@ -39,6 +50,15 @@ class RunDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
 
+  // What an earlier attempt left would be taken for this one's.
+  void clear() const {
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      std::error_code ignored;
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+
+  const std::string& path() const { return path_; }
   std::string error_file(int rank) const { return text(path_, "/rank_", rank, "_error.json"); }
 
  private:
@@ -80,34 +100,177 @@ std::vector<WorkerPlace> places_on_one_machine(int num_workers) {
   return places;
 }
 
-}  // namespace
-
-int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
-              const WorkerBody& body) {
+void check(int num_workers, const LaunchOptions& options) {
   if (num_workers < 1) {
     throw UsageError({"launch"}, num_workers,
                      " processes make no run; expected at least 1 (hasten launch -n 2 …).");
   }
-  const std::vector<WorkerPlace> places = places_on_one_machine(num_workers);
-  const RunSettings settings{.master_addr = options.master_addr,
-                             .master_port = choose_port(options.master_port)};
-  const SupervisorOptions supervisor{
-      .num_workers = num_workers,
-      .shutdown_timeout = shutdown_timeout(options, inherited),
-      .notice = [](const std::string& line) { std::cerr << "hasten: " << line << std::endl; }};
-  const RunDirectory directory(inherited);
-  const auto work = [&](int local_rank) {
-    const WorkerPlace& place = places[static_cast<size_t>(local_rank)];
-    return body(worker_environment(inherited, settings, place, directory.error_file(place.rank)));
-  };
-  LocalProcesses processes(work, [&] { directory.remove(); });
-  const Outcome outcome = supervise(processes, supervisor);
-  if (outcome.root_cause) {
-    const int rank = places[static_cast<size_t>(outcome.root_cause->local_rank)].rank;
-    std::cerr << failure_report(outcome, places, read_error_message(directory.error_file(rank)))
-              << std::flush;
+  if (options.max_restarts < 0) {
+    throw UsageError({"launch"}, "max_restarts is ", options.max_restarts, "; expected 0 or more.");
   }
-  return outcome.exit_code;
+  if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
+    throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,
+                     " s makes no sense; expected 0 to 1e9 seconds.");
+  }
+}
+
+bool colour_for(int descriptor, const Environment& environment) {
+  return isatty(descriptor) == 1 && !environment.has("NO_COLOR") && environment.text("TERM") != "dumb";
+}
+
+OutputOptions output_options(const LaunchOptions& options, const Environment& environment) {
+  return {.log_dir = options.log_dir,
+          .redirects = options.redirects,
+          .tee = options.tee,
+          .local_ranks_filter = options.local_ranks_filter,
+          .prefix_ranks = options.prefix_ranks,
+          .colour_out = colour_for(STDOUT_FILENO, environment),
+          .colour_err = colour_for(STDERR_FILENO, environment)};
+}
+
+void say(const std::string& line) {
+  std::cerr << "hasten: " << line << std::endl;
+}
+
+// "2026-11-21 18:04:55", `ago` before now.
+std::string wall_time(std::chrono::steady_clock::duration ago) {
+  const auto then =
+      std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(ago);
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(then);
+  std::tm local = {};
+  char buffer[32];
+  return std::string(buffer, std::strftime(buffer, sizeof buffer, "%F %T", localtime_r(&seconds, &local)));
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+class LocalRun {
+ public:
+  LocalRun(int num_workers, const LaunchOptions& options, const Environment& inherited,
+           const WorkerBody& body)
+      : options_(options),
+        inherited_(inherited),
+        body_(body),
+        places_(places_on_one_machine(num_workers)),
+        output_(output_options(options, inherited)),
+        directory_(inherited) {
+    settings_.master_addr = options.master_addr;
+    settings_.max_restarts = options.max_restarts;
+    if (!options.run_id.empty()) settings_.run_id = options.run_id;
+    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
+  }
+
+  int run() {
+    const MemoryEvents memory_before = read_memory_events();
+    const SupervisorOptions supervisor{
+        .num_workers = num_workers(),
+        .shutdown_timeout = shutdown_timeout(options_, inherited_),
+        .max_restarts = options_.max_restarts,
+        .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
+        .notice = say,
+        .before_attempt = [this](int attempt) { prepare(attempt); }};
+    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); },
+                             processes_options());
+    const Outcome outcome = supervise(processes, supervisor);
+    processes.finish_output(supervisor.shutdown_timeout);
+    if (outcome.root_cause) {
+      const FailureFacts facts = facts_about(*outcome.root_cause, processes, memory_before);
+      std::cerr << failure_report(outcome, places_, facts) << std::flush;
+    }
+    return outcome.exit_code;
+  }
+
+ private:
+  int num_workers() const { return static_cast<int>(places_.size()); }
+
+  LocalProcessesOptions processes_options() const {
+    LocalProcessesOptions result{
+        .output = [this](int local_rank) { return plan_of(local_rank); },
+        .orphaned = [this] { directory_.remove(); },
+        .notice = [this](int local_rank,
+                         const std::string& line) { say(text("rank ", place(local_rank).rank, ": ", line)); },
+        .spill_folder = directory_.path()};
+    if (!options_.signals_to_handle.empty()) result.signals = options_.signals_to_handle;
+    return result;
+  }
+
+  void prepare(int attempt) {
+    settings_.restart_count = attempt;
+    // The port of the attempt before may still be known to someone who will try it.
+    const int before = settings_.master_port;
+    do {
+      settings_.master_port = choose_port(options_.master_port);
+    } while (options_.master_port == 0 && settings_.master_port == before);
+    if (wants_files(output_)) {
+      if (!logs_) make_log_folders();
+      attempt_folder_ = logs_->make_attempt(attempt, num_workers());
+    } else {
+      directory_.clear();
+    }
+  }
+
+  void make_log_folders() {
+    const bool temporary = options_.log_dir.empty();
+    logs_.emplace(temporary ? temporary_folder(inherited_) + "/hasten_logs" : options_.log_dir,
+                  settings_.run_id);
+    if (temporary) say("log files are in " + logs_->path());
+  }
+
+  const WorkerPlace& place(int local_rank) const { return places_[static_cast<size_t>(local_rank)]; }
+
+  OutputPlan plan_of(int local_rank) const {
+    return plan_output(output_, place(local_rank), attempt_folder_);
+  }
+
+  std::string error_file(int local_rank) const {
+    return attempt_folder_.empty() ? directory_.error_file(place(local_rank).rank)
+                                   : text(attempt_folder_, "/", local_rank, "/error.json");
+  }
+
+  Environment environment_of(int local_rank) const {
+    const Environment environment =
+        worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
+    if (options_.signals_to_handle.empty()) return environment;
+    std::vector<std::string> names;
+    for (const int signal : options_.signals_to_handle) names.push_back(signal_name(signal));
+    auto variables = environment.variables();
+    variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = join(names, ",");
+    return Environment::of(std::move(variables));
+  }
+
+  FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,
+                           const MemoryEvents& memory_before) const {
+    const OutputPlan plan = plan_of(end.local_rank);
+    const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
+    return {.message = read_error_message(error_file(end.local_rank)),
+            .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
+            .host = host_name(),
+            .time = wall_time(processes.now() - end.time),
+            .error_tail = processes.error_tail(end.local_rank),
+            .log_file = plan.err.file.empty() ? plan.out.file : plan.err.file,
+            .max_restarts = options_.max_restarts};
+  }
+
+  const LaunchOptions& options_;
+  const Environment& inherited_;
+  const WorkerBody& body_;
+  const std::vector<WorkerPlace> places_;
+  const OutputOptions output_;
+  const RunDirectory directory_;
+  RunSettings settings_;
+  std::optional<LogFolders> logs_;
+  std::string attempt_folder_;  // of the log files; "" if there are none
+};
+
+}  // namespace
+
+int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
+              const WorkerBody& body) {
+  check(num_workers, options);
+  return LocalRun(num_workers, options, inherited, body).run();
 }
 
 }  // namespace hasten::launcher

@@ -62,7 +62,8 @@ class Writer {
 
   void map(const ConfigMap& values, size_t indent) {
     ConfigMap sorted = values;
-    std::sort(sorted.begin(), sorted.end(), [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
+    std::sort(sorted.begin(), sorted.end(),
+              [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
     for (const auto& [key, value] : sorted) {
       out_.append(indent, ' ');
       column_ = indent;

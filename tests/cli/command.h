@@ -66,6 +66,13 @@ class Command {
   /// The same of standard error.
   std::string read_error_line() const { return read_line(err_); }
 
+  /// What has been written to standard error by now; "" at its end. Blocks until there is something.
+  std::string read_some_errors() const {
+    char buffer[64 * 1024];
+    const ssize_t size = read(err_, buffer, sizeof buffer);
+    return {buffer, static_cast<size_t>(size < 0 ? 0 : size)};
+  }
+
   /// Closes the reading end of standard error: who writes there gets SIGPIPE.
   void close_errors() {
     close(err_);

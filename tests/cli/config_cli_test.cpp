@@ -107,7 +107,8 @@ TEST_F(Config, WritesNothingIfTheAnswersEnd) {
 }
 
 TEST_F(Config, InATerminalArrowKeysChoose) {
-  test::Terminal terminal({HASTEN_COMMAND, "config", "--config_file", path("c.yaml")});
+  test::Terminal terminal;
+  terminal.start({HASTEN_COMMAND, "config", "--config_file", path("c.yaml")});
   // Each answer is typed when its question has been shown.
   const std::pair<const char*, const char*> dialogue[] = {{"  Amazon SageMaker", "\033[B\033[A\n"},
                                                           {"  TPU", "\033[A\033[B\n"},
@@ -117,12 +118,12 @@ TEST_F(Config, InATerminalArrowKeysChoose) {
                                                           {"  fp8", "jj\n"}};
 
   for (const auto& [question, keys] : dialogue) {
-    terminal.wait_for(question);
+    terminal.read_until(question);
     terminal.type(keys);
   }
-  const std::string shown = terminal.finish();
+  const auto [exit_code, shown] = terminal.finish();
 
-  EXPECT_EQ(terminal.exit_code(), 0);
+  EXPECT_EQ(exit_code, 0);
   EXPECT_THAT(shown, HasSubstr("\033[32m> bf16\033[0m"));
   EXPECT_EQ(content_of("c.yaml"), kOneCpuProcess);
 }

@@ -1,7 +1,6 @@
 // `hasten launch` with real processes: texts, exit codes, the workers' environment, and that nobody is left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/command.h"
+#include "cli/launch_folder.h"
 #include "hasten/core/env.h"
 #include "hasten/launch/port.h"
 #include "launch/listener.h"
@@ -35,43 +34,11 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Each test has a folder of its own, which is also where the launcher puts its temporary files.
-class Launch : public testing::Test {
+class Launch : public test::LaunchFolder {
  protected:
-  Launch() {
-    std::string name = testing::TempDir() + "hasten_cli_XXXXXX";
-    folder_ = mkdtemp(name.data());
-    fs::create_directory(temporary());
-  }
-  ~Launch() override { fs::remove_all(folder_); }
-
-  fs::path folder() const { return folder_; }
-  fs::path temporary() const { return folder_ / "tmp"; }
-
-  // The words after `hasten launch`.
-  std::vector<std::string> words(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {HASTEN_COMMAND, "launch"});
-    return arguments;
-  }
-  std::map<std::string, std::string> environment() const {
-    return {{"TMPDIR", temporary()}, {"DIR", folder_}, {"HF_HOME", folder_ / "hub"}};
-  }
-
   CommandResult launch(const std::vector<std::string>& arguments) const {
     return test::run_command(words(arguments), environment());
   }
-  // Every worker runs `script` with sh.
-  CommandResult launch_script(std::vector<std::string> options, const std::string& script) const {
-    options.insert(options.end(), {"sh", "-c", script});
-    return launch(options);
-  }
-
-  // A named pipe: opening it for reading waits for a writer and the other way round, which orders two
-  // workers.
-  void make_meeting_point(const char* name) const { mkfifo((folder_ / name).c_str(), 0600); }
-
- private:
-  fs::path folder_;
 };
 
 TEST_F(Launch, SaysWhatIsWrongWithTheCommandLine) {
@@ -171,9 +138,9 @@ TEST_F(Launch, EndsWithTheFirstFailuresExitCodeAndLetsTheOthersEndInOrder) {
 
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_EQ(result.out, "saved\n");
-  EXPECT_THAT(result.err,
-              MatchesRegex("hasten: rank 1 of 2 failed first: exit code 7 \\(local rank 1, pid [0-9]+\\)\n"
-                           "  the others: exit code 9 \\(rank 0\\)\n"));
+  EXPECT_THAT(result.err, MatchesRegex("╭ hasten: rank 1 of 2 failed first: exit code 7\n"
+                                       "│ local rank 1, host .*, pid [0-9]+, 20..-..-.. ..:..:..\n"
+                                       "╰ exit code 7; the others: exit code 9 \\(rank 0\\)\n"));
 }
 
 TEST_F(Launch, ReportsTheWorkersOwnWords) {
@@ -181,9 +148,10 @@ TEST_F(Launch, ReportsTheWorkersOwnWords) {
       {"-n", "1"},
       R"(echo '{"message": {"message": "no paper", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
 
-  EXPECT_THAT(result.err,
-              MatchesRegex("hasten: rank 0 of 1 failed first: exit code 1 \\(local rank 0, pid [0-9]+\\)\n"
-                           "  message: no paper\n"));
+  EXPECT_THAT(result.err, MatchesRegex("╭ hasten: rank 0 of 1 failed first: exit code 1\n"
+                                       "│ local rank 0, host .*\n"
+                                       "│ message: no paper\n"
+                                       "╰ exit code 1\n"));
 }
 
 TEST_F(Launch, AWorkerKilledByASignalGives128PlusTheSignal) {
@@ -191,7 +159,7 @@ TEST_F(Launch, AWorkerKilledByASignalGives128PlusTheSignal) {
 
   EXPECT_EQ(result.exit_code, 139);
   EXPECT_THAT(result.err, HasSubstr("killed by SIGSEGV"));
-  EXPECT_THAT(result.err, HasSubstr("\n  hint: invalid memory access"));
+  EXPECT_THAT(result.err, HasSubstr("\n│ hint: invalid memory access"));
 }
 
 TEST_F(Launch, AScriptWithoutAnInterpreterLineIsRunByShAsInAShell) {
@@ -233,7 +201,7 @@ TEST_F(Launch, KillsWhoeverIgnoresTheRequestToEnd) {
     read line < $DIR/child_runs; exit 3)");
 
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, EndsWith("  the others: killed by SIGKILL (rank 0)\n"));
+  EXPECT_THAT(result.err, EndsWith("╰ exit code 3; the others: killed by SIGKILL (rank 0)\n"));
 }
 
 TEST_F(Launch, StopsWhatASuccessfulWorkerLeavesBehind) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "hasten/core/error.h"
@@ -58,17 +59,18 @@ TEST(Launch, GivesTheFirstFailuresExitCodeAndStopsTheOthers) {
   const Result result = run(2, [] { return Environment::current().integer("RANK") == 1 ? 7 : pause(); });
 
   EXPECT_EQ(result.exit_code, 7);
-  EXPECT_THAT(result.errors,
-              MatchesRegex("hasten: rank 1 of 2 failed first: exit code 7 \\(local rank 1, pid [0-9]+\\)\n"
-                           "  the others: killed by SIGTERM \\(rank 0\\)\n"));
+  EXPECT_THAT(result.errors, MatchesRegex("╭ hasten: rank 1 of 2 failed first: exit code 7\n"
+                                          "│ local rank 1, host .*, pid [0-9]+, 20..-..-.. ..:..:..\n"
+                                          "╰ exit code 7; the others: killed by SIGTERM \\(rank 0\\)\n"));
 }
 
 TEST(Launch, AnExceptionIsSaidAndReportedAndEndsTheProcessWith1) {
   const Result result = run(1, []() -> int { throw std::runtime_error("no more paper"); });
 
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.errors, StartsWith("no more paper\nhasten: rank 0 of 1 failed first: exit code 1 "));
-  EXPECT_THAT(result.errors, HasSubstr("\n  message: no more paper\n"));
+  EXPECT_THAT(result.errors, StartsWith("no more paper\n╭ hasten: rank 0 of 1 failed first: exit code 1\n"));
+  EXPECT_THAT(result.errors, HasSubstr("\n│ message: no more paper\n"));
+  EXPECT_THAT(result.errors, HasSubstr("\n│ its last lines on standard error:\n│   no more paper\n"));
 }
 
 TEST(Launch, AUsageErrorEndsTheProcessWith2) {
@@ -115,6 +117,45 @@ TEST(Launch, OptionsOutOfRangeAreUsageErrors) {
   EXPECT_THROW(launch(0, nothing), UsageError);
   EXPECT_THROW(launch(1, nothing, {.master_port = 65536}), UsageError);
   EXPECT_THROW(launch(1, nothing, {.shutdown_timeout_s = -1}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.max_restarts = -1}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.monitor_interval_s = -1}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.redirects = "4"}), UsageError);
+  EXPECT_THROW(launch(1, nothing, {.local_ranks_filter = {1}}), UsageError);
+}
+
+TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
+  int printed[2];
+  ASSERT_EQ(pipe(printed), 0);
+  testing::internal::CaptureStdout();
+
+  const Result result = run(
+      2,
+      [&] {
+        const auto environment = Environment::current();
+        const int64_t attempt = environment.integer("TORCHELASTIC_RESTART_COUNT").value();
+        char byte = 0;
+        if (environment.integer("RANK") == 1) return read(printed[0], &byte, 1) == 1 && attempt == 2 ? 0 : 3;
+        std::cout << attempt << " at " << environment.integer("MASTER_PORT").value() << '\n' << std::flush;
+        const bool said = write(printed[1], &byte, 1) == 1;
+        return attempt < 2 ? pause() : said ? 0 : 1;
+      },
+      {.max_restarts = 3, .monitor_interval_s = 0});
+
+  std::istringstream lines(testing::internal::GetCapturedStdout());
+  std::string before;
+  for (const char* attempt : {"0", "1", "2"}) {
+    std::string count, at, port;
+    lines >> count >> at >> port;
+    EXPECT_EQ(count, attempt);
+    EXPECT_NE(port, before);
+    before = port;
+  }
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.errors,
+            "hasten: worker 1 failed: exit code 3; restart 1 of 3 in 0 s\n"
+            "hasten: worker 1 failed: exit code 3; restart 2 of 3 in 0 s\n");
+  close(printed[0]);
+  close(printed[1]);
 }
 
 TEST(Launch, AMasterAddressAndPortAreHandedOn) {

@@ -1,5 +1,6 @@
 #include "hasten/launch/local_processes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -55,6 +56,11 @@ pid_t parent_of(pid_t pid) {
   return parent;
 }
 
+// The workers' output is not shown among the test's own.
+LocalProcessesOptions unseen() {
+  return {.output = [](int) { return OutputPlan{.out = {.shown = false}, .err = {.shown = false}}; }};
+}
+
 TEST(LocalProcesses, TellsHowAWorkerEndedAndThenThatNobodyIsLeft) {
   LocalProcesses processes([](int local_rank) { return 40 + local_rank; });
 
@@ -90,6 +96,72 @@ TEST(LocalProcesses, SignalsReachTheWorkersWholeGroup) {
 
   EXPECT_EQ(pipe.read(), '\0');
   EXPECT_EQ(exit_code_of(processes.wait({}).value), 128 + SIGTERM);
+}
+
+TEST(LocalProcesses, Sigusr1ReachesTheWorkerAndNotItsChildren) {
+  Pipe question, answer;
+  LocalProcesses processes([&](int) {
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    if (fork() == 0) {  // to which SIGUSR1 would be the end
+      question.read();
+      answer.write('c');
+      return pause();
+    }
+    sigprocmask(SIG_BLOCK, &usr1, nullptr);
+    answer.write('r');
+    int signal = 0;
+    sigwait(&usr1, &signal);
+    question.write('?');
+    return pause();
+  });
+  processes.start(1);
+  EXPECT_EQ(answer.read(), 'r');
+
+  processes.signal(0, SIGUSR1);
+
+  EXPECT_EQ(answer.read(), 'c');
+}
+
+TEST(LocalProcesses, KeepTheLastLinesOfStandardErrorForEachStart) {
+  LocalProcesses processes(
+      [](int local_rank) {
+        const std::string words = "words of " + std::to_string(local_rank);
+        return write(STDERR_FILENO, words.data(), words.size()) > 0 ? 1 : 0;
+      },
+      unseen());
+  const auto run_to_the_end = [&] {
+    processes.start(2);
+    for (int num_gone = 0; num_gone < 2;) {
+      if (processes.wait({}).kind == Event::Kind::kGone) ++num_gone;
+    }
+  };
+
+  for (int start = 0; start < 2; ++start) {
+    run_to_the_end();
+    EXPECT_EQ(processes.error_tail(0), "words of 0\n");
+    EXPECT_EQ(processes.error_tail(1), "words of 1\n");
+  }
+  processes.finish_output(std::chrono::seconds(0));
+}
+
+TEST(LocalProcesses, AnOrderThatCrossesTheKeepersEndDoesNotHideItsLastWords) {
+  // Much to read, so that the keeper has still to do when the order is sent.
+  const std::string words = std::string(60000, '\n') + "words\n";
+  const auto body = [&](int) { return write(STDERR_FILENO, words.data(), words.size()) > 0 ? 1 : 0; };
+  LocalProcesses processes(body, unseen());
+
+  for (int start = 0; start < 100; ++start) {
+    processes.start(1);
+    const Event exited = processes.wait({});
+    processes.signal(0, SIGTERM);
+    const Event gone = processes.wait({});
+
+    EXPECT_EQ(exit_code_of(exited.value), 1);
+    EXPECT_EQ(gone.kind, Event::Kind::kGone);
+    ASSERT_THAT(processes.error_tail(0), testing::EndsWith("words\n"));
+  }
 }
 
 TEST(LocalProcesses, AGroupIsGoneOnlyWhenTheWorkersChildrenAreToo) {

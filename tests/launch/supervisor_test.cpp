@@ -44,7 +44,10 @@ class ScriptedProcesses : public WorkerProcesses {
  public:
   explicit ScriptedProcesses(std::deque<Event> events) : events_(std::move(events)) {}
 
-  std::vector<pid_t> start(int num_workers) override { return pids(num_workers); }
+  std::vector<pid_t> start(int num_workers) override {
+    ++num_starts;
+    return pids(num_workers);
+  }
   void signal(int local_rank, int signal) override {
     signals.push_back(text(sigabbrev_np(signal), ' ', local_rank));
   }
@@ -54,6 +57,7 @@ class ScriptedProcesses : public WorkerProcesses {
     if (event.kind == Event::Kind::kDeadline) {
       EXPECT_TRUE(deadline.has_value());
       waited = *deadline - now_;
+      delays.push_back(waited.count());
       now_ = *deadline;
     }
     return event;
@@ -62,6 +66,8 @@ class ScriptedProcesses : public WorkerProcesses {
 
   std::vector<std::string> signals;
   std::chrono::duration<double> waited{0};
+  std::vector<double> delays;  // all that was waited for
+  int num_starts = 0;
 
  private:
   std::deque<Event> events_;
@@ -158,6 +164,98 @@ TEST(Supervisor, ChildrenLeftByASuccessfulRunAreStoppedAndThenKilled) {
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "KILL 0"));
 }
 
+TEST(Supervisor, AFailedGroupIsStartedAgainOnceNobodyIsLeft) {
+  ScriptedProcesses processes({exited(1, 3), gone(1), killed(0, SIGTERM), gone(0), deadline(),  //
+                               exited(0, 0), gone(0), exited(1, 0), gone(1)});
+  std::vector<int> attempts;
+  std::vector<std::string> notices;
+
+  const Outcome outcome =
+      supervise(processes, {.num_workers = 2,
+                            .max_restarts = 1,
+                            .restart_delay = std::chrono::seconds(3),
+                            .notice = [&](const std::string& line) { notices.push_back(line); },
+                            .before_attempt = [&](int attempt) { attempts.push_back(attempt); }});
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_FALSE(outcome.root_cause);
+  EXPECT_EQ(outcome.attempt, 1);
+  EXPECT_EQ(outcome.others.size(), 2u);
+  EXPECT_EQ(processes.num_starts, 2);
+  EXPECT_THAT(attempts, ElementsAre(0, 1));
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "TERM 1"));
+  EXPECT_THAT(processes.delays, ElementsAre(3));
+  EXPECT_THAT(notices, ElementsAre("worker 1 failed: exit code 3; restart 1 of 1 in 3 s"));
+}
+
+TEST(Supervisor, TheDelayDoublesUpToHalfAMinuteAndTheLastFailureIsTheRootCause) {
+  std::deque<Event> events;
+  for (int attempt = 0; attempt < 7; ++attempt) {
+    events.insert(events.end(), {exited(0, 1 + attempt), gone(0)});
+    if (attempt < 6) events.push_back(deadline());
+  }
+  ScriptedProcesses processes(events);
+
+  const Outcome outcome =
+      supervise(processes, {.num_workers = 1, .max_restarts = 6, .restart_delay = std::chrono::seconds(2)});
+
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.attempt, 6);
+  EXPECT_EQ(outcome.root_cause->status, 7 << 8);
+  EXPECT_THAT(outcome.others, IsEmpty());
+  EXPECT_THAT(processes.delays, ElementsAre(2, 4, 8, 16, 30, 30));
+}
+
+TEST(Supervisor, WhoOutlivesTheShutdownTimeoutIsKilledBeforeARestart) {
+  ScriptedProcesses processes({exited(0, 1), gone(0), deadline(), killed(1, SIGKILL), gone(1), deadline(),  //
+                               exited(0, 0), gone(0), exited(1, 0), gone(1)});
+
+  const Outcome outcome = supervise(processes, {.num_workers = 2,
+                                                .shutdown_timeout = std::chrono::seconds(7),
+                                                .max_restarts = 1,
+                                                .restart_delay = std::chrono::seconds(1)});
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(processes.delays, ElementsAre(7, 1));
+}
+
+TEST(Supervisor, ASignalThatEndsTheRunEndsTheWaitingForARestart) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    ScriptedProcesses processes({exited(0, 1), gone(0), received(signal)});
+
+    const Outcome outcome = supervise(processes, {.num_workers = 1, .max_restarts = 1});
+
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+    EXPECT_FALSE(outcome.root_cause);
+    EXPECT_EQ(outcome.others.size(), 1u);
+    EXPECT_EQ(processes.num_starts, 1);
+  }
+}
+
+TEST(Supervisor, CtrlCWhileWorkersAreStoppedForARestartIsOrderlyAndTheSecondKills) {
+  ScriptedProcesses processes(
+      {exited(0, 1), gone(0), received(SIGINT), received(SIGINT), killed(1, SIGKILL), gone(1)});
+
+  EXPECT_EQ(supervise(processes, {.num_workers = 2, .max_restarts = 1}).exit_code, 130);
+  EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "KILL 1"));
+}
+
+TEST(Supervisor, OtherSignalsAreHandedOnAndDoNotStopTheRun) {
+  ScriptedProcesses processes(
+      {received(SIGUSR1), exited(0, 0), gone(0), received(SIGUSR2), exited(1, 0), gone(1)});
+
+  const Outcome outcome = supervise(processes, {.num_workers = 2});
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(processes.signals, ElementsAre("USR1 0", "USR1 1", "USR2 1", "TERM 1"));
+}
+
+TEST(Supervisor, DescribesHowAWorkerEnded) {
+  EXPECT_EQ(describe_end(SIGSEGV), "killed by SIGSEGV");
+  EXPECT_EQ(describe_end(40), "killed by signal 40");
+  EXPECT_EQ(describe_end(3 << 8), "exit code 3");
+}
+
 // Two workers that may end in any way at any time; those in `with_child` leave a child behind that ends only
 // when told to. Which of the possible events comes next is said by `choices`, so that all orders can be
 // walked through.
@@ -167,7 +265,14 @@ class AnyOrder : public WorkerProcesses {
     for (const bool has_child : with_child) workers_.push_back({.has_child = has_child});
   }
 
-  std::vector<pid_t> start(int num_workers) override { return pids(num_workers); }
+  std::vector<pid_t> start(int num_workers) override {
+    EXPECT_TRUE(num_starts == 0 || everyone_gone()) << "somebody of the last attempt is left";
+    for (Worker& worker : workers_) worker = {.has_child = worker.has_child};
+    first_failure.reset();
+    anyone_told_ = false;
+    ++num_starts;
+    return pids(num_workers);
+  }
   void signal(int local_rank, int signal) override {
     Worker& worker = workers_[static_cast<size_t>(local_rank)];
     EXPECT_FALSE(worker.gone) << "a signal to nobody may hit a stranger";
@@ -196,6 +301,8 @@ class AnyOrder : public WorkerProcesses {
 
   std::optional<int> first_failure;  // exit code of the first failure before anyone was told to stop
   int interrupted = 0;
+  int num_starts = 0;
+  int max_restarts = 0;
   bool everyone_gone() const {
     return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.gone; });
   }
@@ -221,7 +328,7 @@ class AnyOrder : public WorkerProcesses {
     Worker& worker = workers_[static_cast<size_t>(event.local_rank)];
     if (event.kind == Event::Kind::kSignal) {
       --signals_left_;
-      if (!anyone_told_) interrupted = event.value;
+      if (!anyone_told_ || (first_failure && num_starts <= max_restarts)) interrupted = event.value;
     }
     if (event.kind == Event::Kind::kGone) worker.gone = true;
     if (event.kind == Event::Kind::kExited) worker.exited = true;
@@ -245,17 +352,19 @@ class AnyOrder : public WorkerProcesses {
 };
 
 // Walks through all orders for one pair of workers; returns how many there are.
-int walk_through_orders(const std::vector<bool>& with_child) {
+int walk_through_orders(const std::vector<bool>& with_child, int max_restarts) {
   std::vector<size_t> choices;
   int num_orders = 0;
   for (bool more = true; more; ++num_orders) {
     AnyOrder processes(with_child, choices);
-    const Outcome outcome = supervise(processes, {.num_workers = 2});
+    processes.max_restarts = max_restarts;
+    const Outcome outcome = supervise(processes, {.num_workers = 2, .max_restarts = max_restarts});
     const int expected =
         processes.interrupted != 0 ? 128 + processes.interrupted : processes.first_failure.value_or(0);
     EXPECT_TRUE(processes.everyone_gone()) << "choices " << join(choices);
     EXPECT_EQ(outcome.exit_code, expected) << "choices " << join(choices);
     EXPECT_EQ(outcome.others.size() + (outcome.root_cause ? 1 : 0), 2u) << "choices " << join(choices);
+    EXPECT_EQ(outcome.attempt, processes.num_starts - 1) << "choices " << join(choices);
     more = processes.advance();
   }
   return num_orders;
@@ -263,8 +372,12 @@ int walk_through_orders(const std::vector<bool>& with_child) {
 
 TEST(Supervisor, EveryOrderOfEventsEndsWithNobodyLeftAndTheFirstCausesExitCode) {
   for (const auto& with_child : {std::vector{false, false}, {true, false}, {false, true}, {true, true}}) {
-    EXPECT_GT(walk_through_orders(with_child), 300);
+    EXPECT_GT(walk_through_orders(with_child, 0), 300);
   }
+}
+
+TEST(Supervisor, EveryOrderOfEventsWithARestartDoesToo) {
+  EXPECT_GT(walk_through_orders({false, false}, 1), 10000);
 }
 
 }  // namespace

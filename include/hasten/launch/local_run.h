@@ -2,12 +2,14 @@
 // share.
 //
 // Ties the pieces together: places and environments (worker_environment.h), processes (local_processes.h),
-// decisions (supervisor.h), the report (failure_report.h), and a private folder for the workers' error files.
+// their output (output.h), decisions (supervisor.h), the report (failure_report.h), and a private folder for
+// the workers' error files.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hasten/core/env.h"
 
@@ -22,6 +24,23 @@ struct LaunchOptions {
   /// Seconds between SIGTERM and SIGKILL when workers are stopped. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT of
   /// the environment, else 30, as torchrun has it.
   std::optional<double> shutdown_timeout_s = {};
+  /// How often a failed group of workers is started again, with a new attempt number, and a new port where it
+  /// was not given.
+  int max_restarts = 0;
+  /// Seconds before the first restart; they double with each further one, up to 30.
+  double monitor_interval_s = 0.1;
+  /// Signals to this process that are handed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the
+  /// run, others do not. Default: those four and SIGUSR1.
+  std::vector<int> signals_to_handle = {};
+  /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
+  std::string run_id = {};
+  /// Where the workers' output goes; see launcher::OutputOptions (output.h). With `redirects` or `tee` and
+  /// without `log_dir`, files are kept below TMPDIR.
+  std::string log_dir = {};
+  std::string redirects = {};
+  std::string tee = {};
+  std::vector<int> local_ranks_filter = {};
+  bool prefix_ranks = false;
 };
 
 namespace launcher {
@@ -33,7 +52,7 @@ using WorkerBody = std::function<int(const Environment& environment)>;
 /// Starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
 /// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
 /// no. Blocks: until nobody of the workers and their children is left. Throws: UsageError if a number is out
-/// of range, master_port is in use, or the system allows no further process.
+/// of range, master_port is in use, log files cannot be made, or the system allows no further process.
 int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
               const WorkerBody& body);
 

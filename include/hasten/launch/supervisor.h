@@ -1,5 +1,5 @@
-// Decides what happens to the workers of one machine: who failed first, when the others are stopped, how it
-// ends.
+// Decides what happens to the workers of one machine: who failed first, when the others are stopped, whether
+// all are started again, how it ends.
 //
 // The supervisor sees the world through `WorkerProcesses` alone (workers, signals, a clock), so every
 // decision is tested with a fake and without a process. The real one is local_processes.h; what is told to
@@ -37,11 +37,12 @@ class WorkerProcesses {
   virtual ~WorkerProcesses() = default;
 
   /// Starts the workers with local ranks 0 to num_workers - 1, each the leader of a process group of its own;
-  /// returns their process ids.
+  /// returns their process ids. Called again only when nobody of an earlier start is left.
   /// Throws: UsageError if the system does not allow so many processes.
   virtual std::vector<pid_t> start(int num_workers) = 0;
 
-  /// Sends `signal` to the worker's whole group; nothing if nobody of it is left.
+  /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone; nothing if nobody
+  /// of it is left.
   virtual void signal(int local_rank, int signal) = 0;
 
   /// The next event, in the order in which they happened. Blocks: until there is one or `deadline` has come.
@@ -50,11 +51,12 @@ class WorkerProcesses {
   virtual TimePoint now() const = 0;
 };
 
-/// How a worker ended. `status` is waitpid's.
+/// How a worker ended. `status` is waitpid's, `time` when the launcher heard of it.
 struct WorkerEnd {
   int local_rank = 0;
   pid_t pid = 0;
   int status = 0;
+  TimePoint time = {};
 };
 
 /// How a run ended.
@@ -66,26 +68,46 @@ struct Outcome {
   std::optional<WorkerEnd> root_cause = {};
   /// All other workers, in the order of their ends.
   std::vector<WorkerEnd> others = {};
+  /// The attempt all this is about: 0, or how often the workers were started again.
+  int attempt = 0;
 };
 
 /// 0 to 255 for an exit, 128 + s for signal s, as shells have it.
 int exit_code_of(int wait_status);
 
+/// "exit code 3" or "killed by SIGSEGV".
+std::string describe_end(int wait_status);
+
 struct SupervisorOptions {
   int num_workers = 1;
   /// How long the workers' groups may go on after they were told to stop, before SIGKILL.
   std::chrono::duration<double> shutdown_timeout = std::chrono::seconds(30);
-  /// Takes the line that is said when the user interrupts.
+  /// How often a failed group is started again.
+  int max_restarts = 0;
+  /// The time before the first restart; it doubles with each further one, up to kMaxRestartDelay.
+  std::chrono::duration<double> restart_delay = std::chrono::milliseconds(100);
+  /// Takes what the user should know while the run goes on: an interrupt, a restart.
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
+  /// Prepares an attempt before its workers are started; the first is 0.
+  std::function<void(int attempt)> before_attempt = [](int) {};
+
+  static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
 };
 
+/// Whether `signal`, sent to the launcher, asks the run to end: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All others
+/// are only handed on.
+bool ends_run(int signal);
+
 /// Starts the workers and waits until nobody is left.
-///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout.
-///  - SIGINT, SIGTERM, SIGHUP or SIGQUIT: handed on to all groups, and SIGKILL after shutdown_timeout;
-///    SIGINT while the workers are being stopped: SIGKILL at once.
+///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When nobody
+///  is
+///    left, all are started again, if that may still be done.
+///  - A signal that ends the run: handed on to all groups, and SIGKILL after shutdown_timeout; no restart.
+///    SIGINT while the workers are being stopped for good: SIGKILL at once.
+///  - Another signal: handed on to the workers.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
-///  ended.
-/// Collective: no. Blocks: until every group is gone. Throws: what start throws.
+///    ended.
+/// Collective: no. Blocks: until every group is gone. Throws: what start and before_attempt throw.
 Outcome supervise(WorkerProcesses& processes, const SupervisorOptions& options);
 
 }  // namespace hasten::launcher

@@ -1,0 +1,21 @@
+// Signals by name: "SIGTERM" as users write them and reports show them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hasten::launcher {
+
+/// "SIGTERM", or "signal 40" for one that has no name.
+std::string signal_name(int signal);
+
+/// The signal of this name ("SIGUSR1", "usr1"); nothing if there is none. Collective: no. Blocks: no. Throws:
+/// nothing.
+std::optional<int> signal_of(const std::string& name);
+
+/// The signals of a list like "SIGTERM,SIGUSR1", in any case, with or without SIG. Collective: no. Blocks:
+/// no. Throws: UsageError for a name that is none, or a signal that cannot be handled.
+std::vector<int> signals_of(const std::string& names);
+
+}  // namespace hasten::launcher

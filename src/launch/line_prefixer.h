@@ -1,0 +1,41 @@
+// Puts a rank's name before each line of its output, so that lines of several ranks can be told apart.
+//
+// Lines are handed on whole: ranks write to one terminal, and half a line would be continued by another rank.
+// What stays without its end is handed on by `flush` (a prompt, a long computation's "working ... ").
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hasten::launcher {
+
+class LinePrefixer {
+ public:
+  /// With an empty prefix bytes pass unchanged and at once.
+  explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  /// What can be shown now that `bytes` have come. A line ends with \n or \r (a progress bar), or when it is
+  /// longer than kLongLine.
+  std::string add(std::string_view bytes);
+
+  /// Whether an unfinished line waits.
+  bool waiting() const { return !line_.empty(); }
+
+  /// The unfinished line, whose rest will follow without a prefix.
+  std::string flush();
+
+  /// flush() for a stream that has ended: with a newline if the last line lacks one.
+  std::string finish();
+
+  static constexpr size_t kLongLine = 64 * 1024;
+
+ private:
+  void hand_on(std::string& result);
+
+  std::string prefix_;
+  std::string line_;
+  bool inside_ = false;        // the beginning of this line was handed on
+  bool after_return_ = false;  // the last line handed on ended in \r
+};
+
+}  // namespace hasten::launcher

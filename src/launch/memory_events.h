@@ -1,0 +1,24 @@
+// Whether the kernel's out-of-memory killer was at work, from its own counters: of the cgroup that the run is
+// in, and of the machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace hasten::launcher {
+
+/// What the counters say at one moment; nothing where they cannot be read.
+struct MemoryEvents {
+  std::optional<int64_t> cgroup_kills;
+  std::optional<int64_t> cgroup_limit_bytes;  ///< none if there is no limit
+  std::optional<int64_t> machine_kills;
+};
+
+/// `root` stands before /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
+MemoryEvents read_memory_events(const std::string& root = "");
+
+/// What a SIGKILL between the two moments most likely was.
+std::string explain_kill(const MemoryEvents& before, const MemoryEvents& after);
+
+}  // namespace hasten::launcher

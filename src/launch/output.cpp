@@ -1,0 +1,134 @@
+// See output.h.
+#include "hasten/launch/output.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "hasten/core/error.h"
+
+namespace hasten::launcher {
+namespace {
+
+constexpr int kOut = 1;
+constexpr int kErr = 2;
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value) {
+  throw UsageError(
+      {"launch"}, name, " '", value,
+      "' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of them for each "
+      "local rank, like 0:3,1:2.");
+}
+
+std::optional<int> whole_number(std::string_view word) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  const bool good = error == std::errc() && end == word.data() + word.size() && number >= 0;
+  return good ? std::optional(number) : std::nullopt;
+}
+
+void require_worker(const std::string& name, int local_rank, int num_workers) {
+  if (local_rank < num_workers) return;
+  throw UsageError({"launch"}, name, " names local rank ", local_rank, ", but this machine has ", num_workers,
+                   " workers, 0 to ", num_workers - 1, ".");
+}
+
+// The streams that `value` gives for one worker; every part of it is checked.
+int streams_for(const std::string& name, const std::string& value, const WorkerPlace& place) {
+  if (value.empty()) return 0;
+  if (value.find(':') == std::string::npos) {
+    const auto streams = whole_number(value);
+    if (!streams || *streams > 3) refuse(name, value);
+    return *streams;
+  }
+  if (value.ends_with(',')) refuse(name, value);
+  int result = 0;
+  std::istringstream parts(value);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t colon = std::min(part.find(':'), part.size() - 1);
+    const auto local_rank = whole_number(std::string_view(part).substr(0, colon));
+    const auto streams = whole_number(std::string_view(part).substr(colon + 1));
+    if (!local_rank || !streams || *streams > 3) refuse(name, value);
+    require_worker(name, *local_rank, place.local_world_size);
+    if (*local_rank == place.local_rank) result = *streams;
+  }
+  return result;
+}
+
+bool passes(const std::vector<int>& filter, const WorkerPlace& place) {
+  for (const int local_rank : filter)
+    require_worker("local_ranks_filter", local_rank, place.local_world_size);
+  return filter.empty() || std::find(filter.begin(), filter.end(), place.local_rank) != filter.end();
+}
+
+// Neighbours in rank differ; no white, no black.
+std::string rank_prefix(int rank, bool colour) {
+  const std::string name = text("[rank ", rank, "]");
+  return colour ? text("\x1b[3", 1 + rank % 6, "m", name, "\x1b[0m ") : name + " ";
+}
+
+bool has_file_system(const OutputOptions& options) {
+  return options.log_dir != "/dev/null";
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw UsageError({"launch"}, "cannot make the folder '", path, "' for log files: ", error.message(),
+                     ". Give another with --log_dir.");
+  }
+}
+
+}  // namespace
+
+OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, const std::string& folder) {
+  const int redirected = streams_for("redirects", options.redirects, place);
+  const int teed = streams_for("tee", options.tee, place);
+  const bool passed = passes(options.local_ranks_filter, place);
+  const auto plan = [&](int stream, const char* name, bool colour) {
+    StreamPlan result;
+    const bool in_file = ((redirected | teed) & stream) != 0 && has_file_system(options);
+    const bool tee = (teed & stream) != 0;
+    if (in_file) result.file = text(folder, "/", place.local_rank, "/", name);
+    result.shown = passed && (!in_file || tee);
+    if (options.prefix_ranks) {
+      result.prefix = rank_prefix(place.rank, colour);
+    } else if (tee) {
+      result.prefix = text("[", options.role, place.local_rank, "]:");
+    }
+    return result;
+  };
+  return {plan(kOut, "stdout.log", options.colour_out), plan(kErr, "stderr.log", options.colour_err)};
+}
+
+bool wants_files(const OutputOptions& options) {
+  const auto asks = [](const std::string& streams) { return !streams.empty() && streams != "0"; };
+  return has_file_system(options) &&
+         (!options.log_dir.empty() || asks(options.redirects) || asks(options.tee));
+}
+
+LogFolders::LogFolders(const std::string& log_dir, const std::string& run_id) {
+  make_folder(log_dir);
+  // A run id may be anything, a path's name may not.
+  std::string name = run_id;
+  std::replace(name.begin(), name.end(), '/', '_');
+  path_ = std::filesystem::absolute(log_dir).lexically_normal() / (name + "_XXXXXX");
+  if (mkdtemp(path_.data()) == nullptr) {
+    throw UsageError({"launch"}, "cannot make a folder like '", path_,
+                     "' for log files: ", std::strerror(errno), ". Give another with --log_dir.");
+  }
+}
+
+std::string LogFolders::make_attempt(int attempt, int num_workers) const {
+  const std::string folder = text(path_, "/attempt_", attempt);
+  for (int local_rank = 0; local_rank < num_workers; ++local_rank) make_folder(text(folder, "/", local_rank));
+  return folder;
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,82 @@
+// See output_writer.h.
+#include "output_writer.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace hasten::launcher {
+
+OutputWriter::~OutputWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+size_t OutputWriter::push(std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  if (broken_) return bytes.size();
+  const size_t taken = backlog_.push(bytes);
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  wake_.notify_one();
+  return taken;
+}
+
+bool OutputWriter::idle() {
+  const std::lock_guard lock(mutex_);
+  return broken_ || (backlog_.empty() && !writing_);
+}
+
+void OutputWriter::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return ending_ || !backlog_.empty(); });
+    if (backlog_.empty()) return;
+    const std::string bytes = next_piece();
+    writing_ = true;
+    lock.unlock();
+    if (turns_ != nullptr) turns_->lock();
+    const bool written = write_all(bytes);
+    if (turns_ != nullptr) turns_->unlock();
+    lock.lock();
+    writing_ = false;
+    broken_ = !written;
+    eventfd_write(progress_, 1);
+    if (broken_) return;
+  }
+}
+
+std::string OutputWriter::next_piece() {
+  std::string piece = std::exchange(begun_line_, {}) + backlog_.pop();
+  const size_t end = backlog_.empty() ? std::string::npos : piece.find_last_of("\r\n");
+  if (end == std::string::npos) return piece;
+  begun_line_ = piece.substr(end + 1);
+  piece.resize(end + 1);
+  return piece;
+}
+
+// False if the reader has gone: then nothing that follows can arrive.
+bool OutputWriter::write_all(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t size = write(destination_, bytes.data(), bytes.size());
+    if (size >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(size));
+    } else if (errno == EAGAIN) {  // somebody who shares the descriptor made it non-blocking
+      pollfd room = {destination_, POLLOUT, 0};
+      poll(&room, 1, -1);
+    } else if (errno == ENOSPC) {  // a file on a full disk loses these bytes; later ones may have room
+      return true;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,98 @@
+#include "launch/backlog.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "hasten/core/text.h"
+
+namespace hasten::launcher {
+namespace {
+
+// Numbers, so that a piece that is missing, doubled or misplaced shows.
+std::string numbers(int first, int last) {
+  std::string result;
+  for (int i = first; i < last; ++i) result += text(i, ' ');
+  return result;
+}
+
+std::string all_of(Backlog& backlog) {
+  std::string result;
+  while (!backlog.empty()) result += backlog.pop();
+  return result;
+}
+
+TEST(Backlog, GivesBackWhatItWasGivenInOrder) {
+  Backlog backlog(testing::TempDir());
+
+  EXPECT_EQ(backlog.push("one "), 4u);
+  EXPECT_EQ(backlog.push("two"), 3u);
+
+  EXPECT_EQ(all_of(backlog), "one two");
+  EXPECT_EQ(backlog.pop(), "");
+}
+
+TEST(Backlog, WhatFindsNoRoomInMemoryGoesToDiskAndStaysInOrder) {
+  Backlog backlog(testing::TempDir(), 1000);
+  std::string expected, taken;
+
+  for (int round = 0; round < 50; ++round) {
+    const std::string bytes = numbers(round * 5000, (round + 1) * 5000);
+    EXPECT_EQ(backlog.push(bytes), bytes.size());
+    expected += bytes;
+    taken += backlog.pop();
+  }
+
+  EXPECT_EQ(taken + all_of(backlog), expected);
+}
+
+TEST(Backlog, CanBeUsedAgainAfterTheDiskWasNeeded) {
+  Backlog backlog(testing::TempDir(), 10);
+  const std::string bytes = numbers(0, 1000);
+
+  for (int round = 0; round < 3; ++round) {
+    backlog.push(bytes);
+    EXPECT_EQ(all_of(backlog), bytes);
+  }
+}
+
+TEST(Backlog, TakesOnlyWhatThereIsRoomFor) {
+  Backlog no_disk("/nonexistent", 10);
+  EXPECT_EQ(no_disk.push("more than ten bytes"), 10u);
+  EXPECT_EQ(no_disk.push("x"), 0u);
+  EXPECT_EQ(all_of(no_disk), "more than ");
+  EXPECT_EQ(no_disk.push("x"), 1u);
+}
+
+TEST(Backlog, OfAFullDiskItUsesWhatThereIs) {
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  Backlog backlog(testing::TempDir(), 10);
+  const std::string bytes = numbers(0, 5000);
+
+  const size_t taken = backlog.push(bytes);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+
+  EXPECT_EQ(taken, 10u + 4096u);
+  EXPECT_EQ(all_of(backlog), bytes.substr(0, taken));
+}
+
+TEST(Backlog, LeavesNoFileBehindEvenWhileItIsUsed) {
+  const std::filesystem::path folder = testing::TempDir() + text("hasten_backlog_test_", getpid());
+  std::filesystem::create_directory(folder);
+  Backlog backlog(folder, 10);
+
+  backlog.push(numbers(0, 1000));
+
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove(folder);
+}
+
+}  // namespace
+}  // namespace hasten::launcher
