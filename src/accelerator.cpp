@@ -76,8 +76,10 @@ data::LoaderOptions Accelerator::loader_options() const {
   return {.split_batches = options().split_batches,
           .even_batches = options().even_batches,
           .put_on_device = options().device_placement,
+          .pin_memory = options().pin_memory,
           .non_blocking = options().non_blocking,
           .dispatch_batches = options().dispatch_batches,
+          .use_stateful_dataloader = options().use_stateful_dataloader,
           .use_seedable_sampler = options().use_seedable_sampler,
           .data_seed = options().data_seed,
           .rng_types = options().rng_types};
