@@ -1,10 +1,11 @@
 // What a loader delivers: samples a second per sample, in whole batches and from JPEG files, and its memory.
 //
 // 60,000 samples of 1 x 28 x 28 bytes made to floats and normalised, batch 64, shuffled, 2 workers; 2,000
-// JPEGs of 375 x 500 resized to 224 x 224. The peer's program is peers/loader.py; --make writes the images
-// for both.
+// JPEGs of 375 x 500 resized to 224 x 224. Loaders are an Accelerator's, as in a program that trains. The
+// peer's program is peers/loader.py; --make writes the images for both.
+#include <hasten/accelerator.h>
 #include <hasten/data/image_folder.h>
-#include <hasten/data/loader.h>
+#include <hasten/data/map.h>
 #include <hasten/data/tensor_dataset.h>
 #include <torch/torch.h>
 
@@ -43,16 +44,10 @@ class Samples : public torch::data::datasets::Dataset<Samples> {
   at::Tensor data_, targets_;
 };
 
-/// The same on a whole batch.
-struct Normalise : torch::data::transforms::BatchTransform<Example, Example> {
-  static constexpr bool kThreadSafe = true;
-  Example apply_batch(Example batch) override { return {normalised(batch.data), batch.target}; }
-};
-
 /// Samples a second: the median of `epochs` after one to warm up.
 template <class Dataset>
-double rate(Dataset dataset, int epochs) {
-  auto batches = hasten::data::loader(std::move(dataset), torch::data::DataLoaderOptions(64).workers(2));
+double rate(const hasten::Accelerator& accelerator, Dataset dataset, int epochs) {
+  auto batches = accelerator.data_loader(std::move(dataset), torch::data::DataLoaderOptions(64).workers(2));
   std::vector<double> rates;
   for (int epoch = 0; epoch <= epochs; ++epoch) {
     int64_t count = 0;
@@ -150,12 +145,15 @@ int main(int argc, char** argv) {
   const auto data = torch::randint(0, 255, {60000, 1, 28, 28}, torch::kByte);
   const auto targets = torch::randint(0, 10, {60000}, torch::kLong);
 
-  const double sample = rate(Samples(data, targets).map(Stack()), 3);
+  const hasten::Accelerator accelerator;
+  const double sample = rate(accelerator, Samples(data, targets).map(Stack()), 3);
   const double memory = bench::memory_mb("VmHWM");
-  using Whole = torch::data::datasets::MapDataset<hasten::data::TensorDataset<2>, Normalise>;
-  const double batch = rate(Whole(hasten::data::TensorDataset(data, targets), Normalise()), 10);
-  const double image =
-      rate(hasten::data::ImageFolder(images, {.steps = {hasten::data::Resize{224, 224}}}).map(Stack()), 1);
+  const auto whole = hasten::data::map(hasten::data::TensorDataset(data, targets), [](const Example& batch) {
+    return Example(normalised(batch.data), batch.target);
+  });
+  const double batch = rate(accelerator, whole, 10);
+  const hasten::data::ImageFolder folder(images, {.steps = {hasten::data::Resize{224, 224}}});
+  const double image = rate(accelerator, folder.map(Stack()), 1);
   std::cout << "{\"sample\": " << sample << ", \"memory_mb\": " << memory << ", \"batch\": " << batch
             << ", \"images\": " << image << "}\n";
 }

@@ -80,8 +80,7 @@ void Accelerator::set_trigger() const noexcept {
 }
 
 bool Accelerator::check_trigger() const {
-  const at::Tensor count = torch::tensor(impl_->triggered ? 1 : 0, torch::dtype(torch::kLong));
-  const bool any = comm::reduce(group(), count, {.op = comm::ReduceOp::kSum}).item<int64_t>() > 0;
+  const bool any = comm::reduce(group(), torch::tensor(impl_->triggered ? 1 : 0)).item<int>() > 0;
   if (any) impl_->triggered = false;
   return any;
 }
@@ -99,8 +98,10 @@ data::LoaderOptions Accelerator::loader_options() const {
   return {.split_batches = options().split_batches,
           .even_batches = options().even_batches,
           .put_on_device = options().device_placement,
+          .pin_memory = options().pin_memory,
           .non_blocking = options().non_blocking,
           .dispatch_batches = options().dispatch_batches,
+          .use_stateful_dataloader = options().use_stateful_dataloader,
           .use_seedable_sampler = options().use_seedable_sampler,
           .data_seed = options().data_seed,
           .rng_types = options().rng_types};

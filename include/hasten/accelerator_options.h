@@ -22,8 +22,10 @@ struct AcceleratorOptions {
   /// As data::LoaderOptions.
   bool split_batches = false;
   bool even_batches = true;
+  bool pin_memory = true;
   bool non_blocking = false;
   std::optional<bool> dispatch_batches = {};
+  bool use_stateful_dataloader = false;
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = {};
   std::vector<data::RngType> rng_types = {data::RngType::kGenerator};

@@ -22,6 +22,11 @@ void check_prepare(const state::Process& process, const LoaderOptions& own, cons
                      "batches of this dataset are not known. Name them in your struct: friend auto ",
                      "hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, or use put_on_device = false.");
   }
+  if (own.use_stateful_dataloader && !facts.keeps_position) {
+    throw UsageError(origin,
+                     "use_stateful_dataloader = true with enforce_ordering = false: batches that come ",
+                     "as they are ready leave no position to go on from. Use enforce_ordering = true.");
+  }
   if (process.world_size() == 1) return;
   const bool dispatches = own.dispatch_batches.value_or(false);
   if (dispatches && !facts.can_be_dispatched) {

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <exception>
 #include <filesystem>
@@ -95,12 +94,11 @@ struct ImageFolder::Contents {
   const PixelScale scale;
   std::vector<std::string> classes, paths;
   std::vector<int64_t> targets;
-  std::atomic<uint64_t> epoch = 0;
 };
 
 ImageFolder::ImageFolder(const std::string& root, const ImageFolderOptions& options) {
   try {
-    contents_ = std::make_shared<Contents>(root, options);
+    contents_ = std::make_shared<const Contents>(root, options);
   } catch (const fs::filesystem_error& error) {
     throw DataError(kOrigin, error.path1(), "cannot read '", error.path1().string(),
                     "': ", error.code().message(),
@@ -112,7 +110,7 @@ const Image& ImageFolder::load(size_t index) const {
   thread_local Image image;
   const std::string& file = path(index);
   read_image(file, image);
-  SampleRandom random(contents_->options.seed, epoch(), index);
+  SampleRandom random(contents_->options.seed, epoch_, index);
   try {
     apply_steps(contents_->options.steps, random, image);
   } catch (const std::exception& error) {
@@ -129,12 +127,6 @@ torch::data::Example<> ImageFolder::get(size_t index) {
 std::optional<size_t> ImageFolder::size() const {
   return contents_->paths.size();
 }
-void ImageFolder::set_epoch(uint64_t epoch) noexcept {
-  contents_->epoch = epoch;
-}
-uint64_t ImageFolder::epoch() const noexcept {
-  return contents_->epoch;
-}
 const std::vector<std::string>& ImageFolder::classes() const noexcept {
   return contents_->classes;
 }
@@ -149,12 +141,7 @@ int64_t ImageFolder::target(size_t index) const {
   return contents_->targets[index];
 }
 
-StackedImageFolder::StackedImageFolder(const ImageFolder& folder)
-    : folder_(std::make_shared<ImageFolder>(folder)) {}
-
-std::optional<size_t> StackedImageFolder::size() const {
-  return folder_->size();
-}
+StackedImageFolder::StackedImageFolder(ImageFolder folder) : folder_(std::move(folder)) {}
 
 torch::data::Example<> StackedImageFolder::get_batch(c10::ArrayRef<size_t> indices) {
   const auto count = static_cast<int64_t>(indices.size());
@@ -162,19 +149,19 @@ torch::data::Example<> StackedImageFolder::get_batch(c10::ArrayRef<size_t> indic
   int64_t height = 0, width = 0;
   for (int64_t i = 0; i < count; ++i) {
     const size_t index = indices[static_cast<size_t>(i)];
-    batch.target.mutable_data_ptr<int64_t>()[i] = folder_->target(index);
-    const Image& image = folder_->load(index);
+    batch.target.mutable_data_ptr<int64_t>()[i] = folder_.target(index);
+    const Image& image = folder_.load(index);
     if (i == 0) {
       height = image.height();
       width = image.width();
       batch.data = at::empty({count, 3, height, width}, at::kFloat);
     } else if (image.height() != height || image.width() != width) {
-      throw DataError(kOrigin, folder_->path(index), "images of one batch differ in size: '",
-                      folder_->path(indices[0]), "' is ", height, " x ", width, ", '", folder_->path(index),
+      throw DataError(kOrigin, folder_.path(index), "images of one batch differ in size: '",
+                      folder_.path(indices[0]), "' is ", height, " x ", width, ", '", folder_.path(index),
                       "' is ", image.height(), " x ", image.width(),
                       " (height x width), expected the same. Add a Resize or a crop to the steps.");
     }
-    folder_->contents_->scale.write(image, batch.data.mutable_data_ptr<float>() + i * 3 * height * width);
+    folder_.contents_->scale.write(image, batch.data.mutable_data_ptr<float>() + i * 3 * height * width);
   }
   return batch;
 }

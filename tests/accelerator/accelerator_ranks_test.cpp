@@ -308,6 +308,17 @@ TEST(Accelerator, ClipsByNormAndByValue) {
   EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, -3.5F})));
 }
 
+TEST(Accelerator, ItsLoadersTakeItsDataloaderConfig) {
+  const Accelerator stateful(Process(state::Identity{}, comm::Group()), {.use_stateful_dataloader = true});
+  const auto unordered = torch::data::DataLoaderOptions(4).workers(2).enforce_ordering(false);
+
+  EXPECT_THROW(stateful.data_loader(stacked("mlp"), unordered), UsageError);
+  EXPECT_NO_THROW(alone().data_loader(stacked("mlp"), unordered));
+  auto loader = stateful.data_loader<torch::data::samplers::SequentialSampler>(stacked("mlp"), 4);
+  auto it = loader.begin();
+  EXPECT_EQ(loader.state_dict().position, 4u);
+}
+
 TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
   try {
     Accelerator(Process(state::Identity{}, comm::Group()), {.mixed_precision = Precision::kBf16});

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "hasten/data/concat.h"
 #include "hasten/data/loader.h"
+#include "hasten/data/map.h"
 #include "hasten/data/subset.h"
 #include "support/folder.h"
 #include "support/pixels.h"
@@ -101,19 +103,18 @@ TEST_F(Folders, AStackedBatchIsWhatItsExamplesStackTo) {
 TEST_F(Folders, WhatAnEpochGivesDependsOnSeedAndEpochNotOnWorkersOrOrder) {
   for (int i = 0; i < 12; ++i) add(text("a/", 10 + i, ".png"));
   ImageFolder folder(folder_, {.steps = {RandomCrop{20, 20}, HorizontalFlip{}}, .seed = 5});
-  const auto epoch = [](ImageFolder folder, size_t workers, size_t batch_size) {
+  const auto epoch = [](ImageFolder folder, size_t workers, size_t batch_size, uint64_t number = 0) {
     std::vector<at::Tensor> seen;
     auto batches = loader<SequentialSampler>(folder.map(Stack<>()),
                                              torch::data::DataLoaderOptions(batch_size).workers(workers));
+    batches.set_epoch(number);
     for (auto& batch : batches) seen.push_back(batch.data);
     return torch::cat(seen);
   };
 
   const auto first = epoch(folder, 0, 1);
   const auto by_workers = epoch(folder, 3, 2), by_larger_batches = epoch(folder, 2, 5);
-  folder.set_epoch(1);
-  const auto second = epoch(folder, 2, 3);
-  folder.set_epoch(0);
+  const auto second = epoch(folder, 2, 3, 1);
 
   EXPECT_TRUE(torch::equal(first, by_workers));
   EXPECT_TRUE(torch::equal(first, by_larger_batches));
@@ -125,16 +126,80 @@ TEST_F(Folders, WhatAnEpochGivesDependsOnSeedAndEpochNotOnWorkersOrOrder) {
   static_assert(is_thread_safe<ImageFolder>::value && is_thread_safe<StackedImageFolder>::value);
 }
 
-TEST_F(Folders, SetEpochReachesTheCopyInsideALoader) {
-  add("a/1.png");
+/// What the loader's next two passes give.
+template <class Dataset>
+std::vector<at::Tensor> two_epochs(Dataset dataset, size_t workers) {
+  auto batches =
+      loader<SequentialSampler>(std::move(dataset), torch::data::DataLoaderOptions(2).workers(workers));
+  std::vector<at::Tensor> epochs;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::vector<at::Tensor> seen;
+    for (auto& batch : batches) seen.push_back(batch.data);
+    epochs.push_back(torch::cat(seen));
+  }
+  return epochs;
+}
+
+TEST_F(Folders, TheEpochOfALoaderReachesImagesBehindEveryWrapper) {
+  for (const char* name : {"a/1.png", "a/2.png", "a/3.png", "b/4.png"}) add(name);
   ImageFolder folder(folder_, {.steps = {RandomCrop{5, 5}}});
-  auto batches = loader<SequentialSampler>(folder.map(Stack<>()), 1);
+  auto whole = folder.map(Stack<>());
+  const auto same = [](torch::data::Example<> batch) { return batch; };
+  const auto expected = two_epochs(whole, 0);
+  ASSERT_FALSE(torch::equal(expected[0], expected[1]));
+  for (const size_t workers : {0, 2}) {
+    SCOPED_TRACE(text("workers ", workers));
+    const auto expect = [&](const std::vector<at::Tensor>& given) {
+      EXPECT_TRUE(torch::equal(given[0], expected[0]));
+      EXPECT_TRUE(torch::equal(given[1], expected[1]));
+    };
+    expect(two_epochs(whole, workers));
+    expect(two_epochs(Subset(whole, {0, 1, 2, 3}), workers));
+    expect(two_epochs(data::map(whole, same), workers));
+    expect(two_epochs(data::map(Subset(whole, {0, 1, 2, 3}), same), workers));
+    expect(two_epochs(Subset(folder, {0, 1, 2, 3}).map(Stack<>()), workers));
+    const auto both = two_epochs(concat(Subset(whole, {0, 1}), whole), workers);
+    for (size_t epoch = 0; epoch < 2; ++epoch) {
+      EXPECT_TRUE(torch::equal(both[epoch].slice(0, 0, 2), expected[epoch].slice(0, 0, 2)));
+      EXPECT_TRUE(torch::equal(both[epoch].slice(0, 2), expected[epoch]));
+    }
+  }
+}
 
-  const at::Tensor first = (*batches.begin()).data;
-  folder.set_epoch(1);
-  const at::Tensor second = (*batches.begin()).data;
+TEST_F(Folders, APassOverOnePartLeavesTheEpochOfTheOtherAlone) {
+  for (const char* name : {"a/1.png", "a/2.png"}) add(name);
+  auto parts = random_split(ImageFolder(folder_, {.steps = {RandomCrop{5, 5}}}).map(Stack<>()), {1, 1}, 3);
+  auto train = loader<SequentialSampler>(parts[0], 1), valid = loader<SequentialSampler>(parts[1], 1);
+  train.set_epoch(4);
+  auto first = train.begin();
+  const at::Tensor alone = (*first).data.clone();
 
-  EXPECT_FALSE(torch::equal(first, second));
+  valid.set_epoch(9);
+  valid.begin();
+  train.set_epoch(4);
+
+  EXPECT_TRUE(torch::equal((*train.begin()).data, alone));
+  auto both = concat(parts[0], parts[1]), copy = both;
+  copy.set_epoch(7);
+  EXPECT_TRUE(torch::equal(both.get_batch(0).data, parts[0].get_batch(0).data)) << "both is still in epoch 0";
+  EXPECT_FALSE(torch::equal(copy.get_batch(0).data, both.get_batch(0).data));
+}
+
+TEST_F(Folders, AResumedEpochHasTheRandomNumbersOfThatEpoch) {
+  for (const char* name : {"a/1.png", "a/2.png", "a/3.png"}) add(name);
+  const auto make = [&] {
+    return loader<SequentialSampler>(ImageFolder(folder_, {.steps = {RandomCrop{5, 5}}}).map(Stack<>()), 1);
+  };
+  auto whole = make();
+  whole.set_epoch(6);
+  auto it = whole.begin();
+  const LoaderState state = whole.state();
+  ++it;
+
+  auto resumed = make();
+  resumed.load_state(state);
+
+  EXPECT_TRUE(torch::equal((*resumed.begin()).data, (*it).data));
 }
 
 TEST_F(Folders, ADamagedImageIsNamedWithItsPathAndIndex) {

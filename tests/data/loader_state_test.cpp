@@ -13,9 +13,12 @@
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/data/batch_sampler.h"
+#include "hasten/data/concat.h"
 #include "hasten/data/epoch_counter.h"
 #include "hasten/data/index_source.h"
 #include "hasten/data/loader.h"
+#include "hasten/data/map.h"
+#include "hasten/data/subset.h"
 #include "support/samples.h"
 
 namespace hasten::data {
@@ -353,15 +356,30 @@ class EpochDependent : public torch::data::datasets::Dataset<EpochDependent, siz
   uint64_t epoch_ = 0;
 };
 
-TEST(LoaderState, DatasetsWithSetEpochAreToldOnEveryWorker) {
+template <class Dataset>
+void expect_told_on_every_worker(const Dataset& dataset) {
   for (const size_t workers : {0, 3}) {
-    auto ours = loader(EpochDependent(), SeedableSequentialSampler(9), DataLoaderOptions(2).workers(workers));
+    auto ours = loader(dataset, SeedableSequentialSampler(9), DataLoaderOptions(2).workers(workers));
     ours.begin();  // a pass that is left while workers fetch
     ours.set_epoch(5);
 
     EXPECT_EQ(epoch_of(ours), (Batches{{500, 501}, {502, 503}, {504, 505}, {506, 507}, {508}}));
     EXPECT_EQ(epoch_of(ours)[0], (Indices{600, 601}));
   }
+}
+
+TEST(LoaderState, DatasetsWithSetEpochAreToldOnEveryWorkerBehindEveryWrapper) {
+  const EpochDependent dataset;
+  const Indices all{0, 1, 2, 3, 4, 5, 6, 7, 8};
+  expect_told_on_every_worker(dataset);
+  expect_told_on_every_worker(Subset(dataset, all));
+  expect_told_on_every_worker(concat(Subset(dataset, {0, 1, 2}), Subset(dataset, {3, 4, 5, 6, 7, 8})));
+  expect_told_on_every_worker(
+      concat(std::vector<Subset<EpochDependent>>{{dataset, {0, 1, 2, 3}}, {dataset, {4, 5, 6, 7, 8}}}));
+  expect_told_on_every_worker(data::map(dataset, [](Indices batch) { return batch; }));
+  expect_told_on_every_worker(Subset(concat(Subset(Range(4), {0}), dataset), {1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  static_assert(!takes_epoch<Subset<Range>>::value &&
+                !takes_epoch<decltype(concat(Range(1), Range(2)))>::value);
 }
 
 template <class Fn>

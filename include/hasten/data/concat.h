@@ -1,7 +1,7 @@
 // Several datasets, one after the other, as one: the counterpart of torch.utils.data.ConcatDataset.
 //
 // A batch may take samples from several parts: each part is asked once, for its samples, and the answers are
-// put back into the order that was asked for.
+// put back into the order that was asked for. Which epoch begins is handed on to the parts that want to know.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 #include <torch/data/datasets/map.h>
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -73,15 +73,69 @@ Batch merge_batches(std::vector<Batch> batches, const std::vector<PartRequest>& 
     });
   }
 }
+
+/// A dataset without its type. Copies share it if threads may, and it takes no epoch: that belongs to one
+/// loader.
+template <class Batch>
+class Part {
+ public:
+  template <class Dataset>
+  explicit Part(std::in_place_t, Dataset dataset)
+      : held_(std::make_shared<Holder<Dataset>>(std::move(dataset))) {}
+  Part(const Part& other) : held_(other.held_->copy()) {
+    if (!held_) held_ = other.held_;
+  }
+  Part(Part&&) noexcept = default;
+  Part& operator=(Part other) noexcept {
+    held_ = std::move(other.held_);
+    return *this;
+  }
+
+  Batch get_batch(c10::ArrayRef<size_t> samples) { return held_->get_batch(samples); }
+  void set_epoch(uint64_t epoch) { held_->set_epoch(epoch); }
+
+ private:
+  struct Held {
+    virtual ~Held() = default;
+    virtual Batch get_batch(c10::ArrayRef<size_t> samples) = 0;
+    virtual void set_epoch(uint64_t epoch) = 0;
+    virtual std::shared_ptr<Held> copy() const = 0;
+  };
+  template <class Dataset>
+  struct Holder : Held {
+    explicit Holder(Dataset dataset) : dataset(std::move(dataset)) {}
+    Batch get_batch(c10::ArrayRef<size_t> samples) override { return dataset.get_batch(samples); }
+    void set_epoch(uint64_t epoch) override { set_epoch_of(dataset, epoch); }
+    std::shared_ptr<Held> copy() const override {
+      constexpr bool kCopies = !is_thread_safe<Dataset>::value ||
+                               (takes_epoch<Dataset>::value && std::is_copy_constructible_v<Dataset>);
+      if constexpr (kCopies) {
+        return std::make_shared<Holder>(dataset);
+      } else {
+        return nullptr;
+      }
+    }
+    Dataset dataset;
+  };
+
+  std::shared_ptr<Held> held_;
+};
+
+/// What is common to the parts of a concatenation.
+template <class... Datasets>
+struct PartTraits {
+  static constexpr bool kThreadSafe = (is_thread_safe<Datasets>::value && ...);
+  static constexpr bool kTakesEpoch = (takes_epoch<Datasets>::value || ...);
+};
 }  // namespace detail
 
-/// The samples of all parts, in the order of the parts. Made by concat(). Parts that are thread-safe are
-/// shared by copies and workers, others are copied with it.
-template <class Batch, bool kPartsAreThreadSafe>
-class ConcatDataset
-    : public torch::data::datasets::BatchDataset<ConcatDataset<Batch, kPartsAreThreadSafe>, Batch> {
+/// The samples of all parts, in the order of the parts. Made by concat(), which knows the Traits. Parts that
+/// are thread-safe are shared by copies and workers, others, and those that take an epoch, are copied with
+/// it.
+template <class Batch, class Traits>
+class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<Batch, Traits>, Batch> {
  public:
-  static constexpr bool kThreadSafe = kPartsAreThreadSafe;
+  static constexpr bool kThreadSafe = Traits::kThreadSafe;
 
   template <class... Datasets>
   explicit ConcatDataset(Datasets... parts) {
@@ -96,12 +150,18 @@ class ConcatDataset
   Batch get_batch(c10::ArrayRef<size_t> indices) override {
     const auto requests = detail::part_requests(indices, ends_);
     std::vector<Batch> batches;
-    for (const auto& request : requests) batches.push_back(parts_[request.part](request.samples));
+    for (const auto& request : requests) batches.push_back(parts_[request.part].get_batch(request.samples));
     // A batch of one part is in order already.
     return batches.size() == 1 ? std::move(batches.front())
                                : detail::merge_batches(std::move(batches), requests);
   }
   std::optional<size_t> size() const override { return ends_.back(); }
+  /// For the parts that want to know; loaders call it before each pass.
+  void set_epoch(uint64_t epoch)
+    requires(Traits::kTakesEpoch)
+  {
+    for (auto& part : parts_) part.set_epoch(epoch);
+  }
 
  private:
   template <class Dataset>
@@ -109,18 +169,10 @@ class ConcatDataset
     const std::optional<size_t> size = std::as_const(part).size();
     if (!size) detail::throw_part_of_unknown_size(parts_.size());
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + *size);
-    if constexpr (kPartsAreThreadSafe) {
-      parts_.emplace_back([part = std::make_shared<Dataset>(std::move(part))](c10::ArrayRef<size_t> samples) {
-        return part->get_batch(samples);
-      });
-    } else {
-      parts_.emplace_back([part = std::move(part)](c10::ArrayRef<size_t> samples) mutable {
-        return part.get_batch(samples);
-      });
-    }
+    parts_.emplace_back(std::in_place, std::move(part));
   }
 
-  std::vector<std::function<Batch(c10::ArrayRef<size_t>)>> parts_;
+  std::vector<detail::Part<Batch>> parts_;
   std::vector<size_t> ends_;
 };
 
@@ -131,13 +183,13 @@ template <class First, class... More>
 auto concat(First first, More... more) {
   static_assert((std::is_same_v<typename First::BatchType, typename More::BatchType> && ...),
                 "concat: the datasets' batches must be of one type");
-  constexpr bool kThreadSafe = is_thread_safe<First>::value && (is_thread_safe<More>::value && ...);
-  return ConcatDataset<typename First::BatchType, kThreadSafe>(std::move(first), std::move(more)...);
+  using Traits = detail::PartTraits<First, More...>;
+  return ConcatDataset<typename First::BatchType, Traits>(std::move(first), std::move(more)...);
 }
 /// Collective: no. Blocks: no. Throws: UsageError if there is no part, or one that does not know its size.
 template <class Dataset>
 auto concat(std::vector<Dataset> parts) {
-  return ConcatDataset<typename Dataset::BatchType, is_thread_safe<Dataset>::value>(std::move(parts));
+  return ConcatDataset<typename Dataset::BatchType, detail::PartTraits<Dataset>>(std::move(parts));
 }
 
 }  // namespace hasten::data

@@ -15,6 +15,7 @@
 #include "hasten/data/loader_options.h"
 #include "hasten/data/pass.h"
 #include "hasten/data/place.h"
+#include "hasten/data/staging.h"
 #include "hasten/state/gradient_state.h"
 #include "hasten/state/process.h"
 
@@ -30,6 +31,8 @@ struct LoaderFacts {
   /// Whether samples of a batch can be told apart; needed where batches are cut (streams).
   bool has_rows = true;
   bool is_stream = false;
+  /// Whether batches come in an order that can be gone on from.
+  bool keeps_position = true;
 };
 void check_prepare(const state::Process& process, const LoaderOptions& own, const LoaderFacts& facts);
 [[noreturn]] void throw_prepared_twice(const Origin& origin);
@@ -52,6 +55,7 @@ class CoreBase {
   size_t world_size() const noexcept {
     return process_ ? static_cast<size_t>(process_->world_size()) : size_t{1};
   }
+  bool is_ordered() const noexcept { return options_.workers <= 1 || options_.enforce_ordering; }
   bool splits() const noexcept { return own_.split_batches; }
   bool dispatches() const noexcept { return dispatches_; }
   /// A world of one, and what rank 0 reads for all, are the sampler's batches as they are.
@@ -67,15 +71,23 @@ class CoreBase {
     parts.origin = origin();
     if constexpr (can_be_placed<Batch>) {
       if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
-        parts.place = [device = process_->device(), non_blocking = own_.non_blocking](const Batch& batch) {
-          return comm::send_to_device(batch, device, non_blocking);
-        };
+        parts.placement = placement_of<Batch>();
       }
     }
     parts.received = epochs_.follow();
     if (process_) parts.failed = leaves_words(process_->group());
     parts.gradient_state = gradient_state_;
     parts.drop_last = options_.drop_last;
+  }
+
+  template <class Batch>
+  Placement<Batch> placement_of() const {
+    const c10::Device device = process_->device();
+    if (own_.pin_memory && Staging::serves(device))
+      return placement<Batch>(std::make_shared<Staging>(device));
+    return {.send = [device, non_blocking = own_.non_blocking](const Batch& batch) {
+      return comm::send_to_device(batch, device, non_blocking);
+    }};
   }
 
   template <class Batch>

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hasten/data/image_transform.h"
@@ -32,28 +33,10 @@ struct ImageFolderOptions {
   uint64_t seed = 0;
 };
 
-class ImageFolder;
+class StackedImageFolder;
 
-/// Whole batches: data float32 [n, 3, height, width], target int64 [n]. What ImageFolder::map(Stack<>())
-/// gives.
-class StackedImageFolder
-    : public torch::data::datasets::BatchDataset<StackedImageFolder, torch::data::Example<>> {
- public:
-  static constexpr bool kThreadSafe = true;
-  explicit StackedImageFolder(const ImageFolder& folder);
-
-  /// Collective: no. Blocks: on the files. Throws: as ImageFolder::get, and DataError with both paths and
-  /// sizes if two images of the batch have different sizes after their steps.
-  torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
-  std::optional<size_t> size() const override;
-  const ImageFolder& folder() const noexcept { return *folder_; }
-
- private:
-  std::shared_ptr<ImageFolder> folder_;
-};
-
-/// Examples: data float32 [3, height, width], target the class as int64 scalar. A handle: copies share files,
-/// options and epoch.
+/// Examples: data float32 [3, height, width], target the class as int64 scalar. Copies share files and
+/// options; each has an epoch of its own, so that loops over parts of one folder do not disturb each other.
 class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
  public:
   static constexpr bool kThreadSafe = true;
@@ -71,10 +54,11 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
   torch::data::Example<> get(size_t index) override;
   std::optional<size_t> size() const override;
 
-  /// The epoch whose random numbers the steps take, 0 at first: call it before each pass, alike on every
-  /// rank. It holds for all copies, those inside loaders too. Collective: no. Blocks: no. Throws: nothing.
-  void set_epoch(uint64_t epoch) noexcept;
-  uint64_t epoch() const noexcept;
+  /// The epoch whose random numbers the steps take, 0 at first. Loaders say so to their own copy before each
+  /// pass (Loader::set_epoch, Loader::load_state), also through Subset, concat and map; only who asks for
+  /// batches without a loader calls it. Collective: no. Blocks: no. Throws: nothing.
+  void set_epoch(uint64_t epoch) noexcept { epoch_ = epoch; }
+  uint64_t epoch() const noexcept { return epoch_; }
 
   /// Names of the classes; a target is the position here.
   const std::vector<std::string>& classes() const noexcept;
@@ -84,9 +68,9 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
 
   /// As for any dataset of torch's. Stacking is done while decoding, without single tensors.
   using Dataset::map;
-  StackedImageFolder map(Stack) & { return StackedImageFolder(*this); }
-  StackedImageFolder map(Stack) && { return StackedImageFolder(*this); }
-  StackedImageFolder map(Stack) const& { return StackedImageFolder(*this); }
+  StackedImageFolder map(Stack) &;
+  StackedImageFolder map(Stack) &&;
+  StackedImageFolder map(Stack) const&;
 
  private:
   friend class StackedImageFolder;
@@ -94,7 +78,38 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
   /// The image after its steps, in memory of this thread.
   const Image& load(size_t index) const;
 
-  std::shared_ptr<Contents> contents_;
+  std::shared_ptr<const Contents> contents_;
+  uint64_t epoch_ = 0;
 };
+
+/// Whole batches: data float32 [n, 3, height, width], target int64 [n]. What ImageFolder::map(Stack<>())
+/// gives.
+class StackedImageFolder
+    : public torch::data::datasets::BatchDataset<StackedImageFolder, torch::data::Example<>> {
+ public:
+  static constexpr bool kThreadSafe = true;
+  explicit StackedImageFolder(ImageFolder folder);
+
+  /// Collective: no. Blocks: on the files. Throws: as ImageFolder::get, and DataError with both paths and
+  /// sizes if two images of the batch have different sizes after their steps.
+  torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
+  std::optional<size_t> size() const override { return folder_.size(); }
+  /// As ImageFolder::set_epoch.
+  void set_epoch(uint64_t epoch) noexcept { folder_.set_epoch(epoch); }
+  const ImageFolder& folder() const noexcept { return folder_; }
+
+ private:
+  ImageFolder folder_;
+};
+
+inline StackedImageFolder ImageFolder::map(Stack) & {
+  return StackedImageFolder(*this);
+}
+inline StackedImageFolder ImageFolder::map(Stack) && {
+  return StackedImageFolder(std::move(*this));
+}
+inline StackedImageFolder ImageFolder::map(Stack) const& {
+  return StackedImageFolder(*this);
+}
 
 }  // namespace hasten::data

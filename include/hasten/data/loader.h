@@ -59,8 +59,8 @@ class Loader {
   /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same
   /// gradient state does nothing. Must not be called inside a loop over the loader.
   /// Collective: no. Blocks: no. Throws: UsageError for split_batches with a batch size that world_size
-  /// does not divide, a sampler of torch's that spreads over ranks itself, or a loader prepared for another
-  /// Accelerator.
+  /// does not divide, a sampler of torch's that spreads over ranks itself, use_stateful_dataloader with
+  /// enforce_ordering = false, or a loader prepared for another Accelerator.
   Loader& prepare(const state::Process& process, std::shared_ptr<state::GradientState> gradient_state,
                   const LoaderOptions& options = {}) {
     core_->prepare(process, std::move(gradient_state), options);
@@ -108,6 +108,11 @@ class Loader {
   /// Collective: no, but to be called alike on every rank. Blocks: no. Throws: UsageError for a state of
   /// another dataset or sampler (num_samples or seed differ).
   void load_state(const LoaderState& state) const { core_->load_state(state); }
+
+  /// state and load_state by the names of the peer's stateful loaders
+  /// (LoaderOptions::use_stateful_dataloader).
+  LoaderState state_dict() const { return state(); }
+  void load_state_dict(const LoaderState& state) const { load_state(state); }
 
   /// The same loader, but without the first `num_batches` batches of this rank; see skip_first_batches.
   Loader skipping(size_t num_batches) const {

@@ -43,7 +43,8 @@ class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCo
     const LoaderFacts facts{.batch_size = source_.batch_size(),
                             .sampler_spreads_itself = gives_a_ranks_part<Sampler>::value,
                             .can_be_placed = can_be_placed<Batch>,
-                            .can_be_dispatched = kDispatchable};
+                            .can_be_dispatched = kDispatchable,
+                            .keeps_position = is_ordered()};
     if (!adopt(process, std::move(gradient_state), own, facts)) return;
     if (own.synchronizes(RngType::kGenerator)) share_order(process.group());
     if (own.use_seedable_sampler) source_.use_seedable(own.data_seed);
@@ -86,7 +87,7 @@ class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCo
   }
 
   LoaderState state() const {
-    if (options_.workers > 1 && !options_.enforce_ordering) throw_unordered_state(origin());
+    if (!is_ordered()) throw_unordered_state(origin());
     LoaderState state = epochs_.state();
     state.seed = source_.seed().value_or(0);
     state.num_samples = source_.size().value_or(0);

@@ -26,11 +26,19 @@ struct LoaderOptions {
   bool even_batches = true;
   /// Batches come on the process's device. On the CPU nothing is copied either way.
   bool put_on_device = true;
-  /// Copies to the device do not wait for their end; this helps where the batch lies in pinned memory.
+  /// On an accelerator, batches pass through pinned memory (filled by the workers) and are copied on a stream
+  /// of their own while the loop has the batch before, without the host waiting for it (staging.h). Costs
+  /// pinned host memory of max_jobs batches, and device memory of one. Without effect on the CPU.
+  bool pin_memory = true;
+  /// For pin_memory = false: the host does not wait for the copies of what a dataset gave in pinned memory.
   bool non_blocking = false;
   /// true: rank 0 reads and hands the others their slices (dispatch.h). false: every rank reads its own part.
   /// Unset: as Accelerate, true for streams with put_on_device, false for datasets with positions.
   std::optional<bool> dispatch_batches = {};
+  /// Every loader keeps its position (Loader::state, or by the peer's names state_dict and load_state_dict).
+  /// true promises it: a loader that has none to go on from (enforce_ordering = false) is refused when it is
+  /// prepared, not when its state is asked for hours later.
+  bool use_stateful_dataloader = false;
   /// torch's RandomSampler is replaced by SeedableRandomSampler (samplers.h): the order depends on data_seed
   /// and the epoch alone, no more on the default generator. Other samplers stay.
   bool use_seedable_sampler = false;

@@ -2,7 +2,8 @@
 // order, and keeps the position that GradientState shows while a batch is in the caller's hands.
 //
 // The plan runs ahead of the data by indices alone, so the last batch is known to be the last without reading
-// any sample ahead. Which functions plan and fetch, and whose workers run, is loader_core.h's.
+// any sample ahead. A batch that is there when the loop gets the one before is sent to the device already.
+// Which functions plan and fetch, and whose workers run, is loader_core.h's.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/data/batch_shard.h"
+#include "hasten/data/staging.h"
 #include "hasten/data/worker_pool.h"
 #include "hasten/state/gradient_state.h"
 
@@ -41,8 +43,7 @@ struct PassParts {
   std::function<std::optional<PlannedBatch<Batch>>()> plan;
   /// Fetches it with a worker's dataset.
   std::function<Batch(size_t worker, const Indices&)> fetch;
-  /// Moves it to the device; unset: it stays.
-  std::function<Batch(const Batch&)> place;
+  Placement<Batch> placement;
   /// Told how far the epoch's order has come when a batch is given, and nothing when the pass has ended.
   std::function<void(std::optional<size_t> end)> received;
   /// Told of an error before the loop gets it.
@@ -88,7 +89,7 @@ class Pass {
     batch_.reset();
     try {
       parts_.workers ? take_from_workers() : take_here();
-      if (batch_ && parts_.place) batch_ = parts_.place(*batch_);
+      if (batch_) place();
     } catch (const std::exception& error) {
       close();
       if (parts_.failed) parts_.failed(error);
@@ -117,6 +118,7 @@ class Pass {
     std::optional<Batch> batch;  // once done
     std::exception_ptr error;
     bool done = false;
+    bool sent = false;
   };
 
   void close() noexcept {
@@ -134,21 +136,22 @@ class Pass {
     slots_.back()->batch = std::move(planned->ready);
     if (!parts_.workers) return true;
     // The job owns all it needs: it may still run when this pass is gone.
-    parts_.workers->submit(
-        [slot = slots_.back(), fetch = parts_.fetch, pool = parts_.workers](size_t worker) {
-          std::optional<Batch> batch;
-          std::exception_ptr error;
-          try {
-            batch = fetch(worker, slot->planned.indices);
-          } catch (...) {
-            error = std::current_exception();
-          }
-          pool->finish([&] {
-            slot->batch = std::move(batch);
-            slot->error = error;
-            slot->done = true;
-          });
-        });
+    parts_.workers->submit([slot = slots_.back(), fetch = parts_.fetch, pin = parts_.placement.pin,
+                            pool = parts_.workers](size_t worker) {
+      std::optional<Batch> batch;
+      std::exception_ptr error;
+      try {
+        batch = fetch(worker, slot->planned.indices);
+        if (pin) batch = pin(*batch);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      pool->finish([&] {
+        slot->batch = std::move(batch);
+        slot->error = error;
+        slot->done = true;
+      });
+    });
     return true;
   }
 
@@ -189,7 +192,24 @@ class Pass {
 
   void hand_out(typename std::deque<std::shared_ptr<Slot>>::iterator slot) {
     given_ = std::move((*slot)->planned);
+    sent_ = (*slot)->sent;
     slots_.erase(slot);
+  }
+
+  /// Sees to it that the batch is on the device, and starts the next one's way there.
+  void place() {
+    const Placement<Batch>& placement = parts_.placement;
+    if (placement.send && !sent_) batch_ = placement.send(*batch_);
+    if (!placement.receive) return;
+    placement.receive(*batch_);
+    // Without ordering nobody knows which one is next.
+    if (slots_.empty() || !parts_.enforce_ordering) return;
+    Slot& next = *slots_.front();
+    const auto ready = [&] { return next.done && !next.error; };
+    if (parts_.workers && !parts_.workers->wait(ready, std::chrono::milliseconds(0))) return;
+    if (!next.batch) return;
+    next.batch = placement.send(*next.batch);
+    next.sent = true;
   }
 
   void look_ahead() {
@@ -209,6 +229,7 @@ class Pass {
   std::deque<std::shared_ptr<Slot>> slots_;
   std::optional<Batch> batch_;
   ShardedBatch given_;
+  bool sent_ = false;
   bool superseded_ = false;
 };
 

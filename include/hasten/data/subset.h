@@ -1,7 +1,8 @@
 // A part of a dataset, and random parts of it: Subset and random_split, as torch.utils.data has them.
 //
-// A subset asks the dataset for whole batches, so one over a dataset of whole batches fetches whole batches.
-// The decisions (how long each part is, which sample goes where) are pure functions.
+// A subset asks the dataset once a batch, so one over a dataset of whole batches fetches whole batches, and
+// it hands on which epoch begins. The decisions (how long each part is, which sample goes where) are pure
+// functions.
 #pragma once
 
 #include <torch/data/datasets/base.h>
@@ -62,6 +63,12 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
     return dataset_.get_batch(asked);
   }
   std::optional<size_t> size() const override { return indices_->size(); }
+  /// For the dataset, if it wants to know; loaders call it before each pass.
+  void set_epoch(uint64_t epoch)
+    requires(takes_epoch<Dataset>::value)
+  {
+    set_epoch_of(dataset_, epoch);
+  }
   const Dataset& dataset() const noexcept { return dataset_; }
   const std::vector<size_t>& indices() const noexcept { return *indices_; }
 
