@@ -7,6 +7,10 @@
 
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
+# Its Impl holds a class of the file's own, which g++ warns of where the file is not compiled by itself.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/local_processes.cpp PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON)
+
 # Flags of every target of ours; never handed on to a user's targets. -fPIC is given by hand, because CMake's own
 # property gives -fPIE to programs and -fPIC to libraries, and a precompiled header serves only one of them.
 add_library(hasten_flags INTERFACE)
@@ -84,7 +88,8 @@ function(hasten_room name)
   add_library(hasten::${name} ALIAS hasten_${name})
   target_sources(hasten_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
   target_include_directories(hasten_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  set_target_properties(hasten_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  set_target_properties(hasten_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON
+    UNITY_BUILD ${HASTEN_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(ROOM_TORCH)
     hasten_use_torch(hasten_${name} ${ROOM_TORCH})
     target_link_libraries(hasten_${name} PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json)

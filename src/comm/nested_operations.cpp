@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/origin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
@@ -54,10 +55,6 @@ class Describer final : public Walker {
   bool first_ = true;
   std::string text_;
 };
-
-Origin origin_of(const Group& group) {
-  return {"comm", group.rank(), group.world_size()};
-}
 
 at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t amount, const PadOptions& options) {
   // constant_pad_nd takes (before, after) pairs from the last dimension to the first.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "comm/origin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm::detail {
@@ -13,10 +14,6 @@ namespace {
 
 constexpr uint8_t kObject = 0;
 constexpr uint8_t kWords = 1;
-
-Origin origin_of(const Group& group) {
-  return {"comm", group.rank(), group.world_size()};
-}
 
 at::Tensor message_of(const Parcel& parcel) {
   const bool failed = !parcel.error.empty();

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "data/origin.h"
 #include "hasten/data/rows.h"
 
 namespace hasten::data {
 
-namespace {
-constexpr Origin kOrigin{"data"};
-}
+namespace {}
 
 std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> indices,
                                                        const std::vector<size_t>& ends) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/data/rows.h"
 #include "mapped_file.h"
@@ -18,8 +19,6 @@
 namespace hasten::data {
 
 namespace {
-
-constexpr Origin kOrigin{"data"};
 
 /// Where something stands: both from 1 on, the column in bytes.
 struct Place {

@@ -11,13 +11,13 @@
 #include <memory>
 #include <string_view>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::data {
 
 namespace {
 
-constexpr Origin kOrigin{"data"};
 constexpr unsigned kUnsignedByte = 8;
 
 /// The whole file, unpacked if it is gzipped.

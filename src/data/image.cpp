@@ -9,6 +9,7 @@
 #include <cstring>
 #include <iomanip>
 
+#include "data/origin.h"
 #include "decoders.h"
 #include "hasten/core/error.h"
 
@@ -16,7 +17,6 @@ namespace hasten::data {
 
 namespace {
 
-constexpr Origin kOrigin{"data"};
 constexpr uint64_t kMaxPixels = 178'956'970;
 constexpr size_t kKeptBytes = 16 << 20;
 

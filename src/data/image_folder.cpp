@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/data/rows.h"
 
@@ -18,7 +19,6 @@ namespace hasten::data {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr Origin kOrigin{"data"};
 
 bool is_image(const std::string& name) {
   std::string extension = fs::path(name).extension();

@@ -7,13 +7,12 @@
 #include <cmath>
 #include <utility>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::data {
 
 namespace {
-
-constexpr Origin kOrigin{"data"};
 
 /// Resizes in place; the memory of the old size is kept for the next image.
 void resize_here(Image& image, int64_t height, int64_t width) {

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 #include "mapped_file.h"
 
@@ -21,7 +22,6 @@ namespace hasten::data {
 
 namespace {
 
-constexpr Origin kOrigin{"data"};
 constexpr std::string_view kMagic = "\x93NUMPY";
 
 struct Header {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/origin.h"
 #include "hasten/core/error.h"
 #include "mapped_file.h"
 
@@ -20,7 +21,6 @@ namespace hasten::data {
 
 namespace {
 
-constexpr Origin kOrigin{"data"};
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeader = 100'000'000;  // the reference's limit
 

@@ -6,11 +6,11 @@
 
 #include <cmath>
 
+#include "data/origin.h"
+
 namespace hasten::data {
 
-namespace {
-constexpr Origin kOrigin{"data"};
-}
+namespace {}
 
 std::vector<size_t> split_lengths(size_t size, const std::vector<double>& fractions) {
   double sum = 0;

@@ -1,0 +1,10 @@
+// Where the data room's messages come from, outside a loader that knows its rank.
+#pragma once
+
+#include "hasten/core/error.h"
+
+namespace hasten::data {
+
+inline constexpr Origin kOrigin{"data"};
+
+}  // namespace hasten::data
