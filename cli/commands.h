@@ -16,6 +16,9 @@ int config(const std::vector<std::string>& words);
 /// `hasten env`.
 int env(const std::vector<std::string>& words);
 
+/// `hasten test`.
+int test(const std::vector<std::string>& words);
+
 /// `hasten tpu-config`.
 int tpu_config(const std::vector<std::string>& words);
 

@@ -24,6 +24,7 @@ std::vector<Words> commands() {
   return {{"launch", launcher::launch_options(), ""},
           {"config", config_options(), "default update"},
           {"env", env_options(), ""},
+          {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }

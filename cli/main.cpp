@@ -23,6 +23,7 @@ std::vector<Command> commands() {
   return {{"launch", "run a program or Python script in several processes", launch},
           {"config", "write the configuration file: by questions, default, or update", config},
           {"env", "print versions, devices and the configuration, for a bug report", env},
+          {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
           {"completion", "print the completion of bash or zsh", completion}};
 }

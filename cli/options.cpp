@@ -38,6 +38,21 @@ const std::vector<OptionGroup>& env_options() {
   return groups;
 }
 
+const std::vector<OptionGroup>& test_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {config_file(),
+        {.name = "num_processes",
+         .letter = 'n',
+         .kind = kInteger,
+         .least = 1,
+         .most = 1 << 20,
+         .help = "Processes in all"},
+        {.name = "cpu", .kind = kSwitch, .peers = launcher::kHasten, .help = "Stay on the CPU"}}}};
+  return groups;
+}
+
 const std::vector<OptionGroup>& tpu_config_options() {
   static const std::vector<OptionGroup> groups = {
       {"TPU",

@@ -13,6 +13,7 @@ namespace hasten::cli {
 
 const std::vector<launcher::OptionGroup>& config_options();
 const std::vector<launcher::OptionGroup>& env_options();
+const std::vector<launcher::OptionGroup>& test_options();
 const std::vector<launcher::OptionGroup>& tpu_config_options();
 const std::vector<launcher::OptionGroup>& no_options();
 

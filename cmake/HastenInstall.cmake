@@ -9,7 +9,7 @@ install(TARGETS hasten EXPORT hastenTargets
   FILE_SET rooms DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT hastenTargets NAMESPACE hasten:: DESTINATION ${HASTEN_PACKAGE_DIR})
 if(TARGET hasten_command)
-  install(TARGETS hasten_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS hasten_command hasten_self_test RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hastenConfig.cmake.in

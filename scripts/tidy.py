@@ -35,7 +35,7 @@ NO_VARIABLES |= set("""
     MULTI_MLU MULTI_MUSA MULTI_NEURON MULTI_NPU MULTI_SDAA MULTI_XPU NO_PREFETCH NO_SHARD NO_WRAP NVPRIMS_NVFUSER
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
-CODE_FOLDERS = ("include", "src", "cli", "examples", "bench", "tests")
+CODE_FOLDERS = ("include", "src", "cli", "self_test", "examples", "bench", "tests")
 SHIPPED = ("include", "src", "cli")
 
 

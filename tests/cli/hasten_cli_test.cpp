@@ -28,6 +28,7 @@ constexpr const char* kHelp =
     "  launch        run a program or Python script in several processes\n"
     "  config        write the configuration file: by questions, default, or update\n"
     "  env           print versions, devices and the configuration, for a bug report\n"
+    "  test          check the library on the configured processes\n"
     "  tpu-config    run commands on the machines of a TPU pod\n"
     "  completion    print the completion of bash or zsh\n"
     "\n"
@@ -82,7 +83,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "tpu-config", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -84,6 +84,20 @@ class BenchTest(unittest.TestCase):
         self.assertIn("Only ours was run: set HASTEN_PEERS_PYTHON", done.stdout)
         self.assertEqual((self.folder / "calls").read_text(), "ours ours")
 
+    def test_the_first_collective_counts_from_the_launchers_start(self):
+        done_s = "import json, time; print(json.dumps({{'done_s': time.time() + {later}}}))"
+        self.write("bench/bench_first_collective", f"#!/usr/bin/env python3\n{done_s.format(later=100)}\n")
+        python = self.write("peers/python", f"#!/usr/bin/env python3\n{done_s.format(later=1000)}\n")
+        self.write("bin/hasten", '#!/bin/sh\nshift 3\ncase $1 in *.py) exec python3 "$@" ;; esac\nexec "$@"\n')
+
+        done = self.bench("launch", "--repeats", "1", "--json", peers_python=python)
+
+        rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+        first = rows["launch_first_collective"]
+        self.assertEqual((int(first["ours"]) // 100, int(first["peer"]) // 1000), (1, 1))
+        script, more = rows["launch_script"], rows["launch_script_more"]
+        self.assertEqual((more["ours"], more["peer"]), (script["ours"] - script["peer"], None))
+
     def test_a_program_that_fails_ends_the_run_with_its_words(self):
         self.write("bench/bench_ddp", "#!/bin/sh\necho out of luck >&2\nexit 7\n")
 

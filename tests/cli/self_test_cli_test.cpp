@@ -1,0 +1,61 @@
+// `hasten test` with its real self-test program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cli/launch_folder.h"
+
+namespace hasten {
+namespace {
+
+using test::CommandResult;
+
+class SelfTest : public test::LaunchFolder {};
+
+constexpr const char* kResults =
+    "ok      collectives: sum, gather and broadcast give what they should\n"
+    "ok      sharding: every sample comes once, from any rank\n"
+    "ok      data parallelism: ranks train as one process does, and end alike\n"
+    "ok      random numbers: one seed for all, or one for each rank\n"
+    "4 of 4 hold\n";
+
+TEST_F(SelfTest, NamesWhatHoldsOnTheProcessesAskedFor) {
+  const CommandResult one = test::run_command({HASTEN_COMMAND, "test", "--cpu"}, environment());
+  const CommandResult three = test::run_command({HASTEN_COMMAND, "test", "--cpu", "-n", "3"}, environment());
+
+  EXPECT_EQ(one.out, std::string("hasten test on 1 process, cpu\n") + kResults) << one.err;
+  EXPECT_EQ(one.exit_code, 0);
+  EXPECT_EQ(three.out, std::string("hasten test on 3 processes, cpu\n") + kResults) << three.err;
+  EXPECT_EQ(three.exit_code, 0);
+}
+
+TEST_F(SelfTest, TakesTheNumberOfProcessesFromTheConfigurationFile) {
+  const std::string file = folder() / "two.yaml";
+  std::ofstream(file) << "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n";
+
+  const CommandResult result =
+      test::run_command({HASTEN_COMMAND, "test", "--config_file", file}, environment());
+
+  EXPECT_EQ(result.out, std::string("hasten test on 2 processes, cpu\n") + kResults) << result.err;
+}
+
+TEST_F(SelfTest, SaysWhatIsMissingWhereTheProgramIsNotBesideTheCommand) {
+  const std::string command = folder() / "hasten";
+  std::filesystem::copy_file(HASTEN_COMMAND, command);
+
+  const CommandResult result = test::run_command({command, "test"}, environment());
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "[test] '" + command +
+                            "-self-test' does not exist. Install it, or build it: target "
+                            "hasten_self_test.\n");
+}
+
+TEST_F(SelfTest, RefusesWordsThatAreNoOptions) {
+  EXPECT_EQ(test::run_command({HASTEN_COMMAND, "test", "now"}, environment()).err,
+            "[test] unexpected word 'now'. See hasten test --help.\n");
+}
+
+}  // namespace
+}  // namespace hasten
