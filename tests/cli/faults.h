@@ -24,7 +24,7 @@ class Faults : public LaunchFolder {
     const auto seed = static_cast<unsigned>(given.value_or(std::random_device()()));
     random_.seed(seed);
     std::cout << "HASTEN_TEST_SEED=" << seed << std::endl;
-    const std::vector<std::pair<const char*, void (Faults::*)()>> kinds = {
+    std::vector<std::pair<const char*, void (Faults::*)()>> kinds = {
         {"a worker is killed", &Faults::kill_worker},
         {"a worker fails", &Faults::worker_fails},
         {"a keeper is killed", &Faults::kill_keeper},
@@ -32,9 +32,13 @@ class Faults : public LaunchFolder {
         {"the launcher is killed while it starts", &Faults::kill_launcher_early},
         {"a worker is stopped and the run is told to end", &Faults::stop_worker_and_end},
         {"a worker is stopped and another is killed", &Faults::stop_worker_and_kill_another},
-        {"the disk of the logs is full and a worker fails", &Faults::full_disk},
         {"a worker is killed in each of two attempts", &Faults::kill_worker_twice},
         {"the launcher is stopped while a worker is killed", &Faults::stop_launcher_and_kill_worker}};
+    if (disks_can_be_made()) {
+      kinds.emplace_back("the disk of the logs is full and a worker fails", &Faults::full_disk);
+    } else {
+      std::cout << "without the full disk: this machine has no user namespaces" << std::endl;
+    }
     for (int run = 0; run < num_runs && !HasFailure(); ++run) {
       const auto& [kind, fault] = kinds[static_cast<size_t>(run) % kinds.size()];
       SCOPED_TRACE(text(kind, ", run ", run, ", HASTEN_TEST_SEED=", seed));
@@ -166,19 +170,11 @@ class Faults : public LaunchFolder {
     const int num_workers = draw(1, 4), victim = draw(0, num_workers - 1), exit_code = draw(1, 100);
     const std::string work =
         text("head -c 300000 /dev/zero; [ $RANK = ", victim, " ] && exit ", exit_code, "; ");
-    std::filesystem::create_directory(folder() / "disk");
-    std::vector<std::string> words = {"/usr/bin/unshare",
-                                      "-rm",
-                                      "sh",
-                                      "-c",
-                                      "mount -t tmpfs -o size=128k none $DIR/disk && exec \"$@\"",
-                                      "sh"};
     const auto launch =
         command(num_workers, {"--log_dir", folder() / "disk", draw(0, 1) == 0 ? "--tee" : "--redirects", "3"},
                 work + kWork);
-    words.insert(words.end(), launch.begin(), launch.end());
 
-    const CommandResult result = run_command(words, environment());
+    const CommandResult result = run_command(on_a_disk_of("128k", launch), environment());
 
     EXPECT_EQ(result.exit_code, exit_code);
     EXPECT_THAT(result.err, testing::HasSubstr("No space left on device"));

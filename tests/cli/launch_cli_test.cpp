@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/launch_folder.h"
 #include "hasten/core/env.h"
@@ -20,19 +19,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Command;
 using test::CommandResult;
+using test::lines_of;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 class Launch : public test::LaunchFolder {
  protected:

@@ -8,12 +8,20 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
 
 namespace hasten::test {
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
 
 class LaunchFolder : public testing::Test {
  protected:
@@ -43,6 +51,22 @@ class LaunchFolder : public testing::Test {
   CommandResult launch_script(std::vector<std::string> options, const std::string& script) const {
     return run_command(script_words(std::move(options), script), environment());
   }
+
+  /// `words` with a disk of `size` (as mount has it) at folder()/disk, which nobody else sees.
+  std::vector<std::string> on_a_disk_of(const std::string& size,
+                                        const std::vector<std::string>& words) const {
+    std::filesystem::create_directory(folder() / "disk");
+    std::vector<std::string> all = {"/usr/bin/unshare",
+                                    "-rm",
+                                    "sh",
+                                    "-c",
+                                    "mount -t tmpfs -o size=" + size + " none $DIR/disk && exec \"$@\"",
+                                    "sh"};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+  /// Whether this machine lets a test have one: some containers, and a chroot, have no user namespaces.
+  static bool disks_can_be_made() { return run_command({"/usr/bin/unshare", "-rm", "true"}).exit_code == 0; }
 
   /// A named pipe: opening it for reading waits for a writer and the other way round, which orders two
   /// workers.

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "cli/launch_folder.h"
 #include "cli/output_load.h"
@@ -16,19 +15,13 @@ namespace {
 namespace fs = std::filesystem;
 using test::Command;
 using test::CommandResult;
+using test::lines_of;
 using test::Terminal;
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 class Output : public test::LaunchFolder {
  protected:
@@ -148,18 +141,11 @@ TEST_F(Output, WithoutALogFolderFilesAreKeptInTheTemporaryOne) {
 }
 
 TEST_F(Output, AFullDiskUnderTheLogsIsReportedAndTheWorkerGoesOn) {
-  fs::create_directory(folder() / "disk");
-  std::vector<std::string> command = {"/usr/bin/unshare",
-                                      "-rm",
-                                      "sh",
-                                      "-c",
-                                      "mount -t tmpfs -o size=256k none $DIR/disk && exec \"$@\"",
-                                      "sh"};  // a disk of this test's alone
+  if (!disks_can_be_made()) GTEST_SKIP() << "this machine has no user namespaces, so no disk can be made";
   const auto launch = script_words({"-n", "2", "--log_dir", folder() / "disk", "--tee", "1"},
                                    "head -c 1000000 /dev/zero | tr '\\0' 'x'; echo; echo $RANK goes on");
-  command.insert(command.end(), launch.begin(), launch.end());
 
-  const CommandResult result = test::run_command(command, environment());
+  const CommandResult result = test::run_command(on_a_disk_of("256k", launch), environment());
 
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), 'x'), 2000000);
