@@ -201,7 +201,7 @@ class StreamCore : public CoreBase, public std::enable_shared_from_this<StreamCo
     PassParts<Batch> parts;
     show(parts);
     parts.owner = this->shared_from_this();
-    parts.plan = [this, skip, places, plan = BatchShard(shard, source, {position, std::move(head)})]() mutable
+    parts.plan = [skip, places, plan = BatchShard(shard, source, {position, std::move(head)})]() mutable
         -> std::optional<PlannedBatch<Batch>> {
       std::optional<ShardedBatch> next;
       for (; (next = plan.next()) && skip > 0; --skip) places->window.forget_before(next->end);
