@@ -21,9 +21,8 @@ if(HASTEN_SANITIZE)
   target_link_options(hasten_flags INTERFACE -fsanitize=${HASTEN_SANITIZE})
 endif()
 if(HASTEN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Where g++ 12 instruments libtorch's inlined device guards, it takes them for uninitialised.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/process_group.cpp PROPERTIES
-    COMPILE_OPTIONS -Wno-maybe-uninitialized)
+  # Where g++ 12 instruments libtorch's device guards or std::regex, it takes them for uninitialised.
+  target_compile_options(hasten_flags INTERFACE -Wno-maybe-uninitialized)
 endif()
 target_link_libraries(hasten_flags INTERFACE Threads::Threads)
 set(CMAKE_CXX_EXTENSIONS OFF)
