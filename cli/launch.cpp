@@ -72,6 +72,7 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
                         .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
                         .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
                         .run_id = plan.run_id,
+                        .role = plan.role,
                         .log_dir = settings.text("log_dir").value_or(""),
                         .redirects = settings.text("redirects").value_or(""),
                         .tee = settings.text("tee").value_or(""),
@@ -93,7 +94,7 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
     if (!cpus.empty()) launcher::bind_to(cpus[static_cast<size_t>(*of_worker.integer("LOCAL_RANK"))]);
     const auto arguments = launcher::worker_arguments(of_worker, settings);
     return launcher::execute(launcher::with_arguments(program, arguments),
-                             launcher::adjusted(of_worker, settings, plan));
+                             launcher::adjusted(of_worker, settings));
   };
   return launcher::run_local(plan.num_local_processes, options_of(settings, plan),
                              launcher::handed_on(environment, settings, plan, machine), work);

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
-#include "hasten/launch/signals.h"
 #include "python_number.h"
 
 namespace hasten::launcher {
@@ -224,18 +223,11 @@ Environment handed_on(const Environment& inherited, const LaunchSettings& settin
   return HandOn(inherited, settings, plan, machine).all();
 }
 
-Environment adjusted(const Environment& of_worker, const LaunchSettings& settings, const RunPlan& plan) {
+Environment adjusted(const Environment& of_worker, const LaunchSettings& settings) {
+  if (!settings.on("virtual_local_rank")) return of_worker;
   Variables variables = of_worker.variables();
-  variables["ROLE_NAME"] = plan.role;
-  if (!plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = plan.run_id;
-  std::vector<std::string> signals;
-  for (const int signal : signals_of(*settings.text("signals_to_handle")))
-    signals.push_back(signal_name(signal));
-  variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = join(signals, ",");
-  if (settings.on("virtual_local_rank")) {
-    variables["CUDA_VISIBLE_DEVICES"] = own_gpu(of_worker, variables["LOCAL_RANK"]);
-    variables["LOCAL_RANK"] = text(0);
-  }
+  variables["CUDA_VISIBLE_DEVICES"] = own_gpu(of_worker, variables["LOCAL_RANK"]);
+  variables["LOCAL_RANK"] = text(0);
   return Environment::of(std::move(variables));
 }
 

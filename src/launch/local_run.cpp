@@ -125,7 +125,8 @@ OutputOptions output_options(const LaunchOptions& options, const Environment& en
           .local_ranks_filter = options.local_ranks_filter,
           .prefix_ranks = options.prefix_ranks,
           .colour_out = colour_for(STDOUT_FILENO, environment),
-          .colour_err = colour_for(STDERR_FILENO, environment)};
+          .colour_err = colour_for(STDERR_FILENO, environment),
+          .role = options.role};
 }
 
 void say(const std::string& line) {
@@ -160,6 +161,8 @@ class LocalRun {
     settings_.master_addr = options.master_addr;
     settings_.max_restarts = options.max_restarts;
     if (!options.run_id.empty()) settings_.run_id = options.run_id;
+    settings_.role = options.role;
+    if (!options.signals_to_handle.empty()) settings_.signals = signal_names(options.signals_to_handle);
     for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
   }
 
@@ -231,14 +234,7 @@ class LocalRun {
   }
 
   Environment environment_of(int local_rank) const {
-    const Environment environment =
-        worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
-    if (options_.signals_to_handle.empty()) return environment;
-    std::vector<std::string> names;
-    for (const int signal : options_.signals_to_handle) names.push_back(signal_name(signal));
-    auto variables = environment.variables();
-    variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = join(names, ",");
-    return Environment::of(std::move(variables));
+    return worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
   }
 
   FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,

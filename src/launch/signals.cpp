@@ -33,6 +33,12 @@ std::string signal_name(int signal) {
   return name != nullptr ? text("SIG", name) : text("signal ", signal);
 }
 
+std::string signal_names(const std::vector<int>& signals) {
+  std::vector<std::string> names;
+  for (const int signal : signals) names.push_back(signal_name(signal));
+  return join(names, ",");
+}
+
 std::optional<int> signal_of(const std::string& name) {
   for (int signal = 1; signal < SIGRTMIN; ++signal) {
     if (sigabbrev_np(signal) != nullptr && signal_name(signal) == in_full(name)) return signal;

@@ -31,7 +31,7 @@ Environment worker_environment(const Environment& inherited, const RunSettings& 
   set("TORCHELASTIC_RUN_ID", settings.run_id);
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
   set("TORCHELASTIC_ERROR_FILE", error_file);
-  set("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
+  set("TORCHELASTIC_SIGNALS_TO_HANDLE", settings.signals);
   set_if_unset("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (place.local_world_size > 1) set_if_unset("OMP_NUM_THREADS", "1");
   return Environment::of(std::move(variables));

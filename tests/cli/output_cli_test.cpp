@@ -140,6 +140,15 @@ TEST_F(Output, WithoutALogFolderFilesAreKeptInTheTemporaryOne) {
   EXPECT_EQ(content_of(attempt_folder(temporary() / "hasten_logs") / "0" / "stdout.log"), "out\n");
 }
 
+TEST_F(Output, TheRoleStandsInTheEnvironmentAndInThePrefix) {
+  const CommandResult result =
+      launch_script({"--role", "trainer", "--rdzv_id", "job", "--log_dir", folder() / "logs", "--tee", "1"},
+                    "echo $ROLE_NAME $TORCHELASTIC_RUN_ID");
+
+  EXPECT_EQ(result.out, "[trainer0]:trainer job\n");
+  EXPECT_EQ(result.exit_code, 0);
+}
+
 TEST_F(Output, AFullDiskUnderTheLogsIsReportedAndTheWorkerGoesOn) {
   if (!disks_can_be_made()) GTEST_SKIP() << "this machine has no user namespaces, so no disk can be made";
   const auto launch = script_words({"-n", "2", "--log_dir", folder() / "disk", "--tee", "1"},

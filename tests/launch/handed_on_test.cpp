@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "hasten/launch/worker_environment.h"
+
 namespace hasten::launcher {
 namespace {
 
@@ -75,9 +77,13 @@ TEST(HandedOn, AVirtualLocalRankSeesItsOwnGpuOnly) {
   const LaunchSettings settings = settle({"--virtual_local_rank", "--role", "trainer", "--rdzv_id", "job"});
   const RunPlan plan = plan_run(settings, with_cores(1));
 
-  const auto of_all = adjusted(Environment::of({{"LOCAL_RANK", "1"}}), settings, plan);
-  const auto of_some =
-      adjusted(Environment::of({{"LOCAL_RANK", "1"}, {"CUDA_VISIBLE_DEVICES", "3,5"}}), settings, plan);
+  const auto placed = [&](const std::map<std::string, std::string>& inherited) {
+    return worker_environment(Environment::of(inherited), {.run_id = plan.run_id, .role = plan.role},
+                              {.rank = 1, .local_rank = 1, .world_size = 2, .local_world_size = 2}, "");
+  };
+
+  const auto of_all = adjusted(placed({}), settings);
+  const auto of_some = adjusted(placed({{"CUDA_VISIBLE_DEVICES", "3,5"}}), settings);
 
   EXPECT_EQ(of_all.text("CUDA_VISIBLE_DEVICES"), "1");
   EXPECT_EQ(of_some.text("CUDA_VISIBLE_DEVICES"), "5");

@@ -187,10 +187,13 @@ WorkerPlace place_of(const Run& run, int machine_rank, int local_rank) {
 json worker(const Run& run, const WorkerPlace& place, int attempt, const json& theirs) {
   const bool chosen_at_meeting = run.plan.run_id.empty() || run.plan.rdzv_backend == "c10d";
   const RunSettings shared{.master_addr = chosen_at_meeting ? "localhost" : run.plan.master_addr,
+                           .run_id = run.plan.run_id,
+                           .role = run.plan.role,
                            .restart_count = attempt,
-                           .max_restarts = static_cast<int>(*run.settings->integer("max_restarts"))};
+                           .max_restarts = static_cast<int>(*run.settings->integer("max_restarts")),
+                           .signals = *run.settings->text("signals_to_handle")};
   const auto environment = worker_environment(run.shared, shared, place, "<path>");
-  Variables variables = adjusted(environment, *run.settings, run.plan).variables();
+  Variables variables = adjusted(environment, *run.settings).variables();
   variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run);
   if (run.plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
   std::vector<std::string> arguments = worker_arguments(environment, *run.settings);

@@ -17,9 +17,9 @@ namespace hasten::launcher {
 Environment handed_on(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
                       const Machine& machine);
 
-/// What the options change in the environment of one worker, which has its place already: role, run id,
-/// signals, and with virtual_local_rank the one GPU it sees as LOCAL_RANK 0.
-Environment adjusted(const Environment& of_worker, const LaunchSettings& settings, const RunPlan& plan);
+/// What the options change in the environment of one worker, which has its place already: with
+/// virtual_local_rank the one GPU it sees as LOCAL_RANK 0.
+Environment adjusted(const Environment& of_worker, const LaunchSettings& settings);
 
 /// "--local-rank=N" for a worker if --pass_local_rank asks for it, else nothing. `of_worker` before
 /// adjusted().

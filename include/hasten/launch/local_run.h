@@ -34,6 +34,8 @@ struct LaunchOptions {
   std::vector<int> signals_to_handle = {};
   /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
   std::string run_id = {};
+  /// The workers' ROLE_NAME, and in the prefix of `tee`.
+  std::string role = "default";
   /// Where the workers' output goes; see launcher::OutputOptions (output.h). With `redirects` or `tee` and
   /// without `log_dir`, files are kept below TMPDIR.
   std::string log_dir = {};

@@ -10,6 +10,9 @@ namespace hasten::launcher {
 /// "SIGTERM", or "signal 40" for one that has no name.
 std::string signal_name(int signal);
 
+/// "SIGTERM,SIGUSR1", the other way round than signals_of. Collective: no. Blocks: no. Throws: nothing.
+std::string signal_names(const std::vector<int>& signals);
+
 /// The signal of this name ("SIGUSR1", "usr1"); nothing if there is none. Collective: no. Blocks: no. Throws:
 /// nothing.
 std::optional<int> signal_of(const std::string& name);

@@ -30,6 +30,8 @@ struct RunSettings {
   std::string role = "default";
   int restart_count = 0;
   int max_restarts = 0;
+  /// Those that the launcher hands on, by name.
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 };
 
 /// `inherited` with the worker's variables set: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and the rest of
