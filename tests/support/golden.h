@@ -44,6 +44,10 @@ class GoldenTopic {
   /// The rule that holds for cases with this quirk.
   void on_quirk(const std::string& quirk, GoldenRule rule) { rules_[quirk] = std::move(rule); }
 
+  /// A rule that holds for every case, after those of its quirks: a difference that is ours and no quirk of
+  /// the peer's. It sees what is wanted so far as `expected`.
+  void on_every_case(GoldenRule rule) { everywhere_.push_back(std::move(rule)); }
+
   /// What the golden cases' README allows their topic; nothing by itself.
   void tolerate(const Tolerance& tolerance) { tolerance_ = tolerance; }
 
@@ -59,6 +63,7 @@ class GoldenTopic {
   std::string topic_;
   std::vector<GoldenCase> cases_;
   std::map<std::string, GoldenRule> rules_;
+  std::vector<GoldenRule> everywhere_;
   Tolerance tolerance_;
   size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
 };
