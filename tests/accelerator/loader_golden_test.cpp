@@ -51,7 +51,7 @@ GoldenCase with_whole_remainders(GoldenCase golden) {
 }
 
 /// docs/differences.md, len-differs: the length is the number of batches that are given.
-json length_is_what_is_given(const GoldenCase& golden) {
+json loader_length_is_what_is_given(const GoldenCase& golden) {
   if (golden.family == "plain") return {{"len", golden.expected.at("batches").size()}};
   json lengths = json::array();
   for (const auto& rank : golden.expected.at("ranks")) lengths.push_back(rank.size());
@@ -106,7 +106,7 @@ GoldenCase with_next_epochs(GoldenCase golden) {
 
 TEST(SkipFirstBatchesGolden, LoadersGiveTheRestAsThePeersDo) {
   GoldenTopic topic("skip_first_batches");
-  topic.on_quirk("len-differs", length_is_what_is_given);
+  topic.on_quirk("len-differs", loader_length_is_what_is_given);
   GoldenTopic on_ranks("skip_first_batches",
                        [](const GoldenCase& golden) { return golden.family != "plain"; });
 

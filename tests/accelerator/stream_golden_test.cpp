@@ -101,7 +101,7 @@ json prepared(const Accelerator& accelerator, const GoldenCase& golden) {
 }
 
 /// docs/differences.md, len-differs: the length is what is given.
-json length_is_what_is_given(const GoldenCase& golden) {
+json stream_length_is_what_is_given(const GoldenCase& golden) {
   json lengths = json::array();
   for (const auto& rank : golden.expected.at("ranks")) lengths.push_back(rank.size());
   return {{"len", lengths}};
@@ -128,7 +128,7 @@ json first_epoch_is_0(const GoldenCase& golden) {
 
 TEST(IterableDatasetShardGolden, StreamsAreSpreadAsThePeersAre) {
   GoldenTopic topic("iterable_dataset_shard");
-  topic.on_quirk("len-differs", length_is_what_is_given);
+  topic.on_quirk("len-differs", stream_length_is_what_is_given);
   topic.on_quirk("loses-samples", refused);
   topic.on_quirk("needs-set-epoch", first_epoch_is_0);
   GoldenTopic with_ranks("iterable_dataset_shard", [](const GoldenCase& golden) {

@@ -11,7 +11,7 @@
 
 #include "hasten/comm/group.h"
 
-namespace hasten::comm::testing {
+namespace hasten::comm::cross_checks {
 
 /// One call, drawn alike on every rank.
 struct RandomCall {
@@ -138,4 +138,4 @@ inline void cross_check(int num_cases) {
   }
 }
 
-}  // namespace hasten::comm::testing
+}  // namespace hasten::comm::cross_checks

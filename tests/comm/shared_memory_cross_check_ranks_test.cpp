@@ -4,7 +4,7 @@ namespace hasten::comm {
 namespace {
 
 TEST(SharedMemoryCrossCheck, FiveHundredRandomCallsGiveWhatGlooGives) {
-  testing::cross_check(500);
+  cross_checks::cross_check(500);
 }
 
 }  // namespace

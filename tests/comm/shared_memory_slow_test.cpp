@@ -5,7 +5,7 @@ namespace hasten::comm {
 namespace {
 
 TEST(SharedMemorySlow, TenThousandRandomCallsGiveWhatGlooGives) {
-  testing::cross_check(10000);
+  cross_checks::cross_check(10000);
 }
 
 TEST(SharedMemorySlow, MoreThanTwoGigabytesAreReduced) {

@@ -22,7 +22,7 @@ using torch::data::DataLoaderOptions;
 using torch::data::samplers::RandomSampler;
 using Batches = std::vector<Indices>;
 
-state::Process world_of_one() {
+state::Process one_process() {
   return {state::Identity{}, comm::Group()};
 }
 
@@ -59,7 +59,7 @@ TEST(StatefulDataloader, EveryKindOfPreparedLoaderGoesOnFromItsStateDict) {
   for (const size_t workers : {0, 2}) {
     const auto options = DataLoaderOptions(3).workers(workers);
     const auto prepared = [](auto loader) {
-      return loader.prepare(world_of_one(), std::make_shared<state::GradientState>(), kStateful);
+      return loader.prepare(one_process(), std::make_shared<state::GradientState>(), kStateful);
     };
     expect_state_dict_goes_on([&] { return prepared(loader<RandomSampler>(Range(11), options)); });
     expect_state_dict_goes_on(
@@ -72,10 +72,10 @@ TEST(StatefulDataloader, ALoaderThatHasNoPositionIsRefusedWhenItIsPrepared) {
   auto ours = loader<RandomSampler>(Range(11), DataLoaderOptions(3).workers(2).enforce_ordering(false));
   const auto state = std::make_shared<state::GradientState>();
 
-  EXPECT_EQ(words_of<UsageError>([&] { ours.prepare(world_of_one(), state, kStateful); }),
+  EXPECT_EQ(words_of<UsageError>([&] { ours.prepare(one_process(), state, kStateful); }),
             "[data] use_stateful_dataloader = true with enforce_ordering = false: batches that come as "
             "they are ready leave no position to go on from. Use enforce_ordering = true.");
-  EXPECT_NO_THROW(ours.prepare(world_of_one(), state)) << "nobody has asked for a position";
+  EXPECT_NO_THROW(ours.prepare(one_process(), state)) << "nobody has asked for a position";
 }
 
 TEST(RngTypes, WithoutAGeneratorEveryRankDrawsAnOrderOfItsOwn) {

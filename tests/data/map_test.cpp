@@ -139,11 +139,11 @@ TEST(Map, GoesBehindAStreamToo) {
 }
 
 const auto kNothing = [](at::Tensor batch) { return batch; };
-using Shared = TensorDataset<1>;
-static_assert(is_thread_safe<decltype(data::map(std::declval<Shared>(), kNothing))>::value);
-static_assert(is_thread_safe<decltype(data::map(std::declval<Shared>(), doubled))>::value);
+using Rows = TensorDataset<1>;
+static_assert(is_thread_safe<decltype(data::map(std::declval<Rows>(), kNothing))>::value);
+static_assert(is_thread_safe<decltype(data::map(std::declval<Rows>(), doubled))>::value);
 static_assert(!is_thread_safe<decltype(data::map(std::declval<Whole>(), kNothing))>::value);
-static_assert(!is_thread_safe<decltype(data::map(std::declval<Shared>(), std::declval<PlusOne>()))>::value);
+static_assert(!is_thread_safe<decltype(data::map(std::declval<Rows>(), std::declval<PlusOne>()))>::value);
 
 /// Adds the epoch.
 struct AddEpoch {

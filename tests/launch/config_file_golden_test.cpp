@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/launch/config_file.h"
+#include "launch/golden_support.h"
 #include "support/golden.h"
 
 namespace hasten::launcher {
@@ -25,7 +26,7 @@ using nlohmann::json;
 
 // Every error of ours is a UsageError; the peer's are of many classes, all of which mean that the file is
 // refused.
-const std::set<std::string> kPeersErrors = {"ValueError",        "AttributeError",   "TypeError",
+const std::set<std::string> kErrorsOfReaders = {"ValueError",        "AttributeError",   "TypeError",
                                             "FileNotFoundError", "ScannerError",     "ParserError",
                                             "ComposerError",     "ConstructorError", "UnicodeDecodeError",
                                             "JSONDecodeError",   "ReaderError"};
@@ -97,13 +98,6 @@ json read_and_write(const GoldenCase& golden) {
   }
 }
 
-std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
-
 // `no` without quotes is NO where NO is a value (docs/differences.md): the peer's result with that put right.
 json no_is_no(const GoldenCase& golden) {
   json wanted = golden.expected;
@@ -158,11 +152,6 @@ json sagemaker_alone(const GoldenCase& golden) {
     }
   }
   return {{"class", "SageMakerConfig"}, {"config", config}};
-}
-
-// The words of docs/differences.md: a key that stands twice, a value of the wrong type, are refused.
-json refused(const GoldenCase&) {
-  return golden_error("UsageError");
 }
 
 std::string with_stand_ins(std::string path, const std::string& root) {
@@ -234,7 +223,7 @@ TEST(ConfigFileGolden, ReadsWritesAndFindsFilesAsAccelerateDoes) {
 
   for (const GoldenCase& golden : topic.cases()) {
     if (golden.expected.contains("error")) {
-      EXPECT_EQ(kPeersErrors.count(golden.expected["error"]), 1u)
+      EXPECT_EQ(kErrorsOfReaders.count(golden.expected["error"]), 1u)
           << golden.name << ": an error of a new class";
     }
     if (golden.family == "location") {

@@ -11,6 +11,7 @@
 #include "hasten/core/error.h"
 #include "hasten/launch/handed_on.h"
 #include "hasten/launch/worker_environment.h"
+#include "launch/golden_support.h"
 #include "support/golden.h"
 
 namespace hasten::launcher {
@@ -25,15 +26,8 @@ using Variables = std::map<std::string, std::string>;
 
 constexpr const char* kPort = "43219";      // stands for <port>
 constexpr const char* kFreePort = "29500";  // what the launcher finds free where no port was given
-const std::set<std::string> kPeersErrors = {"ValueError", "RuntimeError",    "AssertionError",    "TypeError",
+const std::set<std::string> kErrorsOfLaunchers = {"ValueError", "RuntimeError",    "AssertionError",    "TypeError",
                                             "SystemExit", "ConnectionError", "FileNotFoundError", "OSError"};
-
-std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-  return text;
-}
 
 // The machine of the case: that many cores, no GPU.
 Machine machine_of(const json& input) {
@@ -266,10 +260,6 @@ json one_process(const GoldenCase&) {
   return {{"num_processes", 1}};
 }
 
-json refused(const GoldenCase&) {
-  return golden_error("UsageError");
-}
-
 bool is_true(const std::string& word) {
   return word == "true" || word == "True" || word == "1" || word == "yes";
 }
@@ -301,7 +291,7 @@ TEST(LaunchEnvGolden, EqualsThePeersAsFarAsTheySetVariables) {
 
   for (const GoldenCase& golden : topic.cases()) {
     if (golden.expected.contains("error")) {
-      EXPECT_EQ(kPeersErrors.count(golden.expected["error"]), 1u)
+      EXPECT_EQ(kErrorsOfLaunchers.count(golden.expected["error"]), 1u)
           << golden.name << ": an error of a new class";
     }
     topic.judge(golden, golden.family == "real" ? started(golden) : prepared(golden));

@@ -6,7 +6,7 @@
 namespace hasten::optim {
 namespace {
 
-struct Fixture {
+struct PreparedSgd {
   at::Tensor weight = torch::ones({2}, torch::requires_grad());
   std::shared_ptr<state::GradientState> gradients = std::make_shared<state::GradientState>();
   std::shared_ptr<torch::optim::SGD> sgd =
@@ -17,7 +17,7 @@ struct Fixture {
 };
 
 TEST(PreparedOptimizer, StepsWhenGradientsHaveBeenExchanged) {
-  Fixture it;
+  PreparedSgd it;
   it.backward();
 
   it.optimizer.step();
@@ -26,7 +26,7 @@ TEST(PreparedOptimizer, StepsWhenGradientsHaveBeenExchanged) {
 }
 
 TEST(PreparedOptimizer, KeepsWeightsAndGradientsWhileAccumulating) {
-  Fixture it;
+  PreparedSgd it;
   it.backward();
   it.gradients->set_sync_gradients(false);
 
@@ -38,7 +38,7 @@ TEST(PreparedOptimizer, KeepsWeightsAndGradientsWhileAccumulating) {
 }
 
 TEST(PreparedOptimizer, ZeroGradHasBothForms) {
-  Fixture it;
+  PreparedSgd it;
   it.backward();
 
   it.optimizer.zero_grad(false);
@@ -49,7 +49,7 @@ TEST(PreparedOptimizer, ZeroGradHasBothForms) {
 }
 
 TEST(PreparedOptimizer, AClosureGivesItsLoss) {
-  Fixture it;
+  PreparedSgd it;
   const auto closure = [&] {
     it.sgd->zero_grad();
     at::Tensor loss = it.weight.sum();
@@ -63,7 +63,7 @@ TEST(PreparedOptimizer, AClosureGivesItsLoss) {
 }
 
 TEST(PreparedOptimizer, ASkippedStepIsRememberedUntilTheNextOne) {
-  Fixture it;
+  PreparedSgd it;
   it.backward();
 
   it.optimizer.skip_step();
@@ -76,7 +76,7 @@ TEST(PreparedOptimizer, ASkippedStepIsRememberedUntilTheNextOne) {
 }
 
 TEST(PreparedOptimizer, WhileAccumulatingThereIsNoStepToSkip) {
-  Fixture it;
+  PreparedSgd it;
   it.gradients->set_sync_gradients(false);
 
   it.optimizer.skip_step();
@@ -85,7 +85,7 @@ TEST(PreparedOptimizer, WhileAccumulatingThereIsNoStepToSkip) {
 }
 
 TEST(PreparedOptimizer, TheOptimizerItselfStaysReachable) {
-  Fixture it;
+  PreparedSgd it;
 
   EXPECT_EQ(it.optimizer->param_groups().size(), 1u);
   EXPECT_EQ(&it.optimizer.unwrap(), it.sgd.get());

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 // All of the peer's pace is in scheduler_golden_test.cpp.
 
-struct Fixture {
+struct ScheduledSgd {
   std::shared_ptr<state::GradientState> gradients = std::make_shared<state::GradientState>();
   std::shared_ptr<torch::optim::SGD> sgd = std::make_shared<torch::optim::SGD>(
       std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
@@ -32,7 +32,7 @@ struct Fixture {
 };
 
 TEST(PreparedScheduler, CountsOptimizerStepsForAnyNumberOfProcesses) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({.world_size = 4});
 
   for (const bool sync : {false, false, true, false, true}) it.batch(scheduler, sync);
@@ -42,7 +42,7 @@ TEST(PreparedScheduler, CountsOptimizerStepsForAnyNumberOfProcesses) {
 }
 
 TEST(PreparedScheduler, MovesOncePerProcessIfAskedTo) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({.once_per_process = true, .world_size = 3});
 
   it.batch(scheduler, true);
@@ -51,7 +51,7 @@ TEST(PreparedScheduler, MovesOncePerProcessIfAskedTo) {
 }
 
 TEST(PreparedScheduler, ASkippedStepDoesNotMoveIt) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({});
 
   it.optimizer.skip_step();
@@ -66,7 +66,7 @@ TEST(PreparedScheduler, ASkippedStepDoesNotMoveIt) {
 }
 
 TEST(PreparedScheduler, AnotherOptimizersSkippedStepIsNoneOfItsBusiness) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({});
   const auto other = std::make_shared<torch::optim::SGD>(
       std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
@@ -81,7 +81,7 @@ TEST(PreparedScheduler, AnotherOptimizersSkippedStepIsNoneOfItsBusiness) {
 }
 
 TEST(PreparedScheduler, ApartFromTheOptimizerEveryCallIsAStep) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler =
       it.step_lr({.step_with_optimizer = false, .once_per_process = true, .world_size = 3});
 
@@ -93,7 +93,7 @@ TEST(PreparedScheduler, ApartFromTheOptimizerEveryCallIsAStep) {
 }
 
 TEST(PreparedScheduler, AdjustedItCountsTheBatchesOfEachStep) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({.adjust_scheduler = true});
 
   for (const bool sync : {false, false, true}) it.batch(scheduler, sync);
@@ -104,7 +104,7 @@ TEST(PreparedScheduler, AdjustedItCountsTheBatchesOfEachStep) {
 }
 
 TEST(PreparedScheduler, TheBatchesOfASkippedStepAreNotCountedLater) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({.adjust_scheduler = true});
 
   it.batch(scheduler, false);
@@ -117,7 +117,7 @@ TEST(PreparedScheduler, TheBatchesOfASkippedStepAreNotCountedLater) {
 }
 
 TEST(PreparedScheduler, PastItsEndAScheduleStaysWhereACallIsSeveralSteps) {
-  Fixture it;
+  ScheduledSgd it;
   const auto prepared = [&](const PreparedSchedulerOptions& options) {
     return PreparedScheduler<OneCycleLR>(
         std::make_shared<OneCycleLR>(*it.sgd, OneCycleLROptions{.max_lr = 1.0, .total_steps = 3}),
@@ -133,7 +133,7 @@ TEST(PreparedScheduler, PastItsEndAScheduleStaysWhereACallIsSeveralSteps) {
 }
 
 TEST(PreparedScheduler, AMetricCountsOnce) {
-  Fixture it;
+  ScheduledSgd it;
   const PreparedScheduler<ReduceLROnPlateau> scheduler(
       std::make_shared<ReduceLROnPlateau>(*it.sgd, ReduceLROnPlateauOptions{.patience = 1}), it.gradients,
       {.once_per_process = true, .world_size = 4});
@@ -145,7 +145,7 @@ TEST(PreparedScheduler, AMetricCountsOnce) {
 }
 
 TEST(PreparedScheduler, CopiesAreTheSameScheduler) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({.adjust_scheduler = true});
   const auto copy = scheduler;
 
@@ -157,7 +157,7 @@ TEST(PreparedScheduler, CopiesAreTheSameScheduler) {
 }
 
 TEST(PreparedScheduler, ItsStateIsTheSchedulers) {
-  Fixture it;
+  ScheduledSgd it;
   const auto scheduler = it.step_lr({});
   it.batch(scheduler, true);
   const auto state = scheduler.state();
