@@ -4,7 +4,6 @@
 // plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "commands.h"
 #include "explain.h"
@@ -14,6 +13,7 @@
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
 #include "hasten/launch/signals.h"
+#include "hasten/launch/stream_choice.h"
 #include "help.h"
 #include "launch_limits.h"
 #include "options.h"
@@ -34,7 +34,7 @@ const HelpText kHelp = {
     "accelerate "
     "launch; they end where the program begins, and may be written with underscores or dashes.",
     "What is not given comes from the configuration file (hasten config), then the environment, then the "
-    "default; "
+    "cluster, then the default; "
     "--explain says which."};
 
 ProgramKind program_kind(const LaunchSettings& settings) {
@@ -57,27 +57,23 @@ std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machin
   return mode ? launcher::bound_cpus(machine, *mode, plan.num_local_processes) : std::vector<std::set<int>>();
 }
 
-// Numbers in a comma list, which the command line has checked.
-std::vector<int> ranks_of(const std::string& list) {
-  std::vector<int> ranks;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) ranks.push_back(std::stoi(word));
-  return ranks;
-}
-
 LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
-  LaunchOptions options{.master_addr = plan.master_addr,
-                        .master_port = plan.master_port,
-                        .shutdown_timeout_s = settings.real("shutdown_timeout"),
-                        .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
-                        .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
-                        .run_id = plan.run_id,
-                        .role = plan.role,
-                        .log_dir = settings.text("log_dir").value_or(""),
-                        .redirects = settings.text("redirects").value_or(""),
-                        .tee = settings.text("tee").value_or(""),
-                        .local_ranks_filter = ranks_of(settings.text("local_ranks_filter").value_or("")),
-                        .prefix_ranks = settings.on("prefix_ranks")};
+  LaunchOptions options{
+      .num_machines = plan.max_machines,
+      .machine_rank = plan.machine_rank,
+      .join_timeout_s = plan.join_timeout_s,
+      .master_addr = plan.master_addr,
+      .master_port = plan.master_port,
+      .shutdown_timeout_s = settings.real("shutdown_timeout"),
+      .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
+      .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
+      .run_id = plan.run_id,
+      .role = plan.role,
+      .log_dir = settings.text("log_dir").value_or(""),
+      .redirects = settings.text("redirects").value_or(""),
+      .tee = settings.text("tee").value_or(""),
+      .local_ranks_filter = *launcher::read_local_ranks(settings.text("local_ranks_filter").value_or("")),
+      .prefix_ranks = settings.on("prefix_ranks")};
   if (settings.of("signals_to_handle").source != launcher::Source::kDefault) {
     options.signals_to_handle = launcher::signals_of(*settings.text("signals_to_handle"));
   }
@@ -110,7 +106,8 @@ int launch(const std::vector<std::string>& words) {
   }
   const Environment environment = Environment::current();
   const std::optional<launcher::Config> config = chosen_config(line, environment);
-  const LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  settings.take(launcher::find_cluster(environment));
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
   const Machine machine = launcher::this_machine(environment);
   const RunPlan plan = launcher::plan_run(settings, machine);
