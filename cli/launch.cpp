@@ -66,7 +66,10 @@ std::vector<int> ranks_of(const std::string& list) {
 }
 
 LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
-  LaunchOptions options{.master_addr = plan.master_addr,
+  LaunchOptions options{.num_machines = plan.max_machines,
+                        .machine_rank = plan.machine_rank,
+                        .join_timeout_s = plan.join_timeout_s,
+                        .master_addr = plan.master_addr,
                         .master_port = plan.master_port,
                         .shutdown_timeout_s = settings.real("shutdown_timeout"),
                         .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),

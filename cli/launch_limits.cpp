@@ -29,14 +29,16 @@ void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings, const 
     if (value && *value != limit.allowed)
       problems.push_back(text("--", limit.option, " ", *value, ": ", limit.reason));
   }
-  if (plan.max_machines > 1) {
-    const bool nnodes = settings.of("nnodes").source > settings.of("num_machines").source;
-    problems.push_back(text("--", nnodes ? "nnodes" : "num_machines", " ",
-                            *settings.text(nnodes ? "nnodes" : "num_machines"),
-                            ": hasten starts processes on one machine so far"));
+  if (plan.max_machines != plan.min_machines) {
+    problems.push_back(text("--nnodes ", *settings.text("nnodes"),
+                            ": the number of machines cannot change during a run so far"));
+  }
+  if (plan.max_machines > 1 && plan.rdzv_backend != "static") {
+    problems.push_back(
+        text("--rdzv_backend ", plan.rdzv_backend, ": several machines meet by static only so far"));
   }
   if (settings.on("tpu_cluster"))
-    problems.push_back("--tpu_cluster: hasten starts processes on one machine so far");
+    problems.push_back("--tpu_cluster: the machines of a TPU pod are reached by hasten tpu-config");
   if (settings.on_sagemaker()) {
     problems.push_back(
         "compute_environment AMAZON_SAGEMAKER: jobs for SageMaker are submitted with its Python SDK");

@@ -1,4 +1,4 @@
-// One run on one machine; see local_run.h.
+// A run's part on one machine; see local_run.h.
 #include "hasten/launch/local_run.h"
 
 #include <unistd.h>
@@ -15,12 +15,14 @@
 #include "hasten/launch/error_file.h"
 #include "hasten/launch/failure_report.h"
 #include "hasten/launch/local_processes.h"
+#include "hasten/launch/meeting.h"
 #include "hasten/launch/output.h"
 #include "hasten/launch/port.h"
 #include "hasten/launch/signals.h"
 #include "hasten/launch/supervisor.h"
 #include "hasten/launch/worker_environment.h"
 #include "memory_events.h"
+#include "socket.h"
 
 namespace hasten::launcher {
 namespace {
@@ -91,11 +93,16 @@ std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, con
   return std::chrono::duration<double>(seconds);
 }
 
-std::vector<WorkerPlace> places_on_one_machine(int num_workers) {
+// Every machine has as many workers; ranks count machine by machine.
+std::vector<WorkerPlace> places_on_this_machine(int num_workers, const LaunchOptions& options) {
   std::vector<WorkerPlace> places;
-  for (int rank = 0; rank < num_workers; ++rank) {
-    places.push_back(
-        {.rank = rank, .local_rank = rank, .world_size = num_workers, .local_world_size = num_workers});
+  for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
+    places.push_back({.rank = options.machine_rank * num_workers + local_rank,
+                      .local_rank = local_rank,
+                      .world_size = options.num_machines * num_workers,
+                      .local_world_size = num_workers,
+                      .node_rank = options.machine_rank,
+                      .num_nodes = options.num_machines});
   }
   return places;
 }
@@ -107,6 +114,14 @@ void check(int num_workers, const LaunchOptions& options) {
   }
   if (options.max_restarts < 0) {
     throw UsageError({"launch"}, "max_restarts is ", options.max_restarts, "; expected 0 or more.");
+  }
+  if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
+    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ",
+                     options.num_machines, " machines, counted from 0.");
+  }
+  if (options.num_machines > 1 && (options.master_port < 1 || options.master_port > 65535)) {
+    throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
+                     options.master_port, ", expected 1 to 65535.");
   }
   if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
     throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,
@@ -148,6 +163,31 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
+// Whether a signal waits that asks the launcher to end; the supervisor is the one to take it.
+bool asked_to_end() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) + sigismember(&pending, SIGTERM) + sigismember(&pending, SIGHUP) +
+             sigismember(&pending, SIGQUIT) >
+         0;
+}
+
+void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
+                     const std::function<bool()>& interrupted) {
+  const MachineFacts mine{.machine_rank = options.machine_rank,
+                          .num_machines = options.num_machines,
+                          .num_processes = options.num_machines * num_workers,
+                          .num_local_processes = num_workers,
+                          .run_id = options.run_id,
+                          .attempt = attempt,
+                          .host = host_name()};
+  meet(mine, {.address = options.master_addr,
+              .port = options.master_port,
+              .timeout = std::chrono::duration<double>(options.join_timeout_s),
+              .notice = say,
+              .interrupted = interrupted});
+}
+
 class LocalRun {
  public:
   LocalRun(int num_workers, const LaunchOptions& options, const Environment& inherited,
@@ -155,13 +195,15 @@ class LocalRun {
       : options_(options),
         inherited_(inherited),
         body_(body),
-        places_(places_on_one_machine(num_workers)),
+        places_(places_on_this_machine(num_workers, options)),
         output_(output_options(options, inherited)),
         directory_(inherited) {
     settings_.master_addr = options.master_addr;
     settings_.max_restarts = options.max_restarts;
     if (!options.run_id.empty()) settings_.run_id = options.run_id;
     settings_.role = options.role;
+    if (options.num_machines > 1 && !is_loopback(options.master_addr))
+      interface_ = interface_towards(options.master_addr);
     if (!options.signals_to_handle.empty()) settings_.signals = signal_names(options.signals_to_handle);
     for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
   }
@@ -202,17 +244,26 @@ class LocalRun {
 
   void prepare(int attempt) {
     settings_.restart_count = attempt;
-    // The port of the attempt before may still be known to someone who will try it.
-    const int before = settings_.master_port;
-    do {
-      settings_.master_port = choose_port(options_.master_port);
-    } while (options_.master_port == 0 && settings_.master_port == before);
+    if (attempt > 0) meet_the_others(num_workers(), options_, attempt, asked_to_end);
+    if (options_.num_machines == 1) {
+      choose_new_port();
+    } else {
+      settings_.master_port = options_.master_port;  // on machine 0 it was free at the meeting
+    }
     if (wants_files(output_)) {
       if (!logs_) make_log_folders();
       attempt_folder_ = logs_->make_attempt(attempt, num_workers());
     } else {
       directory_.clear();
     }
+  }
+
+  void choose_new_port() {
+    // The port of the attempt before may still be known to someone who will try it.
+    const int before = settings_.master_port;
+    do {
+      settings_.master_port = choose_port(options_.master_port);
+    } while (options_.master_port == 0 && settings_.master_port == before);
   }
 
   void make_log_folders() {
@@ -234,7 +285,12 @@ class LocalRun {
   }
 
   Environment environment_of(int local_rank) const {
-    return worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
+    const Environment all =
+        worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
+    if (interface_.empty() || all.has("GLOO_SOCKET_IFNAME")) return all;
+    auto variables = all.variables();
+    variables["GLOO_SOCKET_IFNAME"] = interface_;
+    return Environment::of(std::move(variables));
   }
 
   FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,
@@ -258,6 +314,7 @@ class LocalRun {
   const RunDirectory directory_;
   RunSettings settings_;
   std::optional<LogFolders> logs_;
+  std::string interface_;       // through which the other machines are reached; "" if that is not known
   std::string attempt_folder_;  // of the log files; "" if there are none
 };
 
@@ -266,6 +323,8 @@ class LocalRun {
 int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
               const WorkerBody& body) {
   check(num_workers, options);
+  // Before there is anything to clean up: a signal may simply end the waiting.
+  meet_the_others(num_workers, options, 0, [] { return false; });
   return LocalRun(num_workers, options, inherited, body).run();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <sstream>
 
 #include "contradictions.h"
 #include "hasten/core/error.h"
@@ -47,6 +48,7 @@ class Planner {
     find_meeting_point(plan);
     plan.machine_rank = machine_rank(plan);
     plan.rdzv_backend = *settings_.text("rdzv_backend");
+    plan.join_timeout_s = join_timeout(plan.join_timeout_s);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
     plan.role = *settings_.text("role");
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
@@ -166,7 +168,10 @@ class Planner {
     plan.master_addr = address->values.back();
     plan.master_port = whole_number(port->values.back()).value_or(0);
     if (settings_.on("standalone") || as_torchrun_alone(plan, *port)) stand_alone(plan, *address);
-    if (plan.max_machines == 1 || !settings_.text("rdzv_endpoint").value_or("").empty()) return;
+    const std::string endpoint = settings_.text("rdzv_endpoint").value_or("");
+    if (plan.max_machines > 1 && !endpoint.empty() && settings_.text("rdzv_backend") == "static")
+      meet_at(endpoint, *address, plan);
+    if (plan.max_machines == 1 || !endpoint.empty()) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
       problems_.push_back(
@@ -177,6 +182,36 @@ class Planner {
           "several machines need a port on the first: --main_process_port (or --master_port)");
     }
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
+  }
+
+  // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr
+  // says that already.
+  void meet_at(const std::string& endpoint, const Setting& address, RunPlan& plan) {
+    const size_t colon = endpoint.rfind(':');
+    const std::string host = endpoint.substr(0, colon);
+    const auto port = colon == std::string::npos ? std::optional(kPortOfSeveralMachines)
+                                                 : whole_number(std::string_view(endpoint).substr(colon + 1));
+    if (host.empty() || !port || *port < 1 || *port > 65535) {
+      problems_.push_back(text("--rdzv_endpoint: '", endpoint, "' is not HOST:PORT"));
+      return;
+    }
+    if (address.source == Source::kDefault) plan.master_addr = host;
+    if (plan.master_port == 0) plan.master_port = *port;
+  }
+
+  // Of --rdzv_conf, under either of torchrun's names.
+  double join_timeout(double fallback) {
+    std::istringstream pairs(settings_.text("rdzv_conf").value_or(""));
+    double seconds = fallback;
+    for (std::string pair; std::getline(pairs, pair, ',');) {
+      const size_t equals = std::min(pair.find('='), pair.size());
+      const std::string name = pair.substr(0, equals);
+      if (name != "join_timeout" && name != "timeout") continue;
+      std::istringstream value(pair.substr(std::min(equals + 1, pair.size())));
+      if (!(value >> seconds) || !value.eof() || !(seconds > 0 && seconds <= 1e9))
+        problems_.push_back(text("--rdzv_conf: '", pair, "' is no time; expected seconds above 0"));
+    }
+    return seconds;
   }
 
   // torchrun without a port on one machine is as with --standalone.

@@ -99,9 +99,10 @@ TEST_F(Options, TheConfigurationFileChoosesTheRun) {
 }
 
 TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {
-  EXPECT_EQ(launch({"--nnodes", "2", "--master_addr", "h", "true"}).err,
-            "[launch] --nnodes 2: hasten starts processes on one machine so far. Leave it out, or see "
-            "docs/launch.md.\n");
+  EXPECT_EQ(
+      launch({"--nnodes", "1:2", "--master_addr", "h", "true"}).err,
+      "[launch] --nnodes 1:2: the number of machines cannot change during a run so far. Leave it out, or "
+      "see docs/launch.md.\n");
   EXPECT_EQ(launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
             "[launch] 2 things are wrong:\n"
             "  --logs_specs mine: it names a Python class, and the launcher runs no Python\n"

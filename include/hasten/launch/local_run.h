@@ -1,4 +1,4 @@
-// One run on one machine, from the free port to the exit code: what `hasten launch` and `hasten::launch`
+// A run's part on one machine, from the free port to the exit code: what `hasten launch` and `hasten::launch`
 // share.
 //
 // Ties the pieces together: places and environments (worker_environment.h), processes (local_processes.h),
@@ -15,8 +15,14 @@
 
 namespace hasten {
 
-/// How a run on one machine is started. The defaults fit one machine.
+/// How a run is started on this machine. The defaults fit a run on one machine.
 struct LaunchOptions {
+  /// How many machines the run has, and which of them this is. With several, their launchers meet at
+  /// master_addr:master_port before a worker is started (meeting.h).
+  int num_machines = 1;
+  int machine_rank = 0;
+  /// Seconds to wait there for the others. Default: torchrun's.
+  double join_timeout_s = 600;
   /// Where rank 0 opens the store.
   std::string master_addr = "127.0.0.1";
   /// 0: a port that is free now.
@@ -53,8 +59,9 @@ using WorkerBody = std::function<int(const Environment& environment)>;
 
 /// Starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
 /// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
-/// no. Blocks: until nobody of the workers and their children is left. Throws: UsageError if a number is out
-/// of range, master_port is in use, log files cannot be made, or the system allows no further process.
+/// of the launchers of all machines. Blocks: until nobody of the workers and their children is left. Throws:
+/// UsageError if a number is out of range, master_port is in use, log files cannot be made, or the system
+/// allows no further process; what meet throws.
 int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
               const WorkerBody& body);
 

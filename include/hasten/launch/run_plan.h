@@ -24,7 +24,8 @@ struct RunPlan {
   int max_machines = 1;
   int machine_rank = 0;
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;  ///< 0: one that is free
+  int master_port = 0;          ///< 0: one that is free
+  double join_timeout_s = 600;  ///< for the machines to find each other
   std::string rdzv_backend = "static";
   std::string rdzv_endpoint = {};
   std::string run_id = "none";  ///< empty: one is made (--standalone)
