@@ -6,36 +6,37 @@
 #include "optim/parameter_groups.h"
 
 namespace hasten::optim {
-namespace {
 
-using Parts = std::vector<std::unique_ptr<Scheduler>>;
-
-nlohmann::json states(const Parts& parts) {
-  nlohmann::json all = nlohmann::json::array();
-  for (const auto& part : parts) all.push_back(part->state());
-  return all;
+ComposedScheduler::ComposedScheduler(torch::optim::Optimizer& optimizer, std::string name,
+                                     const std::vector<Recipe>& recipes)
+    : Scheduler(optimizer, std::move(name)) {
+  detail::require(!recipes.empty(), this->name(), "schedulers", "{}", "at least one");
+  for (const auto& make : recipes) {
+    parts_.push_back(make(optimizer));
+    set_rates(base_lrs());
+  }
 }
 
-void require_as_many(const nlohmann::json& states, const Parts& parts, std::string_view name) {
-  detail::require(states.size() == parts.size(), name, "the state's number of schedulers", states.size(),
-                  text(parts.size()));
+void ComposedScheduler::save(nlohmann::json& state) const {
+  auto& states = state["schedulers"] = nlohmann::json::array();
+  for (const auto& part : parts_) states.push_back(part->state());
 }
 
-}  // namespace
+void ComposedScheduler::load(const nlohmann::json& state) {
+  const auto& states = state.at("schedulers");
+  detail::require(states.size() == parts_.size(), name(), "the state's number of schedulers", states.size(),
+                  text(parts_.size()));
+  for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->load_state(states[i]);
+}
 
 SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : Scheduler(optimizer, "SequentialLR"), milestones_(options.milestones) {
-  detail::require(!options.schedulers.empty(), name(), "schedulers", "{}", "at least one");
+    : ComposedScheduler(optimizer, "SequentialLR", options.schedulers), milestones_(options.milestones) {
   detail::require(milestones_.size() + 1 == options.schedulers.size(), name(), "the number of milestones",
                   milestones_.size(), text(options.schedulers.size() - 1, ", one fewer than schedulers"));
   const bool ascend =
       std::adjacent_find(milestones_.begin(), milestones_.end(), std::greater_equal<>()) == milestones_.end();
   detail::require(ascend && (milestones_.empty() || milestones_[0] >= 0), name(), "milestones",
                   text("{", join(milestones_), "}"), "steps from 0 on, each later than the one before");
-  for (const auto& make : options.schedulers) {
-    set_rates(base_lrs());
-    schedulers_.push_back(make(optimizer));
-  }
   start();
 }
 
@@ -47,7 +48,7 @@ size_t SequentialLR::active(int64_t epoch) const {
 void SequentialLR::start() {
   set_rates(base_lrs());
   Scheduler::start();
-  schedulers_[active(0)]->start();
+  parts()[active(0)]->start();
   note_rates();
 }
 
@@ -59,44 +60,28 @@ void SequentialLR::advance() {
   const int64_t epoch = last_epoch() + 1;
   const size_t index = active(epoch);
   if (index > 0 && milestones_[index - 1] == epoch) {
-    schedulers_[index]->restart();
+    parts()[index]->restart();
   } else {
-    schedulers_[index]->step();
+    parts()[index]->step();
   }
   set_last_epoch(epoch);
 }
 
-double SequentialLR::rate(size_t, double before, Moment) const {
-  return before;  // its parts set the rates
-}
-
-void SequentialLR::save(nlohmann::json& state) const {
-  state["schedulers"] = states(schedulers_);
-}
-
 void SequentialLR::load(const nlohmann::json& state) {
-  const auto& saved = state.at("schedulers");
-  require_as_many(saved, schedulers_, name());
-  for (size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i]->load_state(saved[i]);
+  ComposedScheduler::load(state);
   // Last the one whose turn it is: its momentum is the one that holds.
   const size_t now = active(state.at("last_epoch").get<int64_t>());
-  schedulers_[now]->load_state(saved[now]);
+  parts()[now]->load_state(state.at("schedulers")[now]);
 }
 
 ChainedScheduler::ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options)
-    : Scheduler(optimizer, "ChainedScheduler") {
-  detail::require(!options.schedulers.empty(), name(), "schedulers", "{}", "at least one");
-  for (const auto& make : options.schedulers) {
-    set_rates(base_lrs());
-    schedulers_.push_back(make(optimizer));
-  }
-  set_rates(base_lrs());
+    : ComposedScheduler(optimizer, "ChainedScheduler", options.schedulers) {
   start();
 }
 
 void ChainedScheduler::start() {
   Scheduler::start();
-  for (const auto& scheduler : schedulers_) scheduler->start();
+  for (const auto& scheduler : parts()) scheduler->start();
   note_rates();
 }
 
@@ -106,22 +91,8 @@ void ChainedScheduler::restart() {
 }
 
 void ChainedScheduler::advance() {
-  for (const auto& scheduler : schedulers_) scheduler->step();
+  for (const auto& scheduler : parts()) scheduler->step();
   set_last_epoch(last_epoch() + 1);
-}
-
-double ChainedScheduler::rate(size_t, double before, Moment) const {
-  return before;  // its parts set the rates
-}
-
-void ChainedScheduler::save(nlohmann::json& state) const {
-  state["schedulers"] = states(schedulers_);
-}
-
-void ChainedScheduler::load(const nlohmann::json& state) {
-  const auto& saved = state.at("schedulers");
-  require_as_many(saved, schedulers_, name());
-  for (size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i]->load_state(saved[i]);
 }
 
 }  // namespace hasten::optim

@@ -20,6 +20,16 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
   return {tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel()};
 }
 
+TEST(Metrics, EachRanksOwnPaddingIsAtTheEndOfTheLastRanks) {
+  const auto rows = torch::arange(4);  // of 3 ranks with 4 rows each, 6 of the 12 count
+  const LoaderPosition end{true, 6};
+
+  EXPECT_EQ(values(without_padding(rows, end, 0)).size(), 4u);
+  EXPECT_EQ(values(without_padding(rows, end, 1)), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(values(without_padding(rows, end, 2)).size(), 0u);
+  EXPECT_EQ(values(without_padding(rows, kFullEnd, 2)).size(), 4u);
+}
+
 TEST(Metrics, OnlyThePaddedEndIsCut) {
   const auto gathered = torch::arange(4);
 

@@ -103,10 +103,16 @@ inline std::unique_ptr<torch::optim::Optimizer> optimizer_for(const nlohmann::js
   }
   if (type == "Adam") return std::make_unique<peer::Adam>(parameters, adam(peer::AdamOptions(lr)));
   if (type == "AdamW") return std::make_unique<peer::AdamW>(parameters, adam(peer::AdamWOptions(lr)));
-  if (type == "Adagrad") return std::make_unique<peer::Adagrad>(parameters, peer::AdagradOptions(lr));
+  if (type == "Adagrad") {
+    return std::make_unique<peer::Adagrad>(
+        parameters, peer::AdagradOptions(lr)
+                        .lr_decay(spec.value("lr_decay", 0.0))
+                        .weight_decay(decay)
+                        .initial_accumulator_value(spec.value("initial_accumulator_value", 0.0)));
+  }
   if (type == "RMSprop") {
-    return std::make_unique<peer::RMSprop>(parameters,
-                                           peer::RMSpropOptions(lr).momentum(spec.value("momentum", 0.0)));
+    return std::make_unique<peer::RMSprop>(
+        parameters, peer::RMSpropOptions(lr).momentum(spec.value("momentum", 0.0)).weight_decay(decay));
   }
   throw std::runtime_error("no optimizer " + type);
 }

@@ -1,9 +1,10 @@
-// What gather_for_metrics cuts off: the samples that were given once more to even out the last step.
+// What metrics leave out: the samples that were given once more to even out the last step.
 //
 // Gathered values lie in rank order, which is the global order, so the repeated samples are at the end; how
 // many are new is the loader's remainder. Gathering is comm's, putting both together the front door's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -25,6 +26,17 @@ inline bool has_padding(const state::LoaderPosition& position) noexcept {
 template <class T>
 T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position) {
   return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
+}
+
+/// This rank's part of a batch without the rows that were given once more: where each rank counts its own
+/// samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a padded batch,
+/// in rank order. A structure of tensors (comm/nested.h), as views. Collective: no. Blocks: no. Throws:
+/// UsageError if there is no tensor, or one is a scalar.
+template <class T>
+T without_padding(const T& value, const state::LoaderPosition& position, int rank) {
+  if (!has_padding(position)) return value;
+  const int64_t rows = comm::find_batch_size(value);
+  return comm::slice(value, 0, std::clamp<int64_t>(position.remainder - rank * rows, 0, rows));
 }
 
 /// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,

@@ -9,6 +9,21 @@
 
 namespace hasten::optim {
 
+/// What both have in common: parts that set the rates, and whose states are its state.
+class ComposedScheduler : public Scheduler {
+ protected:
+  /// Makes each part on the optimizer's rates as they are; afterwards they are so again.
+  ComposedScheduler(torch::optim::Optimizer& optimizer, std::string name, const std::vector<Recipe>& recipes);
+
+  double rate(size_t, double before, Moment) const override { return before; }
+  void save(nlohmann::json& state) const override;
+  void load(const nlohmann::json& state) override;
+  const std::vector<std::unique_ptr<Scheduler>>& parts() const noexcept { return parts_; }
+
+ private:
+  std::vector<std::unique_ptr<Scheduler>> parts_;
+};
+
 struct SequentialLROptions {
   /// `{recipe<LinearLR>({.total_iters = 5}), recipe<CosineAnnealingLR>({.T_max = 95})}`. Required.
   std::vector<Recipe> schedulers = {};
@@ -17,7 +32,7 @@ struct SequentialLROptions {
 };
 
 /// One after another: each begins anew, from the base rates, at its milestone.
-class SequentialLR final : public Scheduler {
+class SequentialLR final : public ComposedScheduler {
  public:
   using Options = SequentialLROptions;
   /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers, or milestones are not one
@@ -28,14 +43,11 @@ class SequentialLR final : public Scheduler {
   void restart() override;
 
  private:
-  double rate(size_t group, double before, Moment moment) const override;
   void advance() override;
-  void save(nlohmann::json& state) const override;
   void load(const nlohmann::json& state) override;
   /// Which of the schedulers it is at a step.
   size_t active(int64_t epoch) const;
 
-  std::vector<std::unique_ptr<Scheduler>> schedulers_;
   std::vector<int64_t> milestones_;
 };
 
@@ -47,7 +59,7 @@ struct ChainedSchedulerOptions {
 /// All at once: every step is one of each, in order, so that their factors multiply. Those that compute the
 /// rate from the step alone (LambdaLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR) override those
 /// before them.
-class ChainedScheduler final : public Scheduler {
+class ChainedScheduler final : public ComposedScheduler {
  public:
   using Options = ChainedSchedulerOptions;
   /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers; what the recipes throw.
@@ -57,12 +69,7 @@ class ChainedScheduler final : public Scheduler {
   void restart() override;
 
  private:
-  double rate(size_t group, double before, Moment moment) const override;
   void advance() override;
-  void save(nlohmann::json& state) const override;
-  void load(const nlohmann::json& state) override;
-
-  std::vector<std::unique_ptr<Scheduler>> schedulers_;
 };
 
 }  // namespace hasten::optim

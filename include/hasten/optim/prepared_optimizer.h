@@ -2,7 +2,7 @@
 //
 // It steps when gradients have been exchanged and does nothing in between (Accelerate's
 // AcceleratedOptimizer), so that a loop which accumulates gradients reads like one that does not. The
-// optimizer itself stays libtorch's, unwrapped.
+// optimizer itself stays libtorch's, unwrapped; how it steps is optimizer_step.h's matter.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "hasten/optim/optimizer_step.h"
 #include "hasten/state/gradient_state.h"
 
 namespace hasten::optim {
@@ -22,20 +23,17 @@ inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer
 template <class O>
 class PreparedOptimizer {
  public:
-  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state)
-      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)) {}
+  PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state,
+                    const PreparedOptimizerOptions& options = {})
+      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {}
 
-  /// The optimizer's step; nothing while gradients are being accumulated.
+  /// The optimizer's step, fused where libtorch has a kernel for it; nothing while gradients are being
+  /// accumulated. With a closure that computes the loss anew (LBFGS) it gives the loss, undefined while
+  /// accumulating.
   /// Collective: no. Blocks: no. Throws: what the optimizer throws.
-  void step() const {
-    if (!gradient_state_->sync_gradients()) return;
-    optimizer_->step();
-    gradient_state_->set_step_was_skipped(*optimizer_, false);
-  }
-  /// With a closure that computes the loss anew (LBFGS); gives the loss, undefined while accumulating.
-  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure) const {
+  at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const {
     if (!gradient_state_->sync_gradients()) return {};
-    at::Tensor loss = optimizer_->step(closure);
+    at::Tensor loss = optimizer_step(*optimizer_, options_, closure);
     gradient_state_->set_step_was_skipped(*optimizer_, false);
     return loss;
   }
@@ -57,10 +55,12 @@ class PreparedOptimizer {
 
   O* operator->() const noexcept { return optimizer_.get(); }
   O& unwrap() const noexcept { return *optimizer_; }
+  const PreparedOptimizerOptions& options() const noexcept { return options_; }
 
  private:
   std::shared_ptr<O> optimizer_;
   std::shared_ptr<state::GradientState> gradient_state_;
+  PreparedOptimizerOptions options_;
 };
 
 template <class T>
