@@ -12,4 +12,5 @@
 #include "hasten/data/loader.h"
 #include "hasten/data/worker_random.h"
 #include "hasten/optim/schedulers.h"
+#include "hasten/parallel/sync_batch_norm.h"
 #include "hasten/tracking/progress.h"

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace hasten::comm {
@@ -56,6 +57,23 @@ class [[nodiscard]] Work {
   T wait() {
     if (const auto operation = std::exchange(operation_, nullptr)) operation->wait();
     return finish_();
+  }
+
+  /// The same operation with more to do at its end: wait() then gives what `next` makes of the result (or, of
+  /// a Work<>, what it gives by itself). `next` can be copied.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  template <class Next>
+  auto then(Next next) && {
+    const auto follow = [finish = std::move(finish_), next = std::move(next)]() mutable {
+      if constexpr (std::is_void_v<T>) {
+        finish();
+        return next();
+      } else {
+        return next(finish());
+      }
+    };
+    using Result = decltype(std::declval<std::decay_t<decltype(follow)>>()());
+    return Work<Result>(std::exchange(operation_, nullptr), std::function<Result()>(follow));
   }
 
  private:

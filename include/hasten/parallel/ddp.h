@@ -14,6 +14,7 @@
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/bucket_plan.h"
+#include "hasten/parallel/comm_hook.h"
 
 namespace hasten::parallel {
 
@@ -22,6 +23,9 @@ struct DdpOptions {
   /// Buffers (running statistics) follow rank 0: sent during backward, so that the next forward starts from
   /// them.
   bool broadcast_buffers = true;
+  /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
+  /// are.
+  CommHook comm_hook = {};
 };
 
 /// Keeps a module's gradients averaged over a group. Move-only; its end takes the hooks off and leaves the

@@ -64,16 +64,24 @@ void Bucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
-void Bucket::launch(const comm::Group& group) {
+void Bucket::launch(const comm::Group& group, const CommHook& hook) {
   const at::NoGradGuard no_grad;
   presence_.fill_(1);
   for (size_t i = 0; i < size(); ++i) {
     if (absent_[i]) presence_[static_cast<int64_t>(i)].zero_();
   }
-  work_ = group.all_reduce_async_(flat_);
+  if (!hook) {
+    work_ = group.all_reduce_async_(flat_);
+    return;
+  }
+  // What lies behind the gradients must arrive exactly, whatever the hook does with them.
+  const int64_t total = flat_.numel() - presence_.numel();
+  const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(presence_));
+  work_ = hook({flat_.narrow(0, 0, total), slots_, parameters_}, group).then([exact] { exact->wait(); });
 }
 
 std::vector<size_t> Bucket::finish() {
+  const at::NoGradGuard no_grad;
   work_->wait();
   std::vector<size_t> without;
   for (size_t i = 0; i < size(); ++i) {

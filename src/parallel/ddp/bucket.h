@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hasten/comm/group.h"
+#include "hasten/parallel/comm_hook.h"
 
 namespace hasten::parallel {
 
@@ -35,8 +36,8 @@ class Bucket {
 
   bool complete() const noexcept { return num_taken_ == parameters_.size(); }
 
-  /// Starts the sum over the group. Collective.
-  void launch(const comm::Group& group);
+  /// Starts the sum over the group; the gradients', if there is a hook, is the hook's. Collective.
+  void launch(const comm::Group& group, const CommHook& hook);
 
   /// Waits for the sum. Parameters that only other ranks had a gradient for get theirs; gives the indices of
   /// those that nobody had one for.

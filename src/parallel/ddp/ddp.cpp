@@ -13,7 +13,7 @@ struct Ddp::Impl {
 
   Impl(std::vector<std::string> names, const std::vector<at::Tensor>& parameters,
        std::vector<at::Tensor> buffers, const comm::Group& group, const DdpOptions& options)
-      : reducer(std::move(names), parameters, std::move(buffers), group, options.buckets),
+      : reducer(std::move(names), parameters, std::move(buffers), group, options),
         hooks(parameters, [this](size_t i) { reducer.on_gradient(i); }) {}
 };
 

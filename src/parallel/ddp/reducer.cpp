@@ -23,13 +23,14 @@ std::vector<ParameterInfo> infos(const std::vector<std::string>& names,
 }  // namespace
 
 Reducer::Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters,
-                 std::vector<at::Tensor> buffers, comm::Group group, const BucketLimits& limits)
+                 std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options)
     : names_(std::move(names)),
       buffers_(std::move(buffers)),
       // The buckets were agreed upon when the module was compared; asking again in every step would only
       // cost.
       group_(group.with_check(false)),
-      plan_(plan_buckets(infos(names_, parameters), limits)),
+      hook_(options.comm_hook),
+      plan_(plan_buckets(infos(names_, parameters), options.buckets)),
       places_(parameters.size()),
       logger_("ddp", {group.rank(), group.world_size()}) {
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
@@ -63,7 +64,7 @@ void Reducer::begin() {
 
 void Reducer::launch_ready() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].complete())
-    buckets_[next_bucket_++].launch(group_);
+    buckets_[next_bucket_++].launch(group_, hook_);
 }
 
 void Reducer::finish() {

@@ -22,7 +22,7 @@ class Reducer {
  public:
   /// `parameters` are trainable; `buffers` follow rank 0 (empty: none do).
   Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
-          comm::Group group, const BucketLimits& limits);
+          comm::Group group, const DdpOptions& options);
 
   /// Called from inside backward when a gradient has been accumulated.
   void on_gradient(size_t parameter);
@@ -46,6 +46,7 @@ class Reducer {
   std::vector<std::string> names_;
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
+  CommHook hook_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
