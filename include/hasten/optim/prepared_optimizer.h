@@ -7,6 +7,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,16 @@ namespace hasten::optim {
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, std::remove_cvref_t<T>>;
 
+/// Whether any of its parameters has a gradient.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [](const torch::optim::OptimizerParamGroup& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  });
+}
+
 /// A value handle; copies are the same optimizer.
 template <class O>
 class PreparedOptimizer {
@@ -25,10 +36,11 @@ class PreparedOptimizer {
   PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state)
       : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)) {}
 
-  /// The optimizer's step; nothing while gradients are being accumulated.
-  /// Collective: no. Blocks: no. Throws: what the optimizer throws.
+  /// The optimizer's step; nothing while gradients are being accumulated, and skipped where the weights of
+  /// all ranks' losses were zero. Collective: no. Blocks: no. Throws: what the optimizer throws.
   void step() const {
     if (!gradient_state_->sync_gradients()) return;
+    if (gradient_state_->weighted() && !has_gradients(*optimizer_)) return skip_step();
     optimizer_->step();
     gradient_state_->set_step_was_skipped(*optimizer_, false);
   }
