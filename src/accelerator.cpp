@@ -20,40 +20,35 @@ state::Process make_process(const AcceleratorOptions& options) {
 }  // namespace
 
 struct Accelerator::Impl {
-  state::Process process;
-  comm::Group group;
   AcceleratorOptions options;
   state::Accumulation accumulation;
-  std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
-  bool triggered = false;
   parallel::DistributedModels models = {};
 };
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_process(options), options) {}
 
-Accelerator::Accelerator(state::Process process, const AcceleratorOptions& options) {
+Accelerator::Accelerator(state::Process own, const AcceleratorOptions& options)
+    : AcceleratorBase(std::move(own)) {
   refuse_what_is_missing(options, Environment::current());
-  if (options.seed) state::set_seed(process, *options.seed);
-  if (process.device().is_cpu()) {
+  if (options.seed) state::set_seed(process(), *options.seed);
+  if (device().is_cpu()) {
     const auto setting = state::keep_freed_memory(Environment::current(), options.tune_allocator);
-    process.logger("accelerator").info(state::describe(setting));
+    logger("accelerator").info(state::describe(setting));
   }
-  auto accumulation = read_accumulation(options, Environment::current());
-  auto group = process.group().with_check(true);
-  impl_ = std::make_shared<Impl>(Impl{std::move(process), std::move(group), options, accumulation});
+  impl_ = std::make_shared<Impl>(Impl{options, read_accumulation(options, Environment::current())});
 }
 
-void Accelerator::backward(const at::Tensor& loss) const {
-  if (!loss.defined()) {
-    throw UsageError(Origin{"accelerator", rank(), world_size()},
-                     "backward of an undefined tensor; give it the loss.");
-  }
-  const int64_t batches = impl_->accumulation.options().num_steps;
-  (batches == 1 ? loss : loss / batches).backward();
+void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {
+  if (options.weight) shared_gradient_state()->set_weighted();
+  parallel::backward(loss, options,
+                     {.models = impl_->models.all(),
+                      .group = process().group(),
+                      .num_batches = impl_->accumulation.options().num_steps,
+                      .ends_window = sync_gradients()});
 }
 
 parallel::NoSync Accelerator::accumulate(Models models) const {
-  impl_->accumulation.next(*impl_->gradient_state);
+  impl_->accumulation.next(*shared_gradient_state());
   if (sync_gradients() || impl_->accumulation.options().sync_each_batch) return parallel::NoSync();
   return no_sync(std::move(models));
 }
@@ -73,16 +68,6 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const {
   torch::nn::utils::clip_grad_value_(parameters, clip_value);
-}
-
-void Accelerator::set_trigger() const noexcept {
-  impl_->triggered = true;
-}
-
-bool Accelerator::check_trigger() const {
-  const bool any = comm::reduce(group(), torch::tensor(impl_->triggered ? 1 : 0)).item<int>() > 0;
-  if (any) impl_->triggered = false;
-  return any;
 }
 
 void Accelerator::free_memory() const {
@@ -114,20 +99,8 @@ optim::PreparedSchedulerOptions Accelerator::scheduler_options() const {
           .world_size = world_size()};
 }
 
-const state::Process& Accelerator::process() const noexcept {
-  return impl_->process;
-}
-const comm::Group& Accelerator::group() const noexcept {
-  return impl_->group;
-}
-const state::GradientState& Accelerator::gradient_state() const noexcept {
-  return *impl_->gradient_state;
-}
 const AcceleratorOptions& Accelerator::options() const noexcept {
   return impl_->options;
-}
-const std::shared_ptr<state::GradientState>& Accelerator::shared_gradient_state() const noexcept {
-  return impl_->gradient_state;
 }
 
 }  // namespace hasten

@@ -1,39 +1,32 @@
 // Accelerator: the front door. An ordinary libtorch training loop, with a few changed lines, on any number of
 // processes.
 //
-// It forwards to the rooms and holds no logic of its own: who am I (state), loaders (data), gradients
-// (parallel), collectives (comm). A value handle: copies, and everything prepared, share one state that lives
-// as long as any of them. Follows Hugging Face's accelerate.Accelerator in names and meaning;
-// docs/differences.md lists where it does not.
+// It forwards to the rooms and holds no logic of its own: loaders (data), gradients (parallel), steps
+// (optim); who am I and what the ranks do together is its base's (accelerator_base.h). A value handle:
+// copies, and everything prepared, share one state that lives as long as any of them. Follows Hugging Face's
+// accelerate.Accelerator in names and meaning; docs/differences.md lists where it does not.
 #pragma once
 
-#include <algorithm>
-#include <functional>
-#include <iterator>
 #include <memory>
-#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "hasten/accelerator_base.h"
 #include "hasten/accelerator_options.h"
-#include "hasten/comm/nested_operations.h"
-#include "hasten/comm/objects.h"
 #include "hasten/data/loader.h"
-#include "hasten/data/metrics.h"
 #include "hasten/optim/prepared_optimizer.h"
 #include "hasten/optim/prepared_scheduler.h"
+#include "hasten/parallel/backward.h"
 #include "hasten/parallel/distributed_models.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
-#include "hasten/state/ordered.h"
-#include "hasten/state/print.h"
 #include "hasten/state/process.h"
 
 namespace hasten {
 
-class Accelerator {
+class Accelerator : public AcceleratorBase {
  public:
   /// The process that the environment describes (hasten launch, torchrun, srun, mpirun; by itself a world of
   /// one). Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
@@ -64,10 +57,11 @@ class Accelerator {
   }
 
   /// loss.backward(): gradients are the mean over all ranks when it returns. The loss is divided by
-  /// gradient_accumulation_steps first.
-  /// Collective: yes, if a prepared model took part and is not held back. Blocks: until gradients have been
-  /// exchanged. Throws: UsageError for an undefined loss; CommError; what autograd throws.
-  void backward(const at::Tensor& loss) const;
+  /// gradient_accumulation_steps first. With a weight (`{.weight = num_tokens}`): the mean over all samples
+  /// of the window on all ranks, and steps of prepared optimizers are skipped where there were none.
+  /// Collective: yes, unless all models are held back; a rank whose loss does not depend on a model offers no
+  /// gradient. Blocks: until gradients have been exchanged. Throws: as parallel::backward.
+  void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {}) const;
 
   /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them,
   /// and the loader's last, these models (all prepared ones if none is named) keep their gradients on their
@@ -95,56 +89,6 @@ class Accelerator {
   /// Collective: no. Blocks: no. Throws: nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
-  /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
-  /// early, a loss that is no number).
-  /// Collective: no. Blocks: no. Throws: nothing.
-  void set_trigger() const noexcept;
-  /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
-  /// Collective: yes. Blocks: yes. Throws: CommError.
-  bool check_trigger() const;
-
-  /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
-  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
-  /// structures differ.
-  template <class T>
-  T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
-    return comm::gather(group(), value, site);
-  }
-
-  /// As gather, without the samples that were repeated to make the last batch even: over a loop each sample
-  /// of the dataset exactly once, for any world size.
-  template <class T>
-  T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
-    return data::truncate_to_remainder(gather(value, site), gradient_state().position());
-  }
-
-  /// The same for objects, one a sample (strings, numbers, JSON: comm/objects.h).
-  template <comm::Serialisable T>
-  std::vector<T> gather_for_metrics(const std::vector<T>& objects,
-                                    comm::Group::Site site = comm::Group::Site::current()) const {
-    std::vector<T> all;
-    for (auto& part : comm::gather_object(group(), objects, site)) {
-      std::move(part.begin(), part.end(), std::back_inserter(all));
-    }
-    return data::truncate_objects(std::move(all), gradient_state().position());
-  }
-
-  /// Sum or mean over the ranks, elementwise, of any nested structure.
-  template <class T>
-  T reduce(const T& value, const comm::ReduceOptions& options = {},
-           comm::Group::Site site = comm::Group::Site::current()) const {
-    return comm::reduce(group(), value, options, site);
-  }
-
-  /// Pads every tensor along a dim to the largest size any rank has.
-  template <class T>
-  T pad_across_processes(const T& value, const comm::PadOptions& options = {},
-                         comm::Group::Site site = comm::Group::Site::current()) const {
-    return comm::pad_across_processes(group(), value, options, site);
-  }
-
-  void wait_for_everyone() const { process().wait_for_everyone(); }
-
   /// The module or optimizer that was handed to prepare; anything else as it is.
   template <class T>
   static auto& unwrap_model(T& model) {
@@ -165,50 +109,7 @@ class Accelerator {
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
 
-  /// Prints a line once per machine.
-  /// Collective: no. Blocks: no. Throws: nothing.
-  template <class... Parts>
-  void print(const Parts&... parts) const {
-    state::print(process(), parts...);
-  }
-
-  /// state::Process::on_main_process and on_local_main_process: `fn` on one process only.
-  void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
-  void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
-
-  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  Logger logger(const std::string& name) const { return process().logger(name); }
-
-  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others.
-  template <class Fn>
-  auto main_process_first(Fn&& fn) const {
-    return state::main_process_first(process(), std::forward<Fn>(fn));
-  }
-  template <class Fn>
-  auto local_main_process_first(Fn&& fn) const {
-    return state::local_main_process_first(process(), std::forward<Fn>(fn));
-  }
-
-  const state::Process& process() const noexcept;
-  /// Whose collectives agree before data moves (GroupOptions::check).
-  const comm::Group& group() const noexcept;
-  const state::GradientState& gradient_state() const noexcept;
   const AcceleratorOptions& options() const noexcept;
-
-  c10::Device device() const noexcept { return process().device(); }
-  /// Accelerate's names of rank, local_rank and world_size.
-  int process_index() const noexcept { return rank(); }
-  int local_process_index() const noexcept { return local_rank(); }
-  int num_processes() const noexcept { return world_size(); }
-  bool use_distributed() const noexcept { return world_size() > 1; }
-  int rank() const noexcept { return process().rank(); }
-  int local_rank() const noexcept { return process().local_rank(); }
-  int world_size() const noexcept { return process().world_size(); }
-  bool is_main_process() const noexcept { return process().is_main_process(); }
-  bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
-  bool is_last_process() const noexcept { return process().is_last_process(); }
-  bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
-  bool optimizer_step_was_skipped() const noexcept { return gradient_state().optimizer_step_was_skipped(); }
 
  private:
   template <class T>
@@ -228,7 +129,6 @@ class Accelerator {
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module) const;
   data::LoaderOptions loader_options() const;
   optim::PreparedSchedulerOptions scheduler_options() const;
-  const std::shared_ptr<state::GradientState>& shared_gradient_state() const noexcept;
 
   struct Impl;
   std::shared_ptr<Impl> impl_;

@@ -2,6 +2,7 @@
 #include "hasten/parallel/distributed_models.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "hasten/core/error.h"
 
@@ -9,10 +10,18 @@ namespace hasten::parallel {
 
 std::shared_ptr<const Ddp> DistributedModels::distribute(torch::nn::Module& module, const comm::Group& group,
                                                          const DdpOptions& options) {
-  auto& known = models_[&module];
-  if (auto model = known.lock()) return model;
-  auto model = std::make_shared<const Ddp>(module, group, options);
-  known = model;
+  std::erase_if(models_, [](const auto& known) { return known.second.expired(); });
+  for (const auto& [known, model] : models_) {
+    if (known == &module) return model.lock();
+  }
+  comm::Group own = group;
+  if (!models_.empty()) {
+    std::vector<int> ranks(group.world_size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    own = *group.subgroup(ranks);
+  }
+  auto model = std::make_shared<const Ddp>(module, std::move(own), options, all());
+  models_.emplace_back(&module, model);
   return model;
 }
 

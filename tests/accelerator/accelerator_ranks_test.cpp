@@ -252,6 +252,30 @@ TEST(AcceleratorRanks, GradientsAreExchangedAtTheEndOfAWindowOnly) {
   });
 }
 
+TEST(AcceleratorRanks, WeightsCountOverAWindowAndAStepWithoutAnyIsSkipped) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = 2});
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto window = [&](std::vector<double> weights) {
+      for (const double weight : weights) {
+        const auto scope = accelerator.accumulate(model);
+        accelerator.backward(model(torch::full({1, 1}, weight)).sum(), {.weight = weight});
+        optimizer.step();
+      }
+      const at::Tensor gradient = net->weight.grad();
+      optimizer.zero_grad();
+      return gradient.defined() ? gradient.item<double>() : NAN;
+    };
+
+    EXPECT_EQ(window(process.rank() == 0 ? std::vector{1.0, 3.0} : std::vector{0.0, 4.0}), 26.0 / 8.0);
+    EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+    EXPECT_TRUE(std::isnan(window({0.0, 0.0})));
+    EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
+  });
+}
+
 TEST(AcceleratorRanks, NoSyncKeepsGradientsOnTheirRank) {
   run_ranks(2, [](Process& process) {
     const Accelerator accelerator(process);

@@ -88,8 +88,9 @@ class Tidy(unittest.TestCase):
 
     def test_a_reducer_that_grows_is_reported(self):
         many = "int x;\n" * 250
-        self.assert_only({"src/parallel/ddp.cpp": '// DDP.\n#include "parallel/bucket_plan.h"\n' + many,
-                          "src/parallel/bucket_plan.h": "// Plan.\n" + many}, "the DDP reducer has 501 lines of code")
+        self.assert_only({"src/parallel/ddp/reducer.cpp": '// DDP.\n#include "parallel/ddp/bucket.h"\n' + many,
+                          "src/parallel/ddp/gradient_hooks.h": "// Hooks.\n" + many,
+                          "src/parallel/ddp/bucket.h": "// Bucket.\n" + many}, "hooks aside, has 501 lines of code")
 
     def test_getenv_outside_core_is_reported_but_not_in_a_comment(self):
         text = CLEAN["src/comm/gloo.cpp"]

@@ -7,6 +7,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -19,6 +20,16 @@ namespace hasten::optim {
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, std::remove_cvref_t<T>>;
 
+/// Whether any of its parameters has a gradient.
+/// Collective: no. Blocks: no. Throws: nothing.
+inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [](const torch::optim::OptimizerParamGroup& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  });
+}
+
 /// A value handle; copies are the same optimizer.
 template <class O>
 class PreparedOptimizer {
@@ -28,11 +39,15 @@ class PreparedOptimizer {
       : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {}
 
   /// The optimizer's step, fused where libtorch has a kernel for it; nothing while gradients are being
-  /// accumulated. With a closure that computes the loss anew (LBFGS) it gives the loss, undefined while
-  /// accumulating.
+  /// accumulated, and skipped where the weights of all ranks' losses were zero. With a closure that computes
+  /// the loss anew (LBFGS) it gives the loss, undefined while accumulating.
   /// Collective: no. Blocks: no. Throws: what the optimizer throws.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const {
     if (!gradient_state_->sync_gradients()) return {};
+    if (!closure && gradient_state_->weighted() && !has_gradients(*optimizer_)) {
+      skip_step();
+      return {};
+    }
     at::Tensor loss = optimizer_step(*optimizer_, options_, closure);
     gradient_state_->set_step_was_skipped(*optimizer_, false);
     return loss;

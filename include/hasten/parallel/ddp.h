@@ -5,12 +5,14 @@
 // into a bucket and starts the bucket's all-reduce when its last gradient has come; a callback at the end of
 // backward waits. So it works however the module is called, and libtorch's own zero_grad() in both forms
 // works, because the gradients share the bucket's memory without being autograd views of it. Which bucket
-// holds what: bucket_plan.h; the step itself: src/parallel/ddp/reducer.cpp.
+// holds what: bucket_plan.h; the step itself: src/parallel/ddp/reducer.cpp; losses with weights, and ranks on
+// which a backward passes the model by: backward.h.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/bucket_plan.h"
@@ -26,17 +28,38 @@ struct DdpOptions {
   /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
   /// are.
   CommHook comm_hook = {};
+  /// The same parameters have gradients in every step: those that nobody had one for in the first step are
+  /// not sent from then on, and one that gets one after all is an error. Without it, any may come and go.
+  bool static_graph = false;
+  /// Nothing is sent before backward is over (Apex's delay_allreduce): for backwards that leave nothing to
+  /// overlap with, or whose timing is measured.
+  bool delay_allreduce = false;
+  /// Gradients are divided by it before they are summed, and by world_size / it afterwards, against overflow
+  /// in half precision (Apex's gradient_predivide_factor). Unset: by world_size before.
+  std::optional<double> gradient_predivide_factor = {};
+  /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
+  /// their own.
+  std::optional<c10::ScalarType> communication_dtype = {};
+  /// Every so many steps the ranks compare checksums of their parameters (docs/benchmarks.md has the cost); 0
+  /// for never.
+  int64_t check_parameters_every = 1000;
+
+  double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
 };
 
 /// Keeps a module's gradients averaged over a group. Move-only; its end takes the hooks off and leaves the
 /// module and its gradients as they are. The module must outlive it.
 class Ddp {
  public:
+  using Models = std::vector<std::shared_ptr<const Ddp>>;
+
   /// Checks that all ranks hold the same names, shapes and dtypes, gives every rank the parameters and
-  /// buffers of rank 0, and sets the hooks. In a world of one: nothing at all. Collective: yes. Blocks: yes.
-  /// Throws: UsageError naming the first difference between the ranks; CommError. Each later backward through
-  /// the module is collective too, unless it is held back, and throws CommError.
-  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {});
+  /// buffers of rank 0, and sets the hooks; parameters that a model in `before` exchanges already are left to
+  /// it. In a world of one: nothing at all. Collective: yes. Blocks: yes. Throws: UsageError naming the first
+  /// difference between the ranks, or for options out of range; CommError. Each later backward through the
+  /// module is collective too, unless it is held back, and throws CommError.
+  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {},
+      const Models& before = {});
   ~Ddp();
   Ddp(Ddp&&) noexcept;
   Ddp& operator=(Ddp&&) noexcept;
@@ -45,9 +68,41 @@ class Ddp {
   /// rank. All ranks must hold back alike; a scope does it (no_sync.h). Collective: no. Blocks: no. Throws:
   /// nothing.
   void hold_back(bool more) const noexcept;
+  bool holds_back() const noexcept;
 
   /// The plan in use, by index into the module's trainable parameters in order; empty in a world of one.
   const BucketPlan& plan() const noexcept;
+
+  /// Looks whether to(), load(), requires_grad_() or register_parameter() have changed the module since, and
+  /// hooks it again if so, as the constructor does. Called by what runs forward and backward.
+  /// Collective: yes, where something has changed. Blocks: then. Throws: as the constructor.
+  void look_again() const;
+  /// The same, if the module is about to be trained: in training mode, with gradients on.
+  void before_forward() const;
+
+  // ---- What backward.h needs; none of it is collective unless it says so.
+
+  /// The parameters that it exchanges.
+  const std::vector<at::Tensor>& parameters() const noexcept;
+  /// One backward more of the present window, whose loss counts `weight`, and whose exchange ends the window
+  /// or not.
+  void add_weight(double weight, bool ends) const;
+  bool has_weight() const noexcept;
+  /// From now on backward launches exchanges, and finish_exchange waits for them.
+  void finish_later(bool later) const noexcept;
+  /// Exchanges so far.
+  int64_t num_steps() const noexcept;
+  /// An exchange that offers what gradients there are, for a backward that passes the model by on this rank.
+  /// Collective: yes. Blocks: finish_exchange does. Throws: CommError.
+  void start_exchange() const;
+  void finish_exchange() const;
+  bool is_exchanging() const noexcept;
+  /// Forgets an exchange that an exception has left.
+  void abandon_exchange() const noexcept;
+  /// Whether any rank had a gradient in the last exchange.
+  bool had_gradients() const noexcept;
+  /// In a world of one: divides the window's weights out, as an exchange does.
+  void settle_alone() const;
 
  private:
   struct Impl;

@@ -4,8 +4,8 @@
 
 #include <torch/nn/module.h>
 
-#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "hasten/parallel/ddp.h"
@@ -14,19 +14,21 @@ namespace hasten::parallel {
 
 class DistributedModels {
  public:
-  using Models = std::vector<std::shared_ptr<const Ddp>>;
+  using Models = Ddp::Models;
 
-  /// The module's Ddp; made at the first call, and again once all its owners are gone.
+  /// The module's Ddp; made at the first call, and again once all its owners are gone. A parameter of two
+  /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks
+  /// may come to their models in different orders.
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor.
   std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group,
                                         const DdpOptions& options);
-  /// Those that somebody still owns.
+  /// Those that somebody still owns, in the order in which they were made.
   Models all() const;
   /// Throws: UsageError if it is none of these.
   void require(const std::shared_ptr<const Ddp>& model) const;
 
  private:
-  std::map<torch::nn::Module*, std::weak_ptr<const Ddp>> models_;
+  std::vector<std::pair<torch::nn::Module*, std::weak_ptr<const Ddp>>> models_;
 };
 
 }  // namespace hasten::parallel

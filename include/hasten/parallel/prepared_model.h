@@ -49,9 +49,11 @@ class PreparedModel {
       : model_(std::move(model)), ddp_(std::move(ddp)) {}
 
   /// Runs the module's forward.
-  /// Collective: no (the backward through it is). Blocks: no. Throws: what forward throws.
+  /// Collective: no (the backward through it is), unless the module was changed (Ddp::look_again). Blocks:
+  /// no. Throws: what forward throws.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
+    ddp_->before_forward();
     return module_of(*model_).forward(std::forward<Arguments>(arguments)...);
   }
   auto* operator->() const { return &module_of(*model_); }

@@ -39,6 +39,11 @@ class GradientState {
   bool optimizer_step_was_skipped() const noexcept { return !skipped_.empty(); }
   void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped);
 
+  /// Whether some backward has had a weight. From then on an optimizer none of whose parameters has a
+  /// gradient skips its step: the weights of all ranks were zero.
+  bool weighted() const noexcept { return weighted_; }
+  void set_weighted() noexcept { weighted_ = true; }
+
   /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
   void enter(const LoaderPosition* loader);
   /// The loop over it ended (by its end, a break or an exception). Nothing if it was not entered.
@@ -52,6 +57,7 @@ class GradientState {
 
  private:
   bool sync_gradients_ = true;
+  bool weighted_ = false;
   std::vector<const LoaderPosition*> active_;
   std::set<const torch::optim::Optimizer*> skipped_;
 };

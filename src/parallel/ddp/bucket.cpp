@@ -19,14 +19,28 @@ at::Tensor slot_in(const at::Tensor& flat, int64_t offset, const at::Tensor& par
 
 }  // namespace
 
-Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group)
-    : parameters_(std::move(parameters)), taken_(parameters_.size()), absent_(parameters_.size()) {
+Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group, const BucketSettings& settings)
+    : parameters_(std::move(parameters)),
+      taken_(parameters_.size()),
+      absent_(parameters_.size()),
+      graphs_(parameters_.size()) {
   const at::NoGradGuard no_grad;
   int64_t total = 0;
   for (const auto& parameter : parameters_) total += parameter.numel();
   const auto count = static_cast<int64_t>(parameters_.size());
-  flat_ = group.buffer(total + count, parameters_.front().options().requires_grad(false)).zero_();
+  const int64_t behind = settings.has_tail ? static_cast<int64_t>(Tail().size()) : 0;
+  const auto options = parameters_.empty() ? at::TensorOptions(at::kDouble)
+                                           : parameters_.front().options().requires_grad(false);
+  const int64_t numel = total + count + behind;
+  if (settings.wire_dtype && *settings.wire_dtype != options.dtype().toScalarType()) {
+    wire_ = group.buffer(numel, options.dtype(*settings.wire_dtype));
+    flat_ = at::zeros({numel}, options);
+  } else {
+    flat_ = group.buffer(numel, options).zero_();
+  }
+  gradients_ = flat_.narrow(0, 0, total);
   presence_ = flat_.narrow(0, total, count);
+  tail_ = flat_.narrow(0, total + count, behind);
   int64_t offset = 0;
   for (const auto& parameter : parameters_) {
     slots_.push_back(slot_in(flat_, offset, parameter));
@@ -38,11 +52,13 @@ void Bucket::begin_step() {
   num_taken_ = 0;
   std::fill(taken_.begin(), taken_.end(), false);
   std::fill(absent_.begin(), absent_.end(), false);
+  std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
   work_.reset();
 }
 
 void Bucket::take(size_t i, double scale) {
   if (taken_[i]) return;
+  const bool keep_graph = at::GradMode::is_enabled();
   const at::NoGradGuard no_grad;
   taken_[i] = true;
   ++num_taken_;
@@ -56,44 +72,80 @@ void Bucket::take(size_t i, double scale) {
     gradient.mul_(scale);
     return;
   }
-  at::mul_out(slots_[i], gradient, at::scalar_tensor(scale, slots_[i].options()));
-  gradient = slots_[i];
+  at::mul_out(slots_[i], gradient.detach(), at::scalar_tensor(scale, slots_[i].options()));
+  if (keep_graph && gradient.requires_grad()) {
+    graphs_[i] = gradient;
+  } else {
+    gradient = slots_[i];
+  }
 }
 
 void Bucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
-void Bucket::launch(const comm::Group& group, const CommHook& hook) {
+void Bucket::launch(const comm::Group& group, const CommHook& hook, const Tail& tail) {
   const at::NoGradGuard no_grad;
   presence_.fill_(1);
   for (size_t i = 0; i < size(); ++i) {
     if (absent_[i]) presence_[static_cast<int64_t>(i)].zero_();
   }
-  if (!hook) {
-    work_ = group.all_reduce_async_(flat_);
+  if (tail_.numel() > 0) tail_.zero_();
+  for (int64_t i = 0; i < tail_.numel(); ++i) {
+    if (tail[static_cast<size_t>(i)] != 0) tail_[i].fill_(tail[static_cast<size_t>(i)]);
+  }
+  if (hook && !parameters_.empty()) {
+    // What lies behind the gradients must arrive exactly, whatever the hook does with them.
+    const int64_t total = gradients_.numel();
+    const at::Tensor behind = flat_.narrow(0, total, flat_.numel() - total);
+    const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(behind));
+    work_ = hook({gradients_, slots_, parameters_}, group).then([exact] { exact->wait(); });
     return;
   }
-  // What lies behind the gradients must arrive exactly, whatever the hook does with them.
-  const int64_t total = flat_.numel() - presence_.numel();
-  const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(presence_));
-  work_ = hook({flat_.narrow(0, 0, total), slots_, parameters_}, group).then([exact] { exact->wait(); });
+  if (wire_.defined()) wire_.copy_(flat_);
+  work_ = group.all_reduce_async_(wire_.defined() ? wire_ : flat_);
 }
 
-std::vector<size_t> Bucket::finish() {
-  const at::NoGradGuard no_grad;
+void Bucket::wait() {
+  if (!work_) return;
   work_->wait();
+  work_.reset();
+  const at::NoGradGuard no_grad;
+  if (wire_.defined()) flat_.copy_(wire_);
+}
+
+Tail Bucket::tail() const {
+  const at::Tensor values = tail_.to(at::TensorOptions(at::kCPU).dtype(at::kDouble));
+  Tail tail;
+  std::copy_n(values.const_data_ptr<double>(), tail.size(), tail.begin());
+  return tail;
+}
+
+std::vector<size_t> Bucket::settle(double factor) {
+  if (factor != 1.0) gradients_.mul_(factor);
   std::vector<size_t> without;
   for (size_t i = 0; i < size(); ++i) {
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    if (graphs_[i].defined()) {
+      // The mean's value, and this rank's own derivative: the mean of what a second backward makes of it is
+      // the derivative of the mean.
+      const at::AutoGradMode with_grad(true);
+      gradient = graphs_[i] + (slots_[i] - graphs_[i]).detach();
+      graphs_[i] = at::Tensor();
+    }
     if (!absent_[i]) continue;
     // Read only where this rank lacks a gradient: on a GPU reading a number waits for the device.
     if (at::real(presence_[static_cast<int64_t>(i)]).item<double>() > 0) {
-      parameters_[i].mutable_grad() = slots_[i];
+      gradient = slots_[i];
     } else {
       without.push_back(i);
     }
   }
   return without;
+}
+
+void Bucket::drop_gradients() {
+  for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
 }
 
 }  // namespace hasten::parallel

@@ -26,10 +26,11 @@ class CallWithIndex : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
-                             const std::function<void(size_t)>& on_gradient) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
+GradientHooks::GradientHooks(std::vector<at::Tensor> parameters,
+                             const std::function<void(size_t)>& on_gradient)
+    : parameters_(std::move(parameters)) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i]);
     const uintptr_t key = accumulator->add_post_hook(std::make_unique<CallWithIndex>(on_gradient, i));
     hooks_.emplace_back(std::move(accumulator), key);
   }
@@ -37,6 +38,13 @@ GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters,
 
 GradientHooks::~GradientHooks() {
   for (const auto& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
+}
+
+bool GradientHooks::intact() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (torch::autograd::impl::try_get_grad_accumulator(parameters_[i]) != hooks_[i].first) return false;
+  }
+  return true;
 }
 
 }  // namespace hasten::parallel

@@ -18,12 +18,16 @@ class GradientHooks {
  public:
   /// `on_gradient(i)` is called once a backward for each of the leaf tensors `parameters` that took part in
   /// it.
-  GradientHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  GradientHooks(std::vector<at::Tensor> parameters, const std::function<void(size_t)>& on_gradient);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
+  /// Whether autograd still uses the hooked nodes: Module::to() with another dtype or device takes new ones.
+  bool intact() const;
+
  private:
+  std::vector<at::Tensor> parameters_;
   // A tensor holds its accumulator weakly; the hook lives as long as somebody keeps the node.
   std::vector<std::pair<compat::AutogradNode, uintptr_t>> hooks_;
 };

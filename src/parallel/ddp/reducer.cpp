@@ -3,95 +3,246 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/types.h>
 
-#include "parallel/ddp/replica.h"
+#include <algorithm>
+#include <cmath>
+
+#include "hasten/core/error.h"
+#include "parallel/replica.h"
+#include "parallel/sparse_gradient.h"
 
 namespace hasten::parallel {
 namespace {
 
-std::vector<ParameterInfo> infos(const std::vector<std::string>& names,
-                                 const std::vector<at::Tensor>& parameters) {
-  std::vector<ParameterInfo> list;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& parameter = parameters[i];
-    list.push_back({names[i], parameter.numel(), static_cast<int64_t>(parameter.nbytes()),
-                    parameter.scalar_type(), parameter.device()});
-  }
-  return list;
+// What the tail carries; the first two are means over the ranks.
+enum TailEntry { kWeight, kWeighted, kValuesChanged };
+
+// Numbers of tokens must come through unharmed.
+bool can_carry_tail(c10::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble;
 }
 
 }  // namespace
 
-Reducer::Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters,
-                 std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options)
-    : names_(std::move(names)),
+Reducer::Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group,
+                 const DdpOptions& options, Window& window, std::function<void()> check)
+    : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       // The buckets were agreed upon when the module was compared; asking again in every step would only
       // cost.
       group_(group.with_check(false)),
-      hook_(options.comm_hook),
-      plan_(plan_buckets(infos(names_, parameters), options.buckets)),
-      places_(parameters.size()),
-      logger_("ddp", {group.rank(), group.world_size()}) {
+      options_(options),
+      window_(window),
+      check_(std::move(check)),
+      logger_("ddp", {group.rank(), group.world_size()}),
+      warned_(parameters_.names.size()) {
+  std::vector<size_t> order;
+  for (size_t i = parameters_.names.size(); i-- > 0;) {
+    if (!parameters_.sparse[i]) order.push_back(i);
+  }
+  build(order);
+}
+
+// `order`: the parameters that are in buckets, those whose gradients come first in front.
+void Reducer::build(const std::vector<size_t>& order) {
+  std::vector<ParameterInfo> infos;
+  for (auto i = order.rbegin(); i != order.rend(); ++i) {
+    const at::Tensor& parameter = parameters_.tensors[*i];
+    infos.push_back({parameters_.names[*i], parameter.numel(), static_cast<int64_t>(parameter.nbytes()),
+                     parameter.scalar_type(), parameter.device()});
+  }
+  BucketPlan plan = plan_buckets(infos, options_.buckets);
+  for (auto& members : plan) {
+    for (size_t& member : members) member = order[order.size() - 1 - member];
+  }
+  if (plan == plan_ && !buckets_.empty()) return;
+  // Gradients move out before the old memory goes and the new one is taken, so that both fit where one did.
+  for (size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& gradient = parameters_.tensors[i].mutable_grad();
+    if (places_[i] && gradient.defined() && !gradient.requires_grad()) gradient = gradient.clone();
+  }
+  plan_ = std::move(plan);
+  buckets_.clear();
+  places_.assign(parameters_.names.size(), std::nullopt);
+  tail_bucket_ = plan_.size();
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     std::vector<at::Tensor> members;
     for (size_t index = 0; index < plan_[bucket].size(); ++index) {
-      members.push_back(parameters[plan_[bucket][index]]);
+      members.push_back(parameters_.tensors[plan_[bucket][index]]);
       places_[plan_[bucket][index]] = {bucket, index};
     }
-    buckets_.emplace_back(std::move(members), group_);
+    const auto dtype = members.front().scalar_type();
+    const auto wire = c10::isFloatingType(dtype) ? options_.communication_dtype.value_or(dtype) : dtype;
+    const bool has_tail = tail_bucket_ == plan_.size() && can_carry_tail(wire) && can_carry_tail(dtype);
+    if (has_tail) tail_bucket_ = bucket;
+    buckets_.emplace_back(std::move(members), group_, BucketSettings{has_tail, wire});
+  }
+  if (tail_bucket_ == plan_.size()) {
+    buckets_.emplace_back(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true});
   }
 }
 
 void Reducer::on_gradient(size_t parameter) {
-  if (holds_ > 0) return;
+  if (window_.holds > 0) return;
+  const std::string& name = parameters_.names[parameter];
+  if (started_) {
+    throw InternalError(Origin{"ddp", group_.rank(), group_.world_size()}, "a gradient of '", name,
+                        "' came after this rank had joined the exchange without one.");
+  }
   // Another number means that the last backward was left by an exception before its end: begin anew.
-  if (backward_ != torch::autograd::get_current_graph_task_id()) begin();
-  const Place place = places_[parameter];
-  buckets_[place.bucket].take(place.index, 1.0 / group_.world_size());
-  launch_ready();
+  if (backward_ != torch::autograd::get_current_graph_task_id()) {
+    backward_ = torch::autograd::get_current_graph_task_id();
+    begin();
+    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      launch_rest();
+      if (!window_.finishes_later) finish();
+    });
+  }
+  if (num_steps_ == 0) arrived_.push_back(parameter);
+  const auto place = places_[parameter];
+  const at::Tensor& gradient = parameters_.tensors[parameter].grad();
+  if (gradient.defined() && gradient.is_sparse() != parameters_.sparse[parameter]) {
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "the gradient of '", name, "' is ",
+                     gradient.is_sparse() ? "sparse, but its module is no Embedding with sparse(true)."
+                                          : "dense, but its module says that it is sparse.",
+                     " Every rank must know beforehand.");
+  }
+  if (!place && !parameters_.sparse[parameter]) {
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "'", name,
+                     "' has a gradient in step ", num_steps_ + 1,
+                     ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
+  }
+  if (!place) return;
+  buckets_[place->bucket].take(place->index, in_factor());
+  if (!options_.delay_allreduce) launch_ready();
 }
 
 void Reducer::begin() {
-  backward_ = torch::autograd::get_current_graph_task_id();
   next_bucket_ = 0;
+  if (next_order_) build(*next_order_);
+  next_order_.reset();
   for (Bucket& bucket : buckets_) bucket.begin_step();
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
   if (buffers_.empty()) return;
   packed_buffers_ = pack_bytes(buffers_);
   buffers_work_ = group_.broadcast_async_(packed_buffers_, 0);
 }
 
+Tail Reducer::offered_tail() const {
+  const double world_size = group_.world_size();
+  return {window_.weight.value_or(0) / world_size, window_.weight ? 1 / world_size : 0,
+          window_.values_changed ? 1.0 : 0.0};
+}
+
 void Reducer::launch_ready() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].complete())
-    buckets_[next_bucket_++].launch(group_, hook_);
+    buckets_[next_bucket_++].launch(group_, options_.comm_hook, offered_tail());
+}
+
+void Reducer::launch_rest() {
+  for (Bucket& bucket : buckets_) bucket.take_rest(in_factor());
+  launch_ready();
+}
+
+void Reducer::start() {
+  started_ = true;
+  begin();
+  launch_rest();
 }
 
 void Reducer::finish() {
-  for (Bucket& bucket : buckets_) bucket.take_rest(1.0 / group_.world_size());
-  launch_ready();
+  started_ = false;
+  backward_.reset();
   ++num_steps_;
-  std::vector<std::string> unused;
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    for (const size_t index : buckets_[bucket].finish()) unused.push_back(names_[plan_[bucket][index]]);
+  const auto factor = out_factor();
+  std::vector<size_t> unused;
+  size_t num_in_buckets = 0;
+  for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    buckets_[bucket].wait();
+    num_in_buckets += plan_[bucket].size();
+    for (const size_t index : buckets_[bucket].settle(factor.value_or(1)))
+      unused.push_back(plan_[bucket][index]);
+    if (!factor) buckets_[bucket].drop_gradients();
+  }
+  had_gradients_ = unused.size() < num_in_buckets;
+  for (size_t i = 0; i < parameters_.names.size(); ++i) {
+    if (!parameters_.sparse[i]) continue;
+    const bool had =
+        exchange_sparse_gradient(parameters_.tensors[i], group_, factor.value_or(1) * in_factor());
+    had_gradients_ = had_gradients_ || had;
+    if (!had) unused.push_back(i);
+    if (!factor) parameters_.tensors[i].mutable_grad() = at::Tensor();
   }
   if (buffers_work_) {
     buffers_work_->wait();
     buffers_work_.reset();
     if (group_.rank() != 0) unpack_bytes(packed_buffers_, buffers_);
   }
-  backward_.reset();
-  if (!unused.empty()) warn_unused(unused);
+  if (factor) warn_unused(unused);
+  if (num_steps_ == 1) learn_order(unused);
+  const int64_t every = options_.check_parameters_every;
+  if (window_.values_changed || (every > 0 && num_steps_ % every == 0)) check_();
+  window_.values_changed = false;
 }
 
-void Reducer::warn_unused(const std::vector<std::string>& names) {
-  if (warned_) return;
-  warned_ = true;
-  const size_t others = names.size() - 1;
-  const std::string more =
-      others == 0 ? "" : text(" and ", others, " more parameter", others == 1 ? "" : "s");
-  logger_.warning(text('\'', names.front(), '\'', more, " got no gradient in step ", num_steps_,
-                       " on any rank; they keep their values."));
+// What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
+std::optional<double> Reducer::out_factor() {
+  const double factor = options_.predivide(group_.world_size()) / group_.world_size();
+  Bucket& carrier = buckets_[tail_bucket_];
+  carrier.wait();
+  // On a GPU reading waits for the device.
+  if (!window_.weight && !carrier.is_cpu()) {
+    window_.values_changed = false;
+    return factor;
+  }
+  const Tail tail = carrier.tail();
+  window_.values_changed = tail[kValuesChanged] > 0;
+  if (std::abs(tail[kWeighted] - (window_.weight ? 1 : 0)) > 1e-3) {
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "in step ", num_steps_,
+                     " some ranks gave backward a weight and others none. Give one on every rank.");
+  }
+  if (!window_.weight) return factor;
+  if (!window_.ends) {
+    window_.weight = tail[kWeight];
+    return factor;
+  }
+  window_.weight.reset();
+  if (tail[kWeight] == 0) return std::nullopt;
+  return factor / tail[kWeight];
+}
+
+void Reducer::learn_order(const std::vector<size_t>& unused) {
+  std::vector<bool> listed(parameters_.names.size());
+  for (const size_t i : arrived_) listed[i] = true;
+  for (size_t i = parameters_.names.size(); i-- > 0;) {
+    if (!listed[i]) arrived_.push_back(i);
+  }
+  std::vector<int64_t> numbers(arrived_.begin(), arrived_.end());
+  at::Tensor order = torch::tensor(numbers, at::kLong);
+  group_.broadcast_(order, 0);
+  const auto leave_out = [&](int64_t i) {
+    return parameters_.sparse[i] ||
+           (options_.static_graph && std::find(unused.begin(), unused.end(), i) != unused.end());
+  };
+  next_order_.emplace();
+  for (const int64_t i :
+       std::vector<int64_t>(order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel())) {
+    if (!leave_out(i)) next_order_->push_back(static_cast<size_t>(i));
+  }
+}
+
+void Reducer::warn_unused(const std::vector<size_t>& unused) {
+  std::vector<std::string> names;
+  for (const size_t i : unused) {
+    if (!warned_[i]) names.push_back(parameters_.names[i]);
+    warned_[i] = true;
+  }
+  if (names.empty()) return;
+  constexpr size_t kShown = 20;
+  const size_t others = names.size() - std::min(names.size(), kShown);
+  names.resize(names.size() - others);
+  logger_.warning(text('\'', join(names, "', '"), '\'', others > 0 ? text(" and ", others, " more") : "",
+                       " got no gradient in step ", num_steps_, " on any rank; they keep their values."));
 }
 
 }  // namespace hasten::parallel

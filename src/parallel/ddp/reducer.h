@@ -2,10 +2,12 @@
 //
 // Buckets are launched strictly in the order of the plan, since every rank must start the same exchanges in
 // the same order although gradients may arrive in another. What a backward left out is found at its end.
+// After the first step the plan is made anew, once, from the order in which rank 0's gradients arrived.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,49 +17,89 @@
 #include "hasten/core/log.h"
 #include "hasten/parallel/ddp.h"
 #include "parallel/ddp/bucket.h"
+#include "parallel/trainable.h"
 
 namespace hasten::parallel {
 
+/// Where a model stands between two steps of its optimizer.
+struct Window {
+  /// While more have asked to hold back than to go on, gradients stay on their rank.
+  int holds = 0;
+  /// The weights of this rank's backwards so far, if they have any: gradients are sums, each times its
+  /// weight.
+  std::optional<double> weight = {};
+  /// Whether the next exchange ends the window, so that weights are divided out.
+  bool ends = true;
+  /// Whether a backward launches its exchange and leaves the waiting to finish().
+  bool finishes_later = false;
+  /// Whether the parameters' memory is not what it was.
+  bool values_changed = false;
+};
+
 class Reducer {
  public:
-  /// `parameters` are trainable; `buffers` follow rank 0 (empty: none do).
-  Reducer(std::vector<std::string> names, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
-          comm::Group group, const DdpOptions& options);
+  /// `buffers` follow rank 0 (empty: none do); `window` outlives the reducer; `check` compares the ranks'
+  /// parameters.
+  Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
+          Window& window, std::function<void()> check);
 
   /// Called from inside backward when a gradient has been accumulated.
   void on_gradient(size_t parameter);
 
-  /// While more have asked to hold back than to go on, gradients stay where they are.
-  void hold_back(bool more) noexcept { holds_ += more ? 1 : -1; }
+  /// An exchange without a backward of this rank's: offers what gradients there are. Collective, with finish.
+  void start();
+  void finish();
 
   const BucketPlan& plan() const noexcept { return plan_; }
+  int64_t num_steps() const noexcept { return num_steps_; }
+  /// Whether an exchange has begun that is not finished.
+  bool is_exchanging() const noexcept { return started_ || backward_; }
+  void abandon() noexcept {
+    started_ = false;
+    backward_.reset();
+  }
+  /// Whether any rank had a gradient in the last step.
+  bool had_gradients() const noexcept { return had_gradients_; }
 
  private:
   void begin();
+  void build(const std::vector<size_t>& order);
   void launch_ready();
-  void finish();
-  void warn_unused(const std::vector<std::string>& names);
+  void launch_rest();
+  double in_factor() const { return 1.0 / options_.predivide(group_.world_size()); }
+  std::optional<double> out_factor();
+  void learn_order(const std::vector<size_t>& unused);
+  void warn_unused(const std::vector<size_t>& unused);
+  Tail offered_tail() const;
 
   struct Place {
     size_t bucket;
     size_t index;
   };
 
-  std::vector<std::string> names_;
+  Trainable parameters_;
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
-  CommHook hook_;
+  DdpOptions options_;
+  Window& window_;
+  std::function<void()> check_;
+  Logger logger_;
+
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
-  std::vector<Place> places_;
-  Logger logger_;
+  /// Nothing for sparse ones, and those that a static graph leaves out.
+  std::vector<std::optional<Place>> places_;
+  size_t tail_bucket_ = 0;
+  std::vector<size_t> arrived_;
+  std::optional<std::vector<size_t>> next_order_;
 
   /// The backward under way (autograd's graph task), nothing between two.
   std::optional<int> backward_;
+  bool started_ = false;
   size_t next_bucket_ = 0;
-  int holds_ = 0;
   int64_t num_steps_ = 0;
-  bool warned_ = false;
+  bool had_gradients_ = false;
+  std::vector<bool> warned_;
   at::Tensor packed_buffers_;
   std::optional<comm::Work<>> buffers_work_;
 };

@@ -1,5 +1,5 @@
 // See replica.h.
-#include "parallel/ddp/replica.h"
+#include "parallel/replica.h"
 
 #include <torch/types.h>
 
@@ -15,6 +15,15 @@ at::Tensor as_bytes(const at::Tensor& contiguous) {
   return torch::from_blob(
       contiguous.data_ptr(), {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
       contiguous.options().dtype(at::kByte).requires_grad(false));
+}
+
+// The sum of a tensor's elements, taken for integers, so that it does not depend on the order.
+int64_t checksum(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().contiguous().flatten();
+  if (flat.numel() == 0) return 0;
+  const auto size = flat.element_size();
+  const auto dtype = size % 8 == 0 ? at::kLong : size == 4 ? at::kInt : size == 2 ? at::kShort : at::kByte;
+  return flat.view(dtype).sum().item<int64_t>();
 }
 
 std::string line(const char* kind, const std::string& name, const at::Tensor& tensor) {
@@ -60,6 +69,31 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
   throw UsageError(Origin{"ddp", group.rank(), group.world_size()},
                    "the ranks prepare different models: ", *difference,
                    ". Build the same model on every rank.");
+}
+
+void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group) {
+  std::vector<std::string> names;
+  std::vector<int64_t> mine;
+  for (const auto& item : module.named_parameters()) {
+    names.push_back(item.key());
+    mine.push_back(checksum(item.value()));
+  }
+  const auto everybodys = group.all_gather(torch::tensor(mine, at::kLong));
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::vector<int> others;
+    for (size_t rank = 1; rank < everybodys.size(); ++rank) {
+      if (everybodys[rank].numel() != everybodys[0].numel() ||
+          everybodys[rank].const_data_ptr<int64_t>()[i] != everybodys[0].const_data_ptr<int64_t>()[i]) {
+        others.push_back(static_cast<int>(rank));
+      }
+    }
+    if (others.empty()) continue;
+    throw UsageError(
+        Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
+        "' is no longer the same on all ranks: rank ", join(others),
+        " and rank 0 hold different values. Load on every rank, or before prepare; step the same "
+        "optimizer everywhere.");
+  }
 }
 
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {

@@ -24,6 +24,10 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
 /// Collective: yes. Blocks: yes. Throws: CommError.
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group);
 
+/// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every
+/// rank, naming the first parameter that differs and the ranks that have another than rank 0.
+void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group);
+
 /// The tensors' bytes one after the other.
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors);
 void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);

@@ -1,0 +1,144 @@
+// AcceleratorBase: what an Accelerator is before it trains anything: the process it stands for, and what the
+// ranks do together with the tensors and objects of a loop.
+//
+// Read-only properties, and forwards to state and comm, under the names Accelerate gives them. Training
+// (models, optimizers, loaders, backward) is accelerator.h's.
+#pragma once
+
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/comm/nested_operations.h"
+#include "hasten/comm/objects.h"
+#include "hasten/data/metrics.h"
+#include "hasten/state/gradient_state.h"
+#include "hasten/state/ordered.h"
+#include "hasten/state/print.h"
+#include "hasten/state/process.h"
+
+namespace hasten {
+
+class AcceleratorBase {
+ public:
+  const state::Process& process() const noexcept { return shared_->process; }
+  /// Whose collectives agree before data moves (GroupOptions::check).
+  const comm::Group& group() const noexcept { return shared_->group; }
+  const state::GradientState& gradient_state() const noexcept { return *shared_->gradient_state; }
+
+  c10::Device device() const noexcept { return process().device(); }
+  /// Accelerate's names of rank, local_rank and world_size.
+  int process_index() const noexcept { return rank(); }
+  int local_process_index() const noexcept { return local_rank(); }
+  int num_processes() const noexcept { return world_size(); }
+  bool use_distributed() const noexcept { return world_size() > 1; }
+  int rank() const noexcept { return process().rank(); }
+  int local_rank() const noexcept { return process().local_rank(); }
+  int world_size() const noexcept { return process().world_size(); }
+  bool is_main_process() const noexcept { return process().is_main_process(); }
+  bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
+  bool is_last_process() const noexcept { return process().is_last_process(); }
+  bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
+  bool optimizer_step_was_skipped() const noexcept { return gradient_state().optimizer_step_was_skipped(); }
+
+  /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
+  /// early, a loss that is no number).
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void set_trigger() const noexcept;
+  /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  bool check_trigger() const;
+
+  /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
+  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
+  /// structures differ.
+  template <class T>
+  T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::gather(group(), value, site);
+  }
+
+  /// As gather, without the samples that were repeated to make the last batch even: over a loop each sample
+  /// of the dataset exactly once, for any world size.
+  template <class T>
+  T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return data::truncate_to_remainder(gather(value, site), gradient_state().position());
+  }
+
+  /// The same for objects, one a sample (strings, numbers, JSON: comm/objects.h).
+  template <comm::Serialisable T>
+  std::vector<T> gather_for_metrics(const std::vector<T>& objects,
+                                    comm::Group::Site site = comm::Group::Site::current()) const {
+    std::vector<T> all;
+    for (auto& part : comm::gather_object(group(), objects, site)) {
+      std::move(part.begin(), part.end(), std::back_inserter(all));
+    }
+    return data::truncate_objects(std::move(all), gradient_state().position());
+  }
+
+  /// Sum or mean over the ranks, elementwise, of any nested structure.
+  template <class T>
+  T reduce(const T& value, const comm::ReduceOptions& options = {},
+           comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::reduce(group(), value, options, site);
+  }
+
+  /// Pads every tensor along a dim to the largest size any rank has.
+  template <class T>
+  T pad_across_processes(const T& value, const comm::PadOptions& options = {},
+                         comm::Group::Site site = comm::Group::Site::current()) const {
+    return comm::pad_across_processes(group(), value, options, site);
+  }
+
+  void wait_for_everyone() const { process().wait_for_everyone(); }
+
+  /// Prints a line once per machine.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  template <class... Parts>
+  void print(const Parts&... parts) const {
+    state::print(process(), parts...);
+  }
+
+  /// state::Process::on_main_process and on_local_main_process: `fn` on one process only.
+  void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
+  void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
+
+  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
+  Logger logger(const std::string& name) const { return process().logger(name); }
+
+  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others.
+  template <class Fn>
+  auto main_process_first(Fn&& fn) const {
+    return state::main_process_first(process(), std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  auto local_main_process_first(Fn&& fn) const {
+    return state::local_main_process_first(process(), std::forward<Fn>(fn));
+  }
+
+ protected:
+  explicit AcceleratorBase(state::Process process);
+  ~AcceleratorBase() = default;
+  AcceleratorBase(const AcceleratorBase&) = default;
+  AcceleratorBase(AcceleratorBase&&) noexcept = default;
+  AcceleratorBase& operator=(const AcceleratorBase&) = default;
+  AcceleratorBase& operator=(AcceleratorBase&&) noexcept = default;
+
+  const std::shared_ptr<state::GradientState>& shared_gradient_state() const noexcept {
+    return shared_->gradient_state;
+  }
+
+ private:
+  /// What copies of the handle share.
+  struct Shared {
+    state::Process process;
+    comm::Group group;
+    std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
+    bool triggered = false;
+  };
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace hasten

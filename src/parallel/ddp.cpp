@@ -1,0 +1,168 @@
+// Puts the parts together: check, copy, plan, hooks; see hasten/parallel/ddp.h.
+#include "hasten/parallel/ddp.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "parallel/ddp/gradient_hooks.h"
+#include "parallel/ddp/reducer.h"
+#include "parallel/replica.h"
+#include "parallel/trainable.h"
+
+namespace hasten::parallel {
+
+struct Ddp::Impl {
+  torch::nn::Module& module;
+  comm::Group group;
+  DdpOptions options;
+  std::vector<std::weak_ptr<const Ddp>> before = {};
+  Window window = {};
+  ModuleWatch watch{module};
+  /// What it exchanges, each once.
+  Trainable trainable = {};
+  std::unique_ptr<Reducer> reducer = {};
+  std::unique_ptr<GradientHooks> hooks = {};
+
+  bool alone() const { return group.world_size() == 1; }
+
+  bool is_exchanged_by_another(const at::Tensor& parameter) const {
+    return std::any_of(before.begin(), before.end(), [&](const auto& weak) {
+      const auto model = weak.lock();
+      return model && std::any_of(model->parameters().begin(), model->parameters().end(),
+                                  [&](const at::Tensor& theirs) { return theirs.is_same(parameter); });
+    });
+  }
+
+  void build() {
+    watch.look();
+    trainable = Trainable::of(
+        module, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
+    if (!alone()) connect();
+  }
+
+  void connect() {
+    hooks.reset();
+    reducer.reset();
+    check_same_module(module, group);
+    auto all = module.parameters();
+    const auto buffers = module.buffers();
+    all.insert(all.end(), buffers.begin(), buffers.end());
+    broadcast_tensors(all, group);
+    if (trainable.tensors.empty()) return;
+    auto followers = options.broadcast_buffers ? buffers : std::vector<at::Tensor>{};
+    reducer = std::make_unique<Reducer>(trainable, std::move(followers), group, options, window,
+                                        [this] { check_equal_parameters(module, group); });
+    hooks = std::make_unique<GradientHooks>(trainable.tensors, [this](size_t i) { reducer->on_gradient(i); });
+  }
+
+  void look_again() {
+    const auto change = watch.look();
+    if (change == ModuleWatch::Change::kValues) window.values_changed = true;
+    if (change == ModuleWatch::Change::kParameters || (hooks && !hooks->intact())) build();
+  }
+};
+
+Ddp::Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options, const Models& before) {
+  if (options.predivide(1) <= 0 || options.check_parameters_every < 0) {
+    throw UsageError(Origin{"ddp"}, "gradient_predivide_factor is ", options.predivide(1),
+                     " and check_parameters_every ", options.check_parameters_every,
+                     "; the factor must be above 0, the number of steps not below.");
+  }
+  if (options.comm_hook && options.communication_dtype) {
+    throw UsageError(Origin{"ddp"}, "communication_dtype is ", c10::toString(*options.communication_dtype),
+                     " beside a comm_hook, which says by itself what travels; leave one of them out.");
+  }
+  impl_ = std::make_unique<Impl>(Impl{module, std::move(group), options, {before.begin(), before.end()}});
+  impl_->build();
+}
+
+Ddp::~Ddp() = default;
+Ddp::Ddp(Ddp&&) noexcept = default;
+Ddp& Ddp::operator=(Ddp&&) noexcept = default;
+
+void Ddp::hold_back(bool more) const noexcept {
+  impl_->window.holds += more ? 1 : -1;
+}
+
+bool Ddp::holds_back() const noexcept {
+  return impl_->window.holds > 0;
+}
+
+const BucketPlan& Ddp::plan() const noexcept {
+  static const BucketPlan kNone;
+  return impl_->reducer ? impl_->reducer->plan() : kNone;
+}
+
+void Ddp::look_again() const {
+  impl_->look_again();
+}
+
+void Ddp::before_forward() const {
+  if (at::GradMode::is_enabled() && impl_->module.is_training()) look_again();
+}
+
+const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
+  return impl_->trainable.tensors;
+}
+
+void Ddp::add_weight(double weight, bool ends) const {
+  Window& window = impl_->window;
+  if (!window.weight) {
+    // What stands from before counts once, as it would without weights.
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : impl_->trainable.tensors) {
+      if (parameter.grad().defined()) parameter.mutable_grad().mul_(weight);
+    }
+  }
+  window.weight = window.weight.value_or(0) + weight;
+  window.ends = ends;
+}
+
+bool Ddp::has_weight() const noexcept {
+  return impl_->window.weight.has_value();
+}
+
+void Ddp::finish_later(bool later) const noexcept {
+  impl_->window.finishes_later = later;
+}
+
+int64_t Ddp::num_steps() const noexcept {
+  return impl_->reducer ? impl_->reducer->num_steps() : 0;
+}
+
+void Ddp::start_exchange() const {
+  if (impl_->reducer) impl_->reducer->start();
+}
+
+void Ddp::finish_exchange() const {
+  if (impl_->reducer) impl_->reducer->finish();
+}
+
+bool Ddp::is_exchanging() const noexcept {
+  return impl_->reducer && impl_->reducer->is_exchanging();
+}
+
+void Ddp::abandon_exchange() const noexcept {
+  if (impl_->reducer) impl_->reducer->abandon();
+}
+
+bool Ddp::had_gradients() const noexcept {
+  return impl_->reducer && impl_->reducer->had_gradients();
+}
+
+void Ddp::settle_alone() const {
+  Window& window = impl_->window;
+  if (!impl_->alone() || !window.weight || !window.ends || holds_back()) return;
+  const double total = *std::exchange(window.weight, std::nullopt);
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : impl_->trainable.tensors) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (total == 0) gradient = at::Tensor();
+    if (gradient.defined()) gradient.div_(total);
+  }
+}
+
+}  // namespace hasten::parallel

@@ -1,0 +1,310 @@
+#include "hasten/parallel/backward.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <numeric>
+
+#include "hasten/core/error.h"
+#include "hasten/optim/prepared_optimizer.h"
+#include "hasten/parallel/distributed_models.h"
+#include "hasten/parallel/no_sync.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten::parallel {
+namespace {
+
+using state::Process;
+using ::testing::HasSubstr;
+using testing::Mlp;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+// Rows of each rank's batch, by batch of a window and rank; 0 for none.
+using Rows = std::vector<std::vector<int64_t>>;
+
+at::Tensor mean_loss(Mlp& model, const at::Tensor& inputs, const at::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(model(inputs), targets);
+}
+
+struct Trained {
+  std::vector<at::Tensor> parameters;
+  std::vector<double> norms;
+};
+
+// Ten steps of Adam with clipping, in double. Each step takes the same rows: window[j][r] of them on rank r
+// in batch j. A world of one takes all rows of a step at once.
+Trained train(int rank, int world_size, const comm::Group& group, const Rows& window) {
+  Mlp model;
+  testing::initialise(*model, 3);
+  model->to(at::kDouble);
+  torch::optim::Adam optimizer(model->parameters(), 1e-2);
+  const auto ddp =
+      std::make_shared<const Ddp>(*model, group, DdpOptions{.buckets = {.first_bytes = 200, .bytes = 900}});
+  const auto problem = testing::problem_for("mlp");
+  const at::Tensor inputs = problem.inputs.to(at::kDouble);
+  Trained trained;
+  for (int step = 0; step < 10; ++step) {
+    optimizer.zero_grad(step % 2 == 0);
+    int64_t begin = 0;
+    for (size_t j = 0; j < window.size(); ++j) {
+      const bool last = j + 1 == window.size();
+      const NoSync scope(last ? Ddp::Models{} : Ddp::Models{ddp});
+      const auto& by_rank = window[j];
+      int64_t total = 0, mine_begin = begin;
+      for (size_t r = 0; r < by_rank.size(); ++r) {
+        if (static_cast<int>(r) < rank) mine_begin += by_rank[r];
+        total += by_rank[r];
+      }
+      const int64_t rows = world_size == 1 ? total : by_rank[rank];
+      const auto part = torch::indexing::Slice(mine_begin, mine_begin + rows);
+      const auto loss = mean_loss(model, inputs.index({part}), problem.targets.index({part}));
+      backward(loss, {.weight = static_cast<double>(rows)},
+               {.models = {ddp}, .group = group, .ends_window = last});
+      begin += total;
+    }
+    trained.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05));
+    optimizer.step();
+  }
+  for (const auto& parameter : model->parameters()) trained.parameters.push_back(parameter.detach().clone());
+  return trained;
+}
+
+// The whole window in one batch of a plain loop.
+Trained train_plain(int64_t rows) {
+  Mlp model;
+  testing::initialise(*model, 3);
+  model->to(at::kDouble);
+  torch::optim::Adam optimizer(model->parameters(), 1e-2);
+  const auto problem = testing::problem_for("mlp");
+  const at::Tensor inputs = problem.inputs.to(at::kDouble).narrow(0, 0, rows);
+  Trained trained;
+  for (int step = 0; step < 10; ++step) {
+    optimizer.zero_grad();
+    mean_loss(model, inputs, problem.targets.narrow(0, 0, rows)).backward();
+    trained.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05));
+    optimizer.step();
+  }
+  for (const auto& parameter : model->parameters()) trained.parameters.push_back(parameter.detach().clone());
+  return trained;
+}
+
+void expect_equal(const Trained& mine, const Trained& other, const std::string& what) {
+  for (size_t i = 0; i < mine.parameters.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(mine.parameters[i], other.parameters[i], 1e-6, 1e-6)) << what << ' ' << i;
+  }
+  for (size_t i = 0; i < mine.norms.size(); ++i) EXPECT_NEAR(mine.norms[i], other.norms[i], 1e-6) << what;
+}
+
+TEST(BackwardRanks, WeightsGiveTheMeanOverUnevenBatchesRanksAndWindows) {
+  const std::map<int, std::vector<Rows>> cases = {{1, {{{7}}, {{3}, {1}, {6}}, {{0}, {5}}}},
+                                                  {2, {{{5, 2}}, {{1, 4}, {3, 0}, {2, 6}}, {{0, 3}}}},
+                                                  {3, {{{5, 2, 1}}, {{0, 0, 4}, {3, 1, 0}}}},
+                                                  {4, {{{1, 2, 3, 4}}, {{0, 6, 0, 1}, {1, 2, 3, 1}}}}};
+  for (const auto& [world_size, windows] : cases) {
+    for (const Rows& window : windows) {
+      int64_t rows = 0;
+      for (const auto& batch : window) rows = std::accumulate(batch.begin(), batch.end(), rows);
+      const auto plain = train_plain(rows);
+      run_ranks(world_size, [&, world_size = world_size](Process& process) {
+        const auto mine = train(process.rank(), world_size, process.group(), window);
+        expect_equal(mine, plain, text(world_size, " ranks, ", rows, " rows"));
+      });
+    }
+  }
+}
+
+TEST(BackwardRanks, ZeroTotalWeightSkipsTheStepOnAllRanks) {
+  for (const int world_size : {1, 3}) {
+    run_ranks(world_size, [](Process& process) {
+      Mlp model;
+      testing::initialise(*model, 1);
+      torch::optim::Adam adam(model->parameters(), 0.1);
+      const auto gradients = std::make_shared<state::GradientState>();
+      const optim::PreparedOptimizer<torch::optim::Adam> optimizer(
+          std::shared_ptr<torch::optim::Adam>(std::shared_ptr<void>(), &adam), gradients);
+      const auto ddp = std::make_shared<const Ddp>(*model, process.group());
+      const at::Tensor before = model->first->weight.detach().clone();
+      const auto step = [&](double weight) {
+        optimizer.zero_grad(false);
+        gradients->set_weighted();
+        const auto rows = static_cast<int64_t>(weight);
+        backward(model(torch::ones({rows, 8})).mean(), {.weight = weight},
+                 {.models = {ddp}, .group = process.group()});
+        optimizer.step();
+      };
+
+      step(0);
+      EXPECT_TRUE(optimizer.step_was_skipped());
+      EXPECT_TRUE(torch::equal(model->first->weight, before));
+      EXPECT_FALSE(model->first->weight.grad().defined());
+      step(process.is_last_process() ? 2 : 0);
+      EXPECT_FALSE(optimizer.step_was_skipped());
+      EXPECT_FALSE(torch::allclose(model->first->weight, before));
+      EXPECT_TRUE(torch::isfinite(model->first->weight).all().item<bool>())
+          << "the mean of no rows is no number";
+    });
+  }
+}
+
+TEST(BackwardRanks, WeightsOnSomeRanksOnlyAreRefusedOnAll) {
+  const auto words = run_ranks_collecting(3, [](Process& process) {
+    Mlp model;
+    const auto ddp = std::make_shared<const Ddp>(*model, process.group());
+    BackwardOptions options;
+    if (process.rank() == 1) options.weight = 2.0;
+    backward(model(torch::ones({2, 8})).mean(), options, {.models = {ddp}, .group = process.group()});
+  });
+
+  for (const auto& said : words)
+    EXPECT_THAT(said, HasSubstr("some ranks gave backward a weight and others none"));
+}
+
+TEST(Backward, WeightsThatAreNoneAndMixedWindowsAreRefused) {
+  Mlp model;
+  const auto ddp = std::make_shared<const Ddp>(*model, comm::Group());
+  const auto run = [&](BackwardOptions options, bool ends) {
+    backward(model(torch::ones({2, 8})).mean(), options, {.models = {ddp}, .ends_window = ends});
+  };
+
+  EXPECT_THAT([&] { run({.weight = -1.0}, true); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("backward with weight -1")));
+  EXPECT_THROW(run({.weight = NAN}, true), UsageError);
+  run({.weight = 2.0}, false);
+  EXPECT_THAT([&] { run({}, true); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("without a weight, after one with a weight")));
+}
+
+// The hole of docs/decisions/0005: nothing of this rank's backward touches the model.
+TEST(BackwardRanks, ARankWhoseLossPassesTheModelByOffersNoGradient) {
+  run_ranks(3, [](Process& process) {
+    Mlp model;
+    testing::initialise(*model, 1);
+    const auto ddp = std::make_shared<const Ddp>(*model, process.group());
+    for (const bool requires_grad : {true, false}) {
+      model->zero_grad();
+      const at::Tensor elsewhere = torch::ones({1}, torch::TensorOptions().requires_grad(requires_grad));
+      const auto loss = process.rank() == 1 ? (elsewhere * 2).sum() : model(torch::ones({2, 8})).sum();
+
+      backward(loss, {}, {.models = {ddp}, .group = process.group()});
+
+      EXPECT_FLOAT_EQ(model->second->bias.grad()[0].item<float>(), 2.0F * 2 / 3);
+      EXPECT_EQ(elsewhere.grad().defined(), process.rank() == 1 && requires_grad);
+    }
+  });
+}
+
+TEST(BackwardRanks, RanksThatUseDifferentModelsDoNotWaitForOneAnother) {
+  run_ranks(2, [](Process& process) {
+    Mlp one, two;
+    testing::initialise(*one, 1);
+    testing::initialise(*two, 2);
+    DistributedModels models;
+    const auto first = models.distribute(*one, process.group(), {});
+    const auto second = models.distribute(*two, process.group(), {});
+    const at::Tensor x = torch::ones({2, 8});
+
+    backward(process.rank() == 0 ? one(x).sum() : two(x).sum() * 3, {},
+             {.models = models.all(), .group = process.group()});
+
+    EXPECT_EQ(one->second->bias.grad()[0].item<double>(), 1.0);
+    EXPECT_EQ(two->second->bias.grad()[0].item<double>(), 3.0);
+  });
+}
+
+TEST(BackwardRanks, TheModelThatNoLossDependsOnIsNotExchanged) {
+  run_ranks(2, [](Process& process) {
+    Mlp generator, discriminator;
+    DistributedModels models;
+    const auto first = models.distribute(*generator, process.group(), {});
+    const auto second = models.distribute(*discriminator, process.group(), {});
+
+    backward(discriminator(torch::ones({2, 8})).sum(), {},
+             {.models = models.all(), .group = process.group()});
+
+    EXPECT_EQ(first->num_steps(), 0);
+    EXPECT_EQ(second->num_steps(), 1);
+  });
+}
+
+TEST(BackwardRanks, ALossThatDependsOnNothingAnywhereIsRefusedOnAllRanks) {
+  const auto words = run_ranks_collecting(2, [](Process& process) {
+    Mlp model;
+    const auto ddp = std::make_shared<const Ddp>(*model, process.group());
+    backward(model(torch::ones({2, 8})).sum().detach(), {}, {.models = {ddp}, .group = process.group()});
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("the loss depends on no parameter"));
+}
+
+TEST(BackwardRanks, TakesAGradientAndKeepsTheGraphForMore) {
+  for (const int world_size : {1, 2}) {
+    run_ranks(world_size, [](Process& process) {
+      torch::nn::Linear net(torch::nn::LinearOptions(2, 3).bias(false));
+      const auto ddp = std::make_shared<const Ddp>(*net, process.group());
+      const BackwardContext context{.models = {ddp}, .group = process.group(), .num_batches = 2};
+      const auto output = net(torch::ones({1, 2}));
+      const BackwardOptions options{.gradient = torch::tensor({{1.0F, 2.0F, 4.0F}}), .retain_graph = true};
+
+      backward(output, options, context);
+      EXPECT_TRUE(
+          torch::equal(net->weight.grad(), torch::tensor({{0.5F, 0.5F}, {1.0F, 1.0F}, {2.0F, 2.0F}})));
+      EXPECT_NO_THROW(backward(output, options, context)) << "the graph is still there";
+    });
+  }
+}
+
+// The penalty on the mean gradient's norm, from gradients of a backward with a graph.
+TEST(BackwardRanks, APenaltyOnGradientsWithAGraphIsThatOfOneProcess) {
+  const auto train = [](int rank, int world_size, const comm::Group& group) {
+    Mlp model;
+    testing::initialise(*model, 3);
+    model->to(at::kDouble);
+    const auto ddp = std::make_shared<const Ddp>(*model, group);
+    const BackwardContext context{.models = {ddp}, .group = group};
+    const auto problem = testing::problem_for("mlp");
+    const auto inputs = problem.inputs.to(at::kDouble).chunk(world_size)[rank];
+    const auto targets = problem.targets.chunk(world_size)[rank];
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      backward(mean_loss(model, inputs, targets), {.create_graph = true}, context);
+      at::Tensor penalty = torch::zeros({}, at::kDouble);
+      for (const auto& parameter : model->parameters()) penalty = penalty + parameter.grad().square().sum();
+      backward(penalty, {}, context);
+      EXPECT_FALSE(model->first->weight.grad().requires_grad()) << "the bucket's memory again";
+      optimizer.step();
+    }
+    return model->first->weight.detach().clone();
+  };
+  const auto alone = [&] {
+    // Alone the graph stays on the gradient, as in a plain loop.
+    Mlp model;
+    testing::initialise(*model, 3);
+    model->to(at::kDouble);
+    const auto problem = testing::problem_for("mlp");
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      mean_loss(model, problem.inputs.to(at::kDouble), problem.targets).backward({}, true, true);
+      at::Tensor penalty = torch::zeros({}, at::kDouble);
+      for (const auto& parameter : model->parameters()) penalty = penalty + parameter.grad().square().sum();
+      penalty.backward();
+      optimizer.step();
+    }
+    return model->first->weight.detach().clone();
+  }();
+
+  for (const int world_size : {2, 3}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train(process.rank(), world_size, process.group());
+      EXPECT_TRUE(torch::allclose(mine, alone, 1e-9, 1e-9)) << (mine - alone).abs().max();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace hasten::parallel
