@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "parallel/ddp/replica.h"
+#include "parallel/replica.h"
 #include "parallel/mark.h"
 #include "parallel/sync_batch_norm/global_batch_norm.h"
 
