@@ -2,6 +2,7 @@
 //
 // The steps are the launch room's, each a pure function: words (command_line.h), settings (settings.h), the
 // plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -12,6 +13,7 @@
 #include "hasten/launch/handed_on.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
+#include "hasten/launch/remote_run.h"
 #include "hasten/launch/signals.h"
 #include "hasten/launch/stream_choice.h"
 #include "help.h"
@@ -80,6 +82,16 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
   return options;
 }
 
+int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings,
+                  const Environment& environment) {
+  if (!settings.problems().empty())
+    launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
+  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
+  return launcher::run_remote(plan, self, environment, shutdown_timeout);
+}
+
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
         const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
@@ -107,8 +119,12 @@ int launch(const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
   const std::optional<launcher::Config> config = chosen_config(line, environment);
   LaunchSettings settings(line, config ? &*config : nullptr, environment);
-  settings.take(launcher::find_cluster(environment));
+  const launcher::Cluster cluster = launcher::find_cluster(environment);
+  settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
+  const auto remote =
+      launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
+  if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
   const Machine machine = launcher::this_machine(environment);
   const RunPlan plan = launcher::plan_run(settings, machine);
   refuse_what_cannot_be_done(settings, plan);

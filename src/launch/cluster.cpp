@@ -162,12 +162,14 @@ Cluster find_cluster(const Environment& environment, const FileReader& read_file
   return cluster;
 }
 
+std::optional<std::string> read_whole_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(file), {}};
+}
+
 Cluster find_cluster(const Environment& environment) {
-  return find_cluster(environment, [](const std::string& path) -> std::optional<std::string> {
-    std::ifstream file(path);
-    if (!file) return std::nullopt;
-    return std::string{std::istreambuf_iterator<char>(file), {}};
-  });
+  return find_cluster(environment, read_whole_file);
 }
 
 }  // namespace hasten::launcher

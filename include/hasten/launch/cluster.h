@@ -44,6 +44,9 @@ struct Cluster {
 /// The whole file, nothing if it cannot be read.
 using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
 
+/// The reader of real files.
+std::optional<std::string> read_whole_file(const std::string& path);
+
 /// Throws: UsageError if a variable or file is there and cannot be understood.
 Cluster find_cluster(const Environment& environment, const FileReader& read_file);
 
