@@ -10,6 +10,7 @@
 #include "explain.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/affinity.h"
+#include "hasten/launch/elastic_run.h"
 #include "hasten/launch/handed_on.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
@@ -92,6 +93,16 @@ int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settin
   return launcher::run_remote(plan, self, environment, shutdown_timeout);
 }
 
+launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const RunPlan& plan) {
+  launcher::ElasticOptions options{
+      .settings = launcher::with_conf({.min_nodes = plan.min_machines, .max_nodes = plan.max_machines},
+                                      settings.text("rdzv_conf").value_or("")),
+      .backend = plan.rdzv_backend,
+      .local_addr = settings.text("local_addr").value_or("")};
+  if (!plan.rdzv_endpoint.empty()) options.endpoint = plan.rdzv_endpoint;
+  return options;
+}
+
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
         const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
@@ -104,8 +115,13 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
     return launcher::execute(launcher::with_arguments(program, arguments),
                              launcher::adjusted(of_worker, settings));
   };
-  return launcher::run_local(plan.num_local_processes, options_of(settings, plan),
-                             launcher::handed_on(environment, settings, plan, machine), work);
+  const Environment inherited = launcher::handed_on(environment, settings, plan, machine);
+  LaunchOptions options = options_of(settings, plan);
+  if (!plan.is_elastic()) return launcher::run_local(plan.num_local_processes, options, inherited, work);
+  options.num_machines = 1;  // known only when all have met
+  options.machine_rank = 0;
+  return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), inherited,
+                               work);
 }
 
 }  // namespace
@@ -127,7 +143,7 @@ int launch(const std::vector<std::string>& words) {
   if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
   const Machine machine = launcher::this_machine(environment);
   const RunPlan plan = launcher::plan_run(settings, machine);
-  refuse_what_cannot_be_done(settings, plan);
+  refuse_what_cannot_be_done(settings);
   if (line.has("explain")) return 0;
   if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
   return run(settings, plan, machine, line.rest);

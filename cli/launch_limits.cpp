@@ -23,20 +23,12 @@ constexpr Limit kLimits[] = {
 
 }  // namespace
 
-void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings, const launcher::RunPlan& plan) {
+void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings) {
   std::vector<std::string> problems;
   for (const Limit& limit : kLimits) {
     const auto value = settings.text(limit.option);
     if (value && *value != limit.allowed)
       problems.push_back(text("--", limit.option, " ", *value, ": ", limit.reason));
-  }
-  if (plan.max_machines != plan.min_machines) {
-    problems.push_back(text("--nnodes ", *settings.text("nnodes"),
-                            ": the number of machines cannot change during a run so far"));
-  }
-  if (plan.max_machines > 1 && plan.rdzv_backend != "static") {
-    problems.push_back(
-        text("--rdzv_backend ", plan.rdzv_backend, ": several machines meet by static only so far"));
   }
   if (settings.on("tpu_cluster"))
     problems.push_back("--tpu_cluster: the machines of a TPU pod are reached by hasten tpu-config");

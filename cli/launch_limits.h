@@ -2,11 +2,11 @@
 // else.
 #pragma once
 
-#include "hasten/launch/run_plan.h"
+#include "hasten/launch/settings.h"
 
 namespace hasten::cli {
 
 /// Throws: UsageError that names every option that cannot be followed.
-void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings, const launcher::RunPlan& plan);
+void refuse_what_cannot_be_done(const launcher::LaunchSettings& settings);
 
 }  // namespace hasten::cli

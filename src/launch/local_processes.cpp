@@ -230,10 +230,15 @@ struct LocalProcesses::Impl {
     kill(whom.keeper, SIGCONT);  // should someone have stopped it
   }
 
-  void poll_once(int timeout) {
+  void poll_once(int timeout, bool with_others = false) {
     std::vector<pollfd> sources = {{signals.handle(), POLLIN, 0}};
     for (const Kept& k : kept) sources.push_back({k.socket, POLLIN, 0});
+    if (with_others && options.add_sources) options.add_sources(sources);
     if (poll(sources.data(), sources.size(), timeout) <= 0) return;
+    const auto first_other = sources.begin() + static_cast<std::ptrdiff_t>(1 + kept.size());
+    if (std::any_of(first_other, sources.end(), [](const pollfd& source) { return source.revents != 0; })) {
+      pending.push_back({{Event::Kind::kOther}, 0});
+    }
     for (size_t i = 0; i < kept.size(); ++i) {
       if (sources[i + 1].revents != 0) read_from(kept[i]);
     }
@@ -298,7 +303,7 @@ void LocalProcesses::signal(int local_rank, int signal) {
 Event LocalProcesses::wait(std::optional<TimePoint> deadline) {
   while (impl_->pending.empty()) {
     if (deadline && now() >= *deadline) return {};
-    impl_->poll_once(timeout_ms(deadline, now()));
+    impl_->poll_once(timeout_ms(deadline, now()), /*with_others=*/true);
   }
   const Event event = impl_->pending.front().event;
   impl_->pending.pop_front();

@@ -22,6 +22,7 @@
 #include "hasten/launch/supervisor.h"
 #include "hasten/launch/worker_environment.h"
 #include "memory_events.h"
+#include "rounds.h"
 #include "socket.h"
 
 namespace hasten::launcher {
@@ -228,6 +229,29 @@ class LocalRun {
     return outcome.exit_code;
   }
 
+  // As above, as often as `rounds` says.
+  int run(Rounds& rounds) {
+    const MemoryEvents memory_before = read_memory_events();
+    const SupervisorOptions supervisor{.num_workers = num_workers(),
+                                       .shutdown_timeout = shutdown_timeout(options_, inherited_),
+                                       .notice = say};
+    LocalProcessesOptions wanted = processes_options();
+    wanted.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
+    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); }, wanted);
+    while (const std::optional<Assignment> round = rounds.next(processes)) {
+      prepare(*round);
+      Outcome outcome = supervise(rounds.supervised(processes), supervisor);
+      outcome.attempt = round->restart_count;
+      std::string report;
+      if (outcome.root_cause)
+        report = failure_report(outcome, places_, facts_about(*outcome.root_cause, processes, memory_before));
+      rounds.ended(outcome, report);
+    }
+    processes.finish_output(supervisor.shutdown_timeout);
+    std::cerr << rounds.report() << std::flush;
+    return rounds.exit_code();
+  }
+
  private:
   int num_workers() const { return static_cast<int>(places_.size()); }
 
@@ -250,6 +274,24 @@ class LocalRun {
     } else {
       settings_.master_port = options_.master_port;  // on machine 0 it was free at the meeting
     }
+    prepare_files(attempt);
+  }
+
+  void prepare(const Assignment& round) {
+    for (WorkerPlace& place : places_) {
+      place.rank = round.first_rank + place.local_rank;
+      place.world_size = round.world_size;
+      place.node_rank = round.node_rank;
+      place.num_nodes = round.num_nodes;
+    }
+    settings_.restart_count = round.restart_count;
+    settings_.master_addr = round.master_addr;
+    settings_.master_port = round.master_port;
+    interface_ = is_loopback(round.master_addr) ? "" : interface_towards(round.master_addr);
+    prepare_files(round.round - 1);
+  }
+
+  void prepare_files(int attempt) {
     if (wants_files(output_)) {
       if (!logs_) make_log_folders();
       attempt_folder_ = logs_->make_attempt(attempt, num_workers());
@@ -309,7 +351,7 @@ class LocalRun {
   const LaunchOptions& options_;
   const Environment& inherited_;
   const WorkerBody& body_;
-  const std::vector<WorkerPlace> places_;
+  std::vector<WorkerPlace> places_;
   const OutputOptions output_;
   const RunDirectory directory_;
   RunSettings settings_;
@@ -326,6 +368,12 @@ int run_local(int num_workers, const LaunchOptions& options, const Environment& 
   // Before there is anything to clean up: a signal may simply end the waiting.
   meet_the_others(num_workers, options, 0, [] { return false; });
   return LocalRun(num_workers, options, inherited, body).run();
+}
+
+int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
+                  const WorkerBody& body, Rounds& rounds) {
+  check(num_workers, options);
+  return LocalRun(num_workers, options, inherited, body).run(rounds);
 }
 
 }  // namespace hasten::launcher

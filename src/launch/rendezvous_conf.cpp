@@ -1,4 +1,5 @@
 // The settings in --rdzv_conf; see rendezvous.h.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
@@ -9,9 +10,9 @@
 namespace hasten::launcher {
 namespace {
 
-// torchrun's keys that have nothing to set here: its store has no reader of its own, closing takes no time.
-const std::vector<std::string> kIgnored = {"timeout",    "close_timeout", "read_timeout", "is_host",
-                                           "store_type", "use_libuv",     "heartbeat"};
+// torchrun's keys that have nothing to set here: there is no store, closing takes no time.
+const std::vector<std::string> kIgnored = {"close_timeout", "read_timeout", "is_host",  "store_type",
+                                           "use_libuv",     "heartbeat",    "protocol", "etcd_prefix"};
 
 double number_in(const std::string& key, const std::string& word) {
   double number = 0;
@@ -34,12 +35,12 @@ RendezvousSettings with_conf(RendezvousSettings settings, const std::string& con
     const std::string key = pair.substr(0, equals);
     const std::string value = equals < pair.size() ? pair.substr(equals + 1) : "";
     if (std::find(kIgnored.begin(), kIgnored.end(), key) != kIgnored.end()) continue;
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+    if (key != "timeout" && std::find(keys.begin(), keys.end(), key) == keys.end()) {
       throw UsageError({"launch"}, "--rdzv_conf: '", key, "' is not one of ", join(keys),
                        did_you_mean(key, keys));
     }
     const double number = number_in(key, value);
-    if (key == "join_timeout") settings.join_timeout = Seconds(number);
+    if (key == "join_timeout" || key == "timeout") settings.join_timeout = Seconds(number);
     if (key == "last_call_timeout") settings.last_call_timeout = Seconds(number);
     if (key == "keep_alive_interval") settings.keep_alive_interval = Seconds(number);
     if (key == "keep_alive_max_attempt") settings.keep_alive_max_attempt = static_cast<int>(number);

@@ -171,7 +171,10 @@ class Planner {
     const std::string endpoint = settings_.text("rdzv_endpoint").value_or("");
     if (plan.max_machines > 1 && !endpoint.empty() && settings_.text("rdzv_backend") == "static")
       meet_at(endpoint, *address, plan);
-    if (plan.max_machines == 1 || !endpoint.empty()) return;
+    const bool is_static = settings_.text("rdzv_backend") == "static";
+    if (is_static && plan.min_machines != plan.max_machines)
+      problems_.push_back(text("--nnodes ", *settings_.text("nnodes"), " needs --rdzv_backend c10d or etcd"));
+    if (plan.max_machines == 1 || !endpoint.empty() || !is_static) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
       problems_.push_back(

@@ -50,6 +50,8 @@ class Supervision {
         return on_signal(event.value);
       case Event::Kind::kDeadline:
         return num_gone_ == workers_.size() ? restart() : kill_all();
+      case Event::Kind::kOther:
+        return;
     }
   }
 

@@ -99,10 +99,8 @@ TEST_F(Options, TheConfigurationFileChoosesTheRun) {
 }
 
 TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {
-  EXPECT_EQ(
-      launch({"--nnodes", "1:2", "--master_addr", "h", "true"}).err,
-      "[launch] --nnodes 1:2: the number of machines cannot change during a run so far. Leave it out, or "
-      "see docs/launch.md.\n");
+  EXPECT_EQ(launch({"--nnodes", "1:2", "--master_addr", "h", "true"}).err,
+            "[launch] --nnodes 1:2 needs --rdzv_backend c10d or etcd. See hasten launch --help.\n");
   EXPECT_EQ(launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
             "[launch] 2 things are wrong:\n"
             "  --logs_specs mine: it names a Python class, and the launcher runs no Python\n"

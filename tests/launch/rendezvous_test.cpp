@@ -210,11 +210,12 @@ TEST(Rendezvous, AHostThatTakesOverWaitsForThoseWhoShouldComeAndForTheirWorkers)
 
 TEST(Rendezvous, SettingsHaveTorchrunsNames) {
   const RendezvousSettings settings = with_conf(
-      {}, "join_timeout=60,last_call_timeout=0.5,keep_alive_interval=2,keep_alive_max_attempt=3,timeout=9");
+      {}, "join_timeout=60,last_call_timeout=0.5,keep_alive_interval=2,keep_alive_max_attempt=3,use_libuv=1");
 
   EXPECT_EQ(settings.join_timeout, Seconds(60));
   EXPECT_EQ(settings.last_call_timeout, Seconds(0.5));
   EXPECT_EQ(settings.loss_timeout(), Seconds(6));
+  EXPECT_EQ(with_conf({}, "timeout=9").join_timeout, Seconds(9));
   EXPECT_EQ(RendezvousSettings().loss_timeout(), Seconds(5));
 }
 

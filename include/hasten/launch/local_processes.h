@@ -9,6 +9,8 @@
 // worker's process id. What to do with the events is the supervisor's.
 #pragma once
 
+#include <poll.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,6 +29,8 @@ struct LocalProcessesOptions {
   std::function<void(int local_rank, const std::string& line)> notice = [](int, const std::string&) {};
   /// Signals to the launcher that come as events, unless they were ignored (nohup).
   std::vector<int> signals = default_signals();
+  /// Adds descriptors that `wait` is to watch besides; when one of them is ready it returns kOther.
+  std::function<void(std::vector<pollfd>&)> add_sources = {};
   /// Where output waits for a slow reader, in files without a name.
   std::string spill_folder = "/tmp";
 

@@ -45,7 +45,8 @@ class NodeAgent {
   AgentActions on_time(TimePoint now);
   std::optional<TimePoint> deadline() const;
 
-  const NodeInfo& self() const { return self_; }
+  /// How the others reach this node, known once it has met the host.
+  void move_to(NodeInfo self) { self_ = std::move(self); }
   int round() const { return round_; }
   int restarts() const { return restarts_; }
   const std::vector<NodeInfo>& successors() const { return successors_; }

@@ -30,6 +30,9 @@ struct RunPlan {
   std::string rdzv_endpoint = {};
   std::string run_id = "none";  ///< empty: one is made (--standalone)
   std::string role = "default";
+
+  /// Whether machines may come and go: the launchers meet in a rendezvous (elastic_run.h).
+  bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }
 };
 
 /// Throws: UsageError with everything that is wrong: values that do not fit and settings that contradict.

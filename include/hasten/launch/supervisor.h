@@ -25,6 +25,7 @@ struct Event {
     kGone,      ///< nobody of the worker's process group is left; comes last for each worker
     kSignal,    ///< the launcher was sent the signal `value`
     kDeadline,  ///< the time given to `wait` has come
+    kOther,  ///< something that is not the workers' has something to say (LocalProcessesOptions::add_sources)
   };
   Kind kind = Kind::kDeadline;
   int local_rank = 0;

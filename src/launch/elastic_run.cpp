@@ -1,0 +1,131 @@
+// Ties a node of the rendezvous to the workers; see elastic_run.h.
+#include "hasten/launch/elastic_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <iostream>
+
+#include "hasten/core/error.h"
+#include "rendezvous_node.h"
+#include "rendezvous_secret.h"
+#include "rounds.h"
+
+namespace hasten::launcher {
+namespace {
+
+constexpr int kDefaultPort = 29400;  // torchrun's
+
+// Stands between the supervisor and the workers: what the rendezvous decides comes to the supervisor as a
+// signal, what workers do is told to the rendezvous.
+class ElasticRounds final : public Rounds, private WorkerProcesses {
+ public:
+  explicit ElasticRounds(RendezvousNode& node) : node_(node) {}
+
+  void add_sources(std::vector<pollfd>& sources) const override { node_.add_sources(sources); }
+
+  std::optional<Assignment> next(WorkerProcesses& processes) override {
+    while (true) {
+      node_.pump(processes.now());
+      if (const auto code = node_.exit_code(processes.now())) {
+        exit_code_ = *code;
+        return std::nullopt;
+      }
+      if (const auto start = node_.take_start()) {
+        stopping_ = false;
+        first_rank_ = start->first_rank;
+        return start;
+      }
+      const Event event = processes.wait(node_.deadline());
+      if (event.kind == Event::Kind::kSignal && ends_run(event.value))
+        node_.end_signal(event.value, processes.now());
+    }
+  }
+
+  WorkerProcesses& supervised(WorkerProcesses& processes) override {
+    workers_ = &processes;
+    return *this;
+  }
+
+  void ended(const Outcome& outcome, const std::string& report) override {
+    node_.workers_gone(outcome.exit_code, report, now());
+  }
+
+  std::string report() const override { return node_.report(); }
+  int exit_code() const override { return exit_code_; }
+
+ private:
+  std::vector<pid_t> start(int num_workers) override { return workers_->start(num_workers); }
+  void signal(int local_rank, int signal) override { workers_->signal(local_rank, signal); }
+  TimePoint now() const override { return workers_->now(); }
+
+  Event wait(std::optional<TimePoint> deadline) override {
+    while (true) {
+      node_.pump(now());
+      if (node_.take_stop() && !std::exchange(stopping_, true))
+        return {.kind = Event::Kind::kSignal, .value = SIGTERM};
+      const Event event = workers_->wait(earlier(deadline, node_.deadline()));
+      const bool passed = deadline && now() >= *deadline;
+      if (event.kind == Event::Kind::kOther || (event.kind == Event::Kind::kDeadline && !passed)) continue;
+      tell(event);
+      return event;
+    }
+  }
+
+  void tell(const Event& event) {
+    if (event.kind == Event::Kind::kSignal && ends_run(event.value)) {
+      stopping_ = true;
+      node_.end_signal(event.value, now());
+    }
+    if (event.kind == Event::Kind::kExited && event.value != 0 && !std::exchange(stopping_, true)) {
+      node_.worker_failed(
+          text("rank ", first_rank_ + event.local_rank, " failed: ", describe_end(event.value)),
+          exit_code_of(event.value), now());
+    }
+  }
+
+  static std::optional<TimePoint> earlier(std::optional<TimePoint> a, std::optional<TimePoint> b) {
+    if (!a || !b) return a ? a : b;
+    return std::min(*a, *b);
+  }
+
+  RendezvousNode& node_;
+  WorkerProcesses* workers_ = nullptr;
+  bool stopping_ = false;  // the workers are being stopped, or were told to end
+  int first_rank_ = 0;
+  int exit_code_ = 0;
+};
+
+std::string this_host() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+}  // namespace
+
+int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
+                const Environment& inherited, const WorkerBody& body) {
+  if (elastic.backend != "c10d")
+    throw UsageError({"launch"}, "--rdzv_backend ", elastic.backend, ": nodes meet by c10d only so far.");
+  const Endpoint endpoint = parse_endpoint(elastic.endpoint, kDefaultPort);
+  const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
+  RendezvousSettings settings = elastic.settings;
+  settings.max_restarts = options.max_restarts;
+  settings.restart_delay = Seconds(options.monitor_interval_s);
+  RendezvousNode node({.settings = settings,
+                       .run_key = secret.run_key(),
+                       .name = this_host(),
+                       .num_workers = num_workers,
+                       .local_addr = elastic.local_addr,
+                       .endpoint = endpoint,
+                       .say = [](const std::string& line) { std::cerr << "hasten: " << line << std::endl; }},
+                      std::make_unique<EndpointFinder>(endpoint, secret.run_key()),
+                      std::chrono::steady_clock::now());
+  ElasticRounds rounds(node);
+  const int exit_code = run_in_rounds(num_workers, options, without_secret(inherited), body, rounds);
+  if (node.is_last()) secret.remove();
+  return exit_code;
+}
+
+}  // namespace hasten::launcher
