@@ -1,6 +1,7 @@
 // See allocator.h.
 #include "hasten/state/allocator.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -59,6 +60,10 @@ std::string describe(AllocatorSetting setting) {
 
 void give_back_freed_memory() noexcept {
   if (is_glibc_malloc()) malloc_trim(0);
+  try {
+    if (at::accelerator::getAccelerator()) at::accelerator::emptyCache();
+  } catch (...) {  // a device that nobody has used yet keeps nothing
+  }
 }
 
 }  // namespace hasten::state

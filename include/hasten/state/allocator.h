@@ -28,7 +28,8 @@ AllocatorSetting keep_freed_memory(const Environment& environment, std::optional
 /// "freed memory stays in the process (…)", for the log.
 std::string describe(AllocatorSetting setting);
 
-/// Gives memory that is free back to the system. Does nothing under another allocator than glibc's.
+/// Gives memory that is free back to the system: of the CPU under glibc's allocator only, of an accelerator's
+/// caching allocator.
 /// Collective: no. Blocks: no. Throws: nothing.
 void give_back_freed_memory() noexcept;
 
