@@ -1,0 +1,65 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace hasten::test {
+namespace {
+
+using ::testing::MatchesRegex;
+
+CommandResult run_unet(int num_processes, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {HASTEN_BINARY_DIR "/examples/unet3d", "--threads", "1"};
+  if (num_processes > 1) {
+    words.insert(words.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(num_processes)});
+  }
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_command(words);
+}
+
+// The dice of the last epoch.
+double last_dice(const CommandResult& result) {
+  const std::regex form("dice ([0-9.]+)");
+  double dice = -1;
+  for (auto found = std::sregex_iterator(result.out.begin(), result.out.end(), form);
+       found != std::sregex_iterator(); ++found) {
+    dice = std::stod((*found)[1]);
+  }
+  return dice;
+}
+
+TEST(UNet3dExample, FindsTheBallsAndSaysSoOnceAnEpoch) {
+  const CommandResult result = run_unet(1, {"--epochs", "2"});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, MatchesRegex("epoch 0: dice 0.[0-9]+, IoU 0.[0-9]+ of 9 volumes\n"
+                                       "epoch 1: dice 0.[0-9]+, IoU 0.[0-9]+ of 9 volumes\n"));
+  EXPECT_THAT(result.err, MatchesRegex("epoch 0: 12/12 \\[[^\n]*, loss [0-9.]+\\]\n"
+                                       "epoch 1: 12/12 \\[[^\n]*, loss [0-9.]+\\]\n"));
+  EXPECT_GT(last_dice(result), 0.6);
+}
+
+// Ten steps of four volumes, together or two by two: batch normalisation sees all four either way.
+TEST(UNet3dExample, TwoProcessesFindWhatOneFindsWithTheSameGlobalBatches) {
+  const std::vector<std::string> both = {"--epochs", "1", "--train", "40", "--channels", "4"};
+  auto whole = both, halves = both;
+  whole.insert(whole.end(), {"--batch", "4"});
+  halves.insert(halves.end(), {"--batch", "2"});
+
+  const CommandResult one = run_unet(1, whole), two = run_unet(2, halves);
+
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_GT(last_dice(one), 0.1);
+  EXPECT_NEAR(last_dice(two), last_dice(one), 0.02);
+}
+
+TEST(UNet3dExample, AnUnknownOptionIsAUsageError) {
+  EXPECT_EQ(run_unet(1, {"--epoch", "1"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace hasten::test
