@@ -55,13 +55,22 @@ struct Ddp::Impl {
     auto followers = options.broadcast_buffers ? buffers : std::vector<at::Tensor>{};
     reducer = std::make_unique<Reducer>(trainable, std::move(followers), group, options, window,
                                         [this] { check_equal_parameters(module, group); });
+    set_hooks();
+  }
+
+  void set_hooks() {
+    hooks.reset();
     hooks = std::make_unique<GradientHooks>(trainable.tensors, [this](size_t i) { reducer->on_gradient(i); });
   }
 
   void look_again() {
     const auto change = watch.look();
     if (change == ModuleWatch::Change::kValues) window.values_changed = true;
-    if (change == ModuleWatch::Change::kParameters || (hooks && !hooks->intact())) build();
+    if (change == ModuleWatch::Change::kParameters) {
+      build();
+    } else if (hooks && !hooks->intact()) {
+      set_hooks();
+    }
   }
 };
 

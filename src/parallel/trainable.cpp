@@ -61,11 +61,12 @@ void ModuleWatch::visit(const torch::nn::Module& module, size_t& next, Change& c
     if (!tensor.defined()) continue;
     const bool has_memory = tensor.has_storage();
     const Seen now{tensor.unsafeGetTensorImpl(), has_memory ? tensor.storage().data() : nullptr,
-                   has_memory ? static_cast<int64_t>(tensor.nbytes()) : 0, tensor.requires_grad()};
+                   has_memory ? static_cast<int64_t>(tensor.nbytes()) : 0, tensor.scalar_type(),
+                   tensor.requires_grad()};
     if (next == seen_.size()) seen_.push_back({});
     Seen& before = seen_[next++];
     if (now.tensor != before.tensor || now.trainable != before.trainable ||
-        now.num_bytes != before.num_bytes) {
+        now.num_bytes != before.num_bytes || now.dtype != before.dtype) {
       change = Change::kParameters;
     } else if (now.memory != before.memory) {
       change = std::max(change, Change::kValues);

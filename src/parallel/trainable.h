@@ -27,7 +27,7 @@ struct Trainable {
 class ModuleWatch {
  public:
   /// What is different since the last look: nothing; the memory in which values lie (load() does that);
-  /// which parameters there are, their sizes, or which are trainable.
+  /// which parameters there are, their sizes and dtypes, or which are trainable.
   enum class Change { kNone, kValues, kParameters };
 
   explicit ModuleWatch(const torch::nn::Module& module) : module_(module) { look(); }
@@ -38,6 +38,7 @@ class ModuleWatch {
     const c10::TensorImpl* tensor;
     const void* memory;
     int64_t num_bytes;
+    c10::ScalarType dtype;
     bool trainable;
   };
   void visit(const torch::nn::Module& module, size_t& next, Change& change);
