@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-json reference() {
+json optimizer_reference() {
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "optimizer_reference.json");
   return json::parse(file);
 }
@@ -50,11 +50,11 @@ double largest_difference(const at::Tensor& param, const json& wanted) {
 class OptimizerReference : public ::testing::TestWithParam<bool> {};
 
 TEST_P(OptimizerReference, EveryOptimizerGivesPyTorchsValues) {
-  const json all = reference();
+  const json all = optimizer_reference();
   size_t rows = 0;
   for (const auto& one : all.at("cases")) {
     const auto params = parameters(all.at("shapes"));
-    const auto optimizer = testing::optimizer_for(one.at("optimizer"), params);
+    const auto optimizer = hasten::testing::optimizer_for(one.at("optimizer"), params);
     const PreparedOptimizerOptions options{.fused = GetParam(),
                                            .maximize = one.at("optimizer").at("maximize")};
     const auto steps = all.at("steps").get<std::vector<int64_t>>();

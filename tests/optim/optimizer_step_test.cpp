@@ -26,7 +26,7 @@ constexpr PreparedOptimizerOptions kPlain{.fused = false};
 
 Make make(const std::string& spec) {
   return
-      [spec](const Tensors& params) { return testing::optimizer_for(nlohmann::json::parse(spec), params); };
+      [spec](const Tensors& params) { return hasten::testing::optimizer_for(nlohmann::json::parse(spec), params); };
 }
 
 const Make kAdam = make(R"({"type": "Adam", "lr": 0.01, "weight_decay": 0.1, "amsgrad": true})");
