@@ -13,7 +13,7 @@
 #include "support/models.h"
 #include "support/ranks.h"
 
-namespace hasten::parallel::testing {
+namespace hasten::parallel::fuzzing {
 
 constexpr int64_t kWidth = 6;
 
@@ -159,4 +159,4 @@ inline void fuzz(uint64_t begin, uint64_t end) {
   }
 }
 
-}  // namespace hasten::parallel::testing
+}  // namespace hasten::parallel::fuzzing

@@ -5,7 +5,7 @@ namespace hasten::parallel {
 namespace {
 
 TEST(DdpFuzz, RandomModelsTrainAsOnOneRank) {
-  testing::fuzz(0, 25 * Environment::current().integer("HASTEN_TEST_SCALE").value_or(1));
+  fuzzing::fuzz(0, 25 * Environment::current().integer("HASTEN_TEST_SCALE").value_or(1));
 }
 
 }  // namespace

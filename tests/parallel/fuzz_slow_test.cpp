@@ -5,7 +5,7 @@ namespace hasten::parallel {
 namespace {
 
 TEST(DdpFuzz, FiveHundredRandomModelsTrainAsOnOneRank) {
-  testing::fuzz(1000, 1500);
+  fuzzing::fuzz(1000, 1500);
 }
 
 }  // namespace
