@@ -67,7 +67,7 @@ json run_case(const state::Process& process, const json& input) {
 }
 
 /// All ranks' losses and their means, one state where all have the same.
-json joined(const GoldenCase& golden, const std::map<int, json>& ranks) {
+json joined_reference(const GoldenCase& golden, const std::map<int, json>& ranks) {
   json all = ranks.at(0);
   all["losses"] = json::array();
   all["state_of_rank"] = json::array();
@@ -123,7 +123,7 @@ TEST(ReferenceGolden, TrainingIsThePeers) {
   for (const auto& golden : topic.cases()) {
     const bool is_adam = golden.input.at("optimizer").at("type").get<std::string>().starts_with("Adam");
     topic.tolerate({.absolute = is_adam ? 1e-5 : 1e-6});
-    json all = joined(golden, given.at(golden.name));
+    json all = joined_reference(golden, given.at(golden.name));
     for (size_t rank = 0; is_adam && rank < all.at("state_of_rank").size(); ++rank) {
       const bool one = golden.expected.contains("state");
       settle_noise(golden, one ? golden.expected.at("state") : golden.expected.at("state_of_rank")[rank],

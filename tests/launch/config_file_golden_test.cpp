@@ -27,9 +27,9 @@ using nlohmann::json;
 // Every error of ours is a UsageError; the peer's are of many classes, all of which mean that the file is
 // refused.
 const std::set<std::string> kErrorsOfReaders = {"ValueError",        "AttributeError",   "TypeError",
-                                            "FileNotFoundError", "ScannerError",     "ParserError",
-                                            "ComposerError",     "ConstructorError", "UnicodeDecodeError",
-                                            "JSONDecodeError",   "ReaderError"};
+                                                "FileNotFoundError", "ScannerError",     "ParserError",
+                                                "ComposerError",     "ConstructorError", "UnicodeDecodeError",
+                                                "JSONDecodeError",   "ReaderError"};
 
 json to_golden(const ConfigValue& value) {
   if (const auto* flag = value.as<bool>()) return *flag;

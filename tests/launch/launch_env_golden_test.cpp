@@ -26,8 +26,9 @@ using Variables = std::map<std::string, std::string>;
 
 constexpr const char* kPort = "43219";      // stands for <port>
 constexpr const char* kFreePort = "29500";  // what the launcher finds free where no port was given
-const std::set<std::string> kErrorsOfLaunchers = {"ValueError", "RuntimeError",    "AssertionError",    "TypeError",
-                                            "SystemExit", "ConnectionError", "FileNotFoundError", "OSError"};
+const std::set<std::string> kErrorsOfLaunchers = {"ValueError",        "RuntimeError", "AssertionError",
+                                                  "TypeError",         "SystemExit",   "ConnectionError",
+                                                  "FileNotFoundError", "OSError"};
 
 // The machine of the case: that many cores, no GPU.
 Machine machine_of(const json& input) {

@@ -25,8 +25,9 @@ using Make = std::function<Optimizer(const Tensors&)>;
 constexpr PreparedOptimizerOptions kPlain{.fused = false};
 
 Make make(const std::string& spec) {
-  return
-      [spec](const Tensors& params) { return hasten::testing::optimizer_for(nlohmann::json::parse(spec), params); };
+  return [spec](const Tensors& params) {
+    return hasten::testing::optimizer_for(nlohmann::json::parse(spec), params);
+  };
 }
 
 const Make kAdam = make(R"({"type": "Adam", "lr": 0.01, "weight_decay": 0.1, "amsgrad": true})");

@@ -47,8 +47,8 @@ class Bucket {
 
   bool complete() const noexcept { return num_taken_ == parameters_.size(); }
 
-  /// Starts the sum over the group; the gradients', if there is a hook, is the hook's. `tail` is read where there
-  /// is one. Collective.
+  /// Starts the sum over the group; the gradients', if there is a hook, is the hook's. `tail` is read where
+  /// there is one. Collective.
   void launch(const comm::Group& group, const CommHook& hook, const Tail& tail);
 
   /// Returns when the sum is there.

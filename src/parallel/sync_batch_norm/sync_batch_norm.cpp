@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "parallel/replica.h"
 #include "parallel/mark.h"
+#include "parallel/replica.h"
 #include "parallel/sync_batch_norm/global_batch_norm.h"
 
 namespace hasten::parallel {
