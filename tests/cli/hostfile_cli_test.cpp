@@ -29,6 +29,13 @@ class Hostfile : public test::SshMachines {
     for (int i = 0; i < num_machines; ++i) wait_until_idle(i);
     return {};
   }
+  // What mpirun starts its daemons with.
+  std::string make_agent() const {
+    const std::string agent = folder() / "agent";
+    std::ofstream(agent) << "#!/bin/sh\nexec ssh -F " << ssh_config().string() << " \"$@\"\n";
+    std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+    return agent;
+  }
   static std::string self_test() {
     return std::filesystem::path(HASTEN_COMMAND).replace_filename("hasten-self-test");
   }
@@ -166,9 +173,7 @@ TEST_F(Hostfile, MpirunStartsThemAsWell) {
   ASSERT_EQ(access("/usr/bin/mpirun", X_OK), 0) << "mpirun is missing: install openmpi-bin";
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(2));
   if (IsSkipped()) return;
-  const std::string agent = folder() / "agent";
-  std::ofstream(agent) << "#!/bin/sh\nexec ssh -F " << ssh_config().string() << " \"$@\"\n";
-  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  const std::string agent = make_agent();
   const auto launched = [&](const std::string& script) {
     return on_machine(0, words({"--hostfile", hostfile(0, 1, 1), "--launcher", "openmpi", "--launcher_args",
                                 "--allow-run-as-root --mca plm_rsh_agent " + agent, "sh", "-c", script}));
@@ -181,6 +186,32 @@ TEST_F(Hostfile, MpirunStartsThemAsWell) {
   EXPECT_THAT(test::lines_of(good.out), UnorderedElementsAre("node0 0/2", "node1 1/2")) << good.err;
   EXPECT_EQ(good.exit_code, 0);
   EXPECT_EQ(bad.exit_code, 7) << bad.err;
+  all_idle(2);
+}
+
+TEST_F(Hostfile, LaunchersThatMpirunStartsAreOneRun) {
+  ASSERT_EQ(access("/usr/bin/mpirun", X_OK), 0) << "mpirun is missing: install openmpi-bin";
+  ASSERT_NO_FATAL_FAILURE(make_ssh_machines(2));
+  if (IsSkipped()) return;
+  Words mpirun = {"/usr/bin/mpirun",
+                  "--allow-run-as-root",
+                  "--mca",
+                  "plm_rsh_agent",
+                  make_agent(),
+                  "--host",
+                  "10.77.0.1,10.77.0.2",
+                  "--map-by",
+                  "ppr:1:node",
+                  "-x",
+                  "MASTER_ADDR=10.77.0.1"};
+  const Words ours = words({"--cpu", "--nproc_per_node", "1", self_test()});
+  mpirun.insert(mpirun.end(), ours.begin(), ours.end());
+
+  const CommandResult result = test::run_command(on_machine(0, mpirun), environment());
+
+  EXPECT_THAT(result.out, HasSubstr("hasten test on 2 processes, cpu\n")) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("4 of 4 hold\n"));
+  EXPECT_EQ(result.exit_code, 0);
   all_idle(2);
 }
 
