@@ -22,6 +22,9 @@ int test(const std::vector<std::string>& words);
 /// `hasten tpu-config`.
 int tpu_config(const std::vector<std::string>& words);
 
+/// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
+int remote(const std::vector<std::string>& words);
+
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);
 

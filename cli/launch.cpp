@@ -2,9 +2,9 @@
 //
 // The steps are the launch room's, each a pure function: words (command_line.h), settings (settings.h), the
 // plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
+#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "commands.h"
 #include "explain.h"
@@ -14,7 +14,9 @@
 #include "hasten/launch/handed_on.h"
 #include "hasten/launch/local_run.h"
 #include "hasten/launch/program.h"
+#include "hasten/launch/remote_run.h"
 #include "hasten/launch/signals.h"
+#include "hasten/launch/stream_choice.h"
 #include "help.h"
 #include "launch_limits.h"
 #include "options.h"
@@ -35,7 +37,7 @@ const HelpText kHelp = {
     "accelerate "
     "launch; they end where the program begins, and may be written with underscores or dashes.",
     "What is not given comes from the configuration file (hasten config), then the environment, then the "
-    "default; "
+    "cluster, then the default; "
     "--explain says which."};
 
 ProgramKind program_kind(const LaunchSettings& settings) {
@@ -58,30 +60,23 @@ std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machin
   return mode ? launcher::bound_cpus(machine, *mode, plan.num_local_processes) : std::vector<std::set<int>>();
 }
 
-// Numbers in a comma list, which the command line has checked.
-std::vector<int> ranks_of(const std::string& list) {
-  std::vector<int> ranks;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) ranks.push_back(std::stoi(word));
-  return ranks;
-}
-
 LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
-  LaunchOptions options{.num_machines = plan.max_machines,
-                        .machine_rank = plan.machine_rank,
-                        .join_timeout_s = plan.join_timeout_s,
-                        .master_addr = plan.master_addr,
-                        .master_port = plan.master_port,
-                        .shutdown_timeout_s = settings.real("shutdown_timeout"),
-                        .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
-                        .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
-                        .run_id = plan.run_id,
-                        .role = plan.role,
-                        .log_dir = settings.text("log_dir").value_or(""),
-                        .redirects = settings.text("redirects").value_or(""),
-                        .tee = settings.text("tee").value_or(""),
-                        .local_ranks_filter = ranks_of(settings.text("local_ranks_filter").value_or("")),
-                        .prefix_ranks = settings.on("prefix_ranks")};
+  LaunchOptions options{
+      .num_machines = plan.max_machines,
+      .machine_rank = plan.machine_rank,
+      .join_timeout_s = plan.join_timeout_s,
+      .master_addr = plan.master_addr,
+      .master_port = plan.master_port,
+      .shutdown_timeout_s = settings.real("shutdown_timeout"),
+      .max_restarts = static_cast<int>(settings.integer("max_restarts").value_or(0)),
+      .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
+      .run_id = plan.run_id,
+      .role = plan.role,
+      .log_dir = settings.text("log_dir").value_or(""),
+      .redirects = settings.text("redirects").value_or(""),
+      .tee = settings.text("tee").value_or(""),
+      .local_ranks_filter = *launcher::read_local_ranks(settings.text("local_ranks_filter").value_or("")),
+      .prefix_ranks = settings.on("prefix_ranks")};
   if (settings.of("signals_to_handle").source != launcher::Source::kDefault) {
     options.signals_to_handle = launcher::signals_of(*settings.text("signals_to_handle"));
   }
@@ -96,6 +91,16 @@ launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const R
       .local_addr = settings.text("local_addr").value_or("")};
   if (!plan.rdzv_endpoint.empty()) options.endpoint = plan.rdzv_endpoint;
   return options;
+}
+
+int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings,
+                  const Environment& environment) {
+  if (!settings.problems().empty())
+    launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
+  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
+  return launcher::run_remote(plan, self, environment, shutdown_timeout);
 }
 
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
@@ -129,8 +134,13 @@ int launch(const std::vector<std::string>& words) {
   }
   const Environment environment = Environment::current();
   const std::optional<launcher::Config> config = chosen_config(line, environment);
-  const LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  const launcher::Cluster cluster = launcher::find_cluster(environment);
+  settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
+  const auto remote =
+      launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
+  if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
   const Machine machine = launcher::this_machine(environment);
   const RunPlan plan = launcher::plan_run(settings, machine);
   refuse_what_cannot_be_done(settings);

@@ -17,7 +17,8 @@ constexpr Limit kLimits[] = {
     {"duplicate_stderr_filters", "", "output cannot be filtered"},
     {"logs_specs", "", "it names a Python class, and the launcher runs no Python"},
     {"event_log_handler", "null", "it names a Python function, and the launcher runs no Python"},
-    {"mpirun_hostfile", "", "hasten does not start mpirun; run mpirun hasten launch … yourself"},
+    {"mpirun_hostfile", "",
+     "give it as --hostfile, with --launcher openmpi, or run mpirun hasten launch … yourself"},
 };
 
 }  // namespace

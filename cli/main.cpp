@@ -54,6 +54,7 @@ int run(const std::vector<std::string>& words) {
   const std::string& name = words.front();
   if (name == "-h" || name == "--help") return std::cout << help(), 0;
   if (name == "--version") return std::cout << "hasten " << hasten::version() << "\n", 0;
+  if (name == "remote") return hasten::cli::remote({words.begin() + 1, words.end()});
   std::vector<std::string> names = {"--help", "--version"};
   for (const Command& command : commands()) {
     if (command.name == name) return command.run({words.begin() + 1, words.end()});

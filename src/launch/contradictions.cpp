@@ -6,6 +6,7 @@
 
 #include "hasten/core/text.h"
 #include "hasten/launch/signals.h"
+#include "hasten/launch/stream_choice.h"
 
 namespace hasten::launcher {
 namespace {
@@ -98,31 +99,17 @@ void rendezvous(const LaunchSettings& settings, Problems& problems) {
   }
 }
 
-// 0 to 3, or "local rank:0 to 3" several times.
-bool names_streams(const std::string& word) {
-  const auto is_stream = [](const std::string& text) {
-    return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
-  };
-  if (is_stream(word)) return true;
-  const auto parts = split(word, ',');
-  return !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
-    const size_t colon = part.find(':');
-    return colon != std::string::npos && is_number(part.substr(0, colon)) &&
-           is_stream(part.substr(colon + 1));
-  });
-}
-
 void output(const LaunchSettings& settings, Problems& problems) {
   for (const char* name : {"redirects", "tee"}) {
-    if (!names_streams(*settings.text(name))) {
+    if (!read_stream_choice(*settings.text(name))) {
       problems.push_back(
           text("--", name, ": '", *settings.text(name),
                "' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)"));
     }
   }
-  for (const std::string& rank : split(settings.text("local_ranks_filter").value_or(""), ',')) {
-    if (!is_number(rank)) problems.push_back(text("--local_ranks_filter: '", rank, "' is no local rank"));
-  }
+  const std::string filter = settings.text("local_ranks_filter").value_or("");
+  if (!read_local_ranks(filter))
+    problems.push_back(text("--local_ranks_filter: '", filter, "' is no list of local ranks such as 0,2"));
 }
 
 void supervision(const LaunchSettings& settings, Problems& problems) {

@@ -106,6 +106,7 @@ class HandOn {
   }
 
   int workers_beside() const {
+    if (plan_.max_machines > 1) return plan_.num_local_processes;  // an MPI started launchers, not workers
     for (const char* name : {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
       if (const auto workers = inherited_.integer(name, 1)) return static_cast<int>(*workers);
     }

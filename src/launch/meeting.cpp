@@ -55,7 +55,7 @@ std::optional<MachineFacts> facts_in(const std::string& line) {
   }
 }
 
-std::string name_of(const MachineFacts& machine) {
+std::string machine_name(const MachineFacts& machine) {
   return text("machine ", machine.machine_rank, machine.host.empty() ? "" : text(" (", machine.host, ")"));
 }
 
@@ -70,9 +70,10 @@ bool wait_readable(int handle, Clock::time_point until) {
 }
 
 // One launcher's side of a connection: whole lines of what has come.
-class Connection {
+class MeetingConnection {
  public:
-  Connection(Socket socket, std::string address) : socket_(std::move(socket)), address_(std::move(address)) {}
+  MeetingConnection(Socket socket, std::string address)
+      : socket_(std::move(socket)), address_(std::move(address)) {}
 
   int handle() const { return socket_.handle(); }
   const std::string& address() const { return address_; }
@@ -106,9 +107,9 @@ class Connection {
 };
 
 // Machine 0.
-class Host {
+class MeetingHost {
  public:
-  Host(const MachineFacts& mine, const MeetingOptions& options)
+  MeetingHost(const MachineFacts& mine, const MeetingOptions& options)
       : mine_(mine), options_(options), listener_(listen_at(options.address, options.port)) {}
 
   bool run() {
@@ -119,20 +120,20 @@ class Host {
       look(std::min(deadline, Clock::now() + kGlance));
     }
     listener_ = Socket();  // before anybody's worker looks for the store there
-    for (const Connection& guest : guests_) guest.send_line("{\"go\": true}\n");
+    for (const MeetingConnection& guest : guests_) guest.send_line("{\"go\": true}\n");
     return true;
   }
 
  private:
   void look(Clock::time_point until) {
     std::vector<pollfd> sources = {{listener_.handle(), POLLIN, 0}};
-    for (const Connection& guest : guests_) sources.push_back({guest.handle(), POLLIN, 0});
+    for (const MeetingConnection& guest : guests_) sources.push_back({guest.handle(), POLLIN, 0});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     if (poll(sources.data(), sources.size(), static_cast<int>(std::max<int64_t>(left, 0))) <= 0) return;
     for (size_t i = 0; i < guests_.size(); ++i) {
       if (sources[i + 1].revents != 0) hear(guests_[i]);
     }
-    std::erase_if(guests_, [](const Connection& guest) { return guest.ended(); });
+    std::erase_if(guests_, [](const MeetingConnection& guest) { return guest.ended(); });
     if (sources[0].revents == 0) return;
     auto [socket, address] = accept_from(listener_);
     if (socket.handle() < 0) return;
@@ -140,7 +141,7 @@ class Host {
     guests_.back().send_line(text(kGreeting, "\n"));
   }
 
-  void hear(Connection& guest) {
+  void hear(MeetingConnection& guest) {
     const auto line = guest.read_line();
     if (!line || guest.facts) return;
     guest.facts = facts_in(*line);
@@ -156,7 +157,7 @@ class Host {
 
   std::vector<MachineFacts> machines() const {
     std::vector<MachineFacts> all = {mine_};
-    for (const Connection& guest : guests_) {
+    for (const MeetingConnection& guest : guests_) {
       if (guest.facts) all.push_back(*guest.facts);
     }
     return all;
@@ -183,19 +184,19 @@ class Host {
 
   void tell_all(const char* what, const std::string& words) const {
     const std::string line = json{{what, words}}.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
-    for (const Connection& guest : guests_) guest.send_line(line);
+    for (const MeetingConnection& guest : guests_) guest.send_line(line);
   }
 
   const MachineFacts& mine_;
   const MeetingOptions& options_;
   Socket listener_;
-  std::vector<Connection> guests_;
+  std::vector<MeetingConnection> guests_;
 };
 
 // Every other machine.
-class Guest {
+class MeetingGuest {
  public:
-  Guest(const MachineFacts& mine, const MeetingOptions& options)
+  MeetingGuest(const MachineFacts& mine, const MeetingOptions& options)
       : mine_(mine),
         options_(options),
         deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(options.timeout)) {}
@@ -212,17 +213,17 @@ class Guest {
   }
 
  private:
-  std::optional<Connection> connect() {
+  std::optional<MeetingConnection> connect() {
     auto [socket, problem] = connect_to(options_.address, options_.port, kPatience);
     if (socket.handle() < 0) {
       problem_ = problem;
       return std::nullopt;
     }
-    return Connection(std::move(socket), "");
+    return MeetingConnection(std::move(socket), "");
   }
 
   // Nothing if that was not machine 0, or if it has gone.
-  std::optional<std::string> ask(Connection& host) {
+  std::optional<std::string> ask(MeetingConnection& host) {
     const auto greeting = next_line(host, std::min(deadline_, Clock::now() + kPatience));
     if (greeting != kGreeting) {
       problem_ = "something else is there";
@@ -235,7 +236,7 @@ class Guest {
     return next_line(host, Clock::now() + timeout + kAnswerDelay);
   }
 
-  std::optional<std::string> next_line(Connection& host, Clock::time_point until) const {
+  std::optional<std::string> next_line(MeetingConnection& host, Clock::time_point until) const {
     while (Clock::now() < until && !options_.interrupted()) {
       wait_readable(host.handle(), std::min(until, Clock::now() + kGlance));
       auto line = host.read_line();
@@ -283,20 +284,22 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
          {Number{"machines", &MachineFacts::num_machines}, Number{"processes", &MachineFacts::num_processes},
           Number{"processes on each machine", &MachineFacts::num_local_processes}}) {
       if (first.*value == other.*value) continue;
-      return text("machines disagree on the number of ", name, ": ", name_of(first), " has ", first.*value,
-                  ", ", name_of(other), " has ", other.*value,
+      return text("machines disagree on the number of ", name, ": ", machine_name(first), " has ",
+                  first.*value, ", ", machine_name(other), " has ", other.*value,
                   ". Give all the same --nnodes, --num_processes and --nproc_per_node.");
     }
     if (first.run_id != other.run_id) {
-      return text("machines disagree on the run: ", name_of(first), " has --rdzv_id ", first.run_id, ", ",
-                  name_of(other), " has ", other.run_id, ". Give all the same, or another --master_port.");
+      return text("machines disagree on the run: ", machine_name(first), " has --rdzv_id ", first.run_id,
+                  ", ", machine_name(other), " has ", other.run_id,
+                  ". Give all the same, or another --master_port.");
     }
     if (first.attempt != other.attempt) {
-      return text("machines disagree on the attempt: ", name_of(first), " begins number ", first.attempt,
-                  ", ", name_of(other), " number ", other.attempt, ". Give all the same --max_restarts.");
+      return text("machines disagree on the attempt: ", machine_name(first), " begins number ", first.attempt,
+                  ", ", machine_name(other), " number ", other.attempt,
+                  ". Give all the same --max_restarts.");
     }
     if (other.machine_rank < 0 || other.machine_rank >= first.num_machines) {
-      return text(name_of(other), " is none of the ", first.num_machines,
+      return text(machine_name(other), " is none of the ", first.num_machines,
                   " machines, which are counted from 0. Correct its --node_rank.");
     }
     for (size_t j = 0; j < i; ++j) {
@@ -310,7 +313,7 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
 
 bool meet(const MachineFacts& mine, const MeetingOptions& options) {
   if (mine.num_machines <= 1) return true;
-  return mine.machine_rank == 0 ? Host(mine, options).run() : Guest(mine, options).run();
+  return mine.machine_rank == 0 ? MeetingHost(mine, options).run() : MeetingGuest(mine, options).run();
 }
 
 }  // namespace hasten::launcher

@@ -5,32 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/launch/stream_choice.h"
 
 namespace hasten::launcher {
 namespace {
 
 constexpr int kOut = 1;
 constexpr int kErr = 2;
-
-[[noreturn]] void refuse(const std::string& name, const std::string& value) {
-  throw UsageError(
-      {"launch"}, name, " '", value,
-      "' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of them for each "
-      "local rank, like 0:3,1:2.");
-}
-
-std::optional<int> whole_number(std::string_view word) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  const bool good = error == std::errc() && end == word.data() + word.size() && number >= 0;
-  return good ? std::optional(number) : std::nullopt;
-}
 
 void require_worker(const std::string& name, int local_rank, int num_workers) {
   if (local_rank < num_workers) return;
@@ -40,24 +25,16 @@ void require_worker(const std::string& name, int local_rank, int num_workers) {
 
 // The streams that `value` gives for one worker; every part of it is checked.
 int streams_for(const std::string& name, const std::string& value, const WorkerPlace& place) {
-  if (value.empty()) return 0;
-  if (value.find(':') == std::string::npos) {
-    const auto streams = whole_number(value);
-    if (!streams || *streams > 3) refuse(name, value);
-    return *streams;
+  const auto choice = read_stream_choice(value);
+  if (!choice) {
+    throw UsageError(
+        {"launch"}, name, " '", value,
+        "' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of them for each "
+        "local rank, like 0:3,1:2.");
   }
-  if (value.ends_with(',')) refuse(name, value);
-  int result = 0;
-  std::istringstream parts(value);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const size_t colon = std::min(part.find(':'), part.size() - 1);
-    const auto local_rank = whole_number(std::string_view(part).substr(0, colon));
-    const auto streams = whole_number(std::string_view(part).substr(colon + 1));
-    if (!local_rank || !streams || *streams > 3) refuse(name, value);
-    require_worker(name, *local_rank, place.local_world_size);
-    if (*local_rank == place.local_rank) result = *streams;
-  }
-  return result;
+  for (const auto& [local_rank, streams] : choice->by_local_rank)
+    require_worker(name, local_rank, place.local_world_size);
+  return choice->of(place.local_rank);
 }
 
 bool passes(const std::vector<int>& filter, const WorkerPlace& place) {

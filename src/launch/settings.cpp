@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "hasten/core/error.h"
@@ -11,14 +12,14 @@
 namespace hasten::launcher {
 namespace {
 
-std::string upper(std::string_view text) {
+std::string upper_case(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(),
                  [](unsigned char c) { return std::toupper(c); });
   return result;
 }
 
-std::string lower(std::string text) {
+std::string lower_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
 }
@@ -35,7 +36,7 @@ std::string normal_form(const Option& option, const std::string& value) {
   }
   if (option.kind == OptionKind::kChoice) {
     for (const std::string& choice : choices_of(option)) {
-      if (lower(choice) == lower(value)) return choice;
+      if (lower_case(choice) == lower_case(value)) return choice;
     }
   }
   return value;
@@ -69,11 +70,11 @@ std::vector<std::string> variables_of(const Option& option) {
   std::istringstream words{std::string(option.variable)};
   for (std::string word; words >> word;) names.push_back(word);
   if (!names.empty()) return names;
-  if (option.peers & kTorchrun) return {"PET_" + upper(option.name)};
+  if (option.peers & kTorchrun) return {"PET_" + upper_case(option.name)};
   const bool as_named = option.section == "fsdp_config" || option.section == "megatron_lm_config" ||
                         option.section == "parallelism_config";
-  if (as_named) return {upper(option.name)};
-  if (option.section == "fp8_config") return {"ACCELERATE_" + upper(option.name)};
+  if (as_named) return {upper_case(option.name)};
+  if (option.section == "fp8_config") return {"ACCELERATE_" + upper_case(option.name)};
   return {};
 }
 
@@ -147,6 +148,37 @@ void LaunchSettings::take_environment(Setting& setting, const Environment& envir
     setting.origin = variable;
     return;
   }
+}
+
+void LaunchSettings::take(const Cluster& cluster) {
+  for (const char* name : {"nnodes", "num_machines"}) {
+    if (of(name).source == Source::kOption && text(name) == "1") return;  // each of them a run of its own
+  }
+  for (const FoundValue& found : cluster.values) take_found(found, cluster.name);
+  if (!cluster.problem.empty()) problems_.push_back(cluster.problem);
+}
+
+void LaunchSettings::take_found(const FoundValue& found, const std::string& cluster) {
+  static const std::map<std::string, std::string> accelerates_name = {{"nnodes", "num_machines"},
+                                                                      {"node_rank", "machine_rank"},
+                                                                      {"master_addr", "main_process_ip"},
+                                                                      {"master_port", "main_process_port"}};
+  const std::string& other_name = accelerates_name.at(found.option);
+  Setting& mine = find(found.option);
+  const Setting& other = of(other_name);
+  const Setting& strongest = mine.source >= other.source ? mine : other;
+  const std::string where = hasten::text(cluster, ": ", found.origin);
+  if (strongest.source == Source::kDefault) {
+    mine.values = {found.value};
+    mine.source = Source::kCluster;
+    mine.origin = where;
+    return;
+  }
+  const bool counts = found.option == "nnodes" || found.option == "node_rank";
+  if (strongest.source != Source::kConfig || !counts || strongest.values.back() == found.value) return;
+  problems_.push_back(hasten::text(strongest.option->name, " is ", strongest.values.back(), " (",
+                                   strongest.origin, "), but ", found.value, " (", where,
+                                   "); take it out of the file, or give --", found.option));
 }
 
 // distributed_type of the file stands for a switch, unless the command line chooses another way of training.

@@ -143,6 +143,18 @@ std::string interface_towards(const std::string& address) {
   return "";
 }
 
+bool is_this_machine(const std::string& name) {
+  char own[256] = {};
+  if (gethostname(own, sizeof own - 1) == 0 && name == own) return true;
+  const auto [addresses, problem] = resolve(name, 0);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    // Only an address of this machine can be bound.
+    const Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (bind(socket.handle(), one->ai_addr, one->ai_addrlen) == 0) return true;
+  }
+  return false;
+}
+
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }

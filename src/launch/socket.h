@@ -33,6 +33,9 @@ std::pair<Socket, std::string> connect_to(const std::string& address, int port,
 /// The network interface through which this machine reaches `address`, "" if there is no way.
 std::string interface_towards(const std::string& address);
 
+/// Whether a name or address is one of this machine's.
+bool is_this_machine(const std::string& name);
+
 /// Whether an address reaches this machine only: localhost, 127.…, ::1.
 bool is_loopback(const std::string& address);
 

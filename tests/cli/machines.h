@@ -4,14 +4,18 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <set>
 
 #include "cli/launch_folder.h"
 #include "hasten/core/text.h"
@@ -69,7 +73,34 @@ class Machines : public LaunchFolder {
     ASSERT_EQ(cut.exit_code, 0) << cut.err;
   }
 
+  /// Blocks until no process is left on machine i but those named in `daemons`.
+  void wait_until_only(int i, const std::set<std::string>& daemons) const {
+    struct stat own;
+    ASSERT_EQ(fstat(machine(i).net, &own), 0);
+    for (pid_t other = 0; (other = process_in(own.st_ino, daemons)) != 0;) {
+      const int handle = static_cast<int>(syscall(SYS_pidfd_open, other, 0));
+      pollfd end = {handle, POLLIN, 0};
+      if (handle >= 0) poll(&end, 1, -1);
+      close(handle);
+    }
+  }
+
  private:
+  // Some process of the network namespace; 0 if there is none. Ended ones that nobody has waited for are in
+  // none.
+  static pid_t process_in(ino_t net, const std::set<std::string>& daemons) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      struct stat its;
+      if (name.find_first_not_of("0123456789") != std::string::npos || std::stoi(name) == getpid()) continue;
+      if (stat((entry.path() / "ns/net").c_str(), &its) != 0 || its.st_ino != net) continue;
+      std::string command = content_of(entry.path() / "comm");
+      if (!command.empty()) command.pop_back();
+      if (daemons.count(command) == 0) return std::stoi(name);
+    }
+    return 0;
+  }
+
   struct Namespaces {
     int net = -1;
     int host_name = -1;

@@ -1,7 +1,7 @@
-// Every setting of a run with its value and where it came from: option, configuration file, environment or
-// default, the first of these that says something.
+// Every setting of a run with its value and where it came from: option, configuration file, environment,
+// cluster or default, the first of these that says something.
 //
-// A pure function of the three sources, so that each rule is tested without a file or a process. Whether the
+// A pure function of these sources, so that each rule is tested without a file or a process. Whether the
 // settings fit together is run_plan.h's.
 #pragma once
 
@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "hasten/core/env.h"
+#include "hasten/launch/cluster.h"
 #include "hasten/launch/command_line.h"
 #include "hasten/launch/config_file.h"
 
 namespace hasten::launcher {
 
 /// From the weakest to the strongest.
-enum class Source { kDefault, kEnvironment, kConfig, kOption };
+enum class Source { kDefault, kCluster, kEnvironment, kConfig, kOption };
 
 struct Setting {
   const Option* option = nullptr;
@@ -29,6 +30,10 @@ class LaunchSettings {
  public:
   /// All of them, in the order of launch_options(). `config` may be null.
   LaunchSettings(const CommandLine& line, const Config* config, const Environment& environment);
+
+  /// Takes what the cluster says where nobody else has said anything. What a file that all machines read
+  /// says of each one's place, against the cluster, becomes a problem.
+  void take(const Cluster& cluster);
 
   /// Throws: InternalError if there is no option of this name (of all functions here).
   const Setting& of(std::string_view name) const;
@@ -55,6 +60,7 @@ class LaunchSettings {
   void take_option(Setting& setting, const GivenOption& given);
   void take_config(Setting& setting, const Config& config);
   void take_environment(Setting& setting, const Environment& environment);
+  void take_found(const FoundValue& found, const std::string& cluster);
   void choose_paradigm(const Config& config);
 
   std::vector<Setting> settings_;
