@@ -83,16 +83,6 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
   return options;
 }
 
-int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings,
-                  const Environment& environment) {
-  if (!settings.problems().empty())
-    launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
-  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
-  return launcher::run_remote(plan, self, environment, shutdown_timeout);
-}
-
 launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const RunPlan& plan) {
   launcher::ElasticOptions options{
       .settings = launcher::with_conf({.min_nodes = plan.min_machines, .max_nodes = plan.max_machines},
@@ -101,6 +91,16 @@ launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const R
       .local_addr = settings.text("local_addr").value_or("")};
   if (!plan.rdzv_endpoint.empty()) options.endpoint = plan.rdzv_endpoint;
   return options;
+}
+
+int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings,
+                  const Environment& environment) {
+  if (!settings.problems().empty())
+    launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
+  if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
+  return launcher::run_remote(plan, self, environment, shutdown_timeout);
 }
 
 int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,

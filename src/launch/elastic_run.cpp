@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <iostream>
 
+#include "etcd_finder.h"
 #include "hasten/core/error.h"
 #include "rendezvous_node.h"
 #include "rendezvous_secret.h"
@@ -16,6 +18,7 @@ namespace hasten::launcher {
 namespace {
 
 constexpr int kDefaultPort = 29400;  // torchrun's
+constexpr int kEtcdPort = 2379;
 
 // Stands between the supervisor and the workers: what the rendezvous decides comes to the supervisor as a
 // signal, what workers do is told to the rendezvous.
@@ -97,6 +100,29 @@ class ElasticRounds final : public Rounds, private WorkerProcesses {
   int exit_code_ = 0;
 };
 
+void say_line(const std::string& line) {
+  std::cerr << "hasten: " << line << std::endl;
+}
+
+// This launcher listens where etcd is reached from, should it become the host.
+std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const Endpoint& server,
+                                        const std::string& run_id, Seconds loss_timeout,
+                                        const Bytes& run_key) {
+  const std::string address = elastic.local_addr.empty() ? address_towards(server) : elastic.local_addr;
+  int reason = 0;
+  Socket listener = listen_at(Endpoint{address, 0}, reason);
+  if (listener.handle() < 0) {
+    throw UsageError({"launch"}, "cannot listen at '", address, "': ", std::strerror(reason),
+                     ". Give an address of this machine with --local_addr.");
+  }
+  return std::make_unique<EtcdFinder>(EtcdFinderOptions{.url = "http://" + shown(server),
+                                                        .key = "/hasten/" + run_id + "/host",
+                                                        .run_key = run_key,
+                                                        .listener = std::move(listener),
+                                                        .loss_timeout = loss_timeout,
+                                                        .say = say_line});
+}
+
 std::string this_host() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
@@ -106,22 +132,26 @@ std::string this_host() {
 
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
                 const Environment& inherited, const WorkerBody& body) {
-  if (elastic.backend != "c10d")
-    throw UsageError({"launch"}, "--rdzv_backend ", elastic.backend, ": nodes meet by c10d only so far.");
-  const Endpoint endpoint = parse_endpoint(elastic.endpoint, kDefaultPort);
+  const bool by_etcd = elastic.backend != "c10d";
+  const Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
   const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
   RendezvousSettings settings = elastic.settings;
   settings.max_restarts = options.max_restarts;
   settings.restart_delay = Seconds(options.monitor_interval_s);
-  RendezvousNode node({.settings = settings,
-                       .run_key = secret.run_key(),
-                       .name = this_host(),
-                       .num_workers = num_workers,
-                       .local_addr = elastic.local_addr,
-                       .endpoint = endpoint,
-                       .say = [](const std::string& line) { std::cerr << "hasten: " << line << std::endl; }},
-                      std::make_unique<EndpointFinder>(endpoint, secret.run_key()),
-                      std::chrono::steady_clock::now());
+  RendezvousNodeOptions node_options{.settings = settings,
+                                     .run_key = secret.run_key(),
+                                     .name = this_host(),
+                                     .num_workers = num_workers,
+                                     .local_addr = elastic.local_addr,
+                                     .say = say_line};
+  std::unique_ptr<HostFinder> finder;
+  if (by_etcd) {
+    finder = etcd_finder(elastic, endpoint, options.run_id, settings.loss_timeout(), secret.run_key());
+  } else {
+    node_options.endpoint = endpoint;
+    finder = std::make_unique<EndpointFinder>(endpoint, secret.run_key());
+  }
+  RendezvousNode node(node_options, std::move(finder), std::chrono::steady_clock::now());
   ElasticRounds rounds(node);
   const int exit_code = run_in_rounds(num_workers, options, without_secret(inherited), body, rounds);
   if (node.is_last()) secret.remove();

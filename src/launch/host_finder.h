@@ -39,6 +39,8 @@ class HostFinder {
   /// Goes on with the search; nothing while it lasts.
   virtual std::optional<Found> pump(const std::vector<int>& ready, TimePoint now) = 0;
   virtual std::optional<TimePoint> deadline() const = 0;
+  /// Where another host is, if one has taken this one's place without its knowledge.
+  virtual std::optional<Endpoint> replaced_by() { return std::nullopt; }
 };
 
 /// c10d: whoever is first to listen at the endpoint is the host. Once there was a round, the first of its

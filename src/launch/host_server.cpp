@@ -142,6 +142,7 @@ void HostServer::carry_out(const Rendezvous::Orders& orders) {
 void HostServer::send_heartbeats(TimePoint now) {
   if (now < next_heartbeat_) return;
   next_heartbeat_ = later(now, options_.settings.keep_alive_interval);
+  local_orders_.push_back(Order{});
   const std::string beat = to_wire(Order{});
   for (Guest& guest : guests_) {
     if (!guest.node.empty()) guest.channel->send(beat);

@@ -63,6 +63,8 @@ void RendezvousNode::pump(TimePoint now) {
   }
   if (host_ && std::binary_search(ready.begin(), ready.end(), host_->handle())) read_host(now);
   if (auto found = finder_->pump(ready, now)) take(std::move(*found), now);
+  if (const auto other = finder_->replaced_by(); other && server_.hosting())
+    lose_host(text("the run goes on at ", shown(*other)), now, other);
   look_for_others(ready, now);
   carry_out(agent_->on_time(now), now);
   for (bool more = true; more;) {
@@ -106,7 +108,8 @@ void RendezvousNode::become_host(Found found, TimePoint now) {
   }
   RunSoFar so_far{.round = agent_->round(), .restarts = agent_->restarts()};
   for (const NodeInfo& node : agent_->successors()) {
-    if (!found.unreachable.contains(node.id)) so_far.expected.insert(node.id);
+    const bool was_host = Endpoint{node.address, node.port} == last_host_;
+    if (!was_host && !found.unreachable.contains(node.id)) so_far.expected.insert(node.id);
   }
   if (!is_first) ++generation_;
   next_probe_ = now;
@@ -128,6 +131,7 @@ void RendezvousNode::join_at(Found found, TimePoint now) {
     agent_->move_to(self_);
   }
   server_.point_to(found.host);
+  last_host_ = found.host;
   carry_out(agent_->on_host_found(now), now);
 }
 

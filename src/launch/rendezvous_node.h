@@ -74,6 +74,7 @@ class RendezvousNode {
   std::unique_ptr<Channel> probe_;  // to the endpoint, while this is the host and not there
   TimePoint next_probe_ = {};
   std::optional<Endpoint> hint_;
+  Endpoint last_host_;
   std::optional<Assignment> start_;
   bool stop_ = false;
   std::optional<int> exit_code_;

@@ -111,6 +111,16 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
+std::string address_towards(const Endpoint& where) {
+  const AddressList addresses = look_up(where, 0);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    // Connecting a datagram socket sends nothing.
+    const Socket socket(::socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (connect(socket.handle(), address->ai_addr, address->ai_addrlen) == 0) return local_end(socket).host;
+  }
+  return "";
+}
+
 Endpoint local_end(const Socket& socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;

@@ -29,6 +29,9 @@ Socket connect_to(const Endpoint& where, const std::string& from = "");
 /// errno of a connection that was being made, 0 if it is there.
 int connect_error(const Socket& socket);
 
+/// The address of this machine from which `where` is reached, "" if there is no way.
+std::string address_towards(const Endpoint& where);
+
 /// Both ends as they are known to this machine.
 Endpoint local_end(const Socket& socket);
 Endpoint remote_end(const Socket& socket);

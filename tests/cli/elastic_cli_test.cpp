@@ -192,6 +192,15 @@ TEST_F(Elastic, AStoppedNodeIsLostByItsHeartbeats) {
   end(first);
 }
 
+TEST_F(Elastic, AHostWithoutOthersDoesNotLoseItself) {
+  const std::string conf = "last_call_timeout=0,keep_alive_interval=0.02,keep_alive_max_attempt=5";
+
+  const CommandResult result = test::run_command(node({}, "sleep 0.5", "1:2", conf), environment());
+
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+}
+
 TEST_F(Elastic, NodesOnTheNetworkNeedASecret) {
   const CommandResult result = test::run_command(
       script_words({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "192.0.2.1:29400"},

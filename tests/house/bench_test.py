@@ -27,6 +27,8 @@ class BenchTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        nodes = json.dumps({"first_round_ms": 7, "next_round_ms": 3, "memory_mb": 5})
+        self.write("bench/bench_rendezvous", f"#!/bin/sh\necho '{nodes}'\n")
         self.write("bin/hasten", '#!/bin/sh\nshift 3\nexec "$@"\n')
 
     def write(self, path, text):
@@ -97,6 +99,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((int(first["ours"]) // 100, int(first["peer"]) // 1000), (1, 1))
         script, more = rows["launch_script"], rows["launch_script_more"]
         self.assertEqual((more["ours"], more["peer"]), (script["ours"] - script["peer"], None))
+        self.assertEqual([row["ours"] for name, row in rows.items() if name.startswith("rendezvous")], [7, 3, 5])
 
     def test_a_program_that_fails_ends_the_run_with_its_words(self):
         self.write("bench/bench_ddp", "#!/bin/sh\necho out of luck >&2\nexit 7\n")
