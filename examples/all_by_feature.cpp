@@ -1,0 +1,58 @@
+// All programs of by_feature/ in one, for the tests: `all_by_feature NAME [ARGUMENT…]`. Compiled together
+// they take as long as two of them do alone; `cmake --build … --target examples_by_feature` makes each by
+// itself.
+#include <hasten/hasten.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace base {
+#include "by_feature/base.cpp"
+}
+namespace automatic_batch_size {
+#include "by_feature/automatic_batch_size.cpp"
+}
+namespace gan {
+#include "by_feature/gan.cpp"
+}
+namespace gradient_accumulation {
+#include "by_feature/gradient_accumulation.cpp"
+}
+namespace local_sgd {
+#include "by_feature/local_sgd.cpp"
+}
+namespace metrics {
+#include "by_feature/metrics.cpp"
+}
+namespace preemption {
+#include "by_feature/preemption.cpp"
+}
+namespace resume {
+#include "by_feature/resume.cpp"
+}
+namespace warm_up {
+#include "by_feature/warm_up.cpp"
+}
+
+int main(int argc, char** argv) {
+  const std::map<std::string, std::function<int()>> programs = {
+      {"base", base::main},
+      {"automatic_batch_size", automatic_batch_size::main},
+      {"gan", gan::main},
+      {"gradient_accumulation", gradient_accumulation::main},
+      {"local_sgd", local_sgd::main},
+      {"metrics", metrics::main},
+      {"preemption", [&] { return preemption::main(argc - 1, argv + 1); }},
+      {"resume", [&] { return resume::main(argc - 1, argv + 1); }},
+      {"warm_up", warm_up::main}};
+  const auto program = argc < 2 ? programs.end() : programs.find(argv[1]);
+  if (program == programs.end()) {
+    std::cerr << "all_by_feature: name one of the programs of examples/by_feature\n";
+    return 2;
+  }
+  return program->second();
+}

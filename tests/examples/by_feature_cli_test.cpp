@@ -1,0 +1,147 @@
+// The examples by feature: each is the base program with a few other lines, and each runs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "support/folder.h"
+
+namespace hasten::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using Lines = std::vector<std::string>;
+
+const std::string kSources = HASTEN_SOURCE_DIR "/examples/by_feature/";
+const std::string kPrograms = HASTEN_BINARY_DIR "/examples/all_by_feature";
+
+// The lines of a program without its first comment.
+Lines code_of(const std::string& name) {
+  std::ifstream file(kSources + name + ".cpp");
+  EXPECT_TRUE(file) << name;
+  Lines lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!lines.empty() || line.rfind("//", 0) != 0) lines.push_back(line);
+  }
+  return lines;
+}
+
+// Lines that `other` has and `base` has not, in the order of both: what diff shows with a "+".
+size_t added_lines(const Lines& base, const Lines& other) {
+  std::vector<std::vector<size_t>> common(base.size() + 1, std::vector<size_t>(other.size() + 1, 0));
+  for (size_t i = 0; i < base.size(); ++i) {
+    for (size_t j = 0; j < other.size(); ++j) {
+      common[i + 1][j + 1] =
+          base[i] == other[j] ? common[i][j] + 1 : std::max(common[i][j + 1], common[i + 1][j]);
+    }
+  }
+  return other.size() - common.back().back();
+}
+
+struct Feature {
+  const char* name;
+  size_t most_added;
+};
+
+const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
+                                        {"gan", 34},
+                                        {"gradient_accumulation", 3},
+                                        {"local_sgd", 3},
+                                        {"metrics", 13},
+                                        {"preemption", 12},
+                                        {"resume", 27},
+                                        {"warm_up", 11}};
+
+TEST(ByFeature, EachIsTheBaseWithAFewOtherLines) {
+  const Lines base = code_of("base");
+  for (const auto& feature : kFeatures) {
+    const size_t added = added_lines(base, code_of(feature.name));
+    EXPECT_GT(added, 0u) << feature.name;
+    EXPECT_LE(added, feature.most_added) << feature.name;
+  }
+}
+
+TEST(ByFeature, EveryProgramOfTheFolderIsHere) {
+  Lines names, known = {"base"};
+  for (const auto& entry : std::filesystem::directory_iterator(kSources)) {
+    names.push_back(entry.path().stem());
+  }
+  for (const auto& feature : kFeatures) known.emplace_back(feature.name);
+
+  EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(known));
+}
+
+class ByFeatureOnProcesses : public testing::InFolder, public ::testing::WithParamInterface<int> {
+ protected:
+  static Lines words(const std::string& program, const Lines& arguments = {}) {
+    Lines all = {kPrograms, program};
+    if (GetParam() > 1) all.insert(all.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(GetParam())});
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return all;
+  }
+  // What it prints; it must end well.
+  static std::string output(const std::string& program, const Lines& arguments = {}) {
+    const CommandResult result = run_command(words(program, arguments), {{"OMP_NUM_THREADS", "1"}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  }
+};
+
+TEST_P(ByFeatureOnProcesses, TheBaseLearnsAndCountsEachSampleOnce) {
+  EXPECT_THAT(output("base"), MatchesRegex("epoch 0: [0-9]+ of 250 right\nepoch 1: [0-9]+ of 250 right\n"
+                                           "epoch 2: 2[2-5][0-9] of 250 right\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, AccumulationLocalSgdAndWarmUpLearn) {
+  for (const char* program : {"gradient_accumulation", "local_sgd"}) {
+    EXPECT_THAT(output(program), HasSubstr("epoch 2: 2")) << program;
+  }
+  EXPECT_THAT(output("warm_up"), MatchesRegex("(.|\n)*epoch 2: 2[0-9]+ of 250 right, rate [0-9.e-]+\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, TheBatchSizeIsTheLargestThatFits) {
+  EXPECT_THAT(output("automatic_batch_size"), MatchesRegex("batches of 512\nepoch 0(.|\n)*epoch 2: (.|\n)*"));
+}
+
+TEST_P(ByFeatureOnProcesses, MetricsAreCountedOverAllRanks) {
+  EXPECT_THAT(output("metrics"),
+              MatchesRegex("(.|\n)*epoch 2: accuracy 0.9[0-9]*, top-2 [0-9.]+, F1 0.9[0-9]*\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, ResumedInMidEpochItEndsAsWithoutTheStop) {
+  const std::string whole = output("base");
+
+  const std::string stopped = output("resume", {"stop", folder_});
+  const std::string resumed = output("resume", {"go_on", folder_});
+
+  EXPECT_THAT(stopped, HasSubstr("stopped in epoch"));
+  EXPECT_THAT(resumed, HasSubstr("epoch 2"));
+  EXPECT_EQ(whole.substr(whole.size() - resumed.size()), resumed);
+}
+
+TEST_P(ByFeatureOnProcesses, PreemptionEndsInOrderWithTheModelSaved) {
+  Command command(words("preemption", {path("model.pt")}), {{"OMP_NUM_THREADS", "1"}});
+  EXPECT_THAT(command.read_line(), HasSubstr("epoch 0"));
+
+  kill(command.pid(), GetParam() == 1 ? SIGTERM : SIGUSR1);
+
+  const CommandResult result = command.finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, MatchesRegex("(.|\n)*stopped in epoch [0-9]+\n"));
+  EXPECT_TRUE(std::filesystem::exists(path("model.pt")));
+}
+
+TEST_P(ByFeatureOnProcesses, TheGanTrainsBothNetworks) {
+  EXPECT_THAT(output("gan"), MatchesRegex("(.|\n)*epoch 2: [0-9]+ of 500 told apart\n"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, ByFeatureOnProcesses, ::testing::Values(1, 2));
+
+}  // namespace
+}  // namespace hasten::test
