@@ -251,22 +251,19 @@ std::vector<std::string> command_for_all(const RemotePlan& plan, const std::stri
 std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const std::string& hasten,
                                          const std::string& folder) {
   const std::string& host = plan.hosts[static_cast<size_t>(rank)].name;
-  std::vector<std::string> words;
-  if (plan.launcher == RemoteLauncher::kPdsh) {
-    words = {"pdsh", "-R", "ssh", "-S", "-b", "-N", "-w", host};  // -S brings the exit code
-  } else {
-    // Nobody is there to answer a question for a password.
-    words = {
-        "ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3"};
-  }
+  const bool pdsh = plan.launcher == RemoteLauncher::kPdsh;
+  std::vector<std::string> words = {"ssh"};
+  if (pdsh) words = {"pdsh", "-R", "ssh", "-S", "-b", "-N", "-w", host};  // -S brings the exit code
   words.insert(words.end(), plan.launcher_arguments.begin(), plan.launcher_arguments.end());
-  if (plan.launcher == RemoteLauncher::kPdsh) {
-    const std::string task = to_text(task_for(plan, rank, folder));
-    words.push_back(text(quoted(hasten), " remote watch-stdin ", task));
-  } else {
-    words.push_back(host);
-    words.push_back(quoted(hasten) + " remote follow");
+  if (pdsh) {
+    words.push_back(text(quoted(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
+    return words;
   }
+  // Of two values for an option ssh takes the first, so the user's count. Nobody is there to answer a
+  // question for a password.
+  for (const char* option : {"BatchMode=yes", "ServerAliveInterval=3", "ServerAliveCountMax=3"})
+    words.insert(words.end(), {"-o", option});
+  words.insert(words.end(), {"-T", host, quoted(hasten) + " remote follow"});
   return words;
 }
 

@@ -7,16 +7,17 @@
 
 #include <csignal>
 #include <iostream>
+#include <memory>
 #include <random>
 #include <sstream>
 
-#include "cli/launch_folder.h"
+#include "cli/ssh_machines.h"
 #include "hasten/core/env.h"
 #include "hasten/core/text.h"
 
 namespace hasten::test {
 
-class Faults : public LaunchFolder {
+class Faults : public SshMachines {
  protected:
   // `num_runs` of them, the kinds in turn.
   void run_faults(int num_runs) {
@@ -38,6 +39,15 @@ class Faults : public LaunchFolder {
       kinds.emplace_back("the disk of the logs is full and a worker fails", &Faults::full_disk);
     } else {
       std::cout << "without the full disk: this machine has no user namespaces" << std::endl;
+    }
+    if (geteuid() == 0 && run_command({"/usr/bin/unshare", "-n", "true"}).exit_code == 0) {
+      ASSERT_NO_FATAL_FAILURE(make_ssh_machines(3));
+      kinds.emplace_back("all processes of a machine are killed", &Faults::kill_machine);
+      kinds.emplace_back("the cable of a machine is cut", &Faults::cut_machine);
+      kinds.emplace_back("the launcher of several machines is killed", &Faults::kill_launcher_of_machines);
+    } else {
+      std::cout << "without several machines: there are no network namespaces, or this is not root"
+                << std::endl;
     }
     for (int run = 0; run < num_runs && !HasFailure(); ++run) {
       const auto& [kind, fault] = kinds[static_cast<size_t>(run) % kinds.size()];
@@ -196,6 +206,63 @@ class Faults : public LaunchFolder {
 
     EXPECT_EQ(result.exit_code, 137);
     expect_root_cause(result, victim, "killed by SIGKILL");
+  }
+
+  // Started from machine 2 on machines 0 and 1.
+  std::unique_ptr<Command> start_on_machines(int workers_each) {
+    const std::string patience = " -o ServerAliveInterval=1 -o ServerAliveCountMax=2";
+    const auto words = command(2 * workers_each,
+                               {"--hostfile", hostfile(0, 1, workers_each), "--launcher_args",
+                                "-F " + ssh_config().string() + patience},
+                               kWork);
+    auto run = std::make_unique<Command>(on_machine(2, words), environment());
+    ready(*run, 2 * workers_each);
+    return run;
+  }
+
+  static void expect_machine(const CommandResult& result, int machine) {
+    EXPECT_EQ(result.exit_code, 255);
+    EXPECT_THAT(result.err, testing::HasSubstr(text("hasten: machine ", machine, " of 2 (", address(machine),
+                                                    ") ended first: exit code 255; ssh")));
+  }
+
+  // What a launcher that was killed together with all its keepers could not remove.
+  void remove_what_is_left() const {
+    for (const auto& entry : std::filesystem::directory_iterator(temporary())) {
+      EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("hasten_"));
+      std::filesystem::remove_all(entry);
+    }
+  }
+
+  void kill_machine() {
+    const int victim = draw(0, 1);
+    const auto run = start_on_machines(draw(1, 2));
+
+    kill_all_on(victim, {"sshd"});
+
+    expect_machine(run->finish(), victim);
+    for (const int i : {0, 1}) wait_until_idle(i);
+    remove_what_is_left();
+  }
+
+  void cut_machine() {
+    const int victim = draw(0, 1);
+    const auto run = start_on_machines(draw(1, 2));
+
+    cut_cable(victim);
+
+    expect_machine(run->finish(), victim);
+    for (const int i : {0, 1}) wait_until_idle(i);
+    mend_cable(victim);
+  }
+
+  void kill_launcher_of_machines() {
+    const auto run = start_on_machines(draw(1, 2));
+
+    kill(run->pid(), SIGKILL);
+
+    EXPECT_EQ(run->finish().exit_code, 137);
+    for (const int i : {0, 1}) wait_until_idle(i);
   }
 
   void stop_launcher_and_kill_worker() {

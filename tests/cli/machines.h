@@ -52,11 +52,7 @@ class Machines : public LaunchFolder {
           shell(text("ip addr add ", address(i), "/24 dev eth0; ip link set eth0 up; ip link set lo up"))));
       ASSERT_EQ(up.exit_code, 0) << up.err;
     }
-    // A port of the bridge drops what comes before it is ready, and TCP tries again only after a second.
-    run_command(in_namespaces(
-        machines_[0], shell(text("for port in $(seq 0 ", num_machines - 1,
-                                 "); do until ip -d link show dev port$port | grep -q 'state forwarding'; do "
-                                 "sleep 0.01; done; done"))));
+    for (int i = 0; i < num_machines; ++i) wait_for_cable(i);
   }
 
   static std::string address(int machine) { return text("10.77.0.", machine + 1); }
@@ -68,17 +64,25 @@ class Machines : public LaunchFolder {
   }
 
   /// Cuts machine i off from all others, as a pulled cable does; they see no packet of it any more.
-  void cut_cable(int i) const {
-    const auto cut = run_command(in_namespaces(machines_[0], shell(text("ip link set port", i, " down"))));
-    ASSERT_EQ(cut.exit_code, 0) << cut.err;
+  void cut_cable(int i) const { ASSERT_EQ(run_beside(shell(text("ip link set port", i, " down"))), 0); }
+  void mend_cable(int i) const {
+    ASSERT_EQ(run_beside(shell(text("ip link set port", i, " up"))), 0);
+    wait_for_cable(i);
+  }
+
+  /// Kills all processes on machine i at once, but those named in `daemons`.
+  void kill_all_on(int i, const std::set<std::string>& daemons) const {
+    const auto all = processes_in(machine(i).net, daemons);
+    for (const int signal : {SIGSTOP, SIGKILL}) {  // so that none lives to see another's end
+      for (const pid_t process : all) kill(process, signal);
+    }
   }
 
   /// Blocks until no process is left on machine i but those named in `daemons`.
   void wait_until_only(int i, const std::set<std::string>& daemons) const {
-    struct stat own;
-    ASSERT_EQ(fstat(machine(i).net, &own), 0);
-    for (pid_t other = 0; (other = process_in(own.st_ino, daemons)) != 0;) {
-      const int handle = static_cast<int>(syscall(SYS_pidfd_open, other, 0));
+    for (auto left = processes_in(machine(i).net, daemons); !left.empty();
+         left = processes_in(machine(i).net, daemons)) {
+      const int handle = static_cast<int>(syscall(SYS_pidfd_open, left.front(), 0));
       pollfd end = {handle, POLLIN, 0};
       if (handle >= 0) poll(&end, 1, -1);
       close(handle);
@@ -86,19 +90,42 @@ class Machines : public LaunchFolder {
   }
 
  private:
-  // Some process of the network namespace; 0 if there is none. Ended ones that nobody has waited for are in
-  // none.
-  static pid_t process_in(ino_t net, const std::set<std::string>& daemons) {
+  // The processes of a network namespace. Those that have ended, and that nobody has waited for, are in none.
+  static std::vector<pid_t> processes_in(int net, const std::set<std::string>& daemons) {
+    struct stat wanted = {}, its = {};
+    fstat(net, &wanted);
+    std::vector<pid_t> all;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string name = entry.path().filename();
-      struct stat its;
       if (name.find_first_not_of("0123456789") != std::string::npos || std::stoi(name) == getpid()) continue;
-      if (stat((entry.path() / "ns/net").c_str(), &its) != 0 || its.st_ino != net) continue;
+      if (stat((entry.path() / "ns/net").c_str(), &its) != 0 || its.st_ino != wanted.st_ino) continue;
       std::string command = content_of(entry.path() / "comm");
       if (!command.empty()) command.pop_back();
-      if (daemons.count(command) == 0) return std::stoi(name);
+      if (daemons.count(command) == 0) all.push_back(std::stoi(name));
     }
-    return 0;
+    return all;
+  }
+
+  // On the switch, while a Command may be running: the end of another Command would wait for its end.
+  int run_beside(const std::vector<std::string>& words) const {
+    auto all = in_namespaces(machines_[0], words);
+    std::vector<char*> arguments;
+    for (std::string& word : all) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  // A port of the bridge drops what comes before it is ready, and TCP tries again only after a second.
+  void wait_for_cable(int i) const {
+    run_beside(shell(
+        text("until ip -d link show dev port", i, " | grep -q 'state forwarding'; do sleep 0.01; done")));
   }
 
   struct Namespaces {

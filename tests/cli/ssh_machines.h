@@ -41,15 +41,14 @@ class SshMachines : public Machines {
   /// Blocks until nobody but sshd is left on machine i.
   void wait_until_idle(int i) const { wait_until_only(i, {"sshd"}); }
 
-  std::vector<std::unique_ptr<Daemon>>& daemons() { return daemons_; }
-
  private:
   void start_sshd(int i) {
     const std::string file = folder() / text("sshd_config_", i);
     std::ofstream(file) << "ListenAddress " << address(i) << "\nHostKey " << (folder() / "host_key").string()
                         << "\nAuthorizedKeysFile " << (folder() / "user_key.pub").string()
                         << "\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-                           "PermitRootLogin yes\nUseDNS no\nMaxStartups 100\n";
+                           "PermitRootLogin yes\nUseDNS no\nMaxStartups 100\nSetEnv TMPDIR="
+                        << temporary().string() << "\n";
     const std::string log = folder() / text("sshd_log_", i);
     daemons_.push_back(
         std::make_unique<Daemon>(on_machine(i, {"/usr/sbin/sshd", "-D", "-e", "-f", file}), log));

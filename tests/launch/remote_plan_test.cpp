@@ -127,10 +127,9 @@ TEST(RemotePlan, ATaskSurvivesItsWayAsText) {
 TEST(RemotePlan, CommandsNameMachinesAndTheTasksOfPdshMpirunAndSrunAreTheirArguments) {
   auto run = *plan({"--hostfile", "hosts", "--exclude", "small", "--launcher_args", "-p 2222"});
 
-  EXPECT_THAT(
-      command_for_one(run, 1, "/opt/it's/hasten", "/"),
-      ElementsAre("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=3", "-o",
-                  "ServerAliveCountMax=3", "-p", "2222", "node2", "'/opt/it'\\''s/hasten' remote follow"));
+  EXPECT_THAT(command_for_one(run, 1, "/opt/it's/hasten", "/"),
+              ElementsAre("ssh", "-p", "2222", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=3", "-o",
+                          "ServerAliveCountMax=3", "-T", "node2", "'/opt/it'\\''s/hasten' remote follow"));
   run.launcher = RemoteLauncher::kSlurm;
   EXPECT_THAT(command_for_all(run, "hasten", "/"),
               ElementsAre("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1",
