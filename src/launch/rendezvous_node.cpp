@@ -197,15 +197,18 @@ void RendezvousNode::choose_master(int round, TimePoint now) {
 // can, and otherwise asks whether a newcomer has made itself the host there.
 void RendezvousNode::look_for_others(const std::vector<int>& ready, TimePoint now) {
   if (!server_.hosting() || !options_.endpoint || at_endpoint_ || exit_code_) return;
+  const Endpoint here{self_.address, self_.port};
   if (probe_ && std::binary_search(ready.begin(), ready.end(), probe_->handle())) {
     for (const std::string& text : probe_->pump()) {
       const auto message = from_wire(text);
       const auto* answer = message ? std::get_if<Answer>(&*message) : nullptr;
-      if (answer == nullptr || answer->kind != Answer::Kind::kHost) continue;
-      if (answer->generation >= generation_)
-        return lose_host(hasten::text("the run goes on at ", shown(*options_.endpoint)), now,
-                         options_.endpoint);
-      probe_->send(to_wire(Claim{generation_, {self_.address, self_.port}}));
+      if (answer == nullptr || answer->kind == Answer::Kind::kVacant) continue;
+      const bool is_host = answer->kind == Answer::Kind::kHost;
+      const Endpoint other = is_host ? *options_.endpoint : answer->host;
+      if (other == here) continue;
+      if (!is_host || answer->generation >= generation_)
+        return lose_host(hasten::text("the run goes on at ", shown(other)), now, other);
+      probe_->send(to_wire(Claim{generation_, here}));
     }
   }
   if (now < next_probe_) return;
