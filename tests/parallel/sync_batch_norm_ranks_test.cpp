@@ -229,6 +229,57 @@ TEST(SyncBatchNormRanks, TrainingUnderDdpEqualsOneProcessAndLeavesAllRanksEqual)
   }
 }
 
+// Three ranks with three, one and two batches, against one process with the batches there are in each step.
+TEST(SyncBatchNormRanks, RanksThatHaveRunOutOfBatchesTakePartWithNothing) {
+  const std::vector<int> num_batches = {3, 1, 2};
+  auto generator = at::detail::createCPUGenerator(5);
+  const at::Tensor batches = at::randn({3, 3, 4, 2}, generator);  // [step, rank, batch, channels]
+  const auto run = [&](torch::nn::BatchNorm1d& norm, const at::Tensor& batch) {
+    const at::Tensor input = batch.clone().requires_grad_();
+    norm(input).pow(3).sum().backward();
+    return input.grad();
+  };
+  std::vector<at::Tensor> expected;
+  torch::nn::BatchNorm1d alone(2);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<at::Tensor> there;
+    for (int rank = 0; rank < 3; ++rank)
+      if (step < num_batches[rank]) there.push_back(batches[step][rank]);
+    expected.push_back(run(alone, at::cat(there)));
+  }
+  run_ranks(3, [&](Process& process) {
+    torch::nn::BatchNorm1d norm(2);
+    convert_sync_batchnorm(norm, process.group());
+    {
+      const UnevenBatchNorms uneven(*norm);
+      for (int step = 0; step < num_batches[process.rank()]; ++step) {
+        const int64_t before = step < 1 ? process.rank() : process.rank() == 2 ? 1 : 0;
+
+        const at::Tensor gradient = run(norm, batches[step][process.rank()]);
+
+        EXPECT_TRUE(torch::allclose(gradient, expected[step].narrow(0, 4 * before, 4), 1e-5, 1e-5)) << step;
+      }
+      uneven.answer();
+    }
+    run(norm, batches[0][process.rank()]);
+    if (process.rank() == 0) run(alone, batches[0].flatten(0, 1));
+    if (process.rank() == 0) {
+      EXPECT_TRUE(torch::allclose(norm->running_var, alone->running_var, 1e-5));
+    }
+  });
+}
+
+TEST(SyncBatchNormRanks, RanksWithBatchesThatDoDifferentThingsAreToldSo) {
+  const auto words = testing::run_ranks_collecting(2, [](Process& process) {
+    torch::nn::ModuleList norms(torch::nn::BatchNorm1d(2), torch::nn::BatchNorm1d(3));
+    convert_sync_batchnorm(norms, process.group());
+    const UnevenBatchNorms uneven(*norms);
+    norms[process.rank()]->as<torch::nn::BatchNorm1d>()->forward(torch::randn({4, 2 + process.rank()}));
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("exchange different statistics: [1, 5, 6]"));
+}
+
 TEST(SyncBatchNormRanks, TypesAndNamesAndFilesStayAsTheyWere) {
   run_ranks(2, [](Process& process) {
     Cnn plain, model;

@@ -8,6 +8,8 @@
 
 #include <torch/nn/module.h>
 
+#include <memory>
+
 #include "hasten/comm/group.h"
 #include "hasten/parallel/prepared_model.h"
 
@@ -36,5 +38,33 @@ template <class M>
 void convert_sync_batchnorm(M model, const comm::Group& group) {
   convert_sync_batchnorm(static_cast<torch::nn::Module&>(module_of(model)), group);
 }
+
+/// For loops in which ranks run out of batches at different times. While it lives, the model's synchronised
+/// BatchNorms say what they are about to exchange, so that a rank without a batch can take part; one small
+/// message more each. All ranks make it, and let it go, at the same point of their program. Not for several
+/// at once over one model.
+class UnevenBatchNorms {
+ public:
+  /// Collective: no. Blocks: no. Throws: nothing.
+  explicit UnevenBatchNorms(torch::nn::Module& model);
+  ~UnevenBatchNorms();
+  UnevenBatchNorms(const UnevenBatchNorms&) = delete;
+  UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
+
+  /// Whether the model has none, so that nobody need answer.
+  bool empty() const noexcept;
+
+  /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of
+  /// the ranks that have a batch, as if this one's were empty. May run in a thread of its own, beside the
+  /// answers to other collectives: its connections are not theirs. The rank's own running statistics stay
+  /// behind. Where parts of a model were converted separately, all parts must be in use until the end.
+  /// Collective: yes. Blocks: until every rank has called it. Throws: UsageError if ranks with batches do
+  /// different things; CommError.
+  void answer() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace hasten::parallel

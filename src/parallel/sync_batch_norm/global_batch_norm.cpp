@@ -15,14 +15,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A group where autograd keeps what a backward needs.
-struct GroupHolder : torch::CustomClassHolder {
-  explicit GroupHolder(comm::Group held) : group(std::move(held)) {}
-  comm::Group group;
-};
-
-const comm::Group& group_of(const c10::IValue& capsule) {
-  return static_cast<const GroupHolder&>(*capsule.toCapsule()).group;
+const SyncGroup& group_of(const c10::IValue& capsule) {
+  return static_cast<const SyncGroup&>(*capsule.toCapsule());
 }
 
 // The sum over all ranks. Every rank's input is in every rank's result, so gradients are summed likewise.
@@ -30,7 +24,7 @@ struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, const c10::IValue& capsule) {
     context->saved_data["group"] = capsule;
     at::Tensor sum = tensor.clone();
-    group_of(capsule).all_reduce_(sum);
+    group_of(capsule).sum_(sum);
     return sum;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -63,7 +57,7 @@ struct Statistics {
   at::Tensor count;
 };
 
-Statistics statistics_of_all(const at::Tensor& input, const comm::Group& group) {
+Statistics statistics_of_all(const at::Tensor& input, const SyncGroup& group) {
   const int64_t channels = input.size(1);
   const int64_t count = channels == 0 ? 0 : input.numel() / channels;
   const auto options = input.options().dtype(sum_dtype(input));
@@ -72,8 +66,7 @@ Statistics statistics_of_all(const at::Tensor& input, const comm::Group& group) 
     std::tie(var, mean) = at::var_mean(input.to(options.dtype()), reduced_dims(input), /*correction=*/0);
   }
   const at::Tensor mine = at::cat({mean, var, at::full({1}, static_cast<double>(count), options)});
-  const at::Tensor all = at::empty({group.world_size(), mine.size(0)}, options);
-  group.all_gather_into_(all.view({-1}), mine);
+  const at::Tensor all = group.gather(mine);
   const at::Tensor means = all.narrow(1, 0, channels);
   const at::Tensor vars = all.narrow(1, channels, channels);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1);
@@ -107,9 +100,9 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
                             const std::optional<at::Tensor>& maybe_bias, const BatchNormTensors& tensors,
                             const BatchNormNumbers& numbers, const c10::IValue& capsule) {
     const at::Tensor weight = maybe_weight.value_or(at::Tensor()), bias = maybe_bias.value_or(at::Tensor());
-    const comm::Group& group = group_of(capsule);
+    const SyncGroup& group = group_of(capsule);
     const Statistics statistics = statistics_of_all(input, group);
-    refuse_a_single_value(statistics, group);
+    refuse_a_single_value(statistics, group.group());
     update_running(tensors, statistics, numbers.momentum);
     context->save_for_backward({input, weight, statistics.mean, statistics.var, statistics.count});
     context->saved_data["eps"] = numbers.eps;
@@ -154,8 +147,8 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
 }  // namespace
 
 at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors,
-                             const BatchNormNumbers& numbers, const comm::Group& group) {
-  const auto capsule = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+                             const BatchNormNumbers& numbers, const c10::intrusive_ptr<SyncGroup>& group) {
+  const auto capsule = c10::IValue::make_capsule(group);
   return GlobalBatchNorm::apply(input, std::optional(tensors.weight), std::optional(tensors.bias), tensors,
                                 numbers, capsule);
 }

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "hasten/comm/group.h"
+#include "parallel/sync_batch_norm/sync_group.h"
 
 namespace hasten::parallel {
 
@@ -30,6 +30,6 @@ struct BatchNormNumbers {
 /// Collective: yes, its backward too. Blocks: yes. Throws: UsageError on all ranks for one value a channel
 /// over all ranks (on the CPU only: elsewhere knowing it would wait for the device); CommError.
 at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors,
-                             const BatchNormNumbers& numbers, const comm::Group& group);
+                             const BatchNormNumbers& numbers, const c10::intrusive_ptr<SyncGroup>& group);
 
 }  // namespace hasten::parallel

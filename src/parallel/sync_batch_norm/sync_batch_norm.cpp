@@ -6,6 +6,7 @@
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -14,12 +15,13 @@
 #include "parallel/mark.h"
 #include "parallel/replica.h"
 #include "parallel/sync_batch_norm/global_batch_norm.h"
+#include "parallel/sync_batch_norm/sync_group.h"
 
 namespace hasten::parallel {
 namespace {
 
 struct BatchNormMark : Mark {
-  comm::Group group;
+  c10::intrusive_ptr<SyncGroup> group;
   std::string name;
   /// Read only where the operator does not see whether the module trains: without running statistics. A clone
   /// carries its original's mark, but not on the same tensor.
@@ -60,7 +62,8 @@ void refuse_backward_without_mark(const at::Tensor& weight, const std::string& n
   });
 }
 
-void mark(torch::nn::Module& batch_norm, const std::string& name, const comm::Group& group) {
+void mark(torch::nn::Module& batch_norm, const std::string& name,
+          const c10::intrusive_ptr<SyncGroup>& group) {
   const auto tensors = carriers(batch_norm);
   for (const at::Tensor& tensor : tensors) {
     auto mark = c10::make_intrusive<BatchNormMark>();
@@ -70,7 +73,7 @@ void mark(torch::nn::Module& batch_norm, const std::string& name, const comm::Gr
     mark->carrier = tensor.unsafeGetTensorImpl();
     set_mark(tensor, std::move(mark));
   }
-  refuse_backward_without_mark(tensors.front(), name, origin_of(group));
+  refuse_backward_without_mark(tensors.front(), name, origin_of(group->group()));
 }
 
 // Names as in named_modules(), which needs the root to be held by a shared_ptr.
@@ -87,7 +90,7 @@ bool trains(const BatchNormMark& mark, const at::Tensor& carrier, bool training,
   if (!training || tracks) return training;
   const auto module = mark.module.lock();
   if (module && carrier.unsafeGetTensorImpl() == mark.carrier) return module->is_training();
-  throw UsageError(origin_of(mark.group), "a clone of '", mark.name,
+  throw UsageError(origin_of(mark.group->group()), "a clone of '", mark.name,
                    "' runs, whose mode is not known because it has no running statistics "
                    "(track_running_stats(false)). Convert the clone with convert_sync_batchnorm.");
 }
@@ -123,9 +126,38 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
   std::iota(ranks.begin(), ranks.end(), 0);
   // Connections of their own: gradients' exchanges start when gradients arrive, which may be before a
   // BatchNorm's on one rank and after it on another.
-  const auto own = group.subgroup(ranks);
+  const auto own = c10::make_intrusive<SyncGroup>(*group.subgroup(ranks));
   for_each_batch_norm(model, "",
-                      [&](torch::nn::Module& module, const std::string& name) { mark(module, name, *own); });
+                      [&](torch::nn::Module& module, const std::string& name) { mark(module, name, own); });
+}
+
+struct UnevenBatchNorms::Impl {
+  std::vector<c10::intrusive_ptr<SyncGroup>> groups;
+  c10::Device device = c10::kCPU;
+};
+
+UnevenBatchNorms::UnevenBatchNorms(torch::nn::Module& model) : impl_(std::make_unique<Impl>()) {
+  for_each_batch_norm(model, "", [&](torch::nn::Module& module, const std::string&) {
+    const at::Tensor carrier = carriers(module).front();
+    const auto mark = c10::dynamic_intrusive_pointer_cast<BatchNormMark>(mark_of(carrier));
+    auto& groups = impl_->groups;
+    if (!mark || std::find(groups.begin(), groups.end(), mark->group) != groups.end()) return;
+    groups.push_back(mark->group);
+    impl_->device = carrier.device();
+  });
+  for (const auto& group : impl_->groups) group->set_uneven(true);
+}
+
+UnevenBatchNorms::~UnevenBatchNorms() {
+  for (const auto& group : impl_->groups) group->set_uneven(false);
+}
+
+bool UnevenBatchNorms::empty() const noexcept {
+  return impl_->groups.empty();
+}
+
+void UnevenBatchNorms::answer() const {
+  for (const auto& group : impl_->groups) group->answer(impl_->device);
 }
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
