@@ -53,7 +53,7 @@ class PreparedModel {
   /// no. Throws: what forward throws.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
-    ddp_->before_forward();
+    if (ddp_) ddp_->before_forward();
     return module_of(*model_).forward(std::forward<Arguments>(arguments)...);
   }
   auto* operator->() const { return &module_of(*model_); }
