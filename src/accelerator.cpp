@@ -2,6 +2,8 @@
 // accelerator.h.
 #include "hasten/accelerator.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/distributed_models.h"
@@ -23,6 +25,7 @@ struct Accelerator::Impl {
   AcceleratorOptions options;
   state::Accumulation accumulation;
   parallel::DistributedModels models = {};
+  parallel::Steppers steppers = {};
 };
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_process(options), options) {}
@@ -39,12 +42,54 @@ Accelerator::Accelerator(state::Process own, const AcceleratorOptions& options)
 }
 
 void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {
-  if (options.weight) shared_gradient_state()->set_weighted();
-  parallel::backward(loss, options,
-                     {.models = impl_->models.all(),
-                      .group = process().group(),
-                      .num_batches = impl_->accumulation.options().num_steps,
-                      .ends_window = sync_gradients()});
+  parallel::BackwardContext context{.models = impl_->models.all(),
+                                    .group = process().group(),
+                                    .num_batches = impl_->accumulation.options().num_steps,
+                                    .ends_window = sync_gradients()};
+  parallel::BackwardOptions own = options;
+  if (is_joining()) {
+    own.weight = options.weight.value_or(1.0);
+    const auto active = announce(parallel::describe(context));
+    for (const auto& model : context.models) model->set_buffers_from(active.first());
+  }
+  if (own.weight) shared_gradient_state()->set_weighted();
+  parallel::backward(loss, own, context);
+}
+
+void Accelerator::answer_backward(const nlohmann::json& call, const parallel::ActiveRanks& active) const {
+  parallel::BackwardContext context{.models = impl_->models.all(), .group = process().group()};
+  const auto held = parallel::read_description(call, active.first(), context);
+  shared_gradient_state()->set_sync_gradients(context.ends_window);
+  shared_gradient_state()->set_weighted();
+  const parallel::NoSync scope(held);
+  parallel::backward(at::zeros({}), {.weight = 0.0}, context);
+}
+
+void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
+  if (is_joining()) {
+    throw UsageError(Origin{"accelerator", rank(), world_size()},
+                     "join_uneven_inputs inside join_uneven_inputs. Use one for each loop over a loader.");
+  }
+  const auto scope = std::make_shared<parallel::Join>(process().group());
+  set_join(scope);
+  shared_gradient_state()->set_even_batches(options.even_batches);
+  const auto leave = c10::make_scope_exit([this] {
+    set_join(nullptr);
+    shared_gradient_state()->set_even_batches({});
+    for (const auto& model : impl_->models.all()) model->set_buffers_from(0);
+  });
+  fn();
+  const auto last = scope->answer([&](const nlohmann::json& call, const parallel::ActiveRanks& active) {
+    call.is_object() && call.contains("backward") ? answer_backward(call, active) : answer(call, active);
+  });
+  if (!last) return;
+  for (const auto& model : impl_->models.all()) model->follow(last->first());
+  impl_->steppers.follow(group(), last->first());
+  impl_->accumulation.set_step(comm::broadcast_object(group(), impl_->accumulation.step(), last->first()));
+}
+
+parallel::Steppers& Accelerator::steppers() const noexcept {
+  return impl_->steppers;
 }
 
 parallel::NoSync Accelerator::accumulate(Models models) const {

@@ -12,9 +12,25 @@ void AcceleratorBase::set_trigger() const noexcept {
 
 bool AcceleratorBase::check_trigger() const {
   const auto mine = at::scalar_tensor(shared_->triggered ? 1 : 0, at::kInt);
-  const bool any = comm::reduce(group(), mine).item<int>() > 0;
+  const bool any = reduce(mine).item<int>() > 0;
   if (any) shared_->triggered = false;
   return any;
+}
+
+std::vector<at::Tensor> AcceleratorBase::join_call(const parallel::JointCall& call,
+                                                   const std::vector<at::Tensor>& tensors) const {
+  const auto description = parallel::describe(call, tensors);
+  return parallel::carry_out(description, tensors, announce(description), group());
+}
+
+void AcceleratorBase::answer(const nlohmann::json& call, const parallel::ActiveRanks& active) const {
+  if (call == "barrier") {
+    process().wait_for_everyone();
+  } else if (call == "objects") {
+    comm::gather_object(group(), nlohmann::json(nlohmann::json::array()));
+  } else {
+    parallel::carry_out(call, parallel::neutral_tensors(call, device()), active, group());
+  }
 }
 
 }  // namespace hasten

@@ -7,6 +7,8 @@
 // accelerate.Accelerator in names and meaning; docs/differences.md lists where it does not.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -20,6 +22,7 @@
 #include "hasten/optim/prepared_scheduler.h"
 #include "hasten/parallel/backward.h"
 #include "hasten/parallel/distributed_models.h"
+#include "hasten/parallel/join.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
 #include "hasten/state/process.h"
@@ -80,6 +83,24 @@ class Accelerator : public AcceleratorBase {
     return no_sync(ddps(models...));
   }
 
+  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
+  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, wait_for_everyone)
+  /// with nothing, and take over parameters, buffers, optimizers and schedulers at the end, so that all ranks
+  /// end alike. Gradients are the mean over the ranks that had data: a backward without a weight has
+  /// weight 1. `models` is a prepared model, or a tuple of several. Once for each loop over a loader.
+  /// Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if ranks with data do
+  /// different things; what fn throws.
+  template <class M>
+  void join_uneven_inputs(const M& models, const std::function<void()>& fn,
+                          const parallel::JoinOptions& options = {}) const {
+    if constexpr (parallel::is_prepared_model_v<M>) {
+      require_ours(models.ddp());
+    } else {
+      std::apply([this](const auto&... model) { (require_ours(model.ddp()), ...); }, models);
+    }
+    join(fn, options);
+  }
+
   /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be
   /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients().
   /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
@@ -123,6 +144,9 @@ class Accelerator : public AcceleratorBase {
     return {models.ddp()...};
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
+  void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
+  void answer_backward(const nlohmann::json& call, const parallel::ActiveRanks& active) const;
+  parallel::Steppers& steppers() const noexcept;
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models) const;
   /// The Ddp of a module, made at the first call.
@@ -141,7 +165,8 @@ std::shared_ptr<std::remove_cvref_t<T>> Accelerator::hold(T&& object) {
   constexpr bool kBorrow =
       std::is_lvalue_reference_v<T> && !parallel::detail::is_module_pointer<Object>::value;
   if constexpr (kBorrow) {
-    return std::shared_ptr<Object>(std::shared_ptr<void>(), &object);
+    // Ends with its last handle, so that others can see whether the object is still borrowed.
+    return std::shared_ptr<Object>(std::make_shared<std::byte>(), &object);
   } else {
     return std::make_shared<Object>(std::forward<T>(object));
   }
@@ -163,9 +188,13 @@ auto Accelerator::prepare_one(T&& object) const {
     auto ddp = distribute(parallel::module_of(*model));
     return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
   } else if constexpr (optim::is_optimizer_v<Object>) {
-    return optim::PreparedOptimizer<Object>(hold(std::forward<T>(object)), shared_gradient_state());
+    auto optimizer = hold(std::forward<T>(object));
+    steppers().add(optimizer);
+    return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state());
   } else if constexpr (optim::SchedulerLike<Object>) {
-    return optim::PreparedScheduler<Object>(hold(std::forward<T>(object)), shared_gradient_state(),
+    auto scheduler = hold(std::forward<T>(object));
+    steppers().add_scheduler(scheduler);
+    return optim::PreparedScheduler<Object>(std::move(scheduler), shared_gradient_state(),
                                             scheduler_options());
   } else {
     static_assert(data::is_loader_v<Object> || data::is_torch_loader_v<Object>,

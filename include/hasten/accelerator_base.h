@@ -15,6 +15,7 @@
 #include "hasten/comm/nested_operations.h"
 #include "hasten/comm/objects.h"
 #include "hasten/data/metrics.h"
+#include "hasten/parallel/join.h"
 #include "hasten/state/gradient_state.h"
 #include "hasten/state/ordered.h"
 #include "hasten/state/print.h"
@@ -57,6 +58,9 @@ class AcceleratorBase {
   /// structures differ.
   template <class T>
   T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    if (is_joining()) {
+      return comm::detail::with_tensors(value, join_call({}, comm::tensors_of(value)));
+    }
     return comm::gather(group(), value, site);
   }
 
@@ -72,6 +76,7 @@ class AcceleratorBase {
   std::vector<T> gather_for_metrics(const std::vector<T>& objects,
                                     comm::Group::Site site = comm::Group::Site::current()) const {
     std::vector<T> all;
+    if (is_joining()) announce("objects");
     for (auto& part : comm::gather_object(group(), objects, site)) {
       std::move(part.begin(), part.end(), std::back_inserter(all));
     }
@@ -82,6 +87,10 @@ class AcceleratorBase {
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options = {},
            comm::Group::Site site = comm::Group::Site::current()) const {
+    if (is_joining()) {
+      return comm::detail::with_tensors(
+          value, join_call({parallel::JointCall::Kind::kReduce, options}, comm::tensors_of(value)));
+    }
     return comm::reduce(group(), value, options, site);
   }
 
@@ -89,10 +98,17 @@ class AcceleratorBase {
   template <class T>
   T pad_across_processes(const T& value, const comm::PadOptions& options = {},
                          comm::Group::Site site = comm::Group::Site::current()) const {
+    if (is_joining()) {
+      return comm::detail::with_tensors(
+          value, join_call({parallel::JointCall::Kind::kPad, {}, options}, comm::tensors_of(value)));
+    }
     return comm::pad_across_processes(group(), value, options, site);
   }
 
-  void wait_for_everyone() const { process().wait_for_everyone(); }
+  void wait_for_everyone() const {
+    if (is_joining()) announce("barrier");
+    process().wait_for_everyone();
+  }
 
   /// Prints a line once per machine.
   /// Collective: no. Blocks: no. Throws: nothing.
@@ -130,6 +146,15 @@ class AcceleratorBase {
     return shared_->gradient_state;
   }
 
+  /// Inside join_uneven_inputs: collectives announce themselves, and ranks without data answer.
+  bool is_joining() const noexcept { return shared_->join != nullptr; }
+  void set_join(std::shared_ptr<parallel::Join> join) const { shared_->join = std::move(join); }
+  parallel::ActiveRanks announce(const nlohmann::json& call) const { return shared_->join->announce(call); }
+  std::vector<at::Tensor> join_call(const parallel::JointCall& call,
+                                    const std::vector<at::Tensor>& tensors) const;
+  /// What a rank without data does when another announces `call`, unless that is a backward.
+  void answer(const nlohmann::json& call, const parallel::ActiveRanks& active) const;
+
  private:
   /// What copies of the handle share.
   struct Shared {
@@ -137,6 +162,7 @@ class AcceleratorBase {
     comm::Group group;
     std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
     bool triggered = false;
+    std::shared_ptr<parallel::Join> join = {};
   };
   std::shared_ptr<Shared> shared_;
 };

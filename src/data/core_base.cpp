@@ -83,7 +83,7 @@ BatchShardOptions CoreBase::shard(std::optional<size_t> batch_size) const {
   result.rank = process_->rank();
   result.world_size = process_->world_size();
   result.split_batches = own_.split_batches;
-  result.even_batches = own_.even_batches;
+  result.even_batches = gradient_state_->even_batches().value_or(own_.even_batches);
   result.drop_last = options_.drop_last;
   return result;
 }

@@ -130,4 +130,23 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
       "computed under NoGradGuard?");
 }
 
+nlohmann::json describe(const BackwardContext& context) {
+  std::vector<bool> held;
+  for (const auto& model : context.models) held.push_back(model->holds_back());
+  return {{"backward", context.ends_window}, {"held", held}};
+}
+
+Ddp::Models read_description(const nlohmann::json& call, int buffers_from, BackwardContext& context) {
+  context.ends_window = call.at("backward");
+  const std::vector<bool> is_held = call.at("held");
+  Ddp::Models held;
+  for (size_t i = 0; i < context.models.size(); ++i) {
+    const auto& model = context.models[i];
+    model->set_buffers_from(buffers_from);
+    if (!model->has_weight()) model->drop_gradients();
+    if (is_held.at(i)) held.push_back(model);
+  }
+  return held;
+}
+
 }  // namespace hasten::parallel

@@ -158,6 +158,21 @@ void Ddp::abandon_exchange() const noexcept {
   if (impl_->reducer) impl_->reducer->abandon();
 }
 
+void Ddp::set_buffers_from(int rank) const noexcept {
+  impl_->window.buffers_from = rank;
+}
+
+void Ddp::follow(int root) const {
+  auto all = impl_->module.parameters();
+  const auto buffers = impl_->module.buffers();
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  broadcast_tensors(all, impl_->group, root);
+}
+
+void Ddp::drop_gradients() const {
+  for (const at::Tensor& parameter : impl_->trainable.tensors) parameter.mutable_grad() = at::Tensor();
+}
+
 bool Ddp::had_gradients() const noexcept {
   return impl_->reducer && impl_->reducer->had_gradients();
 }

@@ -115,14 +115,14 @@ void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensor
   }
 }
 
-void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root) {
   std::vector<at::Tensor> message;
   int64_t size = 0;
   const auto flush = [&] {
     if (message.empty()) return;
     const at::Tensor bytes = pack_bytes(message);
-    group.broadcast_(bytes, 0);
-    if (group.rank() != 0) unpack_bytes(bytes, message);
+    group.broadcast_(bytes, root);
+    if (group.rank() != root) unpack_bytes(bytes, message);
     message.clear();
     size = 0;
   };

@@ -20,9 +20,9 @@ std::optional<std::string> first_difference(const std::vector<std::vector<std::s
 /// Collective: yes. Blocks: yes. Throws: UsageError on every rank, naming the first difference and the ranks.
 void check_same_module(const torch::nn::Module& module, const comm::Group& group);
 
-/// Gives every rank rank 0's values; few large messages of bytes, whatever the dtypes.
+/// Gives every rank root's values; few large messages of bytes, whatever the dtypes.
 /// Collective: yes. Blocks: yes. Throws: CommError.
-void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group);
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root = 0);
 
 /// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every
 /// rank, naming the first parameter that differs and the ranks that have another than rank 0.

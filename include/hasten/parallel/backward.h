@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "hasten/comm/group.h"
@@ -43,5 +44,13 @@ struct BackwardContext {
 /// UsageError for an undefined loss, a weight that is negative or not finite, weights on some backwards only,
 /// and a loss that depends on no parameter on any rank; CommError; what autograd throws.
 void backward(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context);
+
+/// In a loop of uneven length (join.h): what a rank announces before a backward.
+/// Collective: no. Blocks: no. Throws: nothing.
+nlohmann::json describe(const BackwardContext& context);
+/// What a rank without data makes of it: completes `context`, lets buffers come from the first rank with
+/// data, drops gradients that a window before has left, and gives the models that are held back. Collective:
+/// no. Blocks: no. Throws: nothing.
+Ddp::Models read_description(const nlohmann::json& call, int buffers_from, BackwardContext& context);
 
 }  // namespace hasten::parallel

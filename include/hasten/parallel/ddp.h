@@ -99,6 +99,12 @@ class Ddp {
   bool is_exchanging() const noexcept;
   /// Forgets an exchange that an exception has left.
   void abandon_exchange() const noexcept;
+  /// Whose buffers all ranks get in the next exchanges; rank 0's at first.
+  void set_buffers_from(int rank) const noexcept;
+  /// Every rank gets root's parameters and buffers. Collective: yes. Blocks: yes. Throws: CommError.
+  void follow(int root) const;
+  /// Makes the gradients of all its parameters undefined.
+  void drop_gradients() const;
   /// Whether any rank had a gradient in the last exchange.
   bool had_gradients() const noexcept;
   /// In a world of one: divides the window's weights out, as an exchange does.

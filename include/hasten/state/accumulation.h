@@ -33,6 +33,7 @@ class Accumulation {
 
   /// Batches counted since the last loader's end (since the beginning without sync_with_dataloader).
   int64_t step() const noexcept { return step_; }
+  void set_step(int64_t step) noexcept { step_ = step; }
   const AccumulationOptions& options() const noexcept { return options_; }
 
  private:

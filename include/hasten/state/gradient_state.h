@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -44,6 +45,10 @@ class GradientState {
   bool weighted() const noexcept { return weighted_; }
   void set_weighted() noexcept { weighted_ = true; }
 
+  /// Instead of LoaderOptions::even_batches, for loops that begin from now on (join_uneven_inputs).
+  std::optional<bool> even_batches() const noexcept { return even_batches_; }
+  void set_even_batches(std::optional<bool> even_batches) noexcept { even_batches_ = even_batches; }
+
   /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
   void enter(const LoaderPosition* loader);
   /// The loop over it ended (by its end, a break or an exception). Nothing if it was not entered.
@@ -58,6 +63,7 @@ class GradientState {
  private:
   bool sync_gradients_ = true;
   bool weighted_ = false;
+  std::optional<bool> even_batches_;
   std::vector<const LoaderPosition*> active_;
   std::set<const torch::optim::Optimizer*> skipped_;
 };

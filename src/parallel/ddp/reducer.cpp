@@ -125,7 +125,7 @@ void Reducer::begin() {
   for (Bucket& bucket : buckets_) bucket.begin_step();
   if (buffers_.empty()) return;
   packed_buffers_ = pack_bytes(buffers_);
-  buffers_work_ = group_.broadcast_async_(packed_buffers_, 0);
+  buffers_work_ = group_.broadcast_async_(packed_buffers_, window_.buffers_from);
 }
 
 Tail Reducer::offered_tail() const {
@@ -176,7 +176,7 @@ void Reducer::finish() {
   if (buffers_work_) {
     buffers_work_->wait();
     buffers_work_.reset();
-    if (group_.rank() != 0) unpack_bytes(packed_buffers_, buffers_);
+    if (group_.rank() != window_.buffers_from) unpack_bytes(packed_buffers_, buffers_);
   }
   if (factor) warn_unused(unused);
   if (num_steps_ == 1) learn_order(unused);

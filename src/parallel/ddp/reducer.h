@@ -32,6 +32,8 @@ struct Window {
   bool ends = true;
   /// Whether a backward launches its exchange and leaves the waiting to finish().
   bool finishes_later = false;
+  /// The rank whose buffers all get.
+  int buffers_from = 0;
   /// Whether the parameters' memory is not what it was.
   bool values_changed = false;
 };

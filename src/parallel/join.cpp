@@ -1,0 +1,183 @@
+// See join.h.
+#include "hasten/parallel/join.h"
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "hasten/comm/objects.h"
+#include "hasten/core/error.h"
+
+namespace hasten::parallel {
+namespace {
+
+using nlohmann::json;
+
+struct Round {
+  ActiveRanks active;
+  json call;
+};
+
+// Everybody's calls; null is a rank without data.
+Round hold_round(const comm::Group& group, const json& mine) {
+  Round round;
+  const auto calls = comm::gather_object(group.with_check(false), mine);
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    if (calls[rank].is_null()) continue;
+    round.active.ranks.push_back(static_cast<int>(rank));
+    if (round.call.is_null()) round.call = calls[rank];
+    if (calls[rank] == round.call) continue;
+    throw UsageError(Origin{"join", group.rank(), group.world_size()}, "rank ", round.active.first(),
+                     " is about to do ", round.call.dump(), ", rank ", rank, ' ', calls[rank].dump(),
+                     ". Ranks with data must do the same things in the same order.");
+  }
+  return round;
+}
+
+double neutral_of(comm::ReduceOp op, at::ScalarType dtype) {
+  const bool is_float = c10::isFloatingType(dtype);
+  constexpr double kMost = std::numeric_limits<double>::infinity();
+  switch (op) {
+    case comm::ReduceOp::kProduct:
+      return 1.0;
+    case comm::ReduceOp::kMin:
+      return is_float ? kMost : 1.0;
+    case comm::ReduceOp::kMax:
+      return is_float ? -kMost : 0.0;
+    default:
+      return 0.0;
+  }
+}
+
+// The largest or smallest integer has no exact double, so integers are filled apart.
+at::Tensor neutral_like(at::IntArrayRef sizes, const at::TensorOptions& options, comm::ReduceOp op) {
+  const auto dtype = options.dtype().toScalarType();
+  const at::Tensor tensor = at::full(sizes, neutral_of(op, dtype), options);
+  const bool is_min = op == comm::ReduceOp::kMin, is_max = op == comm::ReduceOp::kMax;
+  if ((is_min || is_max) && c10::isIntegralType(dtype, false)) {
+    AT_DISPATCH_INTEGRAL_TYPES(dtype, "neutral_like", [&] {
+      using Limits = std::numeric_limits<scalar_t>;
+      tensor.fill_(static_cast<int64_t>(is_min ? Limits::max() : Limits::lowest()));
+    });
+  }
+  return tensor;
+}
+
+// Root's bytes on every rank.
+std::string broadcast_text(const comm::Group& group, const std::string& mine, int root) {
+  const at::Tensor size = torch::tensor(static_cast<int64_t>(mine.size()), at::kLong);
+  group.broadcast_(size, root);
+  const at::Tensor bytes = torch::empty({size.item<int64_t>()}, at::kByte);
+  if (group.rank() == root) std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
+  group.broadcast_(bytes, root);
+  return {bytes.data_ptr<uint8_t>(), bytes.data_ptr<uint8_t>() + bytes.numel()};
+}
+
+}  // namespace
+
+ActiveRanks Join::announce(const json& call) {
+  return last_ = hold_round(group_, call).active;
+}
+
+std::optional<ActiveRanks> Join::answer(const std::function<void(const json&, const ActiveRanks&)>& answer) {
+  while (true) {
+    const Round round = hold_round(group_, json());
+    if (round.active.ranks.empty()) break;
+    last_ = round.active;
+    answer(round.call, round.active);
+  }
+  const bool even = last_.ranks.empty() || static_cast<int>(last_.ranks.size()) == group_.world_size();
+  return even ? std::nullopt : std::optional(last_);
+}
+
+json describe(const JointCall& call, const std::vector<at::Tensor>& tensors) {
+  const bool keeps_rows = call.kind == JointCall::Kind::kReduce;
+  json list = json::array();
+  for (const at::Tensor& tensor : tensors) {
+    auto sizes = tensor.sizes().vec();
+    const int64_t dim = call.kind != JointCall::Kind::kPad ? 0
+                        : call.pad.dim < 0                 ? call.pad.dim + tensor.dim()
+                                                           : call.pad.dim;
+    if (!keeps_rows && sizes.empty() && call.kind == JointCall::Kind::kGather) sizes = {0};
+    if (!keeps_rows && dim >= 0 && dim < static_cast<int64_t>(sizes.size())) sizes[dim] = 0;
+    list.push_back({{"dtype", static_cast<int>(tensor.scalar_type())}, {"sizes", sizes}});
+  }
+  return {{"kind", static_cast<int>(call.kind)},
+          {"op", static_cast<int>(call.reduce.op)},
+          {"scale", call.reduce.scale},
+          {"dim", call.pad.dim},
+          {"pad_first", call.pad.pad_first},
+          {"pad_index", call.pad.pad_index.toDouble()},
+          {"tensors", list}};
+}
+
+std::vector<at::Tensor> neutral_tensors(const json& description, c10::Device device) {
+  std::vector<at::Tensor> tensors;
+  for (const json& one : description.at("tensors")) {
+    const auto options =
+        at::TensorOptions(device).dtype(static_cast<at::ScalarType>(one.at("dtype").get<int>()));
+    tensors.push_back(neutral_like(one.at("sizes").get<std::vector<int64_t>>(), options,
+                                   static_cast<comm::ReduceOp>(description.at("op").get<int>())));
+  }
+  return tensors;
+}
+
+std::vector<at::Tensor> carry_out(const json& description, const std::vector<at::Tensor>& tensors,
+                                  const ActiveRanks& active, const comm::Group& group) {
+  const comm::Group unchecked = group.with_check(false);
+  const auto site = comm::Group::Site::current();
+  switch (static_cast<JointCall::Kind>(description.at("kind").get<int>())) {
+    case JointCall::Kind::kGather:
+      return comm::detail::gather(unchecked, tensors, site);
+    case JointCall::Kind::kPad:
+      return comm::detail::pad(unchecked, tensors,
+                               {.dim = description.at("dim"),
+                                .pad_index = description.at("pad_index").get<double>(),
+                                .pad_first = description.at("pad_first")},
+                               site);
+    case JointCall::Kind::kReduce:
+      break;
+  }
+  comm::ReduceOptions options{.op = static_cast<comm::ReduceOp>(description.at("op").get<int>()),
+                              .scale = description.at("scale")};
+  if (options.op == comm::ReduceOp::kMean) {
+    options.op = comm::ReduceOp::kSum;
+    options.scale /= static_cast<double>(active.ranks.size());
+  }
+  return comm::detail::reduce(unchecked, tensors, options, site);
+}
+
+void Steppers::add(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
+  optimizers_.push_back(optimizer);
+}
+
+void Steppers::follow(const comm::Group& group, int root) const {
+  for (const auto& weak : optimizers_) {
+    const auto optimizer = weak.lock();
+    if (!optimizer) continue;
+    std::stringstream mine;
+    if (group.rank() == root) {
+      torch::serialize::OutputArchive archive;
+      optimizer->save(archive);
+      archive.save_to(mine);
+    }
+    std::istringstream theirs(broadcast_text(group, mine.str(), root));
+    if (group.rank() == root) continue;
+    torch::serialize::InputArchive archive;
+    archive.load_from(theirs);
+    optimizer->load(archive);
+  }
+  for (const auto& one : others_) {
+    const auto scheduler = one.object.lock();
+    if (!scheduler) continue;
+    const json state = group.rank() == root ? one.state(scheduler.get()) : json();
+    const json theirs = comm::broadcast_object(group, state, root);
+    if (group.rank() != root) one.load(scheduler.get(), theirs);
+  }
+}
+
+}  // namespace hasten::parallel

@@ -1,0 +1,202 @@
+// Loops in which some ranks have more batches than others, against one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/accelerator.h"
+#include "hasten/core/error.h"
+#include "hasten/data/tensor_dataset.h"
+#include "hasten/optim/decay.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using state::Process;
+using testing::Cnn;
+using ::testing::HasSubstr;
+using testing::Mlp;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+// The rows that rank `rank` of a world has in step s: a run of its own length, nothing beyond it.
+int64_t rows_in(int64_t step, int rank) {
+  const int64_t lengths[] = {3, 1, 5, 0};
+  return step < lengths[rank] ? 1 + (step + rank) % 3 : 0;
+}
+
+std::vector<at::Tensor> states_of(const torch::nn::Module& module, const torch::optim::Adam& adam) {
+  std::vector<at::Tensor> list;
+  for (const auto& parameter : module.parameters()) {
+    list.push_back(parameter.detach().clone());
+    const auto found = adam.state().find(parameter.unsafeGetTensorImpl());
+    EXPECT_NE(found, adam.state().end());
+    if (found == adam.state().end()) continue;
+    const auto& state = static_cast<const torch::optim::AdamParamState&>(*found->second);
+    list.push_back(torch::tensor(state.step()));
+    list.push_back(state.exp_avg().clone());
+    list.push_back(state.exp_avg_sq().clone());
+  }
+  return list;
+}
+
+// Two epochs of Adam with a schedule and clipping. `world` is whose rows are trained on; a single process
+// takes all of a step's at once.
+std::vector<at::Tensor> train(const Process& process, int world) {
+  const Accelerator accelerator(process);
+  Mlp net;
+  testing::initialise(*net, 3);
+  net->to(at::kDouble);
+  torch::optim::Adam adam(net->parameters(), 1e-2);
+  optim::StepLR schedule(adam, {.step_size = 2, .gamma = 0.5});
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, schedule);
+  const auto problem = testing::problem_for("mlp");
+  const auto inputs = problem.inputs.to(at::kDouble);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    accelerator.join_uneven_inputs(
+        model, [&, &model = model, &optimizer = optimizer, &scheduler = scheduler] {
+          int64_t begin = epoch;
+          for (int64_t step = 0; step < 5; ++step) {
+            int64_t total = 0, mine = 0, mine_begin = begin;
+            for (int rank = 0; rank < world; ++rank) {
+              if (rank == process.rank())
+                std::tie(mine_begin, mine) = std::pair(begin + total, rows_in(step, rank));
+              total += rows_in(step, rank);
+            }
+            begin += total;
+            if (process.world_size() == 1) std::tie(mine_begin, mine) = std::pair(begin - total, total);
+            if (mine == 0) return;
+            optimizer.zero_grad();
+            const auto loss = torch::nn::functional::cross_entropy(
+                model(inputs.narrow(0, mine_begin, mine)), problem.targets.narrow(0, mine_begin, mine));
+            accelerator.backward(loss, {.weight = static_cast<double>(mine)});
+            accelerator.clip_grad_norm_(net->parameters(), 0.05);
+            optimizer.step();
+            scheduler.step();
+            begin %= 12;
+          }
+        });
+  }
+  auto list = states_of(*net, adam);
+  list.push_back(torch::tensor(scheduler.rates()[0]));
+  return list;
+}
+
+TEST(JoinRanks, TwoEpochsOfAdamOnUnevenInputsAreThoseOfOneProcess) {
+  for (const int world_size : {2, 3, 4}) {
+    const auto alone = train(Process(state::Identity{}, comm::Group()), world_size);
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train(process, world_size);
+
+      ASSERT_EQ(mine.size(), alone.size());
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(mine[i].to(at::kDouble), alone[i].to(at::kDouble), 1e-6, 1e-9))
+            << world_size << " ranks, " << i << '\n'
+            << mine[i] << alone[i];
+        const auto everybodys = process.group().all_gather(mine[i]);
+        for (const auto& other : everybodys) EXPECT_TRUE(torch::equal(other, everybodys[0])) << i;
+      }
+    });
+  }
+}
+
+TEST(JoinRanks, CollectivesSeeTheRanksThatHaveData) {
+  run_ranks(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    const auto model = accelerator.prepare(net);
+    int seen = 0;
+    accelerator.join_uneven_inputs(model, [&] {
+      for (int step = 0; step <= 2 * process.rank(); ++step, ++seen) {
+        const int ranks = step == 0 ? 3 : step <= 2 ? 2 : 1;
+        const double sum = step == 0 ? 3 : step <= 2 ? 3 : 2, mean = sum / ranks;
+        const at::Tensor mine = torch::tensor(static_cast<double>(process.rank()));
+        EXPECT_EQ(accelerator.gather(mine).size(0), ranks);
+        EXPECT_EQ(
+            accelerator.gather(std::map<std::string, at::Tensor>{{"x", torch::ones({2, 3})}}).at("x").size(0),
+            2 * ranks);
+        EXPECT_EQ(accelerator.reduce(mine).item<double>(), sum);
+        EXPECT_EQ(accelerator.reduce(mine, {.op = comm::ReduceOp::kMean}).item<double>(), mean);
+        EXPECT_EQ(accelerator.reduce(mine - 5, {.op = comm::ReduceOp::kMax}).item<double>(), -3);
+        EXPECT_EQ(accelerator.reduce(mine.to(at::kInt) + 5, {.op = comm::ReduceOp::kMin}).item<int>(),
+                  8 - ranks);
+        EXPECT_EQ(accelerator.pad_across_processes(torch::ones({process.rank() + 1})).size(0), 3);
+        EXPECT_EQ(accelerator.gather_for_metrics(std::vector<int>{process.rank()}).size(),
+                  static_cast<size_t>(ranks));
+        EXPECT_FALSE(accelerator.check_trigger());
+        accelerator.wait_for_everyone();
+      }
+    });
+
+    EXPECT_EQ(seen, 2 * process.rank() + 1);
+    EXPECT_EQ(accelerator.gather(torch::ones({1})).size(0), 3) << "after it, everybody again";
+  });
+}
+
+TEST(JoinRanks, LoadersGiveEachSampleOnceWithoutEvenBatches) {
+  run_ranks(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    testing::initialise(*net, 1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer, loader] = accelerator.prepare(
+        net, sgd,
+        data::loader<torch::data::samplers::SequentialSampler>(
+            data::TensorDataset(testing::problem_for("mlp").inputs.narrow(0, 0, 10), torch::arange(10)),
+            torch::data::DataLoaderOptions(2)));
+    std::vector<at::Tensor> seen;
+
+    accelerator.join_uneven_inputs(std::tuple(model),
+                                   [&, &model = model, &optimizer = optimizer, &loader = loader] {
+                                     for (auto& batch : loader) {
+                                       optimizer.zero_grad();
+                                       accelerator.backward(model(batch.data).square().mean());
+                                       optimizer.step();
+                                       seen.push_back(accelerator.gather_for_metrics(batch.target));
+                                     }
+                                   },
+                                   {.even_batches = false});
+
+    const auto all = std::get<0>(torch::sort(process.group().all_gather(torch::cat(seen))[0]));
+    EXPECT_TRUE(torch::equal(all, torch::arange(10))) << all;
+    const auto weights = process.group().all_gather(net->first->weight.detach());
+    for (const auto& weight : weights) EXPECT_TRUE(torch::equal(weight, weights[0]));
+  });
+}
+
+TEST(JoinRanks, BuffersFollowTheFirstRankThatHasData) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process);
+    Cnn net;
+    const auto model = accelerator.prepare(net);
+    model->train();
+    accelerator.join_uneven_inputs(model, [&] {
+      for (int step = 0; step <= process.rank(); ++step) {
+        accelerator.backward(model(torch::randn({4, 1, 8, 8})).square().mean());
+      }
+    });
+
+    EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 2) << "rank 1's, which had two";
+    const auto means = process.group().all_gather(net->norm->running_mean);
+    EXPECT_TRUE(torch::equal(means[0], means[1]));
+  });
+}
+
+TEST(JoinRanks, RanksWithDataThatDoDifferentThingsAreRefusedOnAll) {
+  const auto words = run_ranks_collecting(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    const auto model = accelerator.prepare(net);
+    accelerator.join_uneven_inputs(model, [&] {
+      if (process.rank() == 0) return;
+      if (process.rank() == 1) accelerator.gather(torch::ones({2}));
+      if (process.rank() == 2) accelerator.wait_for_everyone();
+    });
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("Ranks with data must do the same things"));
+}
+
+}  // namespace
+}  // namespace hasten
