@@ -17,6 +17,11 @@ bool AcceleratorBase::check_trigger() const {
   return any;
 }
 
+bool AcceleratorBase::should_stop() const {
+  if (!shared_->stop_signals) shared_->stop_signals = std::make_unique<state::StopSignals>();
+  return shared_->stop_signals->should_stop(group());
+}
+
 std::vector<at::Tensor> AcceleratorBase::join_call(const parallel::JointCall& call,
                                                    const std::vector<at::Tensor>& tensors) const {
   const auto description = parallel::describe(call, tensors);

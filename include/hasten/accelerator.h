@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -25,6 +27,7 @@
 #include "hasten/parallel/join.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
+#include "hasten/parallel/state_dict.h"
 #include "hasten/state/process.h"
 
 namespace hasten {
@@ -51,6 +54,27 @@ class Accelerator : public AcceleratorBase {
       // Braces: from left to right, since modules are prepared collectively.
       return std::tuple{prepare_one(std::forward<First>(first)), prepare_one(std::forward<Rest>(rest))...};
     }
+  }
+
+  /// prepare for one kind, under Accelerate's names.
+  template <class M>
+    requires parallel::is_module_v<std::remove_cvref_t<M>>
+  auto prepare_model(M&& model) const {
+    return prepare(std::forward<M>(model));
+  }
+  template <class O>
+    requires optim::is_optimizer_v<O>
+  auto prepare_optimizer(O&& optimizer) const {
+    return prepare(std::forward<O>(optimizer));
+  }
+  template <optim::SchedulerLike S>
+  auto prepare_scheduler(S& scheduler) const {
+    return prepare(scheduler);
+  }
+  template <class L>
+    requires data::is_loader_v<std::remove_cvref_t<L>>
+  auto prepare_data_loader(L&& loader) const {
+    return prepare(std::forward<L>(loader));
   }
 
   /// data::loader and prepare in one: takes what torch::data::make_data_loader takes.
@@ -118,6 +142,12 @@ class Accelerator : public AcceleratorBase {
     } else {
       return model;
     }
+  }
+
+  /// parallel::state_dict of a module, prepared or not.
+  template <class M>
+  static std::map<std::string, at::Tensor> get_state_dict(M& model) {
+    return parallel::state_dict(parallel::module_of(unwrap_model(model)));
   }
 
   /// A loader that leaves out its first batches; see data::skip_first_batches.
@@ -190,7 +220,8 @@ auto Accelerator::prepare_one(T&& object) const {
   } else if constexpr (optim::is_optimizer_v<Object>) {
     auto optimizer = hold(std::forward<T>(object));
     steppers().add(optimizer);
-    return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state());
+    return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state(),
+                                            options().optimizer);
   } else if constexpr (optim::SchedulerLike<Object>) {
     auto scheduler = hold(std::forward<T>(object));
     steppers().add_scheduler(scheduler);

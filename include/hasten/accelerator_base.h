@@ -16,10 +16,13 @@
 #include "hasten/comm/objects.h"
 #include "hasten/data/metrics.h"
 #include "hasten/parallel/join.h"
+#include "hasten/state/batch_size.h"
 #include "hasten/state/gradient_state.h"
 #include "hasten/state/ordered.h"
 #include "hasten/state/print.h"
 #include "hasten/state/process.h"
+#include "hasten/state/split.h"
+#include "hasten/state/stop.h"
 
 namespace hasten {
 
@@ -52,6 +55,24 @@ class AcceleratorBase {
   /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
   /// Collective: yes. Blocks: yes. Throws: CommError.
   bool check_trigger() const;
+
+  /// Whether SIGTERM or SIGUSR1 has come to any rank, with which a cluster announces the end of a job: the
+  /// same answer on all, for the end of a step. Note is taken from the first call on, and these signals no
+  /// longer end the process by themselves (state::StopSignals). Collective: yes. Blocks: yes. Throws:
+  /// CommError.
+  bool should_stop() const;
+
+  /// state::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks.
+  template <class Fn>
+  auto find_executable_batch_size(int64_t start, Fn&& fn) const {
+    return state::find_executable_batch_size(group(), start, std::forward<Fn>(fn));
+  }
+
+  /// state::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
+  template <class T>
+  T split_between_processes(const T& values, bool apply_padding = false) const {
+    return state::split_between_processes(process(), values, apply_padding);
+  }
 
   /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
   /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
@@ -105,6 +126,8 @@ class AcceleratorBase {
     return comm::pad_across_processes(group(), value, options, site);
   }
 
+  /// The end of a training: all ranks have come when it returns. To be called once, last.
+  void end_training() const { wait_for_everyone(); }
   void wait_for_everyone() const {
     if (is_joining()) announce("barrier");
     process().wait_for_everyone();
@@ -162,6 +185,7 @@ class AcceleratorBase {
     comm::Group group;
     std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
     bool triggered = false;
+    std::unique_ptr<const state::StopSignals> stop_signals = {};
     std::shared_ptr<parallel::Join> join = {};
   };
   std::shared_ptr<Shared> shared_;

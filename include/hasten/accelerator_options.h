@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hasten/data/loader_options.h"
+#include "hasten/optim/optimizer_step.h"
 #include "hasten/parallel/ddp.h"
 
 namespace hasten {
@@ -49,6 +50,8 @@ struct AcceleratorOptions {
   /// yes.
   std::optional<bool> tune_allocator = {};
   parallel::DdpOptions ddp = {};
+  /// How prepared optimizers step; see optim/optimizer_step.h.
+  optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.

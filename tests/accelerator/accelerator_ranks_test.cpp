@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <csignal>
+#include <new>
+
 #include "hasten/core/error.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -343,6 +346,32 @@ TEST(Accelerator, ItsLoadersTakeItsDataloaderConfig) {
   auto loader = stateful.data_loader<torch::data::samplers::SequentialSampler>(stacked("mlp"), 4);
   auto it = loader.begin();
   EXPECT_EQ(loader.state_dict().position, 4u);
+}
+
+TEST(AcceleratorRanks, ForwardsToTheRoomsForEverydayLoops) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.optimizer = {.maximize = true}});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+
+    const auto model = accelerator.prepare_model(net);
+    const auto optimizer = accelerator.prepare_optimizer(sgd);
+
+    EXPECT_EQ(accelerator.get_state_dict(model).size(), net->parameters().size() + net->buffers().size());
+    EXPECT_TRUE(optimizer.options().maximize);
+    EXPECT_EQ(accelerator.split_between_processes(std::vector<int>{4, 5, 6}),
+              process.rank() == 0 ? (std::vector<int>{4, 5}) : std::vector<int>{6});
+    const auto fits = accelerator.find_executable_batch_size(16, [&](int64_t size) {
+      if (process.rank() == 1 && size > 4) throw std::bad_alloc();
+      return size;
+    });
+    EXPECT_EQ(fits, 4);
+    EXPECT_FALSE(accelerator.should_stop());
+    accelerator.wait_for_everyone();
+    if (process.rank() == 1) std::raise(SIGUSR1);
+    EXPECT_TRUE(accelerator.should_stop());
+    accelerator.end_training();
+  });
 }
 
 TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
