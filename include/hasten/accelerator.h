@@ -24,6 +24,7 @@
 #include "hasten/optim/prepared_scheduler.h"
 #include "hasten/parallel/backward.h"
 #include "hasten/parallel/distributed_models.h"
+#include "hasten/parallel/jit_module.h"
 #include "hasten/parallel/join.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
@@ -213,6 +214,8 @@ auto Accelerator::prepare_one(T&& object) const {
   if constexpr (parallel::is_prepared_model_v<Object> || optim::is_prepared_optimizer_v<Object> ||
                 optim::is_prepared_scheduler_v<Object>) {
     return Object(std::forward<T>(object));
+  } else if constexpr (std::is_same_v<Object, torch::jit::Module>) {
+    return prepare_one(parallel::JitModule(std::forward<T>(object)));
   } else if constexpr (parallel::is_module_v<Object>) {
     auto model = hold(std::forward<T>(object));
     auto ddp = distribute(parallel::module_of(*model));

@@ -374,6 +374,20 @@ TEST(AcceleratorRanks, ForwardsToTheRoomsForEverydayLoops) {
   });
 }
 
+TEST(AcceleratorRanks, TrainsTorchScriptModulesLikeOthers) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process);
+    torch::jit::Module script("Script");
+    script.register_parameter("weight", torch::ones({2}).requires_grad_(), /*is_buffer=*/false);
+    script.define("def forward(self, x):\n    return (self.weight * x).sum()\n");
+
+    const auto model = accelerator.prepare(script);
+    accelerator.backward(model(torch::full({2}, process.rank() + 1.0)).toTensor());
+
+    EXPECT_TRUE(torch::equal(script.attr("weight").toTensor().grad(), torch::full({2}, 1.5)));
+  });
+}
+
 TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
   try {
     Accelerator(Process(state::Identity{}, comm::Group()), {.mixed_precision = Precision::kBf16});

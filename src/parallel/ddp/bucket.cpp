@@ -33,7 +33,7 @@ Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group, con
                                            : parameters_.front().options().requires_grad(false);
   const int64_t numel = total + count + behind;
   if (settings.wire_dtype && *settings.wire_dtype != options.dtype().toScalarType()) {
-    wire_ = group.buffer(numel, options.dtype(*settings.wire_dtype));
+    wire_ = group.buffer(total, options.dtype(*settings.wire_dtype));
     flat_ = at::zeros({numel}, options);
   } else {
     flat_ = group.buffer(numel, options).zero_();
@@ -94,16 +94,17 @@ void Bucket::launch(const comm::Group& group, const CommHook& hook, const Tail& 
   for (int64_t i = 0; i < tail_.numel(); ++i) {
     if (tail[static_cast<size_t>(i)] != 0) tail_[i].fill_(tail[static_cast<size_t>(i)]);
   }
-  if (hook && !parameters_.empty()) {
-    // What lies behind the gradients must arrive exactly, whatever the hook does with them.
-    const int64_t total = gradients_.numel();
-    const at::Tensor behind = flat_.narrow(0, total, flat_.numel() - total);
-    const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(behind));
-    work_ = hook({gradients_, slots_, parameters_}, group).then([exact] { exact->wait(); });
+  if (parameters_.empty() || !(hook || wire_.defined())) {
+    work_ = group.all_reduce_async_(flat_);
     return;
   }
-  if (wire_.defined()) wire_.copy_(flat_);
-  work_ = group.all_reduce_async_(wire_.defined() ? wire_ : flat_);
+  // What lies behind the gradients must arrive exactly, whatever happens to them.
+  const int64_t total = gradients_.numel();
+  const at::Tensor behind = flat_.narrow(0, total, flat_.numel() - total);
+  const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(behind));
+  if (wire_.defined()) wire_.copy_(gradients_);
+  auto gradients = hook ? hook({gradients_, slots_, parameters_}, group) : group.all_reduce_async_(wire_);
+  work_ = std::move(gradients).then([exact] { exact->wait(); });
 }
 
 void Bucket::wait() {
@@ -111,7 +112,7 @@ void Bucket::wait() {
   work_->wait();
   work_.reset();
   const at::NoGradGuard no_grad;
-  if (wire_.defined()) flat_.copy_(wire_);
+  if (wire_.defined()) gradients_.copy_(wire_);
 }
 
 Tail Bucket::tail() const {
