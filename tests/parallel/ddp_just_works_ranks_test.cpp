@@ -156,7 +156,8 @@ TEST(DdpJustWorks, ParametersAddedLater) {
   expect_ranks_equal_one<Parts>([](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
     if (i == 2) model->register_parameter("late", torch::full({8}, steps.group.rank() + 1.0, at::kDouble));
     model->zero_grad();
-    const auto* late = model->named_parameters().find("late");
+    const auto parameters = model->named_parameters();
+    const auto* late = parameters.find("late");
     for (const auto& model : steps.models) model->look_again();
     steps.backward(
         (model->left(x) * (late != nullptr ? *late : torch::ones({8}, at::kDouble))).square().mean());
