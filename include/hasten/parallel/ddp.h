@@ -40,8 +40,8 @@ struct DdpOptions {
   /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
   /// their own.
   std::optional<c10::ScalarType> communication_dtype = {};
-  /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and one
-  /// message; 0 for never.
+  /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and
+  /// one message; 0 for never.
   int64_t check_parameters_every = 1000;
 
   double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
