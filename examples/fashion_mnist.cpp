@@ -30,7 +30,7 @@ struct Options {
   int epochs = 4;
   std::string data = hasten::data::kFashionMnistRoot;
   std::string save, evaluate;
-  uint64_t seed = 42;
+  uint64_t seed = 1;
   int64_t limit = 60'000;
   int threads = 0;
 };
