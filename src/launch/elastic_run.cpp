@@ -13,6 +13,8 @@
 #include "rendezvous_node.h"
 #include "rendezvous_secret.h"
 #include "rounds.h"
+#include "say.h"
+#include "socket.h"
 
 namespace hasten::launcher {
 namespace {
@@ -100,10 +102,6 @@ class ElasticRounds final : public Rounds, private WorkerProcesses {
   int exit_code_ = 0;
 };
 
-void say_line(const std::string& line) {
-  std::cerr << "hasten: " << line << std::endl;
-}
-
 // This launcher listens where etcd is reached from, should it become the host.
 std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const Endpoint& server,
                                         const std::string& run_id, Seconds loss_timeout,
@@ -120,12 +118,7 @@ std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const End
                                                         .run_key = run_key,
                                                         .listener = std::move(listener),
                                                         .loss_timeout = loss_timeout,
-                                                        .say = say_line});
-}
-
-std::string this_host() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+                                                        .say = say});
 }
 
 }  // namespace
@@ -138,12 +131,13 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
   RendezvousSettings settings = elastic.settings;
   settings.max_restarts = options.max_restarts;
   settings.restart_delay = Seconds(options.monitor_interval_s);
+  const std::string host = host_name();
   RendezvousNodeOptions node_options{.settings = settings,
                                      .run_key = secret.run_key(),
-                                     .name = this_host(),
+                                     .name = host.empty() ? "unknown" : host,
                                      .num_workers = num_workers,
                                      .local_addr = elastic.local_addr,
-                                     .say = say_line};
+                                     .say = say};
   std::unique_ptr<HostFinder> finder;
   if (by_etcd) {
     finder = etcd_finder(elastic, endpoint, options.run_id, settings.loss_timeout(), secret.run_key());

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,8 @@
 #include <cstring>
 #include <iostream>
 
+#include "signal_queue.h"
+
 namespace hasten::launcher {
 namespace {
 
@@ -20,33 +21,11 @@ constexpr char kHeartbeat = 0;  // any other byte is a signal's number
 constexpr int kHeartbeatMs = 1000;
 constexpr int kSilenceMs = 10'000;
 
-// All signals, blocked and readable.
-class AllSignals {
- public:
-  AllSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &mask_before_);
-    handle_ = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  ~AllSignals() {
-    close(handle_);
-    sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
-  }
-  AllSignals(const AllSignals&) = delete;
-  AllSignals& operator=(const AllSignals&) = delete;
-
-  int handle() const { return handle_; }
-  const sigset_t& mask_before() const { return mask_before_; }
-  int next() const {
-    signalfd_siginfo info = {};
-    return read(handle_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t mask_before_;
-  int handle_;
-};
+sigset_t all_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  return all;
+}
 
 int code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
@@ -98,7 +77,7 @@ std::string read_task() {
 
 class FarSide {
  public:
-  FarSide(Lifeline kind, pid_t work, const AllSignals& signals)
+  FarSide(Lifeline kind, pid_t work, const SignalQueue& signals)
       : kind_(kind), work_(work), signals_(signals) {}
 
   int run() {
@@ -132,7 +111,7 @@ class FarSide {
 
   const Lifeline kind_;
   const pid_t work_;
-  const AllSignals& signals_;
+  const SignalQueue& signals_;
   bool broken_ = false;
 };
 
@@ -141,7 +120,7 @@ class FarSide {
 int hold_lifeline(const std::vector<std::string>& command, const std::string& task) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return 1;
-  const AllSignals signals;
+  const SignalQueue signals(all_signals(), all_signals());
   const pid_t self = getpid();
   const pid_t child = fork();
   if (child == 0) run_command(command, ends[0], signals.mask_before(), self);
@@ -163,7 +142,7 @@ int hold_lifeline(const std::vector<std::string>& command, const std::string& ta
 int follow_lifeline(Lifeline kind, const std::string& task,
                     const std::function<int(const std::string& task)>& work) {
   const std::string told = kind == Lifeline::kFollowed ? read_task() : task;
-  const AllSignals signals;
+  const SignalQueue signals(all_signals(), all_signals());
   const pid_t self = getpid();
   const pid_t child = fork();
   if (child == 0) {

@@ -2,7 +2,6 @@
 #include "hasten/launch/local_processes.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 
 #include "hasten/core/error.h"
 #include "keeper.h"
+#include "signal_queue.h"
 
 namespace hasten::launcher {
 namespace {
@@ -47,34 +47,28 @@ void forget_pending(int signal) {
 // end the launcher then.
 class SignalWatch {
  public:
-  explicit SignalWatch(const std::vector<int>& wanted) {
-    sigset_t signals = not_ignored(wanted);
-    sigaddset(&signals, SIGWINCH);
-    sigset_t blocked = signals;
-    sigaddset(&blocked, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &blocked, &mask_before_);
-    handle_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
+  explicit SignalWatch(const std::vector<int>& wanted) : SignalWatch(readable(wanted)) {}
   ~SignalWatch() {
-    close(handle_);
-    if (sigismember(&mask_before_, SIGPIPE) == 0) forget_pending(SIGPIPE);
-    sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    if (sigismember(&mask_before(), SIGPIPE) == 0) forget_pending(SIGPIPE);
   }
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  int handle() const { return handle_; }
-  const sigset_t& mask_before() const { return mask_before_; }
-
+  int handle() const { return queue_.handle(); }
+  const sigset_t& mask_before() const { return queue_.mask_before(); }
   // The next pending signal, 0 if there is none.
-  int next() const {
-    signalfd_siginfo info = {};
-    return read(handle_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
+  int next() const { return queue_.next(); }
 
  private:
-  sigset_t mask_before_;
-  int handle_ = -1;
+  explicit SignalWatch(const sigset_t& signals) : queue_(with(signals, SIGPIPE), signals) {}
+
+  static sigset_t with(sigset_t signals, int one) {
+    sigaddset(&signals, one);
+    return signals;
+  }
+  static sigset_t readable(const std::vector<int>& wanted) { return with(not_ignored(wanted), SIGWINCH); }
+
+  SignalQueue queue_;
 };
 
 void wait_for(pid_t keeper) {

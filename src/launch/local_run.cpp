@@ -23,6 +23,7 @@
 #include "hasten/launch/worker_environment.h"
 #include "memory_events.h"
 #include "rounds.h"
+#include "say.h"
 #include "socket.h"
 
 namespace hasten::launcher {
@@ -145,10 +146,6 @@ OutputOptions output_options(const LaunchOptions& options, const Environment& en
           .role = options.role};
 }
 
-void say(const std::string& line) {
-  std::cerr << "hasten: " << line << std::endl;
-}
-
 // "2026-11-21 18:04:55", `ago` before now.
 std::string wall_time(std::chrono::steady_clock::duration ago) {
   const auto then =
@@ -157,11 +154,6 @@ std::string wall_time(std::chrono::steady_clock::duration ago) {
   std::tm local = {};
   char buffer[32];
   return std::string(buffer, std::strftime(buffer, sizeof buffer, "%F %T", localtime_r(&seconds, &local)));
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 // Whether a signal waits that asks the launcher to end; the supervisor is the one to take it.

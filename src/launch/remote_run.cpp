@@ -14,6 +14,7 @@
 #include "hasten/launch/local_processes.h"
 #include "hasten/launch/program.h"
 #include "hasten/launch/supervisor.h"
+#include "say.h"
 #include "socket.h"
 
 namespace hasten::launcher {
@@ -34,7 +35,7 @@ class RemoteRun {
 
   int run(std::chrono::duration<double> shutdown_timeout) {
     const SupervisorOptions options{
-        .num_workers = num_machines(), .shutdown_timeout = shutdown_timeout + kAnswerTime, .notice = tell};
+        .num_workers = num_machines(), .shutdown_timeout = shutdown_timeout + kAnswerTime, .notice = say};
     LocalProcesses processes([this](int machine) { return start_on(machine); },
                              {.spill_folder = environment_.text("TMPDIR").value_or("/tmp")});
     const Outcome outcome = supervise(processes, options);
@@ -47,8 +48,6 @@ class RemoteRun {
   int num_machines() const { return static_cast<int>(plan_.hosts.size()); }
   const std::string& name(int machine) const { return plan_.hosts[static_cast<size_t>(machine)].name; }
 
-  static void tell(const std::string& line) { std::cerr << "hasten: " << line << std::endl; }
-
   int start_on(int machine) const {
     const auto command = command_for_one(plan_, machine, hasten_, folder_);
     const bool here = is_this_machine(name(machine));
@@ -59,11 +58,11 @@ class RemoteRun {
 
   void report(const WorkerEnd& first) const {
     const bool lost = exit_code_of(first.status) == kSshFailed;
-    tell(text("machine ", first.local_rank, " of ", plan_.hosts.size(), " (", name(first.local_rank),
-              ") ended first: ", describe_end(first.status),
-              lost ? "; ssh did not reach it, or lost it. Does 'ssh " + name(first.local_rank) +
-                         " true' work without a question?"
-                   : ""));
+    say(text("machine ", first.local_rank, " of ", plan_.hosts.size(), " (", name(first.local_rank),
+             ") ended first: ", describe_end(first.status),
+             lost ? "; ssh did not reach it, or lost it. Does 'ssh " + name(first.local_rank) +
+                        " true' work without a question?"
+                  : ""));
   }
 
   const RemotePlan& plan_;
@@ -93,7 +92,7 @@ int do_task_and_report(const std::string& line,
     std::cerr << error.what() << std::endl;
     return 2;
   } catch (const std::exception& error) {
-    std::cerr << "hasten: " << error.what() << std::endl;
+    say(error.what());
     return 1;
   }
 }

@@ -127,6 +127,11 @@ std::pair<Socket, std::string> connect_to(const std::string& address, int port,
   return {Socket(), why};
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
 std::string interface_towards(const std::string& address) {
   const auto [addresses, problem] = resolve(address, 9, SOCK_DGRAM);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
@@ -144,8 +149,7 @@ std::string interface_towards(const std::string& address) {
 }
 
 bool is_this_machine(const std::string& name) {
-  char own[256] = {};
-  if (gethostname(own, sizeof own - 1) == 0 && name == own) return true;
+  if (name == host_name()) return true;
   const auto [addresses, problem] = resolve(name, 0);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
     // Only an address of this machine can be bound.

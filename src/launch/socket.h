@@ -30,6 +30,9 @@ std::pair<Socket, std::string> accept_from(const Socket& listener);
 std::pair<Socket, std::string> connect_to(const std::string& address, int port,
                                           std::chrono::milliseconds patience);
 
+/// This machine's name, "" if it has none.
+std::string host_name();
+
 /// The network interface through which this machine reaches `address`, "" if there is no way.
 std::string interface_towards(const std::string& address);
 

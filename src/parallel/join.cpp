@@ -67,16 +67,6 @@ at::Tensor neutral_like(at::IntArrayRef sizes, const at::TensorOptions& options,
   return tensor;
 }
 
-// Root's bytes on every rank.
-std::string broadcast_text(const comm::Group& group, const std::string& mine, int root) {
-  const at::Tensor size = torch::tensor(static_cast<int64_t>(mine.size()), at::kLong);
-  group.broadcast_(size, root);
-  const at::Tensor bytes = torch::empty({size.item<int64_t>()}, at::kByte);
-  if (group.rank() == root) std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
-  group.broadcast_(bytes, root);
-  return {bytes.data_ptr<uint8_t>(), bytes.data_ptr<uint8_t>() + bytes.numel()};
-}
-
 }  // namespace
 
 ActiveRanks Join::announce(const json& call) {
@@ -165,8 +155,11 @@ void Steppers::follow(const comm::Group& group, int root) const {
       optimizer->save(archive);
       archive.save_to(mine);
     }
-    std::istringstream theirs(broadcast_text(group, mine.str(), root));
+    const std::string written = mine.str();
+    const json bytes = json::binary({written.begin(), written.end()});
+    const json::binary_t told = comm::broadcast_object(group, bytes, root).get_binary();
     if (group.rank() == root) continue;
+    std::istringstream theirs(std::string(told.begin(), told.end()));
     torch::serialize::InputArchive archive;
     archive.load_from(theirs);
     optimizer->load(archive);

@@ -133,7 +133,9 @@ TEST_F(Elastic, AFailureIsReportedOnEveryNodeAndSaysWhichNode) {
 TEST_F(Elastic, AFailedRoundIsStartedAgainOnAllNodesAsOftenAsAllowed) {
   const auto words = node({"--max_restarts", "1", "--monitor_interval", "0"},
                           "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; "
-                          "[ $RANK = 1 ] && exit 4; exec sleep 1000",
+                          "spoke=$DIR/spoke.$TORCHELASTIC_RESTART_COUNT; "
+                          "[ $RANK = 0 ] && touch $spoke && exec sleep 1000; "
+                          "until [ -e $spoke ]; do sleep 0.01; done; exit 4",
                           "2");
   Command first(words, environment()), second(words, environment());
 
