@@ -25,7 +25,6 @@ if(HASTEN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(hasten_flags INTERFACE -Wno-maybe-uninitialized)
 endif()
 target_link_libraries(hasten_flags INTERFACE Threads::Threads)
-set(CMAKE_CXX_EXTENSIONS OFF)
 
 # Flags of every target that sees libtorch. One set for all, or the precompiled header is silently not used.
 add_library(hasten_torch_flags INTERFACE)
@@ -87,8 +86,8 @@ function(hasten_room name)
   add_library(hasten::${name} ALIAS hasten_${name})
   target_sources(hasten_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
   target_include_directories(hasten_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  set_target_properties(hasten_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON
-    UNITY_BUILD ${HASTEN_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  hasten_check_headers(hasten_${name} ${headers})
+  set_target_properties(hasten_${name} PROPERTIES UNITY_BUILD ${HASTEN_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(ROOM_TORCH)
     hasten_use_torch(hasten_${name} ${ROOM_TORCH})
     target_link_libraries(hasten_${name} PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json)
@@ -125,7 +124,8 @@ function(hasten_front_door)
   target_sources(hasten PUBLIC
     FILE_SET front_door TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}
     FILE_SET rooms TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${room_headers_all})
-  set_target_properties(hasten PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY front_door)
+  hasten_check_headers(hasten ${headers})
+  set_target_properties(hasten PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY front_door)
   hasten_use_torch(hasten models)
   target_compile_features(hasten PUBLIC cxx_std_20)
   target_link_libraries(hasten PUBLIC Libtorch::Libtorch nlohmann_json::nlohmann_json Threads::Threads PRIVATE ${libraries})

@@ -6,6 +6,7 @@ step_ms (mean over the measured steps), peak_mb (VmHWM), start_mb (VmRSS before 
 
 import argparse
 import json
+import os
 import time
 
 import torch
@@ -57,8 +58,10 @@ def main():
     step_ms = (time.perf_counter() - start) * 1e3 / options.steps
 
     if dist.get_rank() == 0:
-        print(json.dumps({"step_ms": step_ms, "peak_mb": memory_mb("VmHWM"), "start_mb": start_mb}))
-    dist.destroy_process_group()
+        print(json.dumps({"step_ms": step_ms, "peak_mb": memory_mb("VmHWM"), "start_mb": start_mb}), flush=True)
+    # Gloo's threads now and then abort the interpreter's orderly end, and torchrun calls the run failed.
+    dist.barrier()
+    os._exit(0)
 
 
 if __name__ == "__main__":
