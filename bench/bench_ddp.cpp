@@ -1,4 +1,4 @@
-// A data-parallel step of an MLP 512 - width - width - 10, and the peak memory of rank 0.
+// A data-parallel step of one of the networks of models.h, and the peak memory of rank 0.
 //
 // The peer is bench/peers/ddp.py; start this with `hasten launch -n 2`.
 #include <hasten/hasten.h>
@@ -8,14 +8,30 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "models.h"
 #include "support.h"
 
+namespace {
+
+bench::Work make_work(const std::string& model, int64_t width, int64_t batch) {
+  if (model == "deep") return bench::deep();
+  if (model == "cnn") return bench::cnn();
+  if (model == "resnet34") return bench::resnet34();
+  if (model == "transformer") return bench::transformer();
+  return bench::mlp(width, batch);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  std::string model_name = "mlp";
   int64_t width = 1024, batch = 32;
   int steps = 200, warmup = 20;
   CLI::App app("Times data-parallel steps.");
-  app.add_option("--width", width, "of the two hidden layers")->check(CLI::PositiveNumber);
-  app.add_option("--batch", batch, "of each rank")->check(CLI::PositiveNumber);
+  app.add_option("--model", model_name, "see models.h")
+      ->check(CLI::IsMember({"mlp", "deep", "cnn", "resnet34", "transformer"}));
+  app.add_option("--width", width, "of the mlp's two hidden layers")->check(CLI::PositiveNumber);
+  app.add_option("--batch", batch, "of each rank, for the mlp")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "measured")->check(CLI::PositiveNumber);
   app.add_option("--warmup", warmup, "steps before them")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
@@ -25,13 +41,11 @@ int main(int argc, char** argv) {
   const double start_mb = bench::memory_mb("VmRSS");
 
   torch::manual_seed(0);
-  torch::nn::Sequential net(torch::nn::Linear(512, width), torch::nn::ReLU(), torch::nn::Linear(width, width),
-                            torch::nn::ReLU(), torch::nn::Linear(width, 10));
+  const auto net = make_work(model_name, width, batch).net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   torch::manual_seed(static_cast<uint64_t>(accelerator.rank() + 1));
-  const auto data = torch::randn({batch, 512});
-  const auto target = torch::randint(10, {batch}, torch::kLong);
+  const auto [unused, data, target] = make_work(model_name, width, batch);
 
   const auto run = [&](int count) {
     for (int step = 0; step < count; ++step) {

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel on the work of bench_ddp.cpp: an MLP 512 - width - width - 10 over Gloo.
+"""PyTorch's DistributedDataParallel on the work of bench_ddp.cpp: a network of models.py over Gloo.
 
 Start it with `python -m torch.distributed.run --standalone --nproc-per-node 2 ddp.py`. Rank 0 prints one JSON object:
 step_ms (mean over the measured steps), peak_mb (VmHWM), start_mb (VmRSS before the model is built).
@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import models
+
 
 def memory_mb(field):
     with open("/proc/self/status") as status:
@@ -22,6 +24,7 @@ def memory_mb(field):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=("mlp", "deep", "cnn", "resnet34", "transformer"), default="mlp")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=200)
@@ -34,15 +37,13 @@ def main():
     start_mb = memory_mb("VmRSS")
 
     torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Linear(512, options.width), nn.ReLU(),
-        nn.Linear(options.width, options.width), nn.ReLU(),
-        nn.Linear(options.width, 10),
-    )
+    make = getattr(models, options.model)
+    sizes = (options.width, options.batch) if options.model == "mlp" else ()
+    net = make(*sizes)[0]
     model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank() + 1)
-    data, target = torch.randn(options.batch, 512), torch.randint(10, (options.batch,))
+    _, data, target = make(*sizes)
 
     def step():
         optimizer.zero_grad()
