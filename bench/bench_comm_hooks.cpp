@@ -38,10 +38,11 @@ Cost cost_of(const hasten::parallel::CommHook& hook, const hasten::state::Proces
   };
   run(3);
   process.wait_for_everyone();
-  const int64_t before = hasten::testing::bytes_sent();
+  const auto before = hasten::testing::wire();
   const double ms = bench::time_ms([&] { run(steps); });
   process.wait_for_everyone();
-  return {static_cast<double>(hasten::testing::bytes_sent() - before) / steps / 1e6, ms / steps};
+  return {static_cast<double>(hasten::testing::bytes_between(before, hasten::testing::wire())) / steps / 1e6,
+          ms / steps};
 }
 
 }  // namespace

@@ -258,13 +258,13 @@ int64_t bytes_of_a_step(const CommHook& hook) {
         step();
         const auto send_all = [&] {
           process.group().barrier();
-          return testing::bytes_sent();
+          return testing::wire();
         };
-        const int64_t before = send_all();
+        const auto before = send_all();
         process.group().barrier();
         step();
-        const int64_t after = send_all();
-        if (process.rank() == 0) bytes = after - before;
+        const auto after = send_all();
+        if (process.rank() == 0) bytes = testing::bytes_between(before, after);
         process.group().barrier();
       },
       options);

@@ -17,6 +17,27 @@ at::Tensor slot_in(const at::Tensor& flat, int64_t offset, const at::Tensor& par
   return slot;
 }
 
+// Below this many elements an operator of libtorch's spends more time on getting ready than on the data.
+constexpr int64_t kFew = 4096;
+
+template <class T>
+void scale_into(const at::Tensor& to, const at::Tensor& from, double scale) {
+  const T* in = from.const_data_ptr<T>();
+  T* out = to.data_ptr<T>();
+  const T factor = static_cast<T>(scale);
+  for (int64_t i = 0; i < to.numel(); ++i) out[i] = in[i] * factor;
+}
+
+// to = from * scale
+void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {
+  const bool alike = to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
+                     from.layout() == at::kStrided && to.numel() <= kFew && from.sizes() == to.sizes() &&
+                     from.strides() == to.strides() && !from.is_neg();
+  if (alike && to.scalar_type() == at::kFloat) return scale_into<float>(to, from, scale);
+  if (alike && to.scalar_type() == at::kDouble) return scale_into<double>(to, from, scale);
+  at::mul_out(to, from.detach(), at::scalar_tensor(scale, to.options()));
+}
+
 }  // namespace
 
 Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group, const BucketSettings& settings)
@@ -72,7 +93,7 @@ void Bucket::take(size_t i, double scale) {
     gradient.mul_(scale);
     return;
   }
-  at::mul_out(slots_[i], gradient.detach(), at::scalar_tensor(scale, slots_[i].options()));
+  scaled_copy(slots_[i], gradient, scale);
   if (keep_graph && gradient.requires_grad()) {
     graphs_[i] = gradient;
   } else {
@@ -126,6 +147,7 @@ std::vector<size_t> Bucket::settle(double factor) {
   if (factor != 1.0) gradients_.mul_(factor);
   std::vector<size_t> without;
   for (size_t i = 0; i < size(); ++i) {
+    if (!graphs_[i].defined() && !absent_[i]) continue;
     at::Tensor& gradient = parameters_[i].mutable_grad();
     if (graphs_[i].defined()) {
       // The mean's value, and this rank's own derivative: the mean of what a second backward makes of it is
