@@ -56,15 +56,6 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   parallel::backward(loss, own, context);
 }
 
-void Accelerator::answer_backward(const nlohmann::json& call, const parallel::ActiveRanks& active) const {
-  parallel::BackwardContext context{.models = impl_->models.all(), .group = process().group()};
-  const auto held = parallel::read_description(call, active.first(), context);
-  shared_gradient_state()->set_sync_gradients(context.ends_window);
-  shared_gradient_state()->set_weighted();
-  const parallel::NoSync scope(held);
-  parallel::backward(at::zeros({}), {.weight = 0.0}, context);
-}
-
 void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
   if (is_joining()) {
     throw UsageError(Origin{"accelerator", rank(), world_size()},
@@ -72,20 +63,14 @@ void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOpti
   }
   const auto scope = std::make_shared<parallel::Join>(process().group());
   set_join(scope);
-  shared_gradient_state()->set_even_batches(options.even_batches);
-  const auto leave = c10::make_scope_exit([this] {
-    set_join(nullptr);
-    shared_gradient_state()->set_even_batches({});
-    for (const auto& model : impl_->models.all()) model->set_buffers_from(0);
-  });
-  fn();
-  const auto last = scope->answer([&](const nlohmann::json& call, const parallel::ActiveRanks& active) {
-    call.is_object() && call.contains("backward") ? answer_backward(call, active) : answer(call, active);
-  });
-  if (!last) return;
-  for (const auto& model : impl_->models.all()) model->follow(last->first());
-  impl_->steppers.follow(group(), last->first());
-  impl_->accumulation.set_step(comm::broadcast_object(group(), impl_->accumulation.step(), last->first()));
+  const auto leave = c10::make_scope_exit([this] { set_join(nullptr); });
+  parallel::run_joined(*scope, fn, options,
+                       {.group = process().group(),
+                        .models = impl_->models,
+                        .steppers = impl_->steppers,
+                        .accumulation = impl_->accumulation,
+                        .gradients = *shared_gradient_state(),
+                        .answer = [this](const auto& call, const auto& active) { answer(call, active); }});
 }
 
 parallel::Steppers& Accelerator::steppers() const noexcept {
