@@ -165,6 +165,21 @@ TEST(DdpJustWorks, ParametersAddedLater) {
   });
 }
 
+TEST(DdpJustWorks, AReplacedModuleIsExchangedFromTheNextForwardOn) {
+  expect_ranks_equal_one<Parts>([](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
+    if (i == 2) {
+      torch::nn::Linear other(8, 8);
+      testing::initialise(*other, 100 + steps.group.rank());  // rank 0's values must win
+      other->to(at::kDouble);
+      model->left = model->replace_module("left", other);
+    }
+    model->zero_grad();
+    for (const auto& ddp : steps.models) ddp->look_again();
+    steps.backward(model->left(x).square().mean());
+    descend(*model);
+  });
+}
+
 TEST(DdpJustWorks, EveryOptionGivesTheSameGradients) {
   const Loop loop = [](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
     model->zero_grad(i % 2 == 0);
