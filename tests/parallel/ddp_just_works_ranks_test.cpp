@@ -180,6 +180,29 @@ TEST(DdpJustWorks, AReplacedModuleIsExchangedFromTheNextForwardOn) {
   });
 }
 
+TEST(DdpJustWorks, AModuleThatWasReplacedButIsStillUsedIsRefusedByName) {
+  const auto words = run_ranks_collecting(2, [](Process& process) {
+    Parts model;
+    const at::Tensor batch = torch::ones({2, 8});
+    {
+      const Steps steps{*model, process.group(), {std::make_shared<const Ddp>(*model, process.group())}};
+      model->replace_module("left", torch::nn::Linear(8, 8));
+      try {
+        steps.backward((model->left(batch) + model->right(batch)).sum());
+      } catch (const UsageError&) {
+        model->replace_module("left", model->left);
+        steps.backward((model->left(batch) + model->right(batch)).sum());
+        throw;
+      }
+    }
+  });
+
+  for (const auto& said : words) {
+    EXPECT_THAT(said, HasSubstr("' got a gradient, but was taken out of the model after prepare"));
+    EXPECT_THAT(said, HasSubstr("'left."));
+  }
+}
+
 TEST(DdpJustWorks, EveryOptionGivesTheSameGradients) {
   const Loop loop = [](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
     model->zero_grad(i % 2 == 0);
