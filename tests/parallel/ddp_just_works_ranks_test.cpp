@@ -215,6 +215,41 @@ TEST(DdpJustWorks, EveryOptionGivesTheSameGradients) {
   expect_ranks_equal_one<Parts>(loop, {.check_parameters_every = 1});
 }
 
+TEST(DdpJustWorks, DelayAllreduceSendsNothingBeforeBackwardIsOver) {
+  for (const bool delay : {false, true}) {
+    run_ranks(2, [&](Process& process) {
+      Mlp model;
+      bool all_there = true;
+      const CommHook hook = [&](const GradientBucket& bucket, const comm::Group& group) {
+        all_there = all_there && model->first->weight.grad().defined();
+        return group.all_reduce_async_(bucket.buffer);
+      };
+      const Ddp ddp(*model, process.group(),
+                    {.buckets = kSmall, .comm_hook = hook, .delay_allreduce = delay});
+
+      model(torch::ones({2, 8})).sum().backward();
+
+      EXPECT_EQ(all_there, delay);
+    });
+  }
+}
+
+TEST(DdpJustWorks, TheCommunicationDtypeIsThatOfTheSums) {
+  run_ranks(2, [](Process& process) {
+    const float more = 1 + 1.0F / 1024;  // bfloat16 rounds it to 1
+    for (const bool half : {false, true}) {
+      torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+      DdpOptions options;
+      if (half) options.communication_dtype = at::kBFloat16;
+      const Ddp ddp(*model, process.group(), options);
+
+      model(torch::full({1, 1}, more)).sum().backward();
+
+      EXPECT_EQ(model->weight.grad().item<float>(), half ? 1 : more);
+    }
+  });
+}
+
 TEST(DdpJustWorks, HalfPrecisionOnTheWireCostsItsBitsOnly) {
   run_ranks(2, [](Process& process) {
     Mlp model;

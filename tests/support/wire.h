@@ -11,7 +11,8 @@
 
 namespace hasten::testing {
 
-/// Payload bytes that all TCP connections open now have sent so far.
+/// Payload bytes that all TCP connections open now have sent so far, each once: on a busy machine some are
+/// sent again.
 inline int64_t bytes_sent() {
   int64_t sum = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -19,7 +20,7 @@ inline int64_t bytes_sent() {
     socklen_t size = sizeof info;
     const int descriptor = std::stoi(entry.path().filename());
     if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
-      sum += static_cast<int64_t>(info.tcpi_bytes_sent);
+      sum += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
     }
   }
   return sum;
