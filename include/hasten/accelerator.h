@@ -239,7 +239,9 @@ auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
                 optim::is_prepared_scheduler_v<Object>) {
     return Object(std::forward<T>(object));
   } else if constexpr (std::is_same_v<Object, torch::jit::Module>) {
-    return prepare_one(parallel::JitModule(std::forward<T>(object)), place);
+    // Of a type that depends on T: clang looks for the function's return type at once otherwise.
+    using Script = std::conditional_t<std::is_same_v<Object, torch::jit::Module>, parallel::JitModule, T>;
+    return prepare_one(Script(std::forward<T>(object)), place);
   } else if constexpr (parallel::is_module_v<Object>) {
     auto model = hold(std::forward<T>(object));
     auto ddp = distribute(parallel::module_of(*model), place);
