@@ -16,6 +16,9 @@ namespace base {
 namespace automatic_batch_size {
 #include "by_feature/automatic_batch_size.cpp"
 }
+namespace comm_hooks {
+#include "by_feature/comm_hooks.cpp"
+}
 namespace gan {
 #include "by_feature/gan.cpp"
 }
@@ -34,6 +37,12 @@ namespace preemption {
 namespace resume {
 #include "by_feature/resume.cpp"
 }
+namespace sync_batch_norm {
+#include "by_feature/sync_batch_norm.cpp"
+}
+namespace uneven_inputs {
+#include "by_feature/uneven_inputs.cpp"
+}
 namespace warm_up {
 #include "by_feature/warm_up.cpp"
 }
@@ -42,12 +51,15 @@ int main(int argc, char** argv) {
   const std::map<std::string, std::function<int()>> programs = {
       {"base", base::main},
       {"automatic_batch_size", automatic_batch_size::main},
+      {"comm_hooks", comm_hooks::main},
       {"gan", gan::main},
       {"gradient_accumulation", gradient_accumulation::main},
       {"local_sgd", local_sgd::main},
       {"metrics", metrics::main},
       {"preemption", [&] { return preemption::main(argc - 1, argv + 1); }},
       {"resume", [&] { return resume::main(argc - 1, argv + 1); }},
+      {"sync_batch_norm", sync_batch_norm::main},
+      {"uneven_inputs", uneven_inputs::main},
       {"warm_up", warm_up::main}};
   const auto program = argc < 2 ? programs.end() : programs.find(argv[1]);
   if (program == programs.end()) {

@@ -4,7 +4,6 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/distributed_models.h"
 #include "hasten/state/allocator.h"
@@ -14,31 +13,36 @@
 namespace hasten {
 namespace {
 
-state::Process make_process(const AcceleratorOptions& options) {
-  refuse_what_is_missing(options, Environment::current());
-  return state::Process({.cpu = options.cpu, .timeout = options.timeout, .check = options.check});
+state::Process make_process(const ReadOptions& read) {
+  const auto& options = read.options;
+  return state::Process(
+      {.cpu = options.cpu, .timeout = options.timeout, .check = options.check, .backend = options.backend},
+      read.environment);
 }
 
 }  // namespace
 
 struct Accelerator::Impl {
   AcceleratorOptions options;
-  state::Accumulation accumulation;
+  state::Accumulation accumulation{accumulation_options(options)};
   parallel::DistributedModels models = {};
   parallel::Steppers steppers = {};
 };
 
-Accelerator::Accelerator(const AcceleratorOptions& options) : Accelerator(make_process(options), options) {}
+Accelerator::Accelerator(const AcceleratorOptions& options)
+    : Accelerator(read_options(options, Environment::current()), std::nullopt) {}
 
 Accelerator::Accelerator(state::Process own, const AcceleratorOptions& options)
-    : AcceleratorBase(std::move(own)) {
-  refuse_what_is_missing(options, Environment::current());
-  if (options.seed) state::set_seed(process(), *options.seed);
+    : Accelerator(read_options(options, Environment::current()), std::move(own)) {}
+
+Accelerator::Accelerator(const ReadOptions& read, std::optional<state::Process> own)
+    : AcceleratorBase(own ? *std::move(own) : make_process(read)),
+      impl_(std::make_shared<Impl>(Impl{read.options})) {
+  if (options().seed) state::set_seed(process(), *options().seed);
   if (device().is_cpu()) {
-    const auto setting = state::keep_freed_memory(Environment::current(), options.tune_allocator);
+    const auto setting = state::keep_freed_memory(read.environment, options().tune_allocator);
     logger("accelerator").info(state::describe(setting));
   }
-  impl_ = std::make_shared<Impl>(Impl{options, read_accumulation(options, Environment::current())});
 }
 
 void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {
@@ -56,15 +60,6 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   parallel::backward(loss, own, context);
 }
 
-void Accelerator::answer_backward(const nlohmann::json& call, const parallel::ActiveRanks& active) const {
-  parallel::BackwardContext context{.models = impl_->models.all(), .group = process().group()};
-  const auto held = parallel::read_description(call, active.first(), context);
-  shared_gradient_state()->set_sync_gradients(context.ends_window);
-  shared_gradient_state()->set_weighted();
-  const parallel::NoSync scope(held);
-  parallel::backward(at::zeros({}), {.weight = 0.0}, context);
-}
-
 void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
   if (is_joining()) {
     throw UsageError(Origin{"accelerator", rank(), world_size()},
@@ -72,20 +67,14 @@ void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOpti
   }
   const auto scope = std::make_shared<parallel::Join>(process().group());
   set_join(scope);
-  shared_gradient_state()->set_even_batches(options.even_batches);
-  const auto leave = c10::make_scope_exit([this] {
-    set_join(nullptr);
-    shared_gradient_state()->set_even_batches({});
-    for (const auto& model : impl_->models.all()) model->set_buffers_from(0);
-  });
-  fn();
-  const auto last = scope->answer([&](const nlohmann::json& call, const parallel::ActiveRanks& active) {
-    call.is_object() && call.contains("backward") ? answer_backward(call, active) : answer(call, active);
-  });
-  if (!last) return;
-  for (const auto& model : impl_->models.all()) model->follow(last->first());
-  impl_->steppers.follow(group(), last->first());
-  impl_->accumulation.set_step(comm::broadcast_object(group(), impl_->accumulation.step(), last->first()));
+  const auto leave = c10::make_scope_exit([this] { set_join(nullptr); });
+  parallel::run_joined(*scope, fn, options,
+                       {.group = process().group(),
+                        .models = impl_->models,
+                        .steppers = impl_->steppers,
+                        .accumulation = impl_->accumulation,
+                        .gradients = *shared_gradient_state(),
+                        .answer = [this](const auto& call, const auto& active) { answer(call, active); }});
 }
 
 parallel::Steppers& Accelerator::steppers() const noexcept {
@@ -119,29 +108,17 @@ void Accelerator::free_memory() const {
   state::give_back_freed_memory();
 }
 
-std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module) const {
-  if (options().device_placement) module.to(device());
+std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module, bool place) const {
+  if (place) module.to(device());
   return impl_->models.distribute(module, process().group(), options().ddp);
 }
 
-data::LoaderOptions Accelerator::loader_options() const {
-  return {.split_batches = options().split_batches,
-          .even_batches = options().even_batches,
-          .put_on_device = options().device_placement,
-          .pin_memory = options().pin_memory,
-          .non_blocking = options().non_blocking,
-          .dispatch_batches = options().dispatch_batches,
-          .use_stateful_dataloader = options().use_stateful_dataloader,
-          .use_seedable_sampler = options().use_seedable_sampler,
-          .data_seed = options().data_seed,
-          .rng_types = options().rng_types};
+data::LoaderOptions Accelerator::loader_options(bool place) const {
+  return hasten::loader_options(options(), place);
 }
 
 optim::PreparedSchedulerOptions Accelerator::scheduler_options() const {
-  return {.step_with_optimizer = options().step_scheduler_with_optimizer,
-          .adjust_scheduler = options().adjust_scheduler,
-          .once_per_process = options().step_scheduler_per_process && !options().split_batches,
-          .world_size = world_size()};
+  return hasten::scheduler_options(options(), world_size());
 }
 
 const AcceleratorOptions& Accelerator::options() const noexcept {

@@ -1,25 +1,94 @@
 // See read_options.h.
 #include "read_options.h"
 
+#include <string>
+#include <utility>
+
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 
 namespace hasten {
+namespace {
 
-void refuse_what_is_missing(const AcceleratorOptions& options, const Environment& environment) {
-  const auto variable = environment.choice("ACCELERATE_MIXED_PRECISION", {"no", "fp16", "bf16", "fp8"});
-  if (options.mixed_precision == Precision::kNo && variable.value_or("no") == "no") return;
-  const std::string asked = options.mixed_precision != Precision::kNo
-                                ? "AcceleratorOptions::mixed_precision"
-                                : "ACCELERATE_MIXED_PRECISION=" + *variable;
-  throw UsageError(Origin{"accelerator"}, asked,
-                   " asks for mixed precision, which this version does not have yet. Set it to no.");
+// What a launcher hands on and nobody here carries out yet.
+struct Missing {
+  const char* variable;
+  const char* flag;
+  const char* what;
+};
+
+constexpr Missing kMissing[] = {
+    {"ACCELERATE_MIXED_PRECISION", "--mixed_precision", "mixed precision"},
+    {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
+    {"ACCELERATE_USE_FSDP", "--use_fsdp", "FSDP"},
+    {"ACCELERATE_USE_DEEPSPEED", "--use_deepspeed", "DeepSpeed"},
+    {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
+    {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"}};
+
+bool asks(const std::string& value) {
+  for (const char* no : {"no", "NO", "No", "false", "False", "0"}) {
+    if (value == no) return false;
+  }
+  return true;
 }
 
-state::Accumulation read_accumulation(const AcceleratorOptions& options, const Environment& environment) {
-  const auto steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1);
-  return state::Accumulation({.num_steps = steps.value_or(options.gradient_accumulation_steps),
-                              .sync_with_dataloader = options.sync_with_dataloader,
-                              .sync_each_batch = options.sync_each_batch});
+void refuse_what_is_missing(const AcceleratorOptions& options, const Environment& environment) {
+  environment.choice("ACCELERATE_MIXED_PRECISION", {"no", "fp16", "bf16", "fp8"});
+  std::string found;
+  if (options.mixed_precision != Precision::kNo) {
+    found += "AcceleratorOptions::mixed_precision asks for mixed precision";
+  }
+  for (const auto& [variable, flag, what] : kMissing) {
+    const auto value = environment.text(variable);
+    if (!value || !asks(*value)) continue;
+    found += text(found.empty() ? "" : "; ", variable, '=', *value, " (", flag, ") asks for ", what);
+  }
+  if (found.empty()) return;
+  throw UsageError(Origin{"accelerator"}, found,
+                   ", which this version does not have yet. Leave it out, or set it to no.");
+}
+
+}  // namespace
+
+ReadOptions read_options(AcceleratorOptions options, Environment environment) {
+  refuse_what_is_missing(options, environment);
+  options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
+                                            .value_or(options.gradient_accumulation_steps);
+  if (options.logging_dir.empty()) options.logging_dir = options.project_dir;
+  return {std::move(options), std::move(environment)};
+}
+
+state::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {
+  return {.num_steps = options.gradient_accumulation_steps,
+          .sync_with_dataloader = options.sync_with_dataloader,
+          .sync_each_batch = options.sync_each_batch};
+}
+
+data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device) {
+  return {.split_batches = options.split_batches,
+          .even_batches = options.even_batches,
+          .put_on_device = put_on_device,
+          .pin_memory = options.pin_memory,
+          .non_blocking = options.non_blocking,
+          .dispatch_batches = options.dispatch_batches,
+          .use_stateful_dataloader = options.use_stateful_dataloader,
+          .use_seedable_sampler = options.use_seedable_sampler,
+          .data_seed = options.data_seed,
+          .rng_types = options.rng_types};
+}
+
+optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size) {
+  return {.step_with_optimizer = options.step_scheduler_with_optimizer,
+          .adjust_scheduler = options.adjust_scheduler,
+          .once_per_process = options.step_scheduler_per_process && !options.split_batches,
+          .world_size = world_size};
+}
+
+std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise) {
+  if (options.device_placement.empty()) return std::vector<bool>(num_objects, otherwise);
+  if (options.device_placement.size() == num_objects) return options.device_placement;
+  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(),
+                   " values for ", num_objects, " objects. Give prepare one for each, or none.");
 }
 
 }  // namespace hasten

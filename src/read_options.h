@@ -1,16 +1,26 @@
-// Options of an Accelerator together with what the environment says about them.
+// Options of an Accelerator together with what the environment says about them, and what they are to the
+// rooms.
 #pragma once
 
 #include "hasten/accelerator_options.h"
 #include "hasten/core/env.h"
+#include "hasten/optim/prepared_scheduler.h"
 #include "hasten/state/accumulation.h"
 
 namespace hasten {
 
-/// Throws: UsageError for what this version cannot do, naming the option or the variable.
-void refuse_what_is_missing(const AcceleratorOptions& options, const Environment& environment);
+struct ReadOptions {
+  /// Nothing is left open that the environment decides.
+  AcceleratorOptions options;
+  Environment environment;
+};
 
-/// Throws: UsageError for a number of steps below 1.
-state::Accumulation read_accumulation(const AcceleratorOptions& options, const Environment& environment);
+/// Throws: UsageError for what this version cannot do, naming the options, or the variables and the
+/// launcher's flags that set them.
+ReadOptions read_options(AcceleratorOptions options, Environment environment);
+
+state::AccumulationOptions accumulation_options(const AcceleratorOptions& options);
+data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device);
+optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size);
 
 }  // namespace hasten

@@ -28,7 +28,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
                           hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
   for (int epoch = 0; epoch < 3; ++epoch) {
-    hasten::parallel::LocalSgd local(model, accelerator.group(), {.num_steps = 8});
+    auto local = accelerator.local_sgd(model, {.num_steps = 8});
     for (auto& batch : train) {
       optimizer.zero_grad();
       auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);

@@ -39,9 +39,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     hasten::data::Accuracy top_2({.top_k = 2});
     hasten::data::ConfusionMatrix matrix({.num_classes = 4});
     for (auto& batch : test) {
-      const auto [scores, wanted] =
-          hasten::data::without_padding(std::pair(model(batch.data), batch.target),
-                                        accelerator.gradient_state().position(), accelerator.rank());
+      const auto [scores, wanted] = accelerator.without_padding(std::pair(model(batch.data), batch.target));
       top_2.update(scores, wanted);
       matrix.update(scores, wanted);
     }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -26,12 +27,15 @@
 #include "hasten/parallel/distributed_models.h"
 #include "hasten/parallel/jit_module.h"
 #include "hasten/parallel/join.h"
+#include "hasten/parallel/local_sgd.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/prepared_model.h"
 #include "hasten/parallel/state_dict.h"
 #include "hasten/state/process.h"
 
 namespace hasten {
+
+struct ReadOptions;
 
 class Accelerator : public AcceleratorBase {
  public:
@@ -45,16 +49,24 @@ class Accelerator : public AcceleratorBase {
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
   /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
   /// holders and shared_ptrs share their module), rvalues are owned. Preparing twice is the same as once.
+  /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say.
   /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
   /// naming the first difference; CommError.
-  template <class First, class... Rest>
-  auto prepare(First&& first, Rest&&... rest) const {
-    if constexpr (sizeof...(Rest) == 0) {
-      return prepare_one(std::forward<First>(first));
+  template <class... T>
+  auto prepare(const PrepareOptions& own, T&&... objects) const {
+    const auto placed = device_placements(own, sizeof...(T), options().device_placement);
+    auto place = placed.begin();
+    if constexpr (sizeof...(T) == 1) {
+      return prepare_one(std::forward<T>(objects)..., *place);
     } else {
       // Braces: from left to right, since modules are prepared collectively.
-      return std::tuple{prepare_one(std::forward<First>(first)), prepare_one(std::forward<Rest>(rest))...};
+      return std::tuple{prepare_one(std::forward<T>(objects), *place++)...};
     }
+  }
+  template <class First, class... Rest>
+    requires(!std::is_same_v<std::remove_cvref_t<First>, PrepareOptions>)
+  auto prepare(First&& first, Rest&&... rest) const {
+    return prepare(PrepareOptions{}, std::forward<First>(first), std::forward<Rest>(rest)...);
   }
 
   /// prepare for one kind, under Accelerate's names.
@@ -108,12 +120,21 @@ class Accelerator : public AcceleratorBase {
     return no_sync(ddps(models...));
   }
 
+  /// Local SGD on a prepared model; see parallel::LocalSgd.
+  /// Collective: no. Blocks: no. Throws: as accumulate; UsageError if num_steps is below 1.
+  template <class M>
+  parallel::LocalSgd local_sgd(const parallel::PreparedModel<M>& model,
+                               const parallel::LocalSgdOptions& options = {}) const {
+    require_ours(model.ddp());
+    return parallel::LocalSgd(model, group(), options);
+  }
+
   /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
-  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, wait_for_everyone)
-  /// with nothing, and take over parameters, buffers, optimizers and schedulers at the end, so that all ranks
-  /// end alike. Gradients are the mean over the ranks that had data: a backward without a weight has
-  /// weight 1. `models` is a prepared model, or a tuple of several. Once for each loop over a loader.
-  /// Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if ranks with data do
+  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, wait_for_everyone,
+  /// SyncBatchNorm) with nothing, and take over parameters, buffers, optimizers and schedulers at the end, so
+  /// that all ranks end alike. Gradients are the mean over the ranks that had data: a backward without a
+  /// weight has weight 1. `models` is a prepared model, or a tuple of several. Once for each loop over a
+  /// loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if ranks with data do
   /// different things; what fn throws.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
@@ -161,13 +182,17 @@ class Accelerator : public AcceleratorBase {
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
 
+  /// As they were read: with what the environment says, and with logging_dir.
   const AcceleratorOptions& options() const noexcept;
+  const std::filesystem::path& project_dir() const noexcept { return options().project_dir; }
+  const std::filesystem::path& logging_dir() const noexcept { return options().logging_dir; }
 
  private:
+  Accelerator(const ReadOptions& read, std::optional<state::Process> own);
   template <class T>
   static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
   template <class T>
-  auto prepare_one(T&& object) const;
+  auto prepare_one(T&& object, bool place) const;
   using Models = parallel::DistributedModels::Models;
   template <class... M>
   Models ddps(const parallel::PreparedModel<M>&... models) const {
@@ -176,13 +201,12 @@ class Accelerator : public AcceleratorBase {
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
-  void answer_backward(const nlohmann::json& call, const parallel::ActiveRanks& active) const;
   parallel::Steppers& steppers() const noexcept;
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models) const;
   /// The Ddp of a module, made at the first call.
-  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module) const;
-  data::LoaderOptions loader_options() const;
+  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
+  data::LoaderOptions loader_options(bool place) const;
   optim::PreparedSchedulerOptions scheduler_options() const;
 
   struct Impl;
@@ -204,7 +228,7 @@ std::shared_ptr<std::remove_cvref_t<T>> Accelerator::hold(T&& object) {
 }
 
 template <class T>
-auto Accelerator::prepare_one(T&& object) const {
+auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
   using Object = std::remove_cvref_t<T>;
   static_assert(
       !data::is_torch_loader_v<Object>,
@@ -215,10 +239,12 @@ auto Accelerator::prepare_one(T&& object) const {
                 optim::is_prepared_scheduler_v<Object>) {
     return Object(std::forward<T>(object));
   } else if constexpr (std::is_same_v<Object, torch::jit::Module>) {
-    return prepare_one(parallel::JitModule(std::forward<T>(object)));
+    // Of a type that depends on T: clang looks for the function's return type at once otherwise.
+    using Script = std::conditional_t<std::is_same_v<Object, torch::jit::Module>, parallel::JitModule, T>;
+    return prepare_one(Script(std::forward<T>(object)), place);
   } else if constexpr (parallel::is_module_v<Object>) {
     auto model = hold(std::forward<T>(object));
-    auto ddp = distribute(parallel::module_of(*model));
+    auto ddp = distribute(parallel::module_of(*model), place);
     return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
   } else if constexpr (optim::is_optimizer_v<Object>) {
     auto optimizer = hold(std::forward<T>(object));
@@ -235,7 +261,7 @@ auto Accelerator::prepare_one(T&& object) const {
                   "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers and "
                   "hasten::data loaders");
     Object loader(std::forward<T>(object));
-    loader.prepare(process(), shared_gradient_state(), loader_options());
+    loader.prepare(process(), shared_gradient_state(), loader_options(place));
     return loader;
   }
 }

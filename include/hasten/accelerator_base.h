@@ -26,6 +26,9 @@
 
 namespace hasten {
 
+/// Accelerate's names of what takes part.
+enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
+
 class AcceleratorBase {
  public:
   const state::Process& process() const noexcept { return shared_->process; }
@@ -39,6 +42,10 @@ class AcceleratorBase {
   int local_process_index() const noexcept { return local_rank(); }
   int num_processes() const noexcept { return world_size(); }
   bool use_distributed() const noexcept { return world_size() > 1; }
+  DistributedType distributed_type() const noexcept {
+    if (!use_distributed()) return DistributedType::kNo;
+    return device().is_cuda() ? DistributedType::kMultiGpu : DistributedType::kMultiCpu;
+  }
   int rank() const noexcept { return process().rank(); }
   int local_rank() const noexcept { return process().local_rank(); }
   int world_size() const noexcept { return process().world_size(); }
@@ -92,7 +99,15 @@ class AcceleratorBase {
     return data::truncate_to_remainder(gather(value, site), gradient_state().position());
   }
 
-  /// The same for objects, one a sample (strings, numbers, JSON: comm/objects.h).
+  /// data::without_padding of this rank's part of the batch in hand, for metrics that each rank counts
+  /// (data/counted_metrics.h).
+  /// Collective: no. Blocks: no. Throws: as data::without_padding.
+  template <class T>
+  T without_padding(const T& value) const {
+    return data::without_padding(value, gradient_state().position(), rank());
+  }
+
+  /// gather_for_metrics for objects, one a sample (strings, numbers, JSON: comm/objects.h).
   template <comm::Serialisable T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects,
                                     comm::Group::Site site = comm::Group::Site::current()) const {

@@ -1,11 +1,14 @@
-// The options of an Accelerator, under the names Accelerate gives them.
+// The options of an Accelerator and of its prepare, under the names Accelerate gives them.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
+#include "hasten/comm/group.h"
 #include "hasten/data/loader_options.h"
 #include "hasten/optim/optimizer_step.h"
 #include "hasten/parallel/ddp.h"
@@ -16,7 +19,7 @@ namespace hasten {
 enum class Precision { kNo, kFp16, kBf16, kFp8 };
 
 struct AcceleratorOptions {
-  /// Models, and the batches of loaders, are moved to the process's device.
+  /// Models, and the batches of loaders, are moved to the process's device; PrepareOptions says it for one.
   bool device_placement = true;
   /// Stay on the CPU even where there is a GPU.
   bool cpu = false;
@@ -52,10 +55,27 @@ struct AcceleratorOptions {
   parallel::DdpOptions ddp = {};
   /// How prepared optimizers step; see optim/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
-  /// How long a collective may take, and how long the start waits for all ranks.
+  /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu`
+  /// are for the process that the Accelerator makes; one that it is given keeps its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// What carries tensors between the ranks; see comm::GroupOptions.
+  comm::BackendKind backend = comm::BackendKind::kAuto;
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
   std::optional<bool> check = {};
+  /// Where the run's files go, as Accelerate's ProjectConfiguration has it; neither is made. logging_dir is
+  /// for trackers; empty: project_dir.
+  std::filesystem::path project_dir = {};
+  std::filesystem::path logging_dir = {};
 };
+
+struct PrepareOptions {
+  /// One for each object: whether a model, or a loader's batches, are moved to the process's device. Other
+  /// objects do not mind. Empty: as AcceleratorOptions::device_placement.
+  std::vector<bool> device_placement = {};
+};
+
+/// What PrepareOptions say about each of `num_objects` objects.
+/// Collective: no. Blocks: no. Throws: UsageError for another number of objects.
+std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise);
 
 }  // namespace hasten

@@ -15,6 +15,7 @@
 #include "hasten/data/worker_random.h"
 #include "hasten/optim/schedulers.h"
 #include "hasten/parallel/local_sgd.h"
+#include "hasten/parallel/power_sgd.h"
 #include "hasten/parallel/sync_batch_norm.h"
 #include "hasten/state/batch_size.h"
 #include "hasten/state/stop.h"

@@ -21,6 +21,11 @@ struct Participant {
 
 void check(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context) {
   const Origin origin{"accelerator", context.group.rank(), context.group.world_size()};
+  if (context.models.empty()) {
+    throw UsageError(origin,
+                     "backward before any model was prepared, or after the last handle to one is gone. Call "
+                     "prepare with the model first, and keep the handle that it gives.");
+  }
   if (!loss.defined()) throw UsageError(origin, "backward of an undefined tensor; give it the loss.");
   if (options.weight && !(*options.weight >= 0 && std::isfinite(*options.weight))) {
     throw UsageError(origin, "backward with weight ", *options.weight,

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "hasten/core/error.h"
@@ -25,6 +26,9 @@ struct Ddp::Impl {
   Trainable trainable = {};
   std::unique_ptr<Reducer> reducer = {};
   std::unique_ptr<GradientHooks> hooks = {};
+  /// What it exchanged once and the module no longer has.
+  Trainable removed = {};
+  std::unique_ptr<GradientHooks> refusals = {};
 
   bool alone() const { return group.world_size() == 1; }
 
@@ -36,8 +40,32 @@ struct Ddp::Impl {
     });
   }
 
+  // replace_module and register_parameter change what is registered, and not what a member of the user's
+  // class holds: a forward through that would train, on each rank apart, parameters that nobody exchanges.
+  void refuse_removed() {
+    std::set<const c10::TensorImpl*> registered;
+    for (const at::Tensor& tensor : module.parameters()) registered.insert(tensor.unsafeGetTensorImpl());
+    Trainable gone;
+    for (const Trainable* list : {&removed, &trainable}) {
+      for (size_t i = 0; i < list->tensors.size(); ++i) {
+        const at::Tensor& tensor = list->tensors[i];
+        if (!tensor.requires_grad() || registered.contains(tensor.unsafeGetTensorImpl())) continue;
+        gone.names.push_back(list->names[i]);
+        gone.tensors.push_back(tensor);
+      }
+    }
+    removed = std::move(gone);
+    refusals = std::make_unique<GradientHooks>(removed.tensors, [this](size_t i) {
+      throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", removed.names[i],
+                       "' got a gradient, but was taken out of the model after prepare (replace_module, "
+                       "register_parameter). Assign what replaced it to the member through which forward "
+                       "uses it; what is to be trained apart needs a clone.");
+    });
+  }
+
   void build() {
     watch.look();
+    if (!alone()) refuse_removed();
     trainable = Trainable::of(
         module, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
     if (!alone()) connect();

@@ -33,6 +33,14 @@ DistributedModels::Models DistributedModels::all() const {
   return models;
 }
 
+std::vector<torch::nn::Module*> DistributedModels::modules() const {
+  std::vector<torch::nn::Module*> modules;
+  for (const auto& [module, known] : models_) {
+    if (!known.expired()) modules.push_back(module);
+  }
+  return modules;
+}
+
 void DistributedModels::require(const std::shared_ptr<const Ddp>& model) const {
   const Models models = all();
   if (std::find(models.begin(), models.end(), model) != models.end()) return;

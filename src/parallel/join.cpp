@@ -1,6 +1,7 @@
 // See join.h.
 #include "hasten/parallel/join.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
@@ -11,6 +12,9 @@
 
 #include "hasten/comm/objects.h"
 #include "hasten/core/error.h"
+#include "hasten/parallel/backward.h"
+#include "hasten/parallel/no_sync.h"
+#include "hasten/parallel/sync_batch_norm.h"
 
 namespace hasten::parallel {
 namespace {
@@ -65,6 +69,15 @@ at::Tensor neutral_like(at::IntArrayRef sizes, const at::TensorOptions& options,
     });
   }
   return tensor;
+}
+
+void answer_backward(const json& call, const ActiveRanks& active, const JoinedLoop& loop) {
+  BackwardContext context{.models = loop.models.all(), .group = loop.group};
+  const auto held = read_description(call, active.first(), context);
+  loop.gradients.set_sync_gradients(context.ends_window);
+  loop.gradients.set_weighted();
+  const NoSync scope(held);
+  backward(at::zeros({}), {.weight = 0.0}, context);
 }
 
 }  // namespace
@@ -171,6 +184,28 @@ void Steppers::follow(const comm::Group& group, int root) const {
     const json theirs = comm::broadcast_object(group, state, root);
     if (group.rank() != root) one.load(scheduler.get(), theirs);
   }
+}
+
+void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
+                const JoinedLoop& loop) {
+  const UnevenBatchNorms batch_norms(loop.models.modules());
+  loop.gradients.set_even_batches(options.even_batches);
+  const auto leave = c10::make_scope_exit([&] {
+    loop.gradients.set_even_batches({});
+    for (const auto& model : loop.models.all()) model->set_buffers_from(0);
+  });
+  fn();
+  std::optional<ActiveRanks> last;
+  batch_norms.answer([&] {
+    last = join.answer([&](const json& call, const ActiveRanks& active) {
+      call.is_object() && call.contains("backward") ? answer_backward(call, active, loop)
+                                                    : loop.answer(call, active);
+    });
+  });
+  if (!last) return;
+  for (const auto& model : loop.models.all()) model->follow(last->first());
+  loop.steppers.follow(loop.group, last->first());
+  loop.accumulation.set_step(comm::broadcast_object(loop.group, loop.accumulation.step(), last->first()));
 }
 
 }  // namespace hasten::parallel

@@ -18,13 +18,14 @@ struct Registered : torch::nn::Module {
 
 std::set<const c10::TensorImpl*> with_sparse_gradients(const torch::nn::Module& module) {
   std::set<const c10::TensorImpl*> sparse;
-  for (const auto& part : module.modules()) {
-    if (const auto* table = part->as<torch::nn::EmbeddingImpl>(); table && table->options.sparse()) {
+  // Not modules(), which needs the module to be held by a shared_ptr.
+  module.apply([&](const torch::nn::Module& part) {
+    if (const auto* table = part.as<torch::nn::EmbeddingImpl>(); table && table->options.sparse()) {
       sparse.insert(table->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = part->as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse()) {
+    } else if (const auto* bag = part.as<torch::nn::EmbeddingBagImpl>(); bag && bag->options.sparse()) {
       sparse.insert(bag->weight.unsafeGetTensorImpl());
     }
-  }
+  });
   return sparse;
 }
 

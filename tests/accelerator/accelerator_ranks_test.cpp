@@ -8,6 +8,7 @@
 #include <new>
 
 #include "hasten/core/error.h"
+#include "hasten/data/tensor_dataset.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -23,6 +24,7 @@ using testing::Mlp;
 using testing::Problem;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
+using testing::TransformerModel;
 
 struct Pairs : torch::data::datasets::Dataset<Pairs> {
   explicit Pairs(Problem problem) : problem(std::move(problem)) {}
@@ -105,6 +107,7 @@ TEST(Accelerator, AWorldOfOneEqualsThePlainLoopBitForBit) {
   expect_equal_loops<Cnn>("cnn");
   expect_equal_loops<EmbeddingModel>("embedding");
   expect_equal_loops<GruModel>("gru");
+  expect_equal_loops<TransformerModel>("transformer");
 }
 
 // 20 steps on global batches of 12, in order, cut into one part a rank.
@@ -156,6 +159,9 @@ TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesEmbedding) {
 }
 TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesGru) {
   expect_ranks_equal_one<GruModel>("gru");
+}
+TEST(AcceleratorRanks, EqualOneRankOnTheSameGlobalBatchesTransformer) {
+  expect_ranks_equal_one<TransformerModel>("transformer");
 }
 
 TEST(AcceleratorRanks, MetricsSeeEachSampleExactlyOnce) {
@@ -231,6 +237,79 @@ TEST(Accelerator, HandlesBorrowLvaluesAndOwnRvalues) {
 
 TEST(Accelerator, AnUndefinedLossIsRefused) {
   EXPECT_THROW(alone().backward(at::Tensor()), UsageError);
+}
+
+TEST(Accelerator, BackwardBeforePrepareIsRefused) {
+  const Accelerator accelerator = alone();
+  torch::nn::Linear net(1, 1);
+  const at::Tensor loss = net(torch::ones({1, 1})).sum();
+  EXPECT_THAT([&] { accelerator.backward(loss); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("before any model was prepared")));
+  { const auto model = accelerator.prepare(net); }
+  EXPECT_THAT([&] { accelerator.backward(loss); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("keep the handle")));
+}
+
+// Writes down where it is moved.
+struct Moved : torch::nn::Module {
+  using torch::nn::Module::to;
+  void to(c10::Device device, bool) override { place = device; }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+  std::optional<c10::Device> place;
+};
+
+TEST(Accelerator, OneObjectsPlaceGoesBeforeTheOption) {
+  const Accelerator accelerator(Process(state::Identity{}, comm::Group(), c10::Device(c10::kMeta)));
+  Moved here, there, by_default;
+
+  const auto handles = accelerator.prepare({.device_placement = {false, true}}, here, there);
+  const auto handle = accelerator.prepare(by_default);
+
+  EXPECT_FALSE(here.place.has_value());
+  EXPECT_EQ(there.place, accelerator.device());
+  EXPECT_EQ(by_default.place, accelerator.device());
+  for (const bool placed : {false, true}) {
+    auto loader = accelerator.prepare({.device_placement = {placed}},
+                                      data::loader<SequentialSampler>(stacked("mlp"), 4));
+    for (auto& batch : loader) EXPECT_EQ(batch.data.is_meta(), placed);
+  }
+}
+
+TEST(AcceleratorRanks, LocalSgdAndMetricsWithoutPaddingTakeTheirPartsFromIt) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process), other(process);
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    const auto model = accelerator.prepare(net);
+    const auto before = net->weight.item<double>();
+    auto local = accelerator.local_sgd(model, {.num_steps = 2});
+
+    accelerator.backward(model(torch::full({1, 1}, process.rank() + 1.0F)).sum());
+    EXPECT_EQ(net->weight.grad().item<double>(), process.rank() + 1.0) << "kept on its rank";
+    {
+      const torch::NoGradGuard no_grad;
+      net->weight.add_(net->weight.grad());
+    }
+    local.finish();
+    EXPECT_NEAR(net->weight.item<double>(), before + 1.5, 1e-6);
+    EXPECT_THROW(other.local_sgd(model), UsageError);
+
+    auto loader = accelerator.data_loader<SequentialSampler>(
+        data::TensorDataset(torch::zeros({5, 1}), torch::arange(5)), torch::data::DataLoaderOptions(2));
+    std::vector<at::Tensor> mine;
+    for (auto& batch : loader) mine.push_back(accelerator.without_padding(batch.target));
+    const auto all = std::get<0>(torch::sort(accelerator.gather(torch::cat(mine))));
+    EXPECT_TRUE(torch::equal(all, torch::arange(5))) << all;
+  });
+}
+
+TEST(AcceleratorRanks, SaysWhereFilesGoAndWhatTakesPart) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.project_dir = "run"});
+    EXPECT_EQ(accelerator.project_dir(), "run");
+    EXPECT_EQ(accelerator.logging_dir(), "run");
+    EXPECT_EQ(accelerator.distributed_type(), DistributedType::kMultiCpu);
+  });
+  EXPECT_EQ(alone().distributed_type(), DistributedType::kNo);
 }
 
 TEST(AcceleratorRanks, GradientsAreExchangedAtTheEndOfAWindowOnly) {

@@ -7,6 +7,7 @@
 #include "hasten/core/error.h"
 #include "hasten/data/tensor_dataset.h"
 #include "hasten/optim/decay.h"
+#include "hasten/parallel/sync_batch_norm.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -38,20 +39,23 @@ std::vector<at::Tensor> states_of(const torch::nn::Module& module, const torch::
     list.push_back(state.exp_avg().clone());
     list.push_back(state.exp_avg_sq().clone());
   }
+  for (const auto& buffer : module.buffers()) list.push_back(buffer.clone());
   return list;
 }
 
 // Two epochs of Adam with a schedule and clipping. `world` is whose rows are trained on; a single process
-// takes all of a step's at once.
-std::vector<at::Tensor> train(const Process& process, int world) {
+// takes all of a step's at once. BatchNorms are synchronised.
+template <class Model>
+std::vector<at::Tensor> train(const Process& process, int world, const std::string& kind) {
   const Accelerator accelerator(process);
-  Mlp net;
+  Model net;
   testing::initialise(*net, 3);
+  parallel::convert_sync_batchnorm(net, process.group());
   net->to(at::kDouble);
   torch::optim::Adam adam(net->parameters(), 1e-2);
   optim::StepLR schedule(adam, {.step_size = 2, .gamma = 0.5});
   auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, schedule);
-  const auto problem = testing::problem_for("mlp");
+  const auto problem = testing::problem_for(kind);
   const auto inputs = problem.inputs.to(at::kDouble);
   for (int epoch = 0; epoch < 2; ++epoch) {
     accelerator.join_uneven_inputs(
@@ -83,11 +87,12 @@ std::vector<at::Tensor> train(const Process& process, int world) {
   return list;
 }
 
-TEST(JoinRanks, TwoEpochsOfAdamOnUnevenInputsAreThoseOfOneProcess) {
+template <class Model>
+void expect_one_process(const std::string& kind) {
   for (const int world_size : {2, 3, 4}) {
-    const auto alone = train(Process(state::Identity{}, comm::Group()), world_size);
+    const auto alone = train<Model>(Process(state::Identity{}, comm::Group()), world_size, kind);
     run_ranks(world_size, [&](Process& process) {
-      const auto mine = train(process, world_size);
+      const auto mine = train<Model>(process, world_size, kind);
 
       ASSERT_EQ(mine.size(), alone.size());
       for (size_t i = 0; i < alone.size(); ++i) {
@@ -99,6 +104,14 @@ TEST(JoinRanks, TwoEpochsOfAdamOnUnevenInputsAreThoseOfOneProcess) {
       }
     });
   }
+}
+
+TEST(JoinRanks, TwoEpochsOfAdamOnUnevenInputsAreThoseOfOneProcess) {
+  expect_one_process<Mlp>("mlp");
+}
+
+TEST(JoinRanks, RanksWithoutDataTakePartInTheOthersSyncBatchNorms) {
+  expect_one_process<Cnn>("cnn");
 }
 
 TEST(JoinRanks, CollectivesSeeTheRanksThatHaveData) {
@@ -193,6 +206,27 @@ TEST(JoinRanks, RanksWithDataThatDoDifferentThingsAreRefusedOnAll) {
       if (process.rank() == 1) accelerator.gather(torch::ones({2}));
       if (process.rank() == 2) accelerator.wait_for_everyone();
     });
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("Ranks with data must do the same things"));
+}
+
+// A rank that answers for BatchNorms in a thread of its own does not wait for it for ever.
+TEST(JoinRanks, AnErrorEndsTheAnswersToSyncBatchNormsToo) {
+  const auto words = run_ranks_collecting(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    Cnn net;
+    parallel::convert_sync_batchnorm(net, process.group());
+    const auto model = accelerator.prepare(net);
+    try {
+      accelerator.join_uneven_inputs(model, [&] {
+        if (process.rank() == 1) accelerator.gather(torch::ones({2}));
+        if (process.rank() == 2) accelerator.wait_for_everyone();
+      });
+    } catch (const UsageError&) {
+      process.wait_for_everyone();
+      throw;
+    }
   });
 
   for (const auto& said : words) EXPECT_THAT(said, HasSubstr("Ranks with data must do the same things"));

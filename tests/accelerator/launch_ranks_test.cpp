@@ -32,6 +32,22 @@ TEST(LaunchRanks, RanksStartedFromInsideAProgramCommunicate) {
   EXPECT_THAT(result.output, HasSubstr("sum 6"));
 }
 
+HASTEN_PROCESS_CASE(launches_ranks_with_a_backend) {
+  return launch(2, [] {
+    const Accelerator accelerator({.backend = comm::BackendKind::kGloo});
+    if (accelerator.is_main_process()) {
+      std::printf("over %s\n", accelerator.group().backend_name().c_str());
+    }
+  });
+}
+
+TEST(LaunchRanks, TheBackendIsTheOneThatTheOptionsName) {
+  const auto result = run_processes(1, "launches_ranks_with_a_backend").front();
+
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("over gloo\n"));
+}
+
 HASTEN_PROCESS_CASE(launches_after_threads) {
   at::set_num_threads(2);
   at::parallel_for(0, 1 << 20, 1, [](int64_t, int64_t) {});

@@ -49,14 +49,11 @@ struct Feature {
   size_t most_added;
 };
 
-const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
-                                        {"gan", 34},
-                                        {"gradient_accumulation", 3},
-                                        {"local_sgd", 3},
-                                        {"metrics", 13},
-                                        {"preemption", 12},
-                                        {"resume", 27},
-                                        {"warm_up", 11}};
+const std::vector<Feature> kFeatures = {
+    {"automatic_batch_size", 4},  {"comm_hooks", 5}, {"gan", 34},
+    {"gradient_accumulation", 3}, {"local_sgd", 3},  {"metrics", 13},
+    {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
+    {"uneven_inputs", 14},        {"warm_up", 11}};
 
 TEST(ByFeature, EachIsTheBaseWithAFewOtherLines) {
   const Lines base = code_of("base");
@@ -103,6 +100,17 @@ TEST_P(ByFeatureOnProcesses, AccumulationLocalSgdAndWarmUpLearn) {
     EXPECT_THAT(output(program), HasSubstr("epoch 2: 2")) << program;
   }
   EXPECT_THAT(output("warm_up"), MatchesRegex("(.|\n)*epoch 2: 2[0-9]+ of 250 right, rate [0-9.e-]+\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, CommHooksAndSyncBatchNormLearn) {
+  for (const char* program : {"comm_hooks", "sync_batch_norm"}) {
+    EXPECT_THAT(output(program), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n")) << program;
+  }
+}
+
+TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {
+  EXPECT_THAT(output("uneven_inputs"),
+              MatchesRegex("(epoch [0-2]: 2[0-9]+ of 250 right, trained on 1010\n){3}"));
 }
 
 TEST_P(ByFeatureOnProcesses, TheBatchSizeIsTheLargestThatFits) {

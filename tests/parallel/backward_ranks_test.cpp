@@ -146,6 +146,11 @@ TEST(BackwardRanks, ZeroTotalWeightSkipsTheStepOnAllRanks) {
       EXPECT_FALSE(torch::allclose(model->first->weight, before));
       EXPECT_TRUE(torch::isfinite(model->first->weight).all().item<bool>())
           << "the mean of no rows is no number";
+      const at::Tensor trained = model->first->weight.detach().clone();
+      step(0);  // with gradients of zeros, which zero_grad has left
+      EXPECT_TRUE(optimizer.step_was_skipped());
+      EXPECT_TRUE(torch::equal(model->first->weight, trained));
+      EXPECT_FALSE(model->first->weight.grad().defined());
     });
   }
 }

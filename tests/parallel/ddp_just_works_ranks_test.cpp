@@ -165,6 +165,44 @@ TEST(DdpJustWorks, ParametersAddedLater) {
   });
 }
 
+TEST(DdpJustWorks, AReplacedModuleIsExchangedFromTheNextForwardOn) {
+  expect_ranks_equal_one<Parts>([](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
+    if (i == 2) {
+      torch::nn::Linear other(8, 8);
+      testing::initialise(*other, 100 + steps.group.rank());  // rank 0's values must win
+      other->to(at::kDouble);
+      model->left = model->replace_module("left", other);
+    }
+    model->zero_grad();
+    for (const auto& ddp : steps.models) ddp->look_again();
+    steps.backward(model->left(x).square().mean());
+    descend(*model);
+  });
+}
+
+TEST(DdpJustWorks, AModuleThatWasReplacedButIsStillUsedIsRefusedByName) {
+  const auto words = run_ranks_collecting(2, [](Process& process) {
+    Parts model;
+    const at::Tensor batch = torch::ones({2, 8});
+    {
+      const Steps steps{*model, process.group(), {std::make_shared<const Ddp>(*model, process.group())}};
+      model->replace_module("left", torch::nn::Linear(8, 8));
+      try {
+        steps.backward((model->left(batch) + model->right(batch)).sum());
+      } catch (const UsageError&) {
+        model->replace_module("left", model->left);
+        steps.backward((model->left(batch) + model->right(batch)).sum());
+        throw;
+      }
+    }
+  });
+
+  for (const auto& said : words) {
+    EXPECT_THAT(said, HasSubstr("' got a gradient, but was taken out of the model after prepare"));
+    EXPECT_THAT(said, HasSubstr("'left."));
+  }
+}
+
 TEST(DdpJustWorks, EveryOptionGivesTheSameGradients) {
   const Loop loop = [](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
     model->zero_grad(i % 2 == 0);
@@ -175,6 +213,41 @@ TEST(DdpJustWorks, EveryOptionGivesTheSameGradients) {
   expect_ranks_equal_one<Parts>(loop, {.buckets = kSmall, .delay_allreduce = true});
   expect_ranks_equal_one<Parts>(loop, {.buckets = kSmall, .gradient_predivide_factor = 2.0});
   expect_ranks_equal_one<Parts>(loop, {.check_parameters_every = 1});
+}
+
+TEST(DdpJustWorks, DelayAllreduceSendsNothingBeforeBackwardIsOver) {
+  for (const bool delay : {false, true}) {
+    run_ranks(2, [&](Process& process) {
+      Mlp model;
+      bool all_there = true;
+      const CommHook hook = [&](const GradientBucket& bucket, const comm::Group& group) {
+        all_there = all_there && model->first->weight.grad().defined();
+        return group.all_reduce_async_(bucket.buffer);
+      };
+      const Ddp ddp(*model, process.group(),
+                    {.buckets = kSmall, .comm_hook = hook, .delay_allreduce = delay});
+
+      model(torch::ones({2, 8})).sum().backward();
+
+      EXPECT_EQ(all_there, delay);
+    });
+  }
+}
+
+TEST(DdpJustWorks, TheCommunicationDtypeIsThatOfTheSums) {
+  run_ranks(2, [](Process& process) {
+    const float more = 1 + 1.0F / 1024;  // bfloat16 rounds it to 1
+    for (const bool half : {false, true}) {
+      torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+      DdpOptions options;
+      if (half) options.communication_dtype = at::kBFloat16;
+      const Ddp ddp(*model, process.group(), options);
+
+      model(torch::full({1, 1}, more)).sum().backward();
+
+      EXPECT_EQ(model->weight.grad().item<float>(), half ? 1 : more);
+    }
+  });
 }
 
 TEST(DdpJustWorks, HalfPrecisionOnTheWireCostsItsBitsOnly) {

@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 using testing::Mlp;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
+using testing::TransformerModel;
 
 constexpr int kSteps = 20;
 
@@ -28,6 +29,7 @@ std::string kind_of() {
   if constexpr (std::is_same_v<Model, EmbeddingModel>) return "embedding";
   if constexpr (std::is_same_v<Model, Cnn>) return "cnn";
   if constexpr (std::is_same_v<Model, GruModel>) return "gru";
+  if constexpr (std::is_same_v<Model, TransformerModel>) return "transformer";
   return "mlp";
 }
 
@@ -66,7 +68,7 @@ struct ModelNames {
     return kind_of<Model>();
   }
 };
-using Models = ::testing::Types<Mlp, Cnn, EmbeddingModel, GruModel>;
+using Models = ::testing::Types<Mlp, Cnn, EmbeddingModel, GruModel, TransformerModel>;
 TYPED_TEST_SUITE(DdpIdentity, Models, ModelNames);
 
 TYPED_TEST(DdpIdentity, RanksEqualOneRankOnTheSameGlobalBatches) {

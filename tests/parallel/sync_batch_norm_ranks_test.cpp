@@ -269,6 +269,23 @@ TEST(SyncBatchNormRanks, RanksThatHaveRunOutOfBatchesTakePartWithNothing) {
   });
 }
 
+// Their exchanges take turns over two groups of connections, each of which has to be answered meanwhile.
+TEST(SyncBatchNormRanks, PartsThatWereConvertedApartAreAnsweredBesideEachOther) {
+  run_ranks(2, [](Process& process) {
+    torch::nn::BatchNorm1d first(2), second(2);
+    convert_sync_batchnorm(first, process.group());
+    convert_sync_batchnorm(second, process.group());
+    const UnevenBatchNorms uneven({first.get(), second.get()});
+    int answered = 0;
+    if (process.rank() == 0) second(first(torch::randn({4, 2}))).sum().backward();
+
+    uneven.answer([&] { ++answered; });
+
+    EXPECT_EQ(answered, 1);
+    EXPECT_EQ(second->num_batches_tracked.item<int64_t>(), process.rank() == 0 ? 1 : 0);
+  });
+}
+
 TEST(SyncBatchNormRanks, RanksWithBatchesThatDoDifferentThingsAreToldSo) {
   const auto words = testing::run_ranks_collecting(2, [](Process& process) {
     torch::nn::ModuleList norms(torch::nn::BatchNorm1d(2), torch::nn::BatchNorm1d(3));

@@ -54,6 +54,21 @@ struct GruModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(GruModel);
 
+/// Without dropout, so that ranks and one process compute the same.
+struct TransformerModelImpl : torch::nn::Module {
+  TransformerModelImpl() {
+    register_module("encoder", encoder);
+    register_module("head", head);
+  }
+  at::Tensor forward(const at::Tensor& sequence) { return head(encoder(sequence.transpose(0, 1)).mean(0)); }
+  torch::nn::TransformerEncoder encoder{
+      torch::nn::TransformerEncoderLayer(
+          torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.0)),
+      2};
+  torch::nn::Linear head{8, 4};
+};
+TORCH_MODULE(TransformerModel);
+
 /// A model with a batch for it: `inputs` [24, …] and `targets` [24] of 4 classes, the same for the same seed.
 struct Problem {
   at::Tensor inputs;
@@ -73,7 +88,7 @@ inline Problem problem_for(const std::string& model, uint64_t seed = 7) {
   if (model == "embedding")
     return {at::randint(0, 20, {24, 5}, generator, at::TensorOptions().dtype(at::kLong)), targets};
   if (model == "cnn") return {at::randn({24, 1, 8, 8}, generator), targets};
-  if (model == "gru") return {at::randn({24, 6, 8}, generator), targets};
+  if (model == "gru" || model == "transformer") return {at::randn({24, 6, 8}, generator), targets};
   return {at::randn({24, 8}, generator), targets};
 }
 

@@ -13,7 +13,7 @@
 
 namespace hasten::testing {
 
-/// Payload bytes that each TCP connection open now has sent so far, by the socket's inode.
+/// Payload bytes that each TCP connection open now has sent so far, each once, by the socket's inode.
 using Wire = std::map<ino_t, int64_t>;
 
 inline Wire wire() {
@@ -24,7 +24,7 @@ inline Wire wire() {
     struct stat status = {};
     const int descriptor = std::stoi(entry.path().filename());
     if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && fstat(descriptor, &status) == 0) {
-      sent[status.st_ino] = static_cast<int64_t>(info.tcpi_bytes_sent);
+      sent[status.st_ino] = static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
     }
   }
   return sent;

@@ -24,6 +24,8 @@ class DistributedModels {
                                         const DdpOptions& options);
   /// Those that somebody still owns, in the order in which they were made.
   Models all() const;
+  /// Their modules.
+  std::vector<torch::nn::Module*> modules() const;
   /// Throws: UsageError if it is none of these.
   void require(const std::shared_ptr<const Ddp>& model) const;
 

@@ -6,6 +6,7 @@
 // nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do
 // besides (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the
 // end it takes over parameters, buffers, optimizers and schedulers from a rank that went on to the end.
+// SyncBatchNorm's exchanges announce themselves (UnevenBatchNorms in sync_batch_norm.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +20,9 @@
 
 #include "hasten/comm/group.h"
 #include "hasten/comm/nested_operations.h"
+#include "hasten/parallel/distributed_models.h"
+#include "hasten/state/accumulation.h"
+#include "hasten/state/gradient_state.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -99,5 +103,22 @@ class Steppers {
   std::vector<std::weak_ptr<torch::optim::Optimizer>> optimizers_;
   std::vector<Scheduler> others_;
 };
+
+/// What a loop of uneven length trains.
+struct JoinedLoop {
+  comm::Group group;
+  const DistributedModels& models;
+  const Steppers& steppers;
+  state::Accumulation& accumulation;
+  state::GradientState& gradients;
+  /// Answers announced collectives; a backward is answered by itself.
+  std::function<void(const nlohmann::json&, const ActiveRanks&)> answer;
+};
+
+/// Runs `fn`, answers the others until all ranks have run out, and takes over what the loop trains from a
+/// rank that went on to the end. Collective: yes. Blocks: until all ranks have run out. Throws: as
+/// Join::answer and UnevenBatchNorms::answer; what fn throws.
+void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
+                const JoinedLoop& loop);
 
 }  // namespace hasten::parallel

@@ -8,7 +8,9 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/prepared_model.h"
@@ -42,11 +44,13 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
 /// For loops in which ranks run out of batches at different times. While it lives, the model's synchronised
 /// BatchNorms say what they are about to exchange, so that a rank without a batch can take part; one small
 /// message more each. All ranks make it, and let it go, at the same point of their program. Not for several
-/// at once over one model.
+/// at once over one model. Accelerator::join_uneven_inputs makes one for all prepared models.
 class UnevenBatchNorms {
  public:
   /// Collective: no. Blocks: no. Throws: nothing.
   explicit UnevenBatchNorms(torch::nn::Module& model);
+  /// For several models, whose parts may have been converted together or apart.
+  explicit UnevenBatchNorms(const std::vector<torch::nn::Module*>& models);
   ~UnevenBatchNorms();
   UnevenBatchNorms(const UnevenBatchNorms&) = delete;
   UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
@@ -55,12 +59,12 @@ class UnevenBatchNorms {
   bool empty() const noexcept;
 
   /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of
-  /// the ranks that have a batch, as if this one's were empty. May run in a thread of its own, beside the
-  /// answers to other collectives: its connections are not theirs. The rank's own running statistics stay
-  /// behind. Where parts of a model were converted separately, all parts must be in use until the end.
-  /// Collective: yes. Blocks: until every rank has called it. Throws: UsageError if ranks with batches do
-  /// different things; CommError.
-  void answer() const;
+  /// the ranks that have a batch, as if this one's were empty. It answers in threads of its own, and
+  /// meanwhile runs `beside` in this one, which may answer other collectives: the connections are not theirs.
+  /// The rank's own running statistics stay behind. Collective: yes. Blocks: until every rank has called it.
+  /// Throws: UsageError if ranks with batches do different things; CommError; what beside throws. The
+  /// BatchNorms' connections are then closed on this rank.
+  void answer(const std::function<void()>& beside = [] {}) const;
 
  private:
   struct Impl;

@@ -7,8 +7,11 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hasten/core/error.h"
@@ -136,15 +139,20 @@ struct UnevenBatchNorms::Impl {
   c10::Device device = c10::kCPU;
 };
 
-UnevenBatchNorms::UnevenBatchNorms(torch::nn::Module& model) : impl_(std::make_unique<Impl>()) {
-  for_each_batch_norm(model, "", [&](torch::nn::Module& module, const std::string&) {
-    const at::Tensor carrier = carriers(module).front();
-    const auto mark = c10::dynamic_intrusive_pointer_cast<BatchNormMark>(mark_of(carrier));
+UnevenBatchNorms::UnevenBatchNorms(torch::nn::Module& model) : UnevenBatchNorms(std::vector{&model}) {}
+
+UnevenBatchNorms::UnevenBatchNorms(const std::vector<torch::nn::Module*>& models)
+    : impl_(std::make_unique<Impl>()) {
+  const auto add_group = [this](torch::nn::Module& module, const std::string&) {
+    const auto tensors = carriers(module);
+    if (tensors.empty()) return;
+    const auto mark = c10::dynamic_intrusive_pointer_cast<BatchNormMark>(mark_of(tensors.front()));
     auto& groups = impl_->groups;
     if (!mark || std::find(groups.begin(), groups.end(), mark->group) != groups.end()) return;
     groups.push_back(mark->group);
-    impl_->device = carrier.device();
-  });
+    impl_->device = tensors.front().device();
+  };
+  for (torch::nn::Module* model : models) for_each_batch_norm(*model, "", add_group);
   for (const auto& group : impl_->groups) group->set_uneven(true);
 }
 
@@ -156,8 +164,25 @@ bool UnevenBatchNorms::empty() const noexcept {
   return impl_->groups.empty();
 }
 
-void UnevenBatchNorms::answer() const {
-  for (const auto& group : impl_->groups) group->answer(impl_->device);
+void UnevenBatchNorms::answer(const std::function<void()>& beside) const {
+  std::once_flag once;
+  std::exception_ptr first;
+  // An answer that fails closes the connections of the others, which would wait for ever for its end.
+  const auto guarded = [&](const std::function<void()>& task) {
+    try {
+      task();
+    } catch (const std::exception& error) {
+      std::call_once(once, [&] { first = std::current_exception(); });
+      for (const auto& group : impl_->groups) group->group().fail(error.what());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const auto& group : impl_->groups) {
+    threads.emplace_back([&] { guarded([&] { group->answer(impl_->device); }); });
+  }
+  guarded(beside);
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
 }
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
