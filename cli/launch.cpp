@@ -64,6 +64,7 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
   LaunchOptions options{
       .num_machines = plan.max_machines,
       .machine_rank = plan.machine_rank,
+      .workers_of_machines = plan.processes_of_machines,
       .join_timeout_s = plan.join_timeout_s,
       .master_addr = plan.master_addr,
       .master_port = plan.master_port,

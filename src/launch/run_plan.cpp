@@ -40,13 +40,15 @@ class Planner {
     plan.max_machines = machines.most;
     count_processes(plan);
     plan.run_id = *settings_.text("rdzv_id");
+    find_meeting_point(plan);
+    plan.machine_rank = machine_rank(plan);
+    const auto rank = static_cast<size_t>(plan.machine_rank);
+    if (rank < plan.processes_of_machines.size()) plan.num_local_processes = plan.processes_of_machines[rank];
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 &&
         plan.num_local_processes > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
                                machine_.num_gpus(), " for ", plan.num_local_processes, " workers"));
     }
-    find_meeting_point(plan);
-    plan.machine_rank = machine_rank(plan);
     plan.rdzv_backend = *settings_.text("rdzv_backend");
     plan.join_timeout_s = join_timeout(plan.join_timeout_s);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
@@ -124,6 +126,8 @@ class Planner {
   }
 
   void count_processes(RunPlan& plan) {
+    const std::string word = settings_.text("nproc_per_node").value_or("");
+    if (word.find(',') != std::string::npos) return count_each(word, plan);
     const auto per_machine = processes_per_machine();
     const Setting& all = settings_.of("num_processes");
     const Setting& each = settings_.of("nproc_per_node");
@@ -148,6 +152,36 @@ class Planner {
     if (plan.num_processes % plan.min_machines != 0) {
       problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ",
                                plan.min_machines, " machines; give a multiple (num_processes)"));
+    }
+  }
+
+  // "1,3": so many on machine 0, so many on machine 1.
+  void count_each(const std::string& list, RunPlan& plan) {
+    std::istringstream words(list);
+    plan.num_processes = 0;
+    for (std::string word; std::getline(words, word, ',');) {
+      const int number = whole_number(word).value_or(0);
+      if (number < 1 || number > 1 << 20) {
+        problems_.push_back(text("--nproc_per_node: '", word, "' of '", list,
+                                 "' is not a whole number between 1 and 1048576"));
+      }
+      plan.processes_of_machines.push_back(number);
+      plan.num_processes += number;
+    }
+    const size_t num_numbers = plan.processes_of_machines.size();
+    if (settings_.text("rdzv_backend") != "static") {
+      problems_.push_back(text("--nproc_per_node ", list,
+                               " needs machines with a number of their own; nodes of ",
+                               "an elastic run give each its own --nproc_per_node"));
+    } else if (num_numbers != static_cast<size_t>(plan.max_machines)) {
+      problems_.push_back(text("--nproc_per_node ", list, " has ", num_numbers, " numbers, but --nnodes is ",
+                               plan.max_machines));
+    }
+    const auto all = settings_.integer("num_processes");
+    if (all && *all != plan.num_processes) {
+      problems_.push_back(text("--nproc_per_node ", list, " makes ", plan.num_processes,
+                               " processes, but --num_processes is ", *all,
+                               ". Give one of the two, or the same number."));
     }
   }
 

@@ -20,6 +20,8 @@ struct RunPlan {
   LauncherKind kind = LauncherKind::kSimple;
   int num_processes = 1;        ///< on all machines; at least, if the number of machines is a range
   int num_local_processes = 1;  ///< on this one
+  /// By machine_rank, where machines have different numbers (--nproc_per_node 1,3); otherwise empty.
+  std::vector<int> processes_of_machines = {};
   int min_machines = 1;
   int max_machines = 1;
   int machine_rank = 0;
