@@ -50,7 +50,7 @@ class Planner {
                                machine_.num_gpus(), " for ", plan.num_local_processes, " workers"));
     }
     plan.rdzv_backend = *settings_.text("rdzv_backend");
-    plan.join_timeout_s = join_timeout(plan.join_timeout_s);
+    plan.rdzv_conf = read_rendezvous_conf(settings_.text("rdzv_conf").value_or(""), problems_);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
     plan.role = *settings_.text("role");
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
@@ -234,21 +234,6 @@ class Planner {
     }
     if (address.source == Source::kDefault) plan.master_addr = host;
     if (plan.master_port == 0) plan.master_port = *port;
-  }
-
-  // Of --rdzv_conf, under either of torchrun's names.
-  double join_timeout(double fallback) {
-    std::istringstream pairs(settings_.text("rdzv_conf").value_or(""));
-    double seconds = fallback;
-    for (std::string pair; std::getline(pairs, pair, ',');) {
-      const size_t equals = std::min(pair.find('='), pair.size());
-      const std::string name = pair.substr(0, equals);
-      if (name != "join_timeout" && name != "timeout") continue;
-      std::istringstream value(pair.substr(std::min(equals + 1, pair.size())));
-      if (!(value >> seconds) || !value.eof() || !(seconds > 0 && seconds <= 1e9))
-        problems_.push_back(text("--rdzv_conf: '", pair, "' is no time; expected seconds above 0"));
-    }
-    return seconds;
   }
 
   // torchrun without a port on one machine is as with --standalone.

@@ -12,7 +12,7 @@
 namespace hasten::launcher {
 
 struct ElasticOptions {
-  /// min_nodes, max_nodes, and what --rdzv_conf says (with_conf); the restarts are those of LaunchOptions.
+  /// min_nodes, max_nodes, and what --rdzv_conf says; the restarts are those of LaunchOptions.
   RendezvousSettings settings = {};
   /// c10d, etcd or etcd-v2.
   std::string backend = "c10d";
