@@ -87,6 +87,7 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
 launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const RunPlan& plan) {
   launcher::ElasticOptions options{.settings = plan.rdzv_conf.settings,
                                    .backend = plan.rdzv_backend,
+                                   .etcd = plan.rdzv_conf.etcd,
                                    .local_addr = settings.text("local_addr").value_or("")};
   options.settings.min_nodes = plan.min_machines;
   options.settings.max_nodes = plan.max_machines;
