@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "hmac.h"
-#include "tcp.h"
+#include "socket.h"
 
 namespace hasten::launcher {
 

@@ -107,10 +107,9 @@ std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const End
                                         const std::string& run_id, const std::string& user,
                                         Seconds loss_timeout, const Bytes& run_key) {
   const std::string address = elastic.local_addr.empty() ? address_towards(server) : elastic.local_addr;
-  int reason = 0;
-  Socket listener = listen_at(Endpoint{address, 0}, reason);
+  auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {
-    throw UsageError({"launch"}, "cannot listen at '", address, "': ", std::strerror(reason),
+    throw UsageError({"launch"}, "cannot listen at '", address, "': ", why,
                      ". Give an address of this machine with --local_addr.");
   }
   return std::make_unique<EtcdFinder>(

@@ -113,11 +113,21 @@ class MeetingConnection {
   bool ended_ = false;
 };
 
+Socket listen_for(const MeetingOptions& options) {
+  auto [listener, why] = listen_at({options.address, options.port});
+  if (listener.handle() < 0) {
+    throw UsageError({"launch"}, "machine 0 cannot listen on ", options.address, ':', options.port, ": ", why,
+                     ". The address must be one of this machine's (--master_addr, the same on all), and the "
+                     "port free there (--master_port); other machines need their own --node_rank.");
+  }
+  return std::move(listener);
+}
+
 // Machine 0.
 class MeetingHost {
  public:
   MeetingHost(const MachineFacts& mine, const MeetingOptions& options)
-      : mine_(mine), options_(options), listener_(listen_at(options.address, options.port)) {}
+      : mine_(mine), options_(options), listener_(listen_for(options)) {}
 
   bool run() {
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
@@ -221,7 +231,7 @@ class MeetingGuest {
 
  private:
   std::optional<MeetingConnection> connect() {
-    auto [socket, problem] = connect_to(options_.address, options_.port, kPatience);
+    auto [socket, problem] = connect_within({options_.address, options_.port}, kPatience);
     if (socket.handle() < 0) {
       problem_ = problem;
       return std::nullopt;

@@ -89,11 +89,16 @@ class FaultRun : public SshMachines {
     }
   }
   // By rank, once all are ready.
-  static std::vector<Worker> ready(const Command& command, int num_workers) {
+  static std::vector<Worker> ready(Command& command, int num_workers) {
     std::vector<Worker> workers(static_cast<size_t>(num_workers));
-    for (int i = 0; i < num_workers; ++i) {
-      const auto [rank, worker] = read_worker(command);
-      workers.at(rank) = worker;
+    try {
+      for (int i = 0; i < num_workers; ++i) {
+        const auto [rank, worker] = read_worker(command);
+        workers.at(rank) = worker;
+      }
+    } catch (const std::runtime_error& error) {
+      const CommandResult result = command.finish();
+      throw std::runtime_error(text(error.what(), "; exit code ", result.exit_code, ":\n", result.err));
     }
     return workers;
   }

@@ -23,8 +23,7 @@ struct Pair {
         client(std::move(ends.second), Channel::Side::kClient, client_key) {}
 
   static std::pair<Socket, Socket> connected() {
-    int reason = 0;
-    const Socket listener = listen_at(Endpoint{"127.0.0.1", 0}, reason);
+    const Socket listener = listen_at({"127.0.0.1", 0}).first;
     Socket client = connect_to(local_end(listener));
     Socket server = accept_from(listener).first;
     return {std::move(server), std::move(client)};
