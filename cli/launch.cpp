@@ -64,7 +64,8 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
   LaunchOptions options{
       .num_machines = plan.max_machines,
       .machine_rank = plan.machine_rank,
-      .join_timeout_s = plan.join_timeout_s,
+      .workers_of_machines = plan.processes_of_machines,
+      .join_timeout_s = plan.rdzv_conf.settings.join_timeout.count(),
       .master_addr = plan.master_addr,
       .master_port = plan.master_port,
       .shutdown_timeout_s = settings.real("shutdown_timeout"),
@@ -84,11 +85,12 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
 }
 
 launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const RunPlan& plan) {
-  launcher::ElasticOptions options{
-      .settings = launcher::with_conf({.min_nodes = plan.min_machines, .max_nodes = plan.max_machines},
-                                      settings.text("rdzv_conf").value_or("")),
-      .backend = plan.rdzv_backend,
-      .local_addr = settings.text("local_addr").value_or("")};
+  launcher::ElasticOptions options{.settings = plan.rdzv_conf.settings,
+                                   .backend = plan.rdzv_backend,
+                                   .etcd = plan.rdzv_conf.etcd,
+                                   .local_addr = settings.text("local_addr").value_or("")};
+  options.settings.min_nodes = plan.min_machines;
+  options.settings.max_nodes = plan.max_machines;
   if (!plan.rdzv_endpoint.empty()) options.endpoint = plan.rdzv_endpoint;
   return options;
 }

@@ -11,6 +11,7 @@ namespace hasten::launcher {
 namespace {
 
 const std::string kGreeting = "hasten 1";
+const Bytes kRefusal(kHashBytes, '\0');  // in place of the server's proof
 constexpr size_t kLengthBytes = 4;
 // A side that reads so slowly is as good as lost.
 constexpr size_t kMaxOutgoingBytes = 8 * 1024 * 1024;
@@ -71,10 +72,7 @@ std::vector<std::string> Channel::pump() {
   if (phase_ == Phase::kProof) take_proof();
   for (std::string text; phase_ == Phase::kReady && take_frame(text);) texts.push_back(std::move(text));
   if (!closed()) flush();
-  if (!closed() && why_closed_ == "end") {
-    refused_ = phase_ == Phase::kProof && side_ == Side::kClient;
-    close(refused_ ? "it refused this node: the run's secret differs" : "its connection was closed");
-  }
+  if (!closed() && why_closed_ == "end") close("its connection was closed");
   return texts;
 }
 
@@ -106,7 +104,11 @@ void Channel::take_hello() {
   if (is_server) {
     nonces_ += incoming_.substr(0, kHashBytes);
     refused_ = !same_hash(incoming_.substr(kHashBytes, kHashBytes), proof("client"));
-    if (refused_) return close("it does not know the run's secret");
+    if (refused_) {
+      outgoing_ += kRefusal;
+      flush();
+      return close("it does not know the run's secret");
+    }
     outgoing_ += proof("server");
     incoming_.erase(0, size);
     return become_ready();
@@ -120,7 +122,9 @@ void Channel::take_hello() {
 
 void Channel::take_proof() {
   if (incoming_.size() < kHashBytes) return;
-  refused_ = !same_hash(incoming_.substr(0, kHashBytes), proof("server"));
+  const Bytes answer = incoming_.substr(0, kHashBytes);
+  refused_ = !same_hash(answer, proof("server"));
+  if (answer == kRefusal) return close("it refused this node: the run's secret differs");
   if (refused_) return close("it does not know the run's secret");
   incoming_.erase(0, kHashBytes);
   become_ready();

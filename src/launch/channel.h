@@ -3,7 +3,7 @@
 //
 //   server → client   "hasten 1" and a nonce Ns
 //   client → server   a nonce Nc, HMAC(key, "client" Ns Nc)
-//   server → client   HMAC(key, "server" Ns Nc)
+//   server → client   HMAC(key, "server" Ns Nc), or 32 zeros: the client's proof is wrong
 //   then, both ways   length (4 bytes, most significant first), HMAC(session key, number of the message,
 //                     length, text), text
 //
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "hmac.h"
-#include "tcp.h"
+#include "socket.h"
 
 namespace hasten::launcher {
 
@@ -35,7 +35,8 @@ class Channel {
   bool closed() const { return phase_ == Phase::kClosed; }
   /// Why, for the user: "its connection was closed".
   const std::string& why_closed() const { return why_closed_; }
-  /// Whether the other side spoke, but did not prove the key.
+  /// Whether the other side did not prove the key, or said that this one has not. A side that ends in the
+  /// middle of the handshake, because it was killed, has refused nobody.
   bool refused() const { return refused_; }
 
   /// Sends the text once the other side is known; never waits.

@@ -13,7 +13,8 @@ constexpr size_t kMostAnswerBytes = 1 << 20;
 
 class Curl {
  public:
-  explicit Curl(std::chrono::milliseconds patience) : library_(dlopen("libcurl.so.4", RTLD_NOW)) {
+  Curl(std::chrono::milliseconds patience, const EtcdAccess& access)
+      : library_(dlopen("libcurl.so.4", RTLD_NOW)) {
     if (library_ == nullptr) {
       throw UsageError({"launch"}, "the etcd rendezvous needs libcurl: ", dlerror(),
                        ". Install it (apt install libcurl4).");
@@ -23,24 +24,39 @@ class Curl {
     load(perform_, "curl_easy_perform");
     load(getinfo_, "curl_easy_getinfo");
     load(strerror_, "curl_easy_strerror");
+    load(append_, "curl_slist_append");
+    load(free_all_, "curl_slist_free_all");
     handle_ = init_();
     setopt_(handle_, CURLOPT_TIMEOUT_MS, static_cast<long>(patience.count()));
     setopt_(handle_, CURLOPT_NOSIGNAL, 1L);
     setopt_(handle_, CURLOPT_PROXY, "");  // etcd is in the cluster
     setopt_(handle_, CURLOPT_WRITEFUNCTION, &Curl::take);
+    setopt_(handle_, CURLOPT_ERRORBUFFER, reason_);
+    const auto set_file = [this](CURLoption option, const std::string& path) {
+      if (!path.empty()) setopt_(handle_, option, path.c_str());
+    };
+    set_file(CURLOPT_CAINFO, access.authority);
+    set_file(CURLOPT_SSLCERT, access.certificate);
+    set_file(CURLOPT_SSLKEY, access.key);
   }
 
-  HttpAnswer post(const std::string& url, const std::string& body) {
+  HttpAnswer post(const HttpRequest& request) {
     HttpAnswer answer;
-    setopt_(handle_, CURLOPT_URL, url.c_str());
-    setopt_(handle_, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));
-    setopt_(handle_, CURLOPT_POSTFIELDS, body.c_str());
+    const std::string authorization = "Authorization: " + request.authorization;
+    curl_slist* const headers =
+        request.authorization.empty() ? nullptr : append_(nullptr, authorization.c_str());
+    setopt_(handle_, CURLOPT_HTTPHEADER, headers);
+    setopt_(handle_, CURLOPT_URL, request.url.c_str());
+    setopt_(handle_, CURLOPT_POSTFIELDSIZE, static_cast<long>(request.body.size()));
+    setopt_(handle_, CURLOPT_POSTFIELDS, request.body.c_str());
     setopt_(handle_, CURLOPT_WRITEDATA, &answer.text);
+    reason_[0] = '\0';
     const CURLcode code = perform_(handle_);
+    free_all_(headers);
     long status = 0;
     getinfo_(handle_, CURLINFO_RESPONSE_CODE, &status);
     answer.status = code == CURLE_OK ? static_cast<int>(status) : 0;
-    if (code != CURLE_OK) answer.error = strerror_(code);
+    if (code != CURLE_OK) answer.error = reason_[0] == '\0' ? strerror_(code) : reason_;
     return answer;
   }
 
@@ -65,13 +81,16 @@ class Curl {
   CURLcode (*perform_)(CURL*) = nullptr;
   CURLcode (*getinfo_)(CURL*, CURLINFO, ...) = nullptr;
   const char* (*strerror_)(CURLcode) = nullptr;
+  curl_slist* (*append_)(curl_slist*, const char*) = nullptr;
+  void (*free_all_)(curl_slist*) = nullptr;
+  char reason_[CURL_ERROR_SIZE] = {};  // in more words than strerror_
 };
 
 }  // namespace
 
-HttpPost make_http_post(std::chrono::milliseconds patience) {
-  auto curl = std::make_shared<Curl>(patience);
-  return [curl](const std::string& url, const std::string& body) { return curl->post(url, body); };
+HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access) {
+  auto curl = std::make_shared<Curl>(patience, access);
+  return [curl](const HttpRequest& request) { return curl->post(request); };
 }
 
 }  // namespace hasten::launcher

@@ -104,21 +104,23 @@ class ElasticRounds final : public Rounds, private WorkerProcesses {
 
 // This launcher listens where etcd is reached from, should it become the host.
 std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const Endpoint& server,
-                                        const std::string& run_id, Seconds loss_timeout,
-                                        const Bytes& run_key) {
+                                        const std::string& run_id, const std::string& user,
+                                        Seconds loss_timeout, const Bytes& run_key) {
   const std::string address = elastic.local_addr.empty() ? address_towards(server) : elastic.local_addr;
-  int reason = 0;
-  Socket listener = listen_at(Endpoint{address, 0}, reason);
+  auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {
-    throw UsageError({"launch"}, "cannot listen at '", address, "': ", std::strerror(reason),
+    throw UsageError({"launch"}, "cannot listen at '", address, "': ", why,
                      ". Give an address of this machine with --local_addr.");
   }
-  return std::make_unique<EtcdFinder>(EtcdFinderOptions{.url = "http://" + shown(server),
-                                                        .key = "/hasten/" + run_id + "/host",
-                                                        .run_key = run_key,
-                                                        .listener = std::move(listener),
-                                                        .loss_timeout = loss_timeout,
-                                                        .say = say});
+  return std::make_unique<EtcdFinder>(
+      EtcdFinderOptions{.url = (elastic.etcd.tls ? "https://" : "http://") + shown(server),
+                        .access = elastic.etcd,
+                        .user = user,
+                        .key = "/hasten/" + run_id + "/host",
+                        .run_key = run_key,
+                        .listener = std::move(listener),
+                        .loss_timeout = loss_timeout,
+                        .say = say});
 }
 
 }  // namespace
@@ -140,7 +142,8 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
                                      .say = say};
   std::unique_ptr<HostFinder> finder;
   if (by_etcd) {
-    finder = etcd_finder(elastic, endpoint, options.run_id, settings.loss_timeout(), secret.run_key());
+    finder = etcd_finder(elastic, endpoint, options.run_id, inherited.text("HASTEN_ETCD_USER").value_or(""),
+                         settings.loss_timeout(), secret.run_key());
   } else {
     node_options.endpoint = endpoint;
     finder = std::make_unique<EndpointFinder>(endpoint, secret.run_key());

@@ -1,6 +1,7 @@
 // Requests to etcd's gateway and what their answers mean; see etcd.h.
 #include "etcd.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "hasten/core/text.h"
@@ -8,6 +9,7 @@
 namespace hasten::launcher {
 namespace {
 
+constexpr int kUnauthorized = 401;
 const std::string kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 nlohmann::json parsed(const std::string& text) {
@@ -50,11 +52,34 @@ std::optional<std::string> from_base64(const std::string& text) {
 }
 
 std::optional<std::string> EtcdClaim::request(const std::string& path, const std::string& body) {
-  const HttpAnswer answer = post_(url_ + path, body);
+  HttpAnswer answer;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (!options_.user.empty() && token_.empty() && !log_in()) return std::nullopt;
+    answer = post_({options_.url + path, body, token_});
+    if (answer.status != kUnauthorized || options_.user.empty()) break;
+    token_.clear();  // it has run out, or the server was started again
+  }
   error_ = answer.error;
   if (answer.status == 200) return answer.text;
   if (answer.status != 0) error_ = text("HTTP status ", answer.status, ": ", answer.text.substr(0, 200));
   return std::nullopt;
+}
+
+// Whether there is a token for the user.
+bool EtcdClaim::log_in() {
+  const size_t colon = std::min(options_.user.find(':'), options_.user.size());
+  const nlohmann::json who = {{"name", options_.user.substr(0, colon)},
+                              {"password", options_.user.substr(std::min(colon + 1, options_.user.size()))}};
+  const HttpAnswer answer = post_({options_.url + "/v3/auth/authenticate", who.dump(), ""});
+  const nlohmann::json granted = parsed(answer.text);
+  if (answer.status == 200 && granted.is_object()) token_ = granted.value("token", "");
+  if (!token_.empty()) return true;
+  error_ = answer.error;
+  if (answer.status != 0) {
+    error_ = text("user '", options_.user.substr(0, colon), "' cannot log in: HTTP status ", answer.status,
+                  ": ", answer.text.substr(0, 200), ". Correct HASTEN_ETCD_USER (name:password)");
+  }
+  return false;
 }
 
 // Whether there is a lease, an old or a new one.
@@ -68,7 +93,7 @@ bool EtcdClaim::keep_lease() {
     if (alive) return true;
     lease_.clear();  // it had run out
   }
-  const auto answer = request("/v3/lease/grant", nlohmann::json({{"TTL", ttl_s_}}).dump());
+  const auto answer = request("/v3/lease/grant", nlohmann::json({{"TTL", options_.ttl_s}}).dump());
   if (!answer) return false;
   const nlohmann::json granted = parsed(*answer);
   if (granted.is_object()) lease_ = granted.value("ID", "");
@@ -78,7 +103,7 @@ bool EtcdClaim::keep_lease() {
 
 std::optional<std::string> EtcdClaim::refresh(const std::string& value) {
   if (!keep_lease()) return std::nullopt;
-  const std::string key = base64(key_);
+  const std::string key = base64(options_.key);
   const nlohmann::json transaction = {
       {"compare", {{{"key", key}, {"target", "CREATE"}, {"create_revision", "0"}, {"result", "EQUAL"}}}},
       {"success", {{{"request_put", {{"key", key}, {"value", base64(value)}, {"lease", lease_}}}}}},
@@ -97,7 +122,7 @@ std::optional<std::string> EtcdClaim::refresh(const std::string& value) {
 }
 
 std::optional<std::string> EtcdClaim::look() {
-  const auto answer = request("/v3/kv/range", nlohmann::json({{"key", base64(key_)}}).dump());
+  const auto answer = request("/v3/kv/range", nlohmann::json({{"key", base64(options_.key)}}).dump());
   if (!answer) return std::nullopt;
   const nlohmann::json range = parsed(*answer);
   return range.is_object() ? value_of(range) : "";

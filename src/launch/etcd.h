@@ -12,11 +12,16 @@
 
 namespace hasten::launcher {
 
+struct EtcdClaimOptions {
+  std::string url = {};  ///< "http://etcd:2379"
+  std::string key = {};
+  std::string user = {};  ///< "name:password" where the server asks who one is; "": it does not
+  int ttl_s = 5;          ///< the key vanishes so many seconds after the last call of `refresh`
+};
+
 class EtcdClaim {
  public:
-  /// `url`: "http://etcd:2379". The key vanishes `ttl_s` seconds after the last call of `refresh`.
-  EtcdClaim(HttpPost post, std::string url, std::string key, int ttl_s)
-      : post_(std::move(post)), url_(std::move(url)), key_(std::move(key)), ttl_s_(ttl_s) {}
+  EtcdClaim(HttpPost post, EtcdClaimOptions options) : post_(std::move(post)), options_(std::move(options)) {}
 
   /// Keeps the claim alive, and makes it with `value` if nobody holds the key. Returns the value of who holds
   /// it; nothing if the server did not answer (see error). Blocks: for up to three requests.
@@ -31,11 +36,12 @@ class EtcdClaim {
 
  private:
   std::optional<std::string> request(const std::string& path, const std::string& body);
+  bool log_in();
   bool keep_lease();
 
   HttpPost post_;
-  std::string url_, key_;
-  int ttl_s_;
+  const EtcdClaimOptions options_;
+  std::string token_;  // of the user, "" if there is none yet
   std::string lease_;  // its number, "" if there is none
   std::string error_;
 };

@@ -99,9 +99,9 @@ class EtcdProcess {
   const int ttl_s = std::max(1, static_cast<int>(std::ceil(options.loss_timeout.count())));
   const auto patience = std::chrono::ceil<std::chrono::milliseconds>(options.loss_timeout / 2);
   try {
-    EtcdProcess(socket, EtcdClaim(make_http_post(patience), options.url, options.key, ttl_s), value,
-                options.loss_timeout)
-        .run();
+    EtcdClaim claim(make_http_post(patience, options.access),
+                    {.url = options.url, .key = options.key, .user = options.user, .ttl_s = ttl_s});
+    EtcdProcess(socket, std::move(claim), value, options.loss_timeout).run();
   } catch (const std::exception& error) {
     send_packet(socket, std::string("fatal ") + error.what());
   }

@@ -9,12 +9,15 @@
 
 #include <functional>
 
+#include "hasten/launch/rendezvous_conf.h"
 #include "host_finder.h"
 
 namespace hasten::launcher {
 
 struct EtcdFinderOptions {
   std::string url = {};  ///< "http://etcd:2379"
+  EtcdAccess access = {};
+  std::string user = {};  ///< "name:password"; "": the server does not ask
   std::string key = {};
   Bytes run_key = {};
   Socket listener = Socket();  ///< where this launcher is the host, if it is

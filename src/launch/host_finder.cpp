@@ -51,8 +51,7 @@ std::optional<Found> EndpointFinder::pump(const std::vector<int>& ready, TimePoi
 
 std::optional<Found> EndpointFinder::start_attempt(TimePoint now) {
   if (search_.successors.empty()) {
-    int reason = 0;
-    if (Socket listener = listen_at(endpoint_, reason); listener.handle() >= 0) {
+    if (Socket listener = listen_at(endpoint_).first; listener.handle() >= 0) {
       Found here{.here = true};
       here.host = local_end(listener);
       here.listener = std::move(listener);

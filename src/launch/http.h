@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "hasten/launch/rendezvous_conf.h"
+
 namespace hasten::launcher {
 
 struct HttpAnswer {
@@ -14,11 +16,17 @@ struct HttpAnswer {
   std::string error = {};  ///< why there was none
 };
 
-/// POSTs `body` to `url`. Blocks: as long as its maker said at most.
-using HttpPost = std::function<HttpAnswer(const std::string& url, const std::string& body)>;
+struct HttpRequest {
+  std::string url = {};
+  std::string body = {};
+  std::string authorization = {};  ///< the header of this name; "": none
+};
+
+/// POSTs. Blocks: as long as its maker said at most.
+using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
 
 /// By libcurl, which is loaded now and not when the command starts. Throws: UsageError if it is not there, or
 /// hasten was built without it.
-HttpPost make_http_post(std::chrono::milliseconds patience);
+HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access);
 
 }  // namespace hasten::launcher

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <numeric>
 
 #include "hasten/core/error.h"
 #include "hasten/launch/error_file.h"
@@ -95,13 +96,22 @@ std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, con
   return std::chrono::duration<double>(seconds);
 }
 
-// Every machine has as many workers; ranks count machine by machine.
+// How many workers the first `num_machines` machines have.
+int workers_of_first(int num_machines, int num_workers, const LaunchOptions& options) {
+  const std::vector<int>& each = options.workers_of_machines;
+  return each.empty() ? num_machines * num_workers
+                      : std::accumulate(each.begin(), each.begin() + num_machines, 0);
+}
+
+// Ranks count machine by machine.
 std::vector<WorkerPlace> places_on_this_machine(int num_workers, const LaunchOptions& options) {
   std::vector<WorkerPlace> places;
+  const int first_rank = workers_of_first(options.machine_rank, num_workers, options);
+  const int world_size = workers_of_first(options.num_machines, num_workers, options);
   for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
-    places.push_back({.rank = options.machine_rank * num_workers + local_rank,
+    places.push_back({.rank = first_rank + local_rank,
                       .local_rank = local_rank,
-                      .world_size = options.num_machines * num_workers,
+                      .world_size = world_size,
                       .local_world_size = num_workers,
                       .node_rank = options.machine_rank,
                       .num_nodes = options.num_machines});
@@ -120,6 +130,13 @@ void check(int num_workers, const LaunchOptions& options) {
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ",
                      options.num_machines, " machines, counted from 0.");
+  }
+  const std::vector<int>& each = options.workers_of_machines;
+  if (!each.empty() && (each.size() != static_cast<size_t>(options.num_machines) ||
+                        each[static_cast<size_t>(options.machine_rank)] != num_workers)) {
+    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ",
+                     options.num_machines, " machines, and machine ", options.machine_rank, " starts ",
+                     num_workers, " workers.");
   }
   if (options.num_machines > 1 && (options.master_port < 1 || options.master_port > 65535)) {
     throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
@@ -169,8 +186,9 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
                      const std::function<bool()>& interrupted) {
   const MachineFacts mine{.machine_rank = options.machine_rank,
                           .num_machines = options.num_machines,
-                          .num_processes = options.num_machines * num_workers,
+                          .num_processes = workers_of_first(options.num_machines, num_workers, options),
                           .num_local_processes = num_workers,
+                          .processes_of_machines = options.workers_of_machines,
                           .run_id = options.run_id,
                           .attempt = attempt,
                           .host = host_name()};

@@ -34,6 +34,7 @@ std::string to_line(const MachineFacts& facts) {
                      {"num_machines", facts.num_machines},
                      {"num_processes", facts.num_processes},
                      {"num_local_processes", facts.num_local_processes},
+                     {"processes_of_machines", facts.processes_of_machines},
                      {"run_id", facts.run_id},
                      {"attempt", facts.attempt},
                      {"host", facts.host}};
@@ -47,6 +48,7 @@ std::optional<MachineFacts> facts_in(const std::string& line) {
                         .num_machines = facts.at("num_machines"),
                         .num_processes = facts.at("num_processes"),
                         .num_local_processes = facts.at("num_local_processes"),
+                        .processes_of_machines = facts.at("processes_of_machines"),
                         .run_id = facts.at("run_id"),
                         .attempt = facts.at("attempt"),
                         .host = facts.at("host")};
@@ -57,6 +59,11 @@ std::optional<MachineFacts> facts_in(const std::string& line) {
 
 std::string machine_name(const MachineFacts& machine) {
   return text("machine ", machine.machine_rank, machine.host.empty() ? "" : text(" (", machine.host, ")"));
+}
+
+std::string processes_of(const MachineFacts& machine) {
+  return machine.processes_of_machines.empty() ? std::to_string(machine.num_local_processes)
+                                               : join(machine.processes_of_machines, ",");
 }
 
 std::string seconds_of(std::chrono::duration<double> time) {
@@ -106,11 +113,21 @@ class MeetingConnection {
   bool ended_ = false;
 };
 
+Socket listen_for(const MeetingOptions& options) {
+  auto [listener, why] = listen_at({options.address, options.port});
+  if (listener.handle() < 0) {
+    throw UsageError({"launch"}, "machine 0 cannot listen on ", options.address, ':', options.port, ": ", why,
+                     ". The address must be one of this machine's (--master_addr, the same on all), and the "
+                     "port free there (--master_port); other machines need their own --node_rank.");
+  }
+  return std::move(listener);
+}
+
 // Machine 0.
 class MeetingHost {
  public:
   MeetingHost(const MachineFacts& mine, const MeetingOptions& options)
-      : mine_(mine), options_(options), listener_(listen_at(options.address, options.port)) {}
+      : mine_(mine), options_(options), listener_(listen_for(options)) {}
 
   bool run() {
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.timeout);
@@ -214,7 +231,7 @@ class MeetingGuest {
 
  private:
   std::optional<MeetingConnection> connect() {
-    auto [socket, problem] = connect_to(options_.address, options_.port, kPatience);
+    auto [socket, problem] = connect_within({options_.address, options_.port}, kPatience);
     if (socket.handle() < 0) {
       problem_ = problem;
       return std::nullopt;
@@ -283,10 +300,17 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
     for (const auto& [name, value] :
          {Number{"machines", &MachineFacts::num_machines}, Number{"processes", &MachineFacts::num_processes},
           Number{"processes on each machine", &MachineFacts::num_local_processes}}) {
-      if (first.*value == other.*value) continue;
+      const bool may_differ =
+          value == &MachineFacts::num_local_processes && !first.processes_of_machines.empty();
+      if (first.*value == other.*value || may_differ) continue;
       return text("machines disagree on the number of ", name, ": ", machine_name(first), " has ",
                   first.*value, ", ", machine_name(other), " has ", other.*value,
                   ". Give all the same --nnodes, --num_processes and --nproc_per_node.");
+    }
+    if (first.processes_of_machines != other.processes_of_machines) {
+      return text("machines disagree on who has how many processes: ", machine_name(first),
+                  " has --nproc_per_node ", processes_of(first), ", ", machine_name(other), " has ",
+                  processes_of(other), ". Give all the same.");
     }
     if (first.run_id != other.run_id) {
       return text("machines disagree on the run: ", machine_name(first), " has --rdzv_id ", first.run_id,

@@ -102,14 +102,20 @@ std::vector<std::string> options_again(const LaunchSettings& settings) {
   return words;
 }
 
-size_t slots_of_each(const std::vector<ChosenHost>& hosts) {
-  for (const ChosenHost& host : hosts) {
-    if (host.slots.size() == hosts.front().slots.size()) continue;
-    throw UsageError({"launch"}, "all machines of a run have as many processes, but ", hosts.front().name,
-                     " has ", hosts.front().slots.size(), " slots and ", host.name, " ", host.slots.size(),
-                     ". Give --nproc_per_node, or even them out with --include or --exclude.");
-  }
-  return hosts.front().slots.size();
+// As --nproc_per_node has it: one number, or one for each machine.
+std::string slots_of_each(const RemotePlan& plan) {
+  const std::vector<ChosenHost>& hosts = plan.hosts;
+  std::vector<size_t> slots;
+  for (const ChosenHost& host : hosts) slots.push_back(host.slots.size());
+  const auto other = std::find_if(slots.begin(), slots.end(), [&](size_t n) { return n != slots.front(); });
+  if (other == slots.end()) return std::to_string(slots.front());
+  if (plan.launcher == RemoteLauncher::kSsh || plan.launcher == RemoteLauncher::kPdsh)
+    return join(slots, ",");
+  throw UsageError(
+      {"launch"}, "srun and mpirun number the machines themselves, so that all must have as many ",
+      "processes, but ", hosts.front().name, " has ", slots.front(), " slots and ",
+      hosts[static_cast<size_t>(other - slots.begin())].name, " ", *other,
+      ". Use --launcher ssh, give --nproc_per_node, or even them out with --include or --exclude.");
 }
 
 std::string quoted(const std::string& word) {
@@ -183,7 +189,7 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
     plan.words.push_back("--master_port=" + (port.empty() || port == "0" ? of_job : port));
   }
   if (!settings.has("num_processes") && !settings.has("nproc_per_node"))
-    plan.words.push_back(text("--nproc_per_node=", slots_of_each(plan.hosts)));
+    plan.words.push_back(text("--nproc_per_node=", slots_of_each(plan)));
   const auto options = options_again(settings);
   plan.words.insert(plan.words.end(), options.begin(), options.end());
   plan.words.emplace_back("--");

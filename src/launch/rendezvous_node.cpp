@@ -137,10 +137,9 @@ void RendezvousNode::join_at(Found found, TimePoint now) {
 
 // Where this launcher waits to be asked, should it have to take over.
 Endpoint RendezvousNode::listen_here(const std::string& address) {
-  int reason = 0;
-  Socket listener = listen_at(Endpoint{address, 0}, reason);
+  auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {
-    throw UsageError({"launch"}, "cannot listen at ", address, ": ", std::strerror(reason),
+    throw UsageError({"launch"}, "cannot listen at ", address, ": ", why,
                      ". Give an address of this machine with --local_addr.");
   }
   const Endpoint here = local_end(listener);
@@ -213,8 +212,7 @@ void RendezvousNode::look_for_others(const std::vector<int>& ready, TimePoint no
   }
   if (now < next_probe_) return;
   next_probe_ = later(now, options_.settings.loss_timeout());
-  int reason = 0;
-  if (Socket listener = listen_at(*options_.endpoint, reason); listener.handle() >= 0) {
+  if (Socket listener = listen_at(*options_.endpoint).first; listener.handle() >= 0) {
     server_.add_listener(std::move(listener));
     at_endpoint_ = true;
     probe_.reset();

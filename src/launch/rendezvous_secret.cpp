@@ -107,6 +107,7 @@ void RunSecret::remove() const {
 Environment without_secret(const Environment& environment) {
   auto variables = environment.variables();
   variables.erase("HASTEN_RDZV_SECRET");
+  variables.erase("HASTEN_ETCD_USER");
   return Environment::of(std::move(variables));
 }
 

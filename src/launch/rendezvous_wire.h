@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "hasten/launch/rendezvous_message.h"
-#include "tcp.h"
+#include "socket.h"
 
 namespace hasten::launcher {
 

@@ -40,15 +40,17 @@ class Planner {
     plan.max_machines = machines.most;
     count_processes(plan);
     plan.run_id = *settings_.text("rdzv_id");
+    find_meeting_point(plan);
+    plan.machine_rank = machine_rank(plan);
+    const auto rank = static_cast<size_t>(plan.machine_rank);
+    if (rank < plan.processes_of_machines.size()) plan.num_local_processes = plan.processes_of_machines[rank];
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 &&
         plan.num_local_processes > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
                                machine_.num_gpus(), " for ", plan.num_local_processes, " workers"));
     }
-    find_meeting_point(plan);
-    plan.machine_rank = machine_rank(plan);
     plan.rdzv_backend = *settings_.text("rdzv_backend");
-    plan.join_timeout_s = join_timeout(plan.join_timeout_s);
+    plan.rdzv_conf = read_rendezvous_conf(settings_.text("rdzv_conf").value_or(""), problems_);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
     plan.role = *settings_.text("role");
     if (!problems_.empty()) refuse("launch", problems_, "See hasten launch --help.");
@@ -124,6 +126,8 @@ class Planner {
   }
 
   void count_processes(RunPlan& plan) {
+    const std::string word = settings_.text("nproc_per_node").value_or("");
+    if (word.find(',') != std::string::npos) return count_each(word, plan);
     const auto per_machine = processes_per_machine();
     const Setting& all = settings_.of("num_processes");
     const Setting& each = settings_.of("nproc_per_node");
@@ -148,6 +152,36 @@ class Planner {
     if (plan.num_processes % plan.min_machines != 0) {
       problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ",
                                plan.min_machines, " machines; give a multiple (num_processes)"));
+    }
+  }
+
+  // "1,3": so many on machine 0, so many on machine 1.
+  void count_each(const std::string& list, RunPlan& plan) {
+    std::istringstream words(list);
+    plan.num_processes = 0;
+    for (std::string word; std::getline(words, word, ',');) {
+      const int number = whole_number(word).value_or(0);
+      if (number < 1 || number > 1 << 20) {
+        problems_.push_back(text("--nproc_per_node: '", word, "' of '", list,
+                                 "' is not a whole number between 1 and 1048576"));
+      }
+      plan.processes_of_machines.push_back(number);
+      plan.num_processes += number;
+    }
+    const size_t num_numbers = plan.processes_of_machines.size();
+    if (settings_.text("rdzv_backend") != "static") {
+      problems_.push_back(text("--nproc_per_node ", list,
+                               " needs machines with a number of their own; nodes of ",
+                               "an elastic run give each its own --nproc_per_node"));
+    } else if (num_numbers != static_cast<size_t>(plan.max_machines)) {
+      problems_.push_back(text("--nproc_per_node ", list, " has ", num_numbers, " numbers, but --nnodes is ",
+                               plan.max_machines));
+    }
+    const auto all = settings_.integer("num_processes");
+    if (all && *all != plan.num_processes) {
+      problems_.push_back(text("--nproc_per_node ", list, " makes ", plan.num_processes,
+                               " processes, but --num_processes is ", *all,
+                               ". Give one of the two, or the same number."));
     }
   }
 
@@ -200,21 +234,6 @@ class Planner {
     }
     if (address.source == Source::kDefault) plan.master_addr = host;
     if (plan.master_port == 0) plan.master_port = *port;
-  }
-
-  // Of --rdzv_conf, under either of torchrun's names.
-  double join_timeout(double fallback) {
-    std::istringstream pairs(settings_.text("rdzv_conf").value_or(""));
-    double seconds = fallback;
-    for (std::string pair; std::getline(pairs, pair, ',');) {
-      const size_t equals = std::min(pair.find('='), pair.size());
-      const std::string name = pair.substr(0, equals);
-      if (name != "join_timeout" && name != "timeout") continue;
-      std::istringstream value(pair.substr(std::min(equals + 1, pair.size())));
-      if (!(value >> seconds) || !value.eof() || !(seconds > 0 && seconds <= 1e9))
-        problems_.push_back(text("--rdzv_conf: '", pair, "' is no time; expected seconds above 0"));
-    }
-    return seconds;
   }
 
   // torchrun without a port on one machine is as with --standalone.

@@ -1,14 +1,17 @@
-// See socket.h.
+// Thin wrappers of the system's calls; see socket.h.
 #include "socket.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -17,28 +20,42 @@
 namespace hasten::launcher {
 namespace {
 
-using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // All that the name stands for; none and the reason if it stands for nothing.
-std::pair<Addresses, std::string> resolve(const std::string& name, int port, int kind = SOCK_STREAM) {
-  addrinfo hints = {};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = kind;
+std::pair<AddressList, std::string> resolve(const Endpoint& where, int kind = SOCK_STREAM, int flags = 0) {
+  addrinfo wanted = {};
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = kind;
+  wanted.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int failed = getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
-  return {Addresses(failed == 0 ? found : nullptr, freeaddrinfo), failed == 0 ? "" : gai_strerror(failed)};
+  const int failed = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &wanted, &found);
+  return {AddressList(failed == 0 ? found : nullptr, freeaddrinfo), failed == 0 ? "" : gai_strerror(failed)};
 }
 
-std::string text_of(const sockaddr* address, socklen_t size) {
-  char name[NI_MAXHOST] = {};
-  getnameinfo(address, size, name, sizeof name, nullptr, 0, NI_NUMERICHOST);
-  return name;
+// The same of a name that must stand for something.
+AddressList look_up(const Endpoint& where, int kind = SOCK_STREAM) {
+  auto [addresses, problem] = resolve(where, kind);
+  if (!problem.empty()) {
+    throw UsageError({"launch"}, "the address '", where.host, "' is unknown: ", problem,
+                     ". Correct it, or give a number.");
+  }
+  return std::move(addresses);
 }
 
-[[noreturn]] void cannot_listen(const std::string& address, int port, const std::string& why) {
-  throw UsageError({"launch"}, "machine 0 cannot listen on ", address, ':', port, ": ", why,
-                   ". The address must be one of this machine's (--master_addr, the same on all), and the "
-                   "port free there (--master_port); other machines need their own --node_rank.");
+Socket socket_for(const addrinfo& address) {
+  return Socket(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+bool connects(const Socket& socket, const addrinfo& address) {
+  return connect(socket.handle(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+Endpoint endpoint_of(const sockaddr* address, socklen_t size) {
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return {};
+  return {host, std::atoi(port)};
 }
 
 bool same_address(const sockaddr* a, const sockaddr* b) {
@@ -75,26 +92,47 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   return *this;
 }
 
-Socket listen_at(const std::string& address, int port) {
-  const auto [addresses, problem] = resolve(address, port);
+Endpoint parse_endpoint(const std::string& word, int default_port) {
+  const size_t bracket = word.rfind(']');
+  const size_t colon = word.rfind(':');
+  const bool has_port = colon != std::string::npos && (bracket == std::string::npos || colon > bracket);
+  Endpoint endpoint{has_port ? word.substr(0, colon) : word, default_port};
+  if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']'))
+    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  if (!has_port) return endpoint;
+  const char* const end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data() + colon + 1, end, endpoint.port);
+  if (error != std::errc() || stop != end || endpoint.port < 0 || endpoint.port > 65535) {
+    throw UsageError({"launch"}, "--rdzv_endpoint: '", word,
+                     "' has no port between 0 and 65535 behind the colon.");
+  }
+  return endpoint;
+}
+
+std::string shown(const Endpoint& endpoint) {
+  const bool six = endpoint.host.find(':') != std::string::npos;
+  return text(six ? "[" : "", endpoint.host, six ? "]:" : ":", endpoint.port);
+}
+
+std::pair<Socket, std::string> listen_at(const Endpoint& where) {
+  const auto [addresses, problem] = resolve(where, SOCK_STREAM, AI_PASSIVE);
   std::string why = problem;
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-    Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int yes = 1;
-    if (socket.handle() >= 0 &&
-        setsockopt(socket.handle(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-        bind(socket.handle(), one->ai_addr, one->ai_addrlen) == 0 &&
-        listen(socket.handle(), SOMAXCONN) == 0) {
-      if (is_loopback(text_of(one->ai_addr, one->ai_addrlen)) && !is_loopback(address)) {
-        cannot_listen(address, port,
-                      text("on this machine the name stands for ", text_of(one->ai_addr, one->ai_addrlen),
-                           ", which no other machine can reach"));
-      }
-      return socket;
+    const std::string number = endpoint_of(one->ai_addr, one->ai_addrlen).host;
+    if (is_loopback(number) && !is_loopback(where.host)) {
+      why = text("on this machine the name stands for ", number, ", which no other machine can reach");
+      continue;
     }
+    Socket listener = socket_for(*one);
+    const int yes = 1;
+    if (listener.handle() >= 0 &&
+        setsockopt(listener.handle(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        bind(listener.handle(), one->ai_addr, one->ai_addrlen) == 0 &&
+        listen(listener.handle(), SOMAXCONN) == 0)
+      return {std::move(listener), ""};
     why = std::strerror(errno);
   }
-  cannot_listen(address, port, why);
+  return {Socket(), why};
 }
 
 std::pair<Socket, std::string> accept_from(const Socket& listener) {
@@ -102,24 +140,43 @@ std::pair<Socket, std::string> accept_from(const Socket& listener) {
   socklen_t size = sizeof address;
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   Socket socket(accept4(listener.handle(), generic, &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const std::string from = socket.handle() < 0 ? "" : text_of(generic, size);
+  const std::string from = socket.handle() < 0 ? "" : endpoint_of(generic, size).host;
   return {std::move(socket), from};
 }
 
-std::pair<Socket, std::string> connect_to(const std::string& address, int port,
-                                          std::chrono::milliseconds patience) {
-  const auto [addresses, problem] = resolve(address, port);
+Socket connect_to(const Endpoint& where, const std::string& from) {
+  const AddressList addresses = look_up(where);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    Socket socket = socket_for(*one);
+    const int yes = 1;
+    setsockopt(socket.handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (!from.empty()) {
+      const AddressList local = look_up({from, 0});
+      if (bind(socket.handle(), local->ai_addr, local->ai_addrlen) != 0) continue;
+    }
+    if (connects(socket, *one) || errno == EINPROGRESS) return socket;
+  }
+  return Socket();
+}
+
+int connect_error(const Socket& socket) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience) {
+  const auto [addresses, problem] = resolve(where);
   std::string why = problem;
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-    Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int reason = 0;
-    socklen_t size = sizeof reason;
-    if (connect(socket.handle(), one->ai_addr, one->ai_addrlen) == 0) return {std::move(socket), ""};
-    reason = errno;
+    Socket socket = socket_for(*one);
+    if (connects(socket, *one)) return {std::move(socket), ""};
+    int reason = errno;
     pollfd source = {socket.handle(), POLLOUT, 0};
     if (reason == EINPROGRESS) {
-      reason = poll(&source, 1, static_cast<int>(patience.count())) > 0 ? 0 : ETIMEDOUT;
-      if (reason == 0) getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &reason, &size);
+      const bool answered = poll(&source, 1, static_cast<int>(patience.count())) > 0;
+      reason = answered ? connect_error(socket) : ETIMEDOUT;
     }
     if (reason == 0) return {std::move(socket), ""};
     why = std::strerror(reason);
@@ -127,34 +184,55 @@ std::pair<Socket, std::string> connect_to(const std::string& address, int port,
   return {Socket(), why};
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+Endpoint local_end(const Socket& socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  return getsockname(socket.handle(), generic, &size) == 0 ? endpoint_of(generic, size) : Endpoint();
+}
+
+Endpoint remote_end(const Socket& socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  return getpeername(socket.handle(), generic, &size) == 0 ? endpoint_of(generic, size) : Endpoint();
+}
+
+std::string address_towards(const Endpoint& where) {
+  const AddressList addresses = look_up(where, SOCK_DGRAM);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    // Connecting a datagram socket sends nothing: it only asks the kernel for the way.
+    const Socket socket = socket_for(*one);
+    if (connects(socket, *one)) return local_end(socket).host;
+  }
+  return "";
 }
 
 std::string interface_towards(const std::string& address) {
-  const auto [addresses, problem] = resolve(address, 9, SOCK_DGRAM);
+  const auto [addresses, problem] = resolve({address, 9}, SOCK_DGRAM);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-    // Connecting a datagram socket sends nothing: it only asks the kernel for the way.
-    const Socket socket(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const Socket socket = socket_for(*one);
     sockaddr_storage mine = {};
     socklen_t size = sizeof mine;
     auto* const generic = reinterpret_cast<sockaddr*>(&mine);
-    if (connect(socket.handle(), one->ai_addr, one->ai_addrlen) != 0) continue;
-    if (getsockname(socket.handle(), generic, &size) != 0) continue;
+    if (!connects(socket, *one) || getsockname(socket.handle(), generic, &size) != 0) continue;
     // The way to an address of this machine leads through lo; the interface is the one that has it.
     if (const std::string name = interface_of(generic); !name.empty()) return name;
   }
   return "";
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
 bool is_this_machine(const std::string& name) {
   if (name == host_name()) return true;
-  const auto [addresses, problem] = resolve(name, 0);
+  const auto [addresses, problem] = resolve({name, 0});
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
     // Only an address of this machine can be bound.
-    const Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (bind(socket.handle(), one->ai_addr, one->ai_addrlen) == 0) return true;
+    if (bind(socket_for(*one).handle(), one->ai_addr, one->ai_addrlen) == 0) return true;
   }
   return false;
 }

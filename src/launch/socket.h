@@ -1,4 +1,5 @@
-// TCP sockets as the launchers of several machines need them: by name or address, IPv4 or IPv6.
+// TCP sockets as launchers on several machines need them, by name or address, IPv4 or IPv6; and what this
+// machine is to others. None of the sockets waits when it is read or written.
 #pragma once
 
 #include <chrono>
@@ -20,21 +21,47 @@ class Socket {
   int handle_;
 };
 
-/// Listens there, at no other address. Throws: UsageError if it cannot.
-Socket listen_at(const std::string& address, int port);
+struct Endpoint {
+  std::string host = {};
+  int port = 0;
+
+  bool operator==(const Endpoint&) const = default;
+};
+
+/// "h:1", "[::1]:1"; without a port `default_port`. Throws: UsageError if the port is none.
+Endpoint parse_endpoint(const std::string& word, int default_port);
+/// "h:1".
+std::string shown(const Endpoint& endpoint);
+
+/// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name
+/// that other machines know never stands for a loopback address.
+std::pair<Socket, std::string> listen_at(const Endpoint& where);
 
 /// The next connection and where it comes from; handle -1 if there is none.
 std::pair<Socket, std::string> accept_from(const Socket& listener);
 
+/// A connection that is being made: writable once it is there or has failed (connect_error). Handle -1 if it
+/// fails at once. `from`: the local address to use, "" for the system's choice. Throws: UsageError if the
+/// name is unknown.
+Socket connect_to(const Endpoint& where, const std::string& from = "");
+/// errno of a connection that was being made, 0 if it is there.
+int connect_error(const Socket& socket);
+
 /// A connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
-std::pair<Socket, std::string> connect_to(const std::string& address, int port,
-                                          std::chrono::milliseconds patience);
+std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience);
+
+/// Both ends as they are known to this machine.
+Endpoint local_end(const Socket& socket);
+Endpoint remote_end(const Socket& socket);
+
+/// The address of this machine from which `where` is reached, "" if there is no way. Throws: UsageError if
+/// the name is unknown.
+std::string address_towards(const Endpoint& where);
+/// The network interface through which this machine reaches `address`, "" if there is no way.
+std::string interface_towards(const std::string& address);
 
 /// This machine's name, "" if it has none.
 std::string host_name();
-
-/// The network interface through which this machine reaches `address`, "" if there is no way.
-std::string interface_towards(const std::string& address);
 
 /// Whether a name or address is one of this machine's.
 bool is_this_machine(const std::string& name);

@@ -1,4 +1,4 @@
-// 300 random faults, each of thirteen kinds at least 23 times, three of them on several machines.
+// 540 random faults, each of 27 kinds twenty times: on one machine, on several through ssh, in elastic runs.
 #include "cli/faults.h"
 
 namespace hasten {
@@ -6,8 +6,8 @@ namespace {
 
 using Faults = test::Faults;
 
-TEST_F(Faults, ThreeHundredRunsEndAsSpecifiedAndLeaveNobody) {
-  run_faults(300);
+TEST_F(Faults, TwentyRunsOfEachKindEndAsSpecifiedAndLeaveNobody) {
+  run_all_faults(20);
 }
 
 }  // namespace

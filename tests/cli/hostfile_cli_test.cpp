@@ -101,6 +101,22 @@ TEST_F(Hostfile, TheFirstFailureEndsAllAndItsExitCodeComesBack) {
   all_idle(3);
 }
 
+TEST_F(Hostfile, MachinesHaveAsManyWorkersAsSlots) {
+  ASSERT_NO_FATAL_FAILURE(make_ssh_machines(3));
+  if (IsSkipped()) return;
+  std::ofstream(folder() / "hosts") << "10.77.0.1 slots=1\n10.77.0.2 slots=3\n10.77.0.3 slots=2\n";
+
+  const CommandResult result =
+      launch(folder() / "hosts",
+             {"sh", "-c", "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK"});
+
+  EXPECT_THAT(test::lines_of(result.out),
+              UnorderedElementsAre("node0 0/6 0/1 0", "node1 1/6 0/3 1", "node1 2/6 1/3 1", "node1 3/6 2/3 1",
+                                   "node2 4/6 0/2 2", "node2 5/6 1/2 2"))
+      << result.err;
+  all_idle(3);
+}
+
 TEST_F(Hostfile, SigtermReachesTheWorkersEverywhereAndTheirLastWordsComeBack) {
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(2));
   if (IsSkipped()) return;

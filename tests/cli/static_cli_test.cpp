@@ -68,6 +68,20 @@ TEST_F(Static, TwoMachinesAreOneRunOverTheNetwork) {
   EXPECT_EQ(of_second.exit_code, 0);
 }
 
+TEST_F(Static, MachinesWithDifferentNumbersOfProcessesAreOneRun) {
+  ASSERT_NO_FATAL_FAILURE(make_machines(2));
+  if (IsSkipped()) return;
+
+  const auto second = start(torchrun_words(1, 2, Words{"--nproc_per_node", "1,3"} + self_test()));
+  const auto first = start(torchrun_words(0, 2, Words{"--nproc_per_node", "1,3"} + self_test()));
+  const CommandResult of_first = first->finish(), of_second = second->finish();
+
+  EXPECT_THAT(of_first.out, StartsWith("hasten test on 4 processes, cpu\n")) << of_first.err;
+  EXPECT_THAT(of_first.out, HasSubstr("\n4 of 4 hold\n"));
+  EXPECT_EQ(of_first.exit_code, 0);
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
+}
+
 TEST_F(Static, ThreeMachinesWithAcceleratesNamesAreOneRun) {
   ASSERT_NO_FATAL_FAILURE(make_machines(3));
   if (IsSkipped()) return;

@@ -23,8 +23,7 @@ struct Pair {
         client(std::move(ends.second), Channel::Side::kClient, client_key) {}
 
   static std::pair<Socket, Socket> connected() {
-    int reason = 0;
-    const Socket listener = listen_at(Endpoint{"127.0.0.1", 0}, reason);
+    const Socket listener = listen_at({"127.0.0.1", 0}).first;
     Socket client = connect_to(local_end(listener));
     Socket server = accept_from(listener).first;
     return {std::move(server), std::move(client)};
@@ -70,6 +69,31 @@ TEST(Channel, WhoDoesNotKnowTheKeyIsRefused) {
   EXPECT_EQ(pair.server.why_closed(), "it does not know the run's secret");
   EXPECT_TRUE(pair.client.refused());
   EXPECT_EQ(pair.client.why_closed(), "it refused this node: the run's secret differs");
+}
+
+TEST(Channel, AServerThatEndsInTheHandshakeHasRefusedNobody) {
+  auto [server, socket] = Pair::connected();
+  Channel client(std::move(socket), Channel::Side::kClient, kKey);
+  const std::string greeting = "hasten 1" + std::string(32, 's');
+  send(server.handle(), greeting.data(), greeting.size(), 0);
+  std::string sent(64, '\0');
+  const auto next = [&] {
+    std::vector<pollfd> source;
+    client.add_source(source);
+    poll(source.data(), source.size(), -1);
+    client.pump();
+  };
+
+  for (size_t size = 0; size < sent.size();) {  // the client's nonce and proof
+    next();
+    const ssize_t more = recv(server.handle(), sent.data() + size, sent.size() - size, 0);
+    size += static_cast<size_t>(std::max<ssize_t>(more, 0));
+  }
+  server = Socket();
+  while (!client.closed()) next();
+
+  EXPECT_FALSE(client.refused());
+  EXPECT_EQ(client.why_closed(), "its connection was closed");
 }
 
 // A client that is a plain socket, to do what a Channel never would.

@@ -16,17 +16,18 @@ class Server {
  public:
   explicit Server(std::vector<HttpAnswer> answers) : answers_(std::move(answers)) {}
 
-  EtcdClaim claim() {
-    return {[this](const std::string& url, const std::string& body) {
-              asked.push_back(url.substr(url.rfind("/v3")));
-              bodies.push_back(body);
+  EtcdClaim claim(const std::string& user = "") {
+    return {[this](const HttpRequest& request) {
+              asked.push_back(request.url.substr(request.url.rfind("/v3")));
+              bodies.push_back(request.body);
+              authorizations.push_back(request.authorization);
               if (next_ == answers_.size()) throw std::runtime_error("asked too often");
               return answers_[next_++];
             },
-            "http://etcd:2379", "/hasten/run/host", 5};
+            {.url = "http://etcd:2379", .key = "/hasten/run/host", .user = user, .ttl_s = 5}};
   }
 
-  std::vector<std::string> asked, bodies;
+  std::vector<std::string> asked, bodies, authorizations;
 
  private:
   std::vector<HttpAnswer> answers_;
@@ -52,6 +53,33 @@ TEST(EtcdClaim, WhoCreatesTheKeyHoldsIt) {
   EXPECT_THAT(server.bodies[1], HasSubstr(R"("create_revision":"0")"));
   EXPECT_THAT(server.bodies[1], HasSubstr(R"("lease":"77")"));
   EXPECT_THAT(server.bodies[1], HasSubstr(base64("/hasten/run/host")));
+}
+
+TEST(EtcdClaim, AUserLogsInAndOnceMoreWhenTheTokenHasRunOut) {
+  const auto token = [](const std::string& word) {
+    return HttpAnswer{200, R"({"token":")" + word + R"("})"};
+  };
+  const HttpAnswer run_out = {401, R"({"error":"etcdserver: invalid auth token"})"};
+  Server server({token("one"), granted("77"), kMade, run_out, token("two"), held_by("other:2")});
+  EtcdClaim claim = server.claim("me:pass:word");
+
+  EXPECT_EQ(claim.refresh("h:1"), "h:1");
+  EXPECT_EQ(claim.look(), "");
+
+  EXPECT_EQ(server.bodies[0], R"({"name":"me","password":"pass:word"})");
+  EXPECT_THAT(server.authorizations, ElementsAre("", "one", "one", "one", "", "two"));
+  EXPECT_EQ(server.asked[4], "/v3/auth/authenticate");
+}
+
+TEST(EtcdClaim, AUserWhoIsNotLetInIsNamedWithoutThePassword) {
+  Server server({{400, R"({"error":"authentication failed, invalid user ID or password"})"}});
+  EtcdClaim claim = server.claim("me:wrong");
+
+  EXPECT_FALSE(claim.look());
+  EXPECT_EQ(
+      claim.error(),
+      "user 'me' cannot log in: HTTP status 400: {\"error\":\"authentication failed, invalid user ID or "
+      "password\"}. Correct HASTEN_ETCD_USER (name:password)");
 }
 
 TEST(EtcdClaim, WhoComesLaterLearnsWhoHoldsIt) {

@@ -45,6 +45,20 @@ TEST(Meeting, MachinesThatAgreeHaveNothingToSay) {
   EXPECT_EQ(disagreement({machine(0), machine(2), machine(1)}), "");
 }
 
+TEST(Meeting, MachinesMayHaveDifferentNumbersOfProcessesThatAllKnow) {
+  auto first = machine(0, 2), second = machine(1, 2);
+  first.processes_of_machines = second.processes_of_machines = {1, 3};
+  first.num_local_processes = 1;
+  second.num_local_processes = 3;
+
+  EXPECT_EQ(disagreement({first, second}), "");
+  second.processes_of_machines = {2, 2};
+  EXPECT_EQ(disagreement({first, second}),
+            "machines disagree on who has how many processes: machine 0 (node0) has --nproc_per_node 1,3, "
+            "machine 1 "
+            "(node1) has 2,2. Give all the same.");
+}
+
 TEST(Meeting, NamesWhatMachinesDisagreeOn) {
   auto other = machine(1);
   other.num_processes = 8;

@@ -72,7 +72,13 @@ TEST(RemotePlan, SlotsThatAFilterNamesAreTheVisibleGpus) {
   const auto run = plan({"--hostfile", "hosts", "--include", "node1:1,3@node2:0,2"});
 
   EXPECT_EQ(task_for(*run, 1, "/").variables.at("CUDA_VISIBLE_DEVICES"), "0,2");
-  EXPECT_THAT(refused({"--hostfile", "hosts"}), HasSubstr("node1 has 4 slots and small 2"));
+}
+
+TEST(RemotePlan, MachinesHaveAsManyProcessesAsSlots) {
+  EXPECT_THAT(plan({"--hostfile", "hosts"})->words, Contains("--nproc_per_node=4,4,2"));
+  EXPECT_THAT(plan({"--hostfile", "hosts", "--nproc_per_node", "2"})->words, Contains("--nproc_per_node=2"));
+  EXPECT_THAT(refused({"--hostfile", "hosts", "--launcher", "openmpi"}),
+              HasSubstr("node1 has 4 slots and small 2"));
 }
 
 TEST(RemotePlan, DeepSpeedsOptionsMeanTheSame) {

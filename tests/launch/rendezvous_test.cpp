@@ -208,35 +208,6 @@ TEST(Rendezvous, AHostThatTakesOverWaitsForThoseWhoShouldComeAndForTheirWorkers)
   EXPECT_EQ(one(orders, Kind::kChooseMaster).round, 6);
 }
 
-TEST(Rendezvous, SettingsHaveTorchrunsNames) {
-  const RendezvousSettings settings = with_conf(
-      {}, "join_timeout=60,last_call_timeout=0.5,keep_alive_interval=2,keep_alive_max_attempt=3,use_libuv=1");
-
-  EXPECT_EQ(settings.join_timeout, Seconds(60));
-  EXPECT_EQ(settings.last_call_timeout, Seconds(0.5));
-  EXPECT_EQ(settings.loss_timeout(), Seconds(6));
-  EXPECT_EQ(with_conf({}, "timeout=9").join_timeout, Seconds(9));
-  EXPECT_EQ(RendezvousSettings().loss_timeout(), Seconds(5));
-}
-
-TEST(Rendezvous, AWrongSettingIsNamed) {
-  const auto refused = [](const std::string& conf) -> std::string {
-    try {
-      with_conf({}, conf);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
-  };
-
-  EXPECT_EQ(refused("joint_timeout=1"),
-            "[launch] --rdzv_conf: 'joint_timeout' is not one of join_timeout, last_call_timeout, "
-            "keep_alive_interval, keep_alive_max_attempt, did you mean 'join_timeout'?");
-  EXPECT_EQ(refused("join_timeout=soon"),
-            "[launch] --rdzv_conf: join_timeout=soon is no number between 0 and 1e9.");
-  EXPECT_THAT(refused("keep_alive_interval=0"), HasSubstr("would lose every node"));
-}
-
 TEST(Rendezvous, EveryOrderOfEventsOfTwoNodesEndsForAllOrGoesOn) {
   const RendezvousSettings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
   EXPECT_GT(World::walk(World(settings, 0, 2, {.kills = 1, .failures = 2})), 5000u);

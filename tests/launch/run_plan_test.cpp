@@ -50,6 +50,22 @@ TEST(RunPlan, CountsProcessesInAllOrPerMachine) {
   EXPECT_EQ(several.max_machines, 2);
 }
 
+TEST(RunPlan, MachinesMayHaveDifferentNumbersOfProcesses) {
+  const Words two = {"--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--nproc_per_node", "1,3"};
+  const RunPlan second = plan(two);
+  EXPECT_EQ(second.num_processes, 4);
+  EXPECT_EQ(second.num_local_processes, 3);
+  EXPECT_EQ(second.processes_of_machines, (std::vector<int>{1, 3}));
+  EXPECT_THAT(refused({"--nnodes", "3", "--master_addr", "h", "--nproc_per_node", "1,3", "-n", "5"}),
+              testing::AllOf(HasSubstr("--nproc_per_node 1,3 has 2 numbers, but --nnodes is 3"),
+                             HasSubstr("--nproc_per_node 1,3 makes 4 processes, but --num_processes is 5")));
+  EXPECT_THAT(refused({"--nnodes", "2", "--master_addr", "h", "--nproc_per_node", "0,x"}),
+              testing::AllOf(HasSubstr("'0' of '0,x'"), HasSubstr("'x' of '0,x'")));
+  EXPECT_THAT(
+      refused({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "--nproc_per_node", "1,3"}),
+      HasSubstr("each its own --nproc_per_node"));
+}
+
 TEST(RunPlan, ChecksTheProduct) {
   EXPECT_EQ(refused({"-n", "4", "--nproc_per_node", "2"}),
             "[launch] --nproc_per_node 2 * 1 machine = 2, but --num_processes is 4. Give one of the two, or "

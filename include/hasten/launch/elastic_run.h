@@ -7,17 +7,19 @@
 #include <string>
 
 #include "hasten/launch/local_run.h"
-#include "hasten/launch/rendezvous.h"
+#include "hasten/launch/rendezvous_conf.h"
 
 namespace hasten::launcher {
 
 struct ElasticOptions {
-  /// min_nodes, max_nodes, and what --rdzv_conf says (with_conf); the restarts are those of LaunchOptions.
+  /// min_nodes, max_nodes, and what --rdzv_conf says; the restarts are those of LaunchOptions.
   RendezvousSettings settings = {};
   /// c10d, etcd or etcd-v2.
   std::string backend = "c10d";
   /// c10d: where the first launcher listens. etcd: the server. Without a port 29400, 2379.
   std::string endpoint = "127.0.0.1";
+  /// How the etcd server is spoken to, as --rdzv_conf says.
+  EtcdAccess etcd = {};
   /// Under which the others reach this machine; "": the address from which this one reaches the host.
   std::string local_addr = {};
 };
@@ -25,7 +27,7 @@ struct ElasticOptions {
 /// As run_local, with the launchers that meet at the endpoint under the run's id; run_id must be the same for
 /// all. Collective: of the launchers that take part. Blocks: until the run is over, or this launcher was told
 /// to end, and nobody of its workers is left. Throws: UsageError if there is no secret, or an address is not
-/// one.
+/// one. HASTEN_ETCD_USER of `inherited` is the user for etcd ("name:password"), which workers do not get.
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
                 const Environment& inherited, const WorkerBody& body);
 

@@ -21,6 +21,9 @@ struct LaunchOptions {
   /// master_addr:master_port before a worker is started (meeting.h).
   int num_machines = 1;
   int machine_rank = 0;
+  /// How many workers each machine has, by machine_rank. Empty: all as many as this one. Ranks count machine
+  /// by machine.
+  std::vector<int> workers_of_machines = {};
   /// Seconds to wait there for the others. Default: torchrun's.
   double join_timeout_s = 600;
   /// Where rank 0 opens the store.

@@ -20,6 +20,7 @@ struct MachineFacts {
   int num_machines = 1;
   int num_processes = 1;  ///< on all machines
   int num_local_processes = 1;
+  std::vector<int> processes_of_machines = {};  ///< where machines have different numbers; otherwise empty
   std::string run_id = "none";
   int attempt = 0;
   std::string host = {};  ///< its name, for messages

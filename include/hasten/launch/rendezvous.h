@@ -44,10 +44,6 @@ struct RendezvousSettings {
   Seconds loss_timeout() const { return keep_alive_interval * keep_alive_max_attempt; }
 };
 
-/// The settings that `conf` ("join_timeout=60,last_call_timeout=5") changes. Collective: no. Blocks: no.
-/// Throws: UsageError for a key that is unknown (with "did you mean") or a value that is none.
-RendezvousSettings with_conf(RendezvousSettings settings, const std::string& conf);
-
 /// What a host that takes over knows of the run.
 struct RunSoFar {
   int round = 0;

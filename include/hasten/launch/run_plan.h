@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hasten/launch/machine.h"
+#include "hasten/launch/rendezvous_conf.h"
 #include "hasten/launch/settings.h"
 
 namespace hasten::launcher {
@@ -20,15 +21,17 @@ struct RunPlan {
   LauncherKind kind = LauncherKind::kSimple;
   int num_processes = 1;        ///< on all machines; at least, if the number of machines is a range
   int num_local_processes = 1;  ///< on this one
+  /// By machine_rank, where machines have different numbers (--nproc_per_node 1,3); otherwise empty.
+  std::vector<int> processes_of_machines = {};
   int min_machines = 1;
   int max_machines = 1;
   int machine_rank = 0;
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;          ///< 0: one that is free
-  double join_timeout_s = 600;  ///< for the machines to find each other
+  int master_port = 0;  ///< 0: one that is free
   std::string rdzv_backend = "static";
   std::string rdzv_endpoint = {};
-  std::string run_id = "none";  ///< empty: one is made (--standalone)
+  RendezvousConf rdzv_conf = {};  ///< its join_timeout is for static machines, too
+  std::string run_id = "none";    ///< empty: one is made (--standalone)
   std::string role = "default";
 
   /// Whether machines may come and go: the launchers meet in a rendezvous (elastic_run.h).
