@@ -72,6 +72,9 @@ class Machines : public LaunchFolder {
   void mend_cable(int i) const {
     ASSERT_EQ(run_beside(shell(text("ip link set port", i, " up"))), 0);
     wait_for_cable(i);
+    // Who has looked for a machine in vain holds it to be unreachable for some time ("No route to host").
+    for (size_t one = 1; one < machines_.size(); ++one)
+      ASSERT_EQ(run_beside(shell("ip neigh flush all"), machines_[one]), 0);
   }
 
   /// Kills all processes on machine i at once, but those named in `daemons`.
@@ -94,6 +97,11 @@ class Machines : public LaunchFolder {
   }
 
  private:
+  struct Namespaces {
+    int net = -1;
+    int host_name = -1;
+  };
+
   // The processes of a network namespace. Those that have ended, and that nobody has waited for, are in none.
   static std::vector<pid_t> processes_in(int net, const std::set<std::string>& daemons) {
     struct stat wanted = {}, its = {};
@@ -111,8 +119,9 @@ class Machines : public LaunchFolder {
   }
 
   // On the switch, while a Command may be running: the end of another Command would wait for its end.
-  int run_beside(const std::vector<std::string>& words) const {
-    auto all = in_namespaces(machines_[0], words);
+  int run_beside(const std::vector<std::string>& words) const { return run_beside(words, machines_[0]); }
+  int run_beside(const std::vector<std::string>& words, const Namespaces& there) const {
+    auto all = in_namespaces(there, words);
     std::vector<char*> arguments;
     for (std::string& word : all) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -131,11 +140,6 @@ class Machines : public LaunchFolder {
     run_beside(shell(
         text("until ip -d link show dev port", i, " | grep -q 'state forwarding'; do sleep 0.01; done")));
   }
-
-  struct Namespaces {
-    int net = -1;
-    int host_name = -1;
-  };
 
   const Namespaces& machine(int i) const { return machines_[static_cast<size_t>(i) + 1]; }
   // Who is root in a user namespace only may not look into this process, and inherits the handles instead.
