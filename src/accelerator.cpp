@@ -3,6 +3,7 @@
 #include "hasten/accelerator.h"
 
 #include <c10/util/ScopeExit.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/distributed_models.h"
