@@ -4,11 +4,10 @@
 #
 # hasten_check_headers(TARGET HEADER…)  the headers of TARGET, whose header set is checked
 
-# Each is part of the next. A header has the last one that it includes, or that comes with what it includes.
+# The first is part of the second. A header has the last one that it includes, or that comes with what it includes.
 set(hasten_precompiled_tensor ATen/core/Tensor.h)
 set(hasten_precompiled_types torch/types.h)
-set(hasten_precompiled_module torch/nn/module.h)
-foreach(name tensor types module)
+foreach(name tensor types)
   add_library(hasten_${name}_pch OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
   target_link_libraries(hasten_${name}_pch PRIVATE Libtorch::Libtorch)
   target_compile_features(hasten_${name}_pch PRIVATE cxx_std_20)
@@ -16,7 +15,7 @@ foreach(name tensor types module)
   target_precompile_headers(hasten_${name}_pch PRIVATE <${hasten_precompiled_${name}}>)
 endforeach()
 
-# Sets `out` to 0 (none), 1 (tensor), 2 (types) or 3 (module): what the includes of `header` bring.
+# Sets `out` to 0 (none), 1 (tensor) or 2 (types): what the includes of `header` bring.
 function(hasten_precompiled_level header out)
   get_property(level GLOBAL PROPERTY hasten_precompiled_level_${header})
   if("${level}" STREQUAL "")
@@ -27,9 +26,7 @@ function(hasten_precompiled_level header out)
       set(brought 0)
       if(name MATCHES "^hasten/")
         hasten_precompiled_level(${PROJECT_SOURCE_DIR}/include/${name} brought)
-      elseif(name MATCHES "^torch/nn/(module|pimpl)\\.h$")
-        set(brought 3)
-      elseif(name MATCHES "^torch/data/")
+      elseif(name MATCHES "^torch/(data/|nn/module\\.h|nn/pimpl\\.h)")
         set(brought 2)
       elseif(name MATCHES "^(ATen/core/Tensor\\.h|torch/optim/optimizer\\.h|torch/csrc/)")
         set(brought 1)
@@ -48,7 +45,7 @@ function(hasten_check_headers target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CONFIGURATION_TYPES)
     return()
   endif()
-  set(names none tensor types module)
+  set(names none tensor types)
   foreach(header ${ARGN})
     hasten_precompiled_level(${header} level)
     if(level)
