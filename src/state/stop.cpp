@@ -84,6 +84,8 @@ StopSignals::StopSignals(std::vector<int> signals) : signals_(std::move(signals)
 }
 
 StopSignals::~StopSignals() {
+  // The signal that one rank had may still be on its way to this one, which ends in order without it.
+  if (stopping_) return;
   const std::lock_guard lock(watched_mutex);
   for (const int signal : signals_) unwatch(signal);
 }
@@ -96,10 +98,13 @@ bool StopSignals::received() const noexcept {
 }
 
 bool StopSignals::should_stop(const comm::Group& group) const {
-  if (group.world_size() == 1) return received();
-  const at::Tensor any = torch::tensor(received() ? 1 : 0);
-  group.all_reduce_(any, comm::ReduceOp::kMax);
-  return any.item<int>() > 0;
+  stopping_ = stopping_ || received();
+  if (group.world_size() > 1) {
+    const at::Tensor any = torch::tensor(stopping_ ? 1 : 0);
+    group.all_reduce_(any, comm::ReduceOp::kMax);
+    stopping_ = any.item<int>() > 0;
+  }
+  return stopping_;
 }
 
 }  // namespace hasten::state

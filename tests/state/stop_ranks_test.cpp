@@ -69,6 +69,18 @@ TEST_F(StopSignalsOfOne, TheLastOnesEndGivesTheSignalsBack) {
   EXPECT_TRUE(is_handled_by(SIGTERM, SIG_DFL));
 }
 
+TEST_F(StopSignalsOfOne, ASignalThatComesAfterTheStopDoesNotDisturbTheEnd) {
+  {
+    const StopSignals stop;
+    std::raise(SIGUSR1);
+    EXPECT_TRUE(stop.should_stop(comm::Group()));
+  }
+
+  std::raise(SIGUSR1);
+
+  EXPECT_FALSE(is_handled_by(SIGUSR1, SIG_DFL));
+}
+
 TEST_F(StopSignalsOfOne, AHandlerThatSomebodySetSinceStays) {
   {
     const StopSignals stop;

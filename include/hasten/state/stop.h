@@ -15,7 +15,8 @@ namespace hasten::state {
 
 /// Takes note of signals from its construction to its end, instead of their default action, which would end
 /// the process. A handler that the program had set before is called too. Several may exist; the last one's
-/// end gives the signals back as they were, unless somebody has set other handlers since.
+/// end gives the signals back as they were, unless somebody has set other handlers since, or should_stop has
+/// said that all stop: then a signal that comes later does not disturb the orderly end.
 class StopSignals {
  public:
   /// Throws: UsageError for a signal that cannot be caught.
@@ -33,6 +34,7 @@ class StopSignals {
  private:
   std::vector<int> signals_;
   std::vector<int64_t> before_;  // how often each had come at construction
+  mutable bool stopping_ = false;
 };
 
 }  // namespace hasten::state
