@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../tests/support/wire.h"
+#include "models.h"
 #include "support.h"
 
 namespace {
@@ -25,15 +26,12 @@ struct Cost {
 Cost cost_of(const hasten::parallel::CommHook& hook, const hasten::state::Process& process, int64_t width,
              int steps) {
   torch::manual_seed(0);
-  torch::nn::Sequential net(torch::nn::Linear(512, width), torch::nn::ReLU(), torch::nn::Linear(width, width),
-                            torch::nn::ReLU(), torch::nn::Linear(width, 10));
-  const hasten::parallel::Ddp ddp(*net, process.group(), {.comm_hook = hook});
-  const at::Tensor data = torch::randn({32, 512});
-  const at::Tensor target = torch::randint(10, {32}, torch::kLong);
+  auto work = bench::mlp(width, 32);
+  const hasten::parallel::Ddp ddp(*work.net, process.group(), {.comm_hook = hook});
   const auto run = [&](int count) {
     for (int step = 0; step < count; ++step) {
-      net->zero_grad();
-      torch::nn::functional::cross_entropy(net->forward(data), target).backward();
+      work.net->zero_grad();
+      torch::nn::functional::cross_entropy(work.net->forward(work.data), work.target).backward();
     }
   };
   run(3);

@@ -12,18 +12,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "models.h"
 #include "support.h"
 
 namespace {
 
 using torch::data::samplers::RandomSampler;
-
-torch::nn::Sequential make_net() {
-  using namespace torch::nn;
-  return Sequential(Conv2d(Conv2dOptions(1, 32, 5).padding(2)), BatchNorm2d(32), ReLU(), MaxPool2d(2),
-                    Conv2d(Conv2dOptions(32, 64, 5).padding(2)), BatchNorm2d(64), ReLU(), MaxPool2d(2),
-                    Flatten(), Linear(64 * 7 * 7, 64), ReLU(), Linear(64, 10));
-}
 
 // As many images as Fashion-MNIST has, of noise: what they show does not change the time.
 hasten::data::StackedIdxDataset images() {
@@ -48,7 +42,7 @@ int main(int argc, char** argv) {
 
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true, .seed = 0});
-  auto net = make_net();
+  auto net = bench::cnn().net;
   torch::optim::Adam adam(net->parameters(), 5e-3);
   auto [model, optimizer, train] =
       accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(images(), 64));

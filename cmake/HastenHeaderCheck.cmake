@@ -8,11 +8,11 @@
 set(hasten_precompiled_tensor ATen/core/Tensor.h)
 set(hasten_precompiled_types torch/types.h)
 foreach(name tensor types)
-  add_library(hasten_${name}_pch OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-  target_link_libraries(hasten_${name}_pch PRIVATE Libtorch::Libtorch)
-  target_compile_features(hasten_${name}_pch PRIVATE cxx_std_20)
-  target_compile_options(hasten_${name}_pch PRIVATE -fpch-preprocess)
-  target_precompile_headers(hasten_${name}_pch PRIVATE <${hasten_precompiled_${name}}>)
+  add_library(hasten_check_${name}_pch OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
+  target_link_libraries(hasten_check_${name}_pch PRIVATE Libtorch::Libtorch)
+  target_compile_features(hasten_check_${name}_pch PRIVATE cxx_std_20)
+  target_compile_options(hasten_check_${name}_pch PRIVATE -fpch-preprocess)
+  target_precompile_headers(hasten_check_${name}_pch PRIVATE <${hasten_precompiled_${name}}>)
 endforeach()
 
 # Sets `out` to 0 (none), 1 (tensor) or 2 (types): what the includes of `header` bring.
@@ -50,7 +50,7 @@ function(hasten_check_headers target)
     hasten_precompiled_level(${header} level)
     if(level)
       list(GET names ${level} name)
-      set(precompiled ${PROJECT_BINARY_DIR}/CMakeFiles/hasten_${name}_pch.dir/cmake_pch.hxx)
+      set(precompiled ${PROJECT_BINARY_DIR}/CMakeFiles/hasten_check_${name}_pch.dir/cmake_pch.hxx)
       # The file that CMake will make to check the header.
       cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/include OUTPUT_VARIABLE path)
       set_source_files_properties(${PROJECT_BINARY_DIR}/${target}_verify_interface_header_sets/${path}.cxx PROPERTIES

@@ -89,6 +89,7 @@ class RendezvousConfReader {
 
   void check() {
     const RendezvousSettings& settings = conf_.settings;
+    if (settings.join_timeout.count() <= 0) complain("join_timeout=0 is no time; expected seconds above 0");
     if (settings.keep_alive_interval.count() <= 0 || settings.keep_alive_max_attempt < 2) {
       complain(text("keep_alive_interval=", settings.keep_alive_interval.count(),
                     " and keep_alive_max_attempt=", settings.keep_alive_max_attempt,

@@ -41,7 +41,12 @@ class LocalFaults : public FaultRun {
     Command run(command(num_workers, {}, kWork), environment());
     const auto workers = ready(run, num_workers);
 
-    kill(workers[static_cast<size_t>(victim)].*whom, SIGKILL);
+    expect_end_by_killing(workers[static_cast<size_t>(victim)].*whom, victim, run);
+  }
+
+  // `pid` is worker `victim`, or keeps it.
+  void expect_end_by_killing(pid_t pid, int victim, Command& run) {
+    kill(pid, SIGKILL);
     const CommandResult result = run.finish();
 
     EXPECT_EQ(result.exit_code, 137);
@@ -102,11 +107,7 @@ class LocalFaults : public FaultRun {
     const auto workers = ready(run, num_workers);
 
     kill(workers[0].pid, SIGSTOP);
-    kill(workers[static_cast<size_t>(victim)].pid, SIGKILL);
-    const CommandResult result = run.finish();
-
-    EXPECT_EQ(result.exit_code, 137);
-    expect_root_cause(result, victim, "killed by SIGKILL");
+    expect_end_by_killing(workers[static_cast<size_t>(victim)].pid, victim, run);
   }
 
   void full_disk() {

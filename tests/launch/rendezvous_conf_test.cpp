@@ -53,6 +53,8 @@ TEST(RendezvousConf, AllThatIsWrongIsNamed) {
                   "keep_alive_interval, keep_alive_max_attempt, protocol, cacert, cert, key, did you mean "
                   "'join_timeout'?",
                   "--rdzv_conf: join_timeout=soon is no number between 0 and 1e9"));
+  EXPECT_THAT(problems_of("timeout=0"),
+              ElementsAre("--rdzv_conf: join_timeout=0 is no time; expected seconds above 0"));
   EXPECT_THAT(problems_of("keep_alive_interval=0"), ElementsAre(HasSubstr("would lose every node")));
   EXPECT_THAT(problems_of("protocol=ftp"),
               ElementsAre("--rdzv_conf: protocol=ftp is neither http nor https"));
