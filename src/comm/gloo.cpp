@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/c10d_backend.h"
+#include "comm/exchange.h"
 #include "hasten/core/env.h"
 
 namespace hasten::comm {
@@ -23,7 +24,8 @@ class ClosableGloo : public c10d::ProcessGroupGloo {
 
 class GlooBackend : public C10dBackend {
  public:
-  explicit GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo) : gloo_(std::move(gloo)) {}
+  explicit GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo)
+      : gloo_(std::move(gloo)), exchange_(*gloo_, Group::kMostTag + 1) {}
 
   const char* name() const override { return "gloo"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
@@ -44,6 +46,10 @@ class GlooBackend : public C10dBackend {
     }
   }
 
+  Started all_reduce(at::Tensor tensor, ReduceOp op) override {
+    return exchange_.takes(tensor) ? exchange_.all_reduce(tensor, op) : C10dBackend::all_reduce(tensor, op);
+  }
+
   void close() noexcept override {
     try {
       gloo_->close();
@@ -57,6 +63,7 @@ class GlooBackend : public C10dBackend {
 
  private:
   c10::intrusive_ptr<ClosableGloo> gloo_;
+  Exchange exchange_;
 };
 
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address) {

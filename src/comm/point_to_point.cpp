@@ -19,8 +19,12 @@ at::Tensor record_bytes(const Record& record) {
   return bytes;
 }
 
-void check_peer(const Group::Impl& group, int peer, Kind kind) {
+void check_peer(const Group::Impl& group, int peer, int tag, Kind kind) {
   group.check_open(kind);
+  if (tag < 0 || tag > Group::kMostTag) {
+    throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is not between 0 and ", Group::kMostTag,
+                     '.');
+  }
   group.check_rank(peer, "the peer", kind);
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
 }
@@ -46,7 +50,7 @@ void check_message(Group::Impl& group, const at::Tensor& expected, int from, int
 
 Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) const {
   Impl& group = *impl_;
-  check_peer(group, to, Kind::kSend);
+  check_peer(group, to, tag, Kind::kSend);
   group.sweep();
   Backend& backend = group.backend_for(tensor);
   std::vector<Backend::Started> transfers;
@@ -60,7 +64,7 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
 
 Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) const {
   Impl& group = *impl_;
-  check_peer(group, from, Kind::kSend);
+  check_peer(group, from, tag, Kind::kSend);
   group.sweep();
   Backend& backend = group.backend_for(tensor);
   const at::Tensor staged = stage(tensor, backend);

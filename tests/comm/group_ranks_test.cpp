@@ -221,6 +221,62 @@ TEST(GroupRanks, ADroppedWorkStillMovesItsData) {
   });
 }
 
+TEST(GroupRanks, SmallSumsAreAddedUpInTheOrderOfTheRanks) {
+  // In any other order one of the ones would be lost in the large number.
+  const std::vector<float> values = {1e8F, -1e8F, 1, 1};
+  run_ranks(4,
+            [&](Process& process) {
+              const at::Tensor sum = torch::full({1000}, values[static_cast<size_t>(process.rank())]);
+
+              process.group().all_reduce_(sum);
+
+              EXPECT_TRUE(torch::equal(sum, torch::full({1000}, 2.0F)));
+            },
+            {.adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kGloo; }});
+}
+
+TEST(GroupRanks, AllReducesOfMoreSizesThanArePreparedForAreRight) {
+  run_ranks(3, [](Process& process) {
+    for (const int64_t first : {1, 50, 1}) {
+      for (int64_t numel = first; numel < first + 100; ++numel) {
+        const at::Tensor tensor = torch::arange(numel) + process.rank();
+        process.group().all_reduce_(tensor);
+        ASSERT_TRUE(torch::equal(tensor, 3 * torch::arange(numel) + 3)) << numel;
+      }
+    }
+  });
+}
+
+TEST(GroupRanks, AnAllReduceGoesOnWhoeverAsksWaitsOrDropsIt) {
+  for (const int64_t numel : {10, 1'000'000}) {
+    run_ranks(2, [numel](Process& process) {
+      const at::Tensor asked = torch::ones({numel}), dropped = torch::ones({numel});
+      {
+        auto work = process.group().all_reduce_async_(asked);
+        static_cast<void>(process.group().all_reduce_async_(dropped));
+        while (!work.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        work.wait();
+      }
+      EXPECT_EQ(asked.sum().item<double>(), 2.0 * static_cast<double>(numel));
+      // The group's end waits for what is under way.
+      static_cast<void>(process.group().all_reduce_async_(torch::ones({numel})));
+    });
+  }
+}
+
+TEST(GroupRanks, TagsOutsideTheirRangeAreRefusedByName) {
+  run_ranks(2, [](Process& process) {
+    for (const int tag : {-1, Group::kMostTag + 1}) {
+      EXPECT_THAT([&] { process.group().send(torch::ones({1}), 1 - process.rank(), tag); },
+                  ::testing::ThrowsMessage<UsageError>(HasSubstr("is not between 0 and 1073741823")));
+    }
+    at::Tensor tensor = torch::full({1}, process.rank());
+    if (process.rank() == 0) process.group().send(tensor, 1, Group::kMostTag);
+    if (process.rank() == 1) process.group().receive_(tensor, 0, Group::kMostTag);
+    EXPECT_EQ(tensor.item<int>(), 0);
+  });
+}
+
 TEST(GroupRanks, BatchedMessagesDoNotDeadlockInAnyOrder) {
   run_ranks(3, [](Process& process) {
     const int next = (process.rank() + 1) % 3, previous = (process.rank() + 2) % 3;

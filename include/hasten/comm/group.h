@@ -153,6 +153,9 @@ class Group {
   // one tag arrive in order. Where operations are checked, the receiver compares dtype and shape before the
   // data moves.
 
+  /// Tags go from 0 to this; others are refused (UsageError).
+  static constexpr int kMostTag = (1 << 30) - 1;
+
   void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   void receive_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
