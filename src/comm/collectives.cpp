@@ -82,11 +82,14 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
   if (tensor.numel() == 0) return ended();
-  return group.work<void>(Kind::kAllReduce, one(backend.all_reduce(encoded.buffer, encoded.op)),
-                          [tensor, op, buffer = encoded.buffer, world = group.world_size] {
+  const bool is_mean = op == ReduceOp::kMean;
+  const bool divides = is_mean && !backend.averages(encoded.buffer.scalar_type());
+  return group.work<void>(Kind::kAllReduce,
+                          one(backend.all_reduce(encoded.buffer, is_mean && !divides ? op : encoded.op)),
+                          [tensor, divides, buffer = encoded.buffer, world = group.world_size] {
                             const at::NoGradGuard no_grad;
                             write_back(tensor, decode(buffer, tensor.scalar_type()));
-                            if (op == ReduceOp::kMean) tensor.detach().div_(world);
+                            if (divides) tensor.detach().div_(world);
                           });
 }
 

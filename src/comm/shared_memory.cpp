@@ -36,6 +36,9 @@ class SharedMemory : public Backend {
   bool reduces(at::ScalarType dtype) const override {
     return shared::reduction(dtype, ReduceOp::kSum) != nullptr;
   }
+  bool averages(at::ScalarType dtype) const override {
+    return shared::reduction(dtype, ReduceOp::kMean) != nullptr;
+  }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
     const int64_t offset = offset_of(tensor);

@@ -40,6 +40,10 @@ struct DdpOptions {
   /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
   /// their own.
   std::optional<c10::ScalarType> communication_dtype = {};
+  /// Autograd writes gradients of at least so many bytes of parameters on the CPU right where they are
+  /// exchanged, instead of having them copied there; unset: none. libtorch's CPU allocator is wrapped for it,
+  /// for the whole process; one that is not libtorch's own is left alone.
+  std::optional<int64_t> in_place_bytes = int64_t{64} << 10;
   /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and
   /// one message; 0 for never.
   int64_t check_parameters_every = 1000;

@@ -33,7 +33,7 @@ struct Half {
   using Computed = float;
 };
 
-enum class Op { kSum, kProduct, kMin, kMax };
+enum class Op { kSum, kMean, kProduct, kMin, kMax };
 
 }  // namespace
 

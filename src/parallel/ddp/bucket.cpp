@@ -4,69 +4,54 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <limits>
+
+#include "parallel/slot.h"
 
 namespace hasten::parallel {
-namespace {
 
-// A tensor over part of `flat` that autograd does not take for a view. The gradient has its parameter's
-// strides, as autograd's own has, where those are dense.
-at::Tensor slot_in(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
-  const at::Tensor slot = torch::empty({0}, flat.options());
-  const at::Tensor like = parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
-  slot.set_(flat.storage(), offset, like.sizes(), like.strides());
-  return slot;
-}
-
-// Below this many elements an operator of libtorch's spends more time on getting ready than on the data.
-constexpr int64_t kFew = 4096;
-
-template <class T>
-void scale_into(const at::Tensor& to, const at::Tensor& from, double scale) {
-  const T* in = from.const_data_ptr<T>();
-  T* out = to.data_ptr<T>();
-  const T factor = static_cast<T>(scale);
-  for (int64_t i = 0; i < to.numel(); ++i) out[i] = in[i] * factor;
-}
-
-// to = from * scale
-void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {
-  const bool alike = to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
-                     from.layout() == at::kStrided && to.numel() <= kFew && from.sizes() == to.sizes() &&
-                     from.strides() == to.strides() && !from.is_neg();
-  if (alike && to.scalar_type() == at::kFloat) return scale_into<float>(to, from, scale);
-  if (alike && to.scalar_type() == at::kDouble) return scale_into<double>(to, from, scale);
-  at::mul_out(to, from.detach(), at::scalar_tensor(scale, to.options()));
-}
-
-}  // namespace
-
-Bucket::Bucket(std::vector<at::Tensor> parameters, const comm::Group& group, const BucketSettings& settings)
+Bucket::Bucket(std::vector<at::Tensor> parameters, comm::Group group, BucketSettings settings)
     : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      settings_(std::move(settings)),
       taken_(parameters_.size()),
       absent_(parameters_.size()),
       graphs_(parameters_.size()) {
+  for (const auto& parameter : parameters_) slots_.push_back(torch::empty({0}, parameter.options()));
+  lay_out();
+  for (size_t i = 0; i < size() && settings_.birthplaces; ++i) {
+    places_.push_back(settings_.birthplaces->add(parameters_[i], slots_[i]));
+  }
+}
+
+void Bucket::lay_out() {
   const at::NoGradGuard no_grad;
-  int64_t total = 0;
-  for (const auto& parameter : parameters_) total += parameter.numel();
   const auto count = static_cast<int64_t>(parameters_.size());
-  const int64_t behind = settings.has_tail ? static_cast<int64_t>(Tail().size()) : 0;
+  const int64_t behind = settings_.has_tail ? static_cast<int64_t>(Tail().size()) : 0;
   const auto options = parameters_.empty() ? at::TensorOptions(at::kDouble)
                                            : parameters_.front().options().requires_grad(false);
+  std::vector<int64_t> offsets;
+  const Birthplaces* places = settings_.birthplaces.get();
+  const int64_t large = places ? places->least_bytes() : std::numeric_limits<int64_t>::max();
+  const int64_t total = place_slots(parameters_, large, Birthplaces::kAlign, offsets);
   const int64_t numel = total + count + behind;
-  if (settings.wire_dtype && *settings.wire_dtype != options.dtype().toScalarType()) {
-    wire_ = group.buffer(total, options.dtype(*settings.wire_dtype));
+  if (settings_.wire_dtype && *settings_.wire_dtype != options.dtype().toScalarType()) {
+    wire_ = group_.buffer(total, options.dtype(*settings_.wire_dtype));
     flat_ = at::zeros({numel}, options);
   } else {
-    flat_ = group.buffer(numel, options).zero_();
+    flat_ = group_.buffer(numel, options).zero_();
   }
   gradients_ = flat_.narrow(0, 0, total);
   presence_ = flat_.narrow(0, total, count);
   tail_ = flat_.narrow(0, total + count, behind);
-  int64_t offset = 0;
-  for (const auto& parameter : parameters_) {
-    slots_.push_back(slot_in(flat_, offset, parameter));
-    offset += parameter.numel();
-  }
+  for (size_t i = 0; i < size(); ++i) set_slot(slots_[i], flat_, offsets[i], parameters_[i]);
+}
+
+void Bucket::move() {
+  const at::Tensor before = flat_;
+  lay_out();
+  flat_.copy_(before);
+  for (size_t i = 0; i < size(); ++i) settings_.birthplaces->move(places_[i], slots_[i]);
 }
 
 void Bucket::begin_step() {
@@ -84,13 +69,24 @@ void Bucket::take(size_t i, double scale) {
   taken_[i] = true;
   ++num_taken_;
   at::Tensor& gradient = parameters_[i].mutable_grad();
+  if (settings_.averages) scale = 1;
+  if (settings_.birthplaces) {
+    const bool is_born_here = is_same_memory(gradient, slots_[i]);
+    if (gradient.defined()) settings_.birthplaces->arrived(places_[i], gradient);
+    if (is_born_here) {
+      gradient = slots_[i];
+    } else if (settings_.birthplaces->is_lent(places_[i])) {
+      settings_.birthplaces->distrust(places_[i]);
+      move();
+    }
+  }
   if (!gradient.defined()) {
     absent_[i] = true;
     slots_[i].zero_();
     return;
   }
   if (gradient.is_alias_of(slots_[i])) {
-    gradient.mul_(scale);
+    if (scale != 1) gradient.mul_(scale);
     return;
   }
   scaled_copy(slots_[i], gradient, scale);
@@ -105,26 +101,28 @@ void Bucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
-void Bucket::launch(const comm::Group& group, const CommHook& hook, const Tail& tail) {
+void Bucket::launch(const CommHook& hook, const Tail& tail) {
   const at::NoGradGuard no_grad;
   presence_.fill_(1);
   for (size_t i = 0; i < size(); ++i) {
     if (absent_[i]) presence_[static_cast<int64_t>(i)].zero_();
   }
   if (tail_.numel() > 0) tail_.zero_();
+  const double part = settings_.averages ? 1 : 1.0 / group_.world_size();
   for (int64_t i = 0; i < tail_.numel(); ++i) {
-    if (tail[static_cast<size_t>(i)] != 0) tail_[i].fill_(tail[static_cast<size_t>(i)]);
+    if (tail[static_cast<size_t>(i)] != 0) tail_[i].fill_(tail[static_cast<size_t>(i)] * part);
   }
   if (parameters_.empty() || !(hook || wire_.defined())) {
-    work_ = group.all_reduce_async_(flat_);
+    work_ =
+        group_.all_reduce_async_(flat_, settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
     return;
   }
   // What lies behind the gradients must arrive exactly, whatever happens to them.
   const int64_t total = gradients_.numel();
   const at::Tensor behind = flat_.narrow(0, total, flat_.numel() - total);
-  const auto exact = std::make_shared<comm::Work<>>(group.all_reduce_async_(behind));
+  const auto exact = std::make_shared<comm::Work<>>(group_.all_reduce_async_(behind));
   if (wire_.defined()) wire_.copy_(gradients_);
-  auto gradients = hook ? hook({gradients_, slots_, parameters_}, group) : group.all_reduce_async_(wire_);
+  auto gradients = hook ? hook({gradients_, slots_, parameters_}, group_) : group_.all_reduce_async_(wire_);
   work_ = std::move(gradients).then([exact] { exact->wait(); });
 }
 

@@ -1,10 +1,9 @@
 // Bucket: one flat piece of memory that holds several gradients side by side and is exchanged as a whole.
 //
-// A gradient's place ("slot") is a tensor of the parameter's shape and strides that shares the flat memory
-// without being an autograd view of it, so that it can be a parameter's .grad() and survive libtorch's
-// zero_grad(). Behind the gradients lies one number a parameter, its presence: 1 where this rank has a
-// gradient. Their sum over the ranks tells whether anybody had one, at no extra message. One bucket of a
-// model carries a tail besides: numbers that are summed along.
+// Each gradient has its slot, which is its parameter's .grad() after a step; the large ones of a CPU are born
+// there. Behind the gradients lies one number a parameter, its presence: 1 where this rank has a gradient.
+// Their sum over the ranks tells whether anybody had one, at no extra message. One bucket of a model carries
+// a tail besides: numbers whose mean comes along.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +14,7 @@
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/comm_hook.h"
+#include "parallel/birthplaces.h"
 
 namespace hasten::parallel {
 
@@ -24,12 +24,17 @@ struct BucketSettings {
   bool has_tail = false;
   /// Travels in this dtype; unset: in that of the parameters.
   std::optional<c10::ScalarType> wire_dtype = {};
+  /// The exchange gives the mean, and gradients go into it as they are; otherwise it gives the sum of what
+  /// take() has scaled.
+  bool averages = false;
+  /// Where large gradients are born in their slots.
+  std::shared_ptr<Birthplaces> birthplaces = {};
 };
 
 class Bucket {
  public:
   /// `parameters` share dtype and device; none: the bucket is its tail, in doubles on the CPU.
-  Bucket(std::vector<at::Tensor> parameters, const comm::Group& group, const BucketSettings& settings);
+  Bucket(std::vector<at::Tensor> parameters, comm::Group group, BucketSettings settings);
 
   size_t size() const noexcept { return parameters_.size(); }
   bool is_cpu() const { return flat_.is_cpu(); }
@@ -37,9 +42,9 @@ class Bucket {
   /// Forgets which gradients have come.
   void begin_step();
 
-  /// Takes parameter i's .grad(), times `scale`, into its slot, and makes the slot its .grad(). A parameter
-  /// without a gradient gets a slot of zeros and its presence is 0; its .grad() stays undefined for now. One
-  /// that is part of a graph (create_graph) stays .grad() until settle.
+  /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A
+  /// parameter without a gradient gets a slot of zeros and its presence is 0; its .grad() stays undefined for
+  /// now. One that is part of a graph (create_graph) stays .grad() until settle.
   void take(size_t i, double scale);
 
   /// Takes what has not come by itself: gradients left from earlier steps, or nothing.
@@ -47,14 +52,14 @@ class Bucket {
 
   bool complete() const noexcept { return num_taken_ == parameters_.size(); }
 
-  /// Starts the sum over the group; the gradients', if there is a hook, is the hook's. `tail` is read where
-  /// there is one. Collective.
-  void launch(const comm::Group& group, const CommHook& hook, const Tail& tail);
+  /// Starts the exchange with the group; the gradients', if there is a hook, is the hook's. `tail` is read
+  /// where there is one. Collective.
+  void launch(const CommHook& hook, const Tail& tail);
 
-  /// Returns when the sum is there.
+  /// Returns when it has ended.
   void wait();
 
-  /// The sum of the tails; waits for the device.
+  /// The mean of the tails; waits for the device.
   Tail tail() const;
 
   /// After wait: multiplies the gradients by `factor`; parameters that only other ranks had a gradient for
@@ -65,12 +70,20 @@ class Bucket {
   void drop_gradients();
 
  private:
+  void lay_out();
+  /// To other memory, since somebody else holds some of this.
+  void move();
+
   std::vector<at::Tensor> parameters_;
+  comm::Group group_;
+  BucketSettings settings_;
   at::Tensor flat_;
   at::Tensor gradients_, presence_, tail_;
   /// What travels, where its dtype is another.
   at::Tensor wire_;
   std::vector<at::Tensor> slots_;
+  /// Their numbers among the birthplaces, if there are any.
+  std::vector<size_t> places_;
   std::vector<bool> taken_;
   std::vector<bool> absent_;
   /// Gradients that are part of a graph, by parameter.

@@ -15,7 +15,7 @@
 namespace hasten::parallel {
 namespace {
 
-// What the tail carries; the first two are means over the ranks.
+// What the tail carries, as means over the ranks.
 enum TailEntry { kWeight, kWeighted, kValuesChanged };
 
 // Numbers of tokens must come through unharmed.
@@ -64,6 +64,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   }
   plan_ = std::move(plan);
   buckets_.clear();
+  birthplaces_ = Birthplaces::make(options_.in_place_bytes);
   places_.assign(parameters_.names.size(), std::nullopt);
   tail_bucket_ = plan_.size();
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
@@ -76,7 +77,11 @@ void Reducer::build(const std::vector<size_t>& order) {
     const auto wire = c10::isFloatingType(dtype) ? options_.communication_dtype.value_or(dtype) : dtype;
     const bool has_tail = tail_bucket_ == plan_.size() && can_carry_tail(wire) && can_carry_tail(dtype);
     if (has_tail) tail_bucket_ = bucket;
-    buckets_.emplace_back(std::move(members), group_, BucketSettings{has_tail, wire});
+    const bool on_cpu = members.front().is_cpu();
+    const bool averages = on_cpu && wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
+                          !options_.comm_hook && !options_.gradient_predivide_factor;
+    const BucketSettings settings{has_tail, wire, averages, on_cpu ? birthplaces_ : nullptr};
+    buckets_.emplace_back(std::move(members), group_, settings);
   }
   if (tail_bucket_ == plan_.size()) {
     buckets_.emplace_back(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true});
@@ -94,7 +99,9 @@ void Reducer::on_gradient(size_t parameter) {
   if (backward_ != torch::autograd::get_current_graph_task_id()) {
     backward_ = torch::autograd::get_current_graph_task_id();
     begin();
+    if (birthplaces_) birthplaces_->open();
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      if (birthplaces_) birthplaces_->close();
       launch_rest();
       if (!window_.finishes_later) finish();
     });
@@ -129,14 +136,12 @@ void Reducer::begin() {
 }
 
 Tail Reducer::offered_tail() const {
-  const double world_size = group_.world_size();
-  return {window_.weight.value_or(0) / world_size, window_.weight ? 1 / world_size : 0,
-          window_.values_changed ? 1.0 : 0.0};
+  return {window_.weight.value_or(0), window_.weight ? 1.0 : 0.0, window_.values_changed ? 1.0 : 0.0};
 }
 
 void Reducer::launch_ready() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].complete())
-    buckets_[next_bucket_++].launch(group_, options_.comm_hook, offered_tail());
+    buckets_[next_bucket_++].launch(options_.comm_hook, offered_tail());
 }
 
 void Reducer::launch_rest() {

@@ -87,6 +87,7 @@ class Reducer {
   std::function<void()> check_;
   Logger logger_;
 
+  std::shared_ptr<Birthplaces> birthplaces_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   /// Nothing for sparse ones, and those that a static graph leaves out.

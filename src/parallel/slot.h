@@ -1,0 +1,28 @@
+// Slot: a gradient's place in flat memory that holds several side by side.
+//
+// A tensor that shares the flat memory without being an autograd view of it, so that it can be a parameter's
+// .grad() and survive libtorch's zero_grad().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace hasten::parallel {
+
+/// Where the gradients of `parameters` lie, in elements, one behind the other; those of at least `large`
+/// bytes at multiples of `align` bytes. Returns how many elements they take.
+int64_t place_slots(const std::vector<at::Tensor>& parameters, int64_t large, int64_t align,
+                    std::vector<int64_t>& offsets);
+
+/// Makes `slot` part of `flat`, with the parameter's shape and, where those are dense, its strides, which are
+/// what autograd gives a gradient.
+void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, const at::Tensor& parameter);
+
+/// Whether the two are one tensor's memory, element by element, whoever says so; an undefined one is not.
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
+
+/// to = from * scale
+void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale);
+
+}  // namespace hasten::parallel
