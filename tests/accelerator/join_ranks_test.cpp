@@ -196,6 +196,30 @@ TEST(JoinRanks, BuffersFollowTheFirstRankThatHasData) {
   });
 }
 
+// A rank without data takes no steps until the end, so its parameters are behind.
+TEST(JoinRanks, ParametersAreNotComparedWhileRanksHaveRunOut) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.ddp = {.check_parameters_every = 1}});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto step = [&, &model = model, &optimizer = optimizer] {
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({2, 8})).square().mean());
+      optimizer.step();
+    };
+    accelerator.join_uneven_inputs(model, [&] {
+      for (int i = 0; i < 2 + process.rank() * 2; ++i) step();
+    });
+    step();
+    const torch::NoGradGuard no_grad;
+    net->second->bias.add_(process.rank());
+    const at::AutoGradMode with_grad(true);
+
+    EXPECT_THROW(step(), UsageError) << "afterwards they are";
+  });
+}
+
 TEST(JoinRanks, RanksWithDataThatDoDifferentThingsAreRefusedOnAll) {
   const auto words = run_ranks_collecting(3, [](Process& process) {
     const Accelerator accelerator(process);

@@ -36,7 +36,9 @@ class PreparedOptimizer {
  public:
   PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state,
                     const PreparedOptimizerOptions& options = {})
-      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {}
+      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {
+    gradient_state_->set_prepared(*optimizer_);
+  }
 
   /// The optimizer's step, fused where libtorch has a kernel for it; nothing while gradients are being
   /// accumulated, and skipped where the weights of all ranks' losses were zero. With a closure that computes
