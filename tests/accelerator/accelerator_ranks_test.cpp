@@ -353,6 +353,42 @@ TEST(AcceleratorRanks, SaysWhereFilesGoAndWhatTakesPart) {
   EXPECT_EQ(alone().distributed_type(), DistributedType::kNo);
 }
 
+TEST(AcceleratorRanks, AClosureOfLbfgsTrainsAsOnOneProcess) {
+  const auto train = [](const Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    testing::initialise(*net, 3);
+    net->to(at::kDouble);
+    torch::optim::LBFGS lbfgs(net->parameters(),
+                              torch::optim::LBFGSOptions(0.5).line_search_fn("strong_wolfe"));
+    auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+    const auto problem = testing::problem_for("mlp");
+    const auto inputs = problem.inputs.to(at::kDouble).chunk(process.world_size())[process.rank()];
+    const auto targets = problem.targets.chunk(process.world_size())[process.rank()];
+    int evaluations = 0;
+    for (int step = 0; step < 3; ++step) {
+      optimizer.step([&, &model = model, &optimizer = optimizer] {
+        ++evaluations;
+        optimizer.zero_grad();
+        const at::Tensor loss = torch::nn::functional::cross_entropy(model(inputs), targets);
+        accelerator.backward(loss);
+        return accelerator.reduce(loss.detach(), {.op = comm::ReduceOp::kMean});
+      });
+    }
+    auto list = copies(*net);
+    list.push_back(torch::tensor(evaluations));
+    return list;
+  };
+  const auto one = train(Process(state::Identity{}, comm::Group()));
+  for (const int world_size : {2, 3}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train(process);
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(torch::allclose(mine[i], one[i], 1e-6, 1e-8)) << world_size << " ranks, " << i;
+    });
+  }
+}
+
 TEST(AcceleratorRanks, GradientsAreExchangedAtTheEndOfAWindowOnly) {
   run_ranks(2, [](Process& process) {
     const Accelerator accelerator(process, {.gradient_accumulation_steps = 2});
