@@ -330,7 +330,7 @@ TEST(BackwardRanks, APenaltyOnGradientsWithAGraphIsThatOfOneProcess) {
     return model->first->weight.detach().clone();
   }();
 
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train(process.rank(), world_size, process.group());
       EXPECT_TRUE(torch::allclose(mine, alone, 1e-9, 1e-9)) << (mine - alone).abs().max();

@@ -38,7 +38,7 @@ at::Tensor rows_of(const at::Tensor& all, const comm::Group& group) {
   return all.chunk(group.world_size())[group.rank()];
 }
 
-// Trains by `step`, which gets this rank's rows, on 1, 2 and 3 ranks, and compares the parameters at the end;
+// Trains by `step`, which gets this rank's rows, on 1 to 4 ranks, and compares the parameters at the end;
 // also .grad(), defined or not.
 template <class Model>
 void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const at::Tensor&, int)>& step,
@@ -58,7 +58,7 @@ void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const
     return result;
   };
   const auto alone = train(comm::Group());
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train(process.group());
       for (size_t i = 0; i < alone.size(); ++i) {

@@ -95,7 +95,7 @@ TEST(SyncBatchNormRanks, EqualsOneProcessOnTheConcatenatedBatchWithUnequalAndEmp
     torch::nn::AnyModule alone;
     const auto module_alone = build_batch_norm(test, alone);
     const auto expected = run_batch_norm(*module_alone, alone, batch, coefficients);
-    for (const auto& sizes : std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}}) {
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}, {2, 3, 0, 2}}) {
       run_ranks(static_cast<int>(sizes.size()), [&](Process& process) {
         const auto rank = static_cast<size_t>(process.rank());
         torch::nn::AnyModule callable;
@@ -223,7 +223,7 @@ std::vector<at::Tensor> train_cnn(int rank, int world_size, const comm::Group& g
 
 TEST(SyncBatchNormRanks, TrainingUnderDdpEqualsOneProcessAndLeavesAllRanksEqual) {
   const auto alone = train_cnn(0, 1, comm::Group());
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train_cnn(process.rank(), world_size, process.group());
 
