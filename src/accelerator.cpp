@@ -50,12 +50,13 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   parallel::BackwardContext context{.models = impl_->models.all(),
                                     .group = process().group(),
                                     .num_batches = impl_->accumulation.options().num_steps,
-                                    .ends_window = sync_gradients()};
+                                    .ends_window = sync_gradients(),
+                                    .optimizer_steps = gradient_state().num_steps()};
   parallel::BackwardOptions own = options;
   if (is_joining()) {
     own.weight = options.weight.value_or(1.0);
     const auto active = announce(parallel::describe(context));
-    for (const auto& model : context.models) model->set_buffers_from(active.first());
+    for (const auto& model : context.models) model->set_active(active.first(), active.all_of(world_size()));
   }
   if (own.weight) shared_gradient_state()->set_weighted();
   parallel::backward(loss, own, context);

@@ -18,6 +18,11 @@ bool AcceleratorBase::check_trigger() const {
 }
 
 bool AcceleratorBase::should_stop() const {
+  if (is_joining()) announce("should_stop");
+  return ask_to_stop();
+}
+
+bool AcceleratorBase::ask_to_stop() const {
   if (!shared_->stop_signals) shared_->stop_signals = std::make_unique<state::StopSignals>();
   return shared_->stop_signals->should_stop(group());
 }
@@ -31,6 +36,8 @@ std::vector<at::Tensor> AcceleratorBase::join_call(const parallel::JointCall& ca
 void AcceleratorBase::answer(const nlohmann::json& call, const parallel::ActiveRanks& active) const {
   if (call == "barrier") {
     process().wait_for_everyone();
+  } else if (call == "should_stop") {
+    ask_to_stop();
   } else if (call == "objects") {
     comm::gather_object(group(), nlohmann::json(nlohmann::json::array()));
   } else {

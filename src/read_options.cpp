@@ -1,6 +1,8 @@
 // See read_options.h.
 #include "read_options.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 #include <utility>
 
@@ -23,13 +25,13 @@ constexpr Missing kMissing[] = {
     {"ACCELERATE_USE_FSDP", "--use_fsdp", "FSDP"},
     {"ACCELERATE_USE_DEEPSPEED", "--use_deepspeed", "DeepSpeed"},
     {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
-    {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"}};
+    {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"},
+    {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
+     "a program that binds itself to the cores near its GPU (the launcher's --numa_binding node does that)"}};
 
-bool asks(const std::string& value) {
-  for (const char* no : {"no", "NO", "No", "false", "False", "0"}) {
-    if (value == no) return false;
-  }
-  return true;
+bool asks(std::string value) {
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value != "no" && value != "n" && value != "false" && value != "f" && value != "off" && value != "0";
 }
 
 void refuse_what_is_missing(const AcceleratorOptions& options, const Environment& environment) {
@@ -54,6 +56,10 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   refuse_what_is_missing(options, environment);
   options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
                                             .value_or(options.gradient_accumulation_steps);
+  // HASTEN_DEBUG is read where groups are made.
+  if (!options.check && !environment.has("HASTEN_DEBUG")) {
+    options.check = environment.flag("ACCELERATE_DEBUG_MODE");
+  }
   if (options.logging_dir.empty()) options.logging_dir = options.project_dir;
   return {std::move(options), std::move(environment)};
 }

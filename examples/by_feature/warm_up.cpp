@@ -26,9 +26,11 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
   auto net = make_net();
   torch::optim::Adam adam(net->parameters(),
                           hasten::optim::scale_lr(1e-2, accelerator.world_size(), kSquareRoot));
+  const int64_t num_steps = 3 * 1000 / (batch_size * accelerator.world_size()), warm_up = num_steps / 5;
   hasten::optim::WarmupLR schedule(
       adam,
-      {.total_iters = 30, .after = hasten::optim::recipe<hasten::optim::CosineAnnealingLR>({.T_max = 120})});
+      {.total_iters = warm_up,
+       .after = hasten::optim::recipe<hasten::optim::CosineAnnealingLR>({.T_max = num_steps - warm_up})});
   auto [model, optimizer, scheduler, train, test] = accelerator.prepare(
       net, adam, schedule, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
       hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));

@@ -130,12 +130,12 @@ class Accelerator : public AcceleratorBase {
   }
 
   /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
-  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, wait_for_everyone,
-  /// SyncBatchNorm) with nothing, and take over parameters, buffers, optimizers and schedulers at the end, so
-  /// that all ranks end alike. Gradients are the mean over the ranks that had data: a backward without a
-  /// weight has weight 1. `models` is a prepared model, or a tuple of several. Once for each loop over a
-  /// loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if ranks with data do
-  /// different things; what fn throws.
+  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, should_stop,
+  /// wait_for_everyone, SyncBatchNorm) with nothing, and take over parameters, buffers, optimizers and
+  /// schedulers at the end, so that all ranks end alike. Gradients are the mean over the ranks that had data:
+  /// a backward without a weight has weight 1. `models` is a prepared model, or a tuple of several. Once for
+  /// each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if
+  /// ranks with data do different things; what fn throws.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {

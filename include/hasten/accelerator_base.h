@@ -190,6 +190,7 @@ class AcceleratorBase {
   parallel::ActiveRanks announce(const nlohmann::json& call) const { return shared_->join->announce(call); }
   std::vector<at::Tensor> join_call(const parallel::JointCall& call,
                                     const std::vector<at::Tensor>& tensors) const;
+  bool ask_to_stop() const;
   /// What a rank without data does when another announces `call`, unless that is a backward.
   void answer(const nlohmann::json& call, const parallel::ActiveRanks& active) const;
 

@@ -1,10 +1,18 @@
 // When a schedule moves; see prepared_scheduler.h.
 #include "hasten/optim/prepared_scheduler.h"
 
+#include "hasten/core/error.h"
+
 namespace hasten::optim {
 
 int64_t SchedulerPace::steps(const torch::optim::Optimizer& optimizer) {
   if (!options_.step_with_optimizer) return 1;
+  if (!gradient_state_->is_prepared(optimizer)) {
+    throw UsageError(Origin{"optim"},
+                     "a prepared scheduler moves with the steps of its optimizer, but its optimizer was not "
+                     "prepared, so nobody counts them. Prepare the optimizer that the scheduler was made on, "
+                     "too, and step the handle; or set step_scheduler_with_optimizer to false.");
+  }
   if (!gradient_state_->sync_gradients()) {
     if (options_.adjust_scheduler) {
       ++waiting_;

@@ -101,6 +101,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   for (const auto& model : context.models) {
     model->abandon_exchange();
     model->look_again();
+    model->begin_backward(context.optimizer_steps, context.ends_window);
   }
   check(loss, options, context);
   const auto list = participants(loss, context);
@@ -122,6 +123,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   bool had_gradients = false;
   for (const auto& one : list) {
     one.model->settle_alone();
+    if (!context.ends_window) one.model->end_held_backward(context.optimizer_steps);
     if (!exchanges(one)) continue;
     if (!one.model->is_exchanging() && one.model->num_steps() == one.steps_before)
       one.model->start_exchange();
@@ -141,13 +143,12 @@ nlohmann::json describe(const BackwardContext& context) {
   return {{"backward", context.ends_window}, {"held", held}};
 }
 
-Ddp::Models read_description(const nlohmann::json& call, int buffers_from, BackwardContext& context) {
+Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context) {
   context.ends_window = call.at("backward");
   const std::vector<bool> is_held = call.at("held");
   Ddp::Models held;
   for (size_t i = 0; i < context.models.size(); ++i) {
     const auto& model = context.models[i];
-    model->set_buffers_from(buffers_from);
     if (!model->has_weight()) model->drop_gradients();
     if (is_held.at(i)) held.push_back(model);
   }

@@ -8,20 +8,37 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 #include "parallel/ddp/gradient_hooks.h"
 #include "parallel/ddp/reducer.h"
 #include "parallel/replica.h"
 #include "parallel/trainable.h"
+#include "parallel/value_watch.h"
 
 namespace hasten::parallel {
-
 struct Ddp::Impl {
+  /// The backwards of a window so far that kept their gradients on their rank.
+  struct HeldBatches {
+    int64_t count = 0;
+    /// The parameters after the last of them.
+    ValueWatch values = {};
+    /// Steps that prepared optimizers had taken.
+    int64_t optimizer_steps = 0;
+    bool warned = false;
+
+    void forget() noexcept {
+      count = 0;
+      values.forget();
+    }
+  };
+
   torch::nn::Module& module;
   comm::Group group;
   DdpOptions options;
   std::vector<std::weak_ptr<const Ddp>> before = {};
   Window window = {};
   ModuleWatch watch{module};
+  HeldBatches held = {};
   /// What it exchanges, each once.
   Trainable trainable = {};
   std::unique_ptr<Reducer> reducer = {};
@@ -65,6 +82,7 @@ struct Ddp::Impl {
 
   void build() {
     watch.look();
+    held.forget();
     if (!alone()) refuse_removed();
     trainable = Trainable::of(
         module, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
@@ -81,8 +99,9 @@ struct Ddp::Impl {
     broadcast_tensors(all, group);
     if (trainable.tensors.empty()) return;
     auto followers = options.broadcast_buffers ? buffers : std::vector<at::Tensor>{};
-    reducer = std::make_unique<Reducer>(trainable, std::move(followers), group, options, window,
-                                        [this] { check_equal_parameters(module, group); });
+    reducer =
+        std::make_unique<Reducer>(trainable, std::move(followers), group, options, window,
+                                  [this](bool inside) { check_equal_parameters(module, group, inside); });
     set_hooks();
   }
 
@@ -93,12 +112,34 @@ struct Ddp::Impl {
 
   void look_again() {
     const auto change = watch.look();
-    if (change == ModuleWatch::Change::kValues) window.values_changed = true;
+    if (change == ModuleWatch::Change::kValues) {
+      window.values_changed = true;
+      held.forget();
+    }
     if (change == ModuleWatch::Change::kParameters) {
       build();
     } else if (hooks && !hooks->intact()) {
       set_hooks();
     }
+  }
+
+  // An optimizer that was not prepared does not wait for the window's end, and steps with this rank's own
+  // gradients. Others may change parameters there (a clamp), as long as all ranks do it alike.
+  void look_inside_window(int64_t optimizer_steps) {
+    const auto changed = held.values.changed(trainable.tensors);
+    if (changed.empty()) return;
+    window.values_changed = true;
+    if (optimizer_steps != held.optimizer_steps) return;
+    window.changed_inside = true;
+    if (std::exchange(held.warned, true)) return;
+    const size_t others = changed.size() - 1;
+    Logger("ddp", {group.rank(), group.world_size()})
+        .warning(text("'", trainable.names[changed.front()], '\'',
+                      others > 0 ? text(" and ", others, " more") : "", " changed after backward ",
+                      held.count,
+                      " of a window in which gradients are accumulated, and no prepared optimizer has "
+                      "stepped. Step the optimizer that prepare gave, which waits for the window's end, not "
+                      "the one that it was given."));
   }
 };
 
@@ -139,6 +180,21 @@ void Ddp::look_again() const {
 
 void Ddp::before_forward() const {
   if (at::GradMode::is_enabled() && impl_->module.is_training()) look_again();
+}
+
+void Ddp::begin_backward(int64_t optimizer_steps, bool ends_window) const {
+  Impl& impl = *impl_;
+  if (!impl.held.values.empty()) impl.look_inside_window(optimizer_steps);
+  if (ends_window) impl.held.forget();
+}
+
+void Ddp::end_held_backward(int64_t optimizer_steps) const {
+  Impl& impl = *impl_;
+  // Held back twice is held back apart from accumulation, too (LocalSgd), which lets ranks part on purpose.
+  if (impl.window.holds != 1) return;
+  impl.held.values.note(impl.trainable.tensors);
+  impl.held.optimizer_steps = optimizer_steps;
+  ++impl.held.count;
 }
 
 const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
@@ -186,8 +242,9 @@ void Ddp::abandon_exchange() const noexcept {
   if (impl_->reducer) impl_->reducer->abandon();
 }
 
-void Ddp::set_buffers_from(int rank) const noexcept {
-  impl_->window.buffers_from = rank;
+void Ddp::set_active(int first, bool all) const noexcept {
+  impl_->window.buffers_from = first;
+  impl_->window.comparable = all;
 }
 
 void Ddp::follow(int root) const {
@@ -195,6 +252,7 @@ void Ddp::follow(int root) const {
   const auto buffers = impl_->module.buffers();
   all.insert(all.end(), buffers.begin(), buffers.end());
   broadcast_tensors(all, impl_->group, root);
+  impl_->held.forget();
 }
 
 void Ddp::drop_gradients() const {

@@ -72,8 +72,11 @@ at::Tensor neutral_like(at::IntArrayRef sizes, const at::TensorOptions& options,
 }
 
 void answer_backward(const json& call, const ActiveRanks& active, const JoinedLoop& loop) {
-  BackwardContext context{.models = loop.models.all(), .group = loop.group};
-  const auto held = read_description(call, active.first(), context);
+  BackwardContext context{
+      .models = loop.models.all(), .group = loop.group, .optimizer_steps = loop.gradients.num_steps()};
+  for (const auto& model : context.models)
+    model->set_active(active.first(), active.all_of(loop.group.world_size()));
+  const auto held = read_description(call, context);
   loop.gradients.set_sync_gradients(context.ends_window);
   loop.gradients.set_weighted();
   const NoSync scope(held);
@@ -93,7 +96,7 @@ std::optional<ActiveRanks> Join::answer(const std::function<void(const json&, co
     last_ = round.active;
     answer(round.call, round.active);
   }
-  const bool even = last_.ranks.empty() || static_cast<int>(last_.ranks.size()) == group_.world_size();
+  const bool even = last_.ranks.empty() || last_.all_of(group_.world_size());
   return even ? std::nullopt : std::optional(last_);
 }
 
@@ -192,7 +195,7 @@ void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& 
   loop.gradients.set_even_batches(options.even_batches);
   const auto leave = c10::make_scope_exit([&] {
     loop.gradients.set_even_batches({});
-    for (const auto& model : loop.models.all()) model->set_buffers_from(0);
+    for (const auto& model : loop.models.all()) model->set_active(0, true);
   });
   fn();
   std::optional<ActiveRanks> last;

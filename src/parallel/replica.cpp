@@ -71,7 +71,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
                    ". Build the same model on every rank.");
 }
 
-void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group) {
+void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside) {
   std::vector<std::string> names;
   std::vector<int64_t> mine;
   for (const auto& item : module.named_parameters()) {
@@ -90,9 +90,11 @@ void check_equal_parameters(const torch::nn::Module& module, const comm::Group& 
     if (others.empty()) continue;
     throw UsageError(
         Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
-        "' is no longer the same on all ranks: rank ", join(others),
-        " and rank 0 hold different values. Load on every rank, or before prepare; step the same "
-        "optimizer everywhere.");
+        "' is no longer the same on all ranks: rank ", join(others), " and rank 0 hold different values. ",
+        inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
+                 "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
+                 "prepare gave, which waits for the window's end."
+               : "Load on every rank, or before prepare; step the same optimizer everywhere.");
   }
 }
 

@@ -25,8 +25,9 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root = 0);
 
 /// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every
-/// rank, naming the first parameter that differs and the ranks that have another than rank 0.
-void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group);
+/// rank, naming the first parameter that differs and the ranks that have another than rank 0; `inside`:
+/// values were changed inside a window of accumulation, which tells the cause.
+void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside = false);
 
 /// The tensors' bytes one after the other.
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors);

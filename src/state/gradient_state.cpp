@@ -18,6 +18,7 @@ void GradientState::set_step_was_skipped(const torch::optim::Optimizer& optimize
   if (skipped) {
     skipped_.insert(&optimizer);
   } else {
+    ++num_steps_;
     skipped_.erase(&optimizer);
   }
 }

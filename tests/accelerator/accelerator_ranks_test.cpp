@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/data/tensor_dataset.h"
+#include "hasten/optim/decay.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -302,6 +303,46 @@ TEST(AcceleratorRanks, LocalSgdAndMetricsWithoutPaddingTakeTheirPartsFromIt) {
   });
 }
 
+TEST(AcceleratorRanks, ItsPropertiesAreThoseOfTheProcess) {
+  run_ranks(3, [](Process& process) {
+    const Accelerator accelerator(process);
+
+    EXPECT_EQ(accelerator.process_index(), process.rank());
+    EXPECT_EQ(accelerator.local_process_index(), process.local_rank());
+    EXPECT_EQ(accelerator.num_processes(), 3);
+    EXPECT_TRUE(accelerator.use_distributed());
+    EXPECT_EQ(accelerator.is_main_process(), process.rank() == 0);
+    EXPECT_EQ(accelerator.is_local_main_process(), process.local_rank() == 0);
+    EXPECT_EQ(accelerator.is_last_process(), process.rank() == 2);
+    EXPECT_EQ(accelerator.device(), process.device());
+  });
+  const Accelerator one = alone();
+  EXPECT_EQ(one.process_index() + one.local_process_index(), 0);
+  EXPECT_EQ(one.num_processes(), 1);
+  EXPECT_FALSE(one.use_distributed());
+  EXPECT_TRUE(one.is_main_process() && one.is_local_main_process() && one.is_last_process());
+  EXPECT_TRUE(one.sync_gradients());
+  EXPECT_FALSE(one.gradient_state().in_dataloader());
+  EXPECT_FALSE(one.optimizer_step_was_skipped());
+  static_assert(std::is_const_v<std::remove_reference_t<decltype(one.gradient_state())>>, "read-only");
+}
+
+TEST(AcceleratorRanks, AModelThatWasChangedIsHookedAgainByTheNextForward) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    const auto model = accelerator.prepare(net);
+    const at::Tensor late = net->register_parameter("late", torch::full({4}, process.rank() + 1.0));
+
+    const at::Tensor output = model(torch::ones({2, 8}));
+    EXPECT_TRUE(torch::equal(late, torch::ones({4}))) << "rank 0's";
+    accelerator.backward((output * late * (process.rank() + 1.0)).sum());
+
+    const auto everybodys = process.group().all_gather(late.grad());
+    EXPECT_TRUE(torch::equal(everybodys[0], everybodys[1]));
+  });
+}
+
 TEST(AcceleratorRanks, SaysWhereFilesGoAndWhatTakesPart) {
   run_ranks(2, [](Process& process) {
     const Accelerator accelerator(process, {.project_dir = "run"});
@@ -310,6 +351,42 @@ TEST(AcceleratorRanks, SaysWhereFilesGoAndWhatTakesPart) {
     EXPECT_EQ(accelerator.distributed_type(), DistributedType::kMultiCpu);
   });
   EXPECT_EQ(alone().distributed_type(), DistributedType::kNo);
+}
+
+TEST(AcceleratorRanks, AClosureOfLbfgsTrainsAsOnOneProcess) {
+  const auto train = [](const Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    testing::initialise(*net, 3);
+    net->to(at::kDouble);
+    torch::optim::LBFGS lbfgs(net->parameters(),
+                              torch::optim::LBFGSOptions(0.5).line_search_fn("strong_wolfe"));
+    auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+    const auto problem = testing::problem_for("mlp");
+    const auto inputs = problem.inputs.to(at::kDouble).chunk(process.world_size())[process.rank()];
+    const auto targets = problem.targets.chunk(process.world_size())[process.rank()];
+    int evaluations = 0;
+    for (int step = 0; step < 3; ++step) {
+      optimizer.step([&, &model = model, &optimizer = optimizer] {
+        ++evaluations;
+        optimizer.zero_grad();
+        const at::Tensor loss = torch::nn::functional::cross_entropy(model(inputs), targets);
+        accelerator.backward(loss);
+        return accelerator.reduce(loss.detach(), {.op = comm::ReduceOp::kMean});
+      });
+    }
+    auto list = copies(*net);
+    list.push_back(torch::tensor(evaluations));
+    return list;
+  };
+  const auto one = train(Process(state::Identity{}, comm::Group()));
+  for (const int world_size : {2, 3}) {
+    run_ranks(world_size, [&](Process& process) {
+      const auto mine = train(process);
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(torch::allclose(mine[i], one[i], 1e-6, 1e-8)) << world_size << " ranks, " << i;
+    });
+  }
 }
 
 TEST(AcceleratorRanks, GradientsAreExchangedAtTheEndOfAWindowOnly) {
@@ -435,9 +512,16 @@ TEST(AcceleratorRanks, ForwardsToTheRoomsForEverydayLoops) {
 
     const auto model = accelerator.prepare_model(net);
     const auto optimizer = accelerator.prepare_optimizer(sgd);
+    optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 0.5});
+    const auto scheduler = accelerator.prepare_scheduler(schedule);
+    auto loader = accelerator.prepare_data_loader(data::loader<SequentialSampler>(stacked("mlp"), 4));
 
     EXPECT_EQ(accelerator.get_state_dict(model).size(), net->parameters().size() + net->buffers().size());
     EXPECT_TRUE(optimizer.options().maximize);
+    scheduler.step();
+    EXPECT_EQ(scheduler.rates(), std::vector<double>{0.05});
+    EXPECT_EQ(loader.size(), 3u) << "24 samples in batches of 4, on two ranks";
+    EXPECT_NO_THROW(accelerator.free_memory());
     EXPECT_EQ(accelerator.split_between_processes(std::vector<int>{4, 5, 6}),
               process.rank() == 0 ? (std::vector<int>{4, 5}) : std::vector<int>{6});
     const auto fits = accelerator.find_executable_batch_size(16, [&](int64_t size) {

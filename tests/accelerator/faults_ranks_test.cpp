@@ -162,6 +162,17 @@ TEST(FaultsRanks, AMissingVariableIsNamed) {
   EXPECT_THAT(run(2, "nothing", {{"MASTER_ADDR", ""}}), Each(ends_with(2, "MASTER_ADDR")));
 }
 
+HASTEN_PROCESS_CASE(waits_a_second) {
+  const Accelerator accelerator({.timeout = std::chrono::seconds(1)});
+  return 0;
+}
+
+TEST(FaultsRanks, AStartWaitsForAsLongAsTheOptionsSay) {
+  const auto results = run(1, "waits_a_second", {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}});
+
+  EXPECT_THAT(results[0], ends_with(1, "after 1 s rank 1"));
+}
+
 TEST(FaultsRanks, ABusyPortIsNamed) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

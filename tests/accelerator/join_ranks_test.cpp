@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <csignal>
+
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
 #include "hasten/data/tensor_dataset.h"
@@ -16,10 +18,13 @@ namespace {
 
 using state::Process;
 using testing::Cnn;
+using testing::EmbeddingModel;
+using testing::GruModel;
 using ::testing::HasSubstr;
 using testing::Mlp;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
+using testing::TransformerModel;
 
 // The rows that rank `rank` of a world has in step s: a run of its own length, nothing beyond it.
 int64_t rows_in(int64_t step, int rank) {
@@ -56,7 +61,7 @@ std::vector<at::Tensor> train(const Process& process, int world, const std::stri
   optim::StepLR schedule(adam, {.step_size = 2, .gamma = 0.5});
   auto [model, optimizer, scheduler] = accelerator.prepare(net, adam, schedule);
   const auto problem = testing::problem_for(kind);
-  const auto inputs = problem.inputs.to(at::kDouble);
+  const auto inputs = problem.inputs.is_floating_point() ? problem.inputs.to(at::kDouble) : problem.inputs;
   for (int epoch = 0; epoch < 2; ++epoch) {
     accelerator.join_uneven_inputs(
         model, [&, &model = model, &optimizer = optimizer, &scheduler = scheduler] {
@@ -108,6 +113,12 @@ void expect_one_process(const std::string& kind) {
 
 TEST(JoinRanks, TwoEpochsOfAdamOnUnevenInputsAreThoseOfOneProcess) {
   expect_one_process<Mlp>("mlp");
+}
+
+TEST(JoinRanks, SoItIsForOtherKindsOfModels) {
+  expect_one_process<EmbeddingModel>("embedding");
+  expect_one_process<GruModel>("gru");
+  expect_one_process<TransformerModel>("transformer");
 }
 
 TEST(JoinRanks, RanksWithoutDataTakePartInTheOthersSyncBatchNorms) {
@@ -193,6 +204,51 @@ TEST(JoinRanks, BuffersFollowTheFirstRankThatHasData) {
     EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 2) << "rank 1's, which had two";
     const auto means = process.group().all_gather(net->norm->running_mean);
     EXPECT_TRUE(torch::equal(means[0], means[1]));
+  });
+}
+
+TEST(JoinRanks, RanksWithoutDataAreAskedWhetherToStop) {
+  run_ranks(3, [](Process& process) {
+    const Accelerator accelerator(process);
+    Mlp net;
+    const auto model = accelerator.prepare(net);
+    EXPECT_FALSE(accelerator.should_stop());
+    int steps = 0;
+    accelerator.join_uneven_inputs(model, [&] {
+      while (steps < 1 + 10 * process.rank()) {
+        ++steps;
+        accelerator.backward(model(torch::ones({2, 8})).square().mean());
+        if (process.rank() == 2 && steps == 3) std::raise(SIGUSR1);
+        if (accelerator.should_stop()) break;
+      }
+    });
+
+    EXPECT_EQ(steps, process.rank() == 0 ? 1 : 3);
+    EXPECT_TRUE(accelerator.should_stop()) << "from then on";
+  });
+}
+
+// A rank without data takes no steps until the end, so its parameters are behind.
+TEST(JoinRanks, ParametersAreNotComparedWhileRanksHaveRunOut) {
+  run_ranks(2, [](Process& process) {
+    const Accelerator accelerator(process, {.ddp = {.check_parameters_every = 1}});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto step = [&, &model = model, &optimizer = optimizer] {
+      optimizer.zero_grad();
+      accelerator.backward(model(torch::ones({2, 8})).square().mean());
+      optimizer.step();
+    };
+    accelerator.join_uneven_inputs(model, [&] {
+      for (int i = 0; i < 2 + process.rank() * 2; ++i) step();
+    });
+    step();
+    const torch::NoGradGuard no_grad;
+    net->second->bias.add_(process.rank());
+    const at::AutoGradMode with_grad(true);
+
+    EXPECT_THROW(step(), UsageError) << "afterwards they are";
   });
 }
 

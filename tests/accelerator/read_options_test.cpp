@@ -20,6 +20,52 @@ TEST(ReadOptions, WhatTheEnvironmentSaysGoesBeforeTheOption) {
       read_options({.gradient_accumulation_steps = 2}, Environment()).options.gradient_accumulation_steps, 2);
 }
 
+TEST(ReadOptions, TheLaunchersDebugModeChecksAllCollectives) {
+  const auto debug = Environment::of({{"ACCELERATE_DEBUG_MODE", "true"}});
+  const auto both = Environment::of({{"ACCELERATE_DEBUG_MODE", "true"}, {"HASTEN_DEBUG", "0"}});
+
+  EXPECT_EQ(read_options({}, debug).options.check, true);
+  EXPECT_EQ(read_options({.check = false}, debug).options.check, false);
+  EXPECT_EQ(read_options({}, both).options.check, std::nullopt) << "the group reads the other one";
+  EXPECT_EQ(read_options({}, Environment()).options.check, std::nullopt);
+}
+
+// Each option of the front door comes to the room whose it is.
+TEST(ReadOptions, EveryRoomGetsItsOptions) {
+  const AcceleratorOptions options{.split_batches = true,
+                                   .even_batches = false,
+                                   .pin_memory = false,
+                                   .non_blocking = true,
+                                   .dispatch_batches = true,
+                                   .use_stateful_dataloader = true,
+                                   .use_seedable_sampler = true,
+                                   .data_seed = 7,
+                                   .rng_types = {data::RngType::kTorch},
+                                   .gradient_accumulation_steps = 3,
+                                   .sync_with_dataloader = false,
+                                   .sync_each_batch = true,
+                                   .step_scheduler_with_optimizer = false,
+                                   .step_scheduler_per_process = true,
+                                   .adjust_scheduler = true};
+  const auto loader = loader_options(options, false);
+  const auto accumulation = accumulation_options(options);
+  const auto scheduler = scheduler_options(options, 4);
+  auto unsplit = options;
+  unsplit.split_batches = false;
+
+  EXPECT_TRUE(loader.split_batches && loader.non_blocking && loader.dispatch_batches.value());
+  EXPECT_TRUE(loader.use_stateful_dataloader && loader.use_seedable_sampler);
+  EXPECT_FALSE(loader.even_batches || loader.pin_memory || loader.put_on_device);
+  EXPECT_EQ(loader.data_seed, 7u);
+  EXPECT_EQ(loader.rng_types, std::vector{data::RngType::kTorch});
+  EXPECT_EQ(accumulation.num_steps, 3);
+  EXPECT_TRUE(accumulation.sync_each_batch && !accumulation.sync_with_dataloader);
+  EXPECT_TRUE(scheduler.adjust_scheduler && !scheduler.step_with_optimizer);
+  EXPECT_FALSE(scheduler.once_per_process) << "the global batch does not grow";
+  EXPECT_TRUE(scheduler_options(unsplit, 4).once_per_process);
+  EXPECT_EQ(scheduler.world_size, 4);
+}
+
 TEST(ReadOptions, LogsGoIntoTheProjectsFolderUnlessTheyHaveOne) {
   EXPECT_EQ(read_options({.project_dir = "runs"}, Environment()).options.logging_dir, "runs");
   EXPECT_EQ(read_options({.project_dir = "runs", .logging_dir = "logs"}, Environment()).options.logging_dir,
@@ -33,7 +79,8 @@ TEST(ReadOptions, TheLaunchersDefaultsAreNoRequests) {
                                             {"ACCELERATE_DYNAMO_BACKEND", "NO"},
                                             {"ACCELERATE_DYNAMO_MODE", "default"},
                                             {"ACCELERATE_USE_CPU", "True"},
-                                            {"ACCELERATE_USE_FSDP", "false"}});
+                                            {"ACCELERATE_USE_FSDP", "FALSE"},
+                                            {"ACCELERATE_CPU_AFFINITY", "0"}});
 
   EXPECT_NO_THROW(read_options({}, environment));
 }
@@ -44,7 +91,8 @@ TEST(ReadOptions, WhatIsMissingIsRefusedByVariableAndFlagAllAtOnce) {
                                             {"ACCELERATE_USE_FSDP", "true"},
                                             {"ACCELERATE_USE_DEEPSPEED", "true"},
                                             {"ACCELERATE_USE_MEGATRON_LM", "true"},
-                                            {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}});
+                                            {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
+                                            {"ACCELERATE_CPU_AFFINITY", "1"}});
   const auto read = [&] { read_options({.mixed_precision = Precision::kFp16}, environment); };
 
   for (const char* words :
@@ -53,7 +101,8 @@ TEST(ReadOptions, WhatIsMissingIsRefusedByVariableAndFlagAllAtOnce) {
         "ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
         "ACCELERATE_USE_FSDP=true (--use_fsdp)", "ACCELERATE_USE_DEEPSPEED=true (--use_deepspeed)",
         "ACCELERATE_USE_MEGATRON_LM=true (--use_megatron_lm)",
-        "ACCELERATE_USE_PARALLELISM_CONFIG=true (--use_parallelism_config)"}) {
+        "ACCELERATE_USE_PARALLELISM_CONFIG=true (--use_parallelism_config)",
+        "ACCELERATE_CPU_AFFINITY=1 (--enable_cpu_affinity)", "--numa_binding node"}) {
     EXPECT_THAT(read, ThrowsMessage<UsageError>(HasSubstr(words)));
   }
 }

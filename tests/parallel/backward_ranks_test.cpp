@@ -26,8 +26,13 @@ using testing::run_ranks_collecting;
 // Rows of each rank's batch, by batch of a window and rank; 0 for none.
 using Rows = std::vector<std::vector<int64_t>>;
 
-at::Tensor mean_loss(Mlp& model, const at::Tensor& inputs, const at::Tensor& targets) {
+template <class Model>
+at::Tensor mean_loss(Model& model, const at::Tensor& inputs, const at::Tensor& targets) {
   return torch::nn::functional::cross_entropy(model(inputs), targets);
+}
+
+at::Tensor in_double(const at::Tensor& inputs) {
+  return inputs.is_floating_point() ? inputs.to(at::kDouble) : inputs;
 }
 
 struct Trained {
@@ -37,15 +42,18 @@ struct Trained {
 
 // Ten steps of Adam with clipping, in double. Each step takes the same rows: window[j][r] of them on rank r
 // in batch j. A world of one takes all rows of a step at once.
-Trained train(int rank, int world_size, const comm::Group& group, const Rows& window) {
-  Mlp model;
+template <class Model>
+Trained train(const std::string& kind, int rank, int world_size, const comm::Group& group,
+              const Rows& window) {
+  Model model;
   testing::initialise(*model, 3);
   model->to(at::kDouble);
+  if (kind == "cnn") model->eval();
   torch::optim::Adam optimizer(model->parameters(), 1e-2);
   const auto ddp =
       std::make_shared<const Ddp>(*model, group, DdpOptions{.buckets = {.first_bytes = 200, .bytes = 900}});
-  const auto problem = testing::problem_for("mlp");
-  const at::Tensor inputs = problem.inputs.to(at::kDouble);
+  const auto problem = testing::problem_for(kind);
+  const at::Tensor inputs = in_double(problem.inputs);
   Trained trained;
   for (int step = 0; step < 10; ++step) {
     optimizer.zero_grad(step % 2 == 0);
@@ -74,13 +82,15 @@ Trained train(int rank, int world_size, const comm::Group& group, const Rows& wi
 }
 
 // The whole window in one batch of a plain loop.
-Trained train_plain(int64_t rows) {
-  Mlp model;
+template <class Model>
+Trained train_plain(const std::string& kind, int64_t rows) {
+  Model model;
   testing::initialise(*model, 3);
   model->to(at::kDouble);
+  if (kind == "cnn") model->eval();
   torch::optim::Adam optimizer(model->parameters(), 1e-2);
-  const auto problem = testing::problem_for("mlp");
-  const at::Tensor inputs = problem.inputs.to(at::kDouble).narrow(0, 0, rows);
+  const auto problem = testing::problem_for(kind);
+  const at::Tensor inputs = in_double(problem.inputs).narrow(0, 0, rows);
   Trained trained;
   for (int step = 0; step < 10; ++step) {
     optimizer.zero_grad();
@@ -108,13 +118,29 @@ TEST(BackwardRanks, WeightsGiveTheMeanOverUnevenBatchesRanksAndWindows) {
     for (const Rows& window : windows) {
       int64_t rows = 0;
       for (const auto& batch : window) rows = std::accumulate(batch.begin(), batch.end(), rows);
-      const auto plain = train_plain(rows);
+      const auto plain = train_plain<Mlp>("mlp", rows);
       run_ranks(world_size, [&, world_size = world_size](Process& process) {
-        const auto mine = train(process.rank(), world_size, process.group(), window);
+        const auto mine = train<Mlp>("mlp", process.rank(), world_size, process.group(), window);
         expect_equal(mine, plain, text(world_size, " ranks, ", rows, " rows"));
       });
     }
   }
+}
+
+template <class Model>
+void expect_weighted_mean(const std::string& kind) {
+  const Rows window = {{2, 1, 4}, {3, 1, 1}};  // libtorch's attention takes no empty batch
+  const auto plain = train_plain<Model>(kind, 12);
+  run_ranks(3, [&](Process& process) {
+    expect_equal(train<Model>(kind, process.rank(), 3, process.group(), window), plain, kind);
+  });
+}
+
+TEST(BackwardRanks, WeightsGiveTheMeanForEveryKindOfModel) {
+  expect_weighted_mean<testing::Cnn>("cnn");
+  expect_weighted_mean<testing::EmbeddingModel>("embedding");
+  expect_weighted_mean<testing::GruModel>("gru");
+  expect_weighted_mean<testing::TransformerModel>("transformer");
 }
 
 TEST(BackwardRanks, ZeroTotalWeightSkipsTheStepOnAllRanks) {
@@ -304,7 +330,7 @@ TEST(BackwardRanks, APenaltyOnGradientsWithAGraphIsThatOfOneProcess) {
     return model->first->weight.detach().clone();
   }();
 
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train(process.rank(), world_size, process.group());
       EXPECT_TRUE(torch::allclose(mine, alone, 1e-9, 1e-9)) << (mine - alone).abs().max();

@@ -32,15 +32,18 @@ PowerSgdOptions at_once(int64_t rank = 1) {
   return {.matrix_approximation_rank = rank, .start_iteration = 0, .min_compression_rate = 1e-3};
 }
 
+template <class Model>
 std::vector<at::Tensor> train_with_hook(int rank, const comm::Group& group, const CommHook& hook,
-                                        int steps = 20) {
-  Mlp model;
+                                        const std::string& kind) {
+  constexpr int kSteps = 20;
+  Model model;
   testing::initialise(*model, 3);
+  if (kind == "cnn") model->eval();
   const Ddp ddp(*model, group, {.buckets = {.first_bytes = 200, .bytes = 600}, .comm_hook = hook});
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
-  const auto problem = testing::problem_for("mlp");
+  const auto problem = testing::problem_for(kind);
   const int world_size = group.world_size();
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model(problem.inputs.chunk(world_size)[rank]),
                                          problem.targets.chunk(world_size)[rank])
@@ -64,11 +67,11 @@ const std::map<std::string, HookCase> kHooks = {
     {"power_sgd of full rank", {[] { return power_sgd(at_once(100)); }, 1e-4}}};
 
 TEST(CommHookRanks, TrainingIsThatOfOneRankWithinTheHooksPrecision) {
-  const auto alone = train_with_hook(0, comm::Group(), {});
+  const auto alone = train_with_hook<Mlp>(0, comm::Group(), {}, "mlp");
   for (const auto& [name, test] : kHooks) {
-    for (const int world_size : {2, 3}) {
+    for (const int world_size : {2, 3, 4}) {
       run_ranks(world_size, [&, hooks = test](Process& process) {
-        const auto mine = train_with_hook(process.rank(), process.group(), hooks.make());
+        const auto mine = train_with_hook<Mlp>(process.rank(), process.group(), hooks.make(), "mlp");
 
         for (size_t i = 0; i < alone.size(); ++i) {
           EXPECT_TRUE(torch::allclose(mine[i], alone[i], hooks.tolerance, hooks.tolerance)) << name << i;
@@ -78,12 +81,34 @@ TEST(CommHookRanks, TrainingIsThatOfOneRankWithinTheHooksPrecision) {
   }
 }
 
+template <class Model>
+void expect_hooks_equal_one_rank(const std::string& kind) {
+  const auto alone = train_with_hook<Model>(0, comm::Group(), {}, kind);
+  for (const char* name : {"own", "power_sgd of full rank"}) {
+    const HookCase& hook = kHooks.at(name);
+    run_ranks(2, [&](Process& process) {
+      const auto mine = train_with_hook<Model>(process.rank(), process.group(), hook.make(), kind);
+
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(mine[i], alone[i], hook.tolerance, hook.tolerance)) << kind << name << i;
+      }
+    });
+  }
+}
+
+TEST(CommHookRanks, EveryKindOfModelTrainsAsOnOneRank) {
+  expect_hooks_equal_one_rank<testing::Cnn>("cnn");
+  expect_hooks_equal_one_rank<testing::EmbeddingModel>("embedding");
+  expect_hooks_equal_one_rank<testing::GruModel>("gru");
+  expect_hooks_equal_one_rank<testing::TransformerModel>("transformer");
+}
+
 TEST(CommHookRanks, AllRanksEndWithEqualParametersBitForBit) {
   auto hooks = kHooks;
   hooks["power_sgd"] = {[] { return power_sgd(at_once()); }, 0};
   for (const auto& [name, test] : hooks) {
     run_ranks(3, [&, make = test.make](Process& process) {
-      for (const auto& parameter : train_with_hook(process.rank(), process.group(), make())) {
+      for (const auto& parameter : train_with_hook<Mlp>(process.rank(), process.group(), make(), "mlp")) {
         const auto everybodys = process.group().all_gather(parameter);
         EXPECT_TRUE(torch::equal(everybodys.front(), everybodys.back())) << name;
       }

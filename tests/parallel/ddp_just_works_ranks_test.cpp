@@ -38,7 +38,7 @@ at::Tensor rows_of(const at::Tensor& all, const comm::Group& group) {
   return all.chunk(group.world_size())[group.rank()];
 }
 
-// Trains by `step`, which gets this rank's rows, on 1, 2 and 3 ranks, and compares the parameters at the end;
+// Trains by `step`, which gets this rank's rows, on 1 to 4 ranks, and compares the parameters at the end;
 // also .grad(), defined or not.
 template <class Model>
 void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const at::Tensor&, int)>& step,
@@ -58,7 +58,7 @@ void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const
     return result;
   };
   const auto alone = train(comm::Group());
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train(process.group());
       for (size_t i = 0; i < alone.size(); ++i) {
@@ -93,9 +93,26 @@ TORCH_MODULE(Parts);
 using Loop = std::function<void(Parts&, const Steps&, const at::Tensor&, int)>;
 
 TEST(DdpJustWorks, BranchesThatDifferBetweenSteps) {
-  expect_ranks_equal_one<Parts>([](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
+  enum class Zero { kNone, kToNone, kToZero };
+  // What a parameter without a gradient in this step keeps is what the loop left it: nothing, zeros, the
+  // last.
+  for (const Zero zero : {Zero::kNone, Zero::kToNone, Zero::kToZero}) {
+    expect_ranks_equal_one<Parts>([&](Parts& model, const Steps& steps, const at::Tensor& x, int i) {
+      if (zero != Zero::kNone) model->zero_grad(zero == Zero::kToNone);
+      steps.backward((i % 2 == 0 ? model->left(x) : model->right(x)).square().mean());
+      descend(*model);
+    });
+  }
+}
+
+// WGAN-GP's penalty: on the gradient of the output by the input, which is made without touching .grad().
+TEST(DdpJustWorks, APenaltyOnTheGradientOfTheInput) {
+  expect_ranks_equal_one<Parts>([](Parts& model, const Steps& steps, const at::Tensor& x, int) {
     model->zero_grad();
-    steps.backward((i % 2 == 0 ? model->left(x) : model->right(x)).square().mean());
+    const at::Tensor input = x.detach().clone().requires_grad_();
+    const at::Tensor output = model->right(torch::tanh(model->left(input)));
+    const at::Tensor gradient = torch::autograd::grad({output.sum()}, {input}, {}, true, true).front();
+    steps.backward(output.mean() + (gradient.norm(2, 1) - 1).square().mean());
     descend(*model);
   });
 }
@@ -345,12 +362,16 @@ TEST(DdpJustWorks, SeveralDtypesAndWeightsInHalfPrecision) {
     const Steps steps{*model, process.group(), {std::make_shared<const Ddp>(*model, process.group())}};
     const Steps only{*halves, process.group(), {std::make_shared<const Ddp>(*halves, process.group())}};
 
-    steps.backward(model->half(model->wide(torch::ones({1, 8})).to(at::kBFloat16)).sum());
+    steps.backward(model->half(model->wide(torch::ones({1, 8})).to(at::kBFloat16)).sum() *
+                   (process.rank() + 1));
     only.backward(halves(torch::ones({1, 2}, at::kBFloat16)).sum() * (process.rank() + 1),
                   {.weight = 100001.0});
 
     EXPECT_EQ(model->wide->weight.grad().scalar_type(), at::kFloat);
-    EXPECT_EQ(model->half->bias.grad().item<double>(), 1.0);
+    EXPECT_EQ(model->half->bias.grad().item<double>(), 1.5);
+    const auto wides = process.group().all_gather(model->wide->bias.grad());
+    EXPECT_TRUE(torch::equal(wides[0], wides[1]));
+    EXPECT_TRUE(torch::allclose(wides[0], model->half->weight.flatten().to(at::kFloat) * 1.5, 1e-2));
     EXPECT_EQ(halves->bias.grad().item<double>(), 1.5);
   });
 }
@@ -473,6 +494,18 @@ TEST(DdpJustWorks, ParametersThatPartAreFoundByTheirChecksum) {
   for (const auto& said : words) {
     EXPECT_THAT(said, HasSubstr("'second.bias' is no longer the same on all ranks: rank 2 and rank 0"));
   }
+}
+
+TEST(DdpJustWorks, WithoutTheChecksumParametersMayPart) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    const Ddp ddp(*model, process.group(), {.check_parameters_every = 0});
+    const torch::NoGradGuard no_grad;
+    model->second->bias.add_(process.rank());
+    const torch::AutoGradMode with_grad(true);
+
+    EXPECT_NO_THROW(model(torch::ones({2, 8})).sum().backward());
+  });
 }
 
 TEST(DdpJustWorks, ACopyHasGradientsOfItsOwn) {

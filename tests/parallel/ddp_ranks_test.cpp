@@ -110,16 +110,73 @@ TEST(DdpRanks, ZeroGradInBothFormsGivesTheSameTraining) {
 TEST(DdpRanks, GradientsLiveInTheBucketsAfterEverySync) {
   run_ranks(2, [](Process& process) {
     Mlp model;
-    const Ddp ddp(*model, process.group());
-    const auto backward = [&] { model(torch::ones({2, 8})).sum().backward(); };
-
+    const auto ddp = std::make_shared<const Ddp>(*model, process.group());
+    const auto parameters = model->parameters();
+    const auto backward = [&](bool create_graph = false) {
+      model(torch::ones({2, 8})).square().sum().backward({}, {}, create_graph);
+    };
+    std::vector<std::function<void()>> between = {[&] { model->zero_grad(true); },
+                                                  [&] { model->zero_grad(false); },
+                                                  [] {},
+                                                  [&] { torch::nn::utils::clip_grad_norm_(parameters, 0.1); },
+                                                  [&] {
+                                                    for (const auto& one : parameters)
+                                                      one.mutable_grad() = one.grad() * 2;
+                                                  },
+                                                  [&] { parameters[1].mutable_grad() = at::Tensor(); },
+                                                  [&] {
+                                                    const NoSync scope({ddp});
+                                                    model->zero_grad(true);
+                                                    backward();
+                                                  },
+                                                  [&] {
+                                                    model->zero_grad(true);
+                                                    backward(true);
+                                                  }};
     backward();
-    const at::Tensor first = model->second->weight.grad();
+    backward();  // buckets are made anew once
+    std::vector<at::Tensor> buckets;
+    for (const auto& one : parameters) buckets.push_back(one.grad());
+
+    for (size_t i = 0; i < between.size(); ++i) {
+      between[i]();
+      backward();
+
+      for (size_t k = 0; k < parameters.size(); ++k) {
+        EXPECT_TRUE(buckets[k].is_alias_of(parameters[k].grad())) << "after " << i << ", parameter " << k;
+        EXPECT_FALSE(parameters[k].grad().is_view());
+      }
+    }
+    model->zero_grad(true);  // a graph that holds its parameter is a cycle
+  });
+}
+
+// Autograd hands a parameter's gradient over and the bucket takes it before the next one comes.
+TEST(DdpRanks, AtMostOneGradientIsOutsideTheBuckets) {
+  run_ranks(2, [](Process& process) {
+    Mlp model;
+    const Ddp ddp(*model, process.group());
+    const auto parameters = model->parameters();
+    const auto backward = [&] { model(torch::ones({2, 8})).square().sum().backward(); };
+    backward();
+    backward();
+    const at::Tensor bucket = parameters[0].grad();
+    for (const auto& one : parameters) EXPECT_TRUE(one.grad().is_alias_of(bucket)) << "one bucket for all";
+    size_t most = 0;
+    for (const auto& one : parameters) {
+      one.register_hook([&](const at::Tensor& coming) {
+        size_t outside = 1;
+        for (const auto& other : parameters)
+          outside += other.grad().defined() && !other.grad().is_alias_of(bucket) ? 1 : 0;
+        most = std::max(most, outside);
+        return coming;
+      });
+    }
+
     model->zero_grad(true);
     backward();
 
-    EXPECT_TRUE(first.is_alias_of(model->second->weight.grad()));
-    EXPECT_FALSE(first.is_view());
+    EXPECT_EQ(most, 1u);
   });
 }
 

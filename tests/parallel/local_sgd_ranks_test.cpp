@@ -55,7 +55,7 @@ at::Tensor averaged_by_hand(int world_size, int num_steps, int rounds) {
 }
 
 TEST(LocalSgdRanks, ParametersAreAveragedEveryFewStepsAndGradientsNever) {
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     const at::Tensor wanted = averaged_by_hand(world_size, 3, 2);
     run_ranks(world_size, [&](Process& process) {
       Mlp net;

@@ -62,16 +62,23 @@ BatchNormResult run_batch_norm(torch::nn::Module& module, torch::nn::AnyModule& 
   return result;
 }
 
-const std::vector<BatchNormCase> kCases = {
-    {"of [batch, channels]", {3}},
-    {"1d", {3, 5}},
-    {"2d", {3, 4, 5}},
-    {"3d", {3, 2, 3, 4}},
-    {"not affine", {3, 4}, BatchNormOptions(3).affine(false)},
-    {"cumulative average", {3, 4, 2}, BatchNormOptions(3).momentum(std::nullopt)},
-    {"no running statistics", {3, 4}, BatchNormOptions(3).track_running_stats(false)},
-    {"other numbers", {3, 4}, BatchNormOptions(3).momentum(0.7).eps(0.1)},
-    {"double", {3, 4, 2}, BatchNormOptions(3), at::kDouble}};
+// Every dimension, with weights and without, with each kind of momentum; and what else a module may be told.
+std::vector<BatchNormCase> batch_norm_cases() {
+  std::vector<BatchNormCase> cases = {
+      {"no running statistics", {3, 4}, BatchNormOptions(3).track_running_stats(false)},
+      {"other numbers", {3, 4}, BatchNormOptions(3).eps(0.1)},
+      {"double", {3, 4, 2}, BatchNormOptions(3), at::kDouble}};
+  for (const auto& sample : std::vector<std::vector<int64_t>>{{3}, {3, 5}, {3, 4, 5}, {3, 2, 3, 4}}) {
+    for (const bool affine : {true, false}) {
+      for (const std::optional<double> momentum :
+           {std::optional(0.1), std::optional(0.7), std::optional<double>()}) {
+        cases.push_back({text("[", join(sample), "], affine ", affine, ", momentum ", momentum.value_or(-1)),
+                         sample, BatchNormOptions(3).affine(affine).momentum(momentum)});
+      }
+    }
+  }
+  return cases;
+}
 
 void expect_close(const at::Tensor& mine, const at::Tensor& expected, const std::string& what) {
   EXPECT_EQ(mine.scalar_type(), expected.scalar_type()) << what;
@@ -79,7 +86,7 @@ void expect_close(const at::Tensor& mine, const at::Tensor& expected, const std:
 }
 
 TEST(SyncBatchNormRanks, EqualsOneProcessOnTheConcatenatedBatchWithUnequalAndEmptyBatches) {
-  for (const auto& test : kCases) {
+  for (const auto& test : batch_norm_cases()) {
     auto shape = test.sample;
     shape.insert(shape.begin(), 7);
     auto generator = at::detail::createCPUGenerator(5);
@@ -88,7 +95,7 @@ TEST(SyncBatchNormRanks, EqualsOneProcessOnTheConcatenatedBatchWithUnequalAndEmp
     torch::nn::AnyModule alone;
     const auto module_alone = build_batch_norm(test, alone);
     const auto expected = run_batch_norm(*module_alone, alone, batch, coefficients);
-    for (const auto& sizes : std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}}) {
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{7}, {2, 5}, {4, 0, 3}, {2, 3, 0, 2}}) {
       run_ranks(static_cast<int>(sizes.size()), [&](Process& process) {
         const auto rank = static_cast<size_t>(process.rank());
         torch::nn::AnyModule callable;
@@ -216,7 +223,7 @@ std::vector<at::Tensor> train_cnn(int rank, int world_size, const comm::Group& g
 
 TEST(SyncBatchNormRanks, TrainingUnderDdpEqualsOneProcessAndLeavesAllRanksEqual) {
   const auto alone = train_cnn(0, 1, comm::Group());
-  for (const int world_size : {2, 3}) {
+  for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train_cnn(process.rank(), world_size, process.group());
 

@@ -36,12 +36,15 @@ class PreparedOptimizer {
  public:
   PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state,
                     const PreparedOptimizerOptions& options = {})
-      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {}
+      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {
+    gradient_state_->set_prepared(*optimizer_);
+  }
 
   /// The optimizer's step, fused where libtorch has a kernel for it; nothing while gradients are being
   /// accumulated, and skipped where the weights of all ranks' losses were zero. With a closure that computes
-  /// the loss anew (LBFGS) it gives the loss, undefined while accumulating.
-  /// Collective: no. Blocks: no. Throws: what the optimizer throws.
+  /// the loss anew (LBFGS) it gives the loss, undefined while accumulating. LBFGS decides by the loss how
+  /// often it calls the closure, so all ranks must return the same: the mean over them (Accelerator::reduce).
+  /// Collective: no (the closure is). Blocks: no. Throws: what the optimizer throws.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const {
     if (!gradient_state_->sync_gradients()) return {};
     if (!closure && gradient_state_->weighted() && !has_gradients(*optimizer_)) {

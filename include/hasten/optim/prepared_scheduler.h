@@ -37,7 +37,7 @@ class SchedulerPace {
       : gradient_state_(std::move(gradient_state)), options_(options) {}
 
   /// How many steps the schedule of this optimizer takes at this call; notes batches that are accumulated.
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// Collective: no. Blocks: no. Throws: UsageError if it moves with an optimizer that was not prepared.
   int64_t steps(const torch::optim::Optimizer& optimizer);
 
   /// Whether a schedule that has ended stays at its end: where a call may be several steps, the end need not
@@ -64,7 +64,8 @@ class PreparedScheduler {
         pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
 
   /// To be called after every batch's optimizer.step(), also while accumulating.
-  /// Collective: no. Blocks: no. Throws: what the scheduler throws.
+  /// Collective: no. Blocks: no. Throws: UsageError if its optimizer was not prepared by the same Accelerator
+  /// and it moves with the optimizer's steps; what the scheduler throws.
   void step() const
     requires requires(S& scheduler) { scheduler.step(); }
   {
@@ -77,7 +78,7 @@ class PreparedScheduler {
   }
 
   /// With a metric (ReduceLROnPlateau), which counts once, for any number of processes.
-  /// Collective: no, but all ranks must give the same metric. Blocks: no. Throws: what the scheduler throws.
+  /// Collective: no, but all ranks must give the same metric. Blocks: no. Throws: as step().
   void step(double metric) const
     requires requires(S& scheduler) { scheduler.step(0.0); }
   {

@@ -37,6 +37,8 @@ struct BackwardContext {
   int64_t num_batches = 1;
   /// Whether this batch is the window's last.
   bool ends_window = true;
+  /// Steps that prepared optimizers have taken so far.
+  int64_t optimizer_steps = 0;
 };
 
 /// Where all weights of a window are zero, gradients become undefined on every rank.
@@ -48,9 +50,8 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
 /// In a loop of uneven length (join.h): what a rank announces before a backward.
 /// Collective: no. Blocks: no. Throws: nothing.
 nlohmann::json describe(const BackwardContext& context);
-/// What a rank without data makes of it: completes `context`, lets buffers come from the first rank with
-/// data, drops gradients that a window before has left, and gives the models that are held back. Collective:
-/// no. Blocks: no. Throws: nothing.
-Ddp::Models read_description(const nlohmann::json& call, int buffers_from, BackwardContext& context);
+/// What a rank without data makes of it: completes `context`, drops gradients that a window before has left,
+/// and gives the models that are held back. Collective: no. Blocks: no. Throws: nothing.
+Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context);
 
 }  // namespace hasten::parallel

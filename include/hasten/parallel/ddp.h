@@ -86,6 +86,12 @@ class Ddp {
 
   // ---- What backward.h needs; none of it is collective unless it says so.
 
+  /// Before a backward of any model's, which ends its window or not: looks whether parameters have changed
+  /// since the window's last backward, though prepared optimizers had taken as many steps as now. Then it
+  /// warns, once, and the ranks compare their parameters in the window's exchange.
+  void begin_backward(int64_t optimizer_steps, bool ends_window) const;
+  /// After a backward through it that did not end its window.
+  void end_held_backward(int64_t optimizer_steps) const;
   /// The parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
   /// One backward more of the present window, whose loss counts `weight`, and whose exchange ends the window
@@ -103,8 +109,9 @@ class Ddp {
   bool is_exchanging() const noexcept;
   /// Forgets an exchange that an exception has left.
   void abandon_exchange() const noexcept;
-  /// Whose buffers all ranks get in the next exchanges; rank 0's at first.
-  void set_buffers_from(int rank) const noexcept;
+  /// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 at
+  /// first), and whether all have. Those without take no steps, so parameters are not compared meanwhile.
+  void set_active(int first, bool all) const noexcept;
   /// Every rank gets root's parameters and buffers. Collective: yes. Blocks: yes. Throws: CommError.
   void follow(int root) const;
   /// Makes the gradients of all its parameters undefined.

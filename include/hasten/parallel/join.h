@@ -40,6 +40,7 @@ struct JoinOptions {
 struct ActiveRanks {
   std::vector<int> ranks = {};
   int first() const { return ranks.front(); }
+  bool all_of(int world_size) const noexcept { return static_cast<int>(ranks.size()) == world_size; }
 };
 
 class Join {

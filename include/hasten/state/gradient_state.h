@@ -31,6 +31,10 @@ class GradientState {
   bool sync_gradients() const noexcept { return sync_gradients_; }
   void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
 
+  /// Whether this optimizer's steps are taken by a handle that prepare gave.
+  bool is_prepared(const torch::optim::Optimizer& optimizer) const { return prepared_.contains(&optimizer); }
+  void set_prepared(const torch::optim::Optimizer& optimizer) { prepared_.insert(&optimizer); }
+
   /// Whether the last step of this optimizer left its parameters as they were, since gradients had
   /// overflowed.
   bool step_was_skipped(const torch::optim::Optimizer& optimizer) const {
@@ -39,6 +43,8 @@ class GradientState {
   /// The same, of any optimizer (Accelerate's optimizer_step_was_skipped).
   bool optimizer_step_was_skipped() const noexcept { return !skipped_.empty(); }
   void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped);
+  /// Steps that prepared optimizers have taken, all together.
+  int64_t num_steps() const noexcept { return num_steps_; }
 
   /// Whether some backward has had a weight. From then on an optimizer none of whose parameters has a
   /// gradient skips its step: the weights of all ranks were zero.
@@ -63,9 +69,10 @@ class GradientState {
  private:
   bool sync_gradients_ = true;
   bool weighted_ = false;
+  int64_t num_steps_ = 0;
   std::optional<bool> even_batches_;
   std::vector<const LoaderPosition*> active_;
-  std::set<const torch::optim::Optimizer*> skipped_;
+  std::set<const torch::optim::Optimizer*> prepared_, skipped_;
 };
 
 }  // namespace hasten::state

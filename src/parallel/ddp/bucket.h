@@ -18,7 +18,7 @@
 
 namespace hasten::parallel {
 
-using Tail = std::array<double, 3>;
+using Tail = std::array<double, 4>;
 
 struct BucketSettings {
   bool has_tail = false;

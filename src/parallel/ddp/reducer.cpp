@@ -16,7 +16,7 @@ namespace hasten::parallel {
 namespace {
 
 // What the tail carries, as means over the ranks.
-enum TailEntry { kWeight, kWeighted, kValuesChanged };
+enum TailEntry { kWeight, kWeighted, kValuesChanged, kChangedInside };
 
 // Numbers of tokens must come through unharmed.
 bool can_carry_tail(c10::ScalarType dtype) {
@@ -26,7 +26,7 @@ bool can_carry_tail(c10::ScalarType dtype) {
 }  // namespace
 
 Reducer::Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group,
-                 const DdpOptions& options, Window& window, std::function<void()> check)
+                 const DdpOptions& options, Window& window, std::function<void(bool)> check)
     : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       // The buckets were agreed upon when the module was compared; asking again in every step would only
@@ -136,7 +136,8 @@ void Reducer::begin() {
 }
 
 Tail Reducer::offered_tail() const {
-  return {window_.weight.value_or(0), window_.weight ? 1.0 : 0.0, window_.values_changed ? 1.0 : 0.0};
+  return {window_.weight.value_or(0), window_.weight ? 1.0 : 0.0, window_.values_changed ? 1.0 : 0.0,
+          window_.changed_inside ? 1.0 : 0.0};
 }
 
 void Reducer::launch_ready() {
@@ -186,8 +187,9 @@ void Reducer::finish() {
   if (factor) warn_unused(unused);
   if (num_steps_ == 1) learn_order(unused);
   const int64_t every = options_.check_parameters_every;
-  if (window_.values_changed || (every > 0 && num_steps_ % every == 0)) check_();
-  window_.values_changed = false;
+  const bool is_due = window_.values_changed || (every > 0 && num_steps_ % every == 0);
+  if (is_due && window_.comparable) check_(window_.changed_inside);
+  window_.values_changed = window_.changed_inside = false;
 }
 
 // What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
@@ -197,11 +199,12 @@ std::optional<double> Reducer::out_factor() {
   carrier.wait();
   // On a GPU reading waits for the device.
   if (!window_.weight && !carrier.is_cpu()) {
-    window_.values_changed = false;
+    window_.values_changed = window_.changed_inside = false;
     return factor;
   }
   const Tail tail = carrier.tail();
   window_.values_changed = tail[kValuesChanged] > 0;
+  window_.changed_inside = tail[kChangedInside] > 0;
   if (std::abs(tail[kWeighted] - (window_.weight ? 1 : 0)) > 1e-3) {
     throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "in step ", num_steps_,
                      " some ranks gave backward a weight and others none. Give one on every rank.");

@@ -34,16 +34,20 @@ struct Window {
   bool finishes_later = false;
   /// The rank whose buffers all get.
   int buffers_from = 0;
-  /// Whether the parameters' memory is not what it was.
+  /// Whether all ranks' parameters are to be the same.
+  bool comparable = true;
+  /// Whether the parameters' memory is not what it was, or their values are not what the ranks agreed on.
   bool values_changed = false;
+  /// Whether values changed before the window's gradients were exchanged.
+  bool changed_inside = false;
 };
 
 class Reducer {
  public:
   /// `buffers` follow rank 0 (empty: none do); `window` outlives the reducer; `check` compares the ranks'
-  /// parameters.
+  /// parameters, which may have been changed inside the window.
   Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
-          Window& window, std::function<void()> check);
+          Window& window, std::function<void(bool inside)> check);
 
   /// Called from inside backward when a gradient has been accumulated.
   void on_gradient(size_t parameter);
@@ -84,7 +88,7 @@ class Reducer {
   comm::Group group_;
   DdpOptions options_;
   Window& window_;
-  std::function<void()> check_;
+  std::function<void(bool)> check_;
   Logger logger_;
 
   std::shared_ptr<Birthplaces> birthplaces_;
