@@ -72,7 +72,7 @@ struct Ddp::Impl {
       }
     }
     removed = std::move(gone);
-    refusals = std::make_unique<GradientHooks>(removed.tensors, [this](size_t i) {
+    refusals = std::make_unique<GradientHooks>(removed.tensors, [this](size_t i, const at::Tensor&) {
       throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", removed.names[i],
                        "' got a gradient, but was taken out of the model after prepare (replace_module, "
                        "register_parameter). Assign what replaced it to the member through which forward "
@@ -107,7 +107,8 @@ struct Ddp::Impl {
 
   void set_hooks() {
     hooks.reset();
-    hooks = std::make_unique<GradientHooks>(trainable.tensors, [this](size_t i) { reducer->on_gradient(i); });
+    hooks = std::make_unique<GradientHooks>(
+        trainable.tensors, [this](size_t i, const at::Tensor& arrived) { reducer->on_gradient(i, arrived); });
   }
 
   void look_again() {

@@ -3,8 +3,6 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
-
 namespace hasten::parallel {
 namespace {
 
@@ -21,12 +19,13 @@ void scale_into(const at::Tensor& to, const at::Tensor& from, double scale) {
 
 }  // namespace
 
-int64_t place_slots(const std::vector<at::Tensor>& parameters, int64_t large, int64_t align,
+int64_t place_slots(const std::vector<at::Tensor>& parameters, const Birthplaces* birthplaces,
                     std::vector<int64_t>& offsets) {
   int64_t end = 0;
   for (const at::Tensor& parameter : parameters) {
-    const bool is_large = static_cast<int64_t>(parameter.nbytes()) >= large;
-    const int64_t unit = is_large ? std::max<int64_t>(align / parameter.element_size(), 1) : 1;
+    const bool may_be_born =
+        birthplaces != nullptr && static_cast<int64_t>(parameter.nbytes()) >= birthplaces->least_bytes();
+    const int64_t unit = may_be_born ? Birthplaces::kAlign / parameter.element_size() : 1;
     offsets.push_back((end + unit - 1) / unit * unit);
     end = offsets.back() + parameter.numel();
   }
@@ -42,6 +41,11 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined() || !a.has_storage() || !b.has_storage()) return false;
   return a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
          a.strides() == b.strides();
+}
+
+bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
+  // .grad() is another tensor over the storage of what arrived, which may be a view of a third.
+  return arrived.defined() && gradient.storage().use_count() <= (arrived.is_view() ? 3U : 2U);
 }
 
 void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {

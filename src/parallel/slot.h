@@ -8,11 +8,14 @@
 
 #include <vector>
 
+#include "parallel/birthplaces.h"
+
 namespace hasten::parallel {
 
-/// Where the gradients of `parameters` lie, in elements, one behind the other; those of at least `large`
-/// bytes at multiples of `align` bytes. Returns how many elements they take.
-int64_t place_slots(const std::vector<at::Tensor>& parameters, int64_t large, int64_t align,
+/// Where the gradients of `parameters` lie, in elements, one behind the other; those that may be born there
+/// (`birthplaces`, nullptr: none) begin where an allocator's memory could. Returns how many elements they
+/// take.
+int64_t place_slots(const std::vector<at::Tensor>& parameters, const Birthplaces* birthplaces,
                     std::vector<int64_t>& offsets);
 
 /// Makes `slot` part of `flat`, with the parameter's shape and, where those are dense, its strides, which are
@@ -21,6 +24,10 @@ void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, co
 
 /// Whether the two are one tensor's memory, element by element, whoever says so; an undefined one is not.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
+
+/// Whether nobody else shares the memory of a gradient that autograd has made of `arrived` (undefined: it has
+/// made none).
+bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived);
 
 /// to = from * scale
 void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale);

@@ -227,6 +227,13 @@ TEST(SharedMemoryRanks, BuffersAreReducedInPlaceLikeOtherTensors) {
             EXPECT_TRUE(torch::equal(buffer.narrow(0, 1, count - 1),
                                      sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
             EXPECT_TRUE(torch::equal(mixed, torch::full({count}, world_size)));
+
+            at::Tensor mean = group.buffer(count).copy_(torch::arange(count) + process.rank());
+            at::Tensor plain = mean.clone();
+            group.all_reduce_(mean, ReduceOp::kMean);
+            group.all_reduce_(plain, ReduceOp::kMean);
+            EXPECT_TRUE(torch::allclose(mean, torch::arange(count) + 0.5 * (world_size - 1)));
+            EXPECT_TRUE(torch::equal(mean, plain));
           }
         },
         kShared);

@@ -35,11 +35,12 @@ at::Tensor expected(ReduceOp op, const std::vector<at::Tensor>& inputs) {
   at::Tensor result = inputs[0].to(wide);
   for (size_t i = 1; i < inputs.size(); ++i) {
     const at::Tensor next = inputs[i].to(wide);
-    if (op == ReduceOp::kSum) result = result + next;
+    if (op == ReduceOp::kSum || op == ReduceOp::kMean) result = result + next;
     if (op == ReduceOp::kProduct) result = result * next;
     if (op == ReduceOp::kMin) result = torch::minimum(result, next);
     if (op == ReduceOp::kMax) result = torch::maximum(result, next);
   }
+  if (op == ReduceOp::kMean) result = result / static_cast<double>(inputs.size());
   return result.to(dtype);
 }
 
@@ -56,7 +57,9 @@ TEST(SharedReduction, EqualsTorchForEveryDtypeOperationAndInstructionSet) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(3);
   for (const char* instructions : instruction_sets()) {
     for (const auto dtype : kDtypes) {
-      for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+      for (const auto op :
+           {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+        if (op == ReduceOp::kMean && !at::isFloatingType(dtype)) continue;
         for (const int num_inputs : {1, 2, 3, 5}) {
           for (const int64_t count : {1, 7, 64, 1023, 3000}) {
             const auto inputs = values(dtype, num_inputs, count, generator);
@@ -116,6 +119,7 @@ TEST(SharedReduction, TheOutputMayBeAnInput) {
 }
 
 TEST(SharedReduction, OtherDtypesAreLeftToTheGroup) {
+  EXPECT_EQ(reduction(at::kInt, ReduceOp::kMean), nullptr);
   for (const auto dtype : {at::kBool, at::kComplexFloat, at::kFloat8_e4m3fn}) {
     EXPECT_EQ(reduction(dtype, ReduceOp::kSum), nullptr) << dtype;
   }

@@ -39,11 +39,13 @@ at::Tensor rows_of(const at::Tensor& all, const comm::Group& group) {
 }
 
 // Trains by `step`, which gets this rank's rows, on 1 to 4 ranks, and compares the parameters at the end;
-// also .grad(), defined or not.
+// also .grad(), defined or not. Gradients are born in their buckets, and copied there.
 template <class Model>
 void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const at::Tensor&, int)>& step,
-                            const DdpOptions& options = {.buckets = kSmall}) {
-  const auto train = [&](const comm::Group& group) {
+                            const DdpOptions& given = {.buckets = kSmall}) {
+  const auto train = [&](const comm::Group& group, std::optional<int64_t> in_place_bytes) {
+    DdpOptions options = given;
+    options.in_place_bytes = in_place_bytes;
     Model model;
     testing::initialise(*model, 5);
     model->to(at::kDouble);
@@ -57,16 +59,18 @@ void expect_ranks_equal_one(const std::function<void(Model&, const Steps&, const
     }
     return result;
   };
-  const auto alone = train(comm::Group());
+  const auto alone = train(comm::Group(), {});
   for (const int world_size : {2, 3, 4}) {
-    run_ranks(world_size, [&](Process& process) {
-      const auto mine = train(process.group());
-      for (size_t i = 0; i < alone.size(); ++i) {
-        ASSERT_EQ(mine[i].defined(), alone[i].defined()) << i;
-        if (!alone[i].defined()) continue;
-        EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-9, 1e-9)) << world_size << " ranks, " << i;
-      }
-    });
+    for (const auto in_place_bytes : {std::optional<int64_t>(1), std::optional<int64_t>()}) {
+      run_ranks(world_size, [&](Process& process) {
+        const auto mine = train(process.group(), in_place_bytes);
+        for (size_t i = 0; i < alone.size(); ++i) {
+          ASSERT_EQ(mine[i].defined(), alone[i].defined()) << i;
+          if (!alone[i].defined()) continue;
+          EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-9, 1e-9)) << world_size << " ranks, " << i;
+        }
+      });
+    }
   }
 }
 

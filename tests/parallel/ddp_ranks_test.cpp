@@ -46,7 +46,7 @@ std::vector<at::Tensor> train(int rank, int world_size, const comm::Group& group
   Model model;
   testing::initialise(*model, 3 + rank);  // rank 0's values must win
   if (kind_of<Model>() == "cnn") model->eval();
-  Ddp ddp(*model, group, {.buckets = {.first_bytes = 200, .bytes = 1000}});
+  Ddp ddp(*model, group, {.buckets = {.first_bytes = 200, .bytes = 1000}, .in_place_bytes = 1});
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const auto problem = testing::problem_for(kind_of<Model>());
   const auto inputs = problem.inputs.chunk(world_size)[rank];

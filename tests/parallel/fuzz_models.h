@@ -61,6 +61,7 @@ struct FuzzCase {
     for (size_t i = 0; i < window; ++i) {
       one.batches.push_back(one.weighted ? static_cast<int64_t>(1 + below(11)) : 6);
     }
+    if (below(2) == 0) one.options.in_place_bytes = 1;
     return one;
   }
 };

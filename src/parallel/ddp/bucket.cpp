@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "parallel/slot.h"
 
@@ -31,9 +30,7 @@ void Bucket::lay_out() {
   const auto options = parameters_.empty() ? at::TensorOptions(at::kDouble)
                                            : parameters_.front().options().requires_grad(false);
   std::vector<int64_t> offsets;
-  const Birthplaces* places = settings_.birthplaces.get();
-  const int64_t large = places ? places->least_bytes() : std::numeric_limits<int64_t>::max();
-  const int64_t total = place_slots(parameters_, large, Birthplaces::kAlign, offsets);
+  const int64_t total = place_slots(parameters_, settings_.birthplaces.get(), offsets);
   const int64_t numel = total + count + behind;
   if (settings_.wire_dtype && *settings_.wire_dtype != options.dtype().toScalarType()) {
     wire_ = group_.buffer(total, options.dtype(*settings_.wire_dtype));
@@ -62,7 +59,7 @@ void Bucket::begin_step() {
   work_.reset();
 }
 
-void Bucket::take(size_t i, double scale) {
+void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
   if (taken_[i]) return;
   const bool keep_graph = at::GradMode::is_enabled();
   const at::NoGradGuard no_grad;
@@ -71,7 +68,7 @@ void Bucket::take(size_t i, double scale) {
   at::Tensor& gradient = parameters_[i].mutable_grad();
   if (settings_.averages) scale = 1;
   if (settings_.birthplaces) {
-    const bool is_born_here = is_same_memory(gradient, slots_[i]);
+    const bool is_born_here = is_same_memory(gradient, slots_[i]) && is_autograds_alone(gradient, arrived);
     if (gradient.defined()) settings_.birthplaces->arrived(places_[i], gradient);
     if (is_born_here) {
       gradient = slots_[i];

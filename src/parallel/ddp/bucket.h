@@ -44,8 +44,9 @@ class Bucket {
 
   /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A
   /// parameter without a gradient gets a slot of zeros and its presence is 0; its .grad() stays undefined for
-  /// now. One that is part of a graph (create_graph) stays .grad() until settle.
-  void take(size_t i, double scale);
+  /// now. One that is part of a graph (create_graph) stays .grad() until settle. `arrived` is what autograd
+  /// has just put into .grad(), if anything.
+  void take(size_t i, double scale, const at::Tensor& arrived = {});
 
   /// Takes what has not come by itself: gradients left from earlier steps, or nothing.
   void take_rest(double scale);

@@ -10,24 +10,22 @@ namespace {
 
 class CallWithIndex : public torch::autograd::FunctionPostHook {
  public:
-  CallWithIndex(std::function<void(size_t)> function, size_t index)
-      : function_(std::move(function)), index_(index) {}
+  CallWithIndex(OnGradient function, size_t index) : function_(std::move(function)), index_(index) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    function_(index_);
+                                            const torch::autograd::variable_list& inputs) override {
+    function_(index_, inputs[0]);
     return outputs;
   }
 
  private:
-  std::function<void(size_t)> function_;
+  OnGradient function_;
   size_t index_;
 };
 
 }  // namespace
 
-GradientHooks::GradientHooks(std::vector<at::Tensor> parameters,
-                             const std::function<void(size_t)>& on_gradient)
+GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, const OnGradient& on_gradient)
     : parameters_(std::move(parameters)) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i]);

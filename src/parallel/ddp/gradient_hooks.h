@@ -14,11 +14,13 @@
 
 namespace hasten::parallel {
 
+/// Gets a parameter's number, and what came into its .grad() in this backward.
+using OnGradient = std::function<void(size_t, const at::Tensor&)>;
+
 class GradientHooks {
  public:
-  /// `on_gradient(i)` is called once a backward for each of the leaf tensors `parameters` that took part in
-  /// it.
-  GradientHooks(std::vector<at::Tensor> parameters, const std::function<void(size_t)>& on_gradient);
+  /// `on_gradient` is called once a backward for each of the leaf tensors `parameters` that took part in it.
+  GradientHooks(std::vector<at::Tensor> parameters, const OnGradient& on_gradient);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;

@@ -88,7 +88,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   }
 }
 
-void Reducer::on_gradient(size_t parameter) {
+void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
   if (window_.holds > 0) return;
   const std::string& name = parameters_.names[parameter];
   if (started_) {
@@ -121,7 +121,7 @@ void Reducer::on_gradient(size_t parameter) {
                      ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
   }
   if (!place) return;
-  buckets_[place->bucket].take(place->index, in_factor());
+  buckets_[place->bucket].take(place->index, in_factor(), arrived);
   if (!options_.delay_allreduce) launch_ready();
 }
 

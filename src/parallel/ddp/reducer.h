@@ -49,8 +49,8 @@ class Reducer {
   Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
           Window& window, std::function<void(bool inside)> check);
 
-  /// Called from inside backward when a gradient has been accumulated.
-  void on_gradient(size_t parameter);
+  /// Called from inside backward when `arrived` has been accumulated.
+  void on_gradient(size_t parameter, const at::Tensor& arrived);
 
   /// An exchange without a backward of this rank's: offers what gradients there are. Collective, with finish.
   void start();
