@@ -202,8 +202,9 @@ WorkerOutput::Read WorkerOutput::read_from(Stream& stream) {
   stream.file.write(bytes, options_.notice);
   stream.picked_file.write(stream.filter.add(bytes), options_.notice);
   if (stream.shown) {
-    if (!stream.prefixer.waiting()) stream.flush_at = Clock::now() + kUnfinishedLine;
-    show(stream, stream.prefixer.add(bytes));
+    const std::string lines = stream.prefixer.add(bytes);
+    if (stream.prefixer.is_new()) stream.flush_at = Clock::now() + kUnfinishedLine;
+    show(stream, lines);
   }
   return Read::kBytes;
 }
