@@ -10,6 +10,10 @@ namespace hasten::cli {
 /// Throws: UsageError for what the user must mend (as all functions here).
 int launch(const std::vector<std::string>& words);
 
+/// The same on this machine alone, whatever a hostfile of the configuration file says: for a machine that was
+/// started on.
+int launch_here(const std::vector<std::string>& words);
+
 /// `hasten config [default|update]`.
 int config(const std::vector<std::string>& words);
 

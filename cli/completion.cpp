@@ -70,9 +70,8 @@ std::string bash() {
       options,
       "  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-      "  ((${#COMPREPLY[@]})) || COMPREPLY=($(compgen -f -- \"$word\"))\n"
       "}\n"
-      "complete -o filenames -F _hasten hasten\n");
+      "complete -o default -F _hasten hasten\n");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // `hasten env`: what a bug report should say of the machine and the set-up.
 //
-// hasten is not linked to libtorch, so libtorch's version is what the python3 of PATH says of its torch
-// package, read from the package's file and not by starting Python.
+// hasten is not linked to libtorch: its version is that of the build. The torch that scripts find is the one
+// of the python3 of PATH, read from the package's file and not by starting Python.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -48,23 +48,14 @@ std::string compiler() {
 #endif
 }
 
-// "2.13.0+cpu in FOLDER" from the version.py beside a torch package, for each place where one is looked for.
-std::string libtorch(const Environment& environment) {
-  std::vector<fs::path> folders;
-  for (const char* variable : {"Libtorch_ROOT", "VIRTUAL_ENV"}) {
-    if (const auto folder = environment.text(variable)) folders.emplace_back(*folder);
-  }
+// "2.13.0+cpu in FOLDER" from the version.py of the first torch package beside a folder of PATH.
+std::string torch_of_python(const Environment& environment) {
   std::istringstream path(environment.text("PATH").value_or(""));
-  for (std::string folder; std::getline(path, folder, ':');)
-    folders.push_back(fs::path(folder).parent_path());
-  for (const fs::path& root : folders) {
+  for (std::string folder; std::getline(path, folder, ':');) {
     std::error_code none;
-    std::vector<fs::path> packages = {root};
-    for (const auto& entry : fs::directory_iterator(root / "lib", none)) {
-      if (entry.path().filename().string().starts_with("python3"))
-        packages.push_back(entry.path() / "site-packages/torch");
-    }
-    for (const fs::path& package : packages) {
+    for (const auto& entry : fs::directory_iterator(fs::path(folder).parent_path() / "lib", none)) {
+      if (!entry.path().filename().string().starts_with("python3")) continue;
+      const fs::path package = entry.path() / "site-packages/torch";
       std::ifstream version(package / "version.py");
       for (std::string line; std::getline(version, line);) {
         if (!line.starts_with("__version__")) continue;
@@ -73,7 +64,7 @@ std::string libtorch(const Environment& environment) {
       }
     }
   }
-  return "not found beside a python3 of PATH";
+  return "none";
 }
 
 std::vector<std::string> gpus() {
@@ -128,7 +119,8 @@ Json facts(const Environment& environment, const std::optional<launcher::Config>
   for (const launcher::Cpu& cpu : machine.cpus) nodes.insert(cpu.node);
   Json result = {{"hasten", version()},
                  {"compiler", compiler()},
-                 {"libtorch", libtorch(environment)},
+                 {"libtorch", HASTEN_LIBTORCH},
+                 {"python's torch", torch_of_python(environment)},
                  {"system", system_name()}};
   result["cores"] = text(machine.num_physical_cores(), " (", machine.cpus.size(), " logical) on ",
                          nodes.size(), nodes.size() == 1 ? " NUMA node" : " NUMA nodes");

@@ -76,6 +76,10 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
       .log_dir = settings.text("log_dir").value_or(""),
       .redirects = settings.text("redirects").value_or(""),
       .tee = settings.text("tee").value_or(""),
+      .duplicate_stdout_filters =
+          launcher::read_words(settings.text("duplicate_stdout_filters").value_or("")),
+      .duplicate_stderr_filters =
+          launcher::read_words(settings.text("duplicate_stderr_filters").value_or("")),
       .local_ranks_filter = *launcher::read_local_ranks(settings.text("local_ranks_filter").value_or("")),
       .prefix_ranks = settings.on("prefix_ranks")};
   if (settings.of("signals_to_handle").source != launcher::Source::kDefault) {
@@ -126,9 +130,7 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
                                work);
 }
 
-}  // namespace
-
-int launch(const std::vector<std::string>& words) {
+int launch(const std::vector<std::string>& words, bool may_start_elsewhere) {
   const CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
   if (line.help) {
     std::cout << help_of(kHelp, launcher::launch_options(), colours_wanted());
@@ -140,15 +142,26 @@ int launch(const std::vector<std::string>& words) {
   const launcher::Cluster cluster = launcher::find_cluster(environment);
   settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
-  const auto remote =
-      launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
-  if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
+  if (may_start_elsewhere) {
+    const auto remote =
+        launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
+    if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
+  }
   const Machine machine = launcher::this_machine(environment);
-  const RunPlan plan = launcher::plan_run(settings, machine);
-  refuse_what_cannot_be_done(settings);
+  const RunPlan plan = launcher::plan_run(settings, machine, what_cannot_be_done(settings));
   if (line.has("explain")) return 0;
   if (line.rest.empty()) throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
   return run(settings, plan, machine, line.rest);
+}
+
+}  // namespace
+
+int launch(const std::vector<std::string>& words) {
+  return launch(words, true);
+}
+
+int launch_here(const std::vector<std::string>& words) {
+  return launch(words, false);
 }
 
 }  // namespace hasten::cli

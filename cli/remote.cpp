@@ -11,7 +11,7 @@ int remote(const std::vector<std::string>& words) {
     throw UsageError({"remote"},
                      "hasten launch starts this command by itself; see docs/clusters/hostfile.md.");
   const auto word = [&](size_t i) { return i < words.size() ? words[i] : std::string(); };
-  return launcher::serve_remote(word(0), word(1), launch);
+  return launcher::serve_remote(word(0), word(1), launch_here);
 }
 
 }  // namespace hasten::cli

@@ -2,11 +2,16 @@
 #include "hasten/comm/store.h"
 
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <stdexcept>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -58,6 +63,40 @@ int listen_on(const TcpStoreOptions& options) {
   cannot_listen(options, std::strerror(error));
 }
 
+// Whether nobody listens there: the connection is refused at once.
+bool is_refused(const addrinfo& address) {
+  const int fd =
+      socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
+  int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  pollfd answer = {fd, POLLOUT, 0};
+  socklen_t size = sizeof error;
+  if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1)
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  close(fd);
+  return error == ECONNREFUSED;
+}
+
+// Waits until somebody listens at one of the host's addresses. libtorch's client sleeps for half a second and
+// longer after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other
+// errors are left to libtorch. Throws when time is up.
+void wait_for_listener(const TcpStoreOptions& options) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  auto pause = std::chrono::milliseconds(1);
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+      if (!is_refused(*address)) return;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+  }
+  throw std::runtime_error("every connection was refused");
+}
+
 // Runs an operation on the store; libtorch's own errors become CommErrors that say what to look at.
 template <class Call>
 auto call(const char* operation, const std::string& key, const Call& action) {
@@ -84,6 +123,7 @@ Store Store::tcp(const TcpStoreOptions& options) {
   native.timeout = options.timeout;
   if (options.server) native.masterListenFd = listen_on(options);
   try {
+    if (!options.server) wait_for_listener(options);
     auto store = c10::make_intrusive<c10d::TCPStore>(options.host, native);
     const int port = store->getPort();
     return Store(std::make_shared<Impl>(Impl{store, port}));

@@ -53,11 +53,6 @@ std::vector<Cpus> grouped(const Machine& machine, int node, int Cpu::*key) {
 // come out even.
 Cpus own_cores(const Machine& machine, int node, size_t index, size_t count) {
   const std::vector<Cpus> cores = grouped(machine, node, &Cpu::core);
-  if (cores.size() < count) {
-    throw UsageError({"launch"}, "--numa_binding exclusive: NUMA node ", node, " has ", cores.size(),
-                     cores.size() == 1 ? " core" : " cores", " for ", count,
-                     " workers. Start fewer, or choose --numa_binding node.");
-  }
   const size_t each = cores.size() / count, larger = cores.size() % count;
   const size_t begin = index * each + std::min(index, larger);
   Cpus own;
@@ -84,7 +79,25 @@ Cpus of_socket(const Machine& machine, int node) {
 
 }  // namespace
 
+std::vector<std::string> problems_of_exclusive_binding(const Machine& machine, int num_workers) {
+  std::map<int, size_t> workers_of;
+  for (const int node : homes(machine, num_workers)) ++workers_of[node];
+  std::vector<std::string> problems;
+  for (const auto& [node, count] : workers_of) {
+    const size_t num_cores = grouped(machine, node, &Cpu::core).size();
+    if (num_cores >= count) continue;
+    problems.push_back(text("--numa_binding exclusive: NUMA node ", node, " has ", num_cores,
+                            num_cores == 1 ? " core" : " cores", " for ", count,
+                            " workers. Start fewer, or choose --numa_binding node."));
+  }
+  return problems;
+}
+
 std::vector<std::set<int>> bound_cpus(const Machine& machine, const std::string& mode, int num_workers) {
+  if (mode == "exclusive") {
+    const auto problems = problems_of_exclusive_binding(machine, num_workers);
+    if (!problems.empty()) throw UsageError({"launch"}, problems.front());
+  }
   const std::vector<int> home = homes(machine, num_workers);
   std::vector<Cpus> result;
   for (size_t worker = 0; worker < home.size(); ++worker) {

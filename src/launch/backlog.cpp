@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace hasten::launcher {
 namespace {
@@ -43,6 +44,22 @@ std::string Backlog::pop() {
   chunks_.pop_front();
   in_memory_ -= oldest.size();
   return oldest;
+}
+
+std::string Backlog::pop_lines() {
+  std::string piece = std::exchange(begun_line_, {});
+  while (true) {
+    piece += pop();
+    if (empty()) return piece;
+    const size_t end = piece.find_last_of("\r\n");
+    if (end != std::string::npos) {
+      begun_line_ = piece.substr(end + 1);
+      piece.resize(end + 1);
+      return piece;
+    }
+    // Where memory ends and the file begins a chunk may be shorter than a line.
+    if (piece.size() >= kChunkBytes) return piece;
+  }
 }
 
 size_t Backlog::spill(std::string_view bytes) {

@@ -28,6 +28,10 @@ class Backlog {
   /// The oldest bytes, not more than fit into a buffer; "" if there are none.
   std::string pop();
 
+  /// The same, to the end of a line where more follows: a line that has come whole is given whole, unless it
+  /// is longer than a buffer.
+  std::string pop_lines();
+
   bool empty() const { return in_memory_ == 0 && read_at_ == written_to_; }
 
  private:
@@ -36,6 +40,7 @@ class Backlog {
 
   std::string folder_;
   size_t memory_bytes_;
+  std::string begun_line_;          // whose end is still in here
   std::deque<std::string> chunks_;  // older than what is in the file
   size_t in_memory_ = 0;
   int file_ = -1;

@@ -99,6 +99,13 @@ void rendezvous(const LaunchSettings& settings, Problems& problems) {
   }
 }
 
+// Whether the choice has the stream (1 or 2) for any worker.
+bool has_stream(const StreamChoice& choice, int stream) {
+  return (choice.of_all & stream) != 0 ||
+         std::any_of(choice.by_local_rank.begin(), choice.by_local_rank.end(),
+                     [stream](const auto& one) { return (one.second & stream) != 0; });
+}
+
 void output(const LaunchSettings& settings, Problems& problems) {
   for (const char* name : {"redirects", "tee"}) {
     if (!read_stream_choice(*settings.text(name))) {
@@ -107,6 +114,14 @@ void output(const LaunchSettings& settings, Problems& problems) {
                "' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)"));
     }
   }
+  const StreamChoice teed = read_stream_choice(*settings.text("tee")).value_or(StreamChoice());
+  const std::pair<const char*, int> filters[] = {{"duplicate_stdout_filters", 1},
+                                                 {"duplicate_stderr_filters", 2}};
+  for (const auto& [name, stream] : filters) {
+    if (!settings.has(name) || has_stream(teed, stream)) continue;
+    problems.push_back(text(shown(settings, name), " copies lines of what --tee takes; give --tee ", stream,
+                            " or 3 as well"));
+  }
   const std::string filter = settings.text("local_ranks_filter").value_or("");
   if (!read_local_ranks(filter))
     problems.push_back(text("--local_ranks_filter: '", filter, "' is no list of local ranks such as 0,2"));
@@ -114,8 +129,8 @@ void output(const LaunchSettings& settings, Problems& problems) {
 
 void supervision(const LaunchSettings& settings, Problems& problems) {
   for (const std::string& name : split(*settings.text("signals_to_handle"), ',')) {
-    if (signal_of(name)) continue;
-    problems.push_back(text("--signals_to_handle: '", name, "' is no signal; expected SIGUSR1 or the like"));
+    const std::string problem = problem_with_signal(name);
+    if (!problem.empty()) problems.push_back(text("--signals_to_handle: ", problem));
   }
   const auto threads = settings.text("num_cpu_threads_per_process");
   const bool typed = settings.of("num_cpu_threads_per_process").source == Source::kOption;

@@ -25,7 +25,7 @@ void require_one_thread() {
 // In the worker's process, where nobody could catch an exception.
 int run_and_report(const std::function<int()>& function, const Environment& environment) {
   const auto fail = [&](const char* message, int exit_code) {
-    std::cerr << message << std::endl;
+    std::cerr << std::string(message) + "\n" << std::flush;
     write_error_file(environment.text("TORCHELASTIC_ERROR_FILE").value_or(""), message);
     return exit_code;
   };

@@ -6,6 +6,7 @@ namespace hasten::launcher {
 std::string LinePrefixer::add(std::string_view bytes) {
   if (prefix_.empty()) return std::string(bytes);
   std::string result;
+  is_new_ = line_.empty();
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
     const size_t size = end == std::string_view::npos ? bytes.size() : end + 1;
@@ -37,6 +38,7 @@ void LinePrefixer::hand_on(std::string& result) {
   after_return_ = line_.back() == '\r';
   inside_ = line_.back() != '\n' && !after_return_;
   line_.clear();
+  is_new_ = true;
 }
 
 }  // namespace hasten::launcher

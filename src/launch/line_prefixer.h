@@ -21,6 +21,9 @@ class LinePrefixer {
   /// Whether an unfinished line waits.
   bool waiting() const { return !line_.empty(); }
 
+  /// Whether that line began with the bytes that were added last, and not before.
+  bool is_new() const { return is_new_; }
+
   /// The unfinished line, whose rest will follow without a prefix.
   std::string flush();
 
@@ -34,7 +37,8 @@ class LinePrefixer {
 
   std::string prefix_;
   std::string line_;
-  bool inside_ = false;        // the beginning of this line was handed on
+  bool inside_ = false;  // the beginning of this line was handed on
+  bool is_new_ = false;
   bool after_return_ = false;  // the last line handed on ended in \r
 };
 

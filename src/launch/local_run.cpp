@@ -156,6 +156,8 @@ OutputOptions output_options(const LaunchOptions& options, const Environment& en
   return {.log_dir = options.log_dir,
           .redirects = options.redirects,
           .tee = options.tee,
+          .duplicate_stdout_filters = options.duplicate_stdout_filters,
+          .duplicate_stderr_filters = options.duplicate_stderr_filters,
           .local_ranks_filter = options.local_ranks_filter,
           .prefix_ranks = options.prefix_ranks,
           .colour_out = colour_for(STDOUT_FILENO, environment),

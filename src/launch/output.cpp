@@ -68,7 +68,8 @@ OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, c
   const int redirected = streams_for("redirects", options.redirects, place);
   const int teed = streams_for("tee", options.tee, place);
   const bool passed = passes(options.local_ranks_filter, place);
-  const auto plan = [&](int stream, const char* name, bool colour) {
+  const std::string of_role = text("[", options.role, place.local_rank, "]:");
+  const auto plan = [&](int stream, const char* name, const std::vector<std::string>& words, bool colour) {
     StreamPlan result;
     const bool in_file = ((redirected | teed) & stream) != 0 && has_file_system(options);
     const bool tee = (teed & stream) != 0;
@@ -77,11 +78,17 @@ OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, c
     if (options.prefix_ranks) {
       result.prefix = rank_prefix(place.rank, colour);
     } else if (tee) {
-      result.prefix = text("[", options.role, place.local_rank, "]:");
+      result.prefix = of_role;
+    }
+    if (in_file && tee && !words.empty()) {
+      result.words = words;
+      result.words_file = text(folder, "/filtered_", name);
+      result.words_prefix = of_role;
     }
     return result;
   };
-  return {plan(kOut, "stdout.log", options.colour_out), plan(kErr, "stderr.log", options.colour_err)};
+  return {plan(kOut, "stdout.log", options.duplicate_stdout_filters, options.colour_out),
+          plan(kErr, "stderr.log", options.duplicate_stderr_filters, options.colour_err)};
 }
 
 bool wants_files(const OutputOptions& options) {

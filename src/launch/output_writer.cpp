@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 namespace hasten::launcher {
 
@@ -38,7 +37,7 @@ void OutputWriter::run() {
   while (true) {
     wake_.wait(lock, [this] { return ending_ || !backlog_.empty(); });
     if (backlog_.empty()) return;
-    const std::string bytes = next_piece();
+    const std::string bytes = backlog_.pop_lines();
     writing_ = true;
     lock.unlock();
     if (turns_ != nullptr) turns_->lock();
@@ -50,15 +49,6 @@ void OutputWriter::run() {
     eventfd_write(progress_, 1);
     if (broken_) return;
   }
-}
-
-std::string OutputWriter::next_piece() {
-  std::string piece = std::exchange(begun_line_, {}) + backlog_.pop();
-  const size_t end = backlog_.empty() ? std::string::npos : piece.find_last_of("\r\n");
-  if (end == std::string::npos) return piece;
-  begun_line_ = piece.substr(end + 1);
-  piece.resize(end + 1);
-  return piece;
 }
 
 // False if the reader has gone: then nothing that follows can arrive.

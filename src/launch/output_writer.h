@@ -46,7 +46,6 @@ class OutputWriter {
 
  private:
   void run();
-  std::string next_piece();
   bool write_all(std::string_view bytes) const;
 
   int destination_;
@@ -55,7 +54,6 @@ class OutputWriter {
   std::mutex mutex_;
   std::condition_variable wake_;
   Backlog backlog_;
-  std::string begun_line_;  // whose end is still in the backlog
   bool writing_ = false;
   bool broken_ = false;  // the reader has gone
   bool ending_ = false;

@@ -32,6 +32,22 @@ bool said(const LaunchSettings& settings, const char* one, const char* other) {
   return std::max(settings.of(one).source, settings.of(other).source) > Source::kCluster;
 }
 
+// The file that names the machines; Accelerate's --mpirun_hostfile is one that chooses its launcher, too.
+// Launchers that were started on each machine already start nowhere else because of a file that all of them
+// read.
+struct HostfileChoice {
+  std::string path = {};  // "" if there is none
+  bool for_mpirun = false;
+};
+
+HostfileChoice chosen_hostfile(const LaunchSettings& settings, const Cluster& cluster) {
+  const Source other = std::max(settings.of("hostfile").source, settings.of("deepspeed_hostfile").source);
+  const Setting& mpirun = settings.of("mpirun_hostfile");
+  if (cluster.started_on_each && std::max(other, mpirun.source) < Source::kOption) return {};
+  if (!mpirun.values.empty() && mpirun.source > other) return {mpirun.values.back(), true};
+  return {either(settings, "hostfile", "deepspeed_hostfile"), false};
+}
+
 RemoteLauncher launcher_named(const std::string& name, const Cluster& cluster) {
   if (name.empty()) return cluster.name == "Slurm" ? RemoteLauncher::kSlurm : RemoteLauncher::kSsh;
   if (name == "ssh") return RemoteLauncher::kSsh;
@@ -161,8 +177,9 @@ std::map<std::string, std::string> forwarded(const Environment& environment) {
 std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Cluster& cluster,
                                       const std::vector<std::string>& program, const Environment& environment,
                                       const FileReader& read_file) {
-  const std::string hostfile = either(settings, "hostfile", "deepspeed_hostfile");
-  const std::string launcher = either(settings, "launcher", "deepspeed_multinode_launcher");
+  const auto [hostfile, for_mpirun] = chosen_hostfile(settings, cluster);
+  std::string launcher = either(settings, "launcher", "deepspeed_multinode_launcher");
+  if (launcher.empty() && for_mpirun) launcher = "openmpi";
   if (launcher == "standard") return std::nullopt;  // the user starts one command on each machine
   std::vector<Host> hosts;
   if (!hostfile.empty()) {

@@ -89,7 +89,7 @@ int do_task_and_report(const std::string& line,
   try {
     return do_task(task_in(line), launch);
   } catch (const UsageError& error) {
-    std::cerr << error.what() << std::endl;
+    std::cerr << std::string(error.what()) + "\n" << std::flush;
     return 2;
   } catch (const std::exception& error) {
     say(error.what());

@@ -9,6 +9,8 @@
 
 #include "contradictions.h"
 #include "hasten/core/error.h"
+#include "hasten/launch/affinity.h"
+#include "hasten/launch/stream_choice.h"
 
 namespace hasten::launcher {
 namespace {
@@ -28,11 +30,13 @@ std::optional<int> whole_number(std::string_view word) {
 
 class Planner {
  public:
-  Planner(const LaunchSettings& settings, const Machine& machine)
-      : settings_(settings), machine_(machine), problems_(settings.problems()) {}
+  Planner(const LaunchSettings& settings, const Machine& machine, std::vector<std::string> problems)
+      : settings_(settings), machine_(machine), problems_(settings.problems()) {
+    add(contradictions(settings, machine));
+    add(std::move(problems));
+  }
 
   RunPlan plan() {
-    for (std::string& problem : contradictions(settings_, machine_)) problems_.push_back(std::move(problem));
     RunPlan plan;
     plan.kind = kind();
     const Machines machines = count_machines();
@@ -44,11 +48,7 @@ class Planner {
     plan.machine_rank = machine_rank(plan);
     const auto rank = static_cast<size_t>(plan.machine_rank);
     if (rank < plan.processes_of_machines.size()) plan.num_local_processes = plan.processes_of_machines[rank];
-    if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 &&
-        plan.num_local_processes > machine_.num_gpus()) {
-      problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
-                               machine_.num_gpus(), " for ", plan.num_local_processes, " workers"));
-    }
+    check_workers(plan.num_local_processes);
     plan.rdzv_backend = *settings_.text("rdzv_backend");
     plan.rdzv_conf = read_rendezvous_conf(settings_.text("rdzv_conf").value_or(""), problems_);
     plan.rdzv_endpoint = settings_.text("rdzv_endpoint").value_or("");
@@ -58,6 +58,10 @@ class Planner {
   }
 
  private:
+  void add(std::vector<std::string> problems) {
+    for (std::string& problem : problems) problems_.push_back(std::move(problem));
+  }
+
   LauncherKind kind() const {
     const bool cpu = settings_.of("cpu").source == Source::kOption && settings_.on("cpu");
     if (settings_.on("use_deepspeed") && !cpu) return LauncherKind::kDeepspeed;
@@ -153,6 +157,30 @@ class Planner {
       problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ",
                                plan.min_machines, " machines; give a multiple (num_processes)"));
     }
+  }
+
+  // What is said of single workers, and what there must be enough of for all.
+  void check_workers(int num_workers) {
+    if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 && num_workers > machine_.num_gpus()) {
+      problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
+                               machine_.num_gpus(), " for ", num_workers, " workers"));
+    }
+    if (settings_.text("numa_binding") == "exclusive")
+      add(problems_of_exclusive_binding(machine_, num_workers));
+    const auto check_rank = [&](const char* option, int local_rank) {
+      if (local_rank < num_workers) return;
+      problems_.push_back(text("--", option, " names local rank ", local_rank, ", but this machine has ",
+                               num_workers, num_workers == 1 ? " worker, 0" : " workers, 0 to ",
+                               num_workers == 1 ? "" : std::to_string(num_workers - 1)));
+    };
+    for (const char* option : {"redirects", "tee"}) {
+      const auto choice = read_stream_choice(*settings_.text(option));
+      for (const auto& [local_rank, streams] : choice.value_or(StreamChoice()).by_local_rank)
+        check_rank(option, local_rank);
+    }
+    const auto filter = read_local_ranks(settings_.text("local_ranks_filter").value_or(""));
+    for (const int local_rank : filter.value_or(std::vector<int>()))
+      check_rank("local_ranks_filter", local_rank);
   }
 
   // "1,3": so many on machine 0, so many on machine 1.
@@ -271,8 +299,8 @@ class Planner {
 
 }  // namespace
 
-RunPlan plan_run(const LaunchSettings& settings, const Machine& machine) {
-  return Planner(settings, machine).plan();
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine, std::vector<std::string> problems) {
+  return Planner(settings, machine, std::move(problems)).plan();
 }
 
 }  // namespace hasten::launcher

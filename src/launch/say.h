@@ -1,4 +1,5 @@
-// A line for the user of the command, on standard error.
+// A line for the user of the command, on standard error; written at once, so that no worker's line comes in
+// between.
 #pragma once
 
 #include <iostream>
@@ -7,7 +8,7 @@
 namespace hasten::launcher {
 
 inline void say(const std::string& line) {
-  std::cerr << "hasten: " << line << std::endl;
+  std::cerr << "hasten: " + line + "\n" << std::flush;
 }
 
 }  // namespace hasten::launcher

@@ -46,25 +46,29 @@ std::optional<int> signal_of(const std::string& name) {
   return std::nullopt;
 }
 
+std::string problem_with_signal(const std::string& name) {
+  const auto signal = signal_of(name);
+  if (!signal) {
+    const std::string guess = did_you_mean(in_full(name), known_names());
+    return text("'", name, "' is no signal", guess.empty() ? "." : guess,
+                " Expected a list like SIGTERM,SIGUSR1");
+  }
+  // The first two nobody can handle, the others say what happened to the launcher itself and its children.
+  for (const int not_handled :
+       {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGCHLD, SIGPIPE}) {
+    if (*signal == not_handled)
+      return text(signal_name(*signal), " cannot be handed on to the workers. Leave it out");
+  }
+  return "";
+}
+
 std::vector<int> signals_of(const std::string& names) {
   std::vector<int> signals;
   std::istringstream words(names);
   for (std::string word; std::getline(words, word, ',');) {
-    const std::string name = in_full(word);
-    const auto signal = signal_of(word);
-    if (!signal) {
-      const std::string guess = did_you_mean(name, known_names());
-      throw UsageError({"launch"}, "'", word, "' is no signal", guess.empty() ? "." : guess,
-                       " Expected a list like SIGTERM,SIGUSR1.");
-    }
-    // The first two nobody can, the others say what happened to the launcher itself and its children.
-    for (const int not_handled :
-         {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGCHLD, SIGPIPE}) {
-      if (*signal == not_handled) {
-        throw UsageError({"launch"}, name, " cannot be handed on to the workers. Leave it out.");
-      }
-    }
-    signals.push_back(*signal);
+    const std::string problem = problem_with_signal(word);
+    if (!problem.empty()) throw UsageError({"launch"}, problem, ".");
+    signals.push_back(*signal_of(word));
   }
   return signals;
 }

@@ -47,6 +47,25 @@ std::optional<StreamChoice> read_stream_choice(const std::string& words) {
   return choice;
 }
 
+std::vector<std::string> read_words(const std::string& words) {
+  std::vector<std::string> result(1);
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool doubled = words[i] == ',' && i + 1 < words.size() && words[i + 1] == ',';
+    if (doubled) ++i;
+    if (words[i] == ',' && !doubled) {
+      result.emplace_back();
+    } else {
+      result.back() += words[i];
+    }
+  }
+  for (std::string& word : result) {
+    const size_t begin = std::min(word.find_first_not_of(" \t"), word.size());
+    word = word.substr(begin, word.find_last_not_of(" \t") + 1 - begin);
+  }
+  std::erase(result, "");
+  return result;
+}
+
 std::optional<std::vector<int>> read_local_ranks(const std::string& words) {
   std::vector<int> ranks;
   for (const std::string& part : parts_of(words)) {

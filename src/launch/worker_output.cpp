@@ -80,21 +80,16 @@ void WorkerOutput::open(const StreamPlan& plan, int target) {
   const bool is_error = target == STDERR_FILENO;
   const bool passes_through = plan.shown && plan.file.empty() && plan.prefix.empty();
   if (passes_through && !terminal && !is_error) return;
-  Stream stream{.target = target, .path = plan.file, .shown = plan.shown, .is_error = is_error};
+  Stream stream{.target = target, .shown = plan.shown, .is_error = is_error};
   stream.prefixer = LinePrefixer(plan.prefix);
+  stream.filter = LineFilter(plan.words, plan.words_prefix);
   if (!plan.shown && plan.file.empty() && !is_error) {
     stream.worker = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   } else {
     open_tap(stream, terminal && plan.shown && plan.file.empty());
   }
-  if (!plan.file.empty()) {
-    stream.file = ::open(plan.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (stream.file < 0) {
-      stream.file_failed = true;
-      options_.notice(
-          text("cannot open ", plan.file, ": ", std::strerror(errno), "; this output is not kept"));
-    }
-  }
+  if (!plan.file.empty()) stream.file = LogFile(plan.file, options_.notice);
+  if (!plan.words_file.empty()) stream.picked_file = LogFile(plan.words_file, options_.notice);
   streams_.push_back(std::move(stream));
 }
 
@@ -133,7 +128,8 @@ void WorkerOutput::connect_worker() {
     dup2(stream.worker, stream.target);
     close_if_open(stream.worker);
     close_if_open(stream.reading);
-    close_if_open(stream.file);
+    stream.file.close();
+    stream.picked_file.close();
   }
   close_if_open(progress_);
 }
@@ -145,7 +141,8 @@ void WorkerOutput::close_worker_ends() {
 std::vector<int> WorkerOutput::descriptors() const {
   std::vector<int> result = {progress_};
   for (const Stream& stream : streams_) {
-    for (const int descriptor : {stream.reading, stream.file, stream.shown ? stream.target : -1}) {
+    for (const int descriptor : {stream.reading, stream.file.descriptor(), stream.picked_file.descriptor(),
+                                 stream.shown ? stream.target : -1}) {
       if (descriptor >= 0) result.push_back(descriptor);
     }
   }
@@ -171,10 +168,7 @@ std::optional<WorkerOutput::Clock::time_point> WorkerOutput::deadline() const {
 void WorkerOutput::pump() {
   retry_held();
   for (Stream& stream : streams_) {
-    if (stream.reading >= 0 && stream.held.empty() && read_from(stream) == Read::kEnd) {
-      show(stream, stream.prefixer.finish());
-      close_if_open(stream.reading);
-    }
+    if (stream.reading >= 0 && stream.held.empty() && read_from(stream) == Read::kEnd) end(stream);
     if (stream.held.empty() && stream.prefixer.waiting() && Clock::now() >= stream.flush_at) {
       show(stream, stream.prefixer.flush());
     }
@@ -189,8 +183,7 @@ bool WorkerOutput::finish() {
       if (read_from(stream) != Read::kBytes) break;
     }
     if (!stream.held.empty()) return false;
-    if (stream.reading >= 0) show(stream, stream.prefixer.finish());
-    close_if_open(stream.reading);
+    if (stream.reading >= 0) end(stream);
   }
   return std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.held.empty(); });
 }
@@ -206,29 +199,20 @@ WorkerOutput::Read WorkerOutput::read_from(Stream& stream) {
   if (size <= 0) return Read::kEnd;  // EIO: nobody holds the other side of the pty any more
   const std::string_view bytes(buffer, static_cast<size_t>(size));
   if (stream.is_error) tail_.add(bytes);
-  write_to_file(stream, bytes);
+  stream.file.write(bytes, options_.notice);
+  stream.picked_file.write(stream.filter.add(bytes), options_.notice);
   if (stream.shown) {
-    if (!stream.prefixer.waiting()) stream.flush_at = Clock::now() + kUnfinishedLine;
-    show(stream, stream.prefixer.add(bytes));
+    const std::string lines = stream.prefixer.add(bytes);
+    if (stream.prefixer.is_new()) stream.flush_at = Clock::now() + kUnfinishedLine;
+    show(stream, lines);
   }
   return Read::kBytes;
 }
 
-// What finds no room is lost in the file; the worker is not to notice.
-void WorkerOutput::write_to_file(Stream& stream, std::string_view bytes) {
-  while (stream.file >= 0 && !bytes.empty()) {
-    const ssize_t size = write(stream.file, bytes.data(), bytes.size());
-    if (size >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(size));
-    } else if (errno != EINTR) {
-      if (!stream.file_failed) {
-        options_.notice(text("cannot write to ", stream.path, ": ", std::strerror(errno),
-                             "; output is missing there from here on, the worker goes on"));
-      }
-      stream.file_failed = true;
-      return;
-    }
-  }
+void WorkerOutput::end(Stream& stream) {
+  stream.picked_file.write(stream.filter.finish(), options_.notice);
+  show(stream, stream.prefixer.finish());
+  close_if_open(stream.reading);
 }
 
 void WorkerOutput::show(Stream& stream, std::string bytes) {

@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "hasten/launch/output.h"
+#include "line_filter.h"
 #include "line_prefixer.h"
 #include "line_tail.h"
+#include "log_file.h"
 #include "output_writer.h"
 
 namespace hasten::launcher {
@@ -75,11 +77,11 @@ class WorkerOutput {
     int target = -1;   // the worker's and the launcher's descriptor: 1 or 2
     int reading = -1;  // the keeper's end of the tap
     int worker = -1;   // the worker's end, or what it gets instead of one
-    int file = -1;
-    std::string path;  // of the file
+    LogFile file = {};
+    LogFile picked_file = {};  // that of the filter's lines
+    LineFilter filter{};
     bool shown = false;
     bool is_error = false;
-    bool file_failed = false;
     LinePrefixer prefixer{""};
     OutputWriter* writer = nullptr;
     std::string held = {};  // no room for it in the writer
@@ -91,7 +93,7 @@ class WorkerOutput {
   void open_writers();
   enum class Read { kBytes, kNothing, kEnd };
   Read read_from(Stream& stream);
-  void write_to_file(Stream& stream, std::string_view bytes);
+  void end(Stream& stream);
   void show(Stream& stream, std::string bytes);
   void retry_held();
 

@@ -26,6 +26,7 @@ class Commands : public testing::Test {
   }
   ~Commands() override { fs::remove_all(folder_); }
 
+  const std::string& folder() const { return folder_; }
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(folder_ + "/" + name) << content;
     return folder_ + "/" + name;
@@ -49,10 +50,24 @@ TEST_F(Commands, EnvSaysTheSameAsTextAndAsJson) {
   for (const char* name : {"compiler", "libtorch", "system", "cores"}) {
     EXPECT_THAT(text.out, HasSubstr("\n" + std::string(name) + ": " + json[name].get<std::string>() + "\n"));
   }
+  EXPECT_THAT(json["libtorch"].get<std::string>(), testing::MatchesRegex("2\\.[0-9]+\\..*"));
+  EXPECT_THAT(text.out, HasSubstr("\nmemory: "));
+  EXPECT_THAT(json["memory"].get<std::string>(), HasSubstr(" GiB free"));
+  EXPECT_TRUE(json["GPUs"].is_array());
   EXPECT_TRUE(json["interfaces"].contains("lo"));
   EXPECT_EQ(json["configuration"]["values"]["num_processes"], 1);
   EXPECT_THAT(text.out,
               HasSubstr("\nconfiguration: " + file + "\n  compute_environment: \"LOCAL_MACHINE\"\n"));
+}
+
+TEST_F(Commands, EnvFindsTheTorchThatScriptsFind) {
+  fs::create_directories(folder() + "/lib/python3.11/site-packages/torch");
+  write("lib/python3.11/site-packages/torch/version.py", "__version__ = '2.13.0+cpu'\n");
+
+  const CommandResult result =
+      test::run_command({HASTEN_COMMAND, "env"}, {{"HF_HOME", folder()}, {"PATH", folder() + "/bin"}});
+
+  EXPECT_THAT(result.out, HasSubstr("\npython's torch: 2.13.0+cpu in " + folder() + "/lib/python3.11"));
 }
 
 TEST_F(Commands, EnvFindsNoConfigurationWhereThereIsNone) {
@@ -99,8 +114,10 @@ TEST_F(Commands, BashOffersCommandsOptionsAndValues) {
 }
 
 TEST_F(Commands, CompletionIsForBashAndZsh) {
+  // Not with -o filenames: zsh would then put no blank after an option.
   EXPECT_THAT(run({"completion", "zsh"}).out,
-              StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"));
+              testing::AllOf(StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"),
+                             testing::EndsWith("\ncomplete -o default -F _hasten hasten\n")));
   EXPECT_EQ(
       run({"completion", "bsh"}).err,
       "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");

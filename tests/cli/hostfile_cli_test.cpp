@@ -205,6 +205,28 @@ TEST_F(Hostfile, MpirunStartsThemAsWell) {
   all_idle(2);
 }
 
+// The file is on the disk that the machines share, as a home folder is.
+TEST_F(Hostfile, AHostfileOfTheConfigurationFileStartsEachMachineOnce) {
+  std::filesystem::create_directories(folder() / "hub/accelerate");
+  std::ofstream(folder() / "hosts") << "elsewhere slots=2\n";
+  std::ofstream(folder() / "hub/accelerate/default_config.yaml")
+      << "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_hostfile: " << folder() / "hosts"
+      << "\nnum_processes: 2\nnum_machines: 1\n";
+  std::filesystem::create_directory(folder() / "bin");
+  // Runs here what ssh would run elsewhere, but once.
+  std::ofstream(folder() / "bin/ssh") << "#!/bin/sh\nmkdir $DIR/called || exit 9\n"
+                                      << "for last; do :; done\nexec sh -c \"$last\"\n";
+  std::filesystem::permissions(folder() / "bin/ssh", std::filesystem::perms::owner_all);
+  auto variables = environment();
+  variables["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
+
+  const CommandResult result = test::run_command(words({"sh", "-c", "echo $RANK/$WORLD_SIZE"}), variables);
+
+  EXPECT_THAT(test::lines_of(result.out), UnorderedElementsAre("0/2", "1/2"));
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.exit_code, 0);
+}
+
 TEST_F(Hostfile, LaunchersThatMpirunStartsAreOneRun) {
   ASSERT_EQ(access("/usr/bin/mpirun", X_OK), 0) << "mpirun is missing: install openmpi-bin";
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(2));

@@ -8,6 +8,8 @@
 
 #include "cli/command.h"
 #include "cli/terminal.h"
+#include "hasten/core/env.h"
+#include "hasten/launch/affinity.h"
 
 namespace hasten {
 namespace {
@@ -101,11 +103,13 @@ TEST_F(Options, TheConfigurationFileChoosesTheRun) {
 TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {
   EXPECT_EQ(launch({"--nnodes", "1:2", "--master_addr", "h", "true"}).err,
             "[launch] --nnodes 1:2 needs --rdzv_backend c10d or etcd. See hasten launch --help.\n");
-  EXPECT_EQ(launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
-            "[launch] 2 things are wrong:\n"
-            "  --logs_specs mine: it names a Python class, and the launcher runs no Python\n"
-            "  --event_log_handler mine: it names a Python function, and the launcher runs no Python\n"
-            "Leave it out, or see docs/launch.md.\n");
+  EXPECT_EQ(
+      launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
+      "[launch] 2 things are wrong:\n"
+      "  --logs_specs mine: it names a Python class, and the launcher runs no Python; leave it out\n"
+      "  --event_log_handler mine: it names a Python function, and the launcher runs no Python; leave it "
+      "out\n"
+      "See hasten launch --help.\n");
 }
 
 TEST_F(Options, APythonModuleOrAnyScriptIsRunUnbuffered) {
@@ -150,11 +154,21 @@ TEST_F(Options, AVirtualLocalRankIsAlwaysZero) {
 }
 
 TEST_F(Options, BoundWorkersMayUseTheirCpusOnly) {
-  const CommandResult result =
-      launch({"--numa_binding", "node", "sh", "-c", "grep -c Cpus_allowed_list /proc/self/status"});
+  const auto machine = launcher::this_machine(Environment::current());
+  const int count = launcher::problems_of_exclusive_binding(machine, 2).empty() ? 2 : 1;
 
-  EXPECT_EQ(result.out, "1\n");
-  EXPECT_EQ(result.err, "");
+  const CommandResult result =
+      launch({"-n", std::to_string(count), "--numa_binding", "exclusive", "sh", "-c",
+              "set -- $(grep Cpus_allowed_list /proc/self/status); echo $2 > $TMPDIR/$RANK"});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto expected = launcher::bound_cpus(machine, "exclusive", count);
+  for (int rank = 0; rank < count; ++rank) {
+    std::ifstream file(path(std::to_string(rank)));
+    std::string list;
+    file >> list;
+    EXPECT_EQ(launcher::numbers_in(list), expected[static_cast<size_t>(rank)]);
+  }
 }
 
 TEST_F(Options, HelpIsGroupedAndWithoutColourInAPipe) {

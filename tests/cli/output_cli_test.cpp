@@ -115,6 +115,23 @@ TEST_F(Output, TeedStreamsAreInFilesAndAreShown) {
   EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "stderr.log"), "0\n");
 }
 
+TEST_F(Output, LinesWithAWordAreCopiedToOneFileOfAllRanks) {
+  const CommandResult result =
+      launch_script({"-n", "2", "--log_dir", folder() / "logs", "--tee", "3", "--duplicate-stdout-filters",
+                     "loss,end", "--duplicate_stderr_filters=warn"},
+                    "echo loss $RANK; echo nothing; echo warn $RANK >&2; printf 'the end'");
+
+  EXPECT_EQ(result.exit_code, 0);
+  const fs::path attempt = attempt_folder(folder() / "logs");
+  EXPECT_THAT(lines_of(content_of(attempt / "filtered_stdout.log")),
+              UnorderedElementsAre("[default0]:loss 0", "[default1]:loss 1", "[default0]:the end",
+                                   "[default1]:the end"));
+  EXPECT_THAT(lines_of(content_of(attempt / "filtered_stderr.log")),
+              UnorderedElementsAre("[default0]:warn 0", "[default1]:warn 1"));
+  EXPECT_EQ(content_of(attempt / "1" / "stdout.log"), "loss 1\nnothing\nthe end");
+  EXPECT_THAT(result.out, HasSubstr("[default0]:nothing\n"));
+}
+
 TEST_F(Output, OnlyRanksThatPassTheFilterAreShown) {
   const CommandResult result = launch_script({"-n", "3", "--local_ranks_filter", "0,2"},
                                              "echo $RANK; echo $RANK >&2; [ $RANK != 1 ] || exit 4");

@@ -25,7 +25,7 @@ class CountingCheck {
 
   void expect_everything(int last) const {
     for (const int seen : last_) EXPECT_EQ(seen, last);
-    EXPECT_EQ(num_wrong_, 0);
+    EXPECT_EQ(num_wrong_, 0) << "first: " << first_wrong_;
     EXPECT_EQ(rest_, "");
   }
 
@@ -38,11 +38,13 @@ class CountingCheck {
     if (space != std::string::npos) number = std::atoi(line.c_str() + space + 1);
     const bool right = rank >= 0 && rank < 8 && number == last_[static_cast<size_t>(rank)] + 1;
     if (right) ++last_[static_cast<size_t>(rank)];
-    if (!right) ++num_wrong_;
+    if (!right && ++num_wrong_ == 1) first_wrong_ = "'" + line + "' after '" + before_ + "'";
+    before_ = line;
   }
 
   std::array<int, 8> last_ = {};
   std::string rest_;
+  std::string before_, first_wrong_;
   int num_wrong_ = 0;
 };
 

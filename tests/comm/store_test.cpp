@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "hasten/core/error.h"
 #include "support/processes.h"
@@ -65,6 +66,16 @@ TEST(Store, ABusyPortIsNamedWithItsRemedy) {
                 HasSubstr("127.0.0.1:" + std::to_string(first.port()) + ": Address already in use"));
     EXPECT_THAT(error.what(), HasSubstr("MASTER_PORT"));
   }
+}
+
+TEST(Store, ClientsMayComeBeforeTheServer) {
+  const int port = testing::free_port();
+  std::jthread client([&] { Store::tcp({.port = port}).set("from", "the client"); });
+
+  const Store server = Store::tcp({.port = port, .server = true});
+  client.join();
+
+  EXPECT_EQ(server.get("from"), "the client");
 }
 
 TEST(Store, AServerThatIsNotThereIsNamed) {

@@ -48,6 +48,32 @@ TEST(Backlog, WhatFindsNoRoomInMemoryGoesToDiskAndStaysInOrder) {
   EXPECT_EQ(taken + all_of(backlog), expected);
 }
 
+TEST(Backlog, LinesComeWholeWhereMemoryEndsAndTheDiskBegins) {
+  for (size_t memory = 8; memory < 40; ++memory) {
+    Backlog backlog(testing::TempDir(), memory);
+    std::string all;
+    for (int i = 0; i < 4; ++i) backlog.push(text("line ", i, "\n"));
+
+    while (!backlog.empty()) {
+      const std::string lines = backlog.pop_lines();
+      EXPECT_TRUE(lines.ends_with('\n')) << "'" << lines << "' with " << memory << " bytes of memory";
+      all += lines;
+    }
+
+    EXPECT_EQ(all, "line 0\nline 1\nline 2\nline 3\n");
+  }
+}
+
+TEST(Backlog, TheLastLineNeedsNoEndAndALongOneComesInPieces) {
+  Backlog backlog(testing::TempDir());
+  const std::string endless(200'000, 'x');
+
+  backlog.push("one\ntwo");
+  EXPECT_EQ(backlog.pop_lines(), "one\ntwo");
+  backlog.push(endless);
+  EXPECT_LT(backlog.pop_lines().size(), endless.size());
+}
+
 TEST(Backlog, CanBeUsedAgainAfterTheDiskWasNeeded) {
   Backlog backlog(testing::TempDir(), 10);
   const std::string bytes = numbers(0, 1000);

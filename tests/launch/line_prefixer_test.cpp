@@ -20,6 +20,20 @@ TEST(LinePrefixer, LinesAreHandedOnWhole) {
   EXPECT_EQ(prefixer.add("o\n\n"), "[1] two\n[1] \n");
 }
 
+TEST(LinePrefixer, AnUnfinishedLineIsNewUntilMoreOfItComes) {
+  LinePrefixer prefixer("[0] ");
+
+  prefixer.add("a");
+  EXPECT_TRUE(prefixer.is_new());
+  prefixer.add("b");
+  EXPECT_FALSE(prefixer.is_new());
+  prefixer.add("c\nd");
+  EXPECT_TRUE(prefixer.is_new()) << "what waits now has not waited";
+  prefixer.flush();
+  prefixer.add("e");
+  EXPECT_TRUE(prefixer.is_new());
+}
+
 TEST(LinePrefixer, TheRestOfALineThatWasFlushedHasNoSecondPrefix) {
   LinePrefixer prefixer("[1] ");
   prefixer.add("working ... ");

@@ -52,6 +52,17 @@ TEST(Output, TeedStreamsGoToFilesAndAreShownWithTorchrunsPrefix) {
             "shown '[default1]:' file /logs/1/stdout.log | file /logs/1/stderr.log");
 }
 
+TEST(Output, LinesWithAWordGoToOneFileOfAllWorkersAsFarAsTheyAreTeed) {
+  const OutputOptions options{.redirects = "3", .tee = "0:1", .duplicate_stdout_filters = {"loss"}};
+
+  const StreamPlan teed = plan_output(options, worker(0), "/logs").out;
+  EXPECT_EQ(teed.words_file, "/logs/filtered_stdout.log");
+  EXPECT_EQ(teed.words_prefix, "[default0]:");
+  EXPECT_EQ(teed.words.size(), 1u);
+  EXPECT_EQ(plan_output(options, worker(0), "/logs").err.words_file, "");
+  EXPECT_EQ(plan_output(options, worker(1), "/logs").out.words_file, "");
+}
+
 TEST(Output, TheFilterSaysWhoIsShownAndDoesNotTouchFiles) {
   const OutputOptions options{.tee = "1", .local_ranks_filter = {1}};
 

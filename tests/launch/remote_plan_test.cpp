@@ -81,6 +81,29 @@ TEST(RemotePlan, MachinesHaveAsManyProcessesAsSlots) {
               HasSubstr("node1 has 4 slots and small 2"));
 }
 
+TEST(RemotePlan, AcceleratesHostfileIsForMpirun) {
+  const auto run =
+      plan({"--mpirun_hostfile", "hosts", "--exclude", "small", "-n", "8", "--num_machines", "2"});
+
+  EXPECT_EQ(run->launcher, RemoteLauncher::kOpenMpi);
+  EXPECT_THAT(run->words, Contains("--num_processes=8"));
+  EXPECT_THAT(run->words, Contains("--nnodes=2"));
+  EXPECT_THAT(run->words, Not(Contains(HasSubstr("hostfile"))));
+  EXPECT_EQ(plan({"--mpirun_hostfile", "hosts", "--launcher", "ssh"})->launcher, RemoteLauncher::kSsh);
+}
+
+TEST(RemotePlan, AFileThatAllMachinesReadStartsNothingWhereTheyWereStartedAlready) {
+  const Config file{.values = {{"distributed_type", {std::string("MULTI_CPU")}},
+                               {"mpirun_config", {ConfigMap{{"mpirun_hostfile", {std::string("hosts")}}}}}}};
+  const auto environment = Environment::of({});
+  const LaunchSettings settings(read_command_line(launch_options(), {"-n", "8"}), &file, environment);
+  const auto two = [](const std::string&) { return std::optional<std::string>("a slots=4\nb slots=4\n"); };
+  const Cluster step{.name = "OpenMPI", .started_on_each = true};
+
+  EXPECT_TRUE(plan_remote(settings, {}, {"./train"}, environment, two));
+  EXPECT_FALSE(plan_remote(settings, step, {"./train"}, environment, two));
+}
+
 TEST(RemotePlan, DeepSpeedsOptionsMeanTheSame) {
   const auto run = plan({"--deepspeed_hostfile", "hosts", "--deepspeed_inclusion_filter", "node2",
                          "--deepspeed_multinode_launcher", "pdsh"});

@@ -114,8 +114,32 @@ TEST(RunPlan, ListsAllContradictionsInOneMessage) {
       "  --module needs Python, which --no_python leaves out; give one\n"
       "  --rdzv_backend: 'c10' is not one of static, c10d, etcd, etcd-v2, did you mean 'c10d'?\n"
       "  --tee: '9' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)\n"
-      "  --signals_to_handle: 'SIGFOO' is no signal; expected SIGUSR1 or the like\n"
+      "  --signals_to_handle: 'SIGFOO' is no signal, did you mean 'SIGFPE'? Expected a list like "
+      "SIGTERM,SIGUSR1\n"
       "See hasten launch --help.");
+}
+
+TEST(RunPlan, WhatIsSaidOfWorkersThatThereAreNotIsInTheSameList) {
+  EXPECT_EQ(refused({"-n", "2", "--tee", "2:1", "--redirects", "0:3,5:1", "--local_ranks_filter", "1,3",
+                     "--numa_binding", "exclusive", "--signals_to_handle", "SIGKILL"},
+                    with_cpus_and_gpus(1, 0)),
+            "[launch] 5 things are wrong:\n"
+            "  --signals_to_handle: SIGKILL cannot be handed on to the workers. Leave it out\n"
+            "  --numa_binding exclusive: NUMA node 0 has 1 core for 2 workers. Start fewer, or choose "
+            "--numa_binding node.\n"
+            "  --redirects names local rank 5, but this machine has 2 workers, 0 to 1\n"
+            "  --tee names local rank 2, but this machine has 2 workers, 0 to 1\n"
+            "  --local_ranks_filter names local rank 3, but this machine has 2 workers, 0 to 1\n"
+            "See hasten launch --help.");
+  EXPECT_EQ(refused({"--local_ranks_filter", "1"}),
+            one("--local_ranks_filter names local rank 1, but this machine has 1 worker, 0"));
+}
+
+TEST(RunPlan, LinesAreCopiedFromTeedStreamsOnly) {
+  EXPECT_EQ(
+      refused({"--duplicate_stdout_filters", "loss", "--tee", "0:2"}),
+      one("--duplicate_stdout_filters loss copies lines of what --tee takes; give --tee 1 or 3 as well"));
+  EXPECT_EQ(refused({"--duplicate_stdout_filters", "loss", "--tee", "0:1"}), "");
 }
 
 TEST(RunPlan, RefusesWhatTheMachineLacks) {

@@ -22,6 +22,12 @@ TEST(StreamChoice, IsRefusedIfAnyPartOfItIsWrong) {
   }
 }
 
+TEST(StreamChoice, ReadsWordsWithCommasWrittenTwice) {
+  EXPECT_THAT(read_words("apple, orange ,,one,"), ElementsAre("apple", "orange ,one"));
+  EXPECT_THAT(read_words("a b,,"), ElementsAre("a b,"));
+  EXPECT_THAT(read_words(""), IsEmpty());
+}
+
 TEST(StreamChoice, ReadsLocalRanks) {
   EXPECT_THAT(*read_local_ranks("0,2"), ElementsAre(0, 2));
   EXPECT_THAT(*read_local_ranks(""), IsEmpty());

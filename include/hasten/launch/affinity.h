@@ -19,6 +19,10 @@ namespace hasten::launcher {
 /// Throws: UsageError if a node has fewer cores than workers that want one for themselves.
 std::vector<std::set<int>> bound_cpus(const Machine& machine, const std::string& mode, int num_workers);
 
+/// What "exclusive" lacks: a sentence for each NUMA node with fewer cores than workers that want one.
+/// Throws: nothing.
+std::vector<std::string> problems_of_exclusive_binding(const Machine& machine, int num_workers);
+
 /// Binds this process to `cpus`. Throws: UsageError if the system refuses.
 void bind_to(const std::set<int>& cpus);
 

@@ -50,6 +50,8 @@ struct LaunchOptions {
   std::string log_dir = {};
   std::string redirects = {};
   std::string tee = {};
+  std::vector<std::string> duplicate_stdout_filters = {};
+  std::vector<std::string> duplicate_stderr_filters = {};
   std::vector<int> local_ranks_filter = {};
   bool prefix_ranks = false;
 };

@@ -19,6 +19,10 @@ struct StreamPlan {
   bool shown = true;        ///< on the launcher's own stream
   std::string prefix = {};  ///< before each line shown
   std::string file = {};    ///< "" for none
+  /// Lines with one of these words go to words_file as well, after words_prefix.
+  std::vector<std::string> words = {};
+  std::string words_file = {};  ///< "" for none
+  std::string words_prefix = {};
 };
 
 /// Of one worker's two.
@@ -35,6 +39,10 @@ struct OutputOptions {
   std::string redirects = {};
   /// Streams that go to files and to the launcher's own, each line with torchrun's prefix "[default0]:".
   std::string tee = {};
+  /// Lines of output, of error, with one of these words are copied to one file of all workers of an attempt
+  /// (filtered_stdout.log, filtered_stderr.log), as far as `tee` takes the streams.
+  std::vector<std::string> duplicate_stdout_filters = {};
+  std::vector<std::string> duplicate_stderr_filters = {};
   /// The workers whose streams are shown; all if empty.
   std::vector<int> local_ranks_filter = {};
   /// "[rank 3] " before each line that is shown.

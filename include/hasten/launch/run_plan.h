@@ -38,7 +38,9 @@ struct RunPlan {
   bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }
 };
 
-/// Throws: UsageError with everything that is wrong: values that do not fit and settings that contradict.
-RunPlan plan_run(const LaunchSettings& settings, const Machine& machine);
+/// `problems` is what else the caller has found wrong. Throws: UsageError with everything that is wrong:
+/// these, values that do not fit and settings that contradict.
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine,
+                 std::vector<std::string> problems = {});
 
 }  // namespace hasten::launcher

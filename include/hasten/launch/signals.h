@@ -17,6 +17,10 @@ std::string signal_names(const std::vector<int>& signals);
 /// nothing.
 std::optional<int> signal_of(const std::string& name);
 
+/// Why the signal of this name cannot be handed on to workers, "" if it can. Collective: no. Blocks: no.
+/// Throws: nothing.
+std::string problem_with_signal(const std::string& name);
+
 /// The signals of a list like "SIGTERM,SIGUSR1", in any case, with or without SIG. Collective: no. Blocks:
 /// no. Throws: UsageError for a name that is none, or a signal that cannot be handled.
 std::vector<int> signals_of(const std::string& names);

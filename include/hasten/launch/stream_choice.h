@@ -1,4 +1,5 @@
-// The words of `--redirects`, `--tee` and `--local_ranks_filter`: which streams, of which workers.
+// The words of `--redirects`, `--tee`, `--local_ranks_filter` and the filters: which streams, of which
+// workers, which lines.
 #pragma once
 
 #include <map>
@@ -21,6 +22,9 @@ struct StreamChoice {
 
 /// "3" for all, or "0:3,1:2" for some; "" is "0". Nothing if it is neither.
 std::optional<StreamChoice> read_stream_choice(const std::string& words);
+
+/// "apple,orange"; a comma in a word is written twice, as torchrun has it. Without blanks around the words.
+std::vector<std::string> read_words(const std::string& words);
 
 /// "0,2"; "" is none. Nothing if it is no list of numbers.
 std::optional<std::vector<int>> read_local_ranks(const std::string& words);

@@ -1,0 +1,33 @@
+// A file that a worker's output goes to. What finds no room is lost in it: that is said once, and the worker
+// does not notice.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace hasten::launcher {
+
+class LogFile {
+ public:
+  using Notice = std::function<void(const std::string& line)>;
+
+  /// No file.
+  LogFile() = default;
+  /// Opens `path` to append to it; it may be shared. If that fails, `notice` is told.
+  LogFile(std::string path, const Notice& notice);
+
+  /// Blocks: no, but for the disk.
+  void write(std::string_view bytes, const Notice& notice);
+
+  /// -1 if there is none.
+  int descriptor() const { return descriptor_; }
+  void close();
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  bool failed_ = false;
+};
+
+}  // namespace hasten::launcher
