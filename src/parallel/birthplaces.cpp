@@ -5,7 +5,6 @@
 #include <c10/core/GradMode.h>
 
 #include <cstdint>
-#include <limits>
 #include <mutex>
 #include <unordered_map>
 
@@ -68,7 +67,7 @@ class LendingAllocator : public c10::Allocator {
         return static_cast<LendingAllocator*>(nullptr);
       }
       auto* wrapped = new LendingAllocator(*own);
-      c10::SetCPUAllocator(wrapped, std::numeric_limits<uint8_t>::max());
+      c10::SetCPUAllocator(wrapped);
       return wrapped;
     }();
     return c10::GetCPUAllocator() == allocator ? allocator : nullptr;
@@ -95,7 +94,7 @@ class LendingAllocator : public c10::Allocator {
     Birthplaces::Place* place = places.next(num_bytes);
     if (place == nullptr) {
       c10::DataPtr memory = plain(num_bytes);
-      places.allocations_.back().memory = memory.get();
+      places.note(num_bytes, memory.get());
       return memory;
     }
     void* memory = place->slot.data_ptr();
@@ -153,8 +152,13 @@ Birthplaces::Place* Birthplaces::next(size_t num_bytes) {
     const bool its_turn = place.turn == turn && place.slot.nbytes() == num_bytes;
     if (its_turn && place.trusted && !*place.lent && !place.parameter.grad().defined()) return &place;
   }
-  allocations_.push_back({num_bytes, turn, nullptr});
   return nullptr;
+}
+
+void Birthplaces::note(size_t num_bytes, const void* memory) {
+  // A backward that an exception has ended leaves the thread open: then what follows is noted, too.
+  constexpr size_t kMost = 1 << 16;
+  if (allocations_.size() < kMost) allocations_.push_back({num_bytes, turns_[num_bytes], memory});
 }
 
 void Birthplaces::arrived(size_t place, const at::Tensor& gradient) {
