@@ -90,8 +90,11 @@ void bounds(Bench& bench) {
     std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
     bench.group.barrier();
   });
-  const torch::Tensor buffer = bench.group.buffer(25 * kMegabyte / 4).fill_(1);
-  bench.measure("all_reduce_25MB_buffer", 25 * kMegabyte, [&] { bench.group.all_reduce_(buffer); });
+  for (const int64_t megabytes : {1, 25}) {
+    const torch::Tensor buffer = bench.group.buffer(megabytes * kMegabyte / 4).fill_(1);
+    bench.measure("all_reduce_" + std::to_string(megabytes) + "MB_buffer", megabytes * kMegabyte,
+                  [&] { bench.group.all_reduce_(buffer); });
+  }
 }
 
 }  // namespace
