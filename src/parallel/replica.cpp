@@ -17,13 +17,25 @@ at::Tensor as_bytes(const at::Tensor& contiguous) {
       contiguous.options().dtype(at::kByte).requires_grad(false));
 }
 
-// The sum of a tensor's elements, taken for integers, so that it does not depend on the order.
+// A tensor's elements, taken for integers, each times an odd number of its own, added up: exact in any order.
+// Without those numbers a constant added to positive and negative elements alike would cancel itself out.
 int64_t checksum(const at::Tensor& tensor) {
+  // At a time, so that little memory is needed.
+  constexpr int64_t kMost = 1 << 20;
+  constexpr int64_t kOdd = 0x1E3779B97F4A7C15;
   const at::Tensor flat = tensor.detach().contiguous().flatten();
   if (flat.numel() == 0) return 0;
   const auto size = flat.element_size();
   const auto dtype = size % 8 == 0 ? at::kLong : size == 4 ? at::kInt : size == 2 ? at::kShort : at::kByte;
-  return flat.view(dtype).sum().item<int64_t>();
+  const at::Tensor bits = flat.view(dtype);
+  const auto options = bits.options().dtype(at::kLong);
+  const at::Tensor factors =
+      torch::arange(1, std::min(bits.numel(), kMost) + 1, options).mul_(kOdd).bitwise_or_(1);
+  at::Tensor sum = torch::zeros({}, options);
+  for (const at::Tensor& part : bits.split(kMost)) {
+    sum = sum * kOdd + (part * factors.narrow(0, 0, part.numel())).sum();
+  }
+  return sum.item<int64_t>();
 }
 
 std::string line(const char* kind, const std::string& name, const at::Tensor& tensor) {
