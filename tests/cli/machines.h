@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <set>
 
 #include "cli/launch_folder.h"
@@ -111,8 +112,10 @@ class Machines : public LaunchFolder {
       const std::string name = entry.path().filename();
       if (name.find_first_not_of("0123456789") != std::string::npos || std::stoi(name) == getpid()) continue;
       if (stat((entry.path() / "ns/net").c_str(), &its) != 0 || its.st_ino != wanted.st_ino) continue;
-      std::string command = content_of(entry.path() / "comm");
-      if (!command.empty()) command.pop_back();
+      // One that ends meanwhile has no name.
+      std::ifstream file(entry.path() / "comm");
+      std::string command;
+      std::getline(file, command);
       if (daemons.count(command) == 0) all.push_back(std::stoi(name));
     }
     return all;
