@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <sstream>
 
 #include "hasten/accelerator.h"
@@ -61,6 +62,15 @@ void accumulate(Process process, const Between& between, AcceleratorOptions opti
 
 void step_raw(Mlp&, torch::optim::SGD& sgd) {
   sgd.step();
+}
+
+// What `train` says as one process and on two ranks.
+std::string said_by_one_and_two(const std::function<void(Process&)>& train) {
+  return said_in([&] {
+    Process one = lone_process();
+    train(one);
+    run_ranks(2, train);
+  });
 }
 
 TEST(WrongOrderRanks, AStepOfTheRawOptimizerInsideAWindowIsRefusedOnAllRanks) {
@@ -144,11 +154,7 @@ void train_gan(Process& process) {
 }
 
 TEST(WrongOrderRanks, TwoModelsWithAnOptimizerEachPass) {
-  const std::string said = said_in([] {
-    Process one = lone_process();
-    train_gan(one);
-    run_ranks(2, train_gan);
-  });
+  const std::string said = said_by_one_and_two(train_gan);
 
   EXPECT_THAT(said, IsEmpty());
 }
@@ -168,11 +174,7 @@ TEST(WrongOrderRanks, AModelThatIsNotHeldBackMayStepAsItLikes) {
       critics.zero_grad();
     }
   };
-  const std::string said = said_in([&] {
-    Process one = lone_process();
-    train(one);
-    run_ranks(2, train);
-  });
+  const std::string said = said_by_one_and_two(train);
 
   EXPECT_THAT(said, IsEmpty());
 }
@@ -194,11 +196,7 @@ TEST(WrongOrderRanks, ClosuresPass) {
       });
     }
   };
-  const std::string said = said_in([&] {
-    Process one = lone_process();
-    train(one);
-    run_ranks(2, train);
-  });
+  const std::string said = said_by_one_and_two(train);
 
   EXPECT_THAT(said, IsEmpty());
 }
