@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include "comm/roll_call.h"
 #include "comm/shared/sharing.h"
 #include "comm/two_level.h"
 #include "hasten/core/error.h"
@@ -23,7 +24,7 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup) {
   const Origin origin{"comm", setup.rank, setup.world_size};
   const Store store = setup.store.scoped("shm");
   const std::string mine = setup.options.host.empty() ? shared::this_host() : setup.options.host;
-  const auto hosts = shared::hosts_of(store, setup.rank, setup.world_size, mine, setup.options.timeout);
+  const auto hosts = roll_call(store, "host", setup.rank, setup.world_size, mine, setup.options.timeout);
   const Hosts by_host = group_by_host(hosts);
   const auto size = by_host.size();
   if (by_name && size > 1) {

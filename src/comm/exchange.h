@@ -1,60 +1,36 @@
-// Exchange: an all-reduce of few bytes as messages, one from every rank to every other, added up by each.
+// Exchange: collectives on few bytes, in which every rank sends what it has to every other.
 //
 // Where latency rules, one round wins over a ring's 2 (n - 1) (Thakur et al., "Optimization of Collective
-// Communication Operations in MPICH", 2005, section 4.5). Gloo's messages are also written by the thread that
-// sends them, so that none of ProcessGroupGloo's worker threads has to wake, and at once where the receiver
-// has said that it is ready: what training repeats has the same size again and again, so each all-reduce gets
-// the next one's receives ready. Every rank adds up in the order of the ranks, so the results are equal bit
-// for bit.
+// Communication Operations in MPICH", 2005, section 4.5), and a round over a Mesh wakes no thread. Every rank
+// adds up in the order of the ranks, so the results are equal bit for bit.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
-#include <map>
-#include <memory>
-#include <optional>
-#include <vector>
-
-#include "comm/line.h"
+#include "comm/mesh.h"
 #include "hasten/comm/backend.h"
 
 namespace hasten::comm {
 
 class Exchange {
  public:
-  /// `native` outlives this object; messages have the 2^30 tags from `first_tag` on to themselves.
-  Exchange(c10d::Backend& native, int first_tag) : native_(native), first_tag_(first_tag) {}
+  /// Collective: yes. Blocks: until the ranks are connected. Throws: as Mesh.
+  explicit Exchange(const BackendSetup& setup) : mesh_(setup) {}
 
-  /// Whether an all-reduce of this tensor is faster here; alike on all ranks.
-  bool takes(const at::Tensor& tensor) const;
-  /// All ranks call it in the same order. Nobody needs to wait for it: what is dropped goes on.
+  /// Whether messages of this size are better sent here; alike on all ranks.
+  bool takes(size_t num_bytes) const;
+  /// Whether all_reduce knows this dtype.
+  bool reduces(at::ScalarType dtype) const;
+
+  // All ranks call these in the same order, with contiguous tensors, as those of Backend.
   Backend::Started all_reduce(const at::Tensor& tensor, ReduceOp op);
+  Backend::Started all_gather(const at::Tensor& output, const at::Tensor& input);
+  Backend::Started barrier();
+
+  void close() noexcept { mesh_.close(); }
 
  private:
-  using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
-  /// Receives from all others; `parts` by rank.
-  struct Inbox {
-    int tag;
-    Works works;
-    std::vector<at::Tensor> parts;
-  };
-  /// All-reduces of one size; the last channel takes all that found none left.
-  struct Channel {
-    int first_tag;
-    bool is_last;
-    uint32_t num_opened = 0;
-    std::optional<Inbox> next = {};
-  };
+  Backend::Started start(std::shared_ptr<Mesh::Round> round);
 
-  Channel& channel_for(int64_t num_bytes);
-  Inbox open(Channel& channel, int64_t num_bytes);
-
-  c10d::Backend& native_;
-  const int first_tag_;
-  /// By size. The same on all ranks, since they all call the same.
-  std::map<int64_t, Channel> channels_;
-  /// Waits for those who only ask or have gone.
-  std::shared_ptr<Line> line_ = std::make_shared<Line>();
+  Mesh mesh_;
 };
 
 }  // namespace hasten::comm

@@ -24,8 +24,8 @@ class ClosableGloo : public c10d::ProcessGroupGloo {
 
 class GlooBackend : public C10dBackend {
  public:
-  explicit GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo)
-      : gloo_(std::move(gloo)), exchange_(*gloo_, Group::kMostTag + 1) {}
+  GlooBackend(c10::intrusive_ptr<ClosableGloo> gloo, const BackendSetup& setup)
+      : gloo_(std::move(gloo)), exchange_(setup) {}
 
   const char* name() const override { return "gloo"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
@@ -47,10 +47,17 @@ class GlooBackend : public C10dBackend {
   }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
-    return exchange_.takes(tensor) ? exchange_.all_reduce(tensor, op) : C10dBackend::all_reduce(tensor, op);
+    const bool is_small = exchange_.takes(tensor.nbytes()) && exchange_.reduces(tensor.scalar_type());
+    return is_small ? exchange_.all_reduce(tensor, op) : C10dBackend::all_reduce(tensor, op);
   }
+  Started all_gather(at::Tensor output, at::Tensor input) override {
+    const bool is_small = exchange_.takes(input.nbytes());
+    return is_small ? exchange_.all_gather(output, input) : C10dBackend::all_gather(output, input);
+  }
+  Started barrier() override { return exchange_.barrier(); }
 
   void close() noexcept override {
+    exchange_.close();
     try {
       gloo_->close();
     } catch (const std::exception&) {
@@ -92,7 +99,7 @@ std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
   auto* native = static_cast<c10d::Store*>(setup.store.native());
   auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
   return std::make_unique<GlooBackend>(
-      c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options));
+      c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options), setup);
 }
 
 }  // namespace hasten::comm

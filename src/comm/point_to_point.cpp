@@ -21,10 +21,7 @@ at::Tensor record_bytes(const Record& record) {
 
 void check_peer(const Group::Impl& group, int peer, int tag, Kind kind) {
   group.check_open(kind);
-  if (tag < 0 || tag > Group::kMostTag) {
-    throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is not between 0 and ", Group::kMostTag,
-                     '.');
-  }
+  if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
   group.check_rank(peer, "the peer", kind);
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
 }

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "endpoint.h"
 #include "hmac.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 

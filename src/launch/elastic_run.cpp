@@ -8,13 +8,13 @@
 #include <cstring>
 #include <iostream>
 
+#include "endpoint.h"
 #include "etcd_finder.h"
 #include "hasten/core/error.h"
 #include "rendezvous_node.h"
 #include "rendezvous_secret.h"
 #include "rounds.h"
 #include "say.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 namespace {

@@ -12,6 +12,7 @@
 #include <iostream>
 #include <numeric>
 
+#include "endpoint.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/error_file.h"
 #include "hasten/launch/failure_report.h"
@@ -25,7 +26,6 @@
 #include "memory_events.h"
 #include "rounds.h"
 #include "say.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 namespace {

@@ -14,8 +14,8 @@
 #include <optional>
 #include <set>
 
+#include "endpoint.h"
 #include "hasten/core/error.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 namespace {

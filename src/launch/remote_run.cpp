@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <iostream>
 
+#include "endpoint.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/lifeline.h"
 #include "hasten/launch/local_processes.h"
 #include "hasten/launch/program.h"
 #include "hasten/launch/supervisor.h"
 #include "say.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 namespace {

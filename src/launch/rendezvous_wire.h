@@ -6,8 +6,8 @@
 #include <string>
 #include <variant>
 
+#include "endpoint.h"
 #include "hasten/launch/rendezvous_message.h"
-#include "socket.h"
 
 namespace hasten::launcher {
 

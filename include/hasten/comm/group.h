@@ -150,11 +150,8 @@ class Group {
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
   // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
-  // one tag arrive in order. Where operations are checked, the receiver compares dtype and shape before the
-  // data moves.
-
-  /// Tags go from 0 to this; others are refused (UsageError).
-  static constexpr int kMostTag = (1 << 30) - 1;
+  // one tag arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype
+  // and shape before the data moves.
 
   void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;

@@ -14,22 +14,12 @@
 #include <cstdint>
 #include <memory>
 
+#include "comm/header.h"
 #include "comm/shared/counter.h"
 
 namespace hasten::comm::shared {
 
 constexpr int kMaxRanks = 256;
-
-/// What one rank is about to do in its current step; compared before any data is used.
-struct Header {
-  uint32_t kind = 0;
-  int32_t dtype = -1;
-  int32_t reduce_op = -1;
-  int32_t root = -1;
-  int64_t count = 0;
-  /// What the operation needs to tell; not compared.
-  int64_t extra = 0;
-};
 
 enum class Presence : uint32_t { kAbsent, kHere, kLeft };
 

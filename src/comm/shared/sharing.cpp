@@ -2,7 +2,6 @@
 #include "comm/shared/sharing.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "comm/roll_call.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm::shared {
@@ -58,35 +58,12 @@ struct Answer {
   const std::shared_ptr<Segment>* segment;
 };
 
-std::string random_hex(int num_bytes) {
-  std::string bytes(num_bytes, '\0'), hex;
-  if (getrandom(bytes.data(), bytes.size(), 0) != num_bytes) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  for (const char byte : bytes) {
-    hex += "0123456789abcdef"[(byte >> 4) & 15];
-    hex += "0123456789abcdef"[byte & 15];
-  }
-  return hex;
-}
-
 // An abstract name begins with a zero byte and ends with the address's length.
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
-}
-
-// Asks again and again, soon at first, until `ready` or the deadline.
-bool poll_until(Clock::time_point deadline, const std::function<bool()>& ready) {
-  auto pause = std::chrono::microseconds(100);
-  while (!ready()) {
-    if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(5000));
-  }
-  return true;
 }
 
 std::optional<ucred> peer_of(int socket) {
@@ -204,31 +181,6 @@ std::string this_host() {
   std::array<char, PATH_MAX> network{};
   const auto size = readlink("/proc/self/ns/net", network.data(), network.size() - 1);
   return boot_id.empty() || size <= 0 ? "" : boot_id + '/' + network.data();
-}
-
-std::vector<std::string> hosts_of(const Store& store, int rank, int world_size, const std::string& mine,
-                                  std::chrono::milliseconds timeout) {
-  // A host may be unknown, but a value must not be empty.
-  store.set(text("host/", rank), '@' + mine);
-  std::vector<std::string> hosts(world_size);
-  const auto deadline = Clock::now() + timeout;
-  const auto read = [&](const std::string& key) {
-    std::optional<std::string> value;
-    if (!poll_until(deadline, [&] { return (value = store.get(key)).has_value(); })) {
-      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not name its host in time (",
-                      key, ")");
-    }
-    return *value;
-  };
-  // The first rank collects, so that the store answers a few questions a rank and not a world of them.
-  if (rank == 0) {
-    for (int peer = 0; peer < world_size; ++peer) hosts[peer] = read(text("host/", peer)).substr(1);
-    store.set("hosts", join(hosts, "\n") + "\n");
-    return hosts;
-  }
-  std::istringstream lines(read("hosts"));
-  for (auto& host : hosts) std::getline(lines, host);
-  return hosts;
 }
 
 std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layout& layout,

@@ -21,11 +21,6 @@ namespace hasten::comm::shared {
 /// sockets ranks meet by, and which tells containers apart). Empty where it cannot be told.
 std::string this_host();
 
-/// The ranks' hosts by rank. Collective over the ranks that use `store`. Blocks: until all have come. Throws:
-/// CommError.
-std::vector<std::string> hosts_of(const Store& store, int rank, int world_size, const std::string& mine,
-                                  std::chrono::milliseconds timeout);
-
 /// No segment can be shared; all ranks get the same reason.
 struct NotShared : std::runtime_error {
   using std::runtime_error::runtime_error;

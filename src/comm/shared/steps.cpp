@@ -1,30 +1,9 @@
 // See steps.h.
 #include "comm/shared/steps.h"
 
-#include <c10/core/ScalarType.h>
-
-#include "comm/agreement.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
-namespace {
-
-std::string describe(const Header& header) {
-  std::string call = name_of(static_cast<Kind>(header.kind));
-  if (header.reduce_op >= 0) call += text('(', name_of(static_cast<ReduceOp>(header.reduce_op)), ')');
-  if (header.dtype >= 0) call += text(" of ", header.count, ' ', static_cast<c10::ScalarType>(header.dtype));
-  if (header.dtype < 0 && header.count > 0) call += text(" of ", header.count, " bytes");
-  if (header.root >= 0) call += text(", root ", header.root);
-  return call;
-}
-
-bool same(const Header& a, const Header& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.count == b.count;
-}
-
-}  // namespace
-
 void Watch::check(int peer, Clock::time_point deadline, const std::string& missing) const {
   if (closed()) throw std::runtime_error("this rank has closed the group");
   if (segment_->block(peer).presence.load() == Presence::kLeft) {
@@ -72,12 +51,10 @@ void Steps::begin() {
 }
 
 void Steps::check_headers() const {
-  const Header& first = header(0);
   for (int peer = 1; peer < world_size_; ++peer) {
-    if (same(first, header(peer))) continue;
-    throw Backend::Mismatch(text("rank 0 calls ", describe(first), ", rank ", peer, " calls ",
-                                 describe(header(peer)),
-                                 ". Every rank of a group must make the same calls in the same order"));
+    if (!same_call(header(0), header(peer))) {
+      throw Backend::Mismatch(difference(0, header(0), peer, header(peer)));
+    }
   }
 }
 

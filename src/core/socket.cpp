@@ -1,5 +1,5 @@
 // Thin wrappers of the system's calls; see socket.h.
-#include "socket.h"
+#include "hasten/core/socket.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -11,13 +11,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
 #include "hasten/core/error.h"
 
-namespace hasten::launcher {
+namespace hasten::net {
 namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -37,7 +36,7 @@ std::pair<AddressList, std::string> resolve(const Endpoint& where, int kind = SO
 AddressList look_up(const Endpoint& where, int kind = SOCK_STREAM) {
   auto [addresses, problem] = resolve(where, kind);
   if (!problem.empty()) {
-    throw UsageError({"launch"}, "the address '", where.host, "' is unknown: ", problem,
+    throw UsageError({"network"}, "the address '", where.host, "' is unknown: ", problem,
                      ". Correct it, or give a number.");
   }
   return std::move(addresses);
@@ -90,23 +89,6 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   if (handle_ >= 0) close(handle_);
   handle_ = std::exchange(other.handle_, -1);
   return *this;
-}
-
-Endpoint parse_endpoint(const std::string& word, int default_port) {
-  const size_t bracket = word.rfind(']');
-  const size_t colon = word.rfind(':');
-  const bool has_port = colon != std::string::npos && (bracket == std::string::npos || colon > bracket);
-  Endpoint endpoint{has_port ? word.substr(0, colon) : word, default_port};
-  if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']'))
-    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-  if (!has_port) return endpoint;
-  const char* const end = word.data() + word.size();
-  const auto [stop, error] = std::from_chars(word.data() + colon + 1, end, endpoint.port);
-  if (error != std::errc() || stop != end || endpoint.port < 0 || endpoint.port > 65535) {
-    throw UsageError({"launch"}, "--rdzv_endpoint: '", word,
-                     "' has no port between 0 and 65535 behind the colon.");
-  }
-  return endpoint;
 }
 
 std::string shown(const Endpoint& endpoint) {
@@ -208,6 +190,21 @@ std::string address_towards(const Endpoint& where) {
   return "";
 }
 
+std::string address_of_interface(const std::string& name) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(first, freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6}) {
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+      const bool fits =
+          one->ifa_addr != nullptr && one->ifa_addr->sa_family == family && name == one->ifa_name;
+      if (fits) return endpoint_of(one->ifa_addr, size).host;
+    }
+  }
+  return "";
+}
+
 std::string interface_towards(const std::string& address) {
   const auto [addresses, problem] = resolve({address, 9}, SOCK_DGRAM);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
@@ -241,4 +238,4 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-}  // namespace hasten::launcher
+}  // namespace hasten::net

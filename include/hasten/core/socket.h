@@ -1,4 +1,4 @@
-// TCP sockets as launchers on several machines need them, by name or address, IPv4 or IPv6; and what this
+// TCP sockets as processes on several machines need them, by name or address, IPv4 or IPv6; and what this
 // machine is to others. None of the sockets waits when it is read or written.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace hasten::launcher {
+namespace hasten::net {
 
 /// Owns a socket, or none (handle -1).
 class Socket {
@@ -28,9 +28,7 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-/// "h:1", "[::1]:1"; without a port `default_port`. Throws: UsageError if the port is none.
-Endpoint parse_endpoint(const std::string& word, int default_port);
-/// "h:1".
+/// "h:1", "[::1]:1".
 std::string shown(const Endpoint& endpoint);
 
 /// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name
@@ -57,6 +55,8 @@ Endpoint remote_end(const Socket& socket);
 /// The address of this machine from which `where` is reached, "" if there is no way. Throws: UsageError if
 /// the name is unknown.
 std::string address_towards(const Endpoint& where);
+/// An address of a network interface ("eth0"), "" if it has none.
+std::string address_of_interface(const std::string& name);
 /// The network interface through which this machine reaches `address`, "" if there is no way.
 std::string interface_towards(const std::string& address);
 
@@ -69,4 +69,4 @@ bool is_this_machine(const std::string& name);
 /// Whether an address reaches this machine only: localhost, 127.…, ::1.
 bool is_loopback(const std::string& address);
 
-}  // namespace hasten::launcher
+}  // namespace hasten::net

@@ -1,0 +1,29 @@
+// Endpoints as users write them. The sockets themselves are core's; launchers use their names as their own.
+#pragma once
+
+#include <string>
+
+#include "hasten/core/socket.h"
+
+namespace hasten::launcher {
+
+using net::accept_from;
+using net::address_towards;
+using net::connect_error;
+using net::connect_to;
+using net::connect_within;
+using net::Endpoint;
+using net::host_name;
+using net::interface_towards;
+using net::is_loopback;
+using net::is_this_machine;
+using net::listen_at;
+using net::local_end;
+using net::remote_end;
+using net::shown;
+using net::Socket;
+
+/// "h:1", "[::1]:1"; without a port `default_port`. Throws: UsageError if the port is none.
+Endpoint parse_endpoint(const std::string& word, int default_port);
+
+}  // namespace hasten::launcher
