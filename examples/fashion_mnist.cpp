@@ -88,6 +88,7 @@ void run(const Options& options) {
 
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
   auto net = make_net();
+  hasten::parallel::channels_last(net);  // convolutions and pooling are a quarter to a third faster so
   if (!options.evaluate.empty()) torch::load(net, options.evaluate);
   torch::optim::Adam adam(net->parameters(), 5e-3);
   auto [model, optimizer, train, test] = accelerator.prepare(  // +

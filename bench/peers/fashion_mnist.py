@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--limit", type=int, help="first training samples only")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--channels-last", action="store_true", help="the order in memory that examples/fashion_mnist.cpp asks for")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -76,6 +77,8 @@ def main():
     accelerator = Accelerator(cpu=True)
     train_set = fashion_mnist(options.data, "train", options.limit)
     model = Net()
+    if options.channels_last:
+        model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     model, optimizer, train, test = accelerator.prepare(
         model, optimizer,

@@ -14,6 +14,7 @@
 #include "hasten/data/tensor_dataset.h"
 #include "hasten/data/worker_random.h"
 #include "hasten/optim/schedulers.h"
+#include "hasten/parallel/channels_last.h"
 #include "hasten/parallel/local_sgd.h"
 #include "hasten/parallel/power_sgd.h"
 #include "hasten/parallel/sync_batch_norm.h"
