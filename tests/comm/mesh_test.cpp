@@ -174,7 +174,7 @@ TEST(Mesh, ARankThatLeavesIsNamedAfterWhatItHasSent) {
 }
 
 TEST(Mesh, ATimeoutNamesWhoHasNotCome) {
-  std::latch over(1);
+  std::latch over(2);
   on_mesh(
       3,
       [&](Mesh& mesh) {
