@@ -1,27 +1,20 @@
-// The steps that libtorch's fused kernels take, on the state of torch::optim's optimizers.
+// libtorch's fused kernels: a parameter's whole step in one pass through memory, one call for a batch.
 //
-// The kernels see memory, not strides: a parameter must fill its memory without gaps, and its gradient and
-// state must lie in memory as it does. Gradients that do not are copied; what else does not fit is left to
-// the optimizer's own step.
+// For the optimizers for which libtorch has one, on CPU and CUDA: RMSprop has none.
 #pragma once
 
-#include <torch/optim/optimizer.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
-#include <vector>
+#include "optim/parameter_batch.h"
 
 namespace hasten::optim::detail {
 
-struct FusedStep {
-  std::vector<at::Tensor> stepped;
-  /// Parameters with a gradient that no kernel may take.
-  size_t num_left = 0;
-};
-
-/// Whether the optimizer is exactly an SGD, Adam, AdamW or Adagrad of torch::optim: a derived class may step
-/// in a way of its own.
-bool has_fused_kernel(const torch::optim::Optimizer& optimizer);
-
-/// Steps every parameter that a kernel may take. Requires has_fused_kernel.
-FusedStep fused_step(torch::optim::Optimizer& optimizer, bool maximize);
+void fused_step(ParameterBatch& batch, const torch::optim::SGDOptions& options, bool maximize);
+void fused_step(ParameterBatch& batch, const torch::optim::AdamOptions& options, bool maximize);
+void fused_step(ParameterBatch& batch, const torch::optim::AdamWOptions& options, bool maximize);
+void fused_step(ParameterBatch& batch, const torch::optim::AdagradOptions& options, bool maximize);
 
 }  // namespace hasten::optim::detail

@@ -1,4 +1,4 @@
-// Which part of a step is whose: the fused kernels', the optimizer's own; see optimizer_step.h.
+// Which part of a step is whose: the multi-tensor steps', the optimizer's own; see optimizer_step.h.
 #include "hasten/optim/optimizer_step.h"
 
 #include <ATen/core/grad_mode.h>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "optim/fused_kernels.h"
+#include "optim/multi_tensor_step.h"
 
 namespace hasten::optim {
 namespace {
@@ -64,23 +64,35 @@ at::Tensor own_step(Optimizer& optimizer, bool maximize, const Optimizer::LossCl
 
 }  // namespace
 
-at::Tensor optimizer_step(Optimizer& optimizer, const PreparedOptimizerOptions& options,
-                          const Optimizer::LossClosure& closure) {
-  if (!options.fused || !detail::has_fused_kernel(optimizer)) {
-    return own_step(optimizer, options.maximize, closure);
+detail::StepChoice detail::choice_of(const PreparedOptimizerOptions& options) {
+  StepChoice choice{.fused = options.fused, .maximize = options.maximize};
+  if (options.foreach.value_or(options.fused)) {
+    choice.foreach_on = [](c10::Device device) { return device.is_cuda(); };
   }
+  return choice;
+}
+
+at::Tensor detail::optimizer_step(Optimizer& optimizer, const StepChoice& choice,
+                                  const Optimizer::LossClosure& closure) {
+  const bool own_only = !choice.fused && choice.foreach_on == nullptr;
+  if (own_only || !has_multi_tensor_step(optimizer)) return own_step(optimizer, choice.maximize, closure);
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode with_grad(true);
     loss = closure();
   }
-  const auto fused = detail::fused_step(optimizer, options.maximize);
-  if (fused.num_left > 0) {
+  const auto done = multi_tensor_step(optimizer, choice);
+  if (done.num_left > 0) {
     LentGradients hidden;
-    hidden.hide(fused.stepped);
-    own_step(optimizer, options.maximize, nullptr);
+    hidden.hide(done.stepped);
+    own_step(optimizer, choice.maximize, nullptr);
   }
   return loss;
+}
+
+at::Tensor optimizer_step(Optimizer& optimizer, const PreparedOptimizerOptions& options,
+                          const Optimizer::LossClosure& closure) {
+  return detail::optimizer_step(optimizer, detail::choice_of(options), closure);
 }
 
 }  // namespace hasten::optim

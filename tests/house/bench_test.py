@@ -101,6 +101,28 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((more["ours"], more["peer"]), (script["ours"] - script["peer"], None))
         self.assertEqual([row["ours"] for name, row in rows.items() if name.startswith("rendezvous")], [7, 3, 5])
 
+    def test_a_death_counts_until_the_slowest_of_the_others_has_noticed_it(self):
+        self.write("bench/bench_death_noticed", """#!/bin/sh
+case $HASTEN_BACKEND$RANK in
+  *3) echo '{"died_ms": 1000}'; kill -9 $$ ;;
+  gloo1) echo '{"noticed_ms": 1700}' ;;
+  *) echo '{"noticed_ms": 1500}' ;;
+esac
+""")
+
+        done = self.bench("death_noticed", "--repeats", "1", "--json")
+
+        self.assertEqual([(row["name"], row["ours"], row["goal"]) for row in json.loads(done.stdout)["rows"]],
+                         [("death_noticed", 500, 1000), ("death_noticed_gloo", 700, 1000)])
+
+    def test_a_rank_that_notices_nothing_of_a_death_ends_the_run_with_its_words(self):
+        self.write("bench/bench_death_noticed", "#!/bin/sh\necho no port >&2\nexit 1\n")
+
+        done = self.bench("death_noticed")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("bench_death_noticed' printed no line of JSON, but:\nno port", done.stderr)
+
     def test_a_program_that_fails_ends_the_run_with_its_words(self):
         self.write("bench/bench_ddp", "#!/bin/sh\necho out of luck >&2\nexit 7\n")
 

@@ -24,6 +24,8 @@ OPTIMIZERS = [
     {"type": "Adagrad", "lr": 0.1},
     {"type": "Adagrad", "lr": 0.1, "lr_decay": 0.05, "initial_accumulator_value": 0.3},
     {"type": "RMSprop", "lr": 0.01, "momentum": 0.5},
+    {"type": "RMSprop", "lr": 0.01, "alpha": 0.9, "eps": 1e-6},
+    {"type": "RMSprop", "lr": 0.01, "momentum": 0.5, "centered": True},
 ]
 
 

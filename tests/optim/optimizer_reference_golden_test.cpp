@@ -1,5 +1,5 @@
-// optimizer_step against PyTorch's optimizers, fused and not. The values are in optimizer_reference.json,
-// written by make_optimizer_reference.py.
+// optimizer_step against PyTorch's optimizers, in each of its ways. The values are in
+// optimizer_reference.json, written by make_optimizer_reference.py.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "hasten/optim/optimizer_step.h"
+#include "optim/multi_tensor_step.h"
 #include "support/recipes.h"
 
 namespace hasten::optim {
@@ -47,7 +48,18 @@ double largest_difference(const at::Tensor& param, const json& wanted) {
   return (param.detach().flatten() - values).abs().max().item<double>();
 }
 
-class OptimizerReference : public ::testing::TestWithParam<bool> {};
+enum class Way { kFused, kForeach, kPlain };
+
+void step_in(Way way, torch::optim::Optimizer& optimizer, bool maximize) {
+  if (way != Way::kForeach) {
+    optimizer_step(optimizer, {.fused = way == Way::kFused, .maximize = maximize});
+    return;
+  }
+  const auto everywhere = [](c10::Device) { return true; };
+  detail::optimizer_step(optimizer, {.fused = false, .foreach_on = everywhere, .maximize = maximize});
+}
+
+class OptimizerReference : public ::testing::TestWithParam<Way> {};
 
 TEST_P(OptimizerReference, EveryOptimizerGivesPyTorchsValues) {
   const json all = optimizer_reference();
@@ -55,13 +67,11 @@ TEST_P(OptimizerReference, EveryOptimizerGivesPyTorchsValues) {
   for (const auto& one : all.at("cases")) {
     const auto params = parameters(all.at("shapes"));
     const auto optimizer = hasten::testing::optimizer_for(one.at("optimizer"), params);
-    const PreparedOptimizerOptions options{.fused = GetParam(),
-                                           .maximize = one.at("optimizer").at("maximize")};
     const auto steps = all.at("steps").get<std::vector<int64_t>>();
 
     for (int64_t step = 1, row = 0; step <= steps.back(); ++step) {
       set_gradients(params, step);
-      optimizer_step(*optimizer, options);
+      step_in(GetParam(), *optimizer, one.at("optimizer").at("maximize"));
       if (step != steps[static_cast<size_t>(row)]) continue;
       for (size_t k = 0; k < params.size(); ++k, ++rows) {
         EXPECT_LT(largest_difference(params[k], one.at("values")[static_cast<size_t>(row)][k]), 1e-9)
@@ -74,8 +84,13 @@ TEST_P(OptimizerReference, EveryOptimizerGivesPyTorchsValues) {
   EXPECT_EQ(rows, all.at("cases").size() * 5 * 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, OptimizerReference, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Fused" : "Plain"; });
+std::string name_of(const ::testing::TestParamInfo<Way>& way) {
+  constexpr const char* kNames[] = {"Fused", "Foreach", "Plain"};
+  return kNames[static_cast<int>(way.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, OptimizerReference, ::testing::Values(Way::kFused, Way::kForeach, Way::kPlain),
+                         name_of);
 
 }  // namespace
 }  // namespace hasten::optim

@@ -111,8 +111,12 @@ inline std::unique_ptr<torch::optim::Optimizer> optimizer_for(const nlohmann::js
                         .initial_accumulator_value(spec.value("initial_accumulator_value", 0.0)));
   }
   if (type == "RMSprop") {
-    return std::make_unique<peer::RMSprop>(
-        parameters, peer::RMSpropOptions(lr).momentum(spec.value("momentum", 0.0)).weight_decay(decay));
+    return std::make_unique<peer::RMSprop>(parameters, peer::RMSpropOptions(lr)
+                                                           .alpha(spec.value("alpha", 0.99))
+                                                           .eps(spec.value("eps", 1e-8))
+                                                           .momentum(spec.value("momentum", 0.0))
+                                                           .centered(spec.value("centered", false))
+                                                           .weight_decay(decay));
   }
   throw std::runtime_error("no optimizer " + type);
 }
