@@ -1,10 +1,11 @@
 // The collectives that add up; see operation.h.
 //
-// Large all-reduces are a reduce-scatter and an all-gather, chunk by chunk: each rank adds up its own slice
-// of a chunk and everybody takes the others' results, so that the work of adding is shared (Thakur et al.,
-// "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5). In step t a rank adds
-// up chunk t - 1, takes the results of chunk t - 2 and writes chunk t; one wait a step. Tensors that lie in
-// the segment's heaps are added up where they are.
+// Large all-reduces of more than two ranks are a reduce-scatter and an all-gather, chunk by chunk: each rank
+// adds up its own slice of a chunk and everybody takes the others' results, so that the work of adding is
+// shared (Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5).
+// In step t a rank adds up chunk t - 1, takes the results of chunk t - 2 and writes chunk t; one wait a step.
+// Two ranks show each other whole chunks. Tensors that lie in the segment's heaps are added up where they
+// are.
 #include <array>
 
 #include "comm/shared/chunks.h"
@@ -77,7 +78,7 @@ class AllReduce : public Reducing {
       steps.post();
       steps.wait();
     }
-    pipeline(steps);
+    steps.world_size() == 2 ? add_up_both(steps) : pipeline(steps);
   }
 
  private:
@@ -89,8 +90,8 @@ class AllReduce : public Reducing {
   }
   Chunks chunks(const Steps& steps) const {
     // Short enough that what passes through the areas stays in the caches near the cores.
-    const int64_t most =
-        std::min<int64_t>(steps.layout().chunk_bytes, (int64_t{128} << 10) * steps.world_size());
+    const int64_t share = int64_t{steps.world_size() == 2 ? 256 : 128} << 10;
+    const int64_t most = std::min<int64_t>(steps.layout().chunk_bytes, share * steps.world_size());
     return Chunks(tensor_.numel(), most / item_ / Chunks::kAlign * Chunks::kAlign);
   }
   /// A chunk's slices, one a rank.
@@ -120,8 +121,27 @@ class AllReduce : public Reducing {
     take_results(steps, all.count() - 1, steps.half());
   }
 
+  // Two ranks: each adds up everything by itself. As many bytes pass between the cores as with slices, and
+  // half the waiting is saved.
+  void add_up_both(Steps& steps) {
+    const Chunks all = chunks(steps);
+    const int rank = steps.rank();
+    const auto add_up = [&](int64_t i) {
+      std::byte* mine = data() + all.begin(i) * item_;
+      Sources sources;
+      sources[rank] = mine;
+      sources[1 - rank] = steps.area(1 - rank, steps.half());
+      reduce_(mine, sources.data(), 2, all.size(i));
+    };
+    chunk_by_chunk(steps, all.count(), add_up, [&](int64_t i) { copy_in(steps, i); });
+  }
+
   void copy_in(Steps& steps, int64_t i) const {
     const Chunks all = chunks(steps), cut = slices(steps, all.size(i));
+    if (steps.world_size() == 2) {
+      copy_bytes(steps.mine(), data() + all.begin(i) * item_, all.size(i) * item_);
+      return;
+    }
     for (int peer = 0; peer < steps.world_size(); ++peer) {
       if (peer == steps.rank()) continue;
       copy_bytes(steps.mine() + cut.begin(peer) * item_, data() + (all.begin(i) + cut.begin(peer)) * item_,
