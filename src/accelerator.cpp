@@ -51,7 +51,7 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
                                     .group = process().group(),
                                     .num_batches = impl_->accumulation.options().num_steps,
                                     .ends_window = sync_gradients(),
-                                    .optimizer_steps = gradient_state().num_steps()};
+                                    .optimizer_calls = gradient_state().num_optimizer_calls()};
   parallel::BackwardOptions own = options;
   if (is_joining()) {
     own.weight = options.weight.value_or(1.0);
@@ -63,10 +63,7 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
 }
 
 void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
-  if (is_joining()) {
-    throw UsageError(Origin{"accelerator", rank(), world_size()},
-                     "join_uneven_inputs inside join_uneven_inputs. Use one for each loop over a loader.");
-  }
+  refuse_in_join("join_uneven_inputs");
   const auto scope = std::make_shared<parallel::Join>(process().group());
   set_join(scope);
   const auto leave = c10::make_scope_exit([this] { set_join(nullptr); });
@@ -85,12 +82,12 @@ parallel::Steppers& Accelerator::steppers() const noexcept {
 
 parallel::NoSync Accelerator::accumulate(Models models) const {
   impl_->accumulation.next(*shared_gradient_state());
-  if (sync_gradients() || impl_->accumulation.options().sync_each_batch) return parallel::NoSync();
-  return no_sync(std::move(models));
+  if (sync_gradients()) return parallel::NoSync();
+  return no_sync(std::move(models), impl_->accumulation.options().sync_each_batch);
 }
 
-parallel::NoSync Accelerator::no_sync(Models models) const {
-  return parallel::NoSync(models.empty() ? impl_->models.all() : std::move(models));
+parallel::NoSync Accelerator::no_sync(Models models, bool exchanges) const {
+  return parallel::NoSync(models.empty() ? impl_->models.all() : std::move(models), exchanges);
 }
 
 void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const {
@@ -111,6 +108,7 @@ void Accelerator::free_memory() const {
 }
 
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module, bool place) const {
+  if (!impl_->models.contains(module)) refuse_in_join("prepare of a model");
   if (place) module.to(device());
   return impl_->models.distribute(module, process().group(), options().ddp);
 }

@@ -130,12 +130,15 @@ class Accelerator : public AcceleratorBase {
   }
 
   /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
-  /// collectives of the others (backward, gather, reduce, padding, objects, check_trigger, should_stop,
-  /// wait_for_everyone, SyncBatchNorm) with nothing, and take over parameters, buffers, optimizers and
-  /// schedulers at the end, so that all ranks end alike. Gradients are the mean over the ranks that had data:
-  /// a backward without a weight has weight 1. `models` is a prepared model, or a tuple of several. Once for
-  /// each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError if
-  /// ranks with data do different things; what fn throws.
+  /// collectives of the others with nothing: backward, SyncBatchNorm, LocalSgd, gather, reduce, padding,
+  /// objects, check_trigger, should_stop, wait_for_everyone and end_training, main_process_first,
+  /// find_executable_batch_size, in_order lines of the logger. At the end they take over parameters, buffers,
+  /// optimizers and schedulers, so that all ranks end alike. Gradients are the mean over the ranks that had
+  /// data: a backward without a weight has weight 1. What they could not answer is refused: prepare of a
+  /// model, a change of its parameters, join_uneven_inputs in itself, and where some have run out a loop over
+  /// a further loader whose ranks share an order. `models` is a prepared model, or a tuple of several. Once
+  /// for each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError
+  /// on all ranks for what is refused, and if ranks with data do different things; what fn throws.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {
@@ -203,7 +206,7 @@ class Accelerator : public AcceleratorBase {
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
   parallel::Steppers& steppers() const noexcept;
   parallel::NoSync accumulate(Models models) const;
-  parallel::NoSync no_sync(Models models) const;
+  parallel::NoSync no_sync(Models models, bool exchanges = false) const;
   /// The Ddp of a module, made at the first call.
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
   data::LoaderOptions loader_options(bool place) const;

@@ -69,10 +69,13 @@ class AcceleratorBase {
   /// CommError.
   bool should_stop() const;
 
-  /// state::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks.
+  /// state::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks
+  /// (in join_uneven_inputs on those with data).
   template <class Fn>
   auto find_executable_batch_size(int64_t start, Fn&& fn) const {
-    return state::find_executable_batch_size(group(), start, std::forward<Fn>(fn));
+    return state::find_executable_batch_size(
+        group(), start, std::forward<Fn>(fn),
+        [this](const state::BatchSizeAttempt& attempt) { announce_attempt(attempt); });
   }
 
   /// state::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
@@ -160,16 +163,18 @@ class AcceleratorBase {
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
 
   /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  Logger logger(const std::string& name) const { return process().logger(name); }
+  Logger logger(const std::string& name) const;
 
-  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others.
+  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
+  /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
   template <class Fn>
   auto main_process_first(Fn&& fn) const {
-    return state::main_process_first(process(), std::forward<Fn>(fn));
+    return state::detail::value_in_order(process(), goes_first(), kMainFirst, std::forward<Fn>(fn));
   }
   template <class Fn>
   auto local_main_process_first(Fn&& fn) const {
-    return state::local_main_process_first(process(), std::forward<Fn>(fn));
+    return state::detail::value_in_order(process(), goes_first_locally(), kLocalMainFirst,
+                                         std::forward<Fn>(fn));
   }
 
  protected:
@@ -188,13 +193,25 @@ class AcceleratorBase {
   bool is_joining() const noexcept { return shared_->join != nullptr; }
   void set_join(std::shared_ptr<parallel::Join> join) const { shared_->join = std::move(join); }
   parallel::ActiveRanks announce(const nlohmann::json& call) const { return shared_->join->announce(call); }
-  std::vector<at::Tensor> join_call(const parallel::JointCall& call,
-                                    const std::vector<at::Tensor>& tensors) const;
-  bool ask_to_stop() const;
+  /// Inside join_uneven_inputs: a UsageError on all ranks, since those without data could not take part.
+  void refuse_in_join(const std::string& call) const {
+    if (is_joining()) shared_->join->refuse(call);
+  }
   /// What a rank without data does when another announces `call`, unless that is a backward.
   void answer(const nlohmann::json& call, const parallel::ActiveRanks& active) const;
 
  private:
+  static constexpr const char *kMainFirst = "main_process_first",
+                              *kLocalMainFirst = "local_main_process_first";
+  bool goes_first() const;
+  bool goes_first_locally() const;
+  bool is_first_of_machine(const parallel::ActiveRanks& active) const;
+  void announce_attempt(const state::BatchSizeAttempt& attempt) const;
+  std::vector<at::Tensor> join_call(const parallel::JointCall& call,
+                                    const std::vector<at::Tensor>& tensors) const;
+  bool ask_for_trigger() const;
+  bool ask_to_stop() const;
+
   /// What copies of the handle share.
   struct Shared {
     state::Process process;

@@ -93,6 +93,12 @@ size_t CoreBase::dispatched_length(size_t num_batches) const noexcept {
   return num_batches / world_size() + (!options_.drop_last && num_batches % world_size() > 0 ? 1 : 0);
 }
 
+void CoreBase::meet(bool shares) const {
+  if (!gradient_state_) return;
+  const bool synchronizes = own_.synchronizes(RngType::kTorch) || own_.synchronizes(RngType::kCuda);
+  if (shares || synchronizes || dispatches_) gradient_state_->meet("the beginning of a loop over a loader");
+}
+
 void CoreBase::synchronize_generators() const {
   if (!process_) return;
   if (own_.synchronizes(RngType::kTorch)) synchronize_cpu_generator(process_->group());

@@ -101,7 +101,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   for (const auto& model : context.models) {
     model->abandon_exchange();
     model->look_again();
-    model->begin_backward(context.optimizer_steps, context.ends_window);
+    model->begin_backward(context.optimizer_calls, context.ends_window);
   }
   check(loss, options, context);
   const auto list = participants(loss, context);
@@ -123,7 +123,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   bool had_gradients = false;
   for (const auto& one : list) {
     one.model->settle_alone();
-    if (!context.ends_window) one.model->end_held_backward(context.optimizer_steps);
+    if (!context.ends_window) one.model->end_held_backward(context.optimizer_calls);
     if (!exchanges(one)) continue;
     if (!one.model->is_exchanging() && one.model->num_steps() == one.steps_before)
       one.model->start_exchange();
@@ -138,9 +138,12 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
 }
 
 nlohmann::json describe(const BackwardContext& context) {
-  std::vector<bool> held;
-  for (const auto& model : context.models) held.push_back(model->holds_back());
-  return {{"backward", context.ends_window}, {"held", held}};
+  std::vector<bool> held, apart;
+  for (const auto& model : context.models) {
+    held.push_back(model->holds_back());
+    apart.push_back(model->apart().now);
+  }
+  return {{"backward", context.ends_window}, {"held", held}, {"apart", apart}};
 }
 
 Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context) {

@@ -9,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/parallel/join.h"
 #include "parallel/ddp/gradient_hooks.h"
 #include "parallel/ddp/reducer.h"
 #include "parallel/replica.h"
@@ -17,17 +18,21 @@
 
 namespace hasten::parallel {
 struct Ddp::Impl {
-  /// The backwards of a window so far that kept their gradients on their rank.
+  /// The backwards of a window so far, whose optimizer waits.
   struct HeldBatches {
+    /// Scopes of windows whose gradients are exchanged all the same.
+    int scopes = 0;
     int64_t count = 0;
     /// The parameters after the last of them.
     ValueWatch values = {};
-    /// Steps that prepared optimizers had taken.
-    int64_t optimizer_steps = 0;
-    bool warned = false;
+    /// What prepared optimizers had done.
+    int64_t optimizer_calls = 0;
+    bool left_gradients = false;
+    bool warned = false, warned_of_loss = false;
 
     void forget() noexcept {
       count = 0;
+      left_gradients = false;
       values.forget();
     }
   };
@@ -39,6 +44,12 @@ struct Ddp::Impl {
   Window window = {};
   ModuleWatch watch{module};
   HeldBatches held = {};
+  TrainingApart apart = {};
+  /// The loop of uneven length it is in, and its place there.
+  Join* join = nullptr;
+  size_t place = 0;
+  /// Whether its parameters are others than those it was built for.
+  bool outdated = false;
   /// What it exchanges, each once.
   Trainable trainable = {};
   std::unique_ptr<Reducer> reducer = {};
@@ -117,30 +128,52 @@ struct Ddp::Impl {
       window.values_changed = true;
       held.forget();
     }
-    if (change == ModuleWatch::Change::kParameters) {
+    outdated = outdated || change == ModuleWatch::Change::kParameters;
+    if (outdated) {
+      if (join) join->refuse("a change of the model's parameters (to, requires_grad_, register_parameter)");
+      outdated = false;
       build();
     } else if (hooks && !hooks->intact()) {
       set_hooks();
     }
   }
 
+  bool has_gradients() const {
+    return std::any_of(trainable.tensors.begin(), trainable.tensors.end(),
+                       [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  }
+
+  void warn(const std::string& line) const {
+    Logger("ddp", {group.rank(), group.world_size()}).warning(line);
+  }
+
+  // Gradients may be dropped on purpose before a window begins, but hardly all of them inside it.
+  void look_for_lost_gradients(int64_t optimizer_calls) {
+    if (!held.left_gradients || held.warned_of_loss || optimizer_calls != held.optimizer_calls) return;
+    if (has_gradients()) return;
+    held.warned_of_loss = true;
+    warn(text("the gradients after backward ", held.count,
+              " of a window in which they are accumulated are gone before its end, as by zero_grad() of the "
+              "module or of an optimizer that was not prepared. Call zero_grad() of the one that prepare "
+              "gave, which waits for the window's end."));
+  }
+
   // An optimizer that was not prepared does not wait for the window's end, and steps with this rank's own
-  // gradients. Others may change parameters there (a clamp), as long as all ranks do it alike.
-  void look_inside_window(int64_t optimizer_steps) {
+  // gradients, or those of a part of the window. Others may change parameters there (a clamp), as long as all
+  // ranks do it alike.
+  void look_inside_window(int64_t optimizer_calls) {
     const auto changed = held.values.changed(trainable.tensors);
     if (changed.empty()) return;
     window.values_changed = true;
-    if (optimizer_steps != held.optimizer_steps) return;
+    if (optimizer_calls != held.optimizer_calls) return;
     window.changed_inside = true;
     if (std::exchange(held.warned, true)) return;
     const size_t others = changed.size() - 1;
-    Logger("ddp", {group.rank(), group.world_size()})
-        .warning(text("'", trainable.names[changed.front()], '\'',
-                      others > 0 ? text(" and ", others, " more") : "", " changed after backward ",
-                      held.count,
-                      " of a window in which gradients are accumulated, and no prepared optimizer has "
-                      "stepped. Step the optimizer that prepare gave, which waits for the window's end, not "
-                      "the one that it was given."));
+    warn(text("'", trainable.names[changed.front()], '\'', others > 0 ? text(" and ", others, " more") : "",
+              " changed after backward ", held.count,
+              " of a window in which gradients are accumulated, and no prepared optimizer has "
+              "stepped. Step the optimizer that prepare gave, which waits for the window's end, not "
+              "the one that it was given."));
   }
 };
 
@@ -175,6 +208,14 @@ const BucketPlan& Ddp::plan() const noexcept {
   return impl_->reducer ? impl_->reducer->plan() : kNone;
 }
 
+void Ddp::wait(bool more) const noexcept {
+  impl_->held.scopes += more ? 1 : -1;
+}
+
+torch::nn::Module& Ddp::module() const noexcept {
+  return impl_->module;
+}
+
 void Ddp::look_again() const {
   impl_->look_again();
 }
@@ -183,18 +224,22 @@ void Ddp::before_forward() const {
   if (at::GradMode::is_enabled() && impl_->module.is_training()) look_again();
 }
 
-void Ddp::begin_backward(int64_t optimizer_steps, bool ends_window) const {
+void Ddp::begin_backward(int64_t optimizer_calls, bool ends_window) const {
   Impl& impl = *impl_;
-  if (!impl.held.values.empty()) impl.look_inside_window(optimizer_steps);
+  if (!impl.held.values.empty()) {
+    impl.look_for_lost_gradients(optimizer_calls);
+    impl.look_inside_window(optimizer_calls);
+  }
   if (ends_window) impl.held.forget();
 }
 
-void Ddp::end_held_backward(int64_t optimizer_steps) const {
+void Ddp::end_held_backward(int64_t optimizer_calls) const {
   Impl& impl = *impl_;
   // Held back twice is held back apart from accumulation, too (LocalSgd), which lets ranks part on purpose.
-  if (impl.window.holds != 1) return;
+  if (impl.window.holds + impl.held.scopes != 1) return;
   impl.held.values.note(impl.trainable.tensors);
-  impl.held.optimizer_steps = optimizer_steps;
+  impl.held.optimizer_calls = optimizer_calls;
+  impl.held.left_gradients = impl.has_gradients();
   ++impl.held.count;
 }
 
@@ -258,6 +303,7 @@ void Ddp::follow(int root) const {
 
 void Ddp::drop_gradients() const {
   for (const at::Tensor& parameter : impl_->trainable.tensors) parameter.mutable_grad() = at::Tensor();
+  impl_->held.left_gradients = false;
 }
 
 bool Ddp::had_gradients() const noexcept {
@@ -266,7 +312,9 @@ bool Ddp::had_gradients() const noexcept {
 
 void Ddp::settle_alone() const {
   Window& window = impl_->window;
-  if (!impl_->alone() || !window.weight || !window.ends || holds_back()) return;
+  const bool by_itself = impl_->alone() || impl_->apart.now;
+  const int others = window.holds - (impl_->apart.now ? 1 : 0);  // local SGD's own scope is no window's
+  if (!by_itself || !window.weight || !window.ends || others > 0) return;
   const double total = *std::exchange(window.weight, std::nullopt);
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : impl_->trainable.tensors) {
@@ -274,6 +322,33 @@ void Ddp::settle_alone() const {
     if (total == 0) gradient = at::Tensor();
     if (gradient.defined()) gradient.div_(total);
   }
+}
+
+void Ddp::drop_weight() const noexcept {
+  impl_->window.weight.reset();
+}
+
+void Ddp::set_join(Join* join, size_t place) const noexcept {
+  impl_->join = join;
+  impl_->place = place;
+}
+
+bool Ddp::announce(const char* call) const {
+  if (impl_->join) impl_->join->announce(nlohmann::json::object({{call, impl_->place}}));
+  return is_joining();
+}
+
+bool Ddp::is_joining() const noexcept {
+  return impl_->join != nullptr;
+}
+
+TrainingApart& Ddp::apart() const noexcept {
+  return impl_->apart;
+}
+
+void Ddp::set_averaged() const noexcept {
+  impl_->apart.num_steps = 0;
+  impl_->held.forget();
 }
 
 }  // namespace hasten::parallel

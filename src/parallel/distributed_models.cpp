@@ -25,6 +25,11 @@ std::shared_ptr<const Ddp> DistributedModels::distribute(torch::nn::Module& modu
   return model;
 }
 
+bool DistributedModels::contains(const torch::nn::Module& module) const noexcept {
+  return std::any_of(models_.begin(), models_.end(),
+                     [&](const auto& known) { return known.first == &module && !known.second.expired(); });
+}
+
 DistributedModels::Models DistributedModels::all() const {
   Models models;
   for (const auto& [module, known] : models_) {

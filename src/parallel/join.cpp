@@ -13,6 +13,7 @@
 #include "hasten/comm/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/parallel/backward.h"
+#include "hasten/parallel/local_sgd.h"
 #include "hasten/parallel/no_sync.h"
 #include "hasten/parallel/sync_batch_norm.h"
 
@@ -26,19 +27,45 @@ struct Round {
   json call;
 };
 
+constexpr const char *kMeet = "all ranks", *kRefused = "refused";
+
+bool is_call(const json& call, const char* key) {
+  return call.is_object() && call.contains(key);
+}
+
+void check_that_none_is_refused(const std::vector<json>& calls, const Origin& origin) {
+  for (const json& call : calls) {
+    if (!is_call(call, kRefused)) continue;
+    throw UsageError(origin, call.at(kRefused).get<std::string>(),
+                     " inside join_uneven_inputs, where ranks that have run out of data could not take part. "
+                     "Do it before or after the loop.");
+  }
+}
+
+void check_that_all_meet(const Round& round, const Origin& origin) {
+  if (!is_call(round.call, kMeet) || round.active.all_of(origin.world_size)) return;
+  throw UsageError(origin, round.call.at(kMeet).get<std::string>(),
+                   " inside join_uneven_inputs needs all ranks, but only rank ", join(round.active.ranks),
+                   " has not run out of data. Use one join_uneven_inputs for each loop over a loader, and do "
+                   "what is for all ranks before or after it.");
+}
+
 // Everybody's calls; null is a rank without data.
 Round hold_round(const comm::Group& group, const json& mine) {
+  const Origin origin{"join", group.rank(), group.world_size()};
   Round round;
   const auto calls = comm::gather_object(group.with_check(false), mine);
+  check_that_none_is_refused(calls, origin);
   for (size_t rank = 0; rank < calls.size(); ++rank) {
     if (calls[rank].is_null()) continue;
     round.active.ranks.push_back(static_cast<int>(rank));
     if (round.call.is_null()) round.call = calls[rank];
     if (calls[rank] == round.call) continue;
-    throw UsageError(Origin{"join", group.rank(), group.world_size()}, "rank ", round.active.first(),
-                     " is about to do ", round.call.dump(), ", rank ", rank, ' ', calls[rank].dump(),
+    throw UsageError(origin, "rank ", round.active.first(), " is about to do ", round.call.dump(), ", rank ",
+                     rank, ' ', calls[rank].dump(),
                      ". Ranks with data must do the same things in the same order.");
   }
+  check_that_all_meet(round, origin);
   return round;
 }
 
@@ -72,8 +99,9 @@ at::Tensor neutral_like(at::IntArrayRef sizes, const at::TensorOptions& options,
 }
 
 void answer_backward(const json& call, const ActiveRanks& active, const JoinedLoop& loop) {
-  BackwardContext context{
-      .models = loop.models.all(), .group = loop.group, .optimizer_steps = loop.gradients.num_steps()};
+  BackwardContext context{.models = loop.models.all(),
+                          .group = loop.group,
+                          .optimizer_calls = loop.gradients.num_optimizer_calls()};
   for (const auto& model : context.models)
     model->set_active(active.first(), active.all_of(loop.group.world_size()));
   const auto held = read_description(call, context);
@@ -81,12 +109,55 @@ void answer_backward(const json& call, const ActiveRanks& active, const JoinedLo
   loop.gradients.set_weighted();
   const NoSync scope(held);
   backward(at::zeros({}), {.weight = 0.0}, context);
+  // Local SGD divides a window's weights out on each rank that has one.
+  const std::vector<bool> apart = call.at("apart");
+  for (size_t i = 0; i < apart.size(); ++i) {
+    if (apart[i] && context.ends_window) context.models.at(i)->drop_weight();
+  }
+}
+
+void answer_average(const json& call, const JoinedLoop& loop) {
+  const auto model = loop.models.all().at(call.at(kAverage).get<size_t>());
+  average_parameters(*model, loop.group.with_check(false), model->apart().num_steps > 0);
+}
+
+void answer_call(const json& call, const ActiveRanks& active, const JoinedLoop& loop) {
+  if (is_call(call, "backward")) return answer_backward(call, active, loop);
+  if (is_call(call, kAverage)) return answer_average(call, loop);
+  loop.answer(call, active);
+}
+
+// From here on everything that the loop trains with announces its collectives.
+void enter(Join& join, const DistributedModels::Models& models, const JoinOptions& options,
+           state::GradientState& gradients) {
+  for (const auto& model : models) model->look_again();  // while every rank is there
+  for (size_t i = 0; i < models.size(); ++i) models[i]->set_join(&join, i);
+  gradients.set_even_batches(options.even_batches);
+  gradients.set_meet([&join](const std::string& call) { join.meet(call); });
+}
+
+void leave(const DistributedModels::Models& models, state::GradientState& gradients) noexcept {
+  gradients.set_even_batches({});
+  gradients.set_meet(nullptr);
+  for (const auto& model : models) {
+    model->set_active(0, true);
+    model->set_join(nullptr, 0);
+  }
 }
 
 }  // namespace
 
 ActiveRanks Join::announce(const json& call) {
   return last_ = hold_round(group_, call).active;
+}
+
+void Join::meet(const std::string& call) {
+  announce(json::object({{kMeet, call}}));
+}
+
+void Join::refuse(const std::string& call) {
+  announce(json::object({{kRefused, call}}));
+  throw InternalError(Origin{"join", group_.rank(), group_.world_size()}, call, " was refused and goes on.");
 }
 
 std::optional<ActiveRanks> Join::answer(const std::function<void(const json&, const ActiveRanks&)>& answer) {
@@ -191,22 +262,20 @@ void Steppers::follow(const comm::Group& group, int root) const {
 
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop) {
+  const auto models = loop.models.all();  // kept, so that their places stay
   const UnevenBatchNorms batch_norms(loop.models.modules());
-  loop.gradients.set_even_batches(options.even_batches);
-  const auto leave = c10::make_scope_exit([&] {
-    loop.gradients.set_even_batches({});
-    for (const auto& model : loop.models.all()) model->set_active(0, true);
-  });
+  const auto at_end = c10::make_scope_exit([&] { leave(models, loop.gradients); });
+  enter(join, models, options, loop.gradients);
   fn();
   std::optional<ActiveRanks> last;
   batch_norms.answer([&] {
-    last = join.answer([&](const json& call, const ActiveRanks& active) {
-      call.is_object() && call.contains("backward") ? answer_backward(call, active, loop)
-                                                    : loop.answer(call, active);
-    });
+    last = join.answer([&](const json& call, const ActiveRanks& active) { answer_call(call, active, loop); });
   });
+  for (const auto& model : models) {
+    average_parameters(*model, loop.group.with_check(false), model->apart().num_steps > 0);
+  }
   if (!last) return;
-  for (const auto& model : loop.models.all()) model->follow(last->first());
+  for (const auto& model : models) model->follow(last->first());
   loop.steppers.follow(loop.group, last->first());
   loop.accumulation.set_step(comm::broadcast_object(loop.group, loop.accumulation.step(), last->first()));
 }

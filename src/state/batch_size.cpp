@@ -28,8 +28,15 @@ std::string words_of(const std::exception_ptr& error) {
   }
 }
 
-// Whether the call ran out of memory on any rank. Throws on all ranks what it threw on one.
-bool ran_out(const comm::Group& group, const std::exception_ptr& error) {
+void check_size(const comm::Group& group, int64_t start) {
+  if (start >= 1) return;
+  throw UsageError(Origin{"state", group.rank(), group.world_size()},
+                   "find_executable_batch_size: start = ", start, "; expected at least 1.");
+}
+
+// Whether the call ran out of memory on any rank. Throws on all ranks what it threw on one, and if nothing
+// smaller is left to try.
+bool ran_out(const comm::Group& group, const BatchSizeAttempt& attempt, const std::exception_ptr& error) {
   const auto all = comm::gather_object(group, error ? words_of(error) : std::string());
   if (error && !is_out_of_memory(error)) std::rethrow_exception(error);
   bool any = false;
@@ -39,7 +46,10 @@ bool ran_out(const comm::Group& group, const std::exception_ptr& error) {
     throw CommError({"state", group.rank(), group.world_size()}, "find_executable_batch_size",
                     "find_executable_batch_size: the function on rank ", rank, ' ', all[rank]);
   }
-  return any;
+  if (!any || attempt.batch_size > 1) return any;
+  throw UsageError(Origin{"state", group.rank(), group.world_size()},
+                   "find_executable_batch_size: not even a batch of 1 fits into memory (tried from ",
+                   attempt.start, " on). Use a smaller model, or more memory.");
 }
 
 }  // namespace
@@ -64,24 +74,27 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
 }
 
 int64_t detail::halve_until_it_fits(const comm::Group& group, int64_t start,
-                                    const std::function<void(int64_t)>& attempt) {
-  const Origin origin{"state", group.rank(), group.world_size()};
-  if (start < 1) {
-    throw UsageError(origin, "find_executable_batch_size: start = ", start, "; expected at least 1.");
-  }
-  for (int64_t batch_size = start; batch_size >= 1; batch_size /= 2) {
+                                    const std::function<void(int64_t)>& attempt,
+                                    const std::function<void(const BatchSizeAttempt&)>& before_agreement) {
+  if (start < 1) before_agreement({start, start});
+  check_size(group, start);
+  for (int64_t batch_size = start;; batch_size /= 2) {
     std::exception_ptr error;
     try {
       attempt(batch_size);
     } catch (...) {
       error = std::current_exception();
     }
-    if (!ran_out(group, error)) return batch_size;
+    before_agreement({start, batch_size});
+    if (!ran_out(group, {start, batch_size}, error)) return batch_size;
     error = nullptr;
     give_back_freed_memory();
   }
-  throw UsageError(origin, "find_executable_batch_size: not even a batch of 1 fits into memory (tried from ",
-                   start, " on). Use a smaller model, or more memory.");
+}
+
+void detail::agree_without_attempt(const comm::Group& group, const BatchSizeAttempt& attempt) {
+  check_size(group, attempt.start);
+  ran_out(group, attempt, nullptr);
 }
 
 }  // namespace hasten::state

@@ -124,6 +124,77 @@ TEST(WrongOrderRanks, WhatAllRanksDoToParametersInsideAWindowGoesOn) {
   run_ranks(2, [&](Process& process) { accumulate(process, shrink); });
 }
 
+// Gradients are exchanged with every batch, so ranks stay alike, but the step takes a part of the window.
+TEST(WrongOrderRanks, AStepOfTheRawOptimizerIsNamedOnceWhereGradientsAreExchangedWithEveryBatch) {
+  for (const int world_size : {1, 2, 3}) {
+    const std::string said = said_in([&] {
+      run_ranks(world_size,
+                [](Process& process) { accumulate(process, step_raw, {.sync_each_batch = true}); });
+    });
+
+    EXPECT_THAT(said, HasSubstr("'first.weight' and 3 more changed after backward 1 of a window"));
+    EXPECT_EQ(said.find("changed after"), said.rfind("changed after")) << said;
+  }
+}
+
+TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
+  const auto zero_raw = [](Mlp&, torch::optim::SGD& sgd) { sgd.zero_grad(); };
+  for (const bool each : {false, true}) {
+    for (const int world_size : {1, 2}) {
+      const std::string said = said_in([&] {
+        run_ranks(world_size,
+                  [&](Process& process) { accumulate(process, zero_raw, {.sync_each_batch = each}); });
+      });
+
+      EXPECT_THAT(said, HasSubstr("the gradients after backward 1 of a window"));
+      EXPECT_EQ(said.find("are gone"), said.rfind("are gone")) << said;
+      EXPECT_THAT(said, Not(HasSubstr("changed after")));
+    }
+  }
+}
+
+// As a plain loop that accumulates does it.
+TEST(WrongOrderRanks, GradientsMayBeDroppedBetweenWindows) {
+  const auto train = [](Process& process) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = kWindow});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (int64_t i = 0; i < 3 * kWindow; ++i) {
+      const auto scope = accelerator.accumulate(model);
+      if (i % kWindow == 0) sgd.zero_grad();
+      accelerator.backward(loss_of(model, process));
+      if (!accelerator.sync_gradients()) continue;
+      sgd.step();
+      if (i < kWindow) net->zero_grad();
+    }
+  };
+  const std::string said = said_by_one_and_two(train);
+
+  EXPECT_THAT(said, IsEmpty());
+}
+
+// Its last batch is left out, as where its loss is no number.
+TEST(WrongOrderRanks, AWindowMayBeGivenUpAtItsEnd) {
+  const auto train = [](Process& process) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = kWindow});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (int64_t i = 1; i <= 3 * kWindow; ++i) {
+      const auto scope = accelerator.accumulate(model);
+      if (i != kWindow) {
+        accelerator.backward(loss_of(model, process));
+        optimizer.step();
+      }
+      optimizer.zero_grad();
+    }
+  };
+  const std::string said = said_by_one_and_two(train);
+
+  EXPECT_THAT(said, IsEmpty());
+}
+
 TEST(WrongOrderRanks, AccumulationWithPreparedOptimizersSaysNothing) {
   const auto nothing = [](auto&&...) {};
   const std::string said = said_in([&] {

@@ -270,7 +270,7 @@ json run_state(const GoldenCase& golden) {
 json run_plateau(const GoldenCase& golden) {
   const auto sgd = testing::optimizer_of("SGD", golden.input.at("lrs"));
   const auto gradients = std::make_shared<state::GradientState>();
-  gradients->set_prepared(*sgd);
+  const auto handle = gradients->set_prepared(*sgd);
   const PreparedScheduler<ReduceLROnPlateau> prepared(
       std::make_shared<ReduceLROnPlateau>(*sgd, testing::plateau_of(golden.input.at("scheduler"))), gradients,
       {.once_per_process = !golden.input.at("split_batches").get<bool>(),

@@ -1,6 +1,8 @@
 #include "hasten/state/gradient_state.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 namespace hasten::state {
 namespace {
@@ -39,6 +41,38 @@ TEST(GradientState, EnteringAgainDoesNotNest) {
   state.leave(&loader);
 
   EXPECT_FALSE(state.in_dataloader());
+}
+
+TEST(GradientState, AnOptimizerWhereAFreedOneLayIsNotPrepared) {
+  GradientState state;
+  const std::vector<at::Tensor> parameters{torch::ones({1}, torch::requires_grad())};
+  std::optional<torch::optim::SGD> place(std::in_place, parameters, 0.1);
+  auto handle = state.set_prepared(*place);
+  state.set_step_was_skipped(*place, true);
+  EXPECT_TRUE(state.is_prepared(*place));
+  EXPECT_TRUE(state.step_was_skipped(*place));
+
+  handle.reset();
+  place.emplace(parameters, 0.2);
+
+  EXPECT_FALSE(state.is_prepared(*place));
+  EXPECT_FALSE(state.step_was_skipped(*place));
+  EXPECT_FALSE(state.optimizer_step_was_skipped());
+}
+
+TEST(GradientState, AnOptimizerIsPreparedAsLongAsOneOfItsHandlesExists) {
+  GradientState state;
+  torch::optim::SGD sgd(std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 0.1);
+  auto first = state.set_prepared(sgd);
+  state.set_step_was_skipped(sgd, true);
+  auto second = state.set_prepared(sgd);
+
+  first.reset();
+  EXPECT_TRUE(state.is_prepared(sgd));
+  EXPECT_TRUE(state.step_was_skipped(sgd));
+
+  second.reset();
+  EXPECT_FALSE(state.is_prepared(sgd));
 }
 
 }  // namespace

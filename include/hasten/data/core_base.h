@@ -62,6 +62,8 @@ class CoreBase {
   BatchShardOptions shard(std::optional<size_t> batch_size) const;
   /// Batches that each rank is dispatched from so many base batches.
   size_t dispatched_length(size_t num_batches) const noexcept;
+  /// Before a pass whose ranks share something besides (`shares`), or are dispatched to.
+  void meet(bool shares) const;
   /// Makes the default generators those of rank 0, if rng_types asks for it.
   void synchronize_generators() const;
 
@@ -109,7 +111,10 @@ class CoreBase {
                               std::shared_ptr<void> owner) const {
     PassParts<Batch> parts;
     show(parts);
-    parts.plan = [dispatcher = std::move(dispatcher)] { return dispatcher->next(); };
+    parts.plan = [dispatcher = std::move(dispatcher), gradient_state = gradient_state_] {
+      gradient_state->meet("the next batch of a loader that is dispatched");
+      return dispatcher->next();
+    };
     parts.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it
     parts.last_remainder = LastRemainder::kAlways;
     parts.owner = std::move(owner);

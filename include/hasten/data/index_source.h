@@ -64,6 +64,8 @@ class IndexSource {
 
   /// Whether what is drawn depends on the default generator.
   bool draws() const noexcept { return draws_random_numbers<Sampler>::value && !replace_; }
+  /// Whether the ranks have something to share when an epoch begins.
+  bool shares() const noexcept { return draws() || (replace_ && !seedable_); }
   /// Whether a position is reached without drawing what comes before.
   bool seekable() const noexcept { return kSeekable || replace_; }
 

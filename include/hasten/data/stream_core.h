@@ -81,6 +81,7 @@ class StreamCore : public CoreBase, public std::enable_shared_from_this<StreamCo
   std::shared_ptr<Pass<Batch>> begin(size_t skip) {
     if (const auto older = pass_.lock()) older->supersede();
     reader_.reset();
+    meet(false);
     synchronize_generators();
     const EpochStart start = epochs_.begin();
     set_epoch_of(dataset_, start.epoch);

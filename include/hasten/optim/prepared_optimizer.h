@@ -36,9 +36,10 @@ class PreparedOptimizer {
  public:
   PreparedOptimizer(std::shared_ptr<O> optimizer, std::shared_ptr<state::GradientState> gradient_state,
                     const PreparedOptimizerOptions& options = {})
-      : optimizer_(std::move(optimizer)), gradient_state_(std::move(gradient_state)), options_(options) {
-    gradient_state_->set_prepared(*optimizer_);
-  }
+      : optimizer_(std::move(optimizer)),
+        gradient_state_(std::move(gradient_state)),
+        options_(options),
+        known_(gradient_state_->set_prepared(*optimizer_)) {}
 
   /// The optimizer's step, fused where libtorch has a kernel for it; nothing while gradients are being
   /// accumulated, and skipped where the weights of all ranks' losses were zero. With a closure that computes
@@ -68,7 +69,9 @@ class PreparedOptimizer {
 
   /// Forgets the gradients, in libtorch's two forms; nothing while they are being accumulated.
   void zero_grad(bool set_to_none = true) const {
-    if (gradient_state_->sync_gradients()) optimizer_->zero_grad(set_to_none);
+    if (!gradient_state_->sync_gradients()) return;
+    optimizer_->zero_grad(set_to_none);
+    gradient_state_->count_zero_grad();
   }
 
   O* operator->() const noexcept { return optimizer_.get(); }
@@ -79,6 +82,7 @@ class PreparedOptimizer {
   std::shared_ptr<O> optimizer_;
   std::shared_ptr<state::GradientState> gradient_state_;
   PreparedOptimizerOptions options_;
+  std::shared_ptr<const void> known_;
 };
 
 template <class T>

@@ -37,8 +37,8 @@ struct BackwardContext {
   int64_t num_batches = 1;
   /// Whether this batch is the window's last.
   bool ends_window = true;
-  /// Steps that prepared optimizers have taken so far.
-  int64_t optimizer_steps = 0;
+  /// Steps of prepared optimizers so far, and how often they forgot gradients.
+  int64_t optimizer_calls = 0;
 };
 
 /// Where all weights of a window are zero, gradients become undefined on every rank.

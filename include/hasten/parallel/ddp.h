@@ -51,6 +51,15 @@ struct DdpOptions {
   double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
 };
 
+class Join;
+
+/// Where local SGD stands with a model (local_sgd.h).
+struct TrainingApart {
+  bool now = false;
+  /// Steps of this rank since the parameters were averaged.
+  int64_t num_steps = 0;
+};
+
 /// Keeps a module's gradients averaged over a group. Move-only; its end takes the hooks off and leaves the
 /// module and its gradients as they are. The module must outlive it.
 class Ddp {
@@ -73,13 +82,19 @@ class Ddp {
   /// nothing.
   void hold_back(bool more) const noexcept;
   bool holds_back() const noexcept;
+  /// The same for a window whose gradients are exchanged with every batch, although the optimizer waits
+  /// (sync_each_batch): nothing is held back.
+  void wait(bool more) const noexcept;
 
   /// The plan in use, by index into the module's trainable parameters in order; empty in a world of one.
   const BucketPlan& plan() const noexcept;
 
+  torch::nn::Module& module() const noexcept;
+
   /// Looks whether to(), load(), requires_grad_() or register_parameter() have changed the module since, and
   /// hooks it again if so, as the constructor does. Called by what runs forward and backward.
-  /// Collective: yes, where something has changed. Blocks: then. Throws: as the constructor.
+  /// Collective: yes, where something has changed. Blocks: then. Throws: as the constructor; UsageError on
+  /// all ranks in a loop of uneven length, where those that have run out could not take part.
   void look_again() const;
   /// The same, if the module is about to be trained: in training mode, with gradients on.
   void before_forward() const;
@@ -87,11 +102,12 @@ class Ddp {
   // ---- What backward.h needs; none of it is collective unless it says so.
 
   /// Before a backward of any model's, which ends its window or not: looks whether parameters have changed
-  /// since the window's last backward, though prepared optimizers had taken as many steps as now. Then it
-  /// warns, once, and the ranks compare their parameters in the window's exchange.
-  void begin_backward(int64_t optimizer_steps, bool ends_window) const;
+  /// since the window's last backward, though prepared optimizers had done as much as now (BackwardContext).
+  /// Then it warns, once, and the ranks compare their parameters in the window's exchange. It warns as well,
+  /// once, if the window's gradients are gone.
+  void begin_backward(int64_t optimizer_calls, bool ends_window) const;
   /// After a backward through it that did not end its window.
-  void end_held_backward(int64_t optimizer_steps) const;
+  void end_held_backward(int64_t optimizer_calls) const;
   /// The parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
   /// One backward more of the present window, whose loss counts `weight`, and whose exchange ends the window
@@ -118,8 +134,23 @@ class Ddp {
   void drop_gradients() const;
   /// Whether any rank had a gradient in the last exchange.
   bool had_gradients() const noexcept;
-  /// In a world of one: divides the window's weights out, as an exchange does.
+  /// In a world of one, and in local SGD: divides the window's weights out, as an exchange does.
   void settle_alone() const;
+  /// Ends the window's weights, as settle_alone does where there are gradients.
+  void drop_weight() const noexcept;
+
+  // ---- What join.h and local_sgd.h need.
+
+  /// A loop of uneven length begins, in which this is model `place` of those that it trains; null: it ends.
+  /// The Join must stay valid.
+  void set_join(Join* join, size_t place) const noexcept;
+  /// In such a loop, tells all ranks that `call` comes for this model. Gives whether it is in one.
+  /// Collective: there. Blocks: there. Throws: as Join::announce.
+  bool announce(const char* call) const;
+  bool is_joining() const noexcept;
+  TrainingApart& apart() const noexcept;
+  /// Parameters were averaged: they are the same on all ranks.
+  void set_averaged() const noexcept;
 
  private:
   struct Impl;

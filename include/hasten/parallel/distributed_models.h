@@ -22,6 +22,8 @@ class DistributedModels {
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor.
   std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group,
                                         const DdpOptions& options);
+  /// Whether its Ddp exists, so that distribute makes none.
+  bool contains(const torch::nn::Module& module) const noexcept;
   /// Those that somebody still owns, in the order in which they were made.
   Models all() const;
   /// Their modules.

@@ -6,7 +6,9 @@
 // nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do
 // besides (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the
 // end it takes over parameters, buffers, optimizers and schedulers from a rank that went on to the end.
-// SyncBatchNorm's exchanges announce themselves (UnevenBatchNorms in sync_batch_norm.h).
+// SyncBatchNorm's exchanges announce themselves (UnevenBatchNorms in sync_batch_norm.h), models theirs
+// through Ddp::announce (LocalSgd), loaders theirs through GradientState::meet. What a rank without data
+// cannot answer, since it has no such thing to do it with, is refused on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +17,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,6 +46,9 @@ struct ActiveRanks {
   bool all_of(int world_size) const noexcept { return static_cast<int>(ranks.size()) == world_size; }
 };
 
+/// The key under which LocalSgd announces an average; its value is the model's place (Ddp::set_join).
+inline constexpr const char* kAverage = "average";
+
 class Join {
  public:
   explicit Join(comm::Group group) : group_(std::move(group)) {}
@@ -51,6 +57,14 @@ class Join {
   /// Collective: yes. Blocks: yes. Throws: UsageError on every rank if two ranks with data are about to do
   /// different things; CommError.
   ActiveRanks announce(const nlohmann::json& call);
+
+  /// The same for a collective that all ranks must take part in: goes on if all still have data.
+  /// Collective: yes. Blocks: yes. Throws: as announce; UsageError on all ranks if some have run out.
+  void meet(const std::string& call);
+
+  /// For one that ranks without data could not take part in, whether or not all still have some.
+  /// Collective: yes. Blocks: yes. Throws: UsageError on every rank, naming the call.
+  [[noreturn]] void refuse(const std::string& call);
 
   /// For a rank without more data: calls `answer` for each announced call, until no rank has data. Gives
   /// those that had some last, if they were not all; the same on all ranks. Collective: yes. Blocks: until
@@ -112,13 +126,13 @@ struct JoinedLoop {
   const Steppers& steppers;
   state::Accumulation& accumulation;
   state::GradientState& gradients;
-  /// Answers announced collectives; a backward is answered by itself.
+  /// Answers announced collectives; those of models (backward, LocalSgd) are answered by itself.
   std::function<void(const nlohmann::json&, const ActiveRanks&)> answer;
 };
 
-/// Runs `fn`, answers the others until all ranks have run out, and takes over what the loop trains from a
-/// rank that went on to the end. Collective: yes. Blocks: until all ranks have run out. Throws: as
-/// Join::answer and UnevenBatchNorms::answer; what fn throws.
+/// Runs `fn`, answers the others until all ranks have run out, averages what LocalSgd has trained apart, and
+/// takes over what the loop trains from a rank that went on to the end. Collective: yes. Blocks: until all
+/// ranks have run out. Throws: as Join::answer and UnevenBatchNorms::answer; what fn throws.
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop);
 

@@ -7,8 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
-#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -31,20 +34,23 @@ class GradientState {
   bool sync_gradients() const noexcept { return sync_gradients_; }
   void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
 
-  /// Whether this optimizer's steps are taken by a handle that prepare gave.
-  bool is_prepared(const torch::optim::Optimizer& optimizer) const { return prepared_.contains(&optimizer); }
-  void set_prepared(const torch::optim::Optimizer& optimizer) { prepared_.insert(&optimizer); }
+  /// Whether this optimizer's steps are taken by a handle that prepare gave, and that still exists.
+  bool is_prepared(const torch::optim::Optimizer& optimizer) const { return find(optimizer) != nullptr; }
+  /// Counts until what it gives, which the handles keep, is gone.
+  [[nodiscard]] std::shared_ptr<const void> set_prepared(const torch::optim::Optimizer& optimizer);
 
   /// Whether the last step of this optimizer left its parameters as they were, since gradients had
   /// overflowed.
   bool step_was_skipped(const torch::optim::Optimizer& optimizer) const {
-    return skipped_.contains(&optimizer);
+    const Prepared* known = find(optimizer);
+    return known && known->skipped;
   }
-  /// The same, of any optimizer (Accelerate's optimizer_step_was_skipped).
-  bool optimizer_step_was_skipped() const noexcept { return !skipped_.empty(); }
+  /// The same, of any prepared optimizer (Accelerate's optimizer_step_was_skipped).
+  bool optimizer_step_was_skipped() const noexcept;
   void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped);
-  /// Steps that prepared optimizers have taken, all together.
-  int64_t num_steps() const noexcept { return num_steps_; }
+  /// How often prepared optimizers have stepped or forgotten gradients, all together.
+  int64_t num_optimizer_calls() const noexcept { return num_optimizer_calls_; }
+  void count_zero_grad() noexcept { ++num_optimizer_calls_; }
 
   /// Whether some backward has had a weight. From then on an optimizer none of whose parameters has a
   /// gradient skips its step: the weights of all ranks were zero.
@@ -54,6 +60,14 @@ class GradientState {
   /// Instead of LoaderOptions::even_batches, for loops that begin from now on (join_uneven_inputs).
   std::optional<bool> even_batches() const noexcept { return even_batches_; }
   void set_even_batches(std::optional<bool> even_batches) noexcept { even_batches_ = even_batches; }
+
+  /// To be called before a collective that needs all ranks, with its name for messages: where some ranks may
+  /// have run out of data (join_uneven_inputs) it tells them, and otherwise it does nothing.
+  /// Collective: there. Blocks: there. Throws: UsageError on all ranks if some have run out.
+  void meet(const std::string& call) const {
+    if (meet_) meet_(call);
+  }
+  void set_meet(std::function<void(const std::string&)> meet) { meet_ = std::move(meet); }
 
   /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
   void enter(const LoaderPosition* loader);
@@ -67,12 +81,21 @@ class GradientState {
   int64_t remainder() const noexcept { return position().remainder; }
 
  private:
+  /// Not the address alone: another optimizer may be made where a freed one lay.
+  struct Prepared {
+    const torch::optim::Optimizer* optimizer;
+    std::weak_ptr<const void> handles;
+    bool skipped = false;
+  };
+  const Prepared* find(const torch::optim::Optimizer& optimizer) const noexcept;
+
   bool sync_gradients_ = true;
   bool weighted_ = false;
-  int64_t num_steps_ = 0;
+  int64_t num_optimizer_calls_ = 0;
   std::optional<bool> even_batches_;
   std::vector<const LoaderPosition*> active_;
-  std::set<const torch::optim::Optimizer*> prepared_, skipped_;
+  std::function<void(const std::string&)> meet_;
+  std::vector<Prepared> prepared_;
 };
 
 }  // namespace hasten::state
