@@ -158,10 +158,8 @@ class TwoLevel : public Backend {
     return std::make_unique<Job>(line_->submit([this, parts = std::move(parts)] {
       try {
         parts();
-      } catch (const Mismatch&) {
-        throw;
       } catch (...) {
-        // The ranks of this host wait for a part that will not come.
+        // The ranks of this host, or the other hosts, wait for a part that will not come.
         close();
         throw;
       }

@@ -240,41 +240,39 @@ TEST(GroupRanks, SmallSumsAreAddedUpInTheOrderOfTheRanks) {
 
 TEST(GroupRanks, AllReducesOfManySizesInTurnAreRight) {
   const std::vector<int64_t> sizes = {0, 1, 63, 4096, 16'384, 32'768, 65'536, 65'537, 300'000};
-  for (const BackendKind backend : {BackendKind::kGloo, BackendKind::kSharedMemory}) {
-    run_ranks(3,
-              [&](Process& process) {
-                std::vector<Work<>> works;
-                std::vector<at::Tensor> tensors;
-                for (const int64_t numel : sizes) {
-                  tensors.push_back(torch::arange(numel) + process.rank());
-                  works.push_back(process.group().all_reduce_async_(tensors.back()));
-                }
-                for (auto& work : works) work.wait();
-                for (const at::Tensor& tensor : tensors) {
-                  ASSERT_TRUE(torch::equal(tensor, 3 * torch::arange(tensor.numel()) + 3)) << tensor.numel();
-                }
-              },
-              {.adjust = [&](int, GroupOptions& options) { options.backend = backend; }});
+  for (const int world_size : {2, 3}) {
+    run_ranks(world_size, [&](Process& process) {
+      std::vector<Work<>> works;
+      std::vector<at::Tensor> tensors;
+      for (const int64_t numel : sizes) {
+        tensors.push_back(torch::arange(numel) + process.rank());
+        works.push_back(process.group().all_reduce_async_(tensors.back()));
+      }
+      for (auto& work : works) work.wait();
+      const int64_t ranks = world_size * (world_size - 1) / 2;
+      for (const at::Tensor& tensor : tensors) {
+        ASSERT_TRUE(torch::equal(tensor, world_size * torch::arange(tensor.numel()) + ranks))
+            << tensor.numel();
+      }
+    });
   }
 }
 
-// Operations of different kinds, small and large, are carried by different parts of a backend.
-TEST(GroupRanks, UncheckedSmallOperationsThatDifferNameBothSidesAndTheGroupGoesOn) {
-  for (const BackendKind backend : {BackendKind::kGloo, BackendKind::kSharedMemory}) {
-    run_ranks(3,
-              [](Process& process) {
-                const auto& group = process.group();
-                at::Tensor tensor = torch::ones({process.rank() == 1 ? 20 : 10});
-                EXPECT_THAT([&] { group.all_reduce_(tensor); },
-                            ::testing::ThrowsMessage<CommError>(
-                                AllOf(HasSubstr("rank 0 calls all_reduce(sum) of 10 Float"),
-                                      HasSubstr("rank 1 calls all_reduce(sum) of 20 Float"))));
-                at::Tensor next = torch::ones({5});
-                group.all_reduce_(next);
-                EXPECT_TRUE(torch::equal(next, torch::full({5}, 3.0F)));
-              },
-              {.check = false, .adjust = [&](int, GroupOptions& options) { options.backend = backend; }});
-  }
+TEST(GroupRanks, UncheckedSmallOperationsThatDifferOverGlooNameBothSidesAndTheGroupGoesOn) {
+  run_ranks(
+      3,
+      [](Process& process) {
+        const auto& group = process.group();
+        at::Tensor tensor = torch::ones({process.rank() == 1 ? 20 : 10});
+        EXPECT_THAT([&] { group.all_reduce_(tensor); },
+                    ::testing::ThrowsMessage<CommError>(
+                        AllOf(HasSubstr("rank 0 calls all_reduce(sum) of 10 Float"),
+                              HasSubstr("rank 1 calls all_reduce(sum) of 20 Float"))));
+        at::Tensor next = torch::ones({5});
+        group.all_reduce_(next);
+        EXPECT_TRUE(torch::equal(next, torch::full({5}, 3.0F)));
+      },
+      {.check = false, .adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kGloo; }});
 }
 
 TEST(GroupRanks, AnAllReduceGoesOnWhoeverAsksWaitsOrDropsIt) {

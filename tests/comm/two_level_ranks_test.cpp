@@ -11,7 +11,10 @@ namespace hasten::comm {
 namespace {
 
 using state::Process;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::RankOptions;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
@@ -104,6 +107,24 @@ TEST(TwoLevelRanks, AFailureOnOneHostReachesTheRanksOfAllOthers) {
 
   for (const int rank : {0, 1, 2, 3, 5})
     EXPECT_THAT(words[rank], HasSubstr("rank 4 failed: no more data")) << rank;
+}
+
+TEST(TwoLevelRanks, CallsThatDifferOnOneHostOrBetweenHostsEndThoseOfAllRanks) {
+  for (const int odd : {4, 5}) {  // with others on its host, and alone there
+    const auto words =
+        run_ranks_collecting(6,
+                             [&](Process& process) {
+                               process.group().all_reduce_(torch::ones({process.rank() == odd ? 20 : 10}));
+                             },
+                             {.timeout = std::chrono::minutes(1), .check = false, .adjust = on_three_hosts});
+
+    int num_that_say_why = 0;
+    for (const std::string& said : words) {
+      EXPECT_THAT(said, AllOf(Not(IsEmpty()), Not(HasSubstr("was not completed within"))));
+      num_that_say_why += said.find("(sum) of 20 Float") != std::string::npos;
+    }
+    EXPECT_GT(num_that_say_why, 0);
+  }
 }
 
 }  // namespace
