@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "comm/agreement.h"
 #include "comm/codec.h"
 #include "comm/shared/reduction.h"
 
@@ -27,12 +26,6 @@ class ExchangeTransfer : public Backend::Transfer {
   std::shared_ptr<Mesh::Round> round_;
 };
 
-Header header_of(Kind kind, const at::Tensor& tensor) {
-  return {.kind = static_cast<uint32_t>(kind),
-          .dtype = static_cast<int32_t>(tensor.scalar_type()),
-          .count = tensor.numel()};
-}
-
 }  // namespace
 
 bool Exchange::takes(size_t num_bytes) const {
@@ -49,8 +42,6 @@ Backend::Started Exchange::start(std::shared_ptr<Mesh::Round> round) {
 }
 
 Backend::Started Exchange::all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  Header call = header_of(Kind::kAllReduce, tensor);
-  call.reduce_op = static_cast<int32_t>(op);
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < mesh_.world_size(); ++rank) {
     parts.push_back(rank == mesh_.rank() ? tensor : torch::empty_like(tensor));
@@ -61,19 +52,19 @@ Backend::Started Exchange::all_reduce(const at::Tensor& tensor, ReduceOp op) {
     for (const at::Tensor& part : parts) inputs.push_back(part.const_data_ptr());
     reduce(tensor.data_ptr(), inputs.data(), static_cast<int>(inputs.size()), tensor.numel());
   };
-  return start(std::make_shared<Mesh::Round>(call, parts, add_up));
+  return start(std::make_shared<Mesh::Round>(header_of(Kind::kAllReduce, tensor, op), parts, add_up));
 }
 
 Backend::Started Exchange::all_gather(const at::Tensor& output, const at::Tensor& input) {
   std::vector<at::Tensor> parts = bytes_of(output).chunk(mesh_.world_size());
   at::Tensor& mine = parts.at(static_cast<size_t>(mesh_.rank()));
   mine.copy_(bytes_of(input));
-  return start(std::make_shared<Mesh::Round>(header_of(Kind::kAllGather, input), std::move(parts)));
+  return start(std::make_shared<Mesh::Round>(header_of(Kind::kAllGather, input.numel()), std::move(parts)));
 }
 
 Backend::Started Exchange::barrier() {
   std::vector<at::Tensor> nothing(static_cast<size_t>(mesh_.world_size()), torch::empty({0}, at::kByte));
-  return start(std::make_shared<Mesh::Round>(header_of(Kind::kBarrier, nothing[0]), std::move(nothing)));
+  return start(std::make_shared<Mesh::Round>(header_of(Kind::kBarrier, 0), std::move(nothing)));
 }
 
 }  // namespace hasten::comm

@@ -1,9 +1,8 @@
 // See header.h.
 #include "comm/header.h"
 
-#include <c10/core/ScalarType.h>
+#include <torch/types.h>
 
-#include "comm/agreement.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm {
@@ -19,6 +18,19 @@ std::string describe(const Header& header) {
 }
 
 }  // namespace
+
+Header header_of(Kind kind, int64_t count, int root) {
+  return {.kind = static_cast<uint32_t>(kind), .root = root, .count = count};
+}
+
+Header header_of(Kind kind, const at::Tensor& tensor, ReduceOp op, int root, int64_t extra) {
+  return {.kind = static_cast<uint32_t>(kind),
+          .dtype = static_cast<int32_t>(tensor.scalar_type()),
+          .reduce_op = static_cast<int32_t>(op),
+          .root = root,
+          .count = tensor.numel(),
+          .extra = extra};
+}
 
 std::string difference(int rank, const Header& call, int other_rank, const Header& other_call) {
   return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ",

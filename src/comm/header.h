@@ -4,8 +4,12 @@
 // the data is used.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
+
+#include "comm/agreement.h"
 
 namespace hasten::comm {
 
@@ -18,6 +22,11 @@ struct Header {
   /// What the operation needs to tell; not compared.
   int64_t extra = 0;
 };
+
+/// Of what moves `count` bytes.
+Header header_of(Kind kind, int64_t count, int root = -1);
+/// Of what adds up tensors like this one.
+Header header_of(Kind kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
 
 /// Whether both say the same, but for `extra`.
 inline bool same_call(const Header& a, const Header& b) {

@@ -103,6 +103,18 @@ Mesh::Round::Round(const Header& call, std::vector<at::Tensor> parts, std::funct
       said_(parts_.size()),
       num_missing_(parts_.size() - 1) {}
 
+void Mesh::Round::complete() {
+  try {
+    for (size_t rank = 1; rank < said_.size(); ++rank) {
+      if (same_call(*said_[0], *said_[rank])) continue;
+      throw Backend::Mismatch(difference(0, *said_[0], static_cast<int>(rank), *said_[rank]));
+    }
+    if (finish_) finish_();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
 Mesh::Bell::Bell() : socket_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (socket_.handle() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
@@ -133,7 +145,7 @@ void Mesh::connect(const BackendSetup& setup) {
                                text(here.host, ' ', here.port, ' ', secret), timeout_);
   // A rank calls those below it, who listen already, and is called by those above.
   for (int peer = 0; peer < rank_; ++peer) {
-    std::istringstream line(lines[static_cast<size_t>(peer)]);
+    std::istringstream line(lines[peer]);
     net::Endpoint where;
     std::string peers_secret;
     line >> where.host >> where.port >> peers_secret;
@@ -144,15 +156,15 @@ void Mesh::connect(const BackendSetup& setup) {
       throw std::runtime_error(
           text("rank ", peer, " cannot be reached at ", net::shown(where), ": ", problem));
     }
-    peers_[static_cast<size_t>(peer)].socket = std::move(socket);
+    peers_[peer].socket = std::move(socket);
   }
   for (int num_missing = world_size() - 1 - rank_; num_missing > 0;) {
     if (Clock::now() > deadline) throw Backend::TimedOut("timed out: a rank did not call");
     if (!wait_for_input(listener, kSleep)) continue;
     auto socket = net::accept_from(listener).first;
     const auto caller = caller_of(socket, secret, rank_, world_size());
-    if (!caller || peers_[static_cast<size_t>(*caller)].socket.handle() >= 0) continue;
-    peers_[static_cast<size_t>(*caller)].socket = std::move(socket);
+    if (!caller || peers_[*caller].socket.handle() >= 0) continue;
+    peers_[*caller].socket = std::move(socket);
     --num_missing;
   }
   for (const Peer& peer : peers_) {
@@ -185,17 +197,17 @@ void Mesh::start(const std::shared_ptr<Round>& round) {
   const std::lock_guard order(writing_);
   {
     const std::lock_guard lock(reading_);
-    round->said_[static_cast<size_t>(rank_)] = round->call_;
+    round->said_[rank_] = round->call_;
     for (int step = 1; step < world_size(); ++step) {
-      peers_[static_cast<size_t>((rank_ + step) % world_size())].expected.push_back(round);
+      peers_[(rank_ + step) % world_size()].expected.push_back(round);
     }
     if (somebody_polls_) readers_bell_.ring();
   }
-  const at::Tensor& mine = round->parts_[static_cast<size_t>(rank_)];
+  const at::Tensor& mine = round->parts_[rank_];
   Header header = round->call_;
   header.extra = static_cast<int64_t>(mine.nbytes());
   for (int step = 1; step < world_size(); ++step) {
-    write(peers_[static_cast<size_t>((rank_ + step) % world_size())], header, mine);
+    write(peers_[(rank_ + step) % world_size()], header, mine);
   }
 }
 
@@ -259,7 +271,7 @@ void Mesh::read_all() {
 
 // Reads on what `from` sends; whether a message has been read to its end.
 bool Mesh::read_message(int from) {
-  Peer& peer = peers_[static_cast<size_t>(from)];
+  Peer& peer = peers_[from];
   if (peer.expected.empty()) return false;
   const auto receive = [&](char* to, size_t num_bytes) {
     if (!peer.lost.empty()) return false;
@@ -279,7 +291,7 @@ bool Mesh::read_message(int from) {
     if (!receive(reinterpret_cast<char*>(&peer.header) + offset, sizeof(Header) - offset)) return false;
   }
   Round& round = *peer.expected.front();
-  const at::Tensor& part = round.parts_[static_cast<size_t>(from)];
+  const at::Tensor& part = round.parts_[from];
   const auto size = static_cast<size_t>(peer.header.extra);
   // A message of another round is read as well, so that the next one is found behind it.
   const bool fits = same_call(peer.header, round.call_) && size == part.nbytes();
@@ -290,21 +302,11 @@ bool Mesh::read_message(int from) {
                                : receive(unwanted.data(), std::min(unwanted.size(), size - offset));
     if (!has_come) return false;
   }
-  round.said_[static_cast<size_t>(from)] = peer.header;
+  round.said_[from] = peer.header;
   peer.num_read = 0;
   const auto ended = std::move(peer.expected.front());
   peer.expected.pop_front();
-  if (--ended->num_missing_ > 0) return true;
-  try {
-    for (int other = 1; other < world_size(); ++other) {
-      const Header& first = *ended->said_[0];
-      const Header& call = *ended->said_[static_cast<size_t>(other)];
-      if (!same_call(first, call)) throw Backend::Mismatch(difference(0, first, other, call));
-    }
-    if (ended->finish_) ended->finish_();
-  } catch (...) {
-    ended->error_ = std::current_exception();
-  }
+  if (--ended->num_missing_ == 0) ended->complete();
   return true;
 }
 
@@ -346,10 +348,9 @@ void Mesh::wait(const Round& round) {
   if (closed_) throw std::runtime_error("this rank has closed the group");
   std::vector<int> missing;
   for (int peer = 0; peer < world_size(); ++peer) {
-    const size_t index = static_cast<size_t>(peer);
-    if (round.said_[index]) continue;
+    if (round.said_[peer]) continue;
     missing.push_back(peer);
-    if (!peers_[index].lost.empty()) throw std::runtime_error(text("rank ", peer, ' ', peers_[index].lost));
+    if (!peers_[peer].lost.empty()) throw std::runtime_error(text("rank ", peer, ' ', peers_[peer].lost));
   }
   throw Backend::TimedOut(text("timed out: not there yet: rank ", join(missing)));
 }

@@ -4,7 +4,7 @@
 // A message is written by the thread that sends it; what the connection does not take at once is copied, and
 // written by a thread of the mesh. Messages are read by those who wait, who look for a short while before
 // they sleep. So no thread has to wake for a message but one that sleeps for it. What a rank sends arrives in
-// order: the n-th message from a rank belongs to the n-th exchange, and a header says what it is part of.
+// order: the n-th message from a rank belongs to the n-th round, and a header says what it is part of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +40,9 @@ class Mesh {
 
    private:
     friend class Mesh;
+    /// Once all messages are there.
+    void complete();
+
     Header call_;
     std::vector<at::Tensor> parts_;
     std::function<void()> finish_;

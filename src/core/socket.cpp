@@ -68,15 +68,20 @@ bool same_address(const sockaddr* a, const sockaddr* b) {
                      &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, sizeof(in6_addr)) == 0;
 }
 
-std::string interface_of(const sockaddr* address) {
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+// A list of all of this machine's; none if they cannot be told.
+Interfaces interfaces() {
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return "";
-  std::string name;
-  for (const ifaddrs* one = first; one != nullptr && name.empty(); one = one->ifa_next) {
-    if (same_address(one->ifa_addr, address)) name = one->ifa_name;
+  return Interfaces(getifaddrs(&first) == 0 ? first : nullptr, freeifaddrs);
+}
+
+std::string interface_of(const sockaddr* address) {
+  const Interfaces all = interfaces();
+  for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+    if (same_address(one->ifa_addr, address)) return one->ifa_name;
   }
-  freeifaddrs(first);
-  return name;
+  return "";
 }
 
 }  // namespace
@@ -191,12 +196,10 @@ std::string address_towards(const Endpoint& where) {
 }
 
 std::string address_of_interface(const std::string& name) {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return "";
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(first, freeifaddrs);
+  const Interfaces all = interfaces();
   for (const int family : {AF_INET, AF_INET6}) {
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
       const bool fits =
           one->ifa_addr != nullptr && one->ifa_addr->sa_family == family && name == one->ifa_name;
       if (fits) return endpoint_of(one->ifa_addr, size).host;

@@ -24,10 +24,6 @@ void Operation::complete(Steps& steps) {
 
 namespace {
 
-Header header_of(Kind kind, int64_t count, int root = -1) {
-  return {.kind = static_cast<uint32_t>(kind), .root = root, .count = count};
-}
-
 class Barrier : public Operation {
  public:
   Barrier() : Operation(header_of(Kind::kBarrier, 0)) {}

@@ -23,15 +23,6 @@ constexpr int64_t kSmallBytesOfAll = 128 << 10;
 // What is added up in place at a time: the sources and the result stay in the nearest caches.
 constexpr int64_t kBlockBytes = 32 << 10;
 
-Header header_of(Kind kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0) {
-  return {.kind = static_cast<uint32_t>(kind),
-          .dtype = static_cast<int32_t>(tensor.scalar_type()),
-          .reduce_op = static_cast<int32_t>(op),
-          .root = root,
-          .count = tensor.numel(),
-          .extra = extra};
-}
-
 class Reducing : public Operation {
  public:
   Reducing(const Header& header, const at::Tensor& like, ReduceOp op)
