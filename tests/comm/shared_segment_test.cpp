@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <numeric>
 #include <thread>
 
 #include "comm/shared/chunks.h"
+#include "comm/shared/copying.h"
 #include "comm/shared/heap.h"
 #include "hasten/core/error.h"
 
@@ -111,6 +113,25 @@ TEST(SharedChunks, OfAShorterListEndWithIt) {
   EXPECT_EQ(chunks.size_within(0, 100), 100);
   EXPECT_EQ(chunks.size_within(1, 100), 0);
   EXPECT_EQ(chunks.size_within(1, 300), 300 - chunks.begin(1));
+}
+
+// Of a result that is copied past the caches, and of one that is not.
+TEST(SharedCopies, WriteWhatTheyCopyAndNothingElse) {
+  constexpr int64_t kRoom = 1024;
+  std::vector<char> source(kRoom);
+  std::iota(source.begin(), source.end(), char{1});
+  for (const int64_t total : {int64_t{1} << 20, int64_t{1} << 30}) {
+    for (const int64_t to : {0, 1, 63, 64}) {
+      for (const int64_t from : {0, 5}) {
+        for (const int64_t size : {0, 1, 127, 128, 129, 191, 192, 500, 900}) {
+          std::vector<char> target(kRoom, 0), expected(kRoom, 0);
+          std::copy_n(source.begin() + from, size, expected.begin() + to);
+          copy_out(target.data() + to, source.data() + from, size, total);
+          EXPECT_EQ(target, expected) << size << " bytes from " << from << " to " << to << " of " << total;
+        }
+      }
+    }
+  }
 }
 
 TEST(SharedHeap, PartsDoNotOverlapAndAreJoinedAgain) {

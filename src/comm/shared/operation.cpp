@@ -47,7 +47,7 @@ class Broadcast : public Operation {
     const Chunks all = chunks(steps);
     const auto read = [&](int64_t i) {
       if (steps.rank() != root_) {
-        copy_bytes(data() + all.begin(i), steps.area(root_, steps.half()), all.size(i));
+        copy_out(data() + all.begin(i), steps.area(root_, steps.half()), all.size(i), bytes_.numel());
       }
     };
     chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
@@ -85,7 +85,7 @@ class AllGather : public Operation {
       for (int peer = 0; peer < steps.world_size(); ++peer) {
         const std::byte* from =
             peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
-        copy_bytes(output + peer * input_.numel() + all.begin(i), from, all.size(i));
+        copy_out(output + peer * input_.numel() + all.begin(i), from, all.size(i), output_.numel());
       }
     };
     chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
@@ -139,8 +139,9 @@ class AllToAll : public Operation {
       steps.wait();
       for (int peer = 0; peer < world; ++peer) {
         if (peer == rank) continue;
-        copy_bytes(output() + begin_of(take_, peer) + all.begin(i),
-                   steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]));
+        copy_out(output() + begin_of(take_, peer) + all.begin(i),
+                 steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]),
+                 output_.numel());
       }
     }
   }

@@ -8,19 +8,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "comm/agreement.h"
+#include "comm/shared/copying.h"
 #include "comm/shared/steps.h"
 
 namespace hasten::comm::shared {
-
-/// memcpy, which must not be given null even for nothing.
-inline void copy_bytes(void* to, const void* from, int64_t num_bytes) {
-  if (num_bytes > 0) std::memcpy(to, from, static_cast<size_t>(num_bytes));
-}
 
 class Operation {
  public:

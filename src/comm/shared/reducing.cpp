@@ -22,6 +22,8 @@ constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kSmallBytesOfAll = 128 << 10;
 // What is added up in place at a time: the sources and the result stay in the nearest caches.
 constexpr int64_t kBlockBytes = 32 << 10;
+// A chunk that passes through the areas: short enough that those of all ranks stay in the caches.
+constexpr int64_t kPassingBytes = 512 << 10;
 
 class Reducing : public Operation {
  public:
@@ -80,9 +82,7 @@ class AllReduce : public Reducing {
     return bytes <= kSmallBytes && bytes * steps.world_size() <= kSmallBytesOfAll;
   }
   Chunks chunks(const Steps& steps) const {
-    // Short enough that what passes through the areas stays in the caches near the cores.
-    const int64_t share = int64_t{steps.world_size() == 2 ? 256 : 128} << 10;
-    const int64_t most = std::min<int64_t>(steps.layout().chunk_bytes, share * steps.world_size());
+    const int64_t most = std::min<int64_t>(steps.layout().chunk_bytes, kPassingBytes);
     return Chunks(tensor_.numel(), most / item_ / Chunks::kAlign * Chunks::kAlign);
   }
   /// A chunk's slices, one a rank.
