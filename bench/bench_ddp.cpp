@@ -11,18 +11,6 @@
 #include "models.h"
 #include "support.h"
 
-namespace {
-
-bench::Work make_work(const std::string& model, int64_t width, int64_t batch) {
-  if (model == "deep") return bench::deep();
-  if (model == "cnn") return bench::cnn();
-  if (model == "resnet34") return bench::resnet34();
-  if (model == "transformer") return bench::transformer();
-  return bench::mlp(width, batch);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   std::string model_name = "mlp";
   int64_t width = 1024, batch = 32;
@@ -41,11 +29,11 @@ int main(int argc, char** argv) {
   const double start_mb = bench::memory_mb("VmRSS");
 
   torch::manual_seed(0);
-  const auto net = make_work(model_name, width, batch).net;
+  const auto net = bench::work(model_name, width, batch).net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   torch::manual_seed(static_cast<uint64_t>(accelerator.rank() + 1));
-  const auto [unused, data, target] = make_work(model_name, width, batch);
+  const auto [unused, data, target] = bench::work(model_name, width, batch);
 
   const auto run = [&](int count) {
     for (int step = 0; step < count; ++step) {

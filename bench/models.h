@@ -117,4 +117,13 @@ inline Work transformer() {
   return {net, torch::randint(1000, {8, 32}, torch::kLong), torch::randint(1000, {8 * 32}, torch::kLong)};
 }
 
+/// One of them by name; `width` and `batch` are the mlp's.
+inline Work work(const std::string& model, int64_t width = 1024, int64_t batch = 32) {
+  if (model == "deep") return deep();
+  if (model == "cnn") return cnn();
+  if (model == "resnet34") return resnet34();
+  if (model == "transformer") return transformer();
+  return mlp(width, batch);
+}
+
 }  // namespace bench
