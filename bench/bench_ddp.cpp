@@ -16,8 +16,7 @@ int main(int argc, char** argv) {
   int64_t width = 1024, batch = 32;
   int steps = 200, warmup = 20;
   CLI::App app("Times data-parallel steps.");
-  app.add_option("--model", model_name, "see models.h")
-      ->check(CLI::IsMember({"mlp", "deep", "cnn", "resnet34", "transformer"}));
+  app.add_option("--model", model_name, "see models.h")->check(CLI::IsMember(bench::kModels));
   app.add_option("--width", width, "of the mlp's two hidden layers")->check(CLI::PositiveNumber);
   app.add_option("--batch", batch, "of each rank, for the mlp")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "measured")->check(CLI::PositiveNumber);

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "models.h"
@@ -29,16 +30,14 @@ int main(int argc, char** argv) {
   std::string model_name = "mlp";
   int rounds = 60, steps = 20;
   CLI::App app("Times a step of one rank alone, of all at once, in step, and data-parallel, in turns.");
-  app.add_option("--model", model_name, "see models.h")
-      ->check(CLI::IsMember({"mlp", "deep", "cnn", "resnet34", "transformer"}));
+  app.add_option("--model", model_name, "see models.h")->check(CLI::IsMember(bench::kModels));
   app.add_option("--rounds", rounds, "of one turn each")->check(CLI::PositiveNumber);
   app.add_option("--steps", steps, "of a turn")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true});
-  const auto& group = accelerator.process().group();
-  const auto quick = group.with_check(false);
+  const auto group = accelerator.process().group().with_check(false);
   auto own_net = make_net(model_name), net = make_net(model_name);
   torch::optim::SGD own_sgd(own_net->parameters(), 0.01), sgd(net->parameters(), 0.01);
   auto own_optimizer = accelerator.prepare(own_sgd);
@@ -49,7 +48,7 @@ int main(int argc, char** argv) {
   const auto own_step = [&](bool in_step) {
     own_optimizer.zero_grad();
     cross_entropy(own_net->forward(data), target).backward();
-    if (in_step) quick.barrier();
+    if (in_step) group.barrier();
     own_optimizer.step();
   };
   const auto shared_step = [&] {

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace bench {
@@ -117,7 +118,9 @@ inline Work transformer() {
   return {net, torch::randint(1000, {8, 32}, torch::kLong), torch::randint(1000, {8 * 32}, torch::kLong)};
 }
 
-/// One of them by name; `width` and `batch` are the mlp's.
+inline const std::set<std::string> kModels = {"mlp", "deep", "cnn", "resnet34", "transformer"};
+
+/// One of kModels; `width` and `batch` are the mlp's.
 inline Work work(const std::string& model, int64_t width = 1024, int64_t batch = 32) {
   if (model == "deep") return deep();
   if (model == "cnn") return cnn();

@@ -26,12 +26,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A sleeper takes 50 us and more to wake, which is longer than most messages are on their way; a look is a
-// system call.
+// A sleeper takes 50 us and more to wake, which is longer than most messages are on their way. A look is a
+// system call and takes long enough for the core to be given away after each.
 shared::Patience patience_of(int world_size) {
-  auto patience = shared::Patience::of(world_size);
-  if (!patience.yields) patience.time = std::chrono::microseconds(200);
-  return patience;
+  const auto patience = shared::Patience::of(world_size);
+  return {.yields = true, .time = std::min(patience.time, std::chrono::microseconds(200))};
 }
 
 constexpr milliseconds kSleep{100};

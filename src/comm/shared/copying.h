@@ -30,7 +30,7 @@ inline void stream_lines(std::byte* to, const std::byte* from, int64_t num_bytes
 /// Copies a part of a result of `total_bytes` out of the shared memory. A result that the caches near a core
 /// do not hold anyway is written past them: its memory is not read first, and what the others still need
 /// stays in the caches.
-inline void copy_out(void* to, const void* from, int64_t num_bytes, int64_t total_bytes) {
+inline void copy_out(void* to, const void* from, int64_t num_bytes, [[maybe_unused]] int64_t total_bytes) {
 #if defined(__SSE2__)
   constexpr int64_t kCachedBytes = int64_t{4} << 20, kLine = 64;
   if (total_bytes > kCachedBytes && num_bytes >= 2 * kLine) {
