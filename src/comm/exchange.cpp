@@ -33,7 +33,7 @@ bool Exchange::takes(size_t num_bytes) const {
 }
 
 bool Exchange::reduces(at::ScalarType dtype) const {
-  return shared::reduction(dtype, ReduceOp::kSum) != nullptr;
+  return shared::routines(dtype, ReduceOp::kSum).reduce != nullptr;
 }
 
 Backend::Started Exchange::start(std::shared_ptr<Mesh::Round> round) {
@@ -46,7 +46,7 @@ Backend::Started Exchange::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   for (int rank = 0; rank < mesh_.world_size(); ++rank) {
     parts.push_back(rank == mesh_.rank() ? tensor : torch::empty_like(tensor));
   }
-  const auto reduce = shared::reduction(tensor.scalar_type(), op);
+  const auto reduce = shared::routines(tensor.scalar_type(), op).reduce;
   const auto add_up = [parts, tensor, reduce] {
     std::vector<const void*> inputs;
     for (const at::Tensor& part : parts) inputs.push_back(part.const_data_ptr());

@@ -34,10 +34,10 @@ class SharedMemory : public Backend {
   const char* name() const override { return "shm"; }
   c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
   bool reduces(at::ScalarType dtype) const override {
-    return shared::reduction(dtype, ReduceOp::kSum) != nullptr;
+    return shared::routines(dtype, ReduceOp::kSum).reduce != nullptr;
   }
   bool averages(at::ScalarType dtype) const override {
-    return shared::reduction(dtype, ReduceOp::kMean) != nullptr;
+    return shared::routines(dtype, ReduceOp::kMean).reduce != nullptr;
   }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {

@@ -84,6 +84,52 @@ TEST(SharedMemoryRanks, LargeReductionsAreEqualBitForBitOnEveryRankAndInEveryRun
   }
 }
 
+// The sum or mean of what the ranks bring, in the order of the ranks; bfloat16 rounded once.
+at::Tensor added_up(const std::vector<at::Tensor>& inputs, ReduceOp op) {
+  const auto dtype = inputs[0].scalar_type();
+  at::Tensor sum = inputs[0].to(dtype == at::kBFloat16 ? at::kFloat : dtype);
+  for (size_t i = 1; i < inputs.size(); ++i) sum = sum + inputs[i].to(sum.scalar_type());
+  return (op == ReduceOp::kMean ? sum / static_cast<double>(inputs.size()) : sum).to(dtype);
+}
+
+// Sizes: a single chunk, chunks of unequal length, parts that begin inside a chunk, more chunks than slots.
+TEST(SharedMemoryRanks, LargeSumsAreThoseOfTheRanksInTheirOrder) {
+  for (const int world_size : {2, 3, 5}) {
+    for (const int64_t part : {20'000, 333'333, 700'001}) {
+      run_ranks(
+          world_size,
+          [&](Process& process) {
+            const Group& group = process.group();
+            for (const auto dtype : {at::kFloat, at::kBFloat16, at::kChar}) {
+              std::vector<at::Tensor> inputs;
+              for (int rank = 0; rank < world_size; ++rank) {
+                const auto generator = at::make_generator<at::CPUGeneratorImpl>(rank + 1);
+                inputs.push_back((torch::randn({part * world_size}, generator) * 20).to(dtype));
+              }
+              const at::Tensor mine = inputs[group.rank()];
+              for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+                if (op == ReduceOp::kMean && dtype == at::kChar) continue;
+                const at::Tensor everywhere = mine.clone();
+                group.all_reduce_(everywhere, op);
+                ASSERT_TRUE(torch::equal(everywhere, added_up(inputs, op))) << dtype << ' ' << part;
+              }
+              const at::Tensor wanted = added_up(inputs, ReduceOp::kSum), before = mine.clone();
+              for (int root = 0; root < world_size; ++root) {
+                const at::Tensor there = mine.clone();
+                group.reduce_(there, root);
+                ASSERT_TRUE(torch::equal(there, root == group.rank() ? wanted : mine))
+                    << dtype << ' ' << root;
+              }
+              const at::Tensor scattered = group.reduce_scatter(mine);
+              ASSERT_TRUE(torch::equal(scattered, wanted.narrow(0, group.rank() * part, part)));
+              ASSERT_TRUE(torch::equal(mine, before));
+            }
+          },
+          kShared);
+    }
+  }
+}
+
 TEST(SharedMemoryRanks, ManyOperationsUnderWayEndInAnyOrder) {
   run_ranks(
       3,
@@ -367,17 +413,50 @@ HASTEN_PROCESS_CASE(shm_exchange_until_killed) {
 }
 
 TEST(SharedMemoryRanks, TheOthersNameAProcessThatWasKilled) {
-  Processes processes(3, "shm_exchange_until_killed");
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_for_output(rank, "running"));
+  for (const int victim : {0, 2, 4}) {
+    Processes processes(5, "shm_exchange_until_killed");
+    for (int rank = 0; rank < 5; ++rank) ASSERT_TRUE(processes.wait_for_output(rank, "running"));
 
-  processes.signal(1, SIGKILL);
-  const auto results = processes.wait(std::chrono::seconds(10));
+    processes.signal(victim, SIGKILL);
+    const auto results = processes.wait(std::chrono::seconds(10));
 
-  EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
-  for (const int rank : {0, 2}) {
-    EXPECT_EQ(results[rank].exit_code, 4) << results[rank].output;
-    EXPECT_THAT(results[rank].output, HasSubstr("the process of rank 1 has ended"));
+    EXPECT_EQ(results[victim].exit_code, 128 + SIGKILL);
+    for (int rank = 0; rank < 5; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(results[rank].exit_code, 4) << results[rank].output;
+      EXPECT_THAT(results[rank].output, HasSubstr(text("the process of rank ", victim, " has ended")));
+    }
   }
+}
+
+HASTEN_PROCESS_CASE(shm_exchange_until_late) {
+  const auto identity = state::identify(Environment::current());
+  const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
+  const Group group = Group::connect(store, identity.rank, identity.world_size,
+                                     {.timeout = std::chrono::milliseconds(500),
+                                      .check = false,
+                                      .backend = BackendKind::kSharedMemory,
+                                      .address = "127.0.0.1"});
+  try {
+    for (int step = 0;; ++step) {
+      group.all_reduce_(torch::ones({10'000'000}));
+      if (step == 3) std::cout << "running" << std::endl;
+    }
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+    return 4;
+  }
+}
+
+TEST(SharedMemoryRanks, ATimeoutInALargeSumNamesWhoHasStopped) {
+  Processes processes(4, "shm_exchange_until_late");
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(processes.wait_for_output(rank, "running"));
+
+  processes.signal(2, SIGSTOP);
+  for (const int rank : {0, 1, 3}) ASSERT_TRUE(processes.wait_for_output(rank, "not there yet: rank 2"));
+  processes.signal(2, SIGKILL);
+
+  EXPECT_EQ(processes.wait(std::chrono::seconds(10))[2].exit_code, 128 + SIGKILL);
 }
 
 HASTEN_PROCESS_CASE(shm_words) {

@@ -15,16 +15,26 @@ const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kDouble, at::kHalf,
 std::vector<const char*> instruction_sets() {
   std::vector<const char*> found;
   for (const char* name : {"generic", "avx2", "avx512"}) {
-    if (reduction(at::kFloat, ReduceOp::kSum, name) != nullptr) found.push_back(name);
+    if (routines(at::kFloat, ReduceOp::kSum, name).reduce != nullptr) found.push_back(name);
   }
   return found;
 }
 
-at::Tensor reduce(Reduction how, const std::vector<at::Tensor>& inputs) {
+at::Tensor reduce(const Routines& how, const std::vector<at::Tensor>& inputs) {
   std::vector<const void*> pointers;
   for (const auto& input : inputs) pointers.push_back(input.data_ptr());
   at::Tensor output = torch::empty_like(inputs[0]);
-  how(output.data_ptr(), pointers.data(), static_cast<int>(pointers.size()), output.numel());
+  how.reduce(output.data_ptr(), pointers.data(), static_cast<int>(pointers.size()), output.numel());
+  return output;
+}
+
+// The same with one input at a time, the last of them written to its own place.
+at::Tensor fold(const Folding& how, const std::vector<at::Tensor>& inputs) {
+  const int64_t count = inputs[0].numel();
+  at::Tensor partial = torch::empty({count * how.partial_bytes}, at::kByte), output = inputs.back().clone();
+  how.first(partial.data_ptr(), inputs[0].data_ptr(), count);
+  for (size_t i = 1; i + 1 < inputs.size(); ++i) how.next(partial.data_ptr(), inputs[i].data_ptr(), count);
+  how.last(output.data_ptr(), partial.data_ptr(), output.data_ptr(), static_cast<int>(inputs.size()), count);
   return output;
 }
 
@@ -64,9 +74,11 @@ TEST(SharedReduction, EqualsTorchForEveryDtypeOperationAndInstructionSet) {
           for (const int64_t count : {1, 7, 64, 1023, 3000}) {
             const auto inputs = values(dtype, num_inputs, count, generator);
 
-            const at::Tensor result = reduce(reduction(dtype, op, instructions), inputs);
+            const Routines how = routines(dtype, op, instructions);
+            const at::Tensor at_once = reduce(how, inputs);
+            const at::Tensor one_by_one = num_inputs > 1 ? fold(how.fold, inputs) : at_once;
 
-            ASSERT_TRUE(torch::equal(result, expected(op, inputs)))
+            ASSERT_TRUE(torch::equal(at_once, expected(op, inputs)) && torch::equal(one_by_one, at_once))
                 << instructions << ' ' << dtype << " operation " << static_cast<int>(op) << ", " << num_inputs
                 << " inputs of " << count;
           }
@@ -80,9 +92,9 @@ TEST(SharedReduction, InstructionSetsAgreeBitForBit) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
   for (const auto dtype : kDtypes) {
     const auto inputs = values(dtype, 4, 5000, generator);
-    const at::Tensor generic = reduce(reduction(dtype, ReduceOp::kSum, "generic"), inputs);
+    const at::Tensor generic = reduce(routines(dtype, ReduceOp::kSum, "generic"), inputs);
     for (const char* instructions : instruction_sets()) {
-      EXPECT_TRUE(torch::equal(reduce(reduction(dtype, ReduceOp::kSum, instructions), inputs), generic))
+      EXPECT_TRUE(torch::equal(reduce(routines(dtype, ReduceOp::kSum, instructions), inputs), generic))
           << instructions << ' ' << dtype;
     }
   }
@@ -95,7 +107,7 @@ TEST(SharedReduction, NotANumberIsKept) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     for (const auto op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
       for (const char* instructions : instruction_sets()) {
-        const at::Tensor result = reduce(reduction(dtype, op, instructions), {a.to(dtype), b.to(dtype)});
+        const at::Tensor result = reduce(routines(dtype, op, instructions), {a.to(dtype), b.to(dtype)});
 
         EXPECT_TRUE(torch::equal(result.isnan(), torch::tensor({true, true, false, false})))
             << dtype << result;
@@ -112,16 +124,16 @@ TEST(SharedReduction, TheOutputMayBeAnInput) {
     std::vector<const void*> pointers;
     for (const auto& input : inputs) pointers.push_back(input.data_ptr());
 
-    reduction(at::kFloat, ReduceOp::kSum)(inputs.back().data_ptr(), pointers.data(), num_inputs, 4000);
+    routines(at::kFloat, ReduceOp::kSum).reduce(inputs.back().data_ptr(), pointers.data(), num_inputs, 4000);
 
     EXPECT_TRUE(torch::equal(inputs.back(), wanted));
   }
 }
 
 TEST(SharedReduction, OtherDtypesAreLeftToTheGroup) {
-  EXPECT_EQ(reduction(at::kInt, ReduceOp::kMean), nullptr);
+  EXPECT_EQ(routines(at::kInt, ReduceOp::kMean).reduce, nullptr);
   for (const auto dtype : {at::kBool, at::kComplexFloat, at::kFloat8_e4m3fn}) {
-    EXPECT_EQ(reduction(dtype, ReduceOp::kSum), nullptr) << dtype;
+    EXPECT_EQ(routines(dtype, ReduceOp::kSum).reduce, nullptr) << dtype;
   }
 }
 

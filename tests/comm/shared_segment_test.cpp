@@ -11,6 +11,7 @@
 #include "comm/shared/chunks.h"
 #include "comm/shared/copying.h"
 #include "comm/shared/heap.h"
+#include "comm/shared/relay.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm::shared {
@@ -26,12 +27,11 @@ TEST(SharedLayout, PlacesNothingOverAnything) {
     const auto world = static_cast<size_t>(world_size);
 
     EXPECT_GE(layout.areas_begin, Layout::kPage + world * sizeof(RankBlock));
-    EXPECT_GE(layout.rings_begin, layout.areas_begin + 2 * world * layout.area_bytes);
+    EXPECT_GE(layout.rings_begin, layout.areas_begin + 2 * world * layout.chunk_bytes);
     EXPECT_GE(layout.heaps_begin, layout.rings_begin + world * world * (sizeof(Ring) + layout.ring_bytes));
     EXPECT_EQ(layout.total_bytes, layout.heaps_begin + world * layout.heap_bytes);
-    EXPECT_EQ(layout.area_bytes % Layout::kPage, 0u);
-    // The largest slice of the largest chunk, rounded up to 64 elements of up to 16 bytes.
-    EXPECT_GE(layout.area_bytes, layout.chunk_bytes + layout.chunk_bytes / world + 64 * 16);
+    EXPECT_EQ(layout.chunk_bytes % Layout::kPage, 0u);
+    EXPECT_LE(relay_bytes(world_size), 2 * world * layout.chunk_bytes);
   }
 }
 
@@ -41,9 +41,9 @@ TEST(SharedLayout, TooLittleMemoryIsAnErrorThatNamesTheLeast) {
     FAIL() << "no error";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("shared memory of 1048576 bytes a rank"));
-    EXPECT_THAT(error.what(), HasSubstr("(4 MB)"));
+    EXPECT_THAT(error.what(), HasSubstr("(3 MB)"));
   }
-  EXPECT_NO_THROW(Layout::of(2, 4 * kMegabyte));
+  EXPECT_NO_THROW(Layout::of(2, 3 * kMegabyte));
 }
 
 TEST(SharedSegment, OfAnotherSizeIsNotAttached) {

@@ -127,7 +127,8 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     lock.lock();
     if (rung || doorbell.value.load() != seen) continue;
     try {
-      watch_.check(message->peer, message->deadline, std::to_string(message->peer));
+      watch_.check_presence(message->peer);
+      watch_.check_time(message->deadline, std::to_string(message->peer));
     } catch (...) {
       // What a peer wrote before it left still counts.
       move_all();

@@ -57,24 +57,24 @@ enum class Op { kSum, kMean, kProduct, kMin, kMax };
 #undef HASTEN_TARGET
 #endif
 
-Reduction reduction(c10::ScalarType dtype, ReduceOp op, const char* instructions) {
+Routines routines(c10::ScalarType dtype, ReduceOp op, const char* instructions) {
 #if defined(__x86_64__)
   if (std::strcmp(instructions, "avx512") == 0) {
     const bool there = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return there ? avx512::choose(dtype, op) : nullptr;
+    return there ? avx512::choose(dtype, op) : Routines{};
   }
   if (std::strcmp(instructions, "avx2") == 0) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2::choose(dtype, op)
-                                                                           : nullptr;
+    const bool there = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return there ? avx2::choose(dtype, op) : Routines{};
   }
 #endif
-  return std::strcmp(instructions, "generic") == 0 ? generic::choose(dtype, op) : nullptr;
+  return std::strcmp(instructions, "generic") == 0 ? generic::choose(dtype, op) : Routines{};
 }
 
-Reduction reduction(c10::ScalarType dtype, ReduceOp op) {
+Routines routines(c10::ScalarType dtype, ReduceOp op) {
   for (const char* instructions : {"avx512", "avx2"}) {
-    if (const Reduction found = reduction(dtype, op, instructions)) return found;
+    if (const Routines found = routines(dtype, op, instructions); found.reduce != nullptr) return found;
   }
   return generic::choose(dtype, op);
 }

@@ -18,8 +18,6 @@ namespace hasten::comm::shared {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
-// Slices are rounded up to 64 elements of at most 16 bytes.
-constexpr size_t kSliceMargin = 64 * 16;
 
 size_t round_up(size_t value, size_t to) {
   return (value + to - 1) / to * to;
@@ -63,10 +61,9 @@ Layout Layout::of(int world_size, size_t bytes_per_rank) {
   Layout layout;
   layout.world_size = world_size;
   layout.chunk_bytes = kChunkBytes;
-  layout.area_bytes = kChunkBytes + round_up(kChunkBytes / world + kSliceMargin, kPage);
   layout.ring_bytes = world <= 8 ? size_t{256} << 10 : size_t{64} << 10;
   const size_t rings = world * (sizeof(Ring) + layout.ring_bytes);
-  const size_t least = 2 * layout.area_bytes + rings;
+  const size_t least = 2 * layout.chunk_bytes + rings;
   if (bytes_per_rank < least) {
     throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank,
                      " bytes a rank (shared_bytes, HASTEN_SHM_MB)", " is too little for a group of ",
@@ -74,7 +71,7 @@ Layout Layout::of(int world_size, size_t bytes_per_rank) {
   }
   layout.heap_bytes = (bytes_per_rank - least) / kPage * kPage;
   layout.areas_begin = kPage + round_up(world * sizeof(RankBlock), kPage);
-  layout.rings_begin = layout.areas_begin + world * 2 * layout.area_bytes;
+  layout.rings_begin = layout.areas_begin + world * 2 * layout.chunk_bytes;
   layout.heaps_begin = layout.rings_begin + round_up(world * rings, kPage);
   layout.total_bytes = layout.heaps_begin + world * layout.heap_bytes;
   return layout;

@@ -44,8 +44,7 @@ struct Ring {
 /// Where everything lies; the same on all ranks for the same arguments.
 struct Layout {
   int world_size = 0;
-  size_t chunk_bytes = 0;  ///< data of one step of one rank
-  size_t area_bytes = 0;   ///< a half: a chunk, and a chunk's results
+  size_t chunk_bytes = 0;  ///< data of one step of one rank: half of its area
   size_t ring_bytes = 0;   ///< data of one ring, a power of two
   size_t heap_bytes = 0;   ///< for tensors, of each rank
   size_t areas_begin = 0, rings_begin = 0, heaps_begin = 0, total_bytes = 0;
@@ -73,7 +72,7 @@ class Segment {
 
   RankBlock& block(int rank) const { return reinterpret_cast<RankBlock*>(base_ + Layout::kPage)[rank]; }
   std::byte* area(int rank, uint32_t half) const {
-    return base_ + layout_.areas_begin + (2 * static_cast<size_t>(rank) + half) * layout_.area_bytes;
+    return base_ + layout_.areas_begin + (2 * static_cast<size_t>(rank) + half) * layout_.chunk_bytes;
   }
   Ring& ring(int from, int to) const { return *reinterpret_cast<Ring*>(ring_begin(from, to)); }
   std::byte* ring_data(int from, int to) const { return ring_begin(from, to) + sizeof(Ring); }

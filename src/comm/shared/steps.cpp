@@ -4,12 +4,16 @@
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
-void Watch::check(int peer, Clock::time_point deadline, const std::string& missing) const {
+
+void Watch::check_presence(int peer) const {
   if (closed()) throw std::runtime_error("this rank has closed the group");
   if (segment_->block(peer).presence.load() == Presence::kLeft) {
     throw std::runtime_error(text("rank ", peer, " has left the group"));
   }
   if (!segment_->lives(peer)) throw std::runtime_error(text("the process of rank ", peer, " has ended"));
+}
+
+void Watch::check_time(Clock::time_point deadline, const std::string& missing) const {
   if (Clock::now() > deadline) {
     throw Backend::TimedOut(text("timed out: not there yet: rank ", missing));
   }
@@ -24,21 +28,52 @@ Steps::Steps(std::shared_ptr<Segment> segment, int rank, const Watch& watch)
 
 bool Steps::all_reached(uint32_t step) const {
   for (int peer = 0; peer < world_size_; ++peer) {
-    if (!segment_->block(peer).posted.reached(step)) return false;
+    if (!reached(peer, step)) return false;
   }
   return true;
 }
 
-void Steps::wait_for_all(uint32_t step) {
+void Steps::wait_for_all(uint32_t step) const {
   for (int peer = 0; peer < world_size_; ++peer) {
     shared::wait(segment_->block(peer).posted, step, patience_, [&] {
+      check_presence(step);
       std::vector<int> missing;
       for (int other = 0; other < world_size_; ++other) {
-        if (!segment_->block(other).posted.reached(step)) missing.push_back(other);
+        if (!reached(other, step)) missing.push_back(other);
       }
-      if (!missing.empty()) watch_.check(missing.front(), deadline_, join(missing));
+      watch_.check_time(deadline_, join(missing));
     });
   }
+}
+
+void Steps::wait_for(int peer, uint32_t step, uint32_t last) const {
+  shared::wait(segment_->block(peer).posted, step, patience_, [&] {
+    check_presence(last);
+    watch_.check_time(deadline_, std::to_string(last_of_all()));
+  });
+}
+
+void Steps::check_presence(uint32_t step) const {
+  // From the one that the others wait for: those may have given up and left by now.
+  const int first = last_of_all();
+  for (int i = 0; i < world_size_; ++i) {
+    const int peer = (first + i) % world_size_;
+    if (peer == rank_ || reached(peer, step)) continue;
+    try {
+      watch_.check_presence(peer);
+    } catch (...) {
+      if (!reached(peer, step)) throw;
+    }
+  }
+}
+
+int Steps::last_of_all() const {
+  const auto posted = [this](int rank) { return segment_->block(rank).posted.value.load(); };
+  int found = 0;
+  for (int rank = 1; rank < world_size_; ++rank) {
+    if (!Counter::reached(posted(rank), posted(found))) found = rank;
+  }
+  return found;
 }
 
 bool Steps::can_begin() const {

@@ -4,7 +4,7 @@
 // own area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says
 // that it has read all it wanted of step t, so a half is written again only when nobody reads it any more: in
 // begin(), which waits for step t - 1 of everyone and has nothing to wait for where steps follow each other.
-// One wait a step.
+// One wait a step. A relay (relay.h) uses the numbers in its own way.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,10 @@ class Watch {
   using Clock = std::chrono::steady_clock;
   Clock::time_point deadline() const { return Clock::now() + timeout_; }
 
-  /// Throws: std::runtime_error, Backend::TimedOut. `peer` is waited for; `missing` names all who are.
-  void check(int peer, Clock::time_point deadline, const std::string& missing) const;
+  /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group.
+  void check_presence(int peer) const;
+  /// Throws: Backend::TimedOut after the deadline. `missing` names those who are waited for.
+  void check_time(Clock::time_point deadline, const std::string& missing) const;
   void close() noexcept { closed_.store(true); }
   bool closed() const noexcept { return closed_.load(); }
 
@@ -63,6 +65,19 @@ class Steps {
   /// Waits until everybody has posted this step.
   void wait() { wait_for_all(step_); }
 
+  // For operations that arrange among themselves who waits for whom, once all have posted their first step.
+  // In the end all must have posted one and the same step.
+  uint32_t step() const noexcept { return step_; }
+  /// Goes on to the next step and hands it over.
+  void post_next() {
+    ++step_;
+    post();
+  }
+  /// Waits until `peer` has posted `step`, of an operation whose last step is `last`.
+  void wait_for(int peer, uint32_t step, uint32_t last) const;
+  /// The areas of all ranks, one behind the other.
+  std::byte* areas() const { return segment_->area(0, 0); }
+
   /// What a rank wrote in a step of this parity that all have posted.
   const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
   uint32_t half() const noexcept { return step_ % 2; }
@@ -74,8 +89,13 @@ class Steps {
   std::byte* heap(int rank) const { return segment_->heap(rank); }
 
  private:
+  bool reached(int rank, uint32_t step) const { return segment_->block(rank).posted.reached(step); }
   bool all_reached(uint32_t step) const;
-  void wait_for_all(uint32_t step);
+  void wait_for_all(uint32_t step) const;
+  /// Throws where a rank can never come to `step`.
+  void check_presence(uint32_t step) const;
+  /// The first of those that are behind all others.
+  int last_of_all() const;
 
   std::shared_ptr<Segment> segment_;
   const int rank_;
