@@ -76,7 +76,8 @@ void others(Bench& bench) {
   const auto world = static_cast<int64_t>(bench.group.world_size());
   const torch::Tensor whole = floats(25 * kMegabyte / world * world), part = floats(25 * kMegabyte / world);
   bench.measure("all_gather_25MB", 25 * kMegabyte, [&] { bench.group.all_gather_into_(whole, part); });
-  bench.measure("reduce_scatter_25MB", 25 * kMegabyte, [&] { bench.group.reduce_scatter(whole); });
+  bench.measure("reduce_scatter_25MB", 25 * kMegabyte,
+                [&] { bench.group.reduce_scatter_into_(part, whole); });
   const torch::Tensor number = torch::ones({1}, torch::kLong);
   bench.measure("broadcast_8B", 8, [&] { bench.group.broadcast_(number, 0); });
   bench.measure("barrier", 0, [&] { bench.group.barrier(); });

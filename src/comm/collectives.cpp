@@ -272,21 +272,36 @@ Work<at::Tensor> Group::reduce_scatter_async(const at::Tensor& input, ReduceOp o
     throw UsageError(group.origin(), "reduce_scatter: dim 0 of the input, of shape [", join(input.sizes()),
                      "], cannot be cut into world_size(", world_size(), ") equal parts. Pad it.");
   }
-  if (group.alone()) return ended(input.detach().clone());
+  const at::Tensor output = at::empty(shape_with_first(input, input.size(0) / world_size()), input.options());
+  return reduce_scatter_into_async_(output, input, op, site).then([output] { return output; });
+}
+
+Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op,
+                                         Site site) const {
+  Impl& group = *impl_;
+  group.check_open(Kind::kReduceScatter);
+  if (output.scalar_type() != input.scalar_type() || input.numel() != output.numel() * world_size()) {
+    throw UsageError(group.origin(), "reduce_scatter_into: the input is ", input.scalar_type(), " of ",
+                     input.numel(), " elements; world_size(", world_size(), ") * output(", output.numel(),
+                     ") = ", world_size() * output.numel(), " of ", output.scalar_type(), " are needed.");
+  }
+  if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kReduceScatter, site).with_tensor(input).with_op(op));
   Backend& backend = group.backend_for(input);
   const Encoded encoded = encode(input, op, backend, group.origin());
-  std::vector<int64_t> shape = shape_with_first(input, input.size(0) / world_size());
-  if (input.numel() == 0) return ended(at::empty(shape, input.options()));
+  if (input.numel() == 0) return ended();
   const at::Tensor flat = encoded.buffer.reshape({-1});
-  const at::Tensor output = at::empty({flat.numel() / world_size()}, flat.options());
-  return group.work<at::Tensor>(
-      Kind::kReduceScatter, one(backend.reduce_scatter(output, flat, encoded.op)),
-      [output, op, shape, options = input.options(), world = group.world_size] {
-        at::Tensor result = decode(output, options.dtype().toScalarType()).view(shape).to(options.device());
-        return op == ReduceOp::kMean ? result.div_(world) : result;
-      });
+  const bool is_direct = output.is_contiguous() && !output.is_alias_of(input) &&
+                         output.scalar_type() == flat.scalar_type() && output.device() == flat.device();
+  const at::Tensor result =
+      is_direct ? output.detach().view({-1}) : at::empty({flat.numel() / world_size()}, flat.options());
+  return group.work<void>(Kind::kReduceScatter, one(backend.reduce_scatter(result, flat, encoded.op)),
+                          [output, result, op, world = group.world_size] {
+                            const at::NoGradGuard no_grad;
+                            write_back(output, decode(result, output.scalar_type()));
+                            if (op == ReduceOp::kMean) output.detach().div_(world);
+                          });
 }
 
 Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tensor>& parts, Site site) const {
@@ -367,6 +382,10 @@ at::Tensor Group::scatter(const std::vector<at::Tensor>& parts, int root, Site s
 
 at::Tensor Group::reduce_scatter(const at::Tensor& input, ReduceOp op, Site site) const {
   return reduce_scatter_async(input, op, site).wait();
+}
+
+void Group::reduce_scatter_into_(at::Tensor output, const at::Tensor& input, ReduceOp op, Site site) const {
+  reduce_scatter_into_async_(std::move(output), input, op, site).wait();
 }
 
 std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& parts, Site site) const {

@@ -84,13 +84,6 @@ class GroupWork : public c10d::Work {
   std::exception_ptr error_;
 };
 
-/// A work without its value; `use` gets the value when it is there.
-template <class T, class Use>
-Work<> then(Work<T> work, Use use) {
-  auto shared = std::make_shared<Work<T>>(std::move(work));
-  return Work<>([shared, use = std::move(use)] { use(shared->wait()); });
-}
-
 void copy_all(const Tensors& from, const Tensors& to) {
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i].view_as(to[i]));
 }
@@ -126,7 +119,7 @@ class GroupBackend : public c10d::Backend {
                        const c10d::AllgatherOptions&) override {
     const Tensors output = one(outputs);
     return started(
-        then(group_.all_gather_async(one(inputs)), [output](const Tensors& all) { copy_all(all, output); }),
+        group_.all_gather_async(one(inputs)).then([output](const Tensors& all) { copy_all(all, output); }),
         output);
   }
   NativeWork _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
@@ -136,14 +129,14 @@ class GroupBackend : public c10d::Backend {
                     const c10d::GatherOptions& options) override {
     const Tensors output = outputs.empty() ? Tensors{} : outputs[0];
     auto work = group_.gather_async(one(inputs), static_cast<int>(options.rootRank));
-    return started(then(std::move(work), [output](const Tensors& all) { copy_all(all, output); }), output);
+    return started(std::move(work).then([output](const Tensors& all) { copy_all(all, output); }), output);
   }
   NativeWork scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                      const c10d::ScatterOptions& options) override {
     const at::Tensor output = one(outputs);
     auto work =
         group_.scatter_async(inputs.empty() ? Tensors{} : inputs[0], static_cast<int>(options.rootRank));
-    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }),
+    return started(std::move(work).then([output](const at::Tensor& part) { copy_all({part}, {output}); }),
                    outputs);
   }
   NativeWork reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -153,9 +146,7 @@ class GroupBackend : public c10d::Backend {
   }
   NativeWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                   const c10d::ReduceScatterOptions& options) override {
-    auto work = group_.reduce_scatter_async(input, from_c10d(options.reduceOp));
-    return started(then(std::move(work), [output](const at::Tensor& part) { copy_all({part}, {output}); }),
-                   {output});
+    return started(group_.reduce_scatter_into_async_(output, input, from_c10d(options.reduceOp)), {output});
   }
   NativeWork alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                            std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions&) override {
@@ -184,7 +175,7 @@ class GroupBackend : public c10d::Backend {
 
   NativeWork exchanged(const Tensors& outputs, const Tensors& inputs, const Tensors& results) {
     auto work = group_.all_to_all_async(inputs);
-    return started(then(std::move(work), [outputs](const Tensors& parts) { copy_all(parts, outputs); }),
+    return started(std::move(work).then([outputs](const Tensors& parts) { copy_all(parts, outputs); }),
                    results);
   }
 

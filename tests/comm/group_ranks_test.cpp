@@ -181,6 +181,49 @@ TEST(GroupRanks, ReduceScatterGivesEachRankItsPart) {
   });
 }
 
+// Into memory of its own, a part of the input, and what is not contiguous; and dtypes that travel as others.
+TEST(GroupRanks, ReduceScatterIntoFillsATensor) {
+  run_ranks(3, [](Process& process) {
+    const Group& group = process.group();
+    const auto mine = [&](const at::Tensor& whole) { return whole.narrow(0, 2 * group.rank(), 2); };
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kComplexFloat}) {
+      const at::Tensor numbers = torch::arange(12).view({6, 2}),
+                       input = (numbers * (group.rank() + 1)).to(dtype);
+      const at::Tensor expected = mine(numbers * 6).to(dtype);
+      const at::Tensor output = torch::empty({2, 2}, dtype), turned = torch::empty({2, 2}, dtype).t();
+
+      group.reduce_scatter_into_(output, input);
+      group.reduce_scatter_into_(turned, input);
+      EXPECT_TRUE(torch::equal(output, expected)) << output;
+      EXPECT_TRUE(torch::equal(turned, expected)) << turned;
+      if (dtype != at::kLong) {
+        group.reduce_scatter_into_(output, input, ReduceOp::kMean);
+        EXPECT_TRUE(torch::equal(output, mine(numbers * 2).to(dtype))) << output;
+      }
+      group.reduce_scatter_into_(mine(input), input);
+      EXPECT_TRUE(torch::equal(mine(input), expected)) << input;
+    }
+  });
+}
+
+TEST(GroupRanks, ReduceScatterIntoAnotherSizeOrDtypeIsRefused) {
+  run_ranks(2, [](Process& process) {
+    const auto words = [&](const at::Tensor& output, const at::Tensor& input) -> std::string {
+      try {
+        process.group().reduce_scatter_into_(output, input);
+      } catch (const UsageError& error) {
+        return error.what();
+      }
+      return "no error";
+    };
+
+    EXPECT_THAT(
+        words(torch::empty({3}), torch::ones({4})),
+        HasSubstr("the input is Float of 4 elements; world_size(2) * output(3) = 6 of Float are needed"));
+    EXPECT_THAT(words(torch::empty({2}, at::kLong), torch::ones({4})), HasSubstr("4 of Long are needed"));
+  });
+}
+
 TEST(GroupRanks, AllToAllTransposesUnequalParts) {
   run_ranks(3, [](Process& process) {
     std::vector<at::Tensor> parts;

@@ -4,6 +4,8 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <latch>
+
 #include "support/ranks.h"
 
 namespace hasten::comm {
@@ -57,6 +59,27 @@ TEST(ProcessGroupRanks, MessagesAndUnequalExchangesRunOverTheGroup) {
     EXPECT_TRUE(torch::equal(theirs[0], torch::full({3}, other)));
     EXPECT_EQ(output.sum().item<int64_t>(), 2);
   });
+}
+
+TEST(ProcessGroupRanks, AWorkIsNotCompletedBeforeTheOthersHaveCome) {
+  std::latch rank_0_has_asked(1);
+  run_ranks(2,
+            [&](Process& process) {
+              const auto backend = process_group(process.group())->getBackend(c10::DeviceType::CPU);
+              at::Tensor input = torch::ones({2 * 100'000}), output = torch::empty({100'000});
+              if (process.rank() == 1) rank_0_has_asked.wait();
+
+              const auto work = backend->_reduce_scatter_base(output, input);
+              if (process.rank() == 0) {
+                EXPECT_FALSE(work->isCompleted());
+                rank_0_has_asked.count_down();
+              }
+              work->wait();
+
+              EXPECT_TRUE(work->isCompleted());
+              EXPECT_TRUE(torch::equal(output, torch::full({100'000}, 2.0)));
+            },
+            {.check = false});
 }
 
 TEST(ProcessGroupRanks, AFutureIsCompletedWithTheTensors) {

@@ -133,6 +133,13 @@ class Group {
   Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                                         Site site = Site::current()) const;
 
+  /// The same into a tensor that is there: `input` has world_size times as many elements as `output`, and the
+  /// same dtype. It may be a part of `input`.
+  void reduce_scatter_into_(at::Tensor output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                            Site site = Site::current()) const;
+  Work<> reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                                    Site site = Site::current()) const;
+
   /// parts[r] goes to rank r; the result's r-th tensor came from rank r. First sizes may differ, the rest is
   /// equal.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts, Site site = Site::current()) const;
