@@ -35,6 +35,9 @@ def main():
     torch.set_num_threads(options.threads)
     dist.init_process_group("gloo")
     times = {}
+    warm_up = torch.ones(MEGABYTE // 4)
+    for _ in range(options.calls):
+        dist.all_reduce(warm_up)
     for name, num_bytes in SIZES.items():
         tensor = torch.ones(num_bytes // 4)
         times[f"all_reduce_{name}"] = median_ms(options.calls, num_bytes, lambda: dist.all_reduce(tensor))
