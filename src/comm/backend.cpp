@@ -8,11 +8,22 @@
 #include "comm/two_level.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
+#include "hasten/core/text.h"
 
 namespace hasten::comm {
 
 at::Tensor Backend::allocate(int64_t num_bytes) {
   return torch::empty({num_bytes}, at::kByte);
+}
+
+std::string RankNames::of(int rank) const {
+  return shown.empty() ? std::to_string(rank) : shown[static_cast<size_t>(rank)];
+}
+
+std::string RankNames::of(const std::vector<int>& ranks) const {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(of(rank));
+  return join(names);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup) {

@@ -130,6 +130,7 @@ void Mesh::Bell::silence() const noexcept {
 Mesh::Mesh(const BackendSetup& setup)
     : rank_(setup.rank),
       timeout_(setup.options.timeout),
+      names_(setup.names),
       patience_(patience_of(setup.world_size)),
       peers_(static_cast<size_t>(setup.world_size)) {
   connect(setup);
@@ -153,7 +154,7 @@ void Mesh::connect(const BackendSetup& setup) {
     std::copy_n(peers_secret.data(), std::min(peers_secret.size(), hello.secret.size()), hello.secret.data());
     if (socket.handle() < 0 || send(socket.handle(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
       throw std::runtime_error(
-          text("rank ", peer, " cannot be reached at ", net::shown(where), ": ", problem));
+          text("rank ", names_.of(peer), " cannot be reached at ", net::shown(where), ": ", problem));
     }
     peers_[peer].socket = std::move(socket);
   }
@@ -349,9 +350,10 @@ void Mesh::wait(const Round& round) {
   for (int peer = 0; peer < world_size(); ++peer) {
     if (round.said_[peer]) continue;
     missing.push_back(peer);
-    if (!peers_[peer].lost.empty()) throw std::runtime_error(text("rank ", peer, ' ', peers_[peer].lost));
+    if (peers_[peer].lost.empty()) continue;
+    throw std::runtime_error(text("rank ", names_.of(peer), ' ', peers_[peer].lost));
   }
-  throw Backend::TimedOut(text("timed out: not there yet: rank ", join(missing)));
+  throw Backend::TimedOut(text("timed out: not there yet: rank ", names_.of(missing)));
 }
 
 void Mesh::close() noexcept {

@@ -113,6 +113,7 @@ class Mesh {
 
   const int rank_;
   const std::chrono::milliseconds timeout_;
+  const RankNames names_;
   const shared::Patience patience_;
   std::vector<Peer> peers_;
   std::atomic<bool> closed_ = false;

@@ -17,13 +17,13 @@ using shared::Segment;
 
 class SharedMemory : public Backend {
  public:
-  SharedMemory(const std::shared_ptr<Segment>& segment, int rank, std::chrono::milliseconds timeout)
+  SharedMemory(const std::shared_ptr<Segment>& segment, const BackendSetup& setup)
       : segment_(segment),
-        rank_(rank),
+        rank_(setup.rank),
         heap_(std::make_shared<shared::Heap>(segment->layout().heap_bytes)),
-        watch_(segment, timeout),
-        queue_(std::make_unique<Queue>(segment, rank, watch_)),
-        mailbox_(std::make_unique<Mailbox>(segment, rank, watch_)) {}
+        watch_(segment, setup.options.timeout, setup.names),
+        queue_(std::make_unique<Queue>(segment, rank_, watch_)),
+        mailbox_(std::make_unique<Mailbox>(segment, rank_, watch_)) {}
 
   ~SharedMemory() override {
     queue_.reset();
@@ -135,7 +135,7 @@ std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup) {
   const auto layout =
       shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
   const auto segment = shared::share_segment(setup.store, setup.rank, layout, setup.options.timeout);
-  return std::make_unique<SharedMemory>(segment, setup.rank, setup.options.timeout);
+  return std::make_unique<SharedMemory>(segment, setup);
 }
 
 }  // namespace hasten::comm

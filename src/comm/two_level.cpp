@@ -4,10 +4,13 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <map>
+#include <thread>
 
+#include "comm/header.h"
 #include "comm/line.h"
 #include "hasten/core/error.h"
 
@@ -45,6 +48,44 @@ struct Places {
   }
 };
 
+// What a host's first rank calls and, where not all of its ranks call that, one that calls something else.
+struct Said {
+  int32_t rank = 0;
+  int32_t other = -1;
+  Header call = {}, others_call = {};
+
+  bool alike() const { return other < 0; }
+};
+static_assert(std::is_trivially_copyable_v<Said>);
+
+// As tensors with memory of their own, which a transfer that failed may still hold.
+at::Tensor bytes_of(const Said& said) {
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof said)}, at::kByte);
+  std::memcpy(bytes.data_ptr(), &said, sizeof said);
+  return bytes;
+}
+
+at::Tensor room_for(size_t num_ranks) {
+  return torch::empty({static_cast<int64_t>(num_ranks * sizeof(Said))}, at::kByte);
+}
+
+// What the ranks of a level say as one.
+Said together(const at::Tensor& bytes) {
+  std::vector<Said> all(bytes.nbytes() / sizeof(Said));
+  std::memcpy(static_cast<void*>(all.data()), bytes.data_ptr(), bytes.nbytes());
+  const Said& first = all[0];
+  for (const Said& said : all) {
+    if (!same_call(first.call, said.call)) return {first.rank, said.rank, first.call, said.call};
+    if (!said.alike()) return {first.rank, said.other, first.call, said.others_call};
+  }
+  return first;
+}
+
+// A rank that waits for one of another host, or for its own host's first, may wait for one that waits
+// itself. When time is over it leaves this much to those who know more, so that their words are the ones
+// read.
+constexpr auto kPrecedence = std::chrono::milliseconds(500);
+
 /// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but
 /// leaders.
 struct Levels {
@@ -56,6 +97,7 @@ class TwoLevel : public Backend {
   TwoLevel(Levels levels, Places places, int rank)
       : levels_(std::move(levels)),
         places_(std::move(places)),
+        rank_(rank),
         host_(places_.host_of[rank]),
         local_(places_.local_of[rank]) {}
   ~TwoLevel() override { line_.reset(); }
@@ -65,32 +107,32 @@ class TwoLevel : public Backend {
   bool reduces(at::ScalarType dtype) const override { return levels_.world->reduces(dtype); }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
-    return submit([this, tensor, op] {
+    return submit(header_of(Kind::kAllReduce, tensor, op), [this, tensor, op] {
       if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
-      if (levels_.leaders) levels_.leaders->all_reduce(tensor, op)->wait();
+      if (levels_.leaders) across(levels_.leaders->all_reduce(tensor, op));
       down(tensor);
     });
   }
 
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
-    return submit([this, tensor, root, op] {
+    return submit(header_of(Kind::kReduce, tensor, op, root), [this, tensor, root, op] {
       if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
-      if (levels_.leaders) levels_.leaders->reduce(tensor, places_.host_of[root], op)->wait();
+      if (levels_.leaders) across(levels_.leaders->reduce(tensor, places_.host_of[root], op));
       if (places_.host_of[root] == host_ && places_.local_of[root] != 0) down(tensor);
     });
   }
 
   Started broadcast(at::Tensor bytes, int root) override {
-    return submit([this, bytes, root] {
+    return submit(header_of(Kind::kBroadcast, bytes.numel(), root), [this, bytes, root] {
       const bool here = places_.host_of[root] == host_;
       if (here && levels_.local) levels_.local->broadcast(bytes, places_.local_of[root])->wait();
-      if (levels_.leaders) levels_.leaders->broadcast(bytes, places_.host_of[root])->wait();
+      if (levels_.leaders) across(levels_.leaders->broadcast(bytes, places_.host_of[root]));
       if (!here) down(bytes);
     });
   }
 
   Started all_gather(at::Tensor output, at::Tensor input) override {
-    return submit([this, output, input] {
+    return submit(header_of(Kind::kAllGather, input.numel()), [this, output, input] {
       // Hosts may have different numbers of ranks, leaders exchange parts of one size.
       const auto most = static_cast<int64_t>(places_.most_ranks());
       const auto here = static_cast<int64_t>(places_.hosts[host_].size());
@@ -104,7 +146,7 @@ class TwoLevel : public Backend {
       if (levels_.leaders) {
         const auto num_hosts = static_cast<int64_t>(places_.hosts.size());
         const at::Tensor parts = torch::empty({num_hosts, most, input.numel()}, input.options());
-        levels_.leaders->all_gather(parts.view({-1}), part.view({-1}))->wait();
+        across(levels_.leaders->all_gather(parts.view({-1}), part.view({-1})));
         const at::Tensor by_rank = output.view({-1, input.numel()});
         for (size_t rank = 0; rank < places_.host_of.size(); ++rank) {
           by_rank[static_cast<int64_t>(rank)].copy_(parts[places_.host_of[rank]][places_.local_of[rank]]);
@@ -115,27 +157,26 @@ class TwoLevel : public Backend {
   }
 
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
-    const int rank = places_.hosts[host_][local_];
-    return submit([this, output, input, op, rank] {
+    return submit(header_of(Kind::kReduceScatter, output, op), [this, output, input, op] {
       const at::Tensor whole = input.clone();
       if (levels_.local) levels_.local->reduce(whole, 0, op)->wait();
-      if (levels_.leaders) levels_.leaders->all_reduce(whole, op)->wait();
+      if (levels_.leaders) across(levels_.leaders->all_reduce(whole, op));
       down(whole);
-      output.view({-1}).copy_(whole.view({-1}).narrow(0, rank * output.numel(), output.numel()));
+      output.view({-1}).copy_(whole.view({-1}).narrow(0, rank_ * output.numel(), output.numel()));
     });
   }
 
   Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
                      std::vector<int64_t> input_counts) override {
-    return levels_.world->all_to_all(output, input, std::move(output_counts), std::move(input_counts));
+    return submit(header_of(Kind::kAllToAll, 0),
+                  [this, output, input, take = std::move(output_counts), give = std::move(input_counts)] {
+                    levels_.world->all_to_all(output, input, take, give)->wait();
+                  });
   }
 
   Started barrier() override {
-    return submit([this] {
-      if (levels_.local) levels_.local->barrier()->wait();
-      if (levels_.leaders) levels_.leaders->barrier()->wait();
-      if (levels_.local) levels_.local->barrier()->wait();
-    });
+    // Agreeing is one.
+    return submit(header_of(Kind::kBarrier, 0), [] {});
   }
 
   Started send(at::Tensor bytes, int to, int tag) override {
@@ -154,16 +195,45 @@ class TwoLevel : public Backend {
   }
 
  private:
-  Started submit(std::function<void()> parts) {
-    return std::make_unique<Job>(line_->submit([this, parts = std::move(parts)] {
+  Started submit(const Header& call, std::function<void()> parts) {
+    return std::make_unique<Job>(line_->submit([this, call, parts = std::move(parts)] {
+      Said said{.rank = rank_, .call = call};
       try {
-        parts();
+        said = agree(said);
+        if (said.alike()) return parts();
       } catch (...) {
         // The ranks of this host, or the other hosts, wait for a part that will not come.
         close();
         throw;
       }
+      throw Mismatch(difference(said.rank, said.call, said.other, said.others_call));
     }));
+  }
+
+  /// What all ranks say together, alike on all of them.
+  Said agree(Said said) {
+    if (levels_.local) {
+      const at::Tensor all = room_for(places_.hosts[host_].size());
+      levels_.local->all_gather(all, bytes_of(said))->wait();
+      said = together(all);
+    }
+    if (levels_.leaders) {
+      const at::Tensor all = room_for(places_.hosts.size());
+      across(levels_.leaders->all_gather(all, bytes_of(said)));
+      said = together(all);
+    }
+    const at::Tensor bytes = bytes_of(said);
+    down(bytes);
+    return together(bytes);
+  }
+
+  static void across(const Started& transfer) {
+    try {
+      transfer->wait();
+    } catch (const TimedOut&) {
+      std::this_thread::sleep_for(kPrecedence);
+      throw;
+    }
   }
 
   /// From the leader to the other ranks of this host.
@@ -172,15 +242,40 @@ class TwoLevel : public Backend {
     const auto keep = [tensor](void*) {};
     const auto bytes =
         torch::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, keep, at::kByte);
-    levels_.local->broadcast(bytes, 0)->wait();
+    try {
+      levels_.local->broadcast(bytes, 0)->wait();
+    } catch (const TimedOut&) {
+      std::this_thread::sleep_for(2 * kPrecedence);
+      throw TimedOut(text("timed out: not there yet: rank ", places_.hosts[host_][0],
+                          ", or a rank of another host that it waits for"));
+    }
   }
 
   Levels levels_;
   Places places_;
+  int rank_;
   int host_;
   int local_;
   std::unique_ptr<Line> line_ = std::make_unique<Line>();
 };
+
+// What the group calls the ranks of a host.
+RankNames names_on(const std::vector<int>& host) {
+  RankNames names;
+  for (const int rank : host) names.shown.push_back(std::to_string(rank));
+  return names;
+}
+
+// What it calls those that speak for the hosts: one that has not come may be waiting for another of its host.
+RankNames names_of(const Hosts& hosts) {
+  RankNames names;
+  for (const auto& host : hosts) {
+    const std::vector<int> others(host.begin() + 1, host.end());
+    names.shown.push_back(others.empty() ? std::to_string(host[0])
+                                         : text(host[0], " (or ", join(others), " of its host)"));
+  }
+  return names;
+}
 
 // Whether `mine` is true on all ranks.
 bool on_all(Backend& world, bool mine) {
@@ -208,22 +303,24 @@ Hosts group_by_host(const std::vector<std::string>& names) {
 std::unique_ptr<Backend> make_two_level(const BackendSetup& setup, const Hosts& hosts) {
   const Places places(hosts, setup.world_size);
   const int host = places.host_of[setup.rank], local = places.local_of[setup.rank];
-  const auto level = [&](const std::string& name, int rank, size_t size) {
-    return BackendSetup{setup.store.scoped(name), rank, static_cast<int>(size), setup.options};
+  const auto level = [&](const std::string& name, int rank, size_t size, const RankNames& names) {
+    return BackendSetup{setup.store.scoped(name), rank, static_cast<int>(size), setup.options, names};
   };
   Levels levels;
-  levels.world = make_gloo(level("world", setup.rank, places.host_of.size()));
+  levels.world = make_gloo(level("world", setup.rank, places.host_of.size(), setup.names));
   std::string reason;
   try {
     const size_t here = hosts[host].size();
-    if (here > 1) levels.local = make_shared_memory(level(text("host/", host), local, here));
+    if (here > 1) {
+      levels.local = make_shared_memory(level(text("host/", host), local, here, names_on(hosts[host])));
+    }
   } catch (const std::exception& error) {
     reason = error.what();
   }
   if (!on_all(*levels.world, reason.empty())) {
     throw std::runtime_error(reason.empty() ? "the ranks of another host cannot share memory" : reason);
   }
-  if (local == 0) levels.leaders = make_gloo(level("leaders", host, hosts.size()));
+  if (local == 0) levels.leaders = make_gloo(level("leaders", host, hosts.size(), names_of(hosts)));
   return std::make_unique<TwoLevel>(std::move(levels), places, setup.rank);
 }
 

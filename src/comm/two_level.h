@@ -4,6 +4,9 @@
 // leaders) and down again, so that each byte crosses the network once a host and not once a rank. Messages to
 // ranks of the same host go through its memory. What gains nothing from levels (all_to_all, messages between
 // hosts) uses Gloo among all ranks.
+//
+// The levels know their own ranks and operations only. So before a collective all ranks say here what they
+// call, on the same way up, across and down: one more round of a few bytes between the hosts.
 #pragma once
 
 #include <memory>

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "hasten/comm/group.h"
@@ -73,12 +74,21 @@ class Backend {
   virtual void close() noexcept = 0;
 };
 
+/// What errors call a backend's ranks: `shown` by rank where the group knows them by other numbers, or else
+/// their own.
+struct RankNames {
+  std::vector<std::string> shown = {};
+  std::string of(int rank) const;
+  std::string of(const std::vector<int>& ranks) const;
+};
+
 /// What a backend needs to find its peers.
 struct BackendSetup {
   Store store;
   int rank;
   int world_size;
   GroupOptions options;
+  RankNames names = {};
 };
 
 /// Gloo: CPU tensors over TCP. From the first call on this process ignores SIGPIPE, unless it handles it.

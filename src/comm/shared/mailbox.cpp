@@ -128,7 +128,7 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     if (rung || doorbell.value.load() != seen) continue;
     try {
       watch_.check_presence(message->peer);
-      watch_.check_time(message->deadline, std::to_string(message->peer));
+      watch_.check_time(message->deadline, {message->peer});
     } catch (...) {
       // What a peer wrote before it left still counts.
       move_all();
@@ -245,8 +245,8 @@ bool Mailbox::fits(Message& message, uint64_t size, int peer) {
   const auto expected = static_cast<uint64_t>(message.bytes.numel());
   if (expected == size) return true;
   message.error = std::make_exception_ptr(Backend::Mismatch(
-      text("rank ", peer, " sends ", size, " bytes with tag ", message.tag, ", but this rank receives ",
-           expected, ". Both sides must name the same dtype and shape")));
+      text("rank ", watch_.names().of(peer), " sends ", size, " bytes with tag ", message.tag,
+           ", but this rank receives ", expected, ". Both sides must name the same dtype and shape")));
   message.done = true;
   return false;
 }

@@ -80,8 +80,8 @@ class Mailbox {
   bool pull(int peer);
   void take_frame(int peer);
   void finish_frame(int peer);
-  static void deliver(Message& message, const std::byte* bytes, uint64_t size, int peer);
-  static bool fits(Message& message, uint64_t size, int peer);
+  void deliver(Message& message, const std::byte* bytes, uint64_t size, int peer);
+  bool fits(Message& message, uint64_t size, int peer);
   void move_until(Lock& lock, const std::shared_ptr<Message>& message);
   /// Everything under way with this peer ends with the current exception.
   void break_channel(int peer);

@@ -8,14 +8,16 @@ namespace hasten::comm::shared {
 void Watch::check_presence(int peer) const {
   if (closed()) throw std::runtime_error("this rank has closed the group");
   if (segment_->block(peer).presence.load() == Presence::kLeft) {
-    throw std::runtime_error(text("rank ", peer, " has left the group"));
+    throw std::runtime_error(text("rank ", names_.of(peer), " has left the group"));
   }
-  if (!segment_->lives(peer)) throw std::runtime_error(text("the process of rank ", peer, " has ended"));
+  if (!segment_->lives(peer)) {
+    throw std::runtime_error(text("the process of rank ", names_.of(peer), " has ended"));
+  }
 }
 
-void Watch::check_time(Clock::time_point deadline, const std::string& missing) const {
+void Watch::check_time(Clock::time_point deadline, const std::vector<int>& missing) const {
   if (Clock::now() > deadline) {
-    throw Backend::TimedOut(text("timed out: not there yet: rank ", missing));
+    throw Backend::TimedOut(text("timed out: not there yet: rank ", names_.of(missing)));
   }
 }
 
@@ -41,7 +43,7 @@ void Steps::wait_for_all(uint32_t step) const {
       for (int other = 0; other < world_size_; ++other) {
         if (!reached(other, step)) missing.push_back(other);
       }
-      watch_.check_time(deadline_, join(missing));
+      watch_.check_time(deadline_, missing);
     });
   }
 }
@@ -49,7 +51,7 @@ void Steps::wait_for_all(uint32_t step) const {
 void Steps::wait_for(int peer, uint32_t step, uint32_t last) const {
   shared::wait(segment_->block(peer).posted, step, patience_, [&] {
     check_presence(last);
-    watch_.check_time(deadline_, std::to_string(last_of_all()));
+    watch_.check_time(deadline_, {last_of_all()});
   });
 }
 

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "comm/shared/segment.h"
@@ -21,8 +20,8 @@ namespace hasten::comm::shared {
 /// Gives up waiting for peers that have left or ended, when this rank closes, or when the time is over.
 class Watch {
  public:
-  Watch(std::shared_ptr<Segment> segment, std::chrono::milliseconds timeout)
-      : segment_(std::move(segment)), timeout_(timeout) {}
+  Watch(std::shared_ptr<Segment> segment, std::chrono::milliseconds timeout, RankNames names = {})
+      : segment_(std::move(segment)), timeout_(timeout), names_(std::move(names)) {}
 
   using Clock = std::chrono::steady_clock;
   Clock::time_point deadline() const { return Clock::now() + timeout_; }
@@ -30,13 +29,15 @@ class Watch {
   /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group.
   void check_presence(int peer) const;
   /// Throws: Backend::TimedOut after the deadline. `missing` names those who are waited for.
-  void check_time(Clock::time_point deadline, const std::string& missing) const;
+  void check_time(Clock::time_point deadline, const std::vector<int>& missing) const;
+  const RankNames& names() const noexcept { return names_; }
   void close() noexcept { closed_.store(true); }
   bool closed() const noexcept { return closed_.load(); }
 
  private:
   std::shared_ptr<Segment> segment_;
   std::chrono::milliseconds timeout_;
+  RankNames names_;
   std::atomic<bool> closed_ = false;
 };
 
