@@ -130,6 +130,38 @@ TEST(SharedMemoryRanks, LargeSumsAreThoseOfTheRanksInTheirOrder) {
   }
 }
 
+// Bytes that tell whose they are, and of which round.
+at::Tensor bytes_from(int rank, int round, int64_t size) {
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(100 * round + rank);
+  return torch::randint(0, 256, {size}, generator, at::kByte);
+}
+
+// Sizes: one step, the first above it, more chunks than slots; ends and parts that begin within a line.
+TEST(SharedMemoryRanks, LargeTensorsArriveWhole) {
+  for (const int world_size : {2, 3, 5}) {
+    for (const int64_t size : {kMegabyte, kMegabyte + 1, 3 * kMegabyte + 77, 5 * kMegabyte + 1}) {
+      run_ranks(
+          world_size,
+          [&](Process& process) {
+            const Group& group = process.group();
+            const at::Tensor whole = torch::empty({world_size * size}, at::kByte);
+            for (int round = 0; round < 2; ++round) {
+              group.all_gather_into_(whole, bytes_from(group.rank(), round, size));
+              const at::Tensor word = bytes_from(group.rank(), round + 10, size);
+              group.broadcast_(word, round);
+
+              for (int rank = 0; rank < world_size; ++rank) {
+                const at::Tensor part = whole.narrow(0, rank * size, size);
+                ASSERT_TRUE(torch::equal(part, bytes_from(rank, round, size))) << size << ' ' << rank;
+              }
+              ASSERT_TRUE(torch::equal(word, bytes_from(round, round + 10, size))) << size << ' ' << round;
+            }
+          },
+          kShared);
+    }
+  }
+}
+
 TEST(SharedMemoryRanks, ManyOperationsUnderWayEndInAnyOrder) {
   run_ranks(
       3,

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "comm/shared/chunks.h"
+#include "comm/shared/pipeline.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
@@ -34,34 +35,51 @@ class Barrier : public Operation {
   void go_on(Steps&) override {}
 };
 
+// Chunks of what does not go in one step pass through the areas of those who have it, each cut into slots.
+constexpr int64_t kLag = 8;
+
+int64_t slot_bytes(const Steps& steps) {
+  return static_cast<int64_t>(2 * steps.layout().chunk_bytes) / (2 * kLag);
+}
+
 class Broadcast : public Operation {
  public:
   Broadcast(at::Tensor bytes, int root)
       : Operation(header_of(Kind::kBroadcast, bytes.numel(), root)), bytes_(std::move(bytes)), root_(root) {}
-  bool is_one_step(const Steps& steps) const override { return chunks(steps).count() <= 1; }
+  bool is_one_step(const Steps& steps) const override {
+    return bytes_.nbytes() <= steps.layout().chunk_bytes;
+  }
 
  protected:
-  void write_first(Steps& steps) override { write(steps, 0); }
+  void write_first(Steps& steps) override {
+    const bool is_root = steps.rank() == root_;
+    if (is_one_step(steps) && is_root) copy_bytes(steps.mine(), data(), bytes_.numel());
+  }
 
   void go_on(Steps& steps) override {
-    const Chunks all = chunks(steps);
-    const auto read = [&](int64_t i) {
-      if (steps.rank() != root_) {
-        copy_out(data() + all.begin(i), steps.area(root_, steps.half()), all.size(i), bytes_.numel());
-      }
+    const bool is_root = steps.rank() == root_;
+    if (is_one_step(steps)) {
+      if (!is_root) copy_bytes(data(), steps.area(root_, steps.half()), bytes_.numel());
+      return;
+    }
+    const Chunks all(bytes_.numel(), slot_bytes(steps));
+    Pipeline pipeline(steps, all.count(), kLag);
+    const auto slot = [&](int64_t i) { return steps.whole_area(root_) + pipeline.slot(i) * all.most(); };
+    const auto hand_over = [&](int64_t i) {
+      if (!is_root) return;
+      pipeline.wait_for_slot(i);
+      copy_bytes(slot(i), data() + all.begin(i), all.size(i));
     };
-    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
+    const auto take = [&](int64_t i) {
+      if (is_root) return;
+      pipeline.wait_for(root_, i);
+      copy_out(data() + all.begin(i), slot(i), all.size(i), bytes_.numel());
+    };
+    pipeline.run(hand_over, take);
   }
 
  private:
   std::byte* data() const { return static_cast<std::byte*>(bytes_.data_ptr()); }
-  Chunks chunks(const Steps& steps) const {
-    return Chunks(bytes_.numel(), static_cast<int64_t>(steps.layout().chunk_bytes));
-  }
-  void write(Steps& steps, int64_t i) const {
-    const Chunks all = chunks(steps);
-    if (steps.rank() == root_) copy_bytes(steps.mine(), data() + all.begin(i), all.size(i));
-  }
 
   at::Tensor bytes_;
   int root_;
@@ -73,32 +91,49 @@ class AllGather : public Operation {
       : Operation(header_of(Kind::kAllGather, input.numel())),
         output_(std::move(output)),
         input_(std::move(input)) {}
-  bool is_one_step(const Steps& steps) const override { return chunks(steps).count() <= 1; }
+  bool is_one_step(const Steps& steps) const override {
+    return input_.nbytes() <= steps.layout().chunk_bytes;
+  }
 
  protected:
-  void write_first(Steps& steps) override { write(steps, 0); }
+  void write_first(Steps& steps) override {
+    if (is_one_step(steps)) copy_bytes(steps.mine(), input(), input_.numel());
+  }
 
   void go_on(Steps& steps) override {
-    const Chunks all = chunks(steps);
-    auto* output = static_cast<std::byte*>(output_.data_ptr());
-    const auto read = [&](int64_t i) {
-      for (int peer = 0; peer < steps.world_size(); ++peer) {
-        const std::byte* from =
-            peer == steps.rank() ? input() + all.begin(i) : steps.area(peer, steps.half());
-        copy_out(output + peer * input_.numel() + all.begin(i), from, all.size(i), output_.numel());
-      }
-    };
-    chunk_by_chunk(steps, all.count(), read, [&](int64_t i) { write(steps, i); });
+    if (!is_one_step(steps)) return through_slots(steps);
+    for (int peer = 0; peer < steps.world_size(); ++peer) {
+      const std::byte* from = peer == steps.rank() ? input() : steps.area(peer, steps.half());
+      copy_out(part_of(peer), from, input_.numel(), output_.numel());
+    }
   }
 
  private:
   const std::byte* input() const { return static_cast<const std::byte*>(input_.data_ptr()); }
-  Chunks chunks(const Steps& steps) const {
-    return Chunks(input_.numel(), static_cast<int64_t>(steps.layout().chunk_bytes));
+  std::byte* part_of(int rank) const {
+    return static_cast<std::byte*>(output_.data_ptr()) + rank * input_.numel();
   }
-  void write(Steps& steps, int64_t i) const {
-    const Chunks all = chunks(steps);
-    copy_bytes(steps.mine(), input() + all.begin(i), all.size(i));
+
+  void through_slots(Steps& steps) const {
+    const Chunks all(input_.numel(), slot_bytes(steps));
+    Pipeline pipeline(steps, all.count(), kLag);
+    const auto slot = [&](int rank, int64_t i) {
+      return steps.whole_area(rank) + pipeline.slot(i) * all.most();
+    };
+    const auto hand_over = [&](int64_t i) {
+      pipeline.wait_for_slot(i);
+      copy_out(part_of(steps.rank()) + all.begin(i), input() + all.begin(i), all.size(i), output_.numel(),
+               slot(steps.rank(), i));
+    };
+    const auto take = [&](int64_t i) {
+      // Each begins with the next rank, so that not all read the same memory.
+      for (int distance = 1; distance < steps.world_size(); ++distance) {
+        const int peer = (steps.rank() + distance) % steps.world_size();
+        pipeline.wait_for(peer, i);
+        copy_out(part_of(peer) + all.begin(i), slot(peer, i), all.size(i), output_.numel());
+      }
+    };
+    pipeline.run(hand_over, take);
   }
 
   at::Tensor output_;

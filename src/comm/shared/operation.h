@@ -35,20 +35,6 @@ class Operation {
   /// Everybody has posted the first step, and means the same.
   virtual void go_on(Steps& steps) = 0;
 
-  /// The way of most: chunk i was written in the step that all have posted; read it, then write the next one
-  /// in the next step.
-  template <class Read, class Write>
-  static void chunk_by_chunk(Steps& steps, int64_t num_chunks, const Read& read, const Write& write) {
-    for (int64_t i = 0; i < num_chunks; ++i) {
-      read(i);
-      if (i + 1 == num_chunks) return;
-      steps.begin();
-      write(i + 1);
-      steps.post();
-      steps.wait();
-    }
-  }
-
   Header header_;
 };
 

@@ -4,7 +4,7 @@
 // own area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says
 // that it has read all it wanted of step t, so a half is written again only when nobody reads it any more: in
 // begin(), which waits for step t - 1 of everyone and has nothing to wait for where steps follow each other.
-// One wait a step. A relay (relay.h) uses the numbers in its own way.
+// One wait a step. A pipeline (pipeline.h) uses the numbers in its own way.
 #pragma once
 
 #include <atomic>
@@ -76,8 +76,8 @@ class Steps {
   }
   /// Waits until `peer` has posted `step`, of an operation whose last step is `last`.
   void wait_for(int peer, uint32_t step, uint32_t last) const;
-  /// The areas of all ranks, one behind the other.
-  std::byte* areas() const { return segment_->area(0, 0); }
+  /// The whole area of a rank; those of all ranks lie one behind the other.
+  std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
 
   /// What a rank wrote in a step of this parity that all have posted.
   const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
