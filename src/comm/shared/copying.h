@@ -10,6 +10,9 @@
 
 namespace hasten::comm::shared {
 
+/// What the caches near a core hold at most.
+constexpr int64_t kCachedBytes = int64_t{4} << 20;
+
 /// memcpy, which must not be given null even for nothing.
 inline void copy_bytes(void* to, const void* from, int64_t num_bytes) {
   if (num_bytes > 0) std::memcpy(to, from, static_cast<size_t>(num_bytes));
@@ -33,13 +36,23 @@ void stream_lines(std::byte* to, const std::byte* from, int64_t num_bytes, std::
 }
 #endif
 
+/// Copies to memory whose address is a multiple of a line; past the caches where this machine can.
+inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_bytes) {
+  int64_t lines = 0;
+#if defined(__SSE2__)
+  lines = num_bytes / 64 * 64;
+  stream_lines<false>(to, from, lines, nullptr);
+#endif
+  copy_bytes(to + lines, from + lines, num_bytes - lines);
+}
+
 /// Copies a part of a result of `total_bytes` to its place. A result that the caches near a core do not hold
 /// anyway is written past them: its memory is not read first, and what the others still need stays in the
 /// caches. What is read goes to `also` as well, unless that is null.
 inline void copy_out(void* to, const void* from, int64_t num_bytes, [[maybe_unused]] int64_t total_bytes,
                      std::byte* also = nullptr) {
 #if defined(__SSE2__)
-  constexpr int64_t kCachedBytes = int64_t{4} << 20, kLine = 64;
+  constexpr int64_t kLine = 64;
   if (total_bytes > kCachedBytes && num_bytes >= 2 * kLine) {
     auto* out = static_cast<std::byte*>(to);
     const auto* in = static_cast<const std::byte*>(from);

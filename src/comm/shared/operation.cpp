@@ -6,6 +6,7 @@
 
 #include "comm/shared/chunks.h"
 #include "comm/shared/pipeline.h"
+#include "comm/shared/slot_writer.h"
 #include "hasten/core/text.h"
 
 namespace hasten::comm::shared {
@@ -65,10 +66,15 @@ class Broadcast : public Operation {
     const Chunks all(bytes_.numel(), slot_bytes(steps));
     Pipeline pipeline(steps, all.count(), kLag);
     const auto slot = [&](int64_t i) { return steps.whole_area(root_) + pipeline.slot(i) * all.most(); };
+    SlotWriter writer(bytes_.numel());
     const auto hand_over = [&](int64_t i) {
       if (!is_root) return;
       pipeline.wait_for_slot(i);
-      copy_bytes(slot(i), data() + all.begin(i), all.size(i));
+      writer.write(all.size(i),
+                   [&, from = data() + all.begin(i)](int64_t begin, int64_t size, bool past_caches) {
+                     if (past_caches) return copy_past_caches(slot(i) + begin, from + begin, size);
+                     copy_bytes(slot(i) + begin, from + begin, size);
+                   });
     };
     const auto take = [&](int64_t i) {
       if (is_root) return;
@@ -120,10 +126,16 @@ class AllGather : public Operation {
     const auto slot = [&](int rank, int64_t i) {
       return steps.whole_area(rank) + pipeline.slot(i) * all.most();
     };
+    SlotWriter writer(output_.numel());
     const auto hand_over = [&](int64_t i) {
       pipeline.wait_for_slot(i);
-      copy_out(part_of(steps.rank()) + all.begin(i), input() + all.begin(i), all.size(i), output_.numel(),
-               slot(steps.rank(), i));
+      std::byte* to = part_of(steps.rank()) + all.begin(i);
+      const std::byte* from = input() + all.begin(i);
+      writer.write(all.size(i), [&](int64_t begin, int64_t size, bool past_caches) {
+        std::byte* shown = slot(steps.rank(), i) + begin;
+        if (past_caches) copy_past_caches(shown, from + begin, size);
+        copy_out(to + begin, from + begin, size, output_.numel(), past_caches ? nullptr : shown);
+      });
     };
     const auto take = [&](int64_t i) {
       // Each begins with the next rank, so that not all read the same memory.

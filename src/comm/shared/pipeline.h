@@ -14,7 +14,7 @@ namespace hasten::comm::shared {
 
 class Pipeline {
  public:
-  /// All ranks make it alike, once all have posted the operation's first step.
+  /// All ranks make it alike, with a lag of two or more, once all have posted the operation's first step.
   Pipeline(Steps& steps, int64_t num_chunks, int64_t lag)
       : steps_(steps),
         num_chunks_(num_chunks),
