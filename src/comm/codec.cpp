@@ -43,19 +43,16 @@ Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, co
   const at::ScalarType dtype = tensor.scalar_type();
   check_op(dtype, op, origin);
   at::Tensor buffer = stage(tensor, backend);
-  if (op == ReduceOp::kMean) op = ReduceOp::kSum;
-  if (at::isComplexType(dtype)) {
-    buffer = at::view_as_real(buffer);
-    return {buffer.scalar_type() == at::kHalf && !backend.reduces(at::kHalf) ? buffer.to(at::kFloat) : buffer,
-            op};
-  }
+  if (at::isComplexType(dtype)) buffer = at::view_as_real(buffer);
+  if (!backend.reduces(buffer.scalar_type())) buffer = buffer.to(wider(buffer.scalar_type()));
   if (dtype == at::kBool && op == ReduceOp::kSum) op = ReduceOp::kMax;
   if (dtype == at::kBool && op == ReduceOp::kProduct) op = ReduceOp::kMin;
-  if (!backend.reduces(dtype)) buffer = buffer.to(wider(dtype));
-  return {buffer, op};
+  if (op != ReduceOp::kMean || backend.averages(buffer.scalar_type())) return {buffer, op};
+  return {buffer, ReduceOp::kSum, origin.world_size};
 }
 
-at::Tensor decode(const at::Tensor& buffer, at::ScalarType dtype) {
+at::Tensor decode(const at::Tensor& buffer, int divisor, at::ScalarType dtype) {
+  if (divisor != 1) buffer.div_(divisor);
   if (at::isComplexType(dtype)) return at::view_as_complex(buffer.reshape({-1, 2})).to(dtype);
   return buffer.reshape({-1}).to(dtype);
 }

@@ -22,15 +22,18 @@ at::Tensor bytes_of(const at::Tensor& contiguous);
 /// A tensor as a backend reduces it.
 struct Encoded {
   at::Tensor buffer;
+  /// kMean where the backend gives means of the buffer's dtype.
   ReduceOp op;
+  /// What the result is to be divided by.
+  int divisor = 1;
 };
 
 /// Throws: UsageError that names dtype and operation where there is no meaning (mean of integers, max of
 /// complex).
 Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, const Origin& origin);
 
-/// The tensor of `like`'s dtype, flat, that `buffer` stands for.
-at::Tensor decode(const at::Tensor& buffer, at::ScalarType dtype);
+/// The tensor of this dtype, flat, that `buffer` stands for once it is divided, which happens in place.
+at::Tensor decode(const at::Tensor& buffer, int divisor, at::ScalarType dtype);
 
 /// Writes `from` (any shape of as many elements) into `to`, unless they share their storage.
 void write_back(const at::Tensor& to, const at::Tensor& from);

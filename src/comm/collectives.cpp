@@ -82,14 +82,10 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
   if (tensor.numel() == 0) return ended();
-  const bool is_mean = op == ReduceOp::kMean;
-  const bool divides = is_mean && !backend.averages(encoded.buffer.scalar_type());
-  return group.work<void>(Kind::kAllReduce,
-                          one(backend.all_reduce(encoded.buffer, is_mean && !divides ? op : encoded.op)),
-                          [tensor, divides, buffer = encoded.buffer, world = group.world_size] {
+  return group.work<void>(Kind::kAllReduce, one(backend.all_reduce(encoded.buffer, encoded.op)),
+                          [tensor, encoded] {
                             const at::NoGradGuard no_grad;
-                            write_back(tensor, decode(buffer, tensor.scalar_type()));
-                            if (divides) tensor.detach().div_(world);
+                            write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
                           });
 }
 
@@ -105,14 +101,13 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
   if (tensor.numel() == 0) return ended();
   // Backends use the buffers of the other ranks as scratch space.
   if (rank() != root && encoded.buffer.is_alias_of(tensor)) encoded.buffer = encoded.buffer.clone();
-  return group.work<void>(
-      Kind::kReduce, one(backend.reduce(encoded.buffer, root, encoded.op)),
-      [tensor, op, buffer = encoded.buffer, is_root = rank() == root, world = group.world_size] {
-        const at::NoGradGuard no_grad;
-        if (!is_root) return;
-        write_back(tensor, decode(buffer, tensor.scalar_type()));
-        if (op == ReduceOp::kMean) tensor.detach().div_(world);
-      });
+  return group.work<void>(Kind::kReduce, one(backend.reduce(encoded.buffer, root, encoded.op)),
+                          [tensor, encoded, is_root = rank() == root] {
+                            const at::NoGradGuard no_grad;
+                            if (is_root)
+                              write_back(tensor,
+                                         decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
+                          });
 }
 
 Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
@@ -297,10 +292,9 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
   const at::Tensor result =
       is_direct ? output.detach().view({-1}) : at::empty({flat.numel() / world_size()}, flat.options());
   return group.work<void>(Kind::kReduceScatter, one(backend.reduce_scatter(result, flat, encoded.op)),
-                          [output, result, op, world = group.world_size] {
+                          [output, result, divisor = encoded.divisor] {
                             const at::NoGradGuard no_grad;
-                            write_back(output, decode(result, output.scalar_type()));
-                            if (op == ReduceOp::kMean) output.detach().div_(world);
+                            write_back(output, decode(result, divisor, output.scalar_type()));
                           });
 }
 

@@ -109,25 +109,43 @@ TEST(SharedMemoryRanks, LargeSumsAreThoseOfTheRanksInTheirOrder) {
               const at::Tensor mine = inputs[group.rank()];
               for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
                 if (op == ReduceOp::kMean && dtype == at::kChar) continue;
+                const at::Tensor wanted = added_up(inputs, op), before = mine.clone();
                 const at::Tensor everywhere = mine.clone();
                 group.all_reduce_(everywhere, op);
-                ASSERT_TRUE(torch::equal(everywhere, added_up(inputs, op))) << dtype << ' ' << part;
+                ASSERT_TRUE(torch::equal(everywhere, wanted)) << dtype << ' ' << part;
+                for (int root = 0; root < world_size; ++root) {
+                  const at::Tensor there = mine.clone();
+                  group.reduce_(there, root, op);
+                  ASSERT_TRUE(torch::equal(there, root == group.rank() ? wanted : mine))
+                      << dtype << ' ' << root;
+                }
+                const at::Tensor scattered = group.reduce_scatter(mine, op);
+                ASSERT_TRUE(torch::equal(scattered, wanted.narrow(0, group.rank() * part, part)));
+                ASSERT_TRUE(torch::equal(mine, before));
               }
-              const at::Tensor wanted = added_up(inputs, ReduceOp::kSum), before = mine.clone();
-              for (int root = 0; root < world_size; ++root) {
-                const at::Tensor there = mine.clone();
-                group.reduce_(there, root);
-                ASSERT_TRUE(torch::equal(there, root == group.rank() ? wanted : mine))
-                    << dtype << ' ' << root;
-              }
-              const at::Tensor scattered = group.reduce_scatter(mine);
-              ASSERT_TRUE(torch::equal(scattered, wanted.narrow(0, group.rank() * part, part)));
-              ASSERT_TRUE(torch::equal(mine, before));
             }
           },
           kShared);
     }
   }
+}
+
+TEST(SharedMemoryRanks, MeansOfHalfDoNotOverflowOnTheWay) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        const Group& group = process.group();
+        const at::Tensor mine = torch::full({4}, 40000, at::kHalf), wanted = mine.clone();
+        EXPECT_TRUE(torch::equal(group.reduce_scatter(mine, ReduceOp::kMean), wanted.narrow(0, 0, 2)));
+        group.reduce_(mine, 1, ReduceOp::kMean);
+        group.all_reduce_(mine, ReduceOp::kMean);
+        EXPECT_TRUE(torch::equal(mine, wanted));
+        const at::Tensor small = torch::full({4}, 300, at::kFloat8_e4m3fn);
+        group.all_reduce_(small, ReduceOp::kMean);
+        EXPECT_EQ(small.to(at::kFloat)[0].item<float>(),
+                  torch::full({1}, 300, at::kFloat8_e4m3fn).to(at::kFloat).item<float>());
+      },
+      kShared);
 }
 
 // Bytes that tell whose they are, and of which round.

@@ -48,11 +48,10 @@ class Backend {
   /// Whether all_reduce, reduce and reduce_scatter take this dtype; Group converts if not.
   virtual bool reduces(at::ScalarType dtype) const = 0;
 
-  /// Whether all_reduce gives the mean of this dtype; Group divides if not.
+  /// Whether those give the mean of this dtype, too; Group divides if not.
   virtual bool averages(at::ScalarType) const { return false; }
 
-  // Collectives; `op` is kMean only for an all_reduce of what averages. Tensors are contiguous; data movers
-  // get flat uint8.
+  // Collectives; `op` is kMean only for what averages. Tensors are contiguous; data movers get flat uint8.
   virtual Started all_reduce(at::Tensor tensor, ReduceOp op) = 0;
   virtual Started reduce(at::Tensor tensor, int root, ReduceOp op) = 0;
   virtual Started broadcast(at::Tensor bytes, int root) = 0;
