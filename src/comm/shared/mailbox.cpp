@@ -11,6 +11,8 @@ namespace hasten::comm::shared {
 namespace {
 
 constexpr uint64_t kFrameBytes = 16;
+// What is handed over at a time: one side of a ring writes while the other reads.
+constexpr uint64_t kPieceBytes = 32 << 10;
 
 uint64_t padded(uint64_t size) {
   return (size + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
@@ -140,71 +142,72 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
 void Mailbox::move_all() {
   for (int peer = 0; peer < segment_->layout().world_size; ++peer) {
     if (peer == rank_) continue;
-    const bool sent = push(peer), taken = pull(peer);
-    if (sent || taken) segment_->block(peer).doorbell.raise_by_one();
+    push(peer), pull(peer);
   }
 }
 
-bool Mailbox::push(int peer) {
+void Mailbox::push(int peer) {
   Channel& channel = channels_[peer];
-  if (channel.broken || channel.sends.empty()) return false;
+  if (channel.broken) return;
   Ring& ring = segment_->ring(rank_, peer);
   std::byte* data = segment_->ring_data(rank_, peer);
   const uint64_t ring_bytes = segment_->layout().ring_bytes;
-  const uint64_t before = ring.written.load(std::memory_order_relaxed);
-  uint64_t written = before;
-  while (!channel.sends.empty()) {
+  uint64_t written = ring.written.load(std::memory_order_relaxed);
+  // No more than a ring at a time: others want the lock, too.
+  const uint64_t last = written + ring_bytes;
+  while (!channel.sends.empty() && written < last) {
     Message& message = *channel.sends.front();
     const auto size = static_cast<uint64_t>(message.bytes.numel());
     uint64_t space = ring_bytes - (written - ring.read.load(std::memory_order_acquire));
+    if (space < kFrameBytes) return;
     if (message.moved == 0) {
-      if (space < kFrameBytes) break;
       const Frame frame{size, message.tag};
       // Frames begin at multiples of their size, so none lies around the ring's end.
       std::memcpy(data + written % ring_bytes, &frame, sizeof(frame));
       written += kFrameBytes, space -= kFrameBytes, message.moved = kFrameBytes;
     }
-    const uint64_t at = message.moved - kFrameBytes, count = std::min(space, padded(size) - at);
+    const uint64_t at = message.moved - kFrameBytes;
+    const uint64_t count = std::min({space, padded(size) - at, kPieceBytes});
     around(written, std::min(count, size - std::min(at, size)), ring_bytes,
            [&](uint64_t to, uint64_t from, uint64_t n) {
              std::memcpy(data + to, data_of(message.bytes) + at + from, n);
            });
     written += count, message.moved += count;
-    if (message.moved < kFrameBytes + padded(size)) break;
+    ring.written.store(written, std::memory_order_release);
+    segment_->block(peer).doorbell.raise_by_one();
+    if (message.moved < kFrameBytes + padded(size)) continue;
     message.done = true;
     channel.sends.pop_front();
   }
-  ring.written.store(written, std::memory_order_release);
-  return written != before;
 }
 
-bool Mailbox::pull(int peer) {
+void Mailbox::pull(int peer) {
   Channel& channel = channels_[peer];
-  if (channel.broken) return false;
+  if (channel.broken) return;
   Ring& ring = segment_->ring(peer, rank_);
   const std::byte* data = segment_->ring_data(peer, rank_);
   const uint64_t ring_bytes = segment_->layout().ring_bytes;
-  const uint64_t before = ring.read.load(std::memory_order_relaxed);
-  const uint64_t written = ring.written.load(std::memory_order_acquire);
-  uint64_t read = before;
-  while (channel.incoming || written - read >= kFrameBytes) {
+  uint64_t read = ring.read.load(std::memory_order_relaxed);
+  const uint64_t last = read + ring_bytes;
+  while (read < last) {
+    const uint64_t there = ring.written.load(std::memory_order_acquire) - read, before = read;
+    if (there == 0) return;
     if (!channel.incoming) {
       std::memcpy(&channel.frame, data + read % ring_bytes, sizeof(Frame));
       read += kFrameBytes;
       take_frame(peer);
     }
     const uint64_t size = channel.frame.size, at = channel.moved;
-    const uint64_t count = std::min(written - read, padded(size) - at);
+    const uint64_t count = std::min({there - (read - before), padded(size) - at, kPieceBytes});
     std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.data();
     around(
         read, std::min(count, size - std::min(at, size)), ring_bytes,
         [&](uint64_t from, uint64_t offset, uint64_t n) { std::memcpy(to + at + offset, data + from, n); });
     read += count, channel.moved += count;
-    if (channel.moved < padded(size)) break;
-    finish_frame(peer);
+    ring.read.store(read, std::memory_order_release);
+    segment_->block(peer).doorbell.raise_by_one();
+    if (channel.moved == padded(size)) finish_frame(peer);
   }
-  ring.read.store(read, std::memory_order_release);
-  return read != before;
 }
 
 void Mailbox::take_frame(int peer) {

@@ -76,8 +76,8 @@ class Mailbox {
   using Lock = std::unique_lock<std::mutex>;
   std::shared_ptr<Message> started(Lock& lock, std::shared_ptr<Message> message);
   void move_all();
-  bool push(int peer);
-  bool pull(int peer);
+  void push(int peer);
+  void pull(int peer);
   void take_frame(int peer);
   void finish_frame(int peer);
   void deliver(Message& message, const std::byte* bytes, uint64_t size, int peer);
