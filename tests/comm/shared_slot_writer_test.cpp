@@ -13,7 +13,6 @@ struct ManualClock {
   using rep = duration::rep;
   using period = duration::period;
   using time_point = std::chrono::time_point<ManualClock>;
-  static constexpr bool is_steady = true;
 
   static time_point now() { return time_point(elapsed); }
   inline static duration elapsed{0};
