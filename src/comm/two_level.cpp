@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "comm/codec.h"
 #include "comm/header.h"
 #include "comm/line.h"
 #include "hasten/core/error.h"
@@ -59,7 +60,7 @@ struct Said {
 static_assert(std::is_trivially_copyable_v<Said>);
 
 // As tensors with memory of their own, which a transfer that failed may still hold.
-at::Tensor bytes_of(const Said& said) {
+at::Tensor packed(const Said& said) {
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof said)}, at::kByte);
   std::memcpy(bytes.data_ptr(), &said, sizeof said);
   return bytes;
@@ -214,15 +215,15 @@ class TwoLevel : public Backend {
   Said agree(Said said) {
     if (levels_.local) {
       const at::Tensor all = room_for(places_.hosts[host_].size());
-      levels_.local->all_gather(all, bytes_of(said))->wait();
+      levels_.local->all_gather(all, packed(said))->wait();
       said = together(all);
     }
     if (levels_.leaders) {
       const at::Tensor all = room_for(places_.hosts.size());
-      across(levels_.leaders->all_gather(all, bytes_of(said)));
+      across(levels_.leaders->all_gather(all, packed(said)));
       said = together(all);
     }
-    const at::Tensor bytes = bytes_of(said);
+    const at::Tensor bytes = packed(said);
     down(bytes);
     return together(bytes);
   }
@@ -239,11 +240,8 @@ class TwoLevel : public Backend {
   /// From the leader to the other ranks of this host.
   void down(const at::Tensor& tensor) {
     if (!levels_.local) return;
-    const auto keep = [tensor](void*) {};
-    const auto bytes =
-        torch::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, keep, at::kByte);
     try {
-      levels_.local->broadcast(bytes, 0)->wait();
+      levels_.local->broadcast(bytes_of(tensor), 0)->wait();
     } catch (const TimedOut&) {
       std::this_thread::sleep_for(2 * kPrecedence);
       throw TimedOut(text("timed out: not there yet: rank ", places_.hosts[host_][0],

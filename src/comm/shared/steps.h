@@ -20,7 +20,7 @@ namespace hasten::comm::shared {
 /// Gives up waiting for peers that have left or ended, when this rank closes, or when the time is over.
 class Watch {
  public:
-  Watch(std::shared_ptr<Segment> segment, std::chrono::milliseconds timeout, RankNames names = {})
+  Watch(std::shared_ptr<Segment> segment, std::chrono::milliseconds timeout, RankNames names)
       : segment_(std::move(segment)), timeout_(timeout), names_(std::move(names)) {}
 
   using Clock = std::chrono::steady_clock;
