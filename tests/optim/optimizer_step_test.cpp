@@ -102,15 +102,15 @@ TEST_P(EveryKernel, IsOneCallForAllParametersAlike) {
 
 TEST_P(EveryKernel, TreatsLargeParametersAsSmallOnes) {
   const at::Tensor large = random({300, 201}, 1), grad = random({300, 201}, 2);
-  const auto row = [&](bool alone) {
+  const auto row = [&](bool alone, bool maximize) {
     const Tensors params = {(alone ? large[7].clone() : large.clone()).requires_grad_()};
     const Optimizer optimizer = make(GetParam())(params);
     params[0].mutable_grad() = alone ? grad[7] : grad;
-    for (int step = 0; step < 3; ++step) optimizer_step(*optimizer);
+    for (int step = 0; step < 3; ++step) optimizer_step(*optimizer, {.maximize = maximize});
     return alone ? params[0] : params[0][7];
   };
 
-  expect_near({row(true)}, {row(false)});
+  for (const bool maximize : {false, true}) expect_near({row(true, maximize)}, {row(false, maximize)});
 }
 
 INSTANTIATE_TEST_SUITE_P(
