@@ -84,6 +84,15 @@ void others(Bench& bench) {
   bench.measure("all_gather_25MB", 25 * kMegabyte, [&] { bench.group.all_gather_into_(whole, part); });
   bench.measure("reduce_scatter_25MB", 25 * kMegabyte,
                 [&] { bench.group.reduce_scatter_into_(part, whole); });
+  const std::vector<torch::Tensor> parts = whole.chunk(world);
+  bench.measure("all_to_all_25MB", 25 * kMegabyte, [&] { bench.group.all_to_all(parts); });
+  const torch::Tensor message = floats(25 * kMegabyte), answer = floats(25 * kMegabyte);
+  const int rank = bench.group.rank(), size = bench.group.world_size();
+  bench.measure("send_25MB", 25 * kMegabyte, [&] {
+    auto sent = bench.group.send_async(message, (rank + 1) % size);
+    bench.group.receive_(answer, (rank + size - 1) % size);
+    sent.wait();
+  });
   const torch::Tensor number = torch::ones({1}, torch::kLong);
   bench.measure("broadcast_8B", 8, [&] { bench.group.broadcast_(number, 0); });
   bench.measure("barrier", 0, [&] { bench.group.barrier(); });

@@ -47,6 +47,15 @@ def main():
     number = torch.ones(1, dtype=torch.long)
     times["all_gather_25MB"] = median_ms(options.calls, large, lambda: dist.all_gather_into_tensor(whole, part))
     times["reduce_scatter_25MB"] = median_ms(options.calls, large, lambda: dist.reduce_scatter_tensor(part, whole))
+    times["all_to_all_25MB"] = median_ms(options.calls, large, lambda: dist.all_to_all_single(torch.empty_like(whole), whole))
+    message, answer, rank = torch.ones(large // 4), torch.ones(large // 4), dist.get_rank()
+
+    def send():
+        sent = dist.isend(message, (rank + 1) % world)
+        dist.recv(answer, (rank + world - 1) % world)
+        sent.wait()
+
+    times["send_25MB"] = median_ms(options.calls, large, send)
     times["broadcast_8B"] = median_ms(options.calls, 8, lambda: dist.broadcast(number, 0))
     times["barrier"] = median_ms(options.calls, 0, dist.barrier)
 

@@ -41,6 +41,14 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
 }
 
+// One behind the other; a copy where more than one has anything.
+at::Tensor joined(std::vector<at::Tensor> tensors) {
+  const at::Tensor any = tensors[0];
+  std::erase_if(tensors, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
+  if (tensors.empty()) return any;
+  return tensors.size() == 1 ? tensors[0] : at::cat(tensors);
+}
+
 }  // namespace
 
 Backend::Started C10dBackend::all_reduce(at::Tensor tensor, ReduceOp op) {
@@ -75,9 +83,11 @@ Backend::Started C10dBackend::reduce_scatter(at::Tensor output, at::Tensor input
   return started(native()._reduce_scatter_base(output, input, options), {output, input});
 }
 
-Backend::Started C10dBackend::all_to_all(at::Tensor output, at::Tensor input,
-                                         std::vector<int64_t> output_counts,
-                                         std::vector<int64_t> input_counts) {
+Backend::Started C10dBackend::all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                                         std::vector<at::Tensor> inputs) {
+  std::vector<int64_t> input_counts;
+  for (const at::Tensor& input : inputs) input_counts.push_back(input.numel());
+  at::Tensor input = joined(std::move(inputs));
   return started(native().alltoall_base(output, input, output_counts, input_counts), {output, input});
 }
 

@@ -99,8 +99,8 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
   Backend& backend = group.backend_for(tensor);
   Encoded encoded = encode(tensor, op, backend, group.origin());
   if (tensor.numel() == 0) return ended();
-  // Backends use the buffers of the other ranks as scratch space.
-  if (rank() != root && encoded.buffer.is_alias_of(tensor)) encoded.buffer = encoded.buffer.clone();
+  const bool is_scratch = rank() != root && !backend.reduce_keeps_inputs();
+  if (is_scratch && encoded.buffer.is_alias_of(tensor)) encoded.buffer = encoded.buffer.clone();
   return group.work<void>(Kind::kReduce, one(backend.reduce(encoded.buffer, root, encoded.op)),
                           [tensor, encoded, is_root = rank() == root] {
                             const at::NoGradGuard no_grad;
@@ -188,15 +188,16 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
   Backend& backend = group.backend_for(tensor);
   const at::Tensor input = bytes_of(stage(tensor, backend));
   const int64_t row = tensor.dim() == 0 ? tensor.element_size() : row_bytes(tensor);
-  std::vector<int64_t> firsts, counts, to(world_size(), 0);
-  to[root] = input.numel();
+  std::vector<int64_t> firsts, counts;
+  std::vector<at::Tensor> inputs(world_size(), empty_bytes(0, backend));
+  inputs[root] = input;
   for (const Record& record : records) {
     firsts.push_back(tensor.dim() == 0 ? 1 : record.sizes[0]);
     counts.push_back(rank() == root ? firsts.back() * row : 0);
   }
   const at::Tensor output = empty_bytes(sum(counts), backend);
   return group.work<std::vector<at::Tensor>>(
-      Kind::kGather, one(backend.all_to_all(output, input, counts, to)),
+      Kind::kGather, one(backend.all_to_all(output, counts, inputs)),
       [output, counts, firsts, like = tensor.detach(), is_root = rank() == root] {
         return is_root ? cut(output, counts, firsts, like) : std::vector<at::Tensor>{};
       });
@@ -240,23 +241,17 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
                      Record::kMaxDims, " dimensions.");
   }
   if (group.alone()) return ended(parts[0]);
-  Backend& backend = is_root ? group.backend_for(parts[0]) : *group.cpu;
-  std::vector<int64_t> out(world_size(), 0), in(world_size(), 0), shape(mine + 2, mine + 2 + mine[1]);
+  std::vector<int64_t> out(world_size(), 0), shape(mine + 2, mine + 2 + mine[1]);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(mine[0]));
   out[root] = std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(options.dtype().itemsize()),
                               std::multiplies<>());
-  at::Tensor input = empty_bytes(0, backend);
-  if (is_root) {
-    std::vector<at::Tensor> pieces;
-    for (int peer = 0; peer < world_size(); ++peer) {
-      pieces.push_back(bytes_of(stage(parts[peer], *group.cpu)));
-      in[peer] = pieces.back().numel();
-    }
-    input = at::cat(pieces);
+  std::vector<at::Tensor> inputs(world_size(), empty_bytes(0, *group.cpu));
+  for (int peer = 0; is_root && peer < world_size(); ++peer) {
+    inputs[peer] = bytes_of(stage(parts[peer], *group.cpu));
   }
   const at::Tensor output = empty_bytes(out[root], *group.cpu);
   return group.work<at::Tensor>(
-      Kind::kScatter, one(group.cpu->all_to_all(output, input, out, in)),
+      Kind::kScatter, one(group.cpu->all_to_all(output, out, inputs)),
       [output, shape, options] { return from_bytes(output, 0, output.numel(), shape, options); });
 }
 
@@ -311,8 +306,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   const at::Tensor& like = parts[0];
   const int64_t row = row_bytes(like);
   at::Tensor give = at::empty({world_size()}, at::kLong);
-  std::vector<at::Tensor> pieces;
-  std::vector<int64_t> in;
+  std::vector<at::Tensor> inputs;
   Backend& backend = group.backend_for(like);
   for (int peer = 0; peer < world_size(); ++peer) {
     if (row_bytes(parts[peer]) != row || parts[peer].scalar_type() != like.scalar_type() ||
@@ -322,18 +316,18 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
                        join(like.sizes()), "]; only the first size may differ, and there must be one.");
     }
     give[peer] = parts[peer].size(0);
-    pieces.push_back(bytes_of(stage(parts[peer], backend)));
-    in.push_back(pieces.back().numel());
+    inputs.push_back(bytes_of(stage(parts[peer], backend)));
   }
   at::Tensor take = at::empty_like(give);
   const std::vector<int64_t> ones(world_size(), sizeof(int64_t));
-  group.wait(*group.cpu->all_to_all(bytes_of(take), bytes_of(give), ones, ones), Kind::kAllToAll);
+  group.wait(*group.cpu->all_to_all(bytes_of(take), ones, bytes_of(give).split(sizeof(int64_t))),
+             Kind::kAllToAll);
   const std::vector<int64_t> firsts(take.data_ptr<int64_t>(), take.data_ptr<int64_t>() + world_size());
   std::vector<int64_t> counts;
   for (const int64_t first : firsts) counts.push_back(first * row);
   const at::Tensor output = empty_bytes(sum(counts), backend);
   return group.work<std::vector<at::Tensor>>(
-      Kind::kAllToAll, one(backend.all_to_all(output, at::cat(pieces), counts, in)),
+      Kind::kAllToAll, one(backend.all_to_all(output, counts, inputs)),
       [output, counts, firsts, like = like.detach()] { return cut(output, counts, firsts, like); });
 }
 

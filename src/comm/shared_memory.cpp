@@ -40,6 +40,8 @@ class SharedMemory : public Backend {
     return shared::routines(dtype, ReduceOp::kMean).reduce != nullptr;
   }
 
+  bool reduce_keeps_inputs() const override { return true; }
+
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
     const int64_t offset = offset_of(tensor);
     return start(shared::all_reduce(std::move(tensor), op, offset));
@@ -56,10 +58,9 @@ class SharedMemory : public Backend {
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
     return start(shared::reduce_scatter(std::move(output), std::move(input), op));
   }
-  Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
-                     std::vector<int64_t> input_counts) override {
-    return start(shared::all_to_all(std::move(output), std::move(input), std::move(output_counts),
-                                    std::move(input_counts)));
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                     std::vector<at::Tensor> inputs) override {
+    return start(shared::all_to_all(std::move(output), std::move(output_counts), std::move(inputs)));
   }
   Started barrier() override { return start(shared::barrier()); }
 

@@ -167,11 +167,11 @@ class TwoLevel : public Backend {
     });
   }
 
-  Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
-                     std::vector<int64_t> input_counts) override {
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                     std::vector<at::Tensor> inputs) override {
     return submit(header_of(Kind::kAllToAll, 0),
-                  [this, output, input, take = std::move(output_counts), give = std::move(input_counts)] {
-                    levels_.world->all_to_all(output, input, take, give)->wait();
+                  [this, output, counts = std::move(output_counts), inputs = std::move(inputs)] {
+                    levels_.world->all_to_all(output, counts, inputs)->wait();
                   });
   }
 

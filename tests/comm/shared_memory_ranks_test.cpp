@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <latch>
 
+#include "comm/on_shared_memory.h"
 #include "hasten/comm/group.h"
 #include "hasten/core/error.h"
 #include "hasten/state/identity.h"
 #include "support/processes.h"
-#include "support/ranks.h"
 
 namespace hasten::comm {
 namespace {
@@ -23,16 +23,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::Processes;
-using testing::RankOptions;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
-
-constexpr int64_t kMegabyte = 1 << 20;
-
-void shared(int, GroupOptions& options) {
-  options.backend = BackendKind::kSharedMemory;
-}
-const RankOptions kShared{.check = false, .adjust = shared};
 
 TEST(SharedMemoryRanks, IsChosenWhereAllRanksAreOnOneHost) {
   run_ranks(3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
@@ -148,12 +140,6 @@ TEST(SharedMemoryRanks, MeansOfHalfDoNotOverflowOnTheWay) {
       kShared);
 }
 
-// Bytes that tell whose they are, and of which round.
-at::Tensor bytes_from(int rank, int round, int64_t size) {
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(100 * round + rank);
-  return torch::randint(0, 256, {size}, generator, at::kByte);
-}
-
 // Sizes: one step, the first above it, more chunks than slots; ends and parts that begin within a line.
 TEST(SharedMemoryRanks, LargeTensorsArriveWhole) {
   for (const int world_size : {2, 3, 5}) {
@@ -177,6 +163,36 @@ TEST(SharedMemoryRanks, LargeTensorsArriveWhole) {
           },
           kShared);
     }
+  }
+}
+
+// Nothing, less than a line, what fits the first step and what does not; so streams of unequal length.
+TEST(SharedMemoryRanks, LargePartsOfAnAllToAllArriveWhole) {
+  const std::vector<int64_t> sizes = {0, 33, 3 * kMegabyte + 77, 400 << 10, 5 * kMegabyte + 1};
+  for (const int world_size : {2, 3, 5}) {
+    run_ranks(
+        world_size,
+        [&](Process& process) {
+          const int me = process.rank();
+          for (int round = 0; round < 4; ++round) {
+            const auto part = [&](int from, int to) {
+              return bytes_from(from, 10 * round + to, sizes[(from + 2 * to + round) % sizes.size()]);
+            };
+            std::vector<at::Tensor> parts;
+            for (int to = 0; to < world_size; ++to) parts.push_back(part(me, to));
+            const auto received = process.group().all_to_all(parts);
+            for (int from = 0; from < world_size; ++from) {
+              ASSERT_TRUE(torch::equal(received[from], part(from, me))) << round << ' ' << from << ' ' << me;
+            }
+            const int root = round % world_size;
+            ASSERT_TRUE(torch::equal(process.group().scatter(parts, root), part(root, me))) << round;
+            const auto gathered = process.group().gather(part(me, 0), root);
+            for (size_t from = 0; from < gathered.size(); ++from) {
+              ASSERT_TRUE(torch::equal(gathered[from], part(static_cast<int>(from), 0))) << round;
+            }
+          }
+        },
+        kShared);
   }
 }
 
@@ -220,57 +236,6 @@ TEST(SharedMemoryRanks, OperationsGoOnWhileTheirStarterDoesSomethingElse) {
   starts_and_sleeps(3000000);
 }
 
-TEST(SharedMemoryRanks, SendsAndReceivesGoOnWhileTheirStarterDoesSomethingElse) {
-  for (const int sleeper : {0, 1}) {
-    std::latch other_is_done(1);
-    run_ranks(
-        2,
-        [&](Process& process) {
-          at::Tensor tensor =
-              process.rank() == 0 ? torch::arange(2 * kMegabyte) : torch::zeros({2 * kMegabyte}, at::kLong);
-          auto work = process.rank() == 0 ? process.group().send_async(tensor, 1)
-                                          : process.group().receive_async_(tensor, 0);
-          if (process.rank() == sleeper) other_is_done.wait();
-          work.wait();
-          if (process.rank() != sleeper) other_is_done.count_down();
-          EXPECT_EQ(tensor[2 * kMegabyte - 1].item<int64_t>(), 2 * kMegabyte - 1);
-        },
-        kShared);
-  }
-}
-
-TEST(SharedMemoryRanks, MessagesOfDifferentTagsAreTakenInAnyOrder) {
-  run_ranks(
-      2,
-      [](Process& process) {
-        const Group& group = process.group();
-        if (process.rank() == 0) {
-          for (int tag = 0; tag < 50; ++tag)
-            group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
-        } else {
-          for (int tag = 49; tag >= 0; --tag) {
-            at::Tensor tensor = torch::zeros({1000 * tag + 1});
-            group.receive_(tensor, 0, tag);
-            EXPECT_TRUE(torch::equal(tensor, torch::full_like(tensor, tag))) << tag;
-          }
-        }
-      },
-      kShared);
-}
-
-TEST(SharedMemoryRanks, MessagesOfDifferentSizesNameBothSides) {
-  const auto words = run_ranks_collecting(
-      2,
-      [](Process& process) {
-        at::Tensor tensor = torch::zeros({process.rank() == 0 ? 5 : 6});
-        if (process.rank() == 0) process.group().send(tensor, 1);
-        if (process.rank() == 1) process.group().receive_(tensor, 0);
-      },
-      kShared);
-
-  EXPECT_THAT(words[1], HasSubstr("rank 0 sends 20 bytes with tag 0, but this rank receives 24"));
-}
-
 TEST(SharedMemoryRanks, AMismatchIsFoundWithoutACheckAndTheGroupGoesOn) {
   run_ranks(
       3,
@@ -292,12 +257,12 @@ TEST(SharedMemoryRanks, AMismatchIsFoundWithoutACheckAndTheGroupGoesOn) {
 }
 
 TEST(SharedMemoryRanks, ATimeoutNamesWhoHasNotCome) {
-  const auto words =
-      run_ranks_collecting(3,
-                           [](Process& process) {
-                             if (process.rank() != 1) process.group().barrier();
-                           },
-                           {.timeout = std::chrono::milliseconds(300), .check = false, .adjust = shared});
+  const auto words = run_ranks_collecting(
+      3,
+      [](Process& process) {
+        if (process.rank() != 1) process.group().barrier();
+      },
+      on_shared_memory(std::chrono::milliseconds(300)));
 
   EXPECT_THAT(words[0], AllOf(HasSubstr("barrier was not completed"), HasSubstr("rank 1")));
 }
@@ -373,17 +338,18 @@ TEST(SharedMemoryRanks, GroupsBesideEachOtherDoNotMeet) {
 }
 
 TEST(SharedMemoryRanks, SixtyFourRanksShareAFewCores) {
-  run_ranks(64,
-            [](Process& process) {
-              for (const int64_t count : {1, 1000, 200000}) {
-                at::Tensor tensor = torch::full({count}, process.rank());
-                process.group().all_reduce_(tensor);
-                EXPECT_EQ(tensor[count - 1].item<int64_t>(), 64 * 63 / 2);
-              }
-              const auto all = process.group().all_gather(torch::full({3}, process.rank()));
-              EXPECT_EQ(all[63][2].item<int64_t>(), 63);
-            },
-            {.timeout = std::chrono::seconds(100), .check = false, .adjust = shared});
+  run_ranks(
+      64,
+      [](Process& process) {
+        for (const int64_t count : {1, 1000, 200000}) {
+          at::Tensor tensor = torch::full({count}, process.rank());
+          process.group().all_reduce_(tensor);
+          EXPECT_EQ(tensor[count - 1].item<int64_t>(), 64 * 63 / 2);
+        }
+        const auto all = process.group().all_gather(torch::full({3}, process.rank()));
+        EXPECT_EQ(all[63][2].item<int64_t>(), 63);
+      },
+      on_shared_memory(std::chrono::seconds(100)));
 }
 
 // ---- Processes.

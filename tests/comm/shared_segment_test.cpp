@@ -41,9 +41,9 @@ TEST(SharedLayout, TooLittleMemoryIsAnErrorThatNamesTheLeast) {
     FAIL() << "no error";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("shared memory of 1048576 bytes a rank"));
-    EXPECT_THAT(error.what(), HasSubstr("(3 MB)"));
+    EXPECT_THAT(error.what(), HasSubstr("(4 MB)"));
   }
-  EXPECT_NO_THROW(Layout::of(2, 3 * kMegabyte));
+  EXPECT_NO_THROW(Layout::of(2, 4 * kMegabyte));
 }
 
 TEST(SharedSegment, OfAnotherSizeIsNotAttached) {
@@ -107,15 +107,6 @@ TEST(SharedChunks, HoldEverythingOnce) {
   }
 }
 
-TEST(SharedChunks, OfAShorterListEndWithIt) {
-  const Chunks chunks(1000, 256);
-
-  EXPECT_EQ(chunks.size_within(0, 100), 100);
-  EXPECT_EQ(chunks.size_within(1, 100), 0);
-  EXPECT_EQ(chunks.size_within(1, 300), 300 - chunks.begin(1));
-}
-
-// Of a result that is copied past the caches, and of one that is not.
 TEST(SharedCopies, WriteWhatTheyCopyAndNothingElse) {
   constexpr int64_t kRoom = 1024;
   std::vector<char> source(kRoom);

@@ -51,6 +51,9 @@ class Backend {
   /// Whether those give the mean of this dtype, too; Group divides if not.
   virtual bool averages(at::ScalarType) const { return false; }
 
+  /// Whether reduce leaves what other ranks than the root hand it as it is; Group hands it copies if not.
+  virtual bool reduce_keeps_inputs() const { return false; }
+
   // Collectives; `op` is kMean only for what averages. Tensors are contiguous; data movers get flat uint8.
   virtual Started all_reduce(at::Tensor tensor, ReduceOp op) = 0;
   virtual Started reduce(at::Tensor tensor, int root, ReduceOp op) = 0;
@@ -59,9 +62,10 @@ class Backend {
   virtual Started all_gather(at::Tensor output, at::Tensor input) = 0;
   /// `input` is [world_size * output.numel()].
   virtual Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
-  /// Counts in bytes, by rank; zeros are fine.
-  virtual Started all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
-                             std::vector<int64_t> input_counts) = 0;
+  /// `inputs[r]` goes to rank r; what comes from rank r are the next `output_counts[r]` bytes of `output`,
+  /// one rank behind the other. Zeros are fine.
+  virtual Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                             std::vector<at::Tensor> inputs) = 0;
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;

@@ -22,11 +22,7 @@ class Chunks {
   int64_t count() const { return (total_ + most_ - 1) / most_; }
   int64_t most() const { return most_; }
   int64_t begin(int64_t i) const { return i * most_; }
-  int64_t size(int64_t i) const { return size_within(i, total_); }
-  /// Of a shorter list that is cut at the same places.
-  int64_t size_within(int64_t i, int64_t length) const {
-    return std::clamp(length - begin(i), int64_t{0}, most_);
-  }
+  int64_t size(int64_t i) const { return std::clamp(total_ - begin(i), int64_t{0}, most_); }
 
  private:
   static int64_t round_up(int64_t value) { return (value + kAlign - 1) / kAlign * kAlign; }

@@ -36,36 +36,39 @@ void stream_lines(std::byte* to, const std::byte* from, int64_t num_bytes, std::
 }
 #endif
 
-/// Copies to memory whose address is a multiple of a line; past the caches where this machine can.
-inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_bytes) {
-  int64_t lines = 0;
-#if defined(__SSE2__)
-  lines = num_bytes / 64 * 64;
-  stream_lines<false>(to, from, lines, nullptr);
-#endif
-  copy_bytes(to + lines, from + lines, num_bytes - lines);
-}
-
-/// Copies a part of a result of `total_bytes` to its place. A result that the caches near a core do not hold
-/// anyway is written past them: its memory is not read first, and what the others still need stays in the
-/// caches. What is read goes to `also` as well, unless that is null.
-inline void copy_out(void* to, const void* from, int64_t num_bytes, [[maybe_unused]] int64_t total_bytes,
-                     std::byte* also = nullptr) {
+/// Copies past the caches where this machine can: the memory is not read first, and what is in the caches
+/// stays there. Goes to `also` as well, through the caches, unless that is null.
+inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_bytes,
+                             std::byte* also = nullptr) {
+  int64_t before = 0, lines = 0;
 #if defined(__SSE2__)
   constexpr int64_t kLine = 64;
-  if (total_bytes > kCachedBytes && num_bytes >= 2 * kLine) {
-    auto* out = static_cast<std::byte*>(to);
-    const auto* in = static_cast<const std::byte*>(from);
-    const auto before = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(out) % kLine);
-    const int64_t lines = (num_bytes - before) / kLine * kLine, behind = before + lines;
-    copy_bytes(out, in, before);
-    copy_bytes(out + behind, in + behind, num_bytes - behind);
-    if (also == nullptr) return stream_lines<false>(out + before, in + before, lines, nullptr);
-    copy_bytes(also, in, before);
-    copy_bytes(also + behind, in + behind, num_bytes - behind);
-    return stream_lines<true>(out + before, in + before, lines, also + before);
+  if (num_bytes >= 2 * kLine) {
+    before = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) % kLine);
+    lines = (num_bytes - before) / kLine * kLine;
+    if (also == nullptr) {
+      stream_lines<false>(to + before, from + before, lines, nullptr);
+    } else {
+      stream_lines<true>(to + before, from + before, lines, also + before);
+    }
   }
 #endif
+  const int64_t behind = before + lines;
+  for (std::byte* target : {to, also}) {
+    if (target == nullptr) continue;
+    copy_bytes(target, from, before);
+    copy_bytes(target + behind, from + behind, num_bytes - behind);
+  }
+}
+
+/// Copies a part of a result of `total_bytes` to its place, and to `also` unless that is null. A result that
+/// the caches near a core do not hold anyway is written past them.
+inline void copy_out(void* to, const void* from, int64_t num_bytes, int64_t total_bytes,
+                     std::byte* also = nullptr) {
+  if (total_bytes > kCachedBytes) {
+    return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), num_bytes,
+                            also);
+  }
   if (also != nullptr) copy_bytes(also, from, num_bytes);
   copy_bytes(to, from, num_bytes);
 }

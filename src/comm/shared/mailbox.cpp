@@ -37,6 +37,7 @@ Mailbox::Mailbox(std::shared_ptr<Segment> segment, int rank, const Watch& watch)
       rank_(rank),
       watch_(watch),
       patience_(Patience::of(segment_->layout().world_size)),
+      linger_(linger_of(segment_->layout().world_size)),
       channels_(static_cast<size_t>(segment_->layout().world_size)) {}
 
 Mailbox::~Mailbox() {
@@ -119,10 +120,11 @@ void Mailbox::wait(const std::shared_ptr<Message>& message) {
 
 void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
   Counter& doorbell = segment_->block(rank_).doorbell;
+  ++num_waiting_;
   for (;;) {
     const uint32_t seen = doorbell.value.load();
     move_all();
-    if (message->done) return;
+    if (message->done) break;
     lock.unlock();
     const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
     if (!rung) doorbell.sleep(seen, kSleep);
@@ -137,6 +139,7 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
       if (!message->done) break_channel(message->peer);
     }
   }
+  if (--num_waiting_ == 0 && thread_.joinable() && pending()) asked_.notify_one();
 }
 
 void Mailbox::move_all() {
@@ -170,7 +173,13 @@ void Mailbox::push(int peer) {
     const uint64_t count = std::min({space, padded(size) - at, kPieceBytes});
     around(written, std::min(count, size - std::min(at, size)), ring_bytes,
            [&](uint64_t to, uint64_t from, uint64_t n) {
-             std::memcpy(data + to, data_of(message.bytes) + at + from, n);
+             message.writer.write(static_cast<int64_t>(n),
+                                  [&](int64_t begin, int64_t size_, bool past_caches) {
+                                    const std::byte* source = data_of(message.bytes) + at + from + begin;
+                                    if (past_caches)
+                                      return copy_past_caches(data + to + begin, source, size_);
+                                    copy_bytes(data + to + begin, source, size_);
+                                  });
            });
     written += count, message.moved += count;
     ring.written.store(written, std::memory_order_release);
@@ -200,9 +209,10 @@ void Mailbox::pull(int peer) {
     const uint64_t size = channel.frame.size, at = channel.moved;
     const uint64_t count = std::min({there - (read - before), padded(size) - at, kPieceBytes});
     std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.data();
-    around(
-        read, std::min(count, size - std::min(at, size)), ring_bytes,
-        [&](uint64_t from, uint64_t offset, uint64_t n) { std::memcpy(to + at + offset, data + from, n); });
+    around(read, std::min(count, size - std::min(at, size)), ring_bytes,
+           [&](uint64_t from, uint64_t offset, uint64_t n) {
+             copy_out(to + at + offset, data + from, static_cast<int64_t>(n), static_cast<int64_t>(size));
+           });
     read += count, channel.moved += count;
     ring.read.store(read, std::memory_order_release);
     segment_->block(peer).doorbell.raise_by_one();
@@ -287,14 +297,16 @@ void Mailbox::serve() {
   Counter& doorbell = segment_->block(rank_).doorbell;
   Lock lock(mutex_);
   for (;;) {
-    asked_.wait(lock, [this] { return stopping_ || pending(); });
-    if (stopping_) return;
-    const uint32_t seen = doorbell.value.load();
-    move_all();
-    if (!pending()) continue;
-    lock.unlock();
-    doorbell.sleep(seen, kSleep);
-    lock.lock();
+    asked_.wait(lock, [this] { return stopping_ || (num_waiting_ == 0 && pending()); });
+    if (asked_.wait_for(lock, linger_, [this] { return stopping_; })) return;
+    while (!stopping_ && num_waiting_ == 0) {
+      const uint32_t seen = doorbell.value.load();
+      move_all();
+      if (!pending()) break;
+      lock.unlock();
+      doorbell.sleep(seen, kSleep);
+      lock.lock();
+    }
   }
 }
 

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/shared/slot_writer.h"
 #include "comm/shared/steps.h"
 
 namespace hasten::comm::shared {
@@ -24,11 +25,12 @@ class Mailbox {
  public:
   struct Message {
     Message(at::Tensor bytes_, int peer_, int tag_, Watch::Clock::time_point deadline_)
-        : bytes(std::move(bytes_)), peer(peer_), tag(tag_), deadline(deadline_) {}
+        : bytes(std::move(bytes_)), peer(peer_), tag(tag_), deadline(deadline_), writer(bytes.numel()) {}
     at::Tensor bytes;
     int peer;
     int tag;
     Watch::Clock::time_point deadline;
+    SlotWriter<> writer;
     /// With the frame and the padding.
     uint64_t moved = 0;
     bool done = false;
@@ -92,9 +94,12 @@ class Mailbox {
   const int rank_;
   const Watch& watch_;
   const Patience patience_;
+  const std::chrono::milliseconds linger_;
   std::mutex mutex_;
   std::condition_variable asked_;
   std::vector<Channel> channels_;
+  /// Threads that move bytes until their message is done.
+  int num_waiting_ = 0;
   bool stopping_ = false;
   std::thread thread_;
 };

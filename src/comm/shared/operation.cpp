@@ -39,6 +39,12 @@ class Barrier : public Operation {
 // Chunks of what does not go in one step pass through the areas of those who have it, each cut into slots.
 constexpr int64_t kLag = 8;
 
+// Rounded up to cache lines.
+int64_t whole_lines(int64_t num_bytes) {
+  constexpr auto kLine = static_cast<int64_t>(Layout::kLine);
+  return (num_bytes + kLine - 1) / kLine * kLine;
+}
+
 int64_t slot_bytes(const Steps& steps) {
   return static_cast<int64_t>(2 * steps.layout().chunk_bytes) / (2 * kLag);
 }
@@ -152,16 +158,18 @@ class AllGather : public Operation {
   at::Tensor input_;
 };
 
-// The first step holds what each rank gives to and takes from each other; then everybody knows how many
-// chunks the longest part takes, and writes one of each part a step.
+// The first step holds what each rank gives to and takes from each other, and all its parts where they fit.
+// Otherwise they pass through the slots as one stream a rank: first what the next rank gets, then what the
+// one after that gets, and so on, so that at any time each is written to by another.
 class AllToAll : public Operation {
  public:
-  AllToAll(at::Tensor output, at::Tensor input, std::vector<int64_t> take, std::vector<int64_t> give)
+  AllToAll(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs)
       : Operation(header_of(Kind::kAllToAll, 0)),
         output_(std::move(output)),
-        input_(std::move(input)),
-        take_(std::move(take)),
-        give_(std::move(give)) {}
+        take_(std::move(output_counts)),
+        inputs_(std::move(inputs)) {
+    for (const at::Tensor& input : inputs_) give_.push_back(input.numel());
+  }
   bool is_one_step(const Steps&) const override { return false; }
 
  protected:
@@ -169,59 +177,125 @@ class AllToAll : public Operation {
     auto* counts = reinterpret_cast<int64_t*>(steps.mine());
     std::copy(give_.begin(), give_.end(), counts);
     std::copy(take_.begin(), take_.end(), counts + give_.size());
+    if (stream_bytes(steps.rank(), give_.data()) > room(steps)) return;
+    const auto copy = [to = steps.mine() + counts_bytes()](const std::byte* from, int64_t at, int64_t size) {
+      copy_bytes(to + at, from, size);
+    };
+    each_part(steps.rank(), 0, room(steps), copy);
   }
 
   void go_on(Steps& steps) override {
-    const int world = steps.world_size(), rank = steps.rank();
-    const Chunks all(longest(steps), static_cast<int64_t>(steps.layout().chunk_bytes) / world / 64 * 64);
-    copy_bytes(output() + begin_of(take_, rank), input() + begin_of(give_, rank), give_[rank]);
-    for (int64_t i = 0; i < all.count(); ++i) {
-      steps.begin();
-      for (int peer = 0; peer < world; ++peer) {
-        if (peer == rank) continue;
-        copy_bytes(steps.mine() + peer * all.most(), input() + begin_of(give_, peer) + all.begin(i),
-                   all.size_within(i, give_[peer]));
-      }
-      steps.post();
-      steps.wait();
-      for (int peer = 0; peer < world; ++peer) {
-        if (peer == rank) continue;
-        copy_out(output() + begin_of(take_, peer) + all.begin(i),
-                 steps.area(peer, steps.half()) + rank * all.most(), all.size_within(i, take_[peer]),
-                 output_.numel());
-      }
+    compare(steps);
+    const int rank = steps.rank();
+    copy_out(output_of(rank), input_of(rank), give_[rank], output_.numel());
+    int64_t longest = 0;
+    for (int peer = 0; peer < world(); ++peer) {
+      longest = std::max(longest, stream_bytes(peer, gives(steps, peer)));
+    }
+    if (longest > room(steps)) return through_slots(steps, longest);
+    for (int peer = 0; peer < world(); ++peer) {
+      if (peer == rank) continue;
+      const std::byte* stream = steps.area(peer, steps.half()) + counts_bytes();
+      copy_bytes(output_of(peer), stream + begin_of(peer, rank, gives(steps, peer)), take_[peer]);
     }
   }
 
  private:
-  std::byte* output() const { return static_cast<std::byte*>(output_.data_ptr()); }
-  const std::byte* input() const { return static_cast<const std::byte*>(input_.data_ptr()); }
-  static int64_t begin_of(const std::vector<int64_t>& counts, int rank) {
-    return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+  int world() const { return static_cast<int>(give_.size()); }
+  const std::byte* input_of(int peer) const {
+    return static_cast<const std::byte*>(inputs_[peer].data_ptr());
+  }
+  std::byte* output_of(int peer) const {
+    return static_cast<std::byte*>(output_.data_ptr()) +
+           std::accumulate(take_.begin(), take_.begin() + peer, int64_t{0});
   }
 
-  /// The longest part between two different ranks; everybody compares every pair, so that all throw or none.
-  static int64_t longest(const Steps& steps) {
-    const int world = steps.world_size();
-    int64_t most = 0;
-    for (int from = 0; from < world; ++from) {
-      const auto* gives = reinterpret_cast<const int64_t*>(steps.area(from, steps.half()));
-      for (int to = 0; to < world; ++to) {
-        const auto* takes = reinterpret_cast<const int64_t*>(steps.area(to, steps.half())) + world;
-        if (gives[to] != takes[from]) {
-          throw Backend::Mismatch(text("rank ", from, " gives ", gives[to], " bytes to rank ", to,
-                                       ", which takes ", takes[from],
-                                       ". Both sides must name the same count"));
-        }
-        if (from != to) most = std::max(most, gives[to]);
+  int64_t counts_bytes() const { return whole_lines(2 * world() * static_cast<int64_t>(sizeof(int64_t))); }
+  int64_t room(const Steps& steps) const {
+    return static_cast<int64_t>(steps.layout().chunk_bytes) - counts_bytes();
+  }
+  static const int64_t* gives(const Steps& steps, int rank) {
+    return reinterpret_cast<const int64_t*>(steps.area(rank, steps.half()));
+  }
+
+  /// Where the part for `to` begins in the stream of `from`, which gives `counts`. Parts begin with a line.
+  int64_t begin_of(int from, int to, const int64_t* counts) const {
+    int64_t begin = 0;
+    for (int peer = (from + 1) % world(); peer != to; peer = (peer + 1) % world()) {
+      begin += whole_lines(counts[peer]);
+    }
+    return begin;
+  }
+  int64_t stream_bytes(int from, const int64_t* counts) const { return begin_of(from, from, counts); }
+
+  /// Calls copy(from, at, size) for each piece of this rank's parts that lies between `begin` and `end` of
+  /// its stream; `at` counts from `begin`.
+  template <class Copy>
+  void each_part(int rank, int64_t begin, int64_t end, const Copy& copy) const {
+    int64_t part = 0;
+    for (int peer = (rank + 1) % world(); peer != rank; peer = (peer + 1) % world()) {
+      const int64_t first = std::max(begin, part), last = std::min(end, part + give_[peer]);
+      if (first < last) copy(input_of(peer) + (first - part), first - begin, last - first);
+      part += whole_lines(give_[peer]);
+    }
+  }
+
+  /// Everybody compares every pair, so that all throw or none.
+  void compare(const Steps& steps) const {
+    for (int from = 0; from < world(); ++from) {
+      for (int to = 0; to < world(); ++to) {
+        const int64_t given = gives(steps, from)[to], taken = (gives(steps, to) + world())[from];
+        if (given == taken) continue;
+        throw Backend::Mismatch(text("rank ", from, " gives ", given, " bytes to rank ", to, ", which takes ",
+                                     taken, ". Both sides must name the same count"));
       }
     }
-    return most;
+  }
+
+  void through_slots(Steps& steps, int64_t longest) const {
+    const int rank = steps.rank();
+    std::vector<int64_t> begins;
+    for (int peer = 0; peer < world(); ++peer) {
+      begins.push_back(begin_of(peer, rank, gives(steps, peer)));
+    }
+    // The slots lie where the counts do: nobody writes before all have read them.
+    steps.begin();
+    steps.post();
+    steps.wait();
+
+    const Chunks all(longest, slot_bytes(steps));
+    Pipeline pipeline(steps, all.count(), kLag);
+    const auto slot = [&](int of, int64_t i) { return steps.whole_area(of) + pipeline.slot(i) * all.most(); };
+    SlotWriter writer(stream_bytes(rank, give_.data()));
+    const auto hand_over = [&](int64_t i) {
+      const auto write = [&](const std::byte* from, int64_t at, int64_t size) {
+        pipeline.wait_for_slot(i);
+        writer.write(size, [&](int64_t begin, int64_t count, bool past_caches) {
+          std::byte* to = slot(rank, i) + at + begin;
+          if (past_caches) return copy_past_caches(to, from + begin, count);
+          copy_bytes(to, from + begin, count);
+        });
+      };
+      each_part(rank, all.begin(i), all.begin(i) + all.most(), write);
+    };
+    const auto take = [&](int64_t i) {
+      for (int distance = 1; distance < world(); ++distance) {
+        const int peer = (rank + world() - distance) % world();
+        const int64_t part = begins[peer];
+        const int64_t begin = std::max(part, all.begin(i));
+        const int64_t end = std::min(part + take_[peer], all.begin(i) + all.most());
+        if (begin >= end) continue;
+        pipeline.wait_for(peer, i);
+        copy_out(output_of(peer) + (begin - part), slot(peer, i) + (begin - all.begin(i)), end - begin,
+                 output_.numel());
+      }
+    };
+    pipeline.run(hand_over, take);
   }
 
   at::Tensor output_;
-  at::Tensor input_;
   std::vector<int64_t> take_;
+  std::vector<at::Tensor> inputs_;
   std::vector<int64_t> give_;
 };
 
@@ -235,10 +309,9 @@ std::unique_ptr<Operation> all_gather(at::Tensor output, at::Tensor input) {
   return std::make_unique<AllGather>(std::move(output), std::move(input));
 }
 
-std::unique_ptr<Operation> all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
-                                      std::vector<int64_t> input_counts) {
-  return std::make_unique<AllToAll>(std::move(output), std::move(input), std::move(output_counts),
-                                    std::move(input_counts));
+std::unique_ptr<Operation> all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                                      std::vector<at::Tensor> inputs) {
+  return std::make_unique<AllToAll>(std::move(output), std::move(output_counts), std::move(inputs));
 }
 
 std::unique_ptr<Operation> barrier() {

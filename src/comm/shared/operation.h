@@ -43,8 +43,8 @@ std::unique_ptr<Operation> reduce(at::Tensor tensor, int root, ReduceOp op);
 std::unique_ptr<Operation> broadcast(at::Tensor bytes, int root);
 std::unique_ptr<Operation> all_gather(at::Tensor output, at::Tensor input);
 std::unique_ptr<Operation> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op);
-std::unique_ptr<Operation> all_to_all(at::Tensor output, at::Tensor input, std::vector<int64_t> output_counts,
-                                      std::vector<int64_t> input_counts);
+std::unique_ptr<Operation> all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                                      std::vector<at::Tensor> inputs);
 std::unique_ptr<Operation> barrier();
 
 }  // namespace hasten::comm::shared

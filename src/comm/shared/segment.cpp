@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <new>
 #include <system_error>
@@ -18,6 +19,9 @@ namespace hasten::comm::shared {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
+// The rings of one rank together, and one of them.
+constexpr size_t kRingsBytes = size_t{2} << 20;
+constexpr size_t kLeastRingBytes = size_t{64} << 10, kMostRingBytes = size_t{512} << 10;
 
 size_t round_up(size_t value, size_t to) {
   return (value + to - 1) / to * to;
@@ -61,7 +65,7 @@ Layout Layout::of(int world_size, size_t bytes_per_rank) {
   Layout layout;
   layout.world_size = world_size;
   layout.chunk_bytes = kChunkBytes;
-  layout.ring_bytes = world <= 8 ? size_t{256} << 10 : size_t{64} << 10;
+  layout.ring_bytes = std::clamp(std::bit_floor(kRingsBytes / world), kLeastRingBytes, kMostRingBytes);
   const size_t rings = world * (sizeof(Ring) + layout.ring_bytes);
   const size_t least = 2 * layout.chunk_bytes + rings;
   if (bytes_per_rank < least) {

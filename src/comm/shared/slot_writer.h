@@ -21,8 +21,7 @@ class SlotWriter {
   /// For the chunks of a tensor of this size. One that the caches hold is written through them.
   explicit SlotWriter(int64_t total_bytes) : chooses_(total_bytes > kCachedBytes) {}
 
-  /// Has a chunk copied: calls copy(begin, size, past_caches) for one or two parts of it. A part's begin is a
-  /// multiple of a line.
+  /// Has a chunk copied: calls copy(begin, size, past_caches) for one or two parts of it.
   template <class Copy>
   void write(int64_t num_bytes, const Copy& copy) {
     if (!chooses_) return copy(int64_t{0}, num_bytes, false);
