@@ -81,7 +81,7 @@ std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, i
     found->asker = message;
     return started(lock, std::move(message));
   }
-  deliver(*message, found->bytes.data(), found->bytes.size(), from);
+  deliver(*message, *found, from);
   channel.arrivals.erase(found);
   return message;
 }
@@ -173,13 +173,7 @@ void Mailbox::push(int peer) {
     const uint64_t count = std::min({space, padded(size) - at, kPieceBytes});
     around(written, std::min(count, size - std::min(at, size)), ring_bytes,
            [&](uint64_t to, uint64_t from, uint64_t n) {
-             message.writer.write(static_cast<int64_t>(n),
-                                  [&](int64_t begin, int64_t size_, bool past_caches) {
-                                    const std::byte* source = data_of(message.bytes) + at + from + begin;
-                                    if (past_caches)
-                                      return copy_past_caches(data + to + begin, source, size_);
-                                    copy_bytes(data + to + begin, source, size_);
-                                  });
+             message.writer.copy(data + to, data_of(message.bytes) + at + from, static_cast<int64_t>(n));
            });
     written += count, message.moved += count;
     ring.written.store(written, std::memory_order_release);
@@ -208,7 +202,7 @@ void Mailbox::pull(int peer) {
     }
     const uint64_t size = channel.frame.size, at = channel.moved;
     const uint64_t count = std::min({there - (read - before), padded(size) - at, kPieceBytes});
-    std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.data();
+    std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.get();
     around(read, std::min(count, size - std::min(at, size)), ring_bytes,
            [&](uint64_t from, uint64_t offset, uint64_t n) {
              copy_out(to + at + offset, data + from, static_cast<int64_t>(n), static_cast<int64_t>(size));
@@ -234,10 +228,10 @@ void Mailbox::take_frame(int peer) {
       return;
     }
     // Nobody wants it any more, but it has to be taken out of the ring.
-    channel.arrivals.push_back({channel.frame.tag, std::vector<std::byte>(channel.frame.size), message});
+    channel.arrivals.emplace_back(channel.frame, message);
     return;
   }
-  channel.arrivals.push_back({channel.frame.tag, std::vector<std::byte>(channel.frame.size), nullptr});
+  channel.arrivals.emplace_back(channel.frame, nullptr);
 }
 
 void Mailbox::finish_frame(int peer) {
@@ -250,7 +244,7 @@ void Mailbox::finish_frame(int peer) {
   }
   const auto arrival = std::prev(channel.arrivals.end());
   if (!arrival->asker) return;
-  if (!arrival->asker->done) deliver(*arrival->asker, arrival->bytes.data(), arrival->bytes.size(), peer);
+  if (!arrival->asker->done) deliver(*arrival->asker, *arrival, peer);
   channel.arrivals.erase(arrival);
 }
 
@@ -264,9 +258,10 @@ bool Mailbox::fits(Message& message, uint64_t size, int peer) {
   return false;
 }
 
-void Mailbox::deliver(Message& message, const std::byte* bytes, uint64_t size, int peer) {
-  if (!fits(message, size, peer)) return;
-  if (size > 0) std::memcpy(data_of(message.bytes), bytes, size);
+void Mailbox::deliver(Message& message, const Arrival& arrival, int peer) {
+  if (!fits(message, arrival.size, peer)) return;
+  const auto size = static_cast<int64_t>(arrival.size);
+  copy_out(data_of(message.bytes), arrival.bytes.get(), size, size);
   message.done = true;
 }
 

@@ -57,8 +57,14 @@ class Mailbox {
 
   /// A message that came, or is coming, without being asked for.
   struct Arrival {
+    Arrival(const Frame& frame, std::shared_ptr<Message> asker_)
+        : tag(frame.tag),
+          size(frame.size),
+          bytes(std::make_unique_for_overwrite<std::byte[]>(frame.size)),
+          asker(std::move(asker_)) {}
     int64_t tag;
-    std::vector<std::byte> bytes;
+    uint64_t size;
+    std::unique_ptr<std::byte[]> bytes;
     /// Who has asked since.
     std::shared_ptr<Message> asker;
   };
@@ -82,7 +88,7 @@ class Mailbox {
   void pull(int peer);
   void take_frame(int peer);
   void finish_frame(int peer);
-  void deliver(Message& message, const std::byte* bytes, uint64_t size, int peer);
+  void deliver(Message& message, const Arrival& arrival, int peer);
   bool fits(Message& message, uint64_t size, int peer);
   void move_until(Lock& lock, const std::shared_ptr<Message>& message);
   /// Everything under way with this peer ends with the current exception.

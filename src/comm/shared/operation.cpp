@@ -76,11 +76,7 @@ class Broadcast : public Operation {
     const auto hand_over = [&](int64_t i) {
       if (!is_root) return;
       pipeline.wait_for_slot(i);
-      writer.write(all.size(i),
-                   [&, from = data() + all.begin(i)](int64_t begin, int64_t size, bool past_caches) {
-                     if (past_caches) return copy_past_caches(slot(i) + begin, from + begin, size);
-                     copy_bytes(slot(i) + begin, from + begin, size);
-                   });
+      writer.copy(slot(i), data() + all.begin(i), all.size(i));
     };
     const auto take = [&](int64_t i) {
       if (is_root) return;
@@ -268,15 +264,11 @@ class AllToAll : public Operation {
     const auto slot = [&](int of, int64_t i) { return steps.whole_area(of) + pipeline.slot(i) * all.most(); };
     SlotWriter writer(stream_bytes(rank, give_.data()));
     const auto hand_over = [&](int64_t i) {
-      const auto write = [&](const std::byte* from, int64_t at, int64_t size) {
+      const auto copy = [&](const std::byte* from, int64_t at, int64_t size) {
         pipeline.wait_for_slot(i);
-        writer.write(size, [&](int64_t begin, int64_t count, bool past_caches) {
-          std::byte* to = slot(rank, i) + at + begin;
-          if (past_caches) return copy_past_caches(to, from + begin, count);
-          copy_bytes(to, from + begin, count);
-        });
+        writer.copy(slot(rank, i) + at, from, size);
       };
-      each_part(rank, all.begin(i), all.begin(i) + all.most(), write);
+      each_part(rank, all.begin(i), all.begin(i) + all.most(), copy);
     };
     const auto take = [&](int64_t i) {
       for (int distance = 1; distance < world(); ++distance) {

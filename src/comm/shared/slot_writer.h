@@ -34,6 +34,14 @@ class SlotWriter {
     past_caches_ = time_of_byte_[true] * kWorthIt < time_of_byte_[false];
   }
 
+  /// Copies a chunk to its slot.
+  void copy(std::byte* to, const std::byte* from, int64_t num_bytes) {
+    write(num_bytes, [&](int64_t begin, int64_t size, bool past_caches) {
+      if (past_caches) return copy_past_caches(to + begin, from + begin, size);
+      copy_bytes(to + begin, from + begin, size);
+    });
+  }
+
  private:
   static constexpr int64_t kSampleBytes = 8 << 10;
   static constexpr int64_t kChunksPerSample = 4;
