@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <latch>
+#include <thread>
 
 #include "comm/on_shared_memory.h"
 #include "hasten/comm/group.h"
@@ -449,7 +450,7 @@ HASTEN_PROCESS_CASE(shm_exchange_until_late) {
   const auto identity = state::identify(Environment::current());
   const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
   const Group group = Group::connect(store, identity.rank, identity.world_size,
-                                     {.timeout = std::chrono::milliseconds(500),
+                                     {.timeout = std::chrono::seconds(1),
                                       .check = false,
                                       .backend = BackendKind::kSharedMemory,
                                       .address = "127.0.0.1"});
@@ -460,6 +461,8 @@ HASTEN_PROCESS_CASE(shm_exchange_until_late) {
     }
   } catch (const CommError& error) {
     std::cout << error.what() << std::endl;
+    // The store is rank 0's: who sees it leave asks there why.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
     return 4;
   }
 }
