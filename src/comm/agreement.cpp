@@ -10,7 +10,8 @@ namespace hasten::comm {
 namespace {
 
 bool first_sizes_may_differ(Kind kind) {
-  return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
+  return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll ||
+         kind == Kind::kAllToAllInto;
 }
 
 // FNV-1a over the sizes after the first.
@@ -66,6 +67,8 @@ const char* name_of(Kind kind) {
       return "reduce_scatter";
     case Kind::kAllToAll:
       return "all_to_all";
+    case Kind::kAllToAllInto:
+      return "all_to_all_into";
     case Kind::kBarrier:
       return "barrier";
     case Kind::kSubgroup:

@@ -29,6 +29,7 @@ enum class Kind : int32_t {
   kScatter,
   kReduceScatter,
   kAllToAll,
+  kAllToAllInto,
   kBarrier,
   kSubgroup,
   kSend,
@@ -71,7 +72,7 @@ std::string describe(const Record& record);
 
 /// Nothing if all records describe one operation; otherwise a sentence that names the first rank that differs
 /// from rank 0 and both sides. First sizes may differ where the operation allows it (all_gather, gather,
-/// all_to_all).
+/// all_to_all, all_to_all_into).
 std::optional<std::string> disagreement(const std::vector<Record>& by_rank);
 
 }  // namespace hasten::comm

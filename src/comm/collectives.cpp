@@ -331,6 +331,84 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
       [output, counts, firsts, like = like.detach()] { return cut(output, counts, firsts, like); });
 }
 
+namespace {
+
+// Rows of each part of a tensor that is cut for `world_size` ranks, as given or in equal parts.
+std::vector<int64_t> rows_of(const at::Tensor& tensor, const std::vector<int64_t>& given, int world_size,
+                             const char* role, const Origin& origin) {
+  const auto refuse = [&](const auto&... why) {
+    throw UsageError(origin, "all_to_all_into: the ", role, ", of shape [", join(tensor.sizes()), "], ",
+                     why...);
+  };
+  if (tensor.dim() == 0) refuse("has no rows. Give it a first dimension.");
+  const int64_t rows = tensor.size(0);
+  if (given.empty()) {
+    if (rows % world_size == 0) return std::vector<int64_t>(world_size, rows / world_size);
+    refuse("cannot be cut into world_size(", world_size, ") equal parts. Say how many rows each rank has.");
+  }
+  const bool fits = static_cast<int>(given.size()) == world_size && sum(given) == rows &&
+                    *std::min_element(given.begin(), given.end()) >= 0;
+  if (!fits) {
+    refuse("does not have the rows [", join(given), "]. Give one number for each of the ", world_size,
+           " ranks, 0 or more, of together ", rows, ".");
+  }
+  return given;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> list, int64_t factor) {
+  for (int64_t& number : list) number *= factor;
+  return list;
+}
+
+// Every rank looks at every pair, so that all throw or none.
+void compare_rows(const at::Tensor& all, int world_size, const Origin& origin) {
+  const auto rows = all.accessor<int64_t, 3>();
+  for (int from = 0; from < world_size; ++from) {
+    for (int to = 0; to < world_size; ++to) {
+      const int64_t given = rows[from][0][to], taken = rows[to][1][from];
+      if (given == taken) continue;
+      throw CommError(origin, "all_to_all_into", "all_to_all_into: rank ", from, " gives ", given,
+                      " rows to rank ", to, ", which takes ", taken,
+                      ". Both sides must name the same number.");
+    }
+  }
+}
+
+}  // namespace
+
+Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows,
+                                     Site site) const {
+  Impl& group = *impl_;
+  group.check_open(Kind::kAllToAllInto);
+  const auto give = rows_of(input, rows.input, world_size(), "input", group.origin());
+  const auto take = rows_of(output, rows.output, world_size(), "output", group.origin());
+  const int64_t row = row_bytes(input);
+  if (output.scalar_type() != input.scalar_type() || row_bytes(output) != row) {
+    throw UsageError(group.origin(), "all_to_all_into: the output is ", output.scalar_type(), " [",
+                     join(output.sizes()), "], the input ", input.scalar_type(), " [", join(input.sizes()),
+                     "]; only the first size may differ.");
+  }
+  if (group.alone()) {
+    if (give != take)
+      compare_rows(at::tensor({give[0], take[0]}, at::kLong).view({1, 2, 1}), 1, group.origin());
+    return Work<>([output, input] { write_back(output, input.detach()); });
+  }
+  group.sweep();
+  if (check_) {
+    group.agree(Record::of(Kind::kAllToAllInto, site).with_tensor(input));
+    const at::Tensor mine = at::cat({at::tensor(give, at::kLong), at::tensor(take, at::kLong)});
+    const at::Tensor all = at::empty({world_size(), 2, world_size()}, at::kLong);
+    group.wait(*group.cpu->all_gather(bytes_of(all), bytes_of(mine)), Kind::kAllToAllInto);
+    compare_rows(all, world_size(), group.origin());
+  }
+  Backend& backend = group.backend_for(input);
+  const at::Tensor staged = stage(output, backend);
+  const auto inputs = bytes_of(stage(input, backend)).split_with_sizes(times(give, row));
+  return group.work<void>(Kind::kAllToAllInto,
+                          one(backend.all_to_all(bytes_of(staged), times(take, row), inputs)),
+                          [output, staged] { write_back(output, staged); });
+}
+
 Work<> Group::barrier_async(Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kBarrier);
@@ -378,6 +456,11 @@ void Group::reduce_scatter_into_(at::Tensor output, const at::Tensor& input, Red
 
 std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& parts, Site site) const {
   return all_to_all_async(parts, site).wait();
+}
+
+void Group::all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows,
+                             Site site) const {
+  all_to_all_into_async_(std::move(output), input, rows, site).wait();
 }
 
 void Group::barrier(Site site) const {

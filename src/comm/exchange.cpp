@@ -36,6 +36,10 @@ bool Exchange::reduces(at::ScalarType dtype) const {
   return shared::routines(dtype, ReduceOp::kSum).reduce != nullptr;
 }
 
+std::vector<at::Tensor> Exchange::nothing() const {
+  return std::vector<at::Tensor>(static_cast<size_t>(mesh_.world_size()), torch::empty({0}, at::kByte));
+}
+
 Backend::Started Exchange::start(std::shared_ptr<Mesh::Round> round) {
   mesh_.start(round);
   return std::make_unique<ExchangeTransfer>(mesh_, std::move(round));
@@ -55,6 +59,13 @@ Backend::Started Exchange::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   return start(std::make_shared<Mesh::Round>(header_of(Kind::kAllReduce, tensor, op), parts, add_up));
 }
 
+Backend::Started Exchange::broadcast(const at::Tensor& bytes, int root) {
+  auto parts = nothing();
+  parts.at(static_cast<size_t>(root)) = bytes;
+  return start(
+      std::make_shared<Mesh::Round>(header_of(Kind::kBroadcast, bytes.numel(), root), std::move(parts)));
+}
+
 Backend::Started Exchange::all_gather(const at::Tensor& output, const at::Tensor& input) {
   std::vector<at::Tensor> parts = bytes_of(output).chunk(mesh_.world_size());
   at::Tensor& mine = parts.at(static_cast<size_t>(mesh_.rank()));
@@ -63,8 +74,7 @@ Backend::Started Exchange::all_gather(const at::Tensor& output, const at::Tensor
 }
 
 Backend::Started Exchange::barrier() {
-  std::vector<at::Tensor> nothing(static_cast<size_t>(mesh_.world_size()), torch::empty({0}, at::kByte));
-  return start(std::make_shared<Mesh::Round>(header_of(Kind::kBarrier, 0), std::move(nothing)));
+  return start(std::make_shared<Mesh::Round>(header_of(Kind::kBarrier, 0), nothing()));
 }
 
 }  // namespace hasten::comm

@@ -22,12 +22,15 @@ class Exchange {
 
   // All ranks call these in the same order, with contiguous tensors, as those of Backend.
   Backend::Started all_reduce(const at::Tensor& tensor, ReduceOp op);
+  Backend::Started broadcast(const at::Tensor& bytes, int root);
   Backend::Started all_gather(const at::Tensor& output, const at::Tensor& input);
   Backend::Started barrier();
 
   void close() noexcept { mesh_.close(); }
 
  private:
+  /// An empty part of each rank: only headers are sent.
+  std::vector<at::Tensor> nothing() const;
   Backend::Started start(std::shared_ptr<Mesh::Round> round);
 
   Mesh mesh_;

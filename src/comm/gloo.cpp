@@ -54,6 +54,10 @@ class GlooBackend : public C10dBackend {
     const bool is_small = exchange_.takes(input.nbytes());
     return is_small ? exchange_.all_gather(output, input) : C10dBackend::all_gather(output, input);
   }
+  Started broadcast(at::Tensor bytes, int root) override {
+    const bool is_small = exchange_.takes(bytes.nbytes());
+    return is_small ? exchange_.broadcast(bytes, root) : C10dBackend::broadcast(bytes, root);
+  }
   Started barrier() override { return exchange_.barrier(); }
 
   void close() noexcept override {

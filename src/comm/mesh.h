@@ -31,7 +31,7 @@ namespace hasten::comm {
 
 class Mesh {
  public:
-  /// One message from every rank to every other, all of one size.
+  /// One message from every rank to every other. What a rank sends has one size.
   class Round {
    public:
     /// `parts`, by rank: what this rank sends, in its own place, and where the others' messages go;

@@ -150,13 +150,14 @@ class GroupBackend : public c10d::Backend {
   }
   NativeWork alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                            std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions&) override {
-    const auto cut = [this](const at::Tensor& tensor, const std::vector<int64_t>& sizes) {
-      return sizes.empty() ? tensor.chunk(group_.world_size()) : tensor.split_with_sizes(sizes);
-    };
-    return exchanged(cut(output, output_sizes), cut(input, input_sizes), {output});
+    return started(
+        group_.all_to_all_into_async_(output, input, {.input = input_sizes, .output = output_sizes}),
+        {output});
   }
   NativeWork alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
-    return exchanged(outputs, inputs, outputs);
+    auto work = group_.all_to_all_async(inputs);
+    return started(std::move(work).then([outputs](const Tensors& parts) { copy_all(parts, outputs); }),
+                   outputs);
   }
   NativeWork send(Tensors& tensors, int to, int tag) override {
     return started(group_.send_async(one(tensors), to, tag), tensors);
@@ -171,12 +172,6 @@ class GroupBackend : public c10d::Backend {
   static const T& one(const std::vector<T>& list) {
     if (list.size() == 1) return list[0];
     throw UsageError(Origin{"comm"}, "process_group: ", list.size(), " tensors in one call; give one.");
-  }
-
-  NativeWork exchanged(const Tensors& outputs, const Tensors& inputs, const Tensors& results) {
-    auto work = group_.all_to_all_async(inputs);
-    return started(std::move(work).then([outputs](const Tensors& parts) { copy_all(parts, outputs); }),
-                   results);
   }
 
   NativeWork started(Work<> work, const Tensors& results) {

@@ -72,9 +72,16 @@ inline std::vector<at::Tensor> run(const RandomCall& call, const Group& group) {
       return {group.reduce_scatter(tensor, call.op)};
     case 6: {
       std::vector<at::Tensor> parts;
-      for (int peer = 0; peer < group.world_size(); ++peer)
+      std::vector<int64_t> rows;
+      for (int peer = 0; peer < group.world_size(); ++peer) {
         parts.push_back(tensor.slice(0, 0, (peer + group.rank()) % 3));
-      return group.all_to_all(parts);
+        rows.push_back(parts.back().size(0));
+      }
+      const at::Tensor input = at::cat(parts), output = torch::empty_like(input);
+      group.all_to_all_into_(output, input, {.input = rows, .output = rows});
+      auto results = group.all_to_all(parts);
+      results.push_back(output);
+      return results;
     }
     default: {
       const int next = (group.rank() + 1) % group.world_size(),

@@ -239,6 +239,78 @@ TEST(GroupRanks, AllToAllTransposesUnequalParts) {
   });
 }
 
+TEST(GroupRanks, AllToAllIntoFillsOneTensor) {
+  for (const bool check : {true, false}) {
+    run_ranks(3,
+              [](Process& process) {
+                const int rank = process.rank();
+                const auto rows_from = [&](at::ScalarType dtype, int64_t begin, int64_t end) {
+                  std::vector<at::Tensor> parts;
+                  for (int peer = 0; peer < 3; ++peer)
+                    parts.push_back(values(10 * peer, dtype, {6, 2}).slice(0, begin, end));
+                  return at::cat(parts);
+                };
+                for (const auto dtype : kDtypes) {
+                  const at::Tensor input = values(10 * rank, dtype, {6, 2});
+                  at::Tensor equal = torch::empty_like(input), turned = torch::empty({2, 6}, dtype).t();
+                  at::Tensor unequal = torch::empty({3 * rank, 2}, dtype);
+
+                  process.group().all_to_all_into_(equal, input);
+                  process.group().all_to_all_into_(turned, input.t().contiguous().t());
+                  // Rank r gets r rows of each: none, the first, the second and the third.
+                  process.group().all_to_all_into_(unequal, input.slice(0, 0, 3),
+                                                   {.input = {0, 1, 2}, .output = {rank, rank, rank}});
+
+                  ASSERT_TRUE(torch::equal(equal, rows_from(dtype, 2 * rank, 2 * rank + 2))) << dtype;
+                  ASSERT_TRUE(torch::equal(turned, equal)) << dtype;
+                  const int begin = rank == 2 ? 1 : 0;
+                  ASSERT_TRUE(torch::equal(unequal, rows_from(dtype, begin, begin + rank))) << dtype;
+                }
+                at::Tensor nothing = torch::empty({0, 4});
+                process.group().all_to_all_into_(nothing, torch::empty({0, 4}));
+              },
+              {.check = check});
+  }
+}
+
+TEST(GroupRanks, AllToAllIntoOfOtherRowsSizesOrDtypesIsRefused) {
+  run_ranks(2, [](Process& process) {
+    const auto words = [&](at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {}) {
+      try {
+        process.group().all_to_all_into_(std::move(output), input, rows);
+      } catch (const UsageError& error) {
+        return std::string(error.what());
+      }
+      return std::string("no error");
+    };
+
+    const at::Tensor two = torch::empty({2, 3}), three = torch::empty({3, 3});
+    EXPECT_THAT(words(two, three), HasSubstr("the input, of shape [3, 3], cannot be cut into world_size(2)"));
+    EXPECT_THAT(words(torch::tensor(1.0F), two), HasSubstr("the output, of shape [], has no rows"));
+    const std::string remedy = "Give one number for each of the 2 ranks, 0 or more, of together 3";
+    for (const auto& rows : std::vector<std::vector<int64_t>>{{1, 1}, {3}, {4, -1}, {1, 1, 1}}) {
+      EXPECT_THAT(words(two, three, {.input = rows}), HasSubstr(remedy)) << rows;
+    }
+    EXPECT_THAT(words(two, torch::empty({2, 4})),
+                HasSubstr("the output is Float [2, 3], the input Float [2, 4]"));
+    EXPECT_THAT(words(two, torch::empty({2, 3}, at::kInt)), HasSubstr("the input Int [2, 3]"));
+  });
+}
+
+TEST(GroupRanks, RowsThatOneGivesAndAnotherDoesNotTakeAreNamedOnEveryRank) {
+  const auto words = run_ranks_collecting(3, [](Process& process) {
+    const int rank = process.rank();
+    at::Tensor output = torch::empty({rank == 2 ? 6 : 3});
+    const std::vector<int64_t> take =
+        rank == 2 ? std::vector<int64_t>{1, 4, 1} : std::vector<int64_t>{1, 1, 1};
+    process.group().all_to_all_into_(output, torch::ones({3}), {.output = take});
+  });
+
+  for (const auto& said : words) {
+    EXPECT_THAT(said, HasSubstr("rank 1 gives 1 rows to rank 2, which takes 4"));
+  }
+}
+
 TEST(GroupRanks, AsynchronousOperationsFinishInAnyOrderOfWaiting) {
   run_ranks(2, [](Process& process) {
     at::Tensor first = torch::ones({3});
@@ -311,6 +383,10 @@ TEST(GroupRanks, UncheckedSmallOperationsThatDifferOverGlooNameBothSidesAndTheGr
                     ::testing::ThrowsMessage<CommError>(
                         AllOf(HasSubstr("rank 0 calls all_reduce(sum) of 10 Float"),
                               HasSubstr("rank 1 calls all_reduce(sum) of 20 Float"))));
+        EXPECT_THAT([&] { group.broadcast_(torch::ones({4}), process.rank() == 2 ? 1 : 0); },
+                    ::testing::ThrowsMessage<CommError>(
+                        AllOf(HasSubstr("rank 0 calls broadcast of 16 bytes, root 0"),
+                              HasSubstr("rank 2 calls broadcast of 16 bytes, root 1"))));
         at::Tensor next = torch::ones({5});
         group.all_reduce_(next);
         EXPECT_TRUE(torch::equal(next, torch::full({5}, 3.0F)));
@@ -460,6 +536,10 @@ TEST(Group, AWorldOfOneNeedsNoBackend) {
   EXPECT_EQ(group.backend_name(), "none");
   EXPECT_EQ(group.all_gather(tensor).size(), 1u);
   EXPECT_TRUE(torch::equal(group.scatter({tensor}, 0), tensor));
+  at::Tensor output = torch::zeros({2}), other = torch::zeros({3});
+  group.all_to_all_into_(output, tensor);
+  EXPECT_TRUE(torch::equal(output, tensor));
+  EXPECT_THROW(group.all_to_all_into_(other, tensor), CommError);
   EXPECT_THROW(group.broadcast_(tensor, 1), UsageError);
 }
 

@@ -257,6 +257,22 @@ TEST(SharedMemoryRanks, AMismatchIsFoundWithoutACheckAndTheGroupGoesOn) {
       kShared);
 }
 
+TEST(SharedMemoryRanks, PartsThatOneGivesAndAnotherDoesNotTakeAreFoundWithoutACheck) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        at::Tensor output = torch::zeros({process.rank() == 1 ? 4 : 2});
+        EXPECT_THAT(
+            [&] { process.group().all_to_all_into_(output, torch::ones({2})); },
+            ::testing::ThrowsMessage<CommError>(HasSubstr("rank 0 gives 4 bytes to rank 1, which takes 8")));
+        EXPECT_EQ(output.sum().item<double>(), 0);
+        output = torch::zeros({2});
+        process.group().all_to_all_into_(output, torch::full({2}, process.rank()).to(at::kFloat));
+        EXPECT_TRUE(torch::equal(output, torch::tensor({0.0F, 1.0F})));
+      },
+      kShared);
+}
+
 TEST(SharedMemoryRanks, ATimeoutNamesWhoHasNotCome) {
   const auto words = run_ranks_collecting(
       3,

@@ -53,6 +53,9 @@ TEST(TwoLevelRanks, CollectivesGiveWhatOneHostGives) {
         }
         const auto all = group.all_gather(torch::full({2}, rank));
         for (int peer = 0; peer < 6; ++peer) EXPECT_TRUE(torch::equal(all[peer], torch::full({2}, peer)));
+        const at::Tensor exchanged = torch::empty({6}, at::kLong);
+        group.all_to_all_into_(exchanged, 10 * rank + torch::arange(6));
+        EXPECT_TRUE(torch::equal(exchanged, 10 * torch::arange(6) + rank));
         const at::Tensor mine = group.reduce_scatter(torch::arange(12).to(at::kFloat));
         EXPECT_TRUE(torch::equal(mine, torch::tensor({12.0F * rank, 12.0F * rank + 6})));
       },

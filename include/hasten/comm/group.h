@@ -55,6 +55,13 @@ struct PointToPoint {
   int peer;
 };
 
+/// How all_to_all_into_ cuts its tensors along dim 0: rows for each rank and from each rank, one number a
+/// rank. Empty: equal parts.
+struct AllToAllRows {
+  std::vector<int64_t> input = {};
+  std::vector<int64_t> output = {};
+};
+
 class Group {
  public:
   using Site = std::source_location;
@@ -145,6 +152,16 @@ class Group {
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> all_to_all_async(const std::vector<at::Tensor>& parts,
                                                  Site site = Site::current()) const;
+
+  /// The flat form, without an exchange of sizes: the r-th part of `input` goes to rank r, the r-th part of
+  /// `output` comes from rank r. Parts are rows, as many as `rows` says: what one rank gives to another, that
+  /// one must take. The tensors have one dtype and, but for the first, equal sizes; they may not overlap.
+  /// Over shared memory, and where operations are checked, parts that do not fit are told all ranks before
+  /// data moves.
+  void all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
+                        Site site = Site::current()) const;
+  Work<> all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
+                                Site site = Site::current()) const;
 
   /// Returns when every rank has called.
   void barrier(Site site = Site::current()) const;
