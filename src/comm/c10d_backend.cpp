@@ -1,6 +1,7 @@
 // Maps the calls of Backend onto those of c10d; see c10d_backend.h.
 #include "comm/c10d_backend.h"
 
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "hasten/core/error.h"
@@ -41,12 +42,25 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
 }
 
-// One behind the other; a copy where more than one has anything.
-at::Tensor joined(std::vector<at::Tensor> tensors) {
-  const at::Tensor any = tensors[0];
-  std::erase_if(tensors, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
-  if (tensors.empty()) return any;
-  return tensors.size() == 1 ? tensors[0] : at::cat(tensors);
+// Whether each begins where the one before it ends, as parts of one tensor do.
+bool are_joined(const std::vector<at::Tensor>& bytes) {
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    const auto* end = static_cast<const char*>(bytes[i - 1].const_data_ptr()) + bytes[i - 1].nbytes();
+    if (bytes[i].const_data_ptr() != end) return false;
+  }
+  return true;
+}
+
+// One behind the other; a copy where they do not lie like that.
+at::Tensor joined(std::vector<at::Tensor> bytes) {
+  const at::Tensor any = bytes[0];
+  std::erase_if(bytes, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
+  if (bytes.empty()) return any;
+  if (!are_joined(bytes)) return at::cat(bytes);
+  int64_t count = 0;
+  for (const at::Tensor& tensor : bytes) count += tensor.numel();
+  const auto keep = [bytes](void*) {};
+  return torch::from_blob(bytes[0].data_ptr(), {count}, keep, bytes[0].options());
 }
 
 }  // namespace

@@ -239,6 +239,33 @@ TEST(GroupRanks, AllToAllTransposesUnequalParts) {
   });
 }
 
+// Where they lie one behind the other a backend may take them as one.
+TEST(GroupRanks, AllToAllTakesPartsOfOneTensorInAnyOrder) {
+  run_ranks(3, [](Process& process) {
+    const auto whole = [](int rank) { return 100 * rank + torch::arange(9); };
+    using Bounds = std::vector<std::pair<int64_t, int64_t>>;
+    for (const Bounds& bounds : {Bounds{{0, 2}, {2, 7}, {7, 9}},
+                                 {{7, 9}, {2, 7}, {0, 2}},
+                                 {{0, 4}, {3, 3}, {4, 9}},
+                                 {{0, 2}, {3, 5}, {5, 9}},
+                                 {{2, 6}, {2, 6}, {6, 9}}}) {
+      const auto part = [&](int from, int to) {
+        return whole(from).slice(0, bounds[to].first, bounds[to].second);
+      };
+      const at::Tensor mine = whole(process.rank());
+      std::vector<at::Tensor> parts;
+      for (const auto& [begin, end] : bounds) parts.push_back(mine.slice(0, begin, end));
+
+      const auto received = process.group().all_to_all(parts);
+
+      for (int from = 0; from < 3; ++from) {
+        ASSERT_TRUE(torch::equal(received[from], part(from, process.rank())))
+            << bounds[0].first << bounds[1].first;
+      }
+    }
+  });
+}
+
 TEST(GroupRanks, AllToAllIntoFillsOneTensor) {
   for (const bool check : {true, false}) {
     run_ranks(3,
