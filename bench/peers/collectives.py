@@ -47,7 +47,8 @@ def main():
     number = torch.ones(1, dtype=torch.long)
     times["all_gather_25MB"] = median_ms(options.calls, large, lambda: dist.all_gather_into_tensor(whole, part))
     times["reduce_scatter_25MB"] = median_ms(options.calls, large, lambda: dist.reduce_scatter_tensor(part, whole))
-    times["all_to_all_25MB"] = median_ms(options.calls, large, lambda: dist.all_to_all_single(torch.empty_like(whole), whole))
+    received = torch.ones_like(whole)
+    times["all_to_all_25MB"] = median_ms(options.calls, large, lambda: dist.all_to_all_single(received, whole))
     message, answer, rank = torch.ones(large // 4), torch.ones(large // 4), dist.get_rank()
 
     def send():
