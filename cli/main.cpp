@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/core/version.h"
+#include "hasten/launch/standard_descriptors.h"
 
 namespace {
 
@@ -71,6 +72,7 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hasten::launcher::open_standard_descriptors();
   try {
     return run({argv + 1, argv + argc});
   } catch (const hasten::UsageError& error) {

@@ -1,4 +1,5 @@
-// One worker's keeper; see keeper.h. Runs in a forked process: no locks, no exit handlers, nothing thrown.
+// One worker's keeper; see keeper.h. Runs in a forked process: no locks, no exit handlers, and nothing that
+// is thrown leaves it, since it would unwind into a copy of the launcher.
 #include "keeper.h"
 
 #include <poll.h>
@@ -12,9 +13,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "hasten/core/error.h"
 
 namespace hasten::launcher {
 namespace {
@@ -41,6 +46,21 @@ void tell(int socket, KeeperMessage::Kind kind, int value, const std::string& te
   sendmsg(socket, &packet, MSG_NOSIGNAL);
 }
 
+// A line on standard error for what a body throws, as the launcher itself would end with it.
+int run_body(const std::function<int()>& body) {
+  const auto fail = [](const std::string& line, int exit_code) {
+    std::fputs((line + "\n").c_str(), stderr);
+    return exit_code;
+  };
+  try {
+    return body();
+  } catch (const UsageError& error) {
+    return fail(error.what(), 2);
+  } catch (const std::exception& error) {
+    return fail(text("hasten: ", error.what()), 1);
+  }
+}
+
 [[noreturn]] void run_worker(const KeeperTask& task, WorkerOutput& output, pid_t keeper) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -50,7 +70,7 @@ void tell(int socket, KeeperMessage::Kind kind, int value, const std::string& te
   close(task.socket);
   output.connect_worker();
   sigprocmask(SIG_SETMASK, &task.worker_signal_mask, nullptr);
-  _exit(task.body());
+  _exit(run_body(task.body));
 }
 
 // Gives back everything that was inherited but what is needed: the keeper must not hold the user's pipes,
@@ -69,6 +89,11 @@ void close_all_but(std::vector<int> needed) {
 // A stopped process sees these only when it goes on.
 bool asks_to_end(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
+// What is no request to end is the worker's alone: its children seldom know of it, and would die.
+bool is_for_group(int signal) {
+  return asks_to_end(signal) || signal == SIGKILL || signal == SIGWINCH;
 }
 
 class Keeper {
@@ -113,8 +138,7 @@ class Keeper {
 
   void send_to_group(int signal) {
     if (group_gone_) return;
-    // What is no request to end is the worker's alone: its children seldom know of it, and would die.
-    if (signal == SIGUSR1 || signal == SIGUSR2) {
+    if (!is_for_group(signal)) {
       if (leader_alive_) kill(worker_, signal);
       return;
     }
@@ -182,9 +206,7 @@ class Keeper {
   _exit(1);
 }
 
-}  // namespace
-
-void keep(const KeeperTask& task) {
+[[noreturn]] void start_and_keep(const KeeperTask& task) {
   setsid();  // Ctrl-C in the terminal is the launcher's to handle
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGCHLD, SIG_DFL);  // were it ignored, the worker's status would be lost
@@ -210,6 +232,17 @@ void keep(const KeeperTask& task) {
   needed.insert(needed.end(), {task.socket, child_events});
   close_all_but(std::move(needed));
   Keeper(task, output, worker, child_events).run();
+}
+
+}  // namespace
+
+void keep(const KeeperTask& task) {
+  try {
+    start_and_keep(task);
+  } catch (const std::exception& error) {
+    tell(task.socket, KeeperMessage::Kind::kNotice, 0, text("its keeper failed: ", error.what()));
+  }
+  _exit(1);
 }
 
 }  // namespace hasten::launcher

@@ -8,6 +8,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/launch/error_file.h"
+#include "hasten/launch/standard_descriptors.h"
 
 namespace hasten::launcher {
 namespace {
@@ -44,6 +45,7 @@ int run_and_report(const std::function<int()>& function, const Environment& envi
 
 int launch_function(int num_processes, const std::function<int()>& function, const LaunchOptions& options) {
   require_one_thread();
+  open_standard_descriptors();
   return run_local(num_processes, options, Environment::current(), [&](const Environment& environment) {
     environment.apply();
     const int exit_code = run_and_report(function, environment);

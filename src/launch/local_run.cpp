@@ -1,6 +1,7 @@
 // A run's part on one machine; see local_run.h.
 #include "hasten/launch/local_run.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,8 +33,9 @@ namespace {
 
 constexpr double kDefaultShutdownTimeoutS = 30;  // torchrun's
 
+// Absolute: workers that change their folder find it, too.
 std::string temporary_folder(const Environment& environment) {
-  return environment.text("TMPDIR").value_or("/tmp");
+  return std::filesystem::absolute(environment.text("TMPDIR").value_or("/tmp"));
 }
 
 // A folder that only this user can look into, removed with all it holds.
@@ -55,11 +57,16 @@ class RunDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
 
-  // What an earlier attempt left would be taken for this one's.
+  // What an earlier attempt left would be taken for this one's. During a long run somebody may have tidied
+  // the folder away.
   void clear() const {
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      std::error_code ignored;
+    std::error_code missing, ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, missing))
       std::filesystem::remove(entry.path(), ignored);
+    if (missing && mkdir(path_.c_str(), 0700) != 0) {
+      throw UsageError({"launch"}, "the folder '", path_,
+                       "' of this run has gone and cannot be made again: ", std::strerror(errno),
+                       ". Set TMPDIR to a folder that nobody tidies.");
     }
   }
 
@@ -322,8 +329,9 @@ class LocalRun {
 
   void make_log_folders() {
     const bool temporary = options_.log_dir.empty();
-    logs_.emplace(temporary ? temporary_folder(inherited_) + "/hasten_logs" : options_.log_dir,
-                  settings_.run_id);
+    // Not in one folder for all: on a machine of several users it would be the first one's.
+    logs_.emplace(temporary ? temporary_folder(inherited_) : options_.log_dir,
+                  temporary ? "hasten_logs_" + settings_.run_id : settings_.run_id);
     if (temporary) say("log files are in " + logs_->path());
   }
 

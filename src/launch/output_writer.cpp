@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 
 namespace hasten::launcher {
 
@@ -19,12 +20,26 @@ OutputWriter::~OutputWriter() {
 }
 
 size_t OutputWriter::push(std::string_view bytes) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (broken_) return bytes.size();
   const size_t taken = backlog_.push(bytes);
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-  wake_.notify_one();
+  if (has_thread()) {
+    wake_.notify_one();
+  } else {
+    while (!backlog_.empty() && !broken_) write_some(lock);
+  }
   return taken;
+}
+
+// Where no further thread may be started (ulimit -u), whoever pushes writes and waits.
+bool OutputWriter::has_thread() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
 }
 
 bool OutputWriter::idle() {
@@ -34,21 +49,25 @@ bool OutputWriter::idle() {
 
 void OutputWriter::run() {
   std::unique_lock lock(mutex_);
-  while (true) {
+  while (!broken_) {
     wake_.wait(lock, [this] { return ending_ || !backlog_.empty(); });
     if (backlog_.empty()) return;
-    const std::string bytes = backlog_.pop_lines();
-    writing_ = true;
-    lock.unlock();
-    if (turns_ != nullptr) turns_->lock();
-    const bool written = write_all(bytes);
-    if (turns_ != nullptr) turns_->unlock();
-    lock.lock();
-    writing_ = false;
-    broken_ = !written;
-    eventfd_write(progress_, 1);
-    if (broken_) return;
+    write_some(lock);
   }
+}
+
+// The next lines, without the lock.
+void OutputWriter::write_some(std::unique_lock<std::mutex>& lock) {
+  const std::string bytes = backlog_.pop_lines();
+  writing_ = true;
+  lock.unlock();
+  if (turns_ != nullptr) turns_->lock();
+  const bool written = write_all(bytes);
+  if (turns_ != nullptr) turns_->unlock();
+  lock.lock();
+  writing_ = false;
+  broken_ = !written;
+  eventfd_write(progress_, 1);
 }
 
 // False if the reader has gone: then nothing that follows can arrive.

@@ -38,14 +38,17 @@ class OutputWriter {
 
   int destination() const { return destination_; }
 
-  /// Takes the bytes, or as much of their beginning as there is room for; returns how much. Blocks: no.
+  /// Takes the bytes, or as much of their beginning as there is room for; returns how much. Blocks: no, but
+  /// where the system allows no further thread.
   size_t push(std::string_view bytes);
 
   /// Whether everything was written, or nobody will ever read it.
   bool idle();
 
  private:
+  bool has_thread();
   void run();
+  void write_some(std::unique_lock<std::mutex>& lock);
   bool write_all(std::string_view bytes) const;
 
   int destination_;

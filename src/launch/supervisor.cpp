@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <exception>
 #include <utility>
 
 #include "hasten/core/text.h"
@@ -20,6 +21,7 @@ class Supervision {
       : processes_(processes), options_(options) {}
 
   Outcome run() {
+    options_.before_attempt(0);
     start();
     while (num_gone_ < workers_.size() || restarting_) handle(processes_.wait(deadline_));
     return std::move(outcome_);
@@ -32,7 +34,6 @@ class Supervision {
   };
 
   void start() {
-    options_.before_attempt(outcome_.attempt);
     workers_.assign(static_cast<size_t>(options_.num_workers), {});
     num_exited_ = num_gone_ = 0;
     stopping_ = restarting_ = false;
@@ -90,7 +91,15 @@ class Supervision {
   }
 
   void restart() {
-    outcome_ = {.attempt = outcome_.attempt + 1};
+    const int attempt = outcome_.attempt + 1;
+    try {
+      options_.before_attempt(attempt);
+    } catch (const std::exception& error) {
+      options_.notice(text("no restart: ", error.what()));
+      restarting_ = false;
+      return;
+    }
+    outcome_ = {.attempt = attempt};
     start();
   }
 

@@ -153,8 +153,22 @@ TEST_F(Output, WithoutALogFolderFilesAreKeptInTheTemporaryOne) {
 
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err,
-              StartsWith("hasten: log files are in " + temporary().string() + "/hasten_logs/none_"));
-  EXPECT_EQ(content_of(attempt_folder(temporary() / "hasten_logs") / "0" / "stdout.log"), "out\n");
+              StartsWith("hasten: log files are in " + temporary().string() + "/hasten_logs_none_"));
+  EXPECT_EQ(content_of(attempt_folder(temporary()) / "0" / "stdout.log"), "out\n");
+}
+
+// The launcher's own sockets would else be the workers' output.
+TEST_F(Output, ALauncherWhoseDescriptorsAreClosedRunsAsOneWithout) {
+  const auto launch = script_words({"-n", "3", "--log_dir", folder() / "logs", "--tee", "3"},
+                                   "for i in 1 2 3; do echo words $i >&2; done; exit 7");
+  std::vector<std::string> closed = {"/bin/sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"};
+  closed.insert(closed.end(), launch.begin(), launch.end());
+
+  const CommandResult result = test::run_command(closed, environment());
+
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "stderr.log"),
+            "words 1\nwords 2\nwords 3\n");
 }
 
 TEST_F(Output, TheRoleStandsInTheEnvironmentAndInThePrefix) {

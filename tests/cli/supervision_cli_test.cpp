@@ -83,6 +83,26 @@ TEST_F(Supervision, TheSignalsToHandleAreThoseOfTheOption) {
   EXPECT_EQ(command.finish().exit_code, 5);
 }
 
+TEST_F(Supervision, ASignalThatOnlyPassesIsTheWorkersAlone) {
+  Command command(script_words({"--signals_to_handle", "SIGTERM,SIGXCPU"},
+                               "sleep 1000 & c=$!; trap 'kill $c; wait $c; echo child $?; exit 0' XCPU; "
+                               "echo ready; while :; do sleep 0.01; done"),
+                  environment());
+  EXPECT_EQ(command.read_line(), "ready");
+
+  kill(command.pid(), SIGXCPU);
+
+  EXPECT_EQ(command.finish().out, "child 143\n");
+}
+
+TEST_F(Supervision, ARestartNeedsNothingThatATidyHostTakesAway) {
+  const CommandResult result =
+      launch_script({"--max_restarts", "1", "--monitor_interval", "0"}, "rm -rf $TMPDIR/hasten_*; exit 5");
+
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(result.err, HasSubstr("│ restarts: 1 of 1 were made\n"));
+}
+
 TEST_F(Supervision, ASignalThatIsNotHandledEndsTheLauncherAndItsWorkers) {
   Command command(script_words({"--signals_to_handle", "SIGTERM"}, "echo ready; sleep 1000 & wait"),
                   environment());

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <deque>
 #include <numeric>
+#include <stdexcept>
 
 #include "hasten/core/text.h"
 
@@ -186,6 +187,27 @@ TEST(Supervisor, AFailedGroupIsStartedAgainOnceNobodyIsLeft) {
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "TERM 1"));
   EXPECT_THAT(processes.delays, ElementsAre(3));
   EXPECT_THAT(notices, ElementsAre("worker 1 failed: exit code 3; restart 1 of 1 in 3 s"));
+}
+
+TEST(Supervisor, WhereNoRestartIsPossibleTheFailureThatAskedForItIsReported) {
+  ScriptedProcesses processes({exited(0, 9), gone(0), deadline()});
+  std::vector<std::string> notices;
+
+  const Outcome outcome =
+      supervise(processes, {.num_workers = 1,
+                            .max_restarts = 3,
+                            .restart_delay = std::chrono::seconds(1),
+                            .notice = [&](const std::string& line) { notices.push_back(line); },
+                            .before_attempt =
+                                [](int attempt) {
+                                  if (attempt > 0) throw std::runtime_error("the port is in use");
+                                }});
+
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_TRUE(outcome.root_cause);
+  EXPECT_EQ(processes.num_starts, 1);
+  EXPECT_THAT(notices, ElementsAre("worker 0 failed: exit code 9; restart 1 of 3 in 1 s",
+                                   "no restart: the port is in use"));
 }
 
 TEST(Supervisor, TheDelayDoublesUpToHalfAMinuteAndTheLastFailureIsTheRootCause) {
