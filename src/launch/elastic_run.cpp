@@ -128,9 +128,12 @@ std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const End
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
                 const Environment& inherited, const WorkerBody& body) {
   const bool by_etcd = elastic.backend != "c10d";
-  const Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
-  const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
+  Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
+  // One machine by its own name: nobody else has to reach it, nor to share a secret with it.
+  if (!by_etcd && elastic.settings.max_nodes == 1 && is_this_machine(endpoint.host))
+    endpoint.host = "localhost";
   RendezvousSettings settings = elastic.settings;
+  const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
   settings.max_restarts = options.max_restarts;
   settings.restart_delay = Seconds(options.monitor_interval_s);
   const std::string host = host_name();

@@ -5,18 +5,31 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "hasten/core/text.h"
+
 namespace hasten::launcher {
 
 using nlohmann::json;
+
+namespace {
+
+// The words are shown in a terminal and travel to other machines.
+std::string shortened(const std::string& message) {
+  if (message.size() <= kMaxMessageBytes) return message;
+  return text(message.substr(0, kMaxMessageBytes), "\n… (the first ", kMaxMessageBytes, " of ",
+              message.size(), " bytes)");
+}
+
+}  // namespace
 
 std::optional<std::string> read_error_message(const std::string& path) {
   std::ifstream file(path);
   const json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!content.is_object() || !content.contains("message")) return std::nullopt;
   const json& message = content["message"];
-  if (message.is_string()) return message.get<std::string>();
+  if (message.is_string()) return shortened(message.get<std::string>());
   if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"].get<std::string>();
+    return shortened(message["message"].get<std::string>());
   }
   return std::nullopt;
 }

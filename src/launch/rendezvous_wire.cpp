@@ -3,10 +3,27 @@
 
 #include <nlohmann/json.hpp>
 
+#include "channel.h"
+
 namespace hasten::launcher {
 namespace {
 
 using nlohmann::json;
+
+// A worker's words may be of any length, a frame is not.
+constexpr size_t kMaxWordsBytes = Channel::kMaxTextBytes / 4;
+
+// JSON that need not be valid UTF-8: the words of a failing worker.
+std::string dumped(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// As much of the words as fits into kMaxWordsBytes of JSON, in which a byte may take six.
+std::string fitting(const std::string& words) {
+  std::string part = words;
+  while (dumped(part).size() > kMaxWordsBytes) part.resize(part.size() / 2);
+  return part.size() == words.size() ? words : part + "…";
+}
 
 json json_of(const NodeInfo& node) {
   return {{"id", node.id},
@@ -65,14 +82,14 @@ json json_of(const Claim& m) {
 json json_of(const NodeMessage& m) {
   json j = {{"type", "node"}, {"kind", static_cast<int>(m.kind)}, {"round", m.round}};
   if (m.kind == NodeMessage::Kind::kHeartbeat) return j;
-  j.update({{"value", m.value}, {"text", m.text}, {"busy", m.busy}, {"restarts", m.restarts}});
+  j.update({{"value", m.value}, {"text", fitting(m.text)}, {"busy", m.busy}, {"restarts", m.restarts}});
   if (m.kind == NodeMessage::Kind::kJoin) j["node"] = json_of(m.node);
   return j;
 }
 json json_of(const Order& m) {
   json j = {{"type", "order"}, {"kind", static_cast<int>(m.kind)}, {"round", m.round}};
   if (m.kind == Order::Kind::kHeartbeat) return j;
-  j.update({{"value", m.value}, {"text", m.text}, {"report", m.report}});
+  j.update({{"value", m.value}, {"text", fitting(m.text)}, {"report", fitting(m.report)}});
   if (m.kind == Order::Kind::kStart) j["assignment"] = json_of(m.assignment);
   return j;
 }
@@ -114,9 +131,7 @@ WireMessage message_of(const json& j) {
 }  // namespace
 
 std::string to_wire(const WireMessage& message) {
-  // Words of a failing worker need not be valid UTF-8.
-  return std::visit(
-      [](const auto& m) { return json_of(m).dump(-1, ' ', false, json::error_handler_t::replace); }, message);
+  return std::visit([](const auto& m) { return dumped(json_of(m)); }, message);
 }
 
 std::optional<WireMessage> from_wire(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "cli/launch_folder.h"
+#include "hasten/core/socket.h"
 #include "hasten/launch/port.h"
 
 namespace hasten {
@@ -51,6 +52,31 @@ class Elastic : public test::LaunchFolder {
 
   const std::string port_ = std::to_string(launcher::free_port());
 };
+
+TEST_F(Elastic, AFailureWithALongMessageIsNoLostNode) {
+  const auto words =
+      node({"--nproc_per_node", "1"},
+           "[ $GROUP_RANK = 0 ] && exec sleep 1000; (printf '{\"message\": \"'; head -c 300000 "
+           "/dev/zero | tr '\\0' x; printf '\"}') > $TORCHELASTIC_ERROR_FILE; exit 3",
+           "2");
+  Command first(words, environment()), second(words, environment());
+
+  const CommandResult one = first.finish(), other = second.finish();
+
+  EXPECT_EQ(one.exit_code, 3);
+  EXPECT_EQ(other.exit_code, 3);
+  EXPECT_THAT(one.err + other.err, Not(HasSubstr("was lost")));
+}
+
+TEST_F(Elastic, OneMachineMayMeetAtItsOwnNameWithoutASecret) {
+  const CommandResult result = test::run_command(
+      script_words({"--nnodes", "1", "--rdzv_backend", "c10d", "--nproc_per_node", "2", "--rdzv_endpoint",
+                    net::host_name() + ":" + port_, "--rdzv_conf", "join_timeout=20"},
+                   "echo $WORLD_SIZE"),
+      environment());
+
+  EXPECT_EQ(result.out, "2\n2\n");
+}
 
 TEST_F(Elastic, NodesFinishTogetherAndLeaveNothingBehind) {
   const auto words = node({"--nproc_per_node", "2"}, "echo $RANK/$WORLD_SIZE $LOCAL_RANK $MASTER_ADDR", "2");

@@ -178,6 +178,19 @@ TEST_F(Stranger, AnEndlessMessageEndsTheConnectionBeforeItIsRead) {
   EXPECT_EQ(server_.why_closed(), "it sent a message that is too long");
 }
 
+// Whoever is sent a longer frame takes its sender for lost.
+TEST(Wire, WordsOfAnyLengthFitIntoAFrame) {
+  for (const char letter : {'x', '\n', '\1', '\xff'}) {
+    const std::string words(1'000'000, letter);
+    const std::string order = to_wire(Order{.kind = Order::Kind::kClose, .text = words, .report = words});
+    const std::string ended = to_wire(NodeMessage{.kind = NodeMessage::Kind::kStopped, .text = words});
+
+    EXPECT_LT(order.size(), Channel::kMaxTextBytes);
+    EXPECT_LT(ended.size(), Channel::kMaxTextBytes);
+    EXPECT_GT(std::get<Order>(*from_wire(order)).report.size(), 5'000u);
+  }
+}
+
 TEST(Wire, EveryMessageComesBackAsItWas) {
   const NodeMessage join{
       .kind = NodeMessage::Kind::kJoin,

@@ -30,6 +30,14 @@ TEST_F(ErrorFile, ReadsBothOfTorchrunsForms) {
             "long");
 }
 
+TEST_F(ErrorFile, OfALongMessageTheBeginningIsRead) {
+  const std::string message(kMaxMessageBytes, 'x');
+
+  EXPECT_EQ(read_error_message(file_with("{\"message\": \"" + message + "\"}")), message);
+  EXPECT_EQ(read_error_message(file_with("{\"message\": \"" + message + "yz\"}")),
+            message + "\n… (the first 16384 of 16386 bytes)");
+}
+
 TEST_F(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
   for (const char* content :
        {"", "{\"message\": {\"mess", "[]", "{}", "{\"message\": 3}", "{\"message\": {}}"}) {

@@ -10,8 +10,12 @@
 
 namespace hasten::launcher {
 
-/// The message in `path`; nothing if there is no such file or it holds no message (a worker that dies while
-/// it writes must not hide how it died). Collective: no. Blocks: no. Throws: nothing.
+/// What of a message is read.
+constexpr size_t kMaxMessageBytes = 16 * 1024;
+
+/// The message in `path`, of a longer one its first kMaxMessageBytes and how long it is; nothing if there is
+/// no such file or it holds no message (a worker that dies while it writes must not hide how it died).
+/// Collective: no. Blocks: no. Throws: nothing.
 std::optional<std::string> read_error_message(const std::string& path);
 
 /// Writes `message` with the time of now to `path`; does nothing if the file cannot be written, since whoever
