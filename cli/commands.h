@@ -4,15 +4,19 @@
 #include <string>
 #include <vector>
 
+namespace hasten::launcher {
+struct RemoteTask;
+}
+
 namespace hasten::cli {
 
 /// `hasten launch`, given what stands after that word; returns the exit code (as all functions here).
 /// Throws: UsageError for what the user must mend (as all functions here).
 int launch(const std::vector<std::string>& words);
 
-/// The same on this machine alone, whatever a hostfile of the configuration file says: for a machine that was
-/// started on.
-int launch_here(const std::vector<std::string>& words);
+/// The same for a machine that was started on, as `task` says, whatever a hostfile of its configuration file
+/// says.
+int launch_here(const launcher::RemoteTask& task);
 
 /// `hasten config [default|update]`.
 int config(const std::vector<std::string>& words);

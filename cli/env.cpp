@@ -79,7 +79,7 @@ std::vector<std::string> gpus() {
   return names;
 }
 
-// Interfaces that are up, with their first address; the loopback one last.
+// Interfaces that are up, with their first address.
 std::map<std::string, std::string> interfaces() {
   std::map<std::string, std::string> result;
   ifaddrs* first = nullptr;

@@ -130,7 +130,8 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
                                work);
 }
 
-int launch(const std::vector<std::string>& words, bool may_start_elsewhere) {
+// `task` is what another machine's launcher has told this one; null at the user's own command.
+int launch(const std::vector<std::string>& words, const launcher::RemoteTask* task) {
   const CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
   if (line.help) {
     std::cout << help_of(kHelp, launcher::launch_options(), colours_wanted());
@@ -139,10 +140,11 @@ int launch(const std::vector<std::string>& words, bool may_start_elsewhere) {
   const Environment environment = Environment::current();
   const std::optional<launcher::Config> config = chosen_config(line, environment);
   LaunchSettings settings(line, config ? &*config : nullptr, environment);
+  if (task != nullptr) settings.came_from_file(task->from_file);
   const launcher::Cluster cluster = launcher::find_cluster(environment);
   settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
-  if (may_start_elsewhere) {
+  if (task == nullptr) {
     const auto remote =
         launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
     if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
@@ -157,11 +159,11 @@ int launch(const std::vector<std::string>& words, bool may_start_elsewhere) {
 }  // namespace
 
 int launch(const std::vector<std::string>& words) {
-  return launch(words, true);
+  return launch(words, nullptr);
 }
 
-int launch_here(const std::vector<std::string>& words) {
-  return launch(words, false);
+int launch_here(const launcher::RemoteTask& task) {
+  return launch(task.words, &task);
 }
 
 }  // namespace hasten::cli

@@ -142,5 +142,8 @@ int main() {
   } catch (const hasten::UsageError& error) {  // settings that this version cannot serve
     std::cerr << error.what() << '\n';
     return 2;
+  } catch (const std::exception& error) {  // a rank that died, a connection that does not work
+    std::cerr << error.what() << '\n';
+    return 1;
   }
 }

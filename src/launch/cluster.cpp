@@ -138,7 +138,7 @@ void find_step(const Environment& environment, Cluster& cluster) {
                     {"node_rank", need("SLURM_NODEID"), "SLURM_NODEID"}};
   const auto job = static_cast<uint64_t>(environment.integer("SLURM_JOB_ID", 0).value_or(0));
   cluster.port = port_for(31 * job + std::stoull(need("SLURM_STEP_ID")));
-  if (*std::max_element(per_node.begin(), per_node.end()) > 1) {
+  if (std::any_of(per_node.begin(), per_node.end(), [](int tasks_there) { return tasks_there > 1; })) {
     cluster.problem = text("srun started several launchers on one machine (SLURM_STEP_TASKS_PER_NODE ", tasks,
                            "), but each starts all workers of its machine; use srun --ntasks-per-node 1, and "
                            "give --nproc_per_node");

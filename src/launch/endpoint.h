@@ -1,6 +1,7 @@
 // Endpoints as users write them. The sockets themselves are core's; launchers use their names as their own.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "hasten/core/socket.h"
@@ -23,7 +24,10 @@ using net::remote_end;
 using net::shown;
 using net::Socket;
 
-/// "h:1", "[::1]:1"; without a port `default_port`. Throws: UsageError if the port is none.
+/// "h:1", "[::1]:1"; without a port `default_port`; nothing if what stands behind the colon is none.
+std::optional<Endpoint> find_endpoint(const std::string& word, int default_port);
+
+/// The same. Throws: UsageError instead of nothing.
 Endpoint parse_endpoint(const std::string& word, int default_port);
 
 }  // namespace hasten::launcher

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -88,7 +89,8 @@ std::vector<int> visible(const std::vector<int>& nodes, const Environment& envir
   std::istringstream names(chosen->second);
   for (std::string name; std::getline(names, name, ',');) {
     const bool is_number = !name.empty() && std::all_of(name.begin(), name.end(), ::isdigit);
-    const size_t index = is_number ? std::stoul(name) : nodes.size();
+    size_t index = nodes.size();  // as one is that is too large for any number
+    if (is_number) std::from_chars(name.data(), name.data() + name.size(), index);
     if (is_number && index >= nodes.size()) break;  // CUDA stops at the first that does not exist
     if (!nodes.empty()) left.push_back(is_number ? nodes[index] : -1);
   }

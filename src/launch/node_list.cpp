@@ -2,11 +2,11 @@
 #include "hasten/launch/node_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "whole_number.h"
 
 namespace hasten::launcher {
 namespace {
@@ -14,10 +14,8 @@ namespace {
 constexpr int kMostNodes = 1 << 20;
 
 std::optional<int> number_in_list(std::string_view word) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  const bool good = !word.empty() && error == std::errc() && end == word.data() + word.size() && number >= 0;
-  return good ? std::optional(number) : std::nullopt;
+  const auto number = whole_number(word);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 [[noreturn]] void refuse_node_list(const std::string& node_list, const char* why) {
@@ -63,11 +61,12 @@ std::vector<std::string> expand_element(const std::string& element, const std::s
       ends = {element.substr(i, open - i)};
       i = open;
     }
+    if (names.size() * ends.size() > kMostNodes)
+      refuse_node_list(node_list, "it has more than a million names");
     std::vector<std::string> longer;
     for (const std::string& name : names) {
       for (const std::string& end : ends) longer.push_back(name + end);
     }
-    if (longer.size() > kMostNodes) refuse_node_list(node_list, "it has more than a million names");
     names = std::move(longer);
   }
   return names;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "whole_number.h"
 
 namespace hasten::launcher {
 namespace {
@@ -71,11 +72,15 @@ std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cl
   }
   if (cluster.hosts.size() < 2 || (!launcher_given && !several)) return {};
   std::vector<Host> hosts = cluster.hosts;
-  if (several && std::stoul(wanted) > hosts.size()) {
+  if (!several) return hosts;
+  const auto number = whole_number(wanted);
+  if (!number || *number < 1)
+    throw UsageError({"launch"}, "--nnodes: '", wanted, "' is neither a number of machines nor MIN:MAX.");
+  if (static_cast<size_t>(*number) > hosts.size()) {
     throw UsageError({"launch"}, "--nnodes ", wanted, ": the job has ", hosts.size(), " machines (",
                      cluster.hosts_origin, ").");
   }
-  if (several) hosts.resize(std::stoul(wanted));
+  hosts.resize(static_cast<size_t>(*number));
   return hosts;
 }
 
@@ -104,11 +109,12 @@ bool stays_here(std::string_view name) {
   return names.count(name) != 0;
 }
 
-// What the user has said, by option or file, as options.
-std::vector<std::string> options_again(const LaunchSettings& settings) {
+// What the user has said, by option or file, as options; the names of the latter go to `from_file`.
+std::vector<std::string> options_again(const LaunchSettings& settings, std::vector<std::string>& from_file) {
   std::vector<std::string> words;
   for (const Setting& setting : settings.all()) {
     if (setting.source < Source::kConfig || stays_here(setting.option->name)) continue;
+    if (setting.source == Source::kConfig) from_file.emplace_back(setting.option->name);
     const bool is_switch = setting.option->kind == OptionKind::kSwitch;
     for (const std::string& value : setting.values) {
       if (!is_switch) words.push_back(text("--", setting.option->name, "=", value));
@@ -207,7 +213,7 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
   }
   if (!settings.has("num_processes") && !settings.has("nproc_per_node"))
     plan.words.push_back(text("--nproc_per_node=", slots_of_each(plan)));
-  const auto options = options_again(settings);
+  const auto options = options_again(settings, plan.from_file);
   plan.words.insert(plan.words.end(), options.begin(), options.end());
   plan.words.emplace_back("--");
   plan.words.insert(plan.words.end(), program.begin(), program.end());
@@ -215,7 +221,7 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
 }
 
 RemoteTask task_for(const RemotePlan& plan, std::optional<int> rank, const std::string& folder) {
-  RemoteTask task{folder, plan.variables, plan.words};
+  RemoteTask task{folder, plan.variables, plan.words, plan.from_file};
   if (!rank) return task;
   task.words.insert(task.words.begin(), text("--node_rank=", *rank));
   const ChosenHost& host = plan.hosts[static_cast<size_t>(*rank)];
@@ -224,11 +230,13 @@ RemoteTask task_for(const RemotePlan& plan, std::optional<int> rank, const std::
 }
 
 std::string to_text(const RemoteTask& task) {
-  const std::string content =
-      json{{"folder", task.folder}, {"variables", task.variables}, {"words", task.words}}.dump(
-          -1, ' ', true, json::error_handler_t::replace);
+  // Not as JSON text, since file names and arguments need not be UTF-8.
+  const std::vector<uint8_t> content = json::to_msgpack({{"folder", task.folder},
+                                                         {"variables", task.variables},
+                                                         {"words", task.words},
+                                                         {"from_file", task.from_file}});
   std::string line;
-  for (const unsigned char c : content) {
+  for (const uint8_t c : content) {
     line += kHexDigits[c / 16];
     line += kHexDigits[c % 16];
   }
@@ -236,12 +244,12 @@ std::string to_text(const RemoteTask& task) {
 }
 
 RemoteTask task_in(const std::string& line) {
-  std::string content;
+  std::vector<uint8_t> content;
   for (size_t i = 0; i + 1 < line.size(); i += 2)
-    content += static_cast<char>(std::strtol(line.substr(i, 2).c_str(), nullptr, 16));
+    content.push_back(static_cast<uint8_t>(std::strtol(line.substr(i, 2).c_str(), nullptr, 16)));
   try {
-    const json task = json::parse(content);
-    return {task.at("folder"), task.at("variables"), task.at("words")};
+    const json task = json::from_msgpack(content);
+    return {task.at("folder"), task.at("variables"), task.at("words"), task.at("from_file")};
   } catch (const json::exception&) {
     throw UsageError({"launch"},
                      "what this machine was told is no task of hasten launch. Is the same version of ",

@@ -71,7 +71,7 @@ class RemoteRun {
   const std::string folder_;
 };
 
-int do_task(const RemoteTask& task, const std::function<int(const std::vector<std::string>& words)>& launch) {
+int do_task(const RemoteTask& task, const std::function<int(const RemoteTask&)>& launch) {
   std::error_code error;
   std::filesystem::current_path(task.folder, error);
   if (error) {
@@ -80,12 +80,11 @@ int do_task(const RemoteTask& task, const std::function<int(const std::vector<st
                      ". Start from one that all machines have.");
   }
   Environment::of(task.variables).apply();
-  return launch(task.words);
+  return launch(task);
 }
 
 // In a process that nobody could catch an exception of.
-int do_task_and_report(const std::string& line,
-                       const std::function<int(const std::vector<std::string>& words)>& launch) {
+int do_task_and_report(const std::string& line, const std::function<int(const RemoteTask&)>& launch) {
   try {
     return do_task(task_in(line), launch);
   } catch (const UsageError& error) {
@@ -107,7 +106,7 @@ int run_remote(const RemotePlan& plan, const std::string& hasten, const Environm
 }
 
 int serve_remote(const std::string& kind, const std::string& task,
-                 const std::function<int(const std::vector<std::string>& words)>& launch) {
+                 const std::function<int(const RemoteTask&)>& launch) {
   const auto work = [&](const std::string& line) { return do_task_and_report(line, launch); };
   if (kind == "follow") return follow_lifeline(Lifeline::kFollowed, "", work);
   if (kind == "watch-stdin") return follow_lifeline(Lifeline::kWatched, task, work);

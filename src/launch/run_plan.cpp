@@ -3,30 +3,27 @@
 #include "hasten/launch/run_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <sstream>
 
 #include "contradictions.h"
+#include "endpoint.h"
 #include "hasten/core/error.h"
 #include "hasten/launch/affinity.h"
 #include "hasten/launch/stream_choice.h"
+#include "whole_number.h"
 
 namespace hasten::launcher {
 namespace {
 
 constexpr int kPortOfSeveralMachines = 29500;  // the peers'
 
+constexpr int kMostMachines = 1 << 20;
+constexpr int64_t kMostProcesses = INT32_MAX;
+
 struct Machines {
   int least = 1, most = 1;
 };
-
-std::optional<int> whole_number(std::string_view word) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return number;
-}
 
 class Planner {
  public:
@@ -103,6 +100,10 @@ class Planner {
       problems_.push_back(text(shown(*chosen), " is neither a number of machines nor MIN:MAX"));
       return machines;
     }
+    if (*most > kMostMachines) {
+      problems_.push_back(text(shown(*chosen), " are more than ", kMostMachines, " machines"));
+      return machines;
+    }
     machines = {*least, *most};
     if (settings_.on("standalone") && *most > 1) {
       problems_.push_back(text("--standalone is for one machine, but there is ", shown(*chosen)));
@@ -137,6 +138,11 @@ class Planner {
     const Setting& each = settings_.of("nproc_per_node");
     const bool both = per_machine && !all.values.empty();
     if (both && all.source == each.source) check_product(plan, *per_machine);
+    if (per_machine && int64_t{*per_machine} * plan.min_machines > kMostProcesses) {
+      problems_.push_back(text("--nproc_per_node ", *per_machine, " * ", plan.min_machines,
+                               " machines are more than ", kMostProcesses, " processes"));
+      return;
+    }
     if (per_machine && (all.values.empty() || each.source >= all.source)) {
       plan.num_local_processes = *per_machine;
       plan.num_processes = *per_machine * plan.min_machines;
@@ -252,16 +258,13 @@ class Planner {
   // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr
   // says that already.
   void meet_at(const std::string& endpoint, const Setting& address, RunPlan& plan) {
-    const size_t colon = endpoint.rfind(':');
-    const std::string host = endpoint.substr(0, colon);
-    const auto port = colon == std::string::npos ? std::optional(kPortOfSeveralMachines)
-                                                 : whole_number(std::string_view(endpoint).substr(colon + 1));
-    if (host.empty() || !port || *port < 1 || *port > 65535) {
+    const std::optional<Endpoint> place = find_endpoint(endpoint, kPortOfSeveralMachines);
+    if (!place || place->host.empty() || place->port == 0) {
       problems_.push_back(text("--rdzv_endpoint: '", endpoint, "' is not HOST:PORT"));
       return;
     }
-    if (address.source == Source::kDefault) plan.master_addr = host;
-    if (plan.master_port == 0) plan.master_port = *port;
+    if (address.source == Source::kDefault) plan.master_addr = place->host;
+    if (plan.master_port == 0) plan.master_port = place->port;
   }
 
   // torchrun without a port on one machine is as with --standalone.
@@ -284,7 +287,11 @@ class Planner {
         problems_.push_back("several machines need the number of this one: --machine_rank (or --node_rank)");
       return 0;
     }
-    const int number = whole_number(rank->values.back()).value_or(0);
+    const int number = whole_number(rank->values.back()).value_or(-1);
+    if (number < 0 && rank->source == Source::kCluster) {  // others are checked where they are read
+      problems_.push_back(text(shown(*rank), " is no machine's number; they are counted from 0"));
+      return 0;
+    }
     if (number >= plan.max_machines && rank->source == Source::kOption) {
       problems_.push_back(text(shown(*rank), ": machines are counted from 0, and there ",
                                plan.max_machines == 1 ? "is 1" : text("are ", plan.max_machines)));

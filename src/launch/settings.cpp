@@ -108,6 +108,13 @@ void LaunchSettings::take_option(Setting& setting, const GivenOption& given) {
   setting.origin = "option " + given.written;
 }
 
+void LaunchSettings::came_from_file(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    find(name).source = Source::kConfig;
+    find(name).origin = "configuration file";
+  }
+}
+
 void LaunchSettings::take_config(Setting& setting, const Config& config) {
   const Option& option = *setting.option;
   const ConfigValue* value = option.key.empty() ? nullptr : value_in(config, option);

@@ -144,6 +144,16 @@ TEST(Cluster, AHalfSetStepIsNoGuess) {
   EXPECT_THROW(found(half), UsageError);
 }
 
+TEST(Cluster, ANumberThatIsNoneIsRefusedByThePlan) {
+  const Variables pmi = {{"PMI_SIZE", "2"}, {"PMI_RANK", "x"}};
+
+  EXPECT_THROW(plan_run(settled(pmi, {"--master_addr", "h"}), Machine{.cpus = {Cpu{}}}), UsageError);
+}
+
+TEST(Cluster, AStepWithoutTasksHasNoMachines) {
+  EXPECT_EQ(found(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", "1(x0)"}})).values.front().value, "0");
+}
+
 TEST(Cluster, ALauncherOfMpirunKnowsItsPlaceButNotWhereTheFirstIs) {
   const Cluster cluster = found(kOpenMpi);
 

@@ -52,6 +52,7 @@ TEST(Machine, KnowsTheNodesOfTheVisibleGpus) {
   EXPECT_THAT(gpus({}), ElementsAre(0, 1, -1));
   EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", "1,0"}}), ElementsAre(1, 0));
   EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", "1,9,0"}}), ElementsAre(1));
+  EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", "1,99999999999999999999999"}}), ElementsAre(1));
   EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", ""}}), ElementsAre());
   EXPECT_THAT(gpus({{"CUDA_VISIBLE_DEVICES", "GPU-7f"}}), ElementsAre(-1));
 }

@@ -20,7 +20,8 @@ TEST(NodeList, ExpandsSlurmsBrackets) {
 }
 
 TEST(NodeList, RefusesWhatIsNone) {
-  for (const char* wrong : {"", "gpu[1-", "gpu[]", "gpu[a-b]", "gpu[3-1]", "a,,b", "gpu[1-99999999]"}) {
+  for (const char* wrong : {"", "gpu[1-", "gpu[]", "gpu[a-b]", "gpu[3-1]", "a,,b", "gpu[1-99999999]",
+                            "a[1-100000]b[1-100000]c[1-100000]"}) {
     EXPECT_THROW(expand_node_list(wrong), UsageError) << wrong;
   }
 }

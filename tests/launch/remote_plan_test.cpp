@@ -11,7 +11,9 @@ namespace {
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::Not;
+using testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
 const Cluster kPbs = {
@@ -123,6 +125,8 @@ TEST(RemotePlan, AJobsMachinesAreUsedWhereMoreThanOneIsAskedFor) {
   EXPECT_EQ(plan({"--launcher", "openmpi"}, kPbs)->launcher, RemoteLauncher::kOpenMpi);
   EXPECT_EQ(plan({"--nnodes", "2"}, {.name = "Slurm", .hosts = {{"a", 1}, {"b", 1}}})->launcher,
             RemoteLauncher::kSlurm);
+  EXPECT_EQ(refused({"--nnodes", "two"}, kPbs),
+            "[launch] --nnodes: 'two' is neither a number of machines nor MIN:MAX.");
   EXPECT_EQ(refused({"--nnodes", "3"}, kPbs), "[launch] --nnodes 3: the job has 2 machines (PBS_NODEFILE).");
   EXPECT_THAT(refused({"--launcher", "ssh"}), HasSubstr("Give --hostfile"));
 }
@@ -140,8 +144,23 @@ TEST(RemotePlan, VariablesOfLibrariesComeAlongAndThoseOfTheSessionStay) {
                         {"NCCL_DEBUG", "INFO"}, {"OMP_NUM_THREADS", "2"}, {"PATH", "/bin"}}));
 }
 
+TEST(RemotePlan, WhatAConfigurationFileSaysIsToldAsSuch) {
+  const ConfigMap values = {{"distributed_type", {std::string("FSDP")}}, {"use_cpu", {true}}};
+  const Config file = {.path = "c.yaml", .given = values, .values = values};
+  const Words words = {"--hostfile", "hosts", "--max_restarts", "1"};
+  const LaunchSettings settings(read_command_line(launch_options(), words), &file, Environment::of({}));
+
+  const auto run = plan_remote(settings, {}, {"./train"}, Environment::of({}), [](const std::string&) {
+    return std::optional<std::string>("node1 slots=1\n");
+  });
+
+  EXPECT_THAT(run->words, IsSupersetOf({"--cpu", "--use_fsdp", "--max_restarts=1"}));
+  EXPECT_THAT(run->from_file, UnorderedElementsAre("cpu", "use_fsdp"));
+}
+
 TEST(RemotePlan, ATaskSurvivesItsWayAsText) {
-  const RemoteTask task = {"/a b", {{"X", "it's \"é\"\n$Y"}}, {"sh", "-c", "echo 'a'; exit"}};
+  const RemoteTask task = {
+      "/a b/caf\xe9", {{"X", "it's \"é\"\n$Y"}}, {"sh", "-c", "echo 'a\xff'; exit"}, {"cpu"}};
 
   const std::string line = to_text(task);
   const RemoteTask back = task_in(line);
@@ -150,6 +169,7 @@ TEST(RemotePlan, ATaskSurvivesItsWayAsText) {
   EXPECT_EQ(back.folder, task.folder);
   EXPECT_EQ(back.variables, task.variables);
   EXPECT_EQ(back.words, task.words);
+  EXPECT_EQ(back.from_file, task.from_file);
   EXPECT_THROW(task_in("hello"), UsageError);
 }
 

@@ -10,14 +10,14 @@
 namespace hasten::launcher {
 namespace {
 
-int no_launch(const std::vector<std::string>&) {
+int no_launch(const RemoteTask&) {
   return 0;
 }
 
 TEST(RemoteRun, TheTaskIsDoneInItsFolderWithItsVariables) {
   const std::string task = to_text({"/usr", {{"HASTEN_LOG_LEVEL", "debug"}}, {"--cpu", "true"}});
-  const auto launch = [](const std::vector<std::string>& words) {
-    const bool good = words == std::vector<std::string>{"--cpu", "true"} &&
+  const auto launch = [](const RemoteTask& given) {
+    const bool good = given.words == std::vector<std::string>{"--cpu", "true"} &&
                       std::filesystem::current_path() == "/usr" &&
                       Environment::current().text("HASTEN_LOG_LEVEL") == "debug";
     return good ? 9 : 1;

@@ -103,6 +103,26 @@ TEST(RunPlan, SeveralMachinesMustKnowWhereToMeet) {
             one("--node_rank 2: machines are counted from 0, and there are 2"));
 }
 
+TEST(RunPlan, AnEndpointOfStaticMachinesIsWhereTheyMeet) {
+  const auto at = [](const std::string& endpoint) {
+    return plan({"--nnodes", "2", "--node_rank", "0", "--nproc_per_node", "1", "--rdzv_endpoint", endpoint});
+  };
+
+  EXPECT_EQ(at("h:29479").master_addr, "h");
+  EXPECT_EQ(at("[::1]:29479").master_addr, "::1");
+  EXPECT_EQ(at("[::1]:29479").master_port, 29479);
+  EXPECT_EQ(at("[::1]").master_port, 29500);
+  EXPECT_THROW(at("h:x"), UsageError);
+  EXPECT_THROW(at(":1"), UsageError);
+}
+
+TEST(RunPlan, NumbersThatNoClusterHasAreRefused) {
+  EXPECT_EQ(refused({"--nnodes", "2147483647", "--master_addr", "h"}),
+            one("--nnodes 2147483647 are more than 1048576 machines"));
+  EXPECT_EQ(refused({"--nnodes", "1048576", "--nproc_per_node", "1048576", "--master_addr", "h"}),
+            one("--nproc_per_node 1048576 * 1048576 machines are more than 2147483647 processes"));
+}
+
 TEST(RunPlan, ListsAllContradictionsInOneMessage) {
   EXPECT_EQ(
       refused({"--cpu", "--use_fsdp", "--fsdp_sync_module_states", "false", "-m", "--no_python", "--tee", "9",

@@ -83,6 +83,17 @@ TEST(Settings, WrongValuesAreNamedWithTheirSource) {
                           "c.yaml: fsdp_config.fsdp_version: '3' is not one of 1, 2"));
 }
 
+TEST(Settings, WhatAnotherMachineReadInItsFileIsNoOptionHere) {
+  auto settings = settle({"--use_fsdp", "--cpu", "--max_restarts", "2"});
+
+  settings.came_from_file({"use_fsdp", "cpu"});
+
+  EXPECT_TRUE(settings.on("use_fsdp"));
+  EXPECT_EQ(settings.of("use_fsdp").source, Source::kConfig);
+  EXPECT_EQ(settings.of("cpu").source, Source::kConfig);
+  EXPECT_EQ(settings.of("max_restarts").source, Source::kOption);
+}
+
 TEST(Settings, ANameThatIsNoOptionIsOurMistake) {
   EXPECT_THROW(settle({}).text("num_proceses"), InternalError);
 }

@@ -25,6 +25,9 @@ struct RemotePlan {
   std::vector<ChosenHost> hosts = {};
   /// What follows `hasten launch` on every machine; the number of the machine comes in front.
   std::vector<std::string> words = {};
+  /// Of the options among these words, what a configuration file says: it gives way where an option would be
+  /// a contradiction.
+  std::vector<std::string> from_file = {};
   /// Variables of this machine that are set on all.
   std::map<std::string, std::string> variables = {};
 };
@@ -41,11 +44,13 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
 /// where programs and libraries are found; not those of a session or a job, and not which GPUs are visible.
 std::map<std::string, std::string> forwarded(const Environment& environment);
 
-/// What a machine is told: its folder, variables and words for `hasten launch`.
+/// What a machine is told: its folder, variables and words for `hasten launch`, and which of its options come
+/// from a configuration file. None of it need be UTF-8.
 struct RemoteTask {
   std::string folder = {};
   std::map<std::string, std::string> variables = {};
   std::vector<std::string> words = {};
+  std::vector<std::string> from_file = {};
 };
 
 /// The task of machine `rank`; without one, that of any machine that learns its number otherwise.

@@ -21,10 +21,10 @@ int run_remote(const RemotePlan& plan, const std::string& hasten, const Environm
                std::chrono::duration<double> shutdown_timeout);
 
 /// What `hasten remote` does on a machine of the run: `kind` is follow, watch-stdin or watch-parent, `task`
-/// the task unless the lifeline brings it. `launch` is `hasten launch` with these words, called in the task's
+/// the task unless the lifeline brings it. `launch` is `hasten launch` for this task, called in its
 /// folder and with its variables. Returns its exit code. Blocks: until it has ended. Throws:
 /// UsageError if kind or task cannot be understood.
 int serve_remote(const std::string& kind, const std::string& task,
-                 const std::function<int(const std::vector<std::string>& words)>& launch);
+                 const std::function<int(const RemoteTask&)>& launch);
 
 }  // namespace hasten::launcher

@@ -52,6 +52,10 @@ class LaunchSettings {
   const std::vector<std::string>& deepspeed_keys() const noexcept { return deepspeed_keys_; }
   bool from_config() const noexcept { return from_config_; }
   bool on_sagemaker() const noexcept { return on_sagemaker_; }
+  /// Takes the options of these names for what a configuration file says. Throws: InternalError if one is no
+  /// option's.
+  void came_from_file(const std::vector<std::string>& names);
+
   /// Values that do not fit their setting, each a sentence without its full stop.
   const std::vector<std::string>& problems() const noexcept { return problems_; }
 
