@@ -54,6 +54,13 @@ int64_t row_bytes(const at::Tensor& tensor) {
   return count;
 }
 
+// What a world of one gives, as new as what others give.
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
 int64_t sum(const std::vector<int64_t>& list) {
   return std::accumulate(list.begin(), list.end(), int64_t{0});
 }
@@ -76,6 +83,8 @@ std::vector<at::Tensor> cut(const at::Tensor& bytes, const std::vector<int64_t>&
 Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kAllReduce);
+  check_result(tensor, name_of(Kind::kAllReduce), group.origin());
+  check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kAllReduce, site).with_tensor(tensor).with_op(op));
@@ -92,7 +101,9 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
 Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kReduce);
+  check_result(tensor, name_of(Kind::kReduce), group.origin());
   group.check_rank(root, "root", Kind::kReduce);
+  check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kReduce, site).with_tensor(tensor).with_op(op).with_root(root));
@@ -113,6 +124,7 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
 Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kBroadcast);
+  check_result(tensor, name_of(Kind::kBroadcast), group.origin());
   group.check_rank(root, "root", Kind::kBroadcast);
   if (group.alone()) return ended();
   group.sweep();
@@ -129,6 +141,7 @@ Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
 Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input, Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kAllGatherInto);
+  check_result(output, name_of(Kind::kAllGatherInto), group.origin());
   if (output.scalar_type() != input.scalar_type() || output.numel() != input.numel() * world_size()) {
     throw UsageError(group.origin(), "all_gather_into: the output is ", output.scalar_type(), " of ",
                      output.numel(), " elements; world_size(", world_size(), ") * input(", input.numel(),
@@ -148,7 +161,7 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
 Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kAllGather);
-  if (group.alone()) return ended(std::vector<at::Tensor>{tensor});
+  if (group.alone()) return ended(copies_of({tensor}));
   group.sweep();
   const auto records = group.agree(Record::of(Kind::kAllGather, site).with_tensor(tensor));
   Backend& backend = group.backend_for(tensor);
@@ -182,7 +195,7 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
   Impl& group = *impl_;
   group.check_open(Kind::kGather);
   group.check_rank(root, "root", Kind::kGather);
-  if (group.alone()) return ended(std::vector<at::Tensor>{tensor});
+  if (group.alone()) return ended(copies_of({tensor}));
   group.sweep();
   const auto records = group.agree(Record::of(Kind::kGather, site).with_tensor(tensor).with_root(root));
   Backend& backend = group.backend_for(tensor);
@@ -240,7 +253,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
                      "; it needs one for each of the ", world_size(), " ranks, of one dtype and at most ",
                      Record::kMaxDims, " dimensions.");
   }
-  if (group.alone()) return ended(parts[0]);
+  if (group.alone()) return ended(copies_of({parts[0].cpu()})[0]);
   std::vector<int64_t> out(world_size(), 0), shape(mine + 2, mine + 2 + mine[1]);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(mine[0]));
   out[root] = std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(options.dtype().itemsize()),
@@ -270,11 +283,13 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
                                          Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kReduceScatter);
+  check_result(output, name_of(Kind::kReduceScatter), group.origin());
   if (output.scalar_type() != input.scalar_type() || input.numel() != output.numel() * world_size()) {
     throw UsageError(group.origin(), "reduce_scatter_into: the input is ", input.scalar_type(), " of ",
                      input.numel(), " elements; world_size(", world_size(), ") * output(", output.numel(),
                      ") = ", world_size() * output.numel(), " of ", output.scalar_type(), " are needed.");
   }
+  check_reduction(input.scalar_type(), op, group.origin());
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kReduceScatter, site).with_tensor(input).with_op(op));
@@ -300,7 +315,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
     throw UsageError(group.origin(), "all_to_all: ", parts.size(), " parts given, one for each of the ",
                      world_size(), " ranks needed.");
   }
-  if (group.alone()) return ended(parts);
+  if (group.alone()) return ended(copies_of(parts));
   group.sweep();
   if (check_) group.agree(Record::of(Kind::kAllToAll, site).with_tensor(parts[0]));
   const at::Tensor& like = parts[0];
@@ -380,6 +395,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
                                      Site site) const {
   Impl& group = *impl_;
   group.check_open(Kind::kAllToAllInto);
+  check_result(output, name_of(Kind::kAllToAllInto), group.origin());
   const auto give = rows_of(input, rows.input, world_size(), "input", group.origin());
   const auto take = rows_of(output, rows.output, world_size(), "output", group.origin());
   const int64_t row = row_bytes(input);

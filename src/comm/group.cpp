@@ -22,8 +22,12 @@ constexpr const char* kFailureKey = "hasten/failure";
 
 constexpr int64_t kSharedMegabytes = 32;
 
+// A longer timeout is this one: no clock can be set to the end of milliseconds::max().
+constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+
 // What is left open, as the environment has it.
 GroupOptions with_environment(GroupOptions options, const Environment& environment) {
+  options.timeout = std::min(options.timeout, kForEver);
   if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
   if (options.backend == BackendKind::kAuto) {
     const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
@@ -34,6 +38,10 @@ GroupOptions with_environment(GroupOptions options, const Environment& environme
   if (!options.shared_bytes) {
     const int64_t most = std::numeric_limits<int64_t>::max() >> 20;
     options.shared_bytes = environment.integer("HASTEN_SHM_MB", 1, most).value_or(kSharedMegabytes) << 20;
+  }
+  if (*options.shared_bytes < 1) {
+    throw UsageError(Origin{"comm"}, "shared_bytes is ", *options.shared_bytes,
+                     "; expected a number of bytes for each rank, or nothing for ", kSharedMegabytes, " MB.");
   }
   return options;
 }
@@ -83,6 +91,13 @@ Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
       logger_("comm", {rank, world_size}) {}
 
 Group::Impl::~Impl() {
+  if (getpid() != owner_) {
+    // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
+    (void)cpu.release();
+    (void)nccl.release();
+    (void)new std::optional<Store>(std::move(board));
+    return;
+  }
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
   if (!failed_ && std::uncaught_exceptions() == 0) return;
   for (Backend* backend : {cpu.get(), nccl.get()}) {
@@ -125,6 +140,8 @@ std::vector<Record> Group::Impl::agree(Record record) {
 void Group::Impl::wait(Backend::Transfer& transfer, Kind kind) const {
   try {
     transfer.wait();
+  } catch (const CommError&) {
+    throw;
   } catch (const Backend::Mismatch& error) {
     throw CommError(origin(), name_of(kind), "the ranks of group '", options.name,
                     "' disagree: ", error.what(), '.');
@@ -169,9 +186,22 @@ void Group::Impl::fail(const std::string& words) noexcept {
   for (Backend* backend : {cpu.get(), nccl.get()}) {
     if (backend != nullptr) backend->close();
   }
-  for (const auto& child : children) {
-    if (const auto group = child.lock()) group->fail(words);
+  for (const auto& child : children()) child->fail(words);
+}
+
+void Group::Impl::add_child(const std::shared_ptr<Impl>& child) {
+  const std::lock_guard lock(children_mutex_);
+  std::erase_if(children_, [](const auto& group) { return group.expired(); });
+  children_.push_back(child);
+}
+
+std::vector<std::shared_ptr<Group::Impl>> Group::Impl::children() const {
+  const std::lock_guard lock(children_mutex_);
+  std::vector<std::shared_ptr<Impl>> living;
+  for (const auto& child : children_) {
+    if (auto group = child.lock()) living.push_back(std::move(group));
   }
+  return living;
 }
 
 std::optional<std::string> Group::Impl::failure() const noexcept {
@@ -307,7 +337,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) c
   auto group =
       connect(*impl_->board, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), options);
   group.impl_->board = impl_->board;
-  impl_->children.push_back(group.impl_);
+  impl_->add_child(group.impl_);
   return group;
 }
 

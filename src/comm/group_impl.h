@@ -4,10 +4,15 @@
 // group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/agreement.h"
@@ -17,6 +22,8 @@
 #include "hasten/core/log.h"
 
 namespace hasten::comm {
+
+class Receipt;
 
 struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Impl(int rank, int world_size, GroupOptions options);
@@ -44,6 +51,15 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   template <class T>
   Work<T> work(Kind kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
 
+  /// Starts a receive that takes the data only where they are what `tensor` is to take.
+  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
+                                   int from, int tag, const std::source_location& site);
+  /// The checked receives from one peer with one tag, which take place one after the other, and why none can
+  /// take its message any more.
+  using LaneKey = std::pair<int, int>;
+  std::exception_ptr broken_lane(const LaneKey& key);
+  void break_lane(const LaneKey& key, std::exception_ptr why);
+
   /// Waits for a transfer; what the backend throws becomes a CommError that says who failed and why.
   void wait(Backend::Transfer& transfer, Kind kind) const;
 
@@ -58,20 +74,30 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void adopt(Kind kind, std::vector<Backend::Started> transfers) noexcept;
   void sweep() noexcept;
 
+  /// A subgroup made here, which fails with this group.
+  void add_child(const std::shared_ptr<Impl>& child);
   std::atomic<int> subgroups_made = 0;
-  /// Subgroups made here; they fail with this group.
-  std::vector<std::weak_ptr<Impl>> children;
 
  private:
   std::string explain(const char* what, const std::string& backend_words) const;
+  std::vector<std::shared_ptr<Impl>> children() const;
 
   struct Orphan {
     Kind kind;
     Backend::Started transfer;
   };
 
+  const pid_t owner_ = getpid();
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<bool> failed_ = false;
+  mutable std::mutex children_mutex_;
+  std::vector<std::weak_ptr<Impl>> children_;
+  struct Lane {
+    std::weak_ptr<Receipt> last;
+    std::exception_ptr broken;
+  };
+  std::mutex lanes_mutex_;
+  std::map<LaneKey, Lane> lanes_;
   std::mutex orphans_mutex_;
   std::vector<Orphan> orphans_;
   Logger logger_;

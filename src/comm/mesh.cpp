@@ -55,17 +55,12 @@ net::Socket listen_for_peers(const std::string& address) {
   return std::move(listener);
 }
 
-bool wait_for_input(const net::Socket& socket, milliseconds patience) {
-  pollfd source{socket.handle(), POLLIN, 0};
-  return poll(&source, 1, static_cast<int>(patience.count())) > 0;
-}
-
 // Who has connected: one of the ranks above `rank`, or nothing.
 std::optional<int> caller_of(const net::Socket& socket, const std::string& secret, int rank, int world_size) {
   Hello hello{};
   auto* const bytes = reinterpret_cast<char*>(&hello);
   size_t num_read = 0;
-  while (num_read < sizeof hello && wait_for_input(socket, kHelloPatience)) {
+  while (num_read < sizeof hello && net::is_ready_within(socket, POLLIN, kHelloPatience)) {
     const auto size = recv(socket.handle(), bytes + num_read, sizeof hello - num_read, MSG_DONTWAIT);
     if (size <= 0) return std::nullopt;
     num_read += static_cast<size_t>(size);
@@ -160,7 +155,7 @@ void Mesh::connect(const BackendSetup& setup) {
   }
   for (int num_missing = world_size() - 1 - rank_; num_missing > 0;) {
     if (Clock::now() > deadline) throw Backend::TimedOut("timed out: a rank did not call");
-    if (!wait_for_input(listener, kSleep)) continue;
+    if (!net::is_ready_within(listener, POLLIN, kSleep)) continue;
     auto socket = net::accept_from(listener).first;
     const auto caller = caller_of(socket, secret, rank_, world_size());
     if (!caller || peers_[*caller].socket.handle() >= 0) continue;

@@ -15,6 +15,8 @@ namespace {
 constexpr uint8_t kObject = 0;
 constexpr uint8_t kWords = 1;
 
+constexpr const char* kNoWords = "an exception without words";
+
 at::Tensor message_of(const Parcel& parcel) {
   const bool failed = !parcel.error.empty();
   const auto* data = failed ? parcel.error.data() : reinterpret_cast<const char*>(parcel.bytes.data());
@@ -44,7 +46,9 @@ Parcel pack(const std::function<nlohmann::json()>& encode) noexcept {
   try {
     return {nlohmann::json::to_cbor(encode()), ""};
   } catch (const std::exception& error) {
-    return {{}, *error.what() ? error.what() : "an exception without words"};
+    return {{}, *error.what() ? error.what() : kNoWords};
+  } catch (...) {
+    return {{}, kNoWords};
   }
 }
 

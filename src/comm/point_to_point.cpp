@@ -1,14 +1,15 @@
 // Sending and receiving between two ranks; see group.h.
 //
 // Where operations are checked a message is preceded by its record. The receiver reads the record first and
-// takes the data only if it fits, since Gloo ends the process when the sizes of the two sides differ; a
-// checked receive therefore moves its data in wait().
+// takes the data only if it fits, since Gloo ends the process when the sizes of the two sides differ.
 #include <torch/types.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "comm/codec.h"
 #include "comm/group_impl.h"
+#include "comm/several.h"
 
 namespace hasten::comm {
 namespace {
@@ -26,24 +27,122 @@ void check_peer(const Group::Impl& group, int peer, int tag, Kind kind) {
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
 }
 
-// Receives the record and compares it with what the caller expects.
-void check_message(Group::Impl& group, const at::Tensor& expected, int from, int tag,
-                   const std::source_location& site) {
-  const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof(Record))}, at::kByte);
-  group.wait(*group.cpu->receive(bytes, from, tag), Kind::kSend);
-  Record theirs;
-  std::memcpy(static_cast<void*>(&theirs), bytes.data_ptr(), sizeof(Record));
-  const Record mine = Record::of(Kind::kSend, site).with_tensor(expected);
-  if (mine.dtype == theirs.dtype && mine.dims == theirs.dims && mine.sizes == theirs.sizes &&
-      mine.trailing == theirs.trailing) {
-    return;
+}  // namespace
+
+/// A checked receive under way. Record and data of one message follow each other, so those of the next
+/// message from this rank with this tag are asked for only when the data of this one have been, and not at
+/// all where those are in the way because they did not fit.
+class Receipt {
+ public:
+  Receipt(Group::Impl& group, Backend& backend, at::Tensor tensor, at::Tensor staged, int from, int tag,
+          const std::source_location& site, std::shared_ptr<Receipt> before)
+      : group_(group),
+        backend_(backend),
+        tensor_(std::move(tensor)),
+        staged_(std::move(staged)),
+        from_(from),
+        tag_(tag),
+        mine_(Record::of(Kind::kSend, site).with_tensor(tensor_)),
+        before_(std::move(before)) {}
+
+  bool done() {
+    if (!ask(/*may_wait=*/false)) return false;
+    return error_ || !data_ || data_->done();
   }
-  throw CommError(group.origin(), "receive", "rank ", from, " calls ", describe(theirs),
-                  ", but this rank receives ", expected.scalar_type(), " [", join(expected.sizes()), "] at ",
-                  mine.file.data(), ':', mine.line, ". Both sides must name the same dtype and shape.");
-}
+  void wait() {
+    ask(/*may_wait=*/true);
+    if (error_) std::rethrow_exception(error_);
+    if (data_) group_.wait(*data_, Kind::kSend);
+  }
+
+ private:
+  /// Whether the data have been asked for, or never will be.
+  bool ask(bool may_wait) {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (may_wait) {
+      lock.lock();
+    } else if (!lock.try_lock()) {
+      return false;  // somebody waits
+    }
+    if (is_settled_) return true;
+    if (before_ && !before_->ask(may_wait)) return false;
+    before_.reset();
+    try {
+      if (const auto broken = group_.broken_lane({from_, tag_})) std::rethrow_exception(broken);
+      if (!record_) record_ = group_.cpu->receive(record_bytes_, from_, tag_);
+      if (!may_wait && !record_->done()) return false;
+      group_.wait(*record_, Kind::kSend);
+      compare();
+      if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from_, tag_);
+    } catch (...) {
+      error_ = std::current_exception();
+      group_.break_lane({from_, tag_}, error_);
+    }
+    return is_settled_ = true;
+  }
+
+  void compare() const {
+    Record theirs;
+    std::memcpy(static_cast<void*>(&theirs), record_bytes_.data_ptr(), sizeof(Record));
+    if (mine_.dtype == theirs.dtype && mine_.dims == theirs.dims && mine_.sizes == theirs.sizes &&
+        mine_.trailing == theirs.trailing) {
+      return;
+    }
+    throw CommError(group_.origin(), "receive", "rank ", from_, " calls ", describe(theirs),
+                    ", but this rank receives ", tensor_.scalar_type(), " [", join(tensor_.sizes()), "] at ",
+                    mine_.file.data(), ':', mine_.line, ". Both sides must name the same dtype and shape.");
+  }
+
+  Group::Impl& group_;
+  Backend& backend_;
+  const at::Tensor tensor_, staged_;
+  const int from_, tag_;
+  const Record mine_;
+  const at::Tensor record_bytes_ = torch::empty({static_cast<int64_t>(sizeof(Record))}, at::kByte);
+  std::mutex mutex_;
+  std::shared_ptr<Receipt> before_;
+  Backend::Started record_, data_;
+  std::exception_ptr error_;
+  bool is_settled_ = false;
+};
+
+namespace {
+
+class CheckedReceive : public Backend::Transfer {
+ public:
+  explicit CheckedReceive(std::shared_ptr<Receipt> receipt) : receipt_(std::move(receipt)) {}
+  bool done() override { return receipt_->done(); }
+  void wait() override { receipt_->wait(); }
+
+ private:
+  std::shared_ptr<Receipt> receipt_;
+};
 
 }  // namespace
+
+Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor& tensor,
+                                              const at::Tensor& staged, int from, int tag,
+                                              const std::source_location& site) {
+  std::shared_ptr<Receipt> receipt;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    std::weak_ptr<Receipt>& last = lanes_[{from, tag}].last;
+    receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, from, tag, site, last.lock());
+    last = receipt;
+  }
+  (void)receipt->done();  // asks for its record
+  return std::make_unique<CheckedReceive>(receipt);
+}
+
+std::exception_ptr Group::Impl::broken_lane(const LaneKey& key) {
+  const std::lock_guard lock(lanes_mutex_);
+  return lanes_[key].broken;
+}
+
+void Group::Impl::break_lane(const LaneKey& key, std::exception_ptr why) {
+  const std::lock_guard lock(lanes_mutex_);
+  lanes_[key].broken = std::move(why);
+}
 
 Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) const {
   Impl& group = *impl_;
@@ -63,17 +162,15 @@ Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) co
   Impl& group = *impl_;
   check_peer(group, from, tag, Kind::kSend);
   group.sweep();
+  check_result(tensor, "receive", group.origin());
   Backend& backend = group.backend_for(tensor);
   const at::Tensor staged = stage(tensor, backend);
-  if (check_) {
-    return Work<>([impl = impl_, &backend, tensor, staged, from, tag, site] {
-      check_message(*impl, tensor, from, tag, site);
-      if (tensor.numel() > 0) impl->wait(*backend.receive(bytes_of(staged), from, tag), Kind::kSend);
-      write_back(tensor, staged);
-    });
-  }
   std::vector<Backend::Started> transfers;
-  if (tensor.numel() > 0) transfers.push_back(backend.receive(bytes_of(staged), from, tag));
+  if (check_) {
+    transfers.push_back(group.checked_receive(backend, tensor, staged, from, tag, site));
+  } else if (tensor.numel() > 0) {
+    transfers.push_back(backend.receive(bytes_of(staged), from, tag));
+  }
   return group.work<void>(Kind::kSend, std::move(transfers),
                           [tensor, staged] { write_back(tensor, staged); });
 }
@@ -89,20 +186,17 @@ void Group::receive_(at::Tensor tensor, int from, int tag, Site site) const {
 Work<> Group::batch_send_recv(const std::vector<PointToPoint>& messages, Site site) const {
   // Sends are started first on every rank, and receives are waited for first: no order of the list can
   // deadlock.
-  auto sends = std::make_shared<std::vector<Work<>>>();
-  auto receives = std::make_shared<std::vector<Work<>>>();
+  std::vector<Work<>> sends, works;
   for (const PointToPoint& message : messages) {
     if (message.kind != PointToPoint::Kind::kSend) continue;
-    sends->push_back(send_async(message.tensor, message.peer, 0, site));
+    sends.push_back(send_async(message.tensor, message.peer, 0, site));
   }
   for (const PointToPoint& message : messages) {
     if (message.kind != PointToPoint::Kind::kReceive) continue;
-    receives->push_back(receive_async_(message.tensor, message.peer, 0, site));
+    works.push_back(receive_async_(message.tensor, message.peer, 0, site));
   }
-  return Work<>([sends, receives] {
-    for (auto& work : *receives) work.wait();
-    for (auto& work : *sends) work.wait();
-  });
+  std::move(sends.begin(), sends.end(), std::back_inserter(works));
+  return all_of(std::move(works));
 }
 
 }  // namespace hasten::comm

@@ -4,10 +4,17 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
+#include <condition_variable>
+#include <iterator>
 #include <mutex>
+#include <thread>
 
 #include "comm/line.h"
+#include "comm/roll_call.h"
+#include "comm/several.h"
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 
 namespace hasten::comm {
 namespace {
@@ -32,30 +39,81 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
   }
 }
 
-/// An operation of the group's. c10d may wait for it in several threads, and may ask for a future.
+class GroupWork;
+
+/// Completes futures, each when its work ends or, where works do not tell their end, one after the other: a
+/// thread that looks at all that are open, started by the first.
+class Completer {
+ public:
+  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  Completer() = default;
+  /// Completes what is open.
+  ~Completer();
+  Completer(const Completer&) = delete;
+  Completer& operator=(const Completer&) = delete;
+
+  void add(c10::intrusive_ptr<GroupWork> work, Future future);
+
+ private:
+  using Open = std::vector<std::pair<c10::intrusive_ptr<GroupWork>, Future>>;
+  /// The thread's own, since a future's callback may end the last owner of the process group.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Open added;
+    bool stopping = false;
+  };
+  static void serve(State& state);
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::thread thread_;
+};
+
+/// An operation of the group's. c10d may wait for it in several threads, and may ask for futures.
 class GroupWork : public c10d::Work {
  public:
-  GroupWork(hasten::comm::Work<> work, Tensors results, std::shared_ptr<Line> line)
-      : work_(std::move(work)), results_(std::move(results)), line_(std::move(line)) {}
+  /// `tells_end`: whether work.done() sees every end. Gloo's receives only say so to whoever waits.
+  GroupWork(hasten::comm::Work<> work, Tensors results, std::weak_ptr<Completer> completer, bool tells_end)
+      : work_(std::move(work)),
+        results_(std::move(results)),
+        completer_(std::move(completer)),
+        tells_end_(tells_end) {}
 
+  bool tells_end() const noexcept { return tells_end_; }
+
+  /// Once it is, the results are there.
   bool isCompleted() override {
     const std::lock_guard lock(mutex_);
-    return ended_ || work_.done();
+    if (!ended_ && !somebody_waits_ && work_.done()) finish();
+    return ended_;
   }
-  bool isSuccess() const override { return ended_ && !error_; }
-  std::exception_ptr exception() const override { return error_; }
+  bool isSuccess() const override {
+    const std::lock_guard lock(mutex_);
+    return ended_ && !error_;
+  }
+  std::exception_ptr exception() const override {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
   Tensors result() override { return results_; }
   void synchronize() override { wait(kNoTimeout); }
 
-  bool wait(std::chrono::milliseconds) override {
-    const std::lock_guard lock(mutex_);
+  /// Throws: what ended the operation; CommError after a timeout, which the operation outlives.
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (tells_end_ && timeout > kNoTimeout && !comes_within(timeout)) {
+      throw CommError(Origin{"comm"}, "wait", "the operation has not ended within ", timeout.count(),
+                      " ms. It goes on; wait for longer.");
+    }
+    std::unique_lock lock(mutex_);
+    has_ended_.wait(lock, [this] { return !somebody_waits_; });
     if (!ended_) {
-      try {
-        work_.wait();
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-      ended_ = true;
+      somebody_waits_ = true;
+      lock.unlock();
+      const auto error = error_of(work_);
+      lock.lock();
+      somebody_waits_ = false;
+      end(error);
     }
     if (error_) std::rethrow_exception(error_);
     return true;
@@ -63,26 +121,124 @@ class GroupWork : public c10d::Work {
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
-    auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
-    line_->submit([self, future] {
-      try {
-        self->wait(kNoTimeout);
-        future->markCompleted(c10::IValue(self->results_));
-      } catch (...) {
-        future->setError(std::current_exception());
-      }
-    });
+    const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
+    if (const auto completer = completer_.lock()) {
+      completer->add(self, future);
+    } else {
+      complete(*future);
+    }
     return future;
   }
 
+  /// Gives the future what the operation gives, after its end.
+  void complete(c10::ivalue::Future& future) {
+    std::exception_ptr error;
+    try {
+      wait(kNoTimeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    try {
+      if (error) {
+        future.setError(error);
+      } else {
+        future.markCompleted(c10::IValue(results_));
+      }
+    } catch (const std::exception& words) {
+      Logger("comm").error(text("a callback of a future threw: ", words.what()),
+                           {.main_process_only = false});
+    }
+  }
+
  private:
-  std::mutex mutex_;
+  static std::exception_ptr error_of(hasten::comm::Work<>& work) {
+    try {
+      work.wait();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+  void finish() { end(error_of(work_)); }
+  void end(std::exception_ptr error) {
+    error_ = std::move(error);
+    ended_ = true;
+    has_ended_.notify_all();
+  }
+  bool comes_within(std::chrono::milliseconds timeout) {
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // no clock goes further
+    const auto end = std::chrono::steady_clock::now() + std::min(timeout, kLongest);
+    return poll_until(end, [this] { return isCompleted(); });
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable has_ended_;
   hasten::comm::Work<> work_;
   Tensors results_;
-  std::shared_ptr<Line> line_;
+  std::weak_ptr<Completer> completer_;
+  const bool tells_end_;
+  /// Without the lock; the work is his.
+  bool somebody_waits_ = false;
   bool ended_ = false;
   std::exception_ptr error_;
 };
+
+Completer::~Completer() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void Completer::add(c10::intrusive_ptr<GroupWork> work, Future future) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->added.emplace_back(std::move(work), std::move(future));
+    if (!thread_.joinable()) thread_ = start_without_signals([state = state_] { serve(*state); });
+  }
+  state_->changed.notify_all();
+}
+
+void Completer::serve(State& state) {
+  constexpr std::chrono::microseconds kLeast(20), kMost(500);
+  Open open;
+  auto pause = kLeast;
+  const auto complete = [&](const auto& entry) {
+    if (entry.first->tells_end() && !entry.first->isCompleted()) return false;
+    entry.first->complete(*entry.second);
+    pause = kLeast;
+    return true;
+  };
+  std::unique_lock lock(state.mutex);
+  for (;;) {
+    const auto is_called = [&] { return state.stopping || !state.added.empty(); };
+    if (open.empty()) {
+      state.changed.wait(lock, is_called);
+    } else {
+      state.changed.wait_for(lock, pause);
+    }
+    pause = state.added.empty() ? std::min(2 * pause, kMost) : kLeast;
+    std::move(state.added.begin(), state.added.end(), std::back_inserter(open));
+    state.added.clear();
+    if (open.empty() && state.stopping) return;
+    lock.unlock();
+    std::erase_if(open, complete);
+    lock.lock();
+  }
+}
+
+void check_length(const Tensors& list, int world_size) {
+  if (static_cast<int>(list.size()) == world_size) return;
+  throw UsageError(Origin{"comm"}, "process_group: a list of ", list.size(), " tensors for ", world_size,
+                   " ranks; give one for each.");
+}
 
 void copy_all(const Tensors& from, const Tensors& to) {
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i].view_as(to[i]));
@@ -99,13 +255,10 @@ class GroupBackend : public c10d::Backend {
     return started(group_.all_reduce_async_(one(tensors), from_c10d(options.reduceOp)), tensors);
   }
   NativeWork allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    auto works = std::make_shared<std::vector<Work<>>>();
+    std::vector<Work<>> works;
     for (const auto& tensor : tensors)
-      works->push_back(group_.all_reduce_async_(tensor, from_c10d(options.reduceOp)));
-    return started(Work<>([works] {
-                     for (auto& work : *works) work.wait();
-                   }),
-                   tensors);
+      works.push_back(group_.all_reduce_async_(tensor, from_c10d(options.reduceOp)));
+    return started(all_of(std::move(works)), tensors);
   }
   NativeWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     return started(group_.broadcast_async_(one(tensors), static_cast<int>(options.rootRank)), tensors);
@@ -118,6 +271,7 @@ class GroupBackend : public c10d::Backend {
   NativeWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                        const c10d::AllgatherOptions&) override {
     const Tensors output = one(outputs);
+    check_length(output, getSize());
     return started(
         group_.all_gather_async(one(inputs)).then([output](const Tensors& all) { copy_all(all, output); }),
         output);
@@ -128,6 +282,7 @@ class GroupBackend : public c10d::Backend {
   NativeWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::GatherOptions& options) override {
     const Tensors output = outputs.empty() ? Tensors{} : outputs[0];
+    if (options.rootRank == getRank()) check_length(output, getSize());
     auto work = group_.gather_async(one(inputs), static_cast<int>(options.rootRank));
     return started(std::move(work).then([output](const Tensors& all) { copy_all(all, output); }), output);
   }
@@ -155,6 +310,7 @@ class GroupBackend : public c10d::Backend {
         {output});
   }
   NativeWork alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
+    check_length(outputs, getSize());
     auto work = group_.all_to_all_async(inputs);
     return started(std::move(work).then([outputs](const Tensors& parts) { copy_all(parts, outputs); }),
                    outputs);
@@ -175,11 +331,12 @@ class GroupBackend : public c10d::Backend {
   }
 
   NativeWork started(Work<> work, const Tensors& results) {
-    return c10::make_intrusive<GroupWork>(std::move(work), results, line_);
+    return c10::make_intrusive<GroupWork>(std::move(work), results, completer_,
+                                          group_.backend_name() == "shm");
   }
 
   Group group_;
-  std::shared_ptr<Line> line_ = std::make_shared<Line>();
+  std::shared_ptr<Completer> completer_ = std::make_shared<Completer>();
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "comm/shared/reduction.h"
 #include "comm/shared/sharing.h"
 #include "hasten/comm/backend.h"
+#include "hasten/core/text.h"
 
 namespace hasten::comm {
 namespace {
@@ -40,6 +41,7 @@ class SharedMemory : public Backend {
     return shared::routines(dtype, ReduceOp::kMean).reduce != nullptr;
   }
 
+  bool keeps_nan() const override { return true; }
   bool reduce_keeps_inputs() const override { return true; }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
@@ -133,6 +135,10 @@ class SharedMemory : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup) {
+  if (setup.world_size > shared::kMaxRanks) {
+    throw std::runtime_error(text("a group has room for ", shared::kMaxRanks,
+                                  " ranks of one host, and there are ", setup.world_size));
+  }
   const auto layout =
       shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
   const auto segment = shared::share_segment(setup.store, setup.rank, layout, setup.options.timeout);

@@ -10,7 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <memory>
 
@@ -153,6 +155,18 @@ int connect_error(const Socket& socket) {
   return error;
 }
 
+bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kLongest = INT_MAX / 2;
+  const auto end = Clock::now() + std::min(patience, std::chrono::milliseconds(kLongest));
+  pollfd source = {socket.handle(), events, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    const int found = poll(&source, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (found >= 0 || errno != EINTR) return found > 0;
+  }
+}
+
 std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience) {
   const auto [addresses, problem] = resolve(where);
   std::string why = problem;
@@ -160,11 +174,8 @@ std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono
     Socket socket = socket_for(*one);
     if (connects(socket, *one)) return {std::move(socket), ""};
     int reason = errno;
-    pollfd source = {socket.handle(), POLLOUT, 0};
-    if (reason == EINPROGRESS) {
-      const bool answered = poll(&source, 1, static_cast<int>(patience.count())) > 0;
-      reason = answered ? connect_error(socket) : ETIMEDOUT;
-    }
+    if (reason == EINPROGRESS)
+      reason = is_ready_within(socket, POLLOUT, patience) ? connect_error(socket) : ETIMEDOUT;
     if (reason == 0) return {std::move(socket), ""};
     why = std::strerror(reason);
   }

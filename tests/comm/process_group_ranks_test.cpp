@@ -5,8 +5,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <latch>
+#include <thread>
 
-#include "support/ranks.h"
+#include "comm/on_shared_memory.h"
+#include "hasten/core/error.h"
 
 namespace hasten::comm {
 namespace {
@@ -80,6 +82,81 @@ TEST(ProcessGroupRanks, AWorkIsNotCompletedBeforeTheOthersHaveCome) {
               EXPECT_TRUE(torch::equal(output, torch::full({100'000}, 2.0)));
             },
             {.check = false});
+}
+
+TEST(ProcessGroupRanks, WhatIsCompletedHasWrittenItsResults) {
+  run_ranks(2, [](Process& process) {
+    const auto native = process_group(process.group());
+    std::vector<Tensors> gathered{{torch::zeros({2}), torch::zeros({2})}};
+    Tensors mine{torch::ones({2})};
+
+    const auto work = native->allgather(gathered, mine);
+    while (!work->isCompleted()) std::this_thread::yield();
+
+    EXPECT_TRUE(work->isSuccess());
+    EXPECT_TRUE(torch::equal(gathered[0][1], torch::ones({2})));
+    native->barrier()->wait();
+  });
+}
+
+TEST(ProcessGroupRanks, WaitingMayHaveATimeOfItsOwn) {
+  std::latch rank_0_gave_up(1);
+  run_ranks(
+      2,
+      [&](Process& process) {
+        const auto native = process_group(process.group());
+        Tensors tensors{torch::ones({4})};
+        if (process.rank() == 1) rank_0_gave_up.wait();
+
+        const auto work = native->allreduce(tensors);
+        if (process.rank() == 0) {
+          EXPECT_THROW(work->wait(std::chrono::milliseconds(20)), CommError);
+          rank_0_gave_up.count_down();
+        }
+        work->wait();
+
+        EXPECT_TRUE(torch::equal(tensors[0], torch::full({4}, 2.0)));
+      },
+      kShared);
+}
+
+TEST(ProcessGroupRanks, FuturesAreCompletedAsTheirWorksEnd) {
+  run_ranks(
+      2,
+      [](Process& process) {
+        const auto native = process_group(process.group());
+        Tensors message{torch::full({2}, process.rank())}, sum{torch::ones({2})};
+
+        // Rank 0 sends only when the sum has ended, whose future is asked for after the message's.
+        const auto received = process.rank() == 1 ? native->recv(message, 0, 0)->getFuture() : nullptr;
+        native->allreduce(sum)->getFuture()->wait();
+        if (process.rank() == 0) native->send(message, 1, 0)->wait();
+        if (received) received->wait();
+
+        EXPECT_TRUE(torch::equal(message[0], torch::full({2}, 0)));
+      },
+      kShared);
+}
+
+TEST(ProcessGroupRanks, AFutureOutlivesItsProcessGroup) {
+  run_ranks(2, [](Process& process) {
+    Tensors tensors{torch::ones({4})};
+
+    const auto future = process_group(process.group())->allreduce(tensors)->getFuture();
+    future->wait();
+
+    EXPECT_TRUE(torch::equal(tensors[0], torch::full({4}, 2.0)));
+  });
+}
+
+TEST(ProcessGroupRanks, AListOfAnotherLengthIsRefused) {
+  run_ranks(2, [](Process& process) {
+    const auto native = process_group(process.group());
+    std::vector<Tensors> gathered{{torch::zeros({2})}};
+    Tensors mine{torch::ones({2})};
+
+    EXPECT_THROW(native->allgather(gathered, mine), UsageError);
+  });
 }
 
 TEST(ProcessGroupRanks, AFutureIsCompletedWithTheTensors) {

@@ -3,8 +3,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -51,6 +54,43 @@ TEST(SharedSegment, OfAnotherSizeIsNotAttached) {
   const int copy = fcntl(segment->descriptor(), F_DUPFD_CLOEXEC, 0);
 
   EXPECT_THROW(Segment::attach(Layout::of(2, 16 * kMegabyte), copy), std::runtime_error);
+}
+
+TEST(SharedLayout, MoreMemoryThanThereIsIsRefused) {
+  EXPECT_THROW(Layout::of(2, std::numeric_limits<size_t>::max() / 2), UsageError);
+}
+
+// In a process that is a copy of this one.
+bool in_a_fork(const std::function<bool()>& check) {
+  const pid_t child = fork();
+  if (child == 0) _exit(check() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST(SharedSegment, ARankLivesOnWhenAnotherOfItsProcessHasGone) {
+  const Layout layout = Layout::of(3, 8 * kMegabyte);
+  const auto segment = Segment::create(layout);
+  segment->take_place(0);
+  {
+    const auto other = Segment::attach(layout, fcntl(segment->descriptor(), F_DUPFD_CLOEXEC, 0));
+    other->take_place(1);
+  }
+
+  EXPECT_TRUE(in_a_fork([&] { return segment->lives(0) && segment->lives(1) && !segment->lives(2); }));
+}
+
+TEST(SharedSegment, ARankOfAForkIsDeadWhenThatHasEnded) {
+  const auto segment = Segment::create(Layout::of(2, 8 * kMegabyte));
+  segment->take_place(0);
+
+  EXPECT_TRUE(in_a_fork([&] {
+    segment->take_place(1);
+    return segment->lives(1);
+  }));
+
+  EXPECT_FALSE(segment->lives(1));
 }
 
 TEST(SharedSegment, AttachedTwiceIsOneMemory) {

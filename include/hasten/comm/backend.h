@@ -51,6 +51,10 @@ class Backend {
   /// Whether those give the mean of this dtype, too; Group divides if not.
   virtual bool averages(at::ScalarType) const { return false; }
 
+  /// Whether minimum and maximum are NaN where any input is; Group hands floats over as integers of the same
+  /// order if not.
+  virtual bool keeps_nan() const { return false; }
+
   /// Whether reduce leaves what other ranks than the root hand it as it is; Group hands it copies if not.
   virtual bool reduce_keeps_inputs() const { return false; }
 

@@ -98,7 +98,7 @@ class Group {
 
   /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max
   /// are "or", product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex
-  /// ones.
+  /// ones nor uint64, and NaN where any rank has NaN.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
   Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
                            Site site = Site::current()) const;
@@ -118,6 +118,7 @@ class Group {
   Work<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor, Site site = Site::current()) const;
 
   /// The flat form for equal shapes, without an exchange of sizes: `output` is [world * input.size(0), …].
+  /// `input` may be this rank's own part of it, but no other.
   void all_gather_into_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
   Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
                                 Site site = Site::current()) const;
@@ -127,8 +128,8 @@ class Group {
   Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
                                              Site site = Site::current()) const;
 
-  /// Rank r gets root's parts[r]; `parts` is read on root only and the parts may have any shapes of one
-  /// dtype.
+  /// Rank r gets root's parts[r], on the CPU; `parts` is read on root only and the parts may have any shapes
+  /// of one dtype.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
   Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
                                  Site site = Site::current()) const;

@@ -10,9 +10,11 @@
 
 namespace hasten::comm {
 
-/// The same ranks; it keeps the group alive. `allreduce`, `broadcast`, `reduce`, `allgather`, `gather`,
-/// `scatter`, `reduce_scatter`, `alltoall` with their flat and coalesced forms, `send`, `recv` and `barrier`;
-/// other calls throw as c10d's own backends do where they lack them. One tensor a call. Collective: no (its
+/// The same ranks; it keeps the group alive. `allreduce` (`allreduce_coalesced`, too), `broadcast`, `reduce`,
+/// `allgather`, `gather`, `scatter`, `reduce_scatter`, `alltoall` with their flat forms, `send`, `recv` and
+/// `barrier`; other calls throw as c10d's own backends do where they lack them. One tensor a call. Timeouts
+/// are the group's, whatever the options of a call say, but for that of a work's wait()
+/// over shared memory. Collective: no (its
 /// calls are). Blocks: no. Throws: nothing but what an allocation throws.
 c10::intrusive_ptr<c10d::ProcessGroup> process_group(const Group& group);
 

@@ -45,6 +45,9 @@ Socket connect_to(const Endpoint& where, const std::string& from = "");
 /// errno of a connection that was being made, 0 if it is there.
 int connect_error(const Socket& socket);
 
+/// Whether the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
+bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience);
+
 /// A connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
 std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience);
 

@@ -96,19 +96,28 @@ std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Messag
   if (message->done) return message;
   const Channel& channel = channels_[message->peer];
   const bool waits_for_space = !channel.sends.empty() && channel.sends.back() == message;
-  const bool is_long = static_cast<uint64_t>(message->bytes.numel()) > segment_->layout().ring_bytes / 2;
-  if (!waits_for_space && !is_long) return message;
+  if (waits_for_space || expects_much(channel)) ask_thread();
+  return message;
+}
+
+bool Mailbox::expects_much(const Channel& channel) const {
+  int64_t bytes = channel.target ? channel.target->bytes.numel() : 0;
+  for (const auto& message : channel.receives) bytes += message->bytes.numel();
+  return static_cast<uint64_t>(bytes) > segment_->layout().ring_bytes / 2;
+}
+
+void Mailbox::ask_thread() {
   if (thread_.joinable()) {
     asked_.notify_one();
-    return message;
+  } else {
+    thread_ = start_without_signals([this] { serve(); });
   }
-  thread_ = start_without_signals([this] { serve(); });
-  return message;
 }
 
 bool Mailbox::done(const std::shared_ptr<Message>& message) {
   const Lock lock(mutex_);
   if (!message->done) move_all();
+  if (!message->done && looks_at_peers_.is_time()) look_after(*message);
   return message->done;
 }
 
@@ -129,17 +138,24 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
     if (!rung) doorbell.sleep(seen, kSleep);
     lock.lock();
-    if (rung || doorbell.value.load() != seen) continue;
-    try {
-      watch_.check_presence(message->peer);
-      watch_.check_time(message->deadline, {message->peer});
-    } catch (...) {
-      // What a peer wrote before it left still counts.
-      move_all();
-      if (!message->done) break_channel(message->peer);
-    }
+    if (!rung && doorbell.value.load() == seen) look_after(*message);
   }
-  if (--num_waiting_ == 0 && thread_.joinable() && pending()) asked_.notify_one();
+  if (--num_waiting_ > 0) return;
+  const auto waits = [this](const Channel& channel) {
+    return !channel.sends.empty() || expects_much(channel);
+  };
+  if (thread_.joinable() ? pending() : std::any_of(channels_.begin(), channels_.end(), waits)) ask_thread();
+}
+
+void Mailbox::look_after(const Message& message) {
+  try {
+    watch_.check_presence(message.peer);
+    watch_.check_time(message.deadline, {message.peer});
+  } catch (...) {
+    // What a peer wrote before it left still counts.
+    move_all();
+    if (!message.done) break_channel(message.peer);
+  }
 }
 
 void Mailbox::move_all() {

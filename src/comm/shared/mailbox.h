@@ -2,7 +2,7 @@
 //
 // A message is a frame (tag, size) and its bytes, cut where the ring is full. The receiver takes frames in
 // the order in which they come and keeps those that nobody has asked for yet. Whoever waits moves bytes for
-// all its messages; a thread does so while nobody waits, if a message does not fit the ring.
+// all its messages; a thread does so while nobody waits, if messages do not fit the ring.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,6 +45,7 @@ class Mailbox {
 
   std::shared_ptr<Message> send(at::Tensor bytes, int to, int tag);
   std::shared_ptr<Message> receive(at::Tensor bytes, int from, int tag);
+  /// Whether wait() would return or throw at once. Sees within a tenth of a second that it never can.
   bool done(const std::shared_ptr<Message>& message);
   /// Throws: what ended the message; Backend::Mismatch where the two sides name different sizes.
   void wait(const std::shared_ptr<Message>& message);
@@ -91,6 +92,11 @@ class Mailbox {
   void deliver(Message& message, const Arrival& arrival, int peer);
   bool fits(Message& message, uint64_t size, int peer);
   void move_until(Lock& lock, const std::shared_ptr<Message>& message);
+  /// Ends the message, and all with its peer, if it cannot end well any more.
+  void look_after(const Message& message);
+  /// Whether more bytes are to be received than a ring should have to hold until somebody waits.
+  bool expects_much(const Channel& channel) const;
+  void ask_thread();
   /// Everything under way with this peer ends with the current exception.
   void break_channel(int peer);
   void serve();
@@ -104,6 +110,7 @@ class Mailbox {
   std::mutex mutex_;
   std::condition_variable asked_;
   std::vector<Channel> channels_;
+  Regularly looks_at_peers_;
   /// Threads that move bytes until their message is done.
   int num_waiting_ = 0;
   bool stopping_ = false;

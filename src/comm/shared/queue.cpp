@@ -42,10 +42,12 @@ std::shared_ptr<Queue::Entry> Queue::start(std::unique_ptr<Operation> operation)
 
 bool Queue::done(const std::shared_ptr<Entry>& entry) {
   Lock lock(mutex_);
-  if (!entry->done && !driving_ && entries_.front() == entry && entry->contributed &&
-      entry->operation->is_one_step(steps_) && steps_.all_posted()) {
-    drive(lock, entry.get());
-  }
+  // Of one step, and nobody else carries it out.
+  const bool is_ours = !entry->done && !driving_ && entries_.front() == entry && entry->contributed &&
+                       entry->operation->is_one_step(steps_);
+  if (!is_ours) return entry->done;
+  const bool ends = steps_.all_posted() || (looks_at_peers_.is_time() && !steps_.may_end_by(entry->deadline));
+  if (ends) drive(lock, entry.get());
   return entry->done;
 }
 
@@ -65,9 +67,11 @@ void Queue::drive(Lock& lock, const Entry* last) {
   driving_ = true;
   while (!entries_.empty() && !(last != nullptr && last->done)) {
     const auto entry = entries_.front();
+    const auto broken = broken_;
     lock.unlock();
-    run(*entry);
+    const auto breaks = run(*entry, broken);
     lock.lock();
+    broken_ = breaks;
     entry->done = true;
     entries_.pop_front();
     finished_.notify_all();
@@ -77,9 +81,9 @@ void Queue::drive(Lock& lock, const Entry* last) {
   if (!entries_.empty()) ask_thread();
 }
 
-void Queue::run(Entry& entry) {
+std::exception_ptr Queue::run(Entry& entry, std::exception_ptr broken) {
   try {
-    if (broken_) std::rethrow_exception(broken_);
+    if (broken) std::rethrow_exception(broken);
     steps_.set_deadline(entry.deadline);
     if (!entry.contributed) entry.operation->contribute(steps_);
     entry.operation->complete(steps_);
@@ -87,9 +91,10 @@ void Queue::run(Entry& entry) {
     // All ranks have seen it in the same step: what comes next is none the worse for it.
     entry.error = std::current_exception();
   } catch (...) {
-    entry.error = broken_ = std::current_exception();
+    entry.error = broken = std::current_exception();
   }
   entry.operation.reset();
+  return broken;
 }
 
 void Queue::ask_thread() {

@@ -36,6 +36,7 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   std::shared_ptr<Entry> start(std::unique_ptr<Operation> operation);
+  /// Whether wait() would return or throw at once. Sees within a tenth of a second that it never can.
   bool done(const std::shared_ptr<Entry>& entry);
   /// Throws: what ended the operation.
   void wait(const std::shared_ptr<Entry>& entry);
@@ -44,7 +45,8 @@ class Queue {
   using Lock = std::unique_lock<std::mutex>;
   /// Carries operations out until `last` is done (nothing: all).
   void drive(Lock& lock, const Entry* last);
-  void run(Entry& entry);
+  /// Carries it out, unless all is `broken` already; gives why nothing can be carried out any more.
+  std::exception_ptr run(Entry& entry, std::exception_ptr broken);
   void ask_thread();
   void serve();
 
@@ -60,6 +62,7 @@ class Queue {
   /// Why nothing can be carried out any more.
   std::exception_ptr broken_;
   const std::chrono::milliseconds linger_;
+  Regularly looks_at_peers_;
   Steps steps_;
   std::thread thread_;
 };

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "comm/header.h"
 #include "comm/shared/counter.h"
@@ -60,8 +61,9 @@ class Segment {
  public:
   /// A new, empty segment. Throws: std::system_error.
   static std::shared_ptr<Segment> create(const Layout& layout);
-  /// The segment behind a descriptor, which this takes over. Throws: std::system_error,
-  /// std::runtime_error if its size is not the layout's.
+  /// The segment behind a descriptor, which this takes over; for all ranks of a process the same, since its
+  /// locks go with the first descriptor that it closes. Throws: std::system_error, std::runtime_error if its
+  /// size is not the layout's.
   static std::shared_ptr<Segment> attach(const Layout& layout, int descriptor);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -95,7 +97,9 @@ class Segment {
   }
 
   Layout layout_;
-  int descriptor_;
+  const int descriptor_;
+  /// Further ones of the same file, of other ranks of this process: closing any gives all locks back.
+  std::vector<int> others_;
   std::byte* base_;
   /// A forked child has the mapping, but not the rank.
   const int owner_ = getpid();

@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // It may close the connection before or after it has heard who calls.
 constexpr const char* kNotHandedOver =
-    "the first rank did not hand the shared memory over, as to another user's process";
+    "the first rank did not hand the shared memory over: it ended, is stopped, or this process is another "
+    "user's";
 
 class Descriptor {
  public:
@@ -53,11 +54,6 @@ struct Hello {
   int32_t rank;
 };
 
-// What the first rank answers: the descriptor travels beside it; or, within one process, the segment itself.
-struct Answer {
-  const std::shared_ptr<Segment>* segment;
-};
-
 // An abstract name begins with a zero byte and ends with the address's length.
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   sockaddr_un address{};
@@ -73,6 +69,7 @@ std::optional<ucred> peer_of(int socket) {
   return peer;
 }
 
+// With a limit, a signal interrupts the socket's calls whatever its handler says.
 void limit_waiting(int socket) {
   const timeval five_seconds{5, 0};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &five_seconds, sizeof(five_seconds));
@@ -94,8 +91,9 @@ msghdr message_of(iovec& part, Control& control) {
   return message;
 }
 
-bool send_answer(int socket, Answer answer, int descriptor) {
-  iovec part{&answer, sizeof(answer)};
+bool send_descriptor(int socket, int descriptor) {
+  char byte = 0;
+  iovec part{&byte, 1};
   Control control{};
   msghdr message = message_of(part, control);
   cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -103,22 +101,23 @@ bool send_answer(int socket, Answer answer, int descriptor) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(answer);
+  return TEMP_FAILURE_RETRY(sendmsg(socket, &message, MSG_NOSIGNAL)) == 1;
 }
 
-// The answer and its descriptor, -1 if none came.
-std::pair<Answer, int> receive_answer(int socket) {
-  Answer answer{};
-  iovec part{&answer, sizeof(answer)};
+// -1 if none came.
+int receive_descriptor(int socket) {
+  char byte = 0;
+  iovec part{&byte, 1};
   Control control{};
   msghdr message = message_of(part, control);
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL) != sizeof(answer)) return {answer, -1};
+  const auto size = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL));
+  if (size != 1) return -1;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   int descriptor = -1;
   if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
     std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
   }
-  return {answer, descriptor};
+  return descriptor;
 }
 
 // Hands the segment to one caller, if it may have it; whether it did.
@@ -126,14 +125,12 @@ bool serve_one(int caller, const Door& door, const std::shared_ptr<Segment>& seg
   limit_waiting(caller);
   const auto peer = peer_of(caller);
   Hello hello{};
-  if (!peer || peer->uid != geteuid() || recv(caller, &hello, sizeof(hello), MSG_WAITALL) != sizeof(hello) ||
+  if (!peer || peer->uid != geteuid() ||
+      TEMP_FAILURE_RETRY(recv(caller, &hello, sizeof(hello), MSG_WAITALL)) != sizeof(hello) ||
       std::memcmp(hello.secret.data(), door.secret.data(), hello.secret.size()) != 0) {
     return false;
   }
-  if (peer->pid != getpid()) return send_answer(caller, {nullptr}, segment->descriptor());
-  // A thread of this process copies the pointer before it says so.
-  char taken = 0;
-  return send_answer(caller, {&segment}, segment->descriptor()) && recv(caller, &taken, 1, MSG_WAITALL) == 1;
+  return send_descriptor(caller, segment->descriptor());
 }
 
 void serve_all(int listener, const Door& door, const std::shared_ptr<Segment>& segment,
@@ -153,24 +150,18 @@ std::shared_ptr<Segment> ask_for(const Door& door, int rank, const Layout& layou
   const Descriptor connection(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   limit_waiting(connection.get());
   const auto [address, size] = address_of(door.name);
-  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  if (TEMP_FAILURE_RETRY(connect(connection.get(), to, size)) != 0) {
     throw std::system_error(errno, std::generic_category(), "the first rank's socket is out of reach");
   }
   Hello hello{};
   std::memcpy(hello.secret.data(), door.secret.data(), hello.secret.size());
   hello.rank = rank;
-  if (send(connection.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+  if (TEMP_FAILURE_RETRY(send(connection.get(), &hello, sizeof(hello), MSG_NOSIGNAL)) != sizeof(hello))
     throw std::runtime_error(kNotHandedOver);
-  }
-  const auto [answer, descriptor] = receive_answer(connection.get());
+  const int descriptor = receive_descriptor(connection.get());
   if (descriptor < 0) throw std::runtime_error(kNotHandedOver);
-  if (answer.segment == nullptr) return Segment::attach(layout, descriptor);
-  close(descriptor);
-  auto segment = *answer.segment;
-  const char taken = 1;
-  if (send(connection.get(), &taken, 1, MSG_NOSIGNAL) != 1)
-    throw std::runtime_error("the first rank has gone");
-  return segment;
+  return Segment::attach(layout, descriptor);
 }
 
 }  // namespace

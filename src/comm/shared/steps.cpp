@@ -69,6 +69,15 @@ void Steps::check_presence(uint32_t step) const {
   }
 }
 
+bool Steps::may_end_by(Watch::Clock::time_point deadline) const {
+  try {
+    check_presence(step_);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return Watch::Clock::now() <= deadline;
+}
+
 int Steps::last_of_all() const {
   const auto posted = [this](int rank) { return segment_->block(rank).posted.value.load(); };
   int found = 0;

@@ -41,6 +41,21 @@ class Watch {
   std::atomic<bool> closed_ = false;
 };
 
+/// For a look at the peers, which takes system calls, in a function that is called again and again.
+class Regularly {
+ public:
+  /// Whether a tenth of a second has passed since it last said so.
+  bool is_time() {
+    const auto now = Watch::Clock::now();
+    if (now < next_) return false;
+    next_ = now + std::chrono::milliseconds(100);
+    return true;
+  }
+
+ private:
+  Watch::Clock::time_point next_{};
+};
+
 class Steps {
  public:
   Steps(std::shared_ptr<Segment> segment, int rank, const Watch& watch);
@@ -65,6 +80,8 @@ class Steps {
   bool all_posted() const { return all_reached(step_); }
   /// Waits until everybody has posted this step.
   void wait() { wait_for_all(step_); }
+  /// Whether wait() may still end well: the peers it waits for are there, and it is not `deadline` yet.
+  bool may_end_by(Watch::Clock::time_point deadline) const;
 
   // For operations that arrange among themselves who waits for whom, once all have posted their first step.
   // In the end all must have posted one and the same step.
