@@ -1,4 +1,6 @@
-// All that a training program needs: `#include <hasten/hasten.h>`. Each room's headers can be included alone.
+// What most training programs need: `#include <hasten/hasten.h>`. Each room's headers can be included alone,
+// and the datasets beyond tensors and IDX files, and what puts datasets together, only so (hasten/data/csv.h,
+// concat.h, image_folder.h, map.h, npy.h, safetensors.h, subset.h, text_lines.h).
 #pragma once
 
 #include "hasten/accelerator.h"

@@ -81,7 +81,10 @@ std::optional<ShardedBatch> BatchShard::next_whole() {
     last_size = batch->size();
     result.num_samples += last_size;
     if (first_round && evens_out()) head_.push_back(*batch);
-    if (num_batches == rank) result.indices = std::move(*batch);
+    if (num_batches == rank) {
+      result.num_own = batch->size();
+      result.indices = std::move(*batch);
+    }
   }
   if (num_batches == 0) return std::nullopt;
   position_ += result.num_samples;
@@ -92,6 +95,7 @@ std::optional<ShardedBatch> BatchShard::next_whole() {
   if (!evens_out())
     return options_.drop_last || result.indices.empty() ? std::nullopt : std::optional(result);
 
+  result.padded = true;
   const size_t missing = is_short(last_size) ? *options_.batch_size - last_size : 0;
   if (rank + 1 == num_batches) {
     const Indices rest = filler(0, missing);
@@ -113,17 +117,22 @@ std::optional<ShardedBatch> BatchShard::next_part() {
                        ": split_batches = true can only cut batches of at most batch_size.");
     }
     const size_t num_samples = batch->size();
+    const bool padded = num_samples < full && options_.even_batches;
     position_ += num_samples;
     if (head_.empty() && evens_out()) head_.push_back(*batch);
     if (num_samples < full && options_.drop_last) continue;
-    if (num_samples < full && options_.even_batches) {
+    if (padded) {
       const Indices rest = filler(0, full - num_samples);
       batch->insert(batch->end(), rest.begin(), rest.end());
     }
     if (begin >= batch->size()) continue;
     const auto first = batch->begin() + static_cast<std::ptrdiff_t>(begin);
     const auto size = static_cast<std::ptrdiff_t>(std::min(part, batch->size() - begin));
-    return ShardedBatch{.indices = Indices(first, first + size), .num_samples = num_samples};
+    const size_t own = num_samples > begin ? std::min(num_samples - begin, static_cast<size_t>(size)) : 0;
+    return ShardedBatch{.indices = Indices(first, first + size),
+                        .num_samples = num_samples,
+                        .padded = padded,
+                        .num_own = own};
   }
   return std::nullopt;
 }

@@ -11,8 +11,6 @@
 
 namespace hasten::data {
 
-namespace {}
-
 std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> indices,
                                                        const std::vector<size_t>& ends) {
   constexpr size_t kNone = static_cast<size_t>(-1);
@@ -34,7 +32,8 @@ std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> ind
   return requests;
 }
 
-at::Tensor detail::merge_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests) {
+at::Tensor detail::ordered_rows(const std::vector<at::Tensor>& rows,
+                                const std::vector<PartRequest>& requests) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t given = rows[i].dim() == 0 ? 0 : static_cast<size_t>(rows[i].size(0));
     if (given != requests[i].places.size()) {

@@ -152,7 +152,9 @@ void ConfusionMatrix::update(const Tensor& predictions, const Tensor& targets) {
   };
   check("a prediction", found);
   check("a target", wanted);
-  counts_ +=
+  // A new tensor: copies of the metric share the old one.
+  counts_ =
+      counts_ +
       torch::bincount(wanted * classes + found, {}, classes * classes).view({classes, classes}).to(at::kCPU);
 }
 

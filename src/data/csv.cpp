@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <set>
 #include <string_view>
+#include <type_traits>
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
@@ -126,11 +128,21 @@ std::errc parse(std::string_view text, Number& number) {
   return error == std::errc() && end != text.data() + text.size() ? std::errc::invalid_argument : error;
 }
 
+bool fits_int64(double value) {
+  return std::trunc(value) == value && value >= -0x1p63 && value < 0x1p63;
+}
+
 /// Collects the values of one column.
 class Column {
  public:
   Column(const std::string& path, const CsvColumn& column, const CsvOptions& options, size_t position)
-      : path_(path), column_(column), missing_(options.missing), position_(position) {}
+      : path_(path), column_(column), missing_(options.missing), position_(position) {
+    if (column.type == CsvType::kInteger && column.missing && !fits_int64(*column.missing)) {
+      throw UsageError(
+          kOrigin, "CsvColumn.missing = ", *column.missing, " for column '", column.name,
+          "' of kInteger, expected a whole number of 64 bits. Give one, or read the column as kDouble.");
+    }
+  }
 
   const std::string& name() const { return column_.name; }
   bool is_text() const { return column_.type == CsvType::kText; }
@@ -143,7 +155,7 @@ class Column {
       case CsvType::kInteger:
         return integers_.push_back(number<int64_t>(field, "a whole number"));
       case CsvType::kFloat:
-        return floats_.push_back(static_cast<float>(number<double>(field, "a number")));
+        return floats_.push_back(single(field));
       case CsvType::kDouble:
         return doubles_.push_back(number<double>(field, "a number"));
     }
@@ -173,10 +185,26 @@ class Column {
     }
     Number number = 0;
     const std::errc error = parse(text, number);
+    if constexpr (std::is_floating_point_v<Number>) {
+      // Too near to 0 for a double is 0; too far from it is an error.
+      long double wide = 0;
+      if (error == std::errc::result_out_of_range && parse(text, wide) == std::errc() && std::abs(wide) < 1) {
+        return static_cast<Number>(wide);
+      }
+    }
     if (error == std::errc()) return number;
     fail(path_, field.place, "'", text.substr(0, 60), "' in column '", column_.name,
          error == std::errc::result_out_of_range ? "' does not fit " : "' is not ", expected,
          ". Correct it, or name it in CsvOptions.missing.");
+  }
+  float single(const Field& field) const {
+    const auto wide = number<double>(field, "a number");
+    const auto value = static_cast<float>(wide);
+    if (std::isinf(value) && !std::isinf(wide)) {
+      fail(path_, field.place, "'", trimmed(field.text).substr(0, 60), "' in column '", column_.name,
+           "' does not fit float32. Read the column as kDouble, or name it in CsvOptions.missing.");
+    }
+    return value;
   }
   template <class Number>
   static at::Tensor copied(const std::vector<Number>& values, at::ScalarType dtype) {

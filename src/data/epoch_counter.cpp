@@ -8,11 +8,14 @@ namespace hasten::data::detail {
 void check_state(const LoaderState& state, const StateFacts& facts, const Origin& origin) {
   const uint64_t num_samples = facts.num_samples.value_or(0);
   const bool another_length = facts.num_samples && state.num_samples != num_samples;
-  const bool another_seed = facts.seed && state.seed != *facts.seed;
+  const bool another_seed = facts.seed && state.seed && *state.seed != *facts.seed;
   if (another_length || another_seed) {
-    const std::string ours = facts.seed ? text("seed ", *facts.seed) : "no seed yet";
-    throw UsageError(origin, "the state is of a loader with num_samples = ", state.num_samples, " and seed ",
-                     state.seed, ", this one has num_samples = ", num_samples, " and ", ours,
+    const auto seed_text = [](const std::optional<uint64_t>& seed) {
+      return seed ? text("seed ", *seed) : "no seed yet";
+    };
+    throw UsageError(origin, "the state is of a loader with num_samples = ", state.num_samples, " and ",
+                     seed_text(state.seed), ", this one has num_samples = ", num_samples, " and ",
+                     seed_text(facts.seed),
                      ". Load it into a loader over the same dataset with the same sampler.");
   }
   if (facts.num_samples && state.position > num_samples) {
@@ -37,6 +40,11 @@ std::function<void(const std::exception&)> leaves_words(const comm::Group& group
   return [group](const std::exception& error) {
     if (group.world_size() > 1) group.fail(error.what());
   };
+}
+
+void EpochCounter::set_epoch(uint64_t epoch) {
+  if (now_->loaded && now_->epoch == epoch) return;
+  *now_ = {.next_epoch = epoch, .epoch = epoch, .begun = now_->begun};
 }
 
 EpochStart EpochCounter::begin() {

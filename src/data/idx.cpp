@@ -13,6 +13,7 @@
 
 #include "data/origin.h"
 #include "hasten/core/error.h"
+#include "hasten/data/rows.h"
 
 namespace hasten::data {
 
@@ -79,13 +80,6 @@ std::vector<int64_t> shape_of(const std::string& path, std::string_view bytes) {
   return shape;
 }
 
-void check_index(size_t index, size_t count) {
-  if (index >= count) {
-    throw DataError(kOrigin, "", "sample ", index, " of an IDX dataset of ", count,
-                    " samples, expected 0 to ", count - 1, ". Make the sampler for this dataset's size.");
-  }
-}
-
 }  // namespace
 
 at::Tensor read_idx(const std::string& path) {
@@ -112,7 +106,7 @@ torch::data::Example<> IdxData::batch(c10::ArrayRef<size_t> indices) const {
   float* to = result.data.data_ptr<float>();
   int64_t* target = result.target.data_ptr<int64_t>();
   for (const size_t index : indices) {
-    check_index(index, size());
+    check_index(index, size(), "an IDX dataset");
     const uint8_t* from = images.const_data_ptr<uint8_t>() + static_cast<int64_t>(index) * pixels;
     for (int64_t pixel = 0; pixel < pixels; ++pixel) to[pixel] = static_cast<float>(from[pixel]) / 255.0f;
     to += pixels;

@@ -77,6 +77,7 @@ void SeedableSampler::save(torch::serialize::OutputArchive& archive) const {
   write("size", size());
   write("epoch", epoch());
   write("position", position_);
+  write("begun", begun_ ? 1 : 0);
 }
 
 void SeedableSampler::load(torch::serialize::InputArchive& archive) {
@@ -88,7 +89,8 @@ void SeedableSampler::load(torch::serialize::InputArchive& archive) {
   }
   set_epoch(read("epoch"));
   begun_ = false;
-  seek(read("position"));
+  position_ = 0;
+  if (read("begun") == 1) seek(read("position"));
 }
 
 SeedableRandomSampler::SeedableRandomSampler(size_t num_indices, const RandomSamplerOptions& options)

@@ -21,8 +21,8 @@ void throw_stream_error(const Origin& origin, size_t position) {
 }
 
 void throw_stream_timeout(const Origin& origin, std::chrono::milliseconds timeout) {
-  throw DataError(origin, "", "no batch of the stream within the timeout of ", timeout.count(),
-                  " ms. Give a longer timeout.");
+  throw StreamTimeout(origin, "", "no batch of the stream within the timeout of ", timeout.count(),
+                      " ms. Give a longer timeout.");
 }
 
 void warn_reading_past(const Origin& origin, size_t position) {

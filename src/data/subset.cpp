@@ -10,8 +10,6 @@
 
 namespace hasten::data {
 
-namespace {}
-
 std::vector<size_t> split_lengths(size_t size, const std::vector<double>& fractions) {
   double sum = 0;
   for (const double fraction : fractions) {

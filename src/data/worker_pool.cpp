@@ -1,18 +1,33 @@
 // The queue and its threads; see worker_pool.h.
 #include "hasten/data/worker_pool.h"
 
+#include <system_error>
 #include <utility>
+
+#include "data/origin.h"
+#include "hasten/core/error.h"
 
 namespace hasten::data {
 
 WorkerPool::WorkerPool(size_t num_workers) {
   threads_.reserve(num_workers);
   for (size_t worker = 0; worker < num_workers; ++worker) {
-    threads_.emplace_back([this, worker] { work(worker); });
+    try {
+      threads_.emplace_back([this, worker] { work(worker); });
+    } catch (const std::system_error& error) {
+      stop();
+      throw UsageError(kOrigin, "of workers = ", num_workers, " the system started ", worker,
+                       " threads: ", error.what(),
+                       ". Give fewer workers, or raise the limit on threads or memory.");
+    }
   }
 }
 
 WorkerPool::~WorkerPool() {
+  stop();
+}
+
+void WorkerPool::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -22,18 +37,21 @@ WorkerPool::~WorkerPool() {
   for (auto& thread : threads_) thread.join();
 }
 
-void WorkerPool::submit(Job job) {
+void WorkerPool::submit(const void* owner, Job job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    jobs_.push_back({owner, std::move(job)});
   }
   queued_.notify_one();
 }
 
-void WorkerPool::drop_queued() {
-  std::deque<Job> dropped;  // destroyed after the lock: jobs own batches
+void WorkerPool::drop_queued(const void* owner) noexcept {
+  std::list<Queued> dropped;  // destroyed after the lock: jobs own batches
   const std::lock_guard lock(mutex_);
-  dropped.swap(jobs_);
+  for (auto next = jobs_.begin(); next != jobs_.end();) {
+    const auto job = next++;
+    if (!owner || job->owner == owner) dropped.splice(dropped.end(), jobs_, job);
+  }
 }
 
 void WorkerPool::quiesce() {
@@ -64,7 +82,7 @@ void WorkerPool::work(size_t worker) {
       std::unique_lock lock(mutex_);
       queued_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
       if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
+      job = std::move(jobs_.front().job);
       jobs_.pop_front();
       ++running_;
     }

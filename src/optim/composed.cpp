@@ -40,7 +40,7 @@ SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const Options& op
   start();
 }
 
-size_t SequentialLR::active(int64_t epoch) const {
+size_t SequentialLR::active(int64_t epoch) const noexcept {
   return static_cast<size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), epoch) -
                              milestones_.begin());
 }
@@ -54,6 +54,11 @@ void SequentialLR::start() {
 
 void SequentialLR::restart() {
   start();
+}
+
+bool SequentialLR::finished() const noexcept {
+  const size_t now = active(last_epoch());
+  return now == active(last_epoch() + 1) && parts()[now]->finished();
 }
 
 void SequentialLR::advance() {
@@ -88,6 +93,10 @@ void ChainedScheduler::start() {
 void ChainedScheduler::restart() {
   set_rates(base_lrs());
   start();
+}
+
+bool ChainedScheduler::finished() const noexcept {
+  return std::any_of(parts().begin(), parts().end(), [](const auto& part) { return part->finished(); });
 }
 
 void ChainedScheduler::advance() {

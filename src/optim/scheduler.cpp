@@ -94,7 +94,7 @@ void Scheduler::load_state(const json& state) {
     load(state);
     last_epoch_ = state.at("last_epoch").get<int64_t>();
     step_count_ = state.at("step_count").get<int64_t>();
-    base_lrs_ = std::move(base_lrs);
+    if (!base_lrs_are_options_) base_lrs_ = std::move(base_lrs);
     set_rates(rates);
     for (size_t group = 0; group < num_groups(); ++group) {
       if (const auto value = momentum(group)) detail::set_momentum(*optimizer_, group, *value);

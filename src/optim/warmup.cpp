@@ -37,6 +37,10 @@ void WarmupLR::restart() {
   start();
 }
 
+bool WarmupLR::finished() const noexcept {
+  return after_ && last_epoch() >= options_.total_iters && after_->finished();
+}
+
 void WarmupLR::advance() {
   const int64_t epoch = last_epoch() + 1;
   if (!after_ || epoch < options_.total_iters) {

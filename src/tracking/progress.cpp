@@ -100,18 +100,19 @@ int terminal_columns(std::FILE* output) {
 }  // namespace
 
 std::string format_progress(const ProgressState& state, std::optional<int> columns) {
+  const int64_t done = std::max<int64_t>(0, state.done);
   // A loop that runs longer than was said has an unknown end.
-  const bool end_known = state.total && *state.total > 0 && state.done <= *state.total;
+  const bool end_known = state.total && *state.total > 0 && done <= *state.total;
   const bool with_bar = columns && end_known;
   const std::string description = state.description.empty() ? "" : in_one_line(state.description) + ": ";
-  const std::string counts = end_known ? text(state.done, '/', *state.total) : text(state.done);
+  const std::string counts = end_known ? text(done, '/', *state.total) : text(done);
   const std::string left = with_bar ? "<" + remaining(state) : "";
   const std::string postfix = state.postfix.empty() ? "" : ", " + in_one_line(state.postfix);
   const std::string facts =
       counts + " [" + duration(state.elapsed_s) + left + ", " + rate(state) + postfix + "]";
   if (!with_bar) return columns ? cut(description + facts, *columns) : description + facts;
 
-  const double fraction = static_cast<double>(state.done) / static_cast<double>(*state.total);
+  const double fraction = static_cast<double>(done) / static_cast<double>(*state.total);
   const std::string percent = text(static_cast<int>(fraction * 100), '%');
   const std::string head = description + std::string(4 - percent.size(), ' ') + percent;
   const int room = *columns - width(head) - width(facts) - static_cast<int>(std::string_view("|| ").size());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "hasten/data/csv.h"
 #include "hasten/data/loader.h"
 #include "hasten/data/tensor_dataset.h"
 #include "support/folder.h"
@@ -91,6 +92,21 @@ TEST(Concat, PartsWhoseSamplesDifferAreNamed) {
 
 TEST(Concat, NoPartsAreRefused) {
   EXPECT_THROW(concat(std::vector<Range>{}), UsageError);
+}
+
+class ConcatCsv : public testing::InFolder {};
+
+TEST_F(ConcatCsv, TextsComeInTheOrderOfTheirSamples) {
+  const auto part = [&](const std::string& name, const std::string& bytes) {
+    return CsvDataset(CsvTable(write(name, bytes), {.columns = {{"x"}, {"t", CsvType::kText}}}));
+  };
+  auto all = concat(part("a.csv", "x,t\n0,a\n1,b\n"), part("b.csv", "x,t\n2,c\n3,d\n"));
+  const std::vector<size_t> indices{3, 0, 2, 1};
+
+  const CsvBatch batch = all.get_batch(indices);
+
+  EXPECT_TRUE(torch::equal(batch.numbers.at("x"), torch::tensor({3.0f, 0.0f, 2.0f, 1.0f})));
+  EXPECT_THAT(batch.texts.at("t"), ElementsAre("d", "a", "c", "b"));
 }
 
 }  // namespace

@@ -122,5 +122,15 @@ TEST(ConfusionMatrix, AClassOutsideIsNamed) {
   EXPECT_THROW(ConfusionMatrix({.num_classes = 0}), UsageError);
 }
 
+TEST(ConfusionMatrix, ACopyCountsByItself) {
+  ConfusionMatrix matrix({.num_classes = 2});
+  ConfusionMatrix copy = matrix;
+
+  copy.update(torch::tensor({1}), torch::tensor({1}));
+
+  EXPECT_EQ(matrix.compute().counts.sum().item<int64_t>(), 0);
+  EXPECT_EQ(copy.compute().counts.sum().item<int64_t>(), 1);
+}
+
 }  // namespace
 }  // namespace hasten::data

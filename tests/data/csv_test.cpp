@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <limits>
+
 #include "hasten/data/loader.h"
 #include "hasten/data/tensor_dataset.h"
 #include "support/folder.h"
@@ -157,6 +160,30 @@ TEST_F(Csv, ServesDatasetsOfNumbersAndOfNumbersWithTexts) {
   EXPECT_TRUE(torch::equal(numbers.get_batch(indices).target, batch.numbers.at("y")));
   EXPECT_THROW(dataset.get_batch(3), DataError);
   static_assert(is_thread_safe<CsvDataset>::value && can_be_placed<CsvBatch>);
+}
+
+TEST_F(Csv, WhatStandsForAMissingIntegerIsOne) {
+  const auto integers = [](double missing) {
+    return CsvOptions{.columns = {{"age", CsvType::kInteger, missing}}};
+  };
+  for (const double missing : {std::nan(""), 0.5, 1e300, 0x1p63}) {
+    EXPECT_NE(misused(integers(missing)).find("for column 'age' of kInteger, expected a whole number"),
+              std::string::npos);
+  }
+  EXPECT_EQ(table("age,b\n,1\n", integers(-1))["age"].item<int64_t>(), -1);
+}
+
+TEST_F(Csv, NumbersTooLargeForTheColumnAreRefusedAndThoseTooSmallAre0) {
+  const CsvOptions single{.columns = {{"a"}}}, twice{.columns = {{"a", CsvType::kDouble}}};
+
+  EXPECT_NE(refused("a\n1\n 1e300\n", single).find(":3:1: '1e300' in column 'a' does not fit float32"),
+            std::string::npos);
+  EXPECT_NE(refused("a\n1e400\n", twice).find("does not fit a number"), std::string::npos);
+  EXPECT_EQ(table("a\n1e300\n", twice)["a"].item<double>(), 1e300);
+  EXPECT_EQ(table("a\n3.4028235e38\n", single)["a"].item<float>(), std::numeric_limits<float>::max());
+  EXPECT_EQ(table("a\n1e-400\n", twice)["a"].item<double>(), 0);
+  EXPECT_EQ(table("a\n1e-50\n", single)["a"].item<float>(), 0);
+  EXPECT_TRUE(std::isinf(table("a\ninf\n", single)["a"].item<float>()));
 }
 
 }  // namespace

@@ -154,5 +154,119 @@ TEST(Dispatch, SamplersThatDrawGiveOneOrderToAll) {
   EXPECT_EQ(all, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
 }
 
+/// Sample i is i with the name "n<i>"; the batches may also hold what cannot be cut.
+class Named : public torch::data::datasets::BatchDataset<Named, Labelled> {
+ public:
+  explicit Named(at::Tensor extra = {}) : extra_(std::move(extra)) {}
+  Labelled get_batch(c10::ArrayRef<size_t> indices) override {
+    Labelled batch{.x = torch::empty({static_cast<int64_t>(indices.size())}), .weight = 0.5};
+    for (size_t i = 0; i < indices.size(); ++i) {
+      batch.x[static_cast<int64_t>(i)] = static_cast<int64_t>(indices[i]);
+      batch.names.push_back(text("n", indices[i]));
+    }
+    if (extra_.defined()) batch.none = extra_;
+    return batch;
+  }
+  std::optional<size_t> size() const override { return 7; }
+
+ private:
+  at::Tensor extra_;
+};
+
+TEST(Dispatch, TextsGoWithTheirSamples) {
+  for (const bool split_batches : {false, true}) {
+    run_ranks(2, [&](Process& process) {
+      auto ours = loader(Named(), SeedableSequentialSampler(7), split_batches ? 4 : 2);
+      ours.prepare(process, std::make_shared<state::GradientState>(),
+                   {.split_batches = split_batches, .dispatch_batches = true});
+      std::vector<std::string> names;
+      for (auto& batch : ours) {
+        ASSERT_EQ(static_cast<size_t>(batch.x.numel()), batch.names.size());
+        for (size_t i = 0; i < batch.names.size(); ++i) {
+          EXPECT_EQ(batch.names[i], text("n", batch.x[static_cast<int64_t>(i)].item<int64_t>()));
+        }
+        EXPECT_EQ(batch.weight, 0.5);
+        names.insert(names.end(), batch.names.begin(), batch.names.end());
+      }
+
+      EXPECT_EQ(names, process.rank() == 0 ? (std::vector<std::string>{"n0", "n1", "n4", "n5"})
+                                           : (std::vector<std::string>{"n2", "n3", "n6", "n0"}));
+    });
+  }
+}
+
+/// The words of the error that ends the loop of each of two ranks.
+std::map<int, std::string> words_of_all(const Named& dataset, const LoaderOptions& options) {
+  std::mutex mutex;
+  std::map<int, std::string> words;
+  run_ranks(2, [&](Process& process) {
+    auto ours = loader(dataset, SeedableSequentialSampler(7), DataLoaderOptions(4).drop_last(true));
+    ours.prepare(process, std::make_shared<state::GradientState>(), options);
+    try {
+      for ([[maybe_unused]] auto& batch : ours) ADD_FAILURE() << "a batch";
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      words[process.rank()] = error.what();
+    }
+  });
+  return words;
+}
+
+TEST(Dispatch, ABatchThatCannotBeCutEndsTheLoopOfEveryRank) {
+  const LoaderOptions options{.split_batches = true, .dispatch_batches = true};
+  for (const auto& extra : {torch::scalar_tensor(1), torch::ones({3}), torch::ones({4}).to_sparse()}) {
+    const auto words = words_of_all(Named(extra), options);
+
+    ASSERT_EQ(words.size(), 2u);
+    EXPECT_NE(words.at(1).find("rank 0, which reads for all, failed: " + words.at(0)), std::string::npos)
+        << words.at(1);
+  }
+  EXPECT_NE(words_of_all(Named(torch::ones({3})), options)
+                .at(0)
+                .find("a batch of 4 samples holds a tensor of "
+                      "shape [3]"),
+            std::string::npos);
+}
+
+TEST(Dispatch, AfterSkippedBatchesThePositionCountsThem) {
+  run_ranks(2, [](Process& process) {
+    auto ours = loader<torch::data::samplers::SequentialSampler>(Range(20), 2);
+    ours.prepare(process, std::make_shared<state::GradientState>(), {.dispatch_batches = true});
+    for (auto& batch : skip_first_batches(ours, 3)) {
+      EXPECT_EQ(batch, process.rank() == 0 ? (Indices{12, 13}) : (Indices{14, 15}));
+      EXPECT_EQ(ours.state().position, 16u);
+      break;
+    }
+  });
+}
+
+TEST(Dispatch, AnOldPassThatGoesLeavesTheJobsOfTheNewOne) {
+  run_ranks(2, [](Process& process) {
+    auto ours = loader(Range(32), SeedableSequentialSampler(32),
+                       DataLoaderOptions(2).workers(1).max_jobs(8).timeout(std::chrono::milliseconds(20000)));
+    ours.prepare(process, std::make_shared<state::GradientState>(), {.dispatch_batches = true});
+    auto it = ours.begin();
+    for (size_t step = 0; step < 24; ++step) {
+      if (it == ours.end()) it = ours.begin();
+      EXPECT_EQ((*it)[0], 4 * (step % 8) + (process.rank() == 0 ? 0 : 2));
+      ++it;
+    }
+  });
+}
+
+TEST(Dispatch, TheStepsBeforeAFailureAreGivenFirst) {
+  run_ranks(2, [](Process& process) {
+    auto ours = loader(testing::Broken(9, 12), SeedableSequentialSampler(12), 2);
+    ours.prepare(process, std::make_shared<state::GradientState>(), {.dispatch_batches = true});
+    Batches given;
+    const auto run = [&] {
+      for (auto& batch : ours) given.push_back(batch);
+    };
+
+    EXPECT_THROW(run(), DataError);
+    EXPECT_EQ(given, process.rank() == 0 ? (Batches{{0, 1}, {4, 5}}) : (Batches{{2, 3}, {6, 7}}));
+  });
+}
+
 }  // namespace
 }  // namespace hasten::data

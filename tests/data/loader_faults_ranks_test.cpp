@@ -1,10 +1,12 @@
 // Loaders in real processes: left and destroyed in mid-epoch over and over, and a sample that cannot be read
 // on one of the ranks.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/data/dataloader_options.h>
 #include <torch/types.h>
 
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -121,6 +123,30 @@ TEST(LoaderProcesses, ABrokenSampleReachesTheLoopOfEveryRankWithItsIndexAndRank)
 TEST(LoaderProcesses, SoDoesOneOfRank0WhichServesTheStore) {
   expect_everywhere("[data] rank 0/3: the dataset failed on sample 19 of 200: a hole in the disk",
                     outputs_within_ten_seconds("broken_sample_of_rank_0"));
+}
+
+/// More threads than there is memory for their stacks.
+HASTEN_PROCESS_CASE(no_more_threads) {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{pages * 4096 + (60ul << 20), RLIM_INFINITY};
+  setrlimit(RLIMIT_AS, &limit);
+  try {
+    loader<SequentialSampler>(Range(20), DataLoaderOptions(2).workers(64)).begin();
+    std::cout << "no error\n";
+  } catch (const UsageError& error) {
+    std::cout << "caught: " << error.what() << std::endl;
+  }
+  return 0;
+}
+
+TEST(LoaderProcesses, WorkersThatCannotBeStartedAreAnError) {
+  const auto rank = testing::run_processes(1, "no_more_threads").at(0);
+
+  EXPECT_EQ(rank.exit_code, 0) << rank.output;
+  EXPECT_NE(rank.output.find("caught: [data] of workers = 64 the system started "), std::string::npos)
+      << rank.output;
+  EXPECT_NE(rank.output.find("Give fewer workers"), std::string::npos) << rank.output;
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <mutex>
 
 #include "hasten/core/error.h"
+#include "hasten/data/batch_sampler.h"
 #include "hasten/data/loader.h"
+#include "hasten/data/metrics.h"
 #include "support/ranks.h"
 #include "support/samples.h"
 
@@ -244,6 +246,35 @@ TEST(LoaderRanks, TorchsDistributedSamplersAreRefused) {
     auto ours = loader(Range(9), torch::data::samplers::DistributedRandomSampler(9, 2, process.rank()), 3);
 
     EXPECT_THROW(ours.prepare(process, nullptr), UsageError);
+  });
+}
+
+TEST(LoaderRanks, BatchesOfAnySizeAreFullStepsUnlessSomeAreGivenOnceMore) {
+  run_ranks(2, [](Process& process) {
+    const auto state = std::make_shared<state::GradientState>();
+    auto ours =
+        loader(Range(10), BatchSampler({{0, 1, 2}, {3, 4, 5, 6, 7, 8, 9}}), 1).prepare(process, state);
+    auto odd = loader(Range(4), BatchSampler({{0}, {1}, {2, 3}}), 1).prepare(process, state);
+    size_t counted = 0;
+    for (auto& batch : ours) {
+      EXPECT_TRUE(state->end_of_dataloader());
+      EXPECT_EQ(state->remainder(), 0);
+      counted += without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(),
+                                 process.rank())
+                     .numel();
+    }
+    std::vector<int64_t> remainders;
+    size_t counted_odd = 0;
+    for (auto& batch : odd) {
+      remainders.push_back(state->remainder());
+      counted_odd += without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(),
+                                     process.rank())
+                         .numel();
+    }
+
+    EXPECT_EQ(counted, process.rank() == 0 ? 3u : 7u);
+    EXPECT_EQ(remainders, (std::vector<int64_t>{-1, 2}));
+    EXPECT_EQ(counted_odd, process.rank() == 0 ? 3u : 1u);
   });
 }
 

@@ -435,5 +435,42 @@ TEST(LoaderState, AnIndexOutOfRangeIsRefusedBeforeItIsRead) {
       "[data] the sampler gave index 10, but the dataset has 6 samples. Make the sampler for this dataset.");
 }
 
+state::Process lone_process() {
+  return {state::Identity{}, comm::Group(), c10::Device(c10::kCPU)};
+}
+
+TEST(LoaderState, TakenBeforeASeedIsDrawnItGoesWithAnySeed) {
+  const auto prepared = [] {
+    auto ours = loader<torch::data::samplers::RandomSampler>(Range(10), 4);
+    ours.prepare(lone_process(), std::make_shared<state::GradientState>(), {.use_seedable_sampler = true});
+    return ours;
+  };
+  const LoaderState before = prepared().state();
+  torch::manual_seed(11);
+  const Batches plain = epoch_of(prepared());
+
+  auto resumed = prepared();
+  resumed.load_state(nlohmann::json::parse(nlohmann::json(before).dump()).get<LoaderState>());
+  torch::manual_seed(11);
+
+  EXPECT_EQ(before.seed, std::nullopt);
+  EXPECT_EQ(epoch_of(resumed), plain);
+  EXPECT_NE(resumed.state().seed, std::nullopt);
+  EXPECT_NO_THROW(resumed.load_state(before));
+}
+
+TEST(LoaderState, SettingTheEpochThatWasLoadedKeepsItsPosition) {
+  const auto make = [] { return loader(Range(8), SeedableSequentialSampler(8), 2); };
+  auto same = make(), other = make();
+  same.load_state({.epoch = 2, .position = 4, .num_samples = 8});
+  other.load_state({.epoch = 2, .position = 4, .num_samples = 8});
+  same.set_epoch(2);
+  other.set_epoch(3);
+
+  EXPECT_EQ(epoch_of(same), (Batches{{4, 5}, {6, 7}}));
+  EXPECT_EQ(same.state().epoch, 3u);
+  EXPECT_EQ(epoch_of(other).size(), 4u);
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -321,5 +321,68 @@ static_assert(is_loader_v<const Loader<Range>&> && !is_loader_v<TorchLoader> &&
               !is_torch_loader_v<Loader<Range>>);
 static_assert(!is_thread_safe<Range>::value && is_thread_safe<Shared>::value);
 
+TEST(Loader, AnOldPassThatGoesLeavesTheJobsOfTheNewOne) {
+  auto ours = loader<SequentialSampler>(Range(64),
+                                        options(2, 1).max_jobs(8).timeout(std::chrono::milliseconds(20000)));
+  auto it = ours.begin();
+  std::vector<size_t> first_of_batches;
+  for (int step = 0; step < 70; ++step) {
+    if (it == ours.end()) it = ours.begin();
+    first_of_batches.push_back((*it)[0]);
+    ++it;
+  }
+
+  for (size_t step = 0; step < first_of_batches.size(); ++step)
+    EXPECT_EQ(first_of_batches[step], 2 * (step % 32));
+}
+
+TEST(Loader, TorchsSamplersMayBeOfAnotherSizeThanTheDataset) {
+  const auto prepared = [](auto sampler, bool seedable) {
+    return loader(Range(10), sampler, 1)
+        .prepare(world_of_one(), std::make_shared<state::GradientState>(),
+                 {.use_seedable_sampler = seedable, .data_seed = 3});
+  };
+  for (const bool seedable : {false, true}) {
+    auto random = prepared(RandomSampler(4), seedable);
+    auto in_turn = prepared(SequentialSampler(4), seedable);
+    auto batches = epoch(random);
+    std::sort(batches.begin(), batches.end());
+
+    EXPECT_EQ(random.size(), 4u);
+    EXPECT_EQ(in_turn.size(), 4u);
+    EXPECT_EQ(batches, (std::vector<std::vector<size_t>>{{0}, {1}, {2}, {3}}));
+    EXPECT_EQ(epoch(in_turn), batches);
+  }
+}
+
+/// Gives two batches, then fails.
+class FailingSampler : public SeedableSequentialSampler {
+ public:
+  FailingSampler() : SeedableSequentialSampler(6) {}
+
+ protected:
+  size_t at(size_t position) const override {
+    if (position == 4) throw std::runtime_error("the list is torn");
+    return position;
+  }
+};
+
+TEST(Loader, TheBatchesBeforeAnErrorOfTheSamplerAreGivenFirst) {
+  for (const size_t workers : {0, 2}) {
+    const auto state = std::make_shared<state::GradientState>();
+    auto ours = loader(Range(6), FailingSampler(), options(2, workers)).prepare(world_of_one(), state);
+    std::vector<std::vector<size_t>> given;
+    const auto run = [&] {
+      for (auto& batch : ours) {
+        given.push_back(batch);
+        EXPECT_FALSE(state->end_of_dataloader());
+      }
+    };
+
+    EXPECT_THROW(run(), std::runtime_error);
+    EXPECT_EQ(given, (std::vector<std::vector<size_t>>{{0, 1}, {2, 3}}));
+  }
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -71,5 +71,14 @@ TEST(Metrics, ScalarTensorsAreOneSampleEach) {
   EXPECT_EQ(truncate_objects(gathered, kPaddedEnd).size(), 3u);
 }
 
+TEST(Metrics, TextsOfABatchLoseTheirPaddingWithTheTensors) {
+  const std::pair<at::Tensor, std::vector<std::string>> batch{torch::arange(2), {"a", "b"}};
+
+  const auto [numbers, texts] = without_padding(batch, kPaddedEnd, 1);
+
+  EXPECT_EQ(numbers.numel(), 1);
+  EXPECT_EQ(texts, std::vector<std::string>{"a"});
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -140,7 +140,7 @@ HASTEN_PROCESS_CASE(seedable_of_rank_0) {
   auto again = loader<RandomSampler>(Range(kSamples), kStep / process.world_size());
   again.prepare(process, std::make_shared<state::GradientState>(), {.use_seedable_sampler = true});
   again.load_state(ours.state());
-  std::cout << ours.state().seed << ":";
+  std::cout << ours.state().seed.value() << ":";
   for (auto& batch : again) std::cout << " " << join(batch, " ");
   return 0;
 }

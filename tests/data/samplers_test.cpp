@@ -254,5 +254,19 @@ TEST(Samplers, WorkInTorchsOwnLoader) {
   EXPECT_EQ(given, torch_permutation(9, 3));
 }
 
+TEST(Samplers, SavedBeforeTheyBeganTheyBeginWithTheSameEpoch) {
+  SeedableRandomSampler before(8, {.seed = 3}), after(8, {.seed = 3});
+  torch::serialize::OutputArchive out;
+  before.save(out);
+  std::stringstream file;
+  out.save_to(file);
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  after.load(in);
+
+  EXPECT_EQ(flat(epoch_of(after, 3)), flat(epoch_of(before, 3)));
+  EXPECT_EQ(after.epoch(), 0u);
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -256,5 +256,102 @@ TEST(Stream, IsDestroyedInMidEpoch) {
   }
 }
 
+TEST(Stream, TheBatchesBeforeAFailureAreGivenFirst) {
+  for (const size_t workers : {0, 1}) {
+    auto ours = loader(Failing(), DataLoaderOptions(2).workers(workers));
+    Batches given;
+    const auto run = [&] {
+      for (auto& batch : ours) given.push_back(batch);
+    };
+
+    EXPECT_THROW(run(), DataError);
+    EXPECT_EQ(given, (Batches{{0, 1}, {2, 3}}));
+  }
+}
+
+/// Fails with an error of hasten's own.
+class FailingFile : public Counting {
+ public:
+  FailingFile() : Counting(9) {}
+  std::optional<Indices> get_batch(size_t batch_size) override {
+    auto batch = Counting::get_batch(batch_size);
+    if (batch->front() == 4) throw DataError(Origin{"data"}, "a.txt", "'a.txt' is truncated");
+    return batch;
+  }
+};
+
+TEST(Stream, ADataErrorOfItsOwnHasThePlaceAndItsPathToo) {
+  try {
+    epoch_of(loader(FailingFile(), 2));
+    ADD_FAILURE() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_STREQ(error.what(), "[data] the stream failed after 4 samples: [data] 'a.txt' is truncated");
+    EXPECT_EQ(error.path(), "a.txt");
+  }
+}
+
+/// Leaves some of its numbers out, so that a batch may be empty.
+class Filtered : public Counting {
+ public:
+  Filtered() : Counting(9) {}
+  std::optional<Indices> get_batch(size_t batch_size) override {
+    auto batch = Counting::get_batch(batch_size);
+    if (batch) std::erase_if(*batch, [](size_t number) { return number >= 2 && number <= 5; });
+    return batch;
+  }
+};
+
+TEST(Stream, EmptyBatchesInItsMidstArePassedOver) {
+  for (const size_t workers : {0, 1}) {
+    auto ours = loader(Filtered(), DataLoaderOptions(2).workers(workers));
+
+    EXPECT_EQ(epoch_of(ours), (Batches{{0, 1}, {6, 7}, {8}}));
+  }
+}
+
+/// Numbers with their names, in batches of at most three.
+struct NamedNumbers {
+  at::Tensor numbers = {};
+  std::vector<std::string> names = {};
+  friend auto hasten_fields(NamedNumbers& batch) { return std::tie(batch.numbers, batch.names); }
+};
+
+NamedNumbers named(const Indices& numbers) {
+  NamedNumbers batch{.numbers = torch::empty({static_cast<int64_t>(numbers.size())}, torch::kLong)};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    batch.numbers[static_cast<int64_t>(i)] = static_cast<int64_t>(numbers[i]);
+    batch.names.push_back(text("n", numbers[i]));
+  }
+  return batch;
+}
+
+class NamedStream : public torch::data::datasets::StatefulDataset<NamedStream, NamedNumbers> {
+ public:
+  void reset() override { numbers_.reset(); }
+  std::optional<NamedNumbers> get_batch(size_t batch_size) override {
+    const auto numbers = numbers_.get_batch(batch_size);
+    return numbers ? std::optional(named(*numbers)) : std::nullopt;
+  }
+  std::optional<size_t> size() const override { return 5; }
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+
+ private:
+  Counting numbers_{5};
+};
+
+TEST(Stream, TextsAreCutAndFilledUpWithTheirSamples) {
+  auto ours = loader(NamedStream(), 4);
+  ours.prepare(rank_of(1, 2), std::make_shared<state::GradientState>(),
+               {.split_batches = true, .dispatch_batches = false});
+  std::vector<std::vector<std::string>> names;
+  for (auto& batch : ours) {
+    names.push_back(batch.names);
+    EXPECT_EQ(batch.numbers.numel(), 2);
+  }
+
+  EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"n2", "n3"}, {"n1", "n2"}}));
+}
+
 }  // namespace
 }  // namespace hasten::data

@@ -13,7 +13,7 @@ TEST(WorkerPool, RunsEveryJobAndItsWritesAreSeen) {
   WorkerPool pool(3);
   int done = 0;
   for (int job = 0; job < 100; ++job) {
-    pool.submit([&](size_t) { pool.finish([&] { ++done; }); });
+    pool.submit(&pool, [&](size_t) { pool.finish([&] { ++done; }); });
   }
 
   EXPECT_TRUE(pool.wait([&] { return done == 100; }, std::nullopt));
@@ -24,7 +24,7 @@ TEST(WorkerPool, TellsEachJobWhichWorkerItIs) {
   std::latch both(2);
   std::set<size_t> workers;
   for (int job = 0; job < 2; ++job) {
-    pool.submit([&](size_t worker) {
+    pool.submit(&pool, [&](size_t worker) {
       both.arrive_and_wait();  // so that one worker cannot do both
       pool.finish([&] { workers.insert(worker); });
     });
@@ -40,12 +40,12 @@ TEST(WorkerPool, DestructionWaitsForTheRunningJobAndDropsTheOthers) {
   std::atomic<int> ran = 0;
   {
     WorkerPool pool(1);
-    pool.submit([&](size_t) {
+    pool.submit(&pool, [&](size_t) {
       started.count_down();
       go.wait();
       ++ran;
     });
-    pool.submit([&](size_t) { ++ran; });
+    pool.submit(&pool, [&](size_t) { ++ran; });
     started.wait();
     pool.drop_queued();
     go.count_down();
@@ -58,6 +58,25 @@ TEST(WorkerPool, AWaitEndsAfterItsTimeout) {
   WorkerPool pool(1);
 
   EXPECT_FALSE(pool.wait([] { return false; }, std::chrono::milliseconds(1)));
+}
+
+TEST(WorkerPool, DropsTheJobsOfOneOwnerOnly) {
+  WorkerPool pool(1);
+  std::latch started(1), go(1);
+  bool one = false, other = false;
+  pool.submit(&pool, [&](size_t) {
+    started.count_down();
+    go.wait();
+  });
+  started.wait();
+  pool.submit(&one, [&](size_t) { pool.finish([&] { one = true; }); });
+  pool.submit(&other, [&](size_t) { pool.finish([&] { other = true; }); });
+
+  pool.drop_queued(&one);
+  go.count_down();
+
+  EXPECT_TRUE(pool.wait([&] { return other; }, std::chrono::seconds(30)));
+  EXPECT_FALSE(one);
 }
 
 }  // namespace

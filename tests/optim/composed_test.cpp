@@ -89,5 +89,31 @@ TEST(Composed, AStateWithAnotherNumberOfPartsIsRefused) {
               HasSubstr("the state's number of schedulers = 2; expected 1"));
 }
 
+TEST(Composed, ASequenceHasEndedWithItsLastPart) {
+  const auto sgd = testing::optimizer_of("SGD", {1.0});
+  const auto cycle = recipe<OneCycleLR>({.max_lr = 1.0, .total_steps = 2, .cycle_momentum = false});
+  SequentialLR scheduler(*sgd, {.schedulers = {cycle, cycle}, .milestones = {3}});
+  std::vector<bool> finished{scheduler.finished()};
+  for (int step = 0; step < 5; ++step) {
+    scheduler.step();
+    finished.push_back(scheduler.finished());
+  }
+
+  EXPECT_EQ(finished, (std::vector<bool>{false, false, false, false, false, true}));
+  EXPECT_THROW(scheduler.step(), UsageError);
+}
+
+TEST(Composed, AChainHasEndedWithItsFirstPartThatHas) {
+  const auto sgd = testing::optimizer_of("SGD", {1.0});
+  ChainedScheduler scheduler(
+      *sgd, {.schedulers = {recipe<ExponentialLR>({.gamma = 0.5}),
+                            recipe<OneCycleLR>({.max_lr = 1.0, .total_steps = 2, .cycle_momentum = false})}});
+  run(scheduler, 1);
+
+  EXPECT_FALSE(scheduler.finished());
+  scheduler.step();
+  EXPECT_TRUE(scheduler.finished());
+}
+
 }  // namespace
 }  // namespace hasten::optim

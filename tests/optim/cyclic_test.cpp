@@ -46,5 +46,18 @@ TEST(CyclicLR, BadBoundsAndSizesAreRefusedWithOptionAndValue) {
               HasSubstr("gamma = 0"));
 }
 
+TEST(CyclicLR, AStateLeavesTheBoundsOfTheProgram) {
+  const auto sgd = testing::optimizer_of("SGD", {1.0});
+  const CyclicLR before(*sgd, {.base_lr = 0.1, .max_lr = 0.5, .step_size_up = 1, .cycle_momentum = false});
+  CyclicLR after(*sgd, {.base_lr = 0.2, .max_lr = 0.5, .step_size_up = 1, .cycle_momentum = false});
+
+  after.load_state(before.state());
+  after.step();
+  EXPECT_DOUBLE_EQ(after.rates()[0], 0.5);
+  after.step();
+
+  EXPECT_DOUBLE_EQ(after.rates()[0], 0.2);
+}
+
 }  // namespace
 }  // namespace hasten::optim

@@ -169,5 +169,20 @@ TEST(PreparedScheduler, ItsStateIsTheSchedulers) {
   EXPECT_EQ(scheduler.rates(), std::vector<double>{0.5});
 }
 
+TEST(PreparedScheduler, AfterAWarmUpAScheduleStaysAtItsEndToo) {
+  ScheduledSgd it;
+  const PreparedScheduler<WarmupLR> scheduler(
+      std::make_shared<WarmupLR>(
+          *it.sgd, WarmupLROptions{.total_iters = 2,
+                                   .after = recipe<OneCycleLR>(
+                                       {.max_lr = 1.0, .total_steps = 3, .cycle_momentum = false})}),
+      it.gradients, {.once_per_process = true, .world_size = 4});
+
+  for (int step = 0; step < 3; ++step) it.batch(scheduler, true);
+
+  EXPECT_EQ(scheduler->last_epoch(), 5);
+  EXPECT_TRUE(scheduler->finished());
+}
+
 }  // namespace
 }  // namespace hasten::optim

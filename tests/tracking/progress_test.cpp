@@ -266,5 +266,13 @@ TEST_F(ProgressOutput, ADisabledBarWritesNothing) {
   EXPECT_EQ(terminal.text(), "");
 }
 
+TEST(FormatProgress, LessThanNothingDoneIsNothing) {
+  const std::string start = format_progress({.total = 8}, 50);
+
+  for (const int64_t done : {-1, -8, -100000}) {
+    EXPECT_EQ(format_progress({.done = done, .total = 8}, 50), start);
+  }
+}
+
 }  // namespace
 }  // namespace hasten::tracking

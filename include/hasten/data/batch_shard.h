@@ -38,6 +38,10 @@ struct ShardedBatch {
   Indices indices = {};
   /// Samples that all ranks together get in this step, without those given once more to even out.
   size_t num_samples = 0;
+  /// Whether in this step some rank is given samples once more.
+  bool padded = false;
+  /// Of `indices`, those that are not given once more; they come first.
+  size_t num_own = 0;
   /// Samples of the order up to the end of this step, from the epoch's start.
   size_t end = 0;
 };

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/comm/nested.h"
 #include "hasten/core/error.h"
+#include "hasten/data/batch_merge.h"
 #include "hasten/data/traits.h"
 
 namespace hasten::data {
@@ -32,45 +32,48 @@ struct PartRequest {
 /// `ends`: how many samples there are up to and with each part.
 std::vector<PartRequest> part_requests(c10::ArrayRef<size_t> indices, const std::vector<size_t>& ends);
 /// The rows of all parts in the batch's order.
-at::Tensor merge_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests);
+at::Tensor ordered_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests);
 [[noreturn]] void throw_no_parts();
 [[noreturn]] void throw_part_of_unknown_size(size_t part);
 [[noreturn]] void throw_part_gave(size_t part, size_t given, size_t asked);
 
-/// A vector holds one element a sample; in anything else each tensor has a row a sample.
-template <class Batch>
-Batch merge_batches(std::vector<Batch> batches, const std::vector<PartRequest>& requests) {
-  if constexpr (comm::detail::kIs<Batch, std::vector>) {
+/// For merge(): what the parts gave, in the batch's order.
+struct InOrder {
+  const std::vector<PartRequest>& requests;
+
+  at::Tensor tensors(const std::vector<at::Tensor>& of_parts) const {
+    return ordered_rows(of_parts, requests);
+  }
+  template <class List>
+  List elements(const std::vector<List*>& of_parts) const {
     size_t count = 0;
     for (const PartRequest& request : requests) count += request.places.size();
-    std::vector<std::optional<typename Batch::value_type>> ordered(count);
+    std::vector<std::optional<typename List::value_type>> ordered(count);
     for (size_t i = 0; i < requests.size(); ++i) {
-      if (batches[i].size() != requests[i].places.size()) {
-        throw_part_gave(requests[i].part, batches[i].size(), requests[i].places.size());
+      List& given = *of_parts[i];
+      if (given.size() != requests[i].places.size()) {
+        throw_part_gave(requests[i].part, given.size(), requests[i].places.size());
       }
-      for (size_t j = 0; j < batches[i].size(); ++j) {
-        ordered[requests[i].places[j]].emplace(std::move(batches[i][j]));
-      }
+      for (size_t j = 0; j < given.size(); ++j) ordered[requests[i].places[j]].emplace(std::move(given[j]));
     }
-    Batch merged;
-    merged.reserve(count);
-    for (auto& element : ordered) merged.push_back(std::move(*element));
-    return merged;
+    List all;
+    all.reserve(count);
+    for (auto& element : ordered) all.push_back(std::move(*element));
+    return all;
+  }
+};
+
+/// A vector is a list of samples, anything else a structure of tensors and vectors (batch_merge.h).
+template <class Batch>
+Batch merge_batches(std::vector<Batch> batches, const std::vector<PartRequest>& requests) {
+  std::vector<Batch*> pointers;
+  for (Batch& batch : batches) pointers.push_back(&batch);
+  InOrder in_order{requests};
+  if constexpr (comm::detail::kIs<Batch, std::vector>) {
+    return in_order.elements(pointers);
   } else {
-    std::vector<std::vector<at::Tensor>> tensors;
-    for (const Batch& batch : batches) tensors.push_back(comm::tensors_of(batch));
-    size_t next = 0;
-    return comm::map_tensors(batches.front(), [&](const at::Tensor&) {
-      std::vector<at::Tensor> rows;
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        if (tensors[i].size() != tensors[0].size()) {
-          throw_part_gave(requests[i].part, tensors[i].size(), tensors[0].size());
-        }
-        rows.push_back(tensors[i][next]);
-      }
-      ++next;
-      return merge_rows(rows, requests);
-    });
+    merge(pointers, in_order);
+    return std::move(batches.front());
   }
 }
 

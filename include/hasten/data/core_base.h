@@ -93,7 +93,8 @@ class CoreBase {
   }
 
   template <class Batch>
-  std::shared_ptr<Dispatcher<Batch>> dispatcher(size_t position, std::function<std::optional<Batch>()> read,
+  std::shared_ptr<Dispatcher<Batch>> dispatcher(size_t position,
+                                                std::function<std::optional<BaseBatch<Batch>>()> read,
                                                 std::function<Batch()> first_rows) const {
     return std::make_shared<Dispatcher<Batch>>(
         typename Dispatcher<Batch>::Options{.group = process_->group(),

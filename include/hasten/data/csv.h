@@ -51,7 +51,8 @@ class CsvTable {
  public:
   /// Collective: no. Blocks: on the file. Throws: DataError (path; "file:line:column: …") for a file that
   /// cannot be read, bad quoting, records of differing lengths, what is no number; UsageError for columns
-  /// that are not there (with the nearest name) or named twice, or a separator that is a quote or a line end.
+  /// that are not there (with the nearest name) or named twice, a `missing` of integers that is no whole
+  /// number, or a separator that is a quote or a line end.
   explicit CsvTable(const std::string& path, const CsvOptions& options = {});
 
   size_t num_rows() const noexcept { return contents_->num_rows; }
@@ -85,7 +86,7 @@ class CsvTable {
 struct CsvBatch {
   std::map<std::string, at::Tensor> numbers;
   std::map<std::string, std::vector<std::string>> texts;
-  friend auto hasten_fields(CsvBatch& batch) { return std::tie(batch.numbers); }
+  friend auto hasten_fields(CsvBatch& batch) { return std::tie(batch.numbers, batch.texts); }
 };
 
 /// A sample is a row of the table.

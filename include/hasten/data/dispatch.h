@@ -2,8 +2,8 @@
 //
 // For data that only one process can read, or that should be read once. Follows Accelerate's
 // DataLoaderDispatcher, except that a rank is sent its own slice instead of the whole batch. An error of the
-// dataset is sent as well, so that every rank's loop ends with it. Reading is the loader's own pass on rank
-// 0, a batch as bytes batch_parcel.h's.
+// dataset is sent as well, so that every rank's loop ends with it, and so is one of cutting a batch. Reading
+// is the loader's own pass on rank 0, a batch as bytes batch_parcel.h's.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,13 @@ struct DispatchHead {
 void write_head(ParcelWriter& to, const DispatchHead& head);
 DispatchHead read_head(ParcelReader& from);
 
+/// A batch of the base loader, and the samples of the order up to its end, from the epoch's start.
+template <class Batch>
+struct BaseBatch {
+  Batch batch;
+  size_t end = 0;
+};
+
 template <class Batch>
 class Dispatcher {
  public:
@@ -55,7 +62,7 @@ class Dispatcher {
     comm::Group group;
     bool split_batches = false;
     bool drop_last = false;
-    /// Samples of the epoch before the first that is read.
+    /// Samples of the epoch before the first that is read; only pass_over() asks.
     size_t position = 0;
     /// The epoch's first rows, at least world_size if there are as many; asked for at the end, on rank 0, of
     /// a pass that did not begin there. Unset: the pass began at the epoch's start.
@@ -64,19 +71,19 @@ class Dispatcher {
   };
 
   /// `read` gives the next batch of the base loader; it is called on rank 0 only.
-  Dispatcher(Options options, std::function<std::optional<Batch>()> read)
+  Dispatcher(Options options, std::function<std::optional<BaseBatch<Batch>>()> read)
       : options_(std::move(options)), read_(std::move(read)) {}
 
   /// This rank's slice of the next step; nothing at the end.
-  /// Collective: yes. Blocks: for rank 0 to read. Throws: DataError on every rank if the dataset fails on
-  /// rank 0; CommError.
+  /// Collective: yes. Blocks: for rank 0 to read. Throws: DataError on every rank if the dataset, or cutting
+  /// a batch, fails on rank 0; CommError.
   std::optional<PlannedBatch<Batch>> next() {
     const comm::Group& group = options_.group;
     Step step;
     std::vector<at::Tensor> parts;
     if (group.rank() == 0) {
       step = next_step();
-      for (int rank = 0; rank < group.world_size(); ++rank) parts.push_back(parcel(step, rank));
+      parts = pack(step);
     }
     const at::Tensor mine = group.scatter(parts, 0);
     if (step.error) std::rethrow_exception(step.error);
@@ -89,7 +96,7 @@ class Dispatcher {
     PlannedBatch<Batch> planned{
         {.num_samples = static_cast<size_t>(head.num_samples), .end = static_cast<size_t>(head.end)}};
     if (group.rank() == 0) {
-      planned.ready = part_of(step, 0);
+      planned.ready = std::move(step.own);
     } else {
       read(reader, planned.ready.emplace());
     }
@@ -111,29 +118,36 @@ class Dispatcher {
  private:
   struct Step {
     std::optional<Batch> batch = {};
+    std::optional<Batch> own = {};  // rank 0's part
     size_t num_rows = 0;
     std::exception_ptr error = nullptr;
     std::string words = {};
   };
+
+  static Step failure(const std::exception& error) {
+    return {.error = std::current_exception(), .words = error.what()};
+  }
 
   Step next_step() {
     Step step;
     if (failed_) return *failed_;
     try {
       std::vector<Batch> batches;
+      size_t end = 0;
       const size_t wanted = options_.split_batches ? 1 : static_cast<size_t>(options_.group.world_size());
       while (batches.size() < wanted) {
         auto batch = read_();
         if (!batch) break;
-        batches.push_back(std::move(*batch));
+        batches.push_back(std::move(batch->batch));
+        end = batch->end;
       }
       if (batches.empty() || (options_.drop_last && batches.size() < wanted)) return step;
       step.batch = join_rows(std::move(batches));
       step.num_rows = num_rows(*step.batch);
-      options_.position += step.num_rows;
+      options_.position = end;
       keep_fillers(*step.batch, step.num_rows);
     } catch (const std::exception& error) {
-      step = {.error = std::current_exception(), .words = error.what()};
+      step = failure(error);
     }
     return step;
   }
@@ -165,6 +179,23 @@ class Dispatcher {
     return join_rows(std::move(pieces));
   }
 
+  /// What each rank is sent. A batch that cannot be cut is a failure of the step, which all are told.
+  std::vector<at::Tensor> pack(Step& step) const {
+    try {
+      if (step.batch) step.own = part_of(step, 0);
+      return parcels(step);
+    } catch (const std::exception& error) {
+      step = failure(error);
+      return parcels(step);
+    }
+  }
+
+  std::vector<at::Tensor> parcels(const Step& step) const {
+    std::vector<at::Tensor> all;
+    for (int rank = 0; rank < options_.group.world_size(); ++rank) all.push_back(parcel(step, rank));
+    return all;
+  }
+
   at::Tensor parcel(const Step& step, int rank) const {
     ParcelWriter to;
     if (step.error) {
@@ -183,7 +214,7 @@ class Dispatcher {
   }
 
   Options options_;
-  std::function<std::optional<Batch>()> read_;
+  std::function<std::optional<BaseBatch<Batch>>()> read_;
   std::optional<Batch> fillers_;
   std::optional<Step> failed_;
 };

@@ -37,7 +37,8 @@ class EpochCounter {
  public:
   /// Passes begun so far.
   size_t begun() const noexcept { return now_->begun; }
-  void set_epoch(uint64_t epoch) { *now_ = {.next_epoch = epoch, .epoch = epoch, .begun = now_->begun}; }
+  /// The next pass is this epoch, whole; or, if it is the epoch of a state just loaded, the rest of it.
+  void set_epoch(uint64_t epoch);
 
   /// Where the pass that begins now has to begin.
   EpochStart begin();

@@ -33,11 +33,22 @@ struct EpochStart {
 [[noreturn]] void throw_index_out_of_range(size_t index, size_t num_samples);
 [[noreturn]] void throw_position_behind_end(size_t position, size_t drawn);
 
+/// The indices of an epoch of one of torch's samplers, which do not tell: a copy gives all that it has.
+template <class Sampler>
+size_t count_indices(Sampler sampler) {
+  constexpr size_t kStep = 1 << 16;
+  size_t count = sampler.index();
+  while (const auto some = sampler.next(kStep)) count += some->size();
+  return count;
+}
+
 template <class Sampler>
 class IndexSource {
   static constexpr bool kSeekable = requires(Sampler& sampler, size_t position) { sampler.seek(position); };
   static constexpr bool kBatched = gives_batches<Sampler>;
   static constexpr bool kReplaceable = std::is_same_v<Sampler, torch::data::samplers::RandomSampler>;
+  static constexpr bool kHidesSize =
+      kReplaceable || std::is_same_v<Sampler, torch::data::samplers::SequentialSampler>;
 
  public:
   IndexSource(Sampler sampler, size_t batch_size, bool drop_last, std::optional<size_t> dataset_length)
@@ -45,7 +56,9 @@ class IndexSource {
         batch_size_(batch_size),
         drop_last_(drop_last),
         dataset_length_(dataset_length),
-        stream_(comm::Group()) {}
+        stream_(comm::Group()) {
+    if constexpr (kHidesSize) counted_ = count_indices(sampler_);
+  }
 
   Sampler& sampler() noexcept { return sampler_; }
   const Sampler& sampler() const noexcept { return sampler_; }
@@ -57,7 +70,7 @@ class IndexSource {
   /// stay. Without a seed it is that of rank 0's default generator.
   void use_seedable(std::optional<uint64_t> seed) {
     if constexpr (kReplaceable) {
-      replace_ = dataset_length_.has_value();
+      replace_ = true;
       if (seed) make_seedable(*seed);
     }
   }
@@ -75,13 +88,11 @@ class IndexSource {
     if constexpr (requires { uint64_t{sampler_.seed()}; }) return sampler_.seed();
     return replace_ ? std::nullopt : std::optional<uint64_t>(0);
   }
-  void adopt_seed(uint64_t seed) {
-    if (replace_ && !seedable_) make_seedable(seed);
+  void adopt_seed(std::optional<uint64_t> seed) {
+    if (seed && replace_ && !seedable_) make_seedable(*seed);
   }
   /// Indices per epoch, if known.
-  std::optional<size_t> size() const {
-    return replace_ ? dataset_length_ : sampler_size(sampler_, dataset_length_);
-  }
+  std::optional<size_t> size() const { return counted_ ? counted_ : sampler_size(sampler_, dataset_length_); }
   /// What a full batch holds; nothing for a sampler whose batches are of any size.
   std::optional<size_t> batch_size() const noexcept {
     if constexpr (kBatched) return sampler_.batch_size();
@@ -120,9 +131,7 @@ class IndexSource {
   }
 
  private:
-  void make_seedable(uint64_t seed) {
-    seedable_.emplace(*dataset_length_, RandomSamplerOptions{.seed = seed});
-  }
+  void make_seedable(uint64_t seed) { seedable_.emplace(*counted_, RandomSamplerOptions{.seed = seed}); }
 
   template <bool kMayDraw, class Fn>
   void draw(Fn&& fn) {
@@ -199,6 +208,7 @@ class IndexSource {
   size_t batch_size_;
   bool drop_last_;
   std::optional<size_t> dataset_length_;
+  std::optional<size_t> counted_;  // of torch's samplers
   SamplerStream stream_;
   bool replace_ = false;
   std::optional<SeedableRandomSampler> seedable_;

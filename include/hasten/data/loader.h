@@ -92,8 +92,9 @@ class Loader {
   /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset knows its size.
   size_t num_indices() const { return core_->num_indices(); }
 
-  /// The next pass is this epoch, from its start; without it each pass is the epoch after the last. Handed on
-  /// to samplers and datasets that have `set_epoch` themselves.
+  /// The next pass is this epoch, from its start, or from where a state of this epoch that was just loaded
+  /// stands; without it each pass is the epoch after the last. Handed on to samplers and datasets that have
+  /// `set_epoch` themselves.
   /// Collective: no. Blocks: no. Throws: nothing.
   void set_epoch(uint64_t epoch) const { core_->epochs().set_epoch(epoch); }
 

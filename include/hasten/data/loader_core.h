@@ -90,7 +90,7 @@ class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCo
   LoaderState state() const {
     if (!is_ordered()) throw_unordered_state(origin());
     LoaderState state = epochs_.state();
-    state.seed = source_.seed().value_or(0);
+    state.seed = source_.seed();
     state.num_samples = source_.size().value_or(0);
     if (state.position > 0 && state.generator.empty()) state.generator = source_.generator();
     return state;
@@ -188,8 +188,8 @@ class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCo
   PassParts<Batch> parts(size_t skip, const EpochStart& start) {
     PassParts<Batch> parts = reading(shard(source_.batch_size()), skip, start);
     show(parts);
-    parts.total_batch_size = total_batch_size();
-    if (const auto length = source_.size(); length && !options_.drop_last) {
+    parts.total_batch_size = source_.batch_size() ? total_batch_size() : 0;
+    if (const auto length = source_.size(); length && source_.batch_size() && !options_.drop_last) {
       const size_t left = *length > start.position ? *length - start.position : 0;
       parts.remainder = static_cast<int64_t>(left % std::max<size_t>(1, total_batch_size()));
     }
@@ -202,10 +202,10 @@ class LoaderCore : public CoreBase, public std::enable_shared_from_this<LoaderCo
       auto inner = reading(shard(source_.batch_size()), skip * (splits() ? 1 : world_size()), start);
       std::shared_ptr<Pass<Batch>> base;
       if (process_->rank() == 0) base = std::make_shared<Pass<Batch>>(std::move(inner));
-      auto read = [base]() -> std::optional<Batch> {
+      auto read = [base]() -> std::optional<BaseBatch<Batch>> {
         base->advance();
         if (base->at_end()) return std::nullopt;
-        return std::move(base->batch());
+        return BaseBatch<Batch>{std::move(base->batch()), base->end()};
       };
       std::function<Batch()> first_rows;
       if (start.position > 0 || skip > 0) {

@@ -7,13 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace hasten::data {
 
 struct LoaderState {
-  /// Of the sampler; 0 where it has none.
-  uint64_t seed = 0;
+  /// Of the sampler; 0 where it has none. Unset: it is drawn when the first pass begins, which was still to
+  /// come; such a state goes with any seed.
+  std::optional<uint64_t> seed = 0;
   uint64_t epoch = 0;
   /// Samples of the epoch's global order that all ranks together have received; repeated ones do not count.
   uint64_t position = 0;
@@ -29,7 +31,7 @@ struct LoaderState {
 /// For nlohmann::json, found by argument-dependent lookup.
 template <class Json>
 void to_json(Json& json, const LoaderState& state) {
-  json = {{"seed", state.seed},
+  json = {{"seed", state.seed ? Json(*state.seed) : Json(nullptr)},
           {"epoch", state.epoch},
           {"position", state.position},
           {"num_samples", state.num_samples},
@@ -37,7 +39,8 @@ void to_json(Json& json, const LoaderState& state) {
 }
 template <class Json>
 void from_json(const Json& json, LoaderState& state) {
-  json.at("seed").get_to(state.seed);
+  const Json& seed = json.at("seed");
+  state.seed = seed.is_null() ? std::nullopt : std::optional(seed.template get<uint64_t>());
   json.at("epoch").get_to(state.epoch);
   json.at("position").get_to(state.position);
   json.at("num_samples").get_to(state.num_samples);

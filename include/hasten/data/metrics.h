@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hasten/comm/nested_operations.h"
+#include "hasten/data/batch_rows.h"
 #include "hasten/data/place.h"
 #include "hasten/state/gradient_state.h"
 
@@ -30,13 +31,15 @@ T truncate_to_remainder(const T& gathered, const state::LoaderPosition& position
 
 /// This rank's part of a batch without the rows that were given once more: where each rank counts its own
 /// samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a padded batch,
-/// in rank order. A structure of tensors (comm/nested.h), as views. Collective: no. Blocks: no. Throws:
-/// UsageError if there is no tensor, or one is a scalar.
+/// in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Collective: no. Blocks: no.
+/// Throws: UsageError if it holds neither, or something that has not one row or element a sample.
 template <class T>
 T without_padding(const T& value, const state::LoaderPosition& position, int rank) {
   if (!has_padding(position)) return value;
-  const int64_t rows = comm::find_batch_size(value);
-  return comm::slice(value, 0, std::clamp<int64_t>(position.remainder - rank * rows, 0, rows));
+  const auto rows = static_cast<int64_t>(detail::structure_rows(value));
+  const int64_t own = position.num_own >= 0 ? std::min(position.num_own, rows)
+                                            : std::clamp<int64_t>(position.remainder - rank * rows, 0, rows);
+  return detail::slice_structure(value, static_cast<size_t>(rows), 0, static_cast<size_t>(own));
 }
 
 /// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,

@@ -57,7 +57,8 @@ struct PassParts {
   std::shared_ptr<state::GradientState> gradient_state;
   /// What the position says before the last batch: the length modulo total_batch_size; -1 for drop_last.
   int64_t remainder = -1;
-  /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one.
+  /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one. 0: batches are of any
+  /// size, and a step is full if no sample was given once more.
   size_t total_batch_size = 1;
   bool drop_last = false;
   LastRemainder last_remainder = LastRemainder::kIfShort;
@@ -79,7 +80,7 @@ class Pass {
 
   /// The next batch, or the end of the pass.
   /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset (the pass has ended
-  /// then) or of a timeout, UsageError if the loader began another pass.
+  /// then, and all batches before were given) or of a timeout, UsageError if the loader began another pass.
   void advance() {
     if (superseded_) {
       throw UsageError(parts_.origin,
@@ -110,6 +111,8 @@ class Pass {
 
   bool at_end() const noexcept { return !batch_ && !superseded_; }
   Batch& batch() noexcept { return *batch_; }
+  /// Samples of the order up to the end of the batch in hand, from the epoch's start.
+  size_t end() const noexcept { return given_.end; }
   const state::LoaderPosition& position() const noexcept { return position_; }
 
  private:
@@ -122,7 +125,7 @@ class Pass {
   };
 
   void close() noexcept {
-    if (parts_.workers) parts_.workers->drop_queued();
+    if (parts_.workers) parts_.workers->drop_queued(this);
     slots_.clear();
     if (parts_.gradient_state) parts_.gradient_state->leave(&position_);
   }
@@ -136,8 +139,8 @@ class Pass {
     slots_.back()->batch = std::move(planned->ready);
     if (!parts_.workers) return true;
     // The job owns all it needs: it may still run when this pass is gone.
-    parts_.workers->submit([slot = slots_.back(), fetch = parts_.fetch, pin = parts_.placement.pin,
-                            pool = parts_.workers](size_t worker) {
+    parts_.workers->submit(this, [slot = slots_.back(), fetch = parts_.fetch, pin = parts_.placement.pin,
+                                  pool = parts_.workers](size_t worker) {
       std::optional<Batch> batch;
       std::exception_ptr error;
       try {
@@ -155,18 +158,30 @@ class Pass {
     return true;
   }
 
+  /// Plans until `count` batches are under way. What planning throws, the loop gets behind the batches that
+  /// were planned before.
+  void plan_ahead(size_t count) {
+    try {
+      while (!plan_error_ && slots_.size() < count && add_slot()) {
+      }
+    } catch (...) {
+      plan_error_ = std::current_exception();
+    }
+    if (plan_error_ && slots_.empty() && !batch_) std::rethrow_exception(std::exchange(plan_error_, nullptr));
+  }
+
   void take_here() {
-    if (slots_.empty() && !add_slot()) return;
+    plan_ahead(1);
+    if (slots_.empty()) return;
     auto& slot = *slots_.front();
     batch_ = slot.batch ? std::move(slot.batch) : parts_.fetch(0, slot.planned.indices);
     hand_out(slots_.begin());
-    add_slot();  // after the fetch, so that draws of sampler and dataset alternate as in libtorch
+    plan_ahead(1);  // after the fetch, so that draws of sampler and dataset alternate as in libtorch
     look_ahead();
   }
 
   void take_from_workers() {
-    while (slots_.size() < parts_.max_jobs && add_slot()) {
-    }
+    plan_ahead(parts_.max_jobs);
     if (slots_.empty()) return;
     auto found = slots_.begin();
     const auto ready = [&] {
@@ -185,8 +200,7 @@ class Pass {
     if ((*found)->error) std::rethrow_exception((*found)->error);
     batch_ = std::move((*found)->batch);
     hand_out(found);
-    while (slots_.size() < parts_.max_jobs && add_slot()) {
-    }
+    plan_ahead(parts_.max_jobs);
     look_ahead();
   }
 
@@ -213,11 +227,15 @@ class Pass {
   }
 
   void look_ahead() {
-    position_.end_of_dataloader = slots_.empty();
+    position_.end_of_dataloader = slots_.empty() && !plan_error_;
     if (!position_.end_of_dataloader) return;
     const auto num_samples = static_cast<int64_t>(given_.num_samples);
+    if (parts_.last_remainder == LastRemainder::kIfShort) {
+      position_.num_own = static_cast<int64_t>(given_.num_own);
+    }
     const bool always = parts_.last_remainder == LastRemainder::kAlways;
-    const bool is_short = !parts_.drop_last && given_.num_samples < parts_.total_batch_size;
+    const bool is_short =
+        !parts_.drop_last && (given_.padded || given_.num_samples < parts_.total_batch_size);
     if (always) position_.remainder = num_samples;
     if (parts_.last_remainder == LastRemainder::kIfShort && !parts_.drop_last) {
       position_.remainder = is_short ? num_samples : 0;
@@ -229,6 +247,7 @@ class Pass {
   std::deque<std::shared_ptr<Slot>> slots_;
   std::optional<Batch> batch_;
   ShardedBatch given_;
+  std::exception_ptr plan_error_;
   bool sent_ = false;
   bool superseded_ = false;
 };

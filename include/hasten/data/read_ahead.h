@@ -16,6 +16,10 @@
 
 namespace hasten::data::detail {
 
+/// No batch in time; the stream itself has not failed.
+struct StreamTimeout : DataError {
+  using DataError::DataError;
+};
 [[noreturn]] void throw_stream_timeout(const Origin& origin, std::chrono::milliseconds timeout);
 
 template <class Batch>
@@ -32,7 +36,7 @@ class ReadAhead {
   }
 
   /// The next batch, nothing at the end.
-  /// Collective: no. Blocks: until it has been read. Throws: what `read` throws; DataError of a timeout.
+  /// Collective: no. Blocks: until it has been read. Throws: what `read` throws; StreamTimeout.
   std::optional<Batch> next() {
     if (ended_) return std::nullopt;
     if (!thread_) {
@@ -63,7 +67,7 @@ class ReadAhead {
 
   void submit() {
     slots_.push_back(std::make_shared<Slot>());
-    thread_->submit([slot = slots_.back(), reading = read_, pool = thread_.get()](size_t) {
+    thread_->submit(this, [slot = slots_.back(), reading = read_, pool = thread_.get()](size_t) {
       std::optional<Batch> batch;
       std::exception_ptr error;
       if (!reading->ended) {

@@ -53,8 +53,9 @@ class SeedableSampler : public torch::data::samplers::Sampler<> {
   /// Collective: no. Blocks: no. Throws: nothing.
   std::optional<Indices> next(size_t batch_size) override;
 
-  /// Epoch and position under the keys "epoch" and "position", as torch's samplers keep theirs.
-  /// Collective: no. Blocks: no. Throws: what the archive throws; load: UsageError for another seed or size.
+  /// Epoch and position under the keys "epoch" and "position", as torch's samplers keep theirs, and whether
+  /// the epoch has begun. Collective: no. Blocks: no. Throws: what the archive throws; load: UsageError for
+  /// another seed or size.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

@@ -135,15 +135,17 @@ class StreamCore : public CoreBase, public std::enable_shared_from_this<StreamCo
                                                  options_.max_jobs, options_.timeout, origin());
   }
 
+  /// Empty batches are passed over; of a stream that has no other end the first of them is the end.
   std::optional<Batch> read_here() {
-    std::optional<Batch> batch;
-    if constexpr (kCounted) {
-      if (auto request = sampler_.next(options_.batch_size)) batch = dataset_.get_batch(request->size());
-    } else {
-      batch = dataset_.get_batch(options_.batch_size);
+    for (std::optional<Batch> batch;; batch.reset()) {
+      if constexpr (kCounted) {
+        if (auto request = sampler_.next(options_.batch_size)) batch = dataset_.get_batch(request->size());
+      } else {
+        batch = dataset_.get_batch(options_.batch_size);
+      }
+      if (!batch || rows_of(*batch) > 0) return batch;
+      if constexpr (!kCounted && std::is_same_v<Batch, typename Dataset::BatchType>) return std::nullopt;
     }
-    if (batch && rows_of(*batch) == 0) batch.reset();
-    return batch;
   }
 
   size_t rows_of(const Batch& batch) const {
@@ -157,8 +159,8 @@ class StreamCore : public CoreBase, public std::enable_shared_from_this<StreamCo
   std::optional<Batch> read(Places& places) {
     try {
       return reader_->next();
-    } catch (const DataError&) {
-      throw;  // a timeout
+    } catch (const StreamTimeout&) {
+      throw;
     } catch (...) {
       throw_stream_error(origin(), places.next);
     }
@@ -267,22 +269,23 @@ class StreamCore : public CoreBase, public std::enable_shared_from_this<StreamCo
     }
   }
 
-  std::optional<Batch> next_counted(Places& places) {
+  std::optional<BaseBatch<Batch>> next_counted(Places& places) {
     auto batch = next_batch(places);
-    if (batch) places.next += rows_of(*batch);
-    return batch;
+    if (!batch) return std::nullopt;
+    places.next += rows_of(*batch);
+    return BaseBatch<Batch>{std::move(*batch), places.next};
   }
 
   /// Reads what may have to fill up the last step, then goes to the position.
   std::function<Batch()> jump_behind_first_rows(Places& places, size_t position) {
     std::vector<Batch> first;
-    for (size_t rows = 0; rows < world_size(); rows += rows_of(first.back())) {
-      auto batch = next_counted(places);
-      if (!batch) break;
-      first.push_back(std::move(*batch));
+    while (places.next < world_size()) {
+      auto next = next_counted(places);
+      if (!next) break;
+      first.push_back(std::move(next->batch));
     }
     jump(places, position);
-    return [first = join_rows(std::move(first))] { return first; };
+    return [first = std::move(first)] { return join_rows(first); };
   }
 
   Dataset dataset_;

@@ -1,14 +1,15 @@
 // The threads that fetch batches ahead of the training loop.
 //
 // A pool lives as long as its loader; jobs that nobody waits for any more (a loop left by break) are dropped
-// before they start. What a job is, and in which order results are handed out, is pass.h's.
+// before they start. Passes share it, and one that ends drops its own jobs only. What a job is, and in which
+// order results are handed out, is pass.h's.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -21,19 +22,21 @@ class WorkerPool {
   /// Gets the number of the worker that runs it, 0 … num_workers - 1. Must not throw.
   using Job = std::function<void(size_t worker)>;
 
+  /// Collective: no. Blocks: no. Throws: UsageError if the system starts no more threads; those that were
+  /// started have ended then.
   explicit WorkerPool(size_t num_workers);
   /// Drops the jobs that have not started and waits for those that have.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  /// Queues a job; jobs start in this order.
+  /// Queues a job of `owner`, an address that tells whose it is; jobs start in this order.
   /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
-  void submit(Job job);
+  void submit(const void* owner, Job job);
 
-  /// Drops the jobs that have not started.
+  /// Drops the jobs that have not started: those of `owner`, or everybody's without one.
   /// Collective: no. Blocks: no. Throws: nothing.
-  void drop_queued();
+  void drop_queued(const void* owner = nullptr) noexcept;
 
   /// Drops the jobs that have not started and waits for those that have.
   /// Collective: no. Blocks: for running jobs. Throws: nothing.
@@ -48,12 +51,17 @@ class WorkerPool {
   void finish(const std::function<void()>& finish);
 
  private:
+  struct Queued {
+    const void* owner;
+    Job job;
+  };
   void work(size_t worker);
+  void stop() noexcept;
 
   std::mutex mutex_;
   std::condition_variable queued_;
   std::condition_variable finished_;
-  std::deque<Job> jobs_;
+  std::list<Queued> jobs_;
   bool stopping_ = false;
   size_t running_ = 0;
   std::vector<std::thread> threads_;

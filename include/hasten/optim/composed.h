@@ -41,12 +41,13 @@ class SequentialLR final : public ComposedScheduler {
 
   void start() override;
   void restart() override;
+  bool finished() const noexcept override;
 
  private:
   void advance() override;
   void load(const nlohmann::json& state) override;
   /// Which of the schedulers it is at a step.
-  size_t active(int64_t epoch) const;
+  size_t active(int64_t epoch) const noexcept;
 
   std::vector<int64_t> milestones_;
 };
@@ -67,6 +68,8 @@ class ChainedScheduler final : public ComposedScheduler {
 
   void start() override;
   void restart() override;
+  /// One part that has ended ends all.
+  bool finished() const noexcept override;
 
  private:
   void advance() override;

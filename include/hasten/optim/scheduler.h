@@ -47,7 +47,7 @@ class Scheduler {
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
   /// Where the schedule stands. Options are not in it: the program that loads it constructs the scheduler
-  /// with them.
+  /// with them. Base rates that are options (CyclicLR, OneCycleLR) are the program's, too.
   /// Collective: no. Blocks: no. Throws: nothing.
   nlohmann::json state() const;
   /// Goes on where state() was taken, and sets the optimizer's rates (and momentum, where the scheduler has
@@ -84,7 +84,11 @@ class Scheduler {
   size_t num_groups() const noexcept { return base_lrs_.size(); }
   double base_lr(size_t group) const { return base_lrs_[group]; }
   const std::vector<double>& base_lrs() const noexcept { return base_lrs_; }
-  void set_base_lrs(std::vector<double> base_lrs) { base_lrs_ = std::move(base_lrs); }
+  /// Base rates that come from options: a state's do not take their place.
+  void set_base_lrs(std::vector<double> base_lrs) {
+    base_lrs_ = std::move(base_lrs);
+    base_lrs_are_options_ = true;
+  }
   /// Sets last_epoch and from it every group's rate and momentum.
   void move_to(int64_t epoch, Moment moment);
   void set_last_epoch(int64_t epoch) noexcept { last_epoch_ = epoch; }
@@ -99,6 +103,7 @@ class Scheduler {
   torch::optim::Optimizer* optimizer_;
   std::string name_;
   std::vector<double> base_lrs_, rates_;
+  bool base_lrs_are_options_ = false;
   int64_t last_epoch_ = 0, step_count_ = 0;
 };
 

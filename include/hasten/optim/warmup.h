@@ -32,6 +32,7 @@ class WarmupLR final : public Scheduler {
 
   void start() override;
   void restart() override;
+  bool finished() const noexcept override;
 
  private:
   double rate(size_t group, double before, Moment moment) const override;

@@ -26,6 +26,9 @@ struct LoaderPosition {
   /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is
   /// full.
   int64_t remainder = -1;
+  /// This rank's samples of the batch in hand that are no padding; -1 where the ranks hold equally many rows,
+  /// so that the remainder tells.
+  int64_t num_own = -1;
 };
 
 class GradientState {

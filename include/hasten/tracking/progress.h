@@ -35,6 +35,7 @@ struct ProgressOptions {
 struct ProgressState {
   std::string description = {};
   std::string unit = "it";
+  /// Below 0 counts as 0.
   int64_t done = 0;
   /// Unset: unknown.
   std::optional<int64_t> total = {};
