@@ -30,10 +30,10 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (auto& batch : train) {
       const auto scope = accelerator.accumulate(model);
-      optimizer.zero_grad();
       auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
       accelerator.backward(loss);
       optimizer.step();
+      optimizer.zero_grad();  // behind the step: before the last backward it would forget the batches held
     }
 
     const torch::NoGradGuard no_grad;

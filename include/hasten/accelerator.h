@@ -106,6 +106,7 @@ class Accelerator : public AcceleratorBase {
   /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them,
   /// and the loader's last, these models (all prepared ones if none is named) keep their gradients on their
   /// rank, and prepared optimizers and schedulers wait. `const auto scope = accelerator.accumulate(model);`
+  /// Call zero_grad() behind step(): at the head of the window's last batch it forgets those before.
   /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another
   /// Accelerator.
   template <class... M>

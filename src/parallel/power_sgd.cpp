@@ -97,6 +97,9 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
     auto& known = memories_[parameter.unsafeGetTensorImpl()];
     // The address may have been another parameter's, which is gone.
     if (!known || known->parameter.expired()) {
+      std::erase_if(memories_, [&](const auto& entry) {
+        return &entry.second != &known && entry.second->parameter.expired();
+      });
       known = std::make_unique<Remembered>(Remembered{WeakTensor(parameter.getIntrusivePtr()), 0, {}, {}});
     }
     return *known;

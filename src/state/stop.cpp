@@ -74,12 +74,19 @@ int64_t arrivals_of(int signal) {
 
 StopSignals::StopSignals(std::vector<int> signals) : signals_(std::move(signals)) {
   const std::lock_guard lock(watched_mutex);
-  for (const int signal : signals_) {
-    if (signal < 1 || signal >= NSIG) {
-      throw UsageError(Origin{"state"}, "StopSignals: there is no signal ", signal, ".");
+  size_t num_watched = 0;
+  try {
+    for (const int signal : signals_) {
+      if (signal < 1 || signal >= NSIG) {
+        throw UsageError(Origin{"state"}, "StopSignals: there is no signal ", signal, ".");
+      }
+      before_.push_back(arrivals_of(signal));
+      watch(signal);
+      ++num_watched;
     }
-    before_.push_back(arrivals_of(signal));
-    watch(signal);
+  } catch (...) {
+    while (num_watched > 0) unwatch(signals_[--num_watched]);
+    throw;
   }
 }
 

@@ -52,7 +52,7 @@ struct Feature {
 
 const std::vector<Feature> kFeatures = {
     {"automatic_batch_size", 4},  {"comm_hooks", 5}, {"gan", 34},
-    {"gradient_accumulation", 3}, {"local_sgd", 3},  {"metrics", 13},
+    {"gradient_accumulation", 4}, {"local_sgd", 3},  {"metrics", 13},
     {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
     {"uneven_inputs", 14},        {"warm_up", 13}};
 

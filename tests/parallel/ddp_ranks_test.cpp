@@ -275,6 +275,31 @@ TEST(DdpRanks, ABackwardLeftByAnExceptionDoesNotSpoilTheNext) {
   });
 }
 
+// What was on its way must not come to lie in the gradients of the next backward, nor in its order.
+TEST(DdpRanks, ABackwardLeftByAnExceptionLeavesNoExchangeBehind) {
+  run_ranks(2, [](Process& process) {
+    constexpr int64_t kWidth = 700;
+    torch::nn::Linear before(kWidth, kWidth), behind(kWidth, kWidth);
+    torch::nn::Sequential model(before, behind);
+    testing::initialise(*model, 1);
+    const Ddp ddp(*model, process.group(),
+                  {.buckets = {.first_bytes = 1 << 20, .bytes = 1 << 20}, .gradient_predivide_factor = 2.0});
+    const at::Tensor x = torch::ones({2, kWidth});
+    for (int step = 0; step < 4; ++step) {
+      const at::Tensor hidden = before(x);
+      hidden.register_hook(
+          [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("out of memory"); });
+      EXPECT_THROW((100 * behind(hidden)).sum().backward(), std::runtime_error);
+      model->zero_grad();
+
+      behind(before(x)).sum().mul(process.rank() + 1).backward();
+
+      EXPECT_TRUE(torch::equal(behind->bias.grad(), torch::full({kWidth}, 3.0F))) << step;
+      model->zero_grad();
+    }
+  });
+}
+
 TEST(DdpRanks, BuffersFollowRankZero) {
   run_ranks(2, [](Process& process) {
     Cnn model;

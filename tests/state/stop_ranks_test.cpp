@@ -96,6 +96,8 @@ TEST_F(StopSignalsOfOne, AHandlerThatSomebodySetSinceStays) {
 
 TEST_F(StopSignalsOfOne, ASignalThatCannotBeCaughtIsRefused) {
   EXPECT_THROW(StopSignals({SIGKILL}), UsageError);
+  EXPECT_THROW(StopSignals({SIGTERM, SIGKILL}), UsageError);
+  EXPECT_TRUE(is_handled_by(SIGTERM, SIG_DFL)) << "nothing is left of what was refused";
   EXPECT_THROW(StopSignals({0}), UsageError);
   const StopSignals stop({SIGUSR1});
   EXPECT_TRUE(is_handled_by(SIGTERM, SIG_DFL)) << "only those asked for";

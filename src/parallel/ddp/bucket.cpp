@@ -56,7 +56,7 @@ void Bucket::begin_step() {
   std::fill(taken_.begin(), taken_.end(), false);
   std::fill(absent_.begin(), absent_.end(), false);
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
-  work_.reset();
+  end_abandoned(work_);
 }
 
 void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {

@@ -14,6 +14,7 @@
 
 #include "hasten/comm/group.h"
 #include "hasten/parallel/comm_hook.h"
+#include "parallel/abandoned_work.h"
 #include "parallel/birthplaces.h"
 
 namespace hasten::parallel {

@@ -127,9 +127,10 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
 
 void Reducer::begin() {
   next_bucket_ = 0;
-  if (next_order_) build(*next_order_);
-  next_order_.reset();
+  if (next_order_) build(*std::exchange(next_order_, std::nullopt));
   for (Bucket& bucket : buckets_) bucket.begin_step();
+  if (num_steps_ == 0) arrived_.clear();  // of a backward that was left by an exception
+  end_abandoned(buffers_work_);
   if (buffers_.empty()) return;
   packed_buffers_ = pack_bytes(buffers_);
   buffers_work_ = group_.broadcast_async_(packed_buffers_, window_.buffers_from);
@@ -180,8 +181,7 @@ void Reducer::finish() {
     if (!factor) parameters_.tensors[i].mutable_grad() = at::Tensor();
   }
   if (buffers_work_) {
-    buffers_work_->wait();
-    buffers_work_.reset();
+    std::exchange(buffers_work_, std::nullopt)->wait();
     if (group_.rank() != window_.buffers_from) unpack_bytes(packed_buffers_, buffers_);
   }
   if (factor) warn_unused(unused);
