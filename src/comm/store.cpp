@@ -63,15 +63,29 @@ int listen_on(const TcpStoreOptions& options) {
   cannot_listen(options, std::strerror(error));
 }
 
-// Whether nobody listens there: the connection is refused at once.
+// Whether a socket has reached itself: on a port that is free the kernel may choose that very port as the
+// client's own, and TCP lets both ends be one socket.
+bool is_its_own_peer(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 && own_size == peer_size &&
+         std::memcmp(&own, &peer, own_size) == 0;
+}
+
+// Whether nobody listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
+// the port while this socket holds it as its own.
 bool is_refused(const addrinfo& address) {
   const int fd =
       socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   pollfd answer = {fd, POLLOUT, 0};
   socklen_t size = sizeof error;
   if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1)
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0 && is_its_own_peer(fd)) error = ECONNREFUSED;
   close(fd);
   return error == ECONNREFUSED;
 }
@@ -155,7 +169,8 @@ Store Store::scoped(const std::string& prefix) const {
 }
 
 void Store::set(const std::string& key, const std::string& value) const {
-  call("set", key, [&] { impl_->store->set(key, to_bytes(value)); });
+  // libtorch's client does not wait for the server's answer to a set; a question on the same connection does.
+  call("set", key, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
 }
 
 bool Store::set_once(const std::string& key, const std::string& value) const {

@@ -3,6 +3,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "hasten/core/error.h"
 #include "hasten/state/device.h"
@@ -20,19 +25,59 @@ struct Process::Impl {
 
 namespace {
 
+/// Where this program has met the other ranks, by the identity that it had there. Kept to its end: a further
+/// Process (one Accelerator after another, or beside it) could not open rank 0's port again, so it meets the
+/// others at the same place, under a number of its own. Ranks make theirs in the same order.
+class MeetingPlaces {
+ public:
+  static MeetingPlaces& all() {
+    static auto* const places = new MeetingPlaces;  // never destroyed: others may ask at the very end
+    return *places;
+  }
+
+  /// The store, and how many have met there; makes it if this is the first.
+  std::pair<comm::Store, int> find(const Identity& identity, std::chrono::milliseconds timeout) {
+    if (const auto known = look(identity)) return *known;
+    auto store = comm::Store::tcp({.host = identity.master_addr,
+                                   .port = identity.master_port,
+                                   .server = identity.rank == 0 && !identity.agent_store,
+                                   .timeout = timeout});
+    const std::lock_guard lock(mutex_);
+    return places_.try_emplace(key_of(identity), std::move(store), 0).first->second;
+  }
+
+  void have_met(const Identity& identity) {
+    const std::lock_guard lock(mutex_);
+    ++places_.at(key_of(identity)).second;
+  }
+
+ private:
+  // A child of fork() does not share its parent's connection.
+  static std::string key_of(const Identity& identity) {
+    return text(getpid(), ' ', identity.master_addr, ' ', identity.master_port, ' ', identity.rank, ' ',
+                identity.world_size, ' ', identity.restart_count);
+  }
+  std::optional<std::pair<comm::Store, int>> look(const Identity& identity) {
+    const std::lock_guard lock(mutex_);
+    const auto found = places_.find(key_of(identity));
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::pair<comm::Store, int>> places_;
+};
+
 /// Meets the other ranks at the master's address.
 void connect(LastWords& process, const ProcessOptions& options) {
   const Identity& identity = process.identity;
-  process.store = comm::Store::tcp({.host = identity.master_addr,
-                                    .port = identity.master_port,
-                                    .server = identity.rank == 0 && !identity.agent_store,
-                                    .timeout = options.timeout})
-                      .scoped(text("hasten/attempt/", identity.restart_count));
+  const auto [store, number] = MeetingPlaces::all().find(identity, options.timeout);
+  process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
   process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
                                        {.timeout = options.timeout,
                                         .check = options.check,
                                         .backend = options.backend,
                                         .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
+  MeetingPlaces::all().have_met(identity);
 }
 
 c10::Device take_device(const Identity& identity, const ProcessOptions& options,

@@ -160,6 +160,7 @@ TEST_F(Output, WithoutALogFolderFilesAreKeptInTheTemporaryOne) {
 // The launcher's own sockets would else be the workers' output.
 TEST_F(Output, ALauncherWhoseDescriptorsAreClosedRunsAsOneWithout) {
   const auto launch = script_words({"-n", "3", "--log_dir", folder() / "logs", "--tee", "3"},
+                                   "test $RANK = 0 || exec sleep 1000; "
                                    "for i in 1 2 3; do echo words $i >&2; done; exit 7");
   std::vector<std::string> closed = {"/bin/sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"};
   closed.insert(closed.end(), launch.begin(), launch.end());

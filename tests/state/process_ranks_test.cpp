@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "hasten/comm/nested_operations.h"
@@ -50,6 +51,29 @@ TEST(ProcessFromEnvironment, MeetsTheOthersOverTorchrunsVariables) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
     EXPECT_THAT(results[rank].output, HasSubstr(text("rank ", rank, " of 3 on cpu, sum 6")));
+  }
+}
+
+// As a program that makes an Accelerator in each of its functions.
+HASTEN_PROCESS_CASE(state_meets_again) {
+  const auto sum = [](const Process& process) {
+    return comm::reduce(process.group(), torch::tensor(process.rank() + 1)).item<int>();
+  };
+  std::optional<Process> first(std::in_place);
+  const Process beside;
+  const int sums = sum(*first) + sum(beside);
+  first.reset();
+  const Process after;
+  std::printf("rank %d, sums %d\n", after.rank(), sums + sum(after) + sum(beside));
+  return 0;
+}
+
+TEST(ProcessFromEnvironment, SeveralInOneProgramMeetTheOthersEach) {
+  const auto results = run_processes(3, "state_meets_again", {{"ACCELERATE_USE_CPU", "1"}});
+
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr(text("rank ", rank, ", sums 24")));
   }
 }
 

@@ -40,7 +40,7 @@ class Store {
   /// The same store with every key put under `prefix`.
   Store scoped(const std::string& prefix) const;
 
-  /// Sets a key, replacing an earlier value.
+  /// Sets a key, replacing an earlier value; when it returns, every process finds the value.
   /// Collective: no. Blocks: for a round trip. Throws: CommError if the server is gone (all methods below
   /// alike).
   void set(const std::string& key, const std::string& value) const;

@@ -34,7 +34,8 @@ class Process {
  public:
   /// The process that the environment describes, connected to the others. A program started by hand is a
   /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in
-  /// the launcher's error file before the process ends.
+  /// the launcher's error file before the process ends. Several in one program, one after another or side by
+  /// side, meet the others each; all ranks make theirs in the same order.
   /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
   /// port), CommError (a rank did not come within the timeout).
   explicit Process(const ProcessOptions& options = {},
