@@ -53,11 +53,15 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
                                     .ends_window = sync_gradients(),
                                     .optimizer_calls = gradient_state().num_optimizer_calls()};
   parallel::BackwardOptions own = options;
+  Models held;
   if (is_joining()) {
     own.weight = options.weight.value_or(1.0);
     const auto active = announce(parallel::describe(context));
     for (const auto& model : context.models) model->set_active(active.first(), active.all_of(world_size()));
+    held = parallel::keep_window_open(active.call, context);
+    shared_gradient_state()->set_sync_gradients(context.ends_window);
   }
+  const parallel::NoSync until_all_end(std::move(held));
   if (own.weight) shared_gradient_state()->set_weighted();
   parallel::backward(loss, own, context);
 }

@@ -48,12 +48,13 @@ class Accelerator : public AcceleratorBase {
 
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
   /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
-  /// holders and shared_ptrs share their module), rvalues are owned. Preparing twice is the same as once.
+  /// holders and shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no
+  /// longer exchanged. Preparing twice is the same as once.
   /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say.
   /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
   /// naming the first difference; CommError.
   template <class... T>
-  auto prepare(const PrepareOptions& own, T&&... objects) const {
+  [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     const auto placed = device_placements(own, sizeof...(T), options().device_placement);
     auto place = placed.begin();
     if constexpr (sizeof...(T) == 1) {
@@ -65,28 +66,28 @@ class Accelerator : public AcceleratorBase {
   }
   template <class First, class... Rest>
     requires(!std::is_same_v<std::remove_cvref_t<First>, PrepareOptions>)
-  auto prepare(First&& first, Rest&&... rest) const {
+  [[nodiscard]] auto prepare(First&& first, Rest&&... rest) const {
     return prepare(PrepareOptions{}, std::forward<First>(first), std::forward<Rest>(rest)...);
   }
 
   /// prepare for one kind, under Accelerate's names.
   template <class M>
     requires parallel::is_module_v<std::remove_cvref_t<M>>
-  auto prepare_model(M&& model) const {
+  [[nodiscard]] auto prepare_model(M&& model) const {
     return prepare(std::forward<M>(model));
   }
   template <class O>
     requires optim::is_optimizer_v<O>
-  auto prepare_optimizer(O&& optimizer) const {
+  [[nodiscard]] auto prepare_optimizer(O&& optimizer) const {
     return prepare(std::forward<O>(optimizer));
   }
   template <optim::SchedulerLike S>
-  auto prepare_scheduler(S& scheduler) const {
+  [[nodiscard]] auto prepare_scheduler(S& scheduler) const {
     return prepare(scheduler);
   }
   template <class L>
     requires data::is_loader_v<std::remove_cvref_t<L>>
-  auto prepare_data_loader(L&& loader) const {
+  [[nodiscard]] auto prepare_data_loader(L&& loader) const {
     return prepare(std::forward<L>(loader));
   }
 

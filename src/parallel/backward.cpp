@@ -16,6 +16,9 @@ struct Participant {
   const Ddp* model;
   /// Whether this rank's loss depends on it, as far as is known.
   bool reached;
+  /// Whether any rank's does; a model takes part besides if earlier backwards of the window have left it
+  /// gradients.
+  bool reached_anywhere;
   int64_t steps_before;
 };
 
@@ -43,24 +46,33 @@ void check(const at::Tensor& loss, const BackwardOptions& options, const Backwar
 // The models that take part on any rank; the same on all ranks.
 std::vector<Participant> participants(const at::Tensor& loss, const BackwardContext& context) {
   const auto& models = context.models;
-  std::vector<bool> mine(models.size(), true);
-  std::vector<bool> anyones = mine;
-  if (models.size() > 1) {
+  const size_t count = models.size();
+  std::vector<bool> mine(count, true);
+  std::vector<bool> anyones = mine, held(count, false);
+  if (count > 1) {
     std::vector<std::vector<at::Tensor>> parameters;
     for (const auto& model : models) parameters.push_back(model->parameters());
     anyones = mine = reached(loss, parameters);
+    for (size_t i = 0; i < count; ++i) held[i] = models[i]->has_held_gradients();
     const bool exchanges =
         std::any_of(models.begin(), models.end(), [](const auto& model) { return !model->holds_back(); });
     if (exchanges && context.group.world_size() > 1) {
-      const at::Tensor flags = at::zeros({static_cast<int64_t>(models.size())}, at::kInt);
-      for (size_t i = 0; i < models.size(); ++i) flags.data_ptr<int>()[i] = mine[i] ? 1 : 0;
+      const at::Tensor flags = at::zeros({static_cast<int64_t>(2 * count)}, at::kInt);
+      int* const flag = flags.data_ptr<int>();
+      for (size_t i = 0; i < count; ++i) {
+        flag[i] = mine[i] ? 1 : 0;
+        flag[count + i] = held[i] ? 1 : 0;
+      }
       context.group.with_check(false).all_reduce_(flags, comm::ReduceOp::kMax);
-      for (size_t i = 0; i < models.size(); ++i) anyones[i] = flags.data_ptr<int>()[i] != 0;
+      for (size_t i = 0; i < count; ++i) {
+        anyones[i] = flag[i] != 0;
+        held[i] = flag[count + i] != 0;
+      }
     }
   }
   std::vector<Participant> list;
-  for (size_t i = 0; i < models.size(); ++i) {
-    if (anyones[i]) list.push_back({models[i].get(), mine[i], models[i]->num_steps()});
+  for (size_t i = 0; i < count; ++i) {
+    if (anyones[i] || held[i]) list.push_back({models[i].get(), mine[i], anyones[i], models[i]->num_steps()});
   }
   return list;
 }
@@ -77,6 +89,15 @@ void run(const at::Tensor& loss, const BackwardOptions& options, double factor) 
   // A weight of nothing: a mean over no samples is no number, and must not touch the gradients.
   if (factor == 0.0) return;
   loss.backward(gradient_of(loss, options, factor), options.retain_graph, options.create_graph);
+}
+
+Ddp::Models held_models(const nlohmann::json& call, const BackwardContext& context) {
+  const std::vector<bool> is_held = call.at("held");
+  Ddp::Models held;
+  for (size_t i = 0; i < context.models.size(); ++i) {
+    if (is_held.at(i)) held.push_back(context.models[i]);
+  }
+  return held;
 }
 
 // While it lives, waiting is left to the end of backward where there are several models, so that all ranks
@@ -110,7 +131,9 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
     return context.group.world_size() > 1 && !one.model->holds_back();
   };
   if (options.weight) {
-    for (const auto& one : list) one.model->add_weight(*options.weight, context.ends_window);
+    for (const auto& one : list) {
+      one.model->add_weight(one.reached_anywhere ? *options.weight : 0.0, context.ends_window);
+    }
   }
   // Models that this rank passes by; a single one may turn out to be passed by only afterwards.
   for (const auto& one : list) {
@@ -130,6 +153,9 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
     if (one.model->is_exchanging()) one.model->finish_exchange();
     had_gradients = had_gradients || one.model->had_gradients();
   }
+  for (const auto& one : list) {
+    if (options.weight && !one.reached_anywhere) one.model->may_go_on();
+  }
   if (loss.requires_grad() || !exchanges_any || had_gradients || options.weight == 0.0) return;
   throw UsageError(
       Origin{"accelerator", context.group.rank(), context.group.world_size()},
@@ -143,19 +169,21 @@ nlohmann::json describe(const BackwardContext& context) {
     held.push_back(model->holds_back());
     apart.push_back(model->apart().now);
   }
-  return {{"backward", context.ends_window}, {"held", held}, {"apart", apart}};
+  return {{kBackward, context.ends_window}, {"held", held}, {"apart", apart}};
+}
+
+Ddp::Models keep_window_open(const nlohmann::json& call, BackwardContext& context) {
+  if (!context.ends_window || call.at(kBackward).get<bool>()) return {};
+  context.ends_window = false;
+  return held_models(call, context);
 }
 
 Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context) {
-  context.ends_window = call.at("backward");
-  const std::vector<bool> is_held = call.at("held");
-  Ddp::Models held;
-  for (size_t i = 0; i < context.models.size(); ++i) {
-    const auto& model = context.models[i];
+  context.ends_window = call.at(kBackward);
+  for (const auto& model : context.models) {
     if (!model->has_weight()) model->drop_gradients();
-    if (is_held.at(i)) held.push_back(model);
   }
-  return held;
+  return held_models(call, context);
 }
 
 }  // namespace hasten::parallel

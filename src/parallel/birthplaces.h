@@ -30,6 +30,8 @@ class Birthplaces : public std::enable_shared_from_this<Birthplaces> {
   size_t add(const at::Tensor& parameter, const at::Tensor& slot);
   /// The slot lies elsewhere now, where nobody holds it.
   void move(size_t place, const at::Tensor& slot);
+  /// Another tensor over the same memory.
+  void replace(size_t place, const at::Tensor& slot) { places_[place].slot = slot; }
   /// It is not lent again.
   void distrust(size_t place) { places_[place].trusted = false; }
 

@@ -28,6 +28,8 @@ struct Ddp::Impl {
     /// What prepared optimizers had done.
     int64_t optimizer_calls = 0;
     bool left_gradients = false;
+    /// Whether the window's last backward finds some.
+    bool offered = false;
     bool warned = false, warned_of_loss = false;
 
     void forget() noexcept {
@@ -95,15 +97,18 @@ struct Ddp::Impl {
     watch.look();
     held.forget();
     if (!alone()) refuse_removed();
-    trainable = Trainable::of(
-        module, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
-    if (!alone()) connect();
+    const auto trained = std::exchange(trainable, Trainable::of(module, [this](const at::Tensor& parameter) {
+                                         return is_exchanged_by_another(parameter);
+                                       }));
+    if (!alone()) connect(trained.tensors);
   }
 
-  void connect() {
+  // `trained`: what it exchanged before, and what ranks that train apart (LocalSgd) have made of it.
+  void connect(const std::vector<at::Tensor>& trained) {
     hooks.reset();
     reducer.reset();
     check_same_module(module, group);
+    if (std::exchange(apart.num_steps, 0) > 0) average_tensors(trained, group, true);
     auto all = module.parameters();
     const auto buffers = module.buffers();
     all.insert(all.end(), buffers.begin(), buffers.end());
@@ -147,15 +152,19 @@ struct Ddp::Impl {
     Logger("ddp", {group.rank(), group.world_size()}).warning(line);
   }
 
-  // Gradients may be dropped on purpose before a window begins, but hardly all of them inside it.
-  void look_for_lost_gradients(int64_t optimizer_calls) {
-    if (!held.left_gradients || held.warned_of_loss || optimizer_calls != held.optimizer_calls) return;
+  // Gradients may be dropped on purpose before a window begins, but hardly all of them inside it. A prepared
+  // optimizer drops them when a window is given up at its end, or at the head of its last batch.
+  void look_for_lost_gradients(int64_t optimizer_calls, bool ends_window) {
+    const bool by_prepared = optimizer_calls != held.optimizer_calls;
+    if (!held.left_gradients || held.warned_of_loss || (by_prepared && !ends_window)) return;
     if (has_gradients()) return;
     held.warned_of_loss = true;
     warn(text("the gradients after backward ", held.count,
-              " of a window in which they are accumulated are gone before its end, as by zero_grad() of the "
-              "module or of an optimizer that was not prepared. Call zero_grad() of the one that prepare "
-              "gave, which waits for the window's end."));
+              " of a window in which they are accumulated are gone before its end, ",
+              by_prepared ? "by zero_grad() before the backward of its last batch. Call zero_grad() behind "
+                            "step(), at the end of the loop's body."
+                          : "as by zero_grad() of the module or of an optimizer that was not prepared. Call "
+                            "zero_grad() of the one that prepare gave, behind step()."));
   }
 
   // An optimizer that was not prepared does not wait for the window's end, and steps with this rank's own
@@ -227,9 +236,11 @@ void Ddp::before_forward() const {
 void Ddp::begin_backward(int64_t optimizer_calls, bool ends_window) const {
   Impl& impl = *impl_;
   if (!impl.held.values.empty()) {
-    impl.look_for_lost_gradients(optimizer_calls);
+    impl.look_for_lost_gradients(optimizer_calls, ends_window);
     impl.look_inside_window(optimizer_calls);
   }
+  impl.held.offered = ends_window && impl.held.left_gradients && impl.has_gradients();
+  if (!ends_window || !impl.has_gradients()) impl.window.settled_early.reset();
   if (ends_window) impl.held.forget();
 }
 
@@ -243,6 +254,10 @@ void Ddp::end_held_backward(int64_t optimizer_calls) const {
   ++impl.held.count;
 }
 
+bool Ddp::has_held_gradients() const noexcept {
+  return impl_->held.offered;
+}
+
 const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
   return impl_->trainable.tensors;
 }
@@ -250,18 +265,24 @@ const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
 void Ddp::add_weight(double weight, bool ends) const {
   Window& window = impl_->window;
   if (!window.weight) {
-    // What stands from before counts once, as it would without weights.
+    // What stands from before the window counts once, as it would without weights.
+    const double before = window.settled_early.value_or(weight);
     const at::NoGradGuard no_grad;
     for (const at::Tensor& parameter : impl_->trainable.tensors) {
-      if (parameter.grad().defined()) parameter.mutable_grad().mul_(weight);
+      if (parameter.grad().defined()) parameter.mutable_grad().mul_(before);
     }
+    window.weight = std::exchange(window.settled_early, std::nullopt).value_or(0);
   }
-  window.weight = window.weight.value_or(0) + weight;
+  *window.weight += weight;
   window.ends = ends;
 }
 
 bool Ddp::has_weight() const noexcept {
   return impl_->window.weight.has_value();
+}
+
+void Ddp::may_go_on() const noexcept {
+  impl_->window.settled_early = impl_->window.divided_out;
 }
 
 void Ddp::finish_later(bool later) const noexcept {
@@ -315,7 +336,7 @@ void Ddp::settle_alone() const {
   const bool by_itself = impl_->alone() || impl_->apart.now;
   const int others = window.holds - (impl_->apart.now ? 1 : 0);  // local SGD's own scope is no window's
   if (!by_itself || !window.weight || !window.ends || others > 0) return;
-  const double total = *std::exchange(window.weight, std::nullopt);
+  const double total = window.divided_out = *std::exchange(window.weight, std::nullopt);
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : impl_->trainable.tensors) {
     at::Tensor& gradient = parameter.mutable_grad();

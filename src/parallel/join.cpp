@@ -22,11 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-struct Round {
-  ActiveRanks active;
-  json call;
-};
-
 constexpr const char *kMeet = "all ranks", *kRefused = "refused";
 
 bool is_call(const json& call, const char* key) {
@@ -42,31 +37,42 @@ void check_that_none_is_refused(const std::vector<json>& calls, const Origin& or
   }
 }
 
-void check_that_all_meet(const Round& round, const Origin& origin) {
-  if (!is_call(round.call, kMeet) || round.active.all_of(origin.world_size)) return;
-  throw UsageError(origin, round.call.at(kMeet).get<std::string>(),
-                   " inside join_uneven_inputs needs all ranks, but only rank ", join(round.active.ranks),
+void check_that_all_meet(const ActiveRanks& active, const Origin& origin) {
+  if (!is_call(active.call, kMeet) || active.all_of(origin.world_size)) return;
+  throw UsageError(origin, active.call.at(kMeet).get<std::string>(),
+                   " inside join_uneven_inputs needs all ranks, but only rank ", join(active.ranks),
                    " has not run out of data. Use one join_uneven_inputs for each loop over a loader, and do "
                    "what is for all ranks before or after it.");
 }
 
+// A rank's last batch ends its window (sync_with_dataloader), but others may go on with theirs: of two such
+// backwards the one that does not end it; null if they are none.
+json open_window(const json& one, const json& other) {
+  if (!is_call(one, kBackward) || !is_call(other, kBackward)) return {};
+  if (one.at(kBackward) == other.at(kBackward) || one.at("apart") != other.at("apart")) return {};
+  return one.at(kBackward).get<bool>() ? other : one;
+}
+
 // Everybody's calls; null is a rank without data.
-Round hold_round(const comm::Group& group, const json& mine) {
+ActiveRanks hold_round(const comm::Group& group, const json& mine) {
   const Origin origin{"join", group.rank(), group.world_size()};
-  Round round;
+  ActiveRanks active;
   const auto calls = comm::gather_object(group.with_check(false), mine);
   check_that_none_is_refused(calls, origin);
   for (size_t rank = 0; rank < calls.size(); ++rank) {
     if (calls[rank].is_null()) continue;
-    round.active.ranks.push_back(static_cast<int>(rank));
-    if (round.call.is_null()) round.call = calls[rank];
-    if (calls[rank] == round.call) continue;
-    throw UsageError(origin, "rank ", round.active.first(), " is about to do ", round.call.dump(), ", rank ",
-                     rank, ' ', calls[rank].dump(),
-                     ". Ranks with data must do the same things in the same order.");
+    active.ranks.push_back(static_cast<int>(rank));
+    if (active.call.is_null()) active.call = calls[rank];
+    if (calls[rank] == active.call) continue;
+    if (json open = open_window(active.call, calls[rank]); !open.is_null()) {
+      active.call = std::move(open);
+      continue;
+    }
+    throw UsageError(origin, "rank ", active.first(), " is about to do ", active.call.dump(), ", rank ", rank,
+                     ' ', calls[rank].dump(), ". Ranks with data must do the same things in the same order.");
   }
-  check_that_all_meet(round, origin);
-  return round;
+  check_that_all_meet(active, origin);
+  return active;
 }
 
 double neutral_of(comm::ReduceOp op, at::ScalarType dtype) {
@@ -122,7 +128,7 @@ void answer_average(const json& call, const JoinedLoop& loop) {
 }
 
 void answer_call(const json& call, const ActiveRanks& active, const JoinedLoop& loop) {
-  if (is_call(call, "backward")) return answer_backward(call, active, loop);
+  if (is_call(call, kBackward)) return answer_backward(call, active, loop);
   if (is_call(call, kAverage)) return answer_average(call, loop);
   loop.answer(call, active);
 }
@@ -148,7 +154,7 @@ void leave(const DistributedModels::Models& models, state::GradientState& gradie
 }  // namespace
 
 ActiveRanks Join::announce(const json& call) {
-  return last_ = hold_round(group_, call).active;
+  return last_ = hold_round(group_, call);
 }
 
 void Join::meet(const std::string& call) {
@@ -162,10 +168,10 @@ void Join::refuse(const std::string& call) {
 
 std::optional<ActiveRanks> Join::answer(const std::function<void(const json&, const ActiveRanks&)>& answer) {
   while (true) {
-    const Round round = hold_round(group_, json());
-    if (round.active.ranks.empty()) break;
-    last_ = round.active;
-    answer(round.call, round.active);
+    const ActiveRanks active = hold_round(group_, json());
+    if (active.ranks.empty()) break;
+    last_ = active;
+    answer(active.call, active);
   }
   const bool even = last_.ranks.empty() || last_.all_of(group_.world_size());
   return even ? std::nullopt : std::optional(last_);

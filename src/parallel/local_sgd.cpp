@@ -1,12 +1,11 @@
 // Counting steps, averaging parameters; see local_sgd.h.
 #include "hasten/parallel/local_sgd.h"
 
-#include <map>
 #include <utility>
-#include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/parallel/join.h"
+#include "parallel/replica.h"
 
 namespace hasten::parallel {
 
@@ -48,36 +47,9 @@ void LocalSgd::finish() {
   scope_.reset();
 }
 
-// One message for all parameters of a dtype and device.
 void average_parameters(const Ddp& model, const comm::Group& group, bool took_part) {
   model.set_averaged();
-  if (group.world_size() == 1) return;
-  const torch::NoGradGuard no_grad;
-  const at::Tensor num_ranks = at::full({}, took_part ? 1 : 0, at::kLong);
-  group.all_reduce_(num_ranks);
-  const auto count = num_ranks.item<int64_t>();
-  if (count == 0) return;
-  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
-  for (const auto& parameter : model.module().parameters()) {
-    alike[{parameter.device().str(), parameter.scalar_type()}].push_back(parameter.detach());
-  }
-  for (auto& [kind, parameters] : alike) {
-    std::vector<at::Tensor> flat;
-    for (const auto& parameter : parameters) flat.push_back(parameter.reshape({-1}));
-    const at::Tensor mean = torch::cat(flat);
-    if (count == group.world_size()) {
-      group.all_reduce_(mean, comm::ReduceOp::kMean);
-    } else {
-      if (!took_part) mean.zero_();
-      group.all_reduce_(mean);
-      mean.div_(count);
-    }
-    int64_t begin = 0;
-    for (const auto& parameter : parameters) {
-      parameter.copy_(mean.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
-      begin += parameter.numel();
-    }
-  }
+  average_tensors(model.module().parameters(), group, took_part);
 }
 
 }  // namespace hasten::parallel

@@ -3,6 +3,9 @@
 
 #include <torch/types.h>
 
+#include <map>
+#include <utility>
+
 #include "hasten/core/error.h"
 
 namespace hasten::parallel {
@@ -147,6 +150,37 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group
     if (size >= kMessageBytes) flush();
   }
   flush();
+}
+
+void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, bool took_part) {
+  if (group.world_size() == 1) return;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor num_ranks = at::full({}, took_part ? 1 : 0, at::kLong);
+  group.all_reduce_(num_ranks);
+  const auto count = num_ranks.item<int64_t>();
+  if (count == 0) return;
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
+    alike[{tensor.device().str(), tensor.scalar_type()}].push_back(tensor.detach());
+  }
+  for (auto& [kind, members] : alike) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& member : members) flat.push_back(member.reshape({-1}));
+    const at::Tensor mean = torch::cat(flat);
+    if (count == group.world_size()) {
+      group.all_reduce_(mean, comm::ReduceOp::kMean);
+    } else {
+      if (!took_part) mean.zero_();
+      group.all_reduce_(mean);
+      mean.div_(count);
+    }
+    int64_t begin = 0;
+    for (const at::Tensor& member : members) {
+      member.copy_(mean.narrow(0, begin, member.numel()).view(member.sizes()));
+      begin += member.numel();
+    }
+  }
 }
 
 }  // namespace hasten::parallel

@@ -24,6 +24,11 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
 /// Collective: yes. Blocks: yes. Throws: CommError.
 void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root = 0);
 
+/// The tensors become the mean over the ranks on which `took_part`, on all ranks; where it did on none, and
+/// those of integers, they stay. One message for all of a dtype and device.
+/// Collective: yes. Blocks: yes. Throws: CommError.
+void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, bool took_part);
+
 /// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every
 /// rank, naming the first parameter that differs and the ranks that have another than rank 0; `inside`:
 /// values were changed inside a window of accumulation, which tells the cause.

@@ -37,6 +37,14 @@ void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, co
   slot.set_(flat.storage(), offset, like.sizes(), like.strides());
 }
 
+at::Tensor leave_slot(const at::Tensor& slot, const at::Tensor& flat, const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor next = torch::empty({0}, parameter.options().requires_grad(false));
+  set_slot(next, flat, slot.storage_offset(), parameter);
+  slot.set_(slot.clone());
+  return next;
+}
+
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined() || !a.has_storage() || !b.has_storage()) return false;
   return a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&

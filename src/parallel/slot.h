@@ -22,6 +22,10 @@ int64_t place_slots(const std::vector<at::Tensor>& parameters, const Birthplaces
 /// what autograd gives a gradient.
 void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, const at::Tensor& parameter);
 
+/// Gives another tensor in the slot's place, and makes `slot` a tensor of its own, with its values as they
+/// are.
+at::Tensor leave_slot(const at::Tensor& slot, const at::Tensor& flat, const at::Tensor& parameter);
+
 /// Whether the two are one tensor's memory, element by element, whoever says so; an undefined one is not.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
 

@@ -272,7 +272,7 @@ TEST(JoinCallsRanks, WhatRanksWithoutDataCannotAnswerIsRefusedOnAll) {
       {"prepare of a model",
        [](const auto& accelerator, auto&, const auto&) {
          Mlp another;
-         accelerator.prepare(another);
+         static_cast<void>(accelerator.prepare(another));
        }},
       {"a change of the model's parameters (to, requires_grad_, register_parameter)",
        [](const auto& accelerator, auto& net, const auto& model) {

@@ -189,6 +189,46 @@ TEST(JoinRanks, LoadersGiveEachSampleOnceWithoutEvenBatches) {
   });
 }
 
+// Batches of one row, `window` of them to a step on each rank.
+at::Tensor accumulated(const Process& process, int64_t num_rows, int64_t window, bool each) {
+  const Accelerator accelerator(process, {.gradient_accumulation_steps = window, .sync_each_batch = each});
+  Mlp net;
+  testing::initialise(*net, 1);
+  net->to(at::kDouble);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const at::Tensor rows = torch::sin(torch::arange(8 * num_rows, at::kDouble)).view({num_rows, 8});
+  auto [model, optimizer, loader] = accelerator.prepare(
+      net, sgd,
+      data::loader<torch::data::samplers::SequentialSampler>(
+          data::TensorDataset(rows, torch::arange(num_rows)), torch::data::DataLoaderOptions(1)));
+  accelerator.join_uneven_inputs(model,
+                                 [&, &model = model, &optimizer = optimizer, &loader = loader] {
+                                   for (auto& batch : loader) {
+                                     const auto scope = accelerator.accumulate(model);
+                                     accelerator.backward(model(batch.data).square().mean());
+                                     optimizer.step();
+                                     optimizer.zero_grad();
+                                   }
+                                 },
+                                 {.even_batches = false});
+  return torch::nn::utils::parameters_to_vector(net->parameters()).detach();
+}
+
+// A rank at its loader's end keeps its gradients for the others' last batch of the window.
+TEST(JoinRanks, WindowsOfBatchesEndWhereThoseOfAllRanksDo) {
+  const Process alone(state::Identity{}, comm::Group());
+  for (const auto& [world_size, num_rows, window] : {std::tuple(2, 7, 2), std::tuple(3, 13, 3)}) {
+    const at::Tensor wanted = accumulated(alone, num_rows, window * world_size, false);
+    for (const bool each : {false, true}) {
+      run_ranks(world_size, [&, num_rows = num_rows, window = window](Process& process) {
+        const at::Tensor mine = accumulated(process, num_rows, window, each);
+
+        EXPECT_TRUE(torch::allclose(mine, wanted, 1e-9, 1e-12)) << process.world_size() << each;
+      });
+    }
+  }
+}
+
 TEST(JoinRanks, BuffersFollowTheFirstRankThatHasData) {
   run_ranks(2, [](Process& process) {
     const Accelerator accelerator(process);

@@ -153,6 +153,30 @@ TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
   }
 }
 
+// zero_grad() of the prepared optimizer at the head of the loop's body waits until the window's last batch,
+// and drops the others' gradients there.
+TEST(WrongOrderRanks, ZeroGradBeforeTheWindowsLastBackwardIsNamedOnce) {
+  const auto train = [](Process& process) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = kWindow});
+    Mlp net;
+    torch::optim::SGD sgd(net->parameters(), 0.05);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (int64_t i = 0; i < 2 * kWindow; ++i) {
+      const auto scope = accelerator.accumulate(model);
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model, process));
+      optimizer.step();
+    }
+  };
+  for (const int world_size : {1, 2}) {
+    const std::string said = said_in([&] { run_ranks(world_size, train); });
+
+    EXPECT_THAT(said,
+                HasSubstr("by zero_grad() before the backward of its last batch. Call zero_grad() behind"));
+    EXPECT_EQ(said.find("are gone"), said.rfind("are gone")) << said;
+  }
+}
+
 // As a plain loop that accumulates does it.
 TEST(WrongOrderRanks, GradientsMayBeDroppedBetweenWindows) {
   const auto train = [](Process& process) {

@@ -261,6 +261,84 @@ TEST(BackwardRanks, TheModelThatNoLossDependsOnIsNotExchanged) {
   });
 }
 
+// A critic that every batch trains and a generator that all but the last of a window do; with
+// `later_in_batch` the generator's turn comes in the last batch, too, behind the critic's.
+struct Adversaries {
+  bool weighted = false;
+  bool later_in_batch = false;
+
+  // The generator's gradients of a window of three batches, on rows of the rank's own.
+  std::vector<at::Tensor> run(int rank, const comm::Group& group) const {
+    Mlp generator, critic;
+    testing::initialise(*generator, 1);
+    testing::initialise(*critic, 2);
+    generator->to(at::kDouble);
+    critic->to(at::kDouble);
+    DistributedModels models;
+    const auto held = {models.distribute(*generator, group, {}), models.distribute(*critic, group, {})};
+    for (int batch = 0; batch < 3; ++batch) {
+      const bool ends = batch == 2;
+      const NoSync scope(ends ? Ddp::Models{} : Ddp::Models(held));
+      const BackwardContext context{
+          .models = models.all(), .group = group, .num_batches = 3, .ends_window = ends};
+      const BackwardOptions options{.weight = weighted ? std::optional(weight(rank, batch)) : std::nullopt};
+      backward(critic(rows(rank, batch)).square().mean(), options, context);
+      if (!ends || later_in_batch) backward(loss(generator, rank, batch), options, context);
+    }
+    return gradients(generator);
+  }
+
+  // What they should be: one process with the rows of all.
+  std::vector<at::Tensor> by_hand(int world_size) const {
+    Mlp generator;
+    testing::initialise(*generator, 1);
+    generator->to(at::kDouble);
+    double total = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (int batch = 0; batch < (later_in_batch ? 3 : 2); ++batch) {
+        const double factor = weighted ? weight(rank, batch) : 1;
+        total += factor;
+        (loss(generator, rank, batch) * factor).backward();
+      }
+    }
+    auto list = gradients(generator);
+    for (at::Tensor& gradient : list) gradient /= weighted ? total : 3.0 * world_size;
+    return list;
+  }
+
+ private:
+  static double weight(int rank, int batch) { return 1 + rank + 2 * batch; }
+  static at::Tensor rows(int rank, int batch) {
+    return torch::sin(torch::arange(16, at::kDouble) + 16 * batch + 100 * rank).view({2, 8});
+  }
+  static at::Tensor loss(Mlp& generator, int rank, int batch) {
+    return generator(rows(rank, batch)).square().mean();
+  }
+  static std::vector<at::Tensor> gradients(const Mlp& net) {
+    std::vector<at::Tensor> list;
+    for (const auto& parameter : net->parameters()) list.push_back(parameter.grad().clone());
+    return list;
+  }
+};
+
+TEST(BackwardRanks, AModelThatTheLastBatchOfAWindowPassesByIsExchangedAllTheSame) {
+  for (const Adversaries& pair :
+       {Adversaries{}, Adversaries{.weighted = true}, Adversaries{.later_in_batch = true},
+        Adversaries{.weighted = true, .later_in_batch = true}}) {
+    for (const int world_size : {1, 2, 3}) {
+      const auto wanted = pair.by_hand(world_size);
+      run_ranks(world_size, [&](Process& process) {
+        const auto mine = pair.run(process.rank(), process.group());
+
+        for (size_t i = 0; i < wanted.size(); ++i) {
+          EXPECT_TRUE(torch::allclose(mine[i], wanted[i], 1e-9, 1e-12))
+              << pair.weighted << pair.later_in_batch << ' ' << world_size << " ranks, " << i;
+        }
+      });
+    }
+  }
+}
+
 TEST(BackwardRanks, ALossThatDependsOnNothingAnywhereIsRefusedOnAllRanks) {
   const auto words = run_ranks_collecting(2, [](Process& process) {
     Mlp model;

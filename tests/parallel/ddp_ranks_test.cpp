@@ -107,6 +107,39 @@ TEST(DdpRanks, ZeroGradInBothFormsGivesTheSameTraining) {
   });
 }
 
+// As where gradients of two losses are compared or projected on one another.
+TEST(DdpRanks, AGradientThatIsKeptStaysAsItIs) {
+  for (const bool in_place : {false, true}) {
+    run_ranks(2, [in_place](Process& process) {
+      Mlp net;
+      testing::initialise(*net, 1);
+      const Ddp ddp(*net, process.group(),
+                    {.in_place_bytes = in_place ? std::optional<int64_t>(1) : std::nullopt});
+      const auto gradients_of = [&](double factor) {
+        net->zero_grad();
+        ddp.before_forward();
+        (net(torch::ones({2, 8})).square().sum() * (factor + process.rank())).backward();
+        std::vector<at::Tensor> list;
+        for (const auto& parameter : net->parameters()) list.push_back(parameter.grad());
+        return list;
+      };
+      gradients_of(0);
+      const auto kept = gradients_of(1);  // the order of the buckets is known now
+      std::vector<at::Tensor> copies;
+      for (const auto& gradient : kept) copies.push_back(gradient.clone());
+
+      for (int step = 0; step < 3; ++step) {
+        const auto later = gradients_of(10);
+
+        for (size_t i = 0; i < kept.size(); ++i) {
+          EXPECT_TRUE(torch::equal(kept[i], copies[i])) << in_place << ' ' << step << ' ' << i;
+          EXPECT_TRUE(torch::allclose(later[i], copies[i] * (10.5 / 1.5), 1e-4, 1e-6)) << i;
+        }
+      }
+    });
+  }
+}
+
 TEST(DdpRanks, GradientsLiveInTheBucketsAfterEverySync) {
   run_ranks(2, [](Process& process) {
     Mlp model;
@@ -136,7 +169,7 @@ TEST(DdpRanks, GradientsLiveInTheBucketsAfterEverySync) {
     backward();
     backward();  // buckets are made anew once
     std::vector<at::Tensor> buckets;
-    for (const auto& one : parameters) buckets.push_back(one.grad());
+    for (const auto& one : parameters) buckets.push_back(one.grad().detach());
 
     for (size_t i = 0; i < between.size(); ++i) {
       between[i]();
@@ -160,7 +193,7 @@ TEST(DdpRanks, AtMostOneGradientIsOutsideTheBuckets) {
     const auto backward = [&] { model(torch::ones({2, 8})).square().sum().backward(); };
     backward();
     backward();
-    const at::Tensor bucket = parameters[0].grad();
+    const at::Tensor bucket = parameters[0].grad().detach();
     for (const auto& one : parameters) EXPECT_TRUE(one.grad().is_alias_of(bucket)) << "one bucket for all";
     size_t most = 0;
     for (const auto& one : parameters) {

@@ -94,6 +94,30 @@ TEST(LocalSgdRanks, FinishAveragesTheRestAndLetsGradientsBeExchangedAgain) {
   });
 }
 
+// The model is put together anew then, on values that all ranks share: the mean, not rank 0's alone.
+TEST(LocalSgdRanks, AChangeOfTheModelsParametersAveragesWhatTheRanksHaveLearned) {
+  const at::Tensor wanted = averaged_by_hand(2, 3, 1);
+  run_ranks(2, [&](Process& process) {
+    Mlp net;
+    testing::initialise(*net, 5);
+    const at::Tensor count = net->register_parameter("count", torch::tensor(7 + process.rank()), false);
+    const auto model = prepared(net, process);
+    LocalSgd local(model, process.group(), {.num_steps = 100});
+    train(net, process.rank(), 3, [&](int) { local.step(); });
+
+    net->first->bias.requires_grad_(false);
+    model(torch::ones({2, 8}));
+
+    std::vector<at::Tensor> floats;
+    for (const auto& parameter : net->parameters()) {
+      if (parameter.is_floating_point()) floats.push_back(parameter);
+    }
+    EXPECT_TRUE(torch::allclose(torch::nn::utils::parameters_to_vector(floats), wanted, 1e-5, 1e-6));
+    local.finish();
+    EXPECT_EQ(count.item<int64_t>(), 7) << "integers have no mean, and are rank 0's from prepare on";
+  });
+}
+
 TEST(LocalSgdRanks, DisabledItLeavesTheExchangeOfGradientsAsItIs) {
   run_ranks(2, [](Process& process) {
     Mlp net;

@@ -47,9 +47,16 @@ struct BackwardContext {
 /// and a loss that depends on no parameter on any rank; CommError; what autograd throws.
 void backward(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context);
 
+/// The key of what `describe` gives; its value is whether the batch is the window's last.
+inline constexpr const char* kBackward = "backward";
+
 /// In a loop of uneven length (join.h): what a rank announces before a backward.
 /// Collective: no. Blocks: no. Throws: nothing.
 nlohmann::json describe(const BackwardContext& context);
+/// What a rank with data makes of the call that all have agreed on: its batch ends the window only if that of
+/// all does. Gives the models that are held back then, though not yet on this rank. Collective: no. Blocks:
+/// no. Throws: nothing.
+Ddp::Models keep_window_open(const nlohmann::json& call, BackwardContext& context);
 /// What a rank without data makes of it: completes `context`, drops gradients that a window before has left,
 /// and gives the models that are held back. Collective: no. Blocks: no. Throws: nothing.
 Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context);

@@ -106,6 +106,8 @@ class Ddp {
   /// Then it warns, once, and the ranks compare their parameters in the window's exchange. It warns as well,
   /// once, if the window's gradients are gone.
   void begin_backward(int64_t optimizer_calls, bool ends_window) const;
+  /// Whether earlier backwards of the window that the present one ends have left gradients on this rank.
+  bool has_held_gradients() const noexcept;
   /// After a backward through it that did not end its window.
   void end_held_backward(int64_t optimizer_calls) const;
   /// The parameters that it exchanges.
@@ -114,6 +116,8 @@ class Ddp {
   /// or not.
   void add_weight(double weight, bool ends) const;
   bool has_weight() const noexcept;
+  /// The window's weights have been divided out, but a later backward of the same batch may count still.
+  void may_go_on() const noexcept;
   /// From now on backward launches exchanges, and finish_exchange waits for them.
   void finish_later(bool later) const noexcept;
   /// Exchanges so far.

@@ -39,9 +39,12 @@ struct JoinOptions {
   std::optional<bool> even_batches = {};
 };
 
-/// The ranks that still have data.
+/// The ranks that still have data, and what they are about to do.
 struct ActiveRanks {
   std::vector<int> ranks = {};
+  /// As it was announced. Of backwards that end their window on some ranks only, because those are at their
+  /// loader's end, it is one that does not.
+  nlohmann::json call = {};
   int first() const { return ranks.front(); }
   bool all_of(int world_size) const noexcept { return static_cast<int>(ranks.size()) == world_size; }
 };

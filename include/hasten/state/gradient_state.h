@@ -33,7 +33,8 @@ struct LoaderPosition {
 
 class GradientState {
  public:
-  /// Whether this step's backward exchanges gradients and the optimizer steps; true outside accumulation.
+  /// Whether this step's backward exchanges gradients and the optimizer steps: as `accumulate` said last,
+  /// also behind a loop that was left inside a window; true before the first one.
   bool sync_gradients() const noexcept { return sync_gradients_; }
   void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
 

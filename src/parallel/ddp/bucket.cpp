@@ -57,6 +57,14 @@ void Bucket::begin_step() {
   std::fill(absent_.begin(), absent_.end(), false);
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
   end_abandoned(work_);
+  for (size_t i = 0; i < size(); ++i) leave_to_others(i);
+}
+
+void Bucket::leave_to_others(size_t i) {
+  const size_t own = settings_.birthplaces ? 2 : 1;
+  if (slots_[i].use_count() <= own || parameters_[i].grad().is_same(slots_[i])) return;
+  slots_[i] = leave_slot(slots_[i], flat_, parameters_[i]);
+  if (settings_.birthplaces) settings_.birthplaces->replace(places_[i], slots_[i]);
 }
 
 void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {

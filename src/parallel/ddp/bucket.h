@@ -73,6 +73,9 @@ class Bucket {
 
  private:
   void lay_out();
+  /// A slot that is nobody's .grad() any more and that somebody else has kept becomes theirs, with its values
+  /// as they are, and its place another tensor's.
+  void leave_to_others(size_t i);
   /// To other memory, since somebody else holds some of this.
   void move();
 

@@ -215,6 +215,7 @@ std::optional<double> Reducer::out_factor() {
     return factor;
   }
   window_.weight.reset();
+  window_.divided_out = tail[kWeight];
   if (tail[kWeight] == 0) return std::nullopt;
   return factor / tail[kWeight];
 }

@@ -18,29 +18,9 @@
 #include "hasten/parallel/ddp.h"
 #include "parallel/ddp/bucket.h"
 #include "parallel/trainable.h"
+#include "parallel/window.h"
 
 namespace hasten::parallel {
-
-/// Where a model stands between two steps of its optimizer.
-struct Window {
-  /// While more have asked to hold back than to go on, gradients stay on their rank.
-  int holds = 0;
-  /// The weights of this rank's backwards so far, if they have any: gradients are sums, each times its
-  /// weight.
-  std::optional<double> weight = {};
-  /// Whether the next exchange ends the window, so that weights are divided out.
-  bool ends = true;
-  /// Whether a backward launches its exchange and leaves the waiting to finish().
-  bool finishes_later = false;
-  /// The rank whose buffers all get.
-  int buffers_from = 0;
-  /// Whether all ranks' parameters are to be the same.
-  bool comparable = true;
-  /// Whether the parameters' memory is not what it was, or their values are not what the ranks agreed on.
-  bool values_changed = false;
-  /// Whether values changed before the window's gradients were exchanged.
-  bool changed_inside = false;
-};
 
 class Reducer {
  public:
