@@ -147,15 +147,16 @@ void run_in_threads(size_t count, const std::function<void(size_t)>& fn) {
       errors[i] = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      const at::ThreadLocalStateGuard as_there(modes);
-      run(i);
-    });
+  {
+    std::vector<std::jthread> threads;  // waited for, also where the system has none left for all
+    for (size_t i = 1; i < count; ++i) {
+      threads.emplace_back([&, i] {
+        const at::ThreadLocalStateGuard as_there(modes);
+        run(i);
+      });
+    }
+    run(0);
   }
-  run(0);
-  for (std::thread& thread : threads) thread.join();
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <map>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "hasten/core/error.h"
@@ -245,6 +248,24 @@ TEST(DataParallel, WhatCannotWorkIsRefusedByName) {
                 data_parallel(model, kTwo)(std::pair{torch::ones({3}), torch::ones({2})}, 1.0);
               }),
               HasSubstr("inputs have 3 and 2 rows"));
+}
+
+// In a process of its own, which may start no thread.
+void run_without_threads() {
+  constexpr unsigned kNobody = 65534;
+  const rlimit none = {0, 0};
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(2);
+  if (getuid() == 0 && setuid(kNobody) != 0) _exit(2);  // root has no limit
+  try {
+    detail::run_in_threads(3, [](size_t) {});
+  } catch (const std::system_error&) {
+    _exit(0);
+  }
+  _exit(1);
+}
+
+TEST(DataParallel, WhereNoThreadMayBeStartedIsAnErrorAndNotTheProgramsEnd) {
+  EXPECT_EXIT(run_without_threads(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -178,9 +178,9 @@ void UnevenBatchNorms::answer(const std::function<void()>& beside) const {
   };
   std::vector<std::thread> threads;
   for (const auto& group : impl_->groups) {
-    threads.emplace_back([&] { guarded([&] { group->answer(impl_->device); }); });
+    guarded([&] { threads.emplace_back([&] { guarded([&] { group->answer(impl_->device); }); }); });
   }
-  guarded(beside);
+  if (threads.size() == impl_->groups.size()) guarded(beside);  // the system may have no thread left
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
 }
