@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -19,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "hasten/core/error.h"
+#include "hasten/core/log.h"
 
 namespace hasten::comm {
 namespace {
@@ -111,6 +113,24 @@ void wait_for_listener(const TcpStoreOptions& options) {
   throw std::runtime_error("every connection was refused");
 }
 
+// libtorch's store asks the system for the name of each address that it connects to or that connects to it,
+// which takes 5 s and longer where a name server does not answer.
+c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
+                                           const c10d::TCPStoreOptions& native) {
+  using Seconds = std::chrono::duration<double>;
+  constexpr Seconds kSlow(2);
+  const auto begin = std::chrono::steady_clock::now();
+  auto store = c10::make_intrusive<c10d::TCPStore>(options.host, native);
+  const Seconds took = std::chrono::steady_clock::now() - begin;
+  if (took < kSlow) return store;
+  Logger("comm").warning(text(
+      "connecting to the store at ", options.host, ':', store->getPort(), " took ", std::lround(took.count()),
+      " s, though somebody listened there. libtorch asks for the names of both ends' addresses: see "
+      "whether the name servers in /etc/resolv.conf answer, or name the machines in /etc/hosts (",
+      options.host, " and ::ffff:", options.host, ")."));
+  return store;
+}
+
 // Runs an operation on the store; libtorch's own errors become CommErrors that say what to look at.
 template <class Call>
 auto call(const char* operation, const std::string& key, const Call& action) {
@@ -138,9 +158,9 @@ Store Store::tcp(const TcpStoreOptions& options) {
   if (options.server) native.masterListenFd = listen_on(options);
   try {
     if (!options.server) wait_for_listener(options);
-    auto store = c10::make_intrusive<c10d::TCPStore>(options.host, native);
+    auto store = connect(options, native);
     const int port = store->getPort();
-    return Store(std::make_shared<Impl>(Impl{store, port}));
+    return Store(std::make_shared<Impl>(Impl{std::move(store), port}));
   } catch (const std::exception& error) {
     throw CommError(
         Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",

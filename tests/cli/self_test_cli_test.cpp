@@ -1,15 +1,21 @@
 // `hasten test` with its real self-test program.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "cli/launch_folder.h"
 
 namespace hasten {
 namespace {
 
+namespace fs = std::filesystem;
 using test::CommandResult;
+using testing::HasSubstr;
 
 class SelfTest : public test::LaunchFolder {};
 
@@ -28,6 +34,44 @@ TEST_F(SelfTest, NamesWhatHoldsOnTheProcessesAskedFor) {
   EXPECT_EQ(one.exit_code, 0);
   EXPECT_EQ(three.out, std::string("hasten test on 3 processes, cpu\n") + kResults) << three.err;
   EXPECT_EQ(three.exit_code, 0);
+}
+
+// Takes questions for names and never answers.
+class SilentNameServer {
+ public:
+  static constexpr const char* kAddress = "127.0.0.9";
+
+  SilentNameServer() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(53);
+    inet_pton(AF_INET, kAddress, &address.sin_addr);
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return;
+    is_there_ = true;
+  }
+  ~SilentNameServer() { close(fd_); }
+  bool is_there() const { return is_there_; }
+
+ private:
+  int fd_ = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  bool is_there_ = false;
+};
+
+TEST_F(SelfTest, SaysWhyAStartIsSlowWhereNoNameServerAnswers) {
+  const SilentNameServer server;
+  if (!server.is_there() || !disks_can_be_made()) GTEST_SKIP() << "needs port 53 and user namespaces";
+  const fs::path settings = folder() / "resolv.conf";
+  std::ofstream(settings) << "nameserver " << SilentNameServer::kAddress
+                          << "\noptions timeout:1 attempts:3\n";
+
+  const CommandResult result = test::run_command(
+      {"/usr/bin/unshare", "-rm", "sh", "-c", "mount --bind $DIR/resolv.conf /etc/resolv.conf && exec \"$@\"",
+       "sh", HASTEN_COMMAND, "test", "--cpu", "-n", "2"},
+      environment());
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("s, though somebody listened there"));
+  EXPECT_THAT(result.err, HasSubstr("or name the machines in /etc/hosts (127.0.0.1 and ::ffff:127.0.0.1)"));
 }
 
 TEST_F(SelfTest, TakesTheNumberOfProcessesFromTheConfigurationFile) {
