@@ -32,6 +32,7 @@ class MeetingPlaces {
  public:
   static MeetingPlaces& all() {
     static auto* const places = new MeetingPlaces;  // never destroyed: others may ask at the very end
+    static const End end(*places);
     return *places;
   }
 
@@ -62,6 +63,23 @@ class MeetingPlaces {
     const auto found = places_.find(key_of(identity));
     return found == places_.end() ? std::nullopt : std::optional(found->second);
   }
+
+  // Ends the stores' threads before libtorch's own state ends. A child of fork() has none of these threads.
+  class End {
+   public:
+    explicit End(MeetingPlaces& places) : places_(places) {}
+    ~End() {
+      if (getpid() != owner_) return;
+      const std::lock_guard lock(places_.mutex_);
+      places_.places_.clear();
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+   private:
+    MeetingPlaces& places_;
+    const pid_t owner_ = getpid();
+  };
 
   std::mutex mutex_;
   std::map<std::string, std::pair<comm::Store, int>> places_;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
 
@@ -74,6 +75,25 @@ TEST(ProcessFromEnvironment, SeveralInOneProgramMeetTheOthersEach) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
     EXPECT_THAT(results[rank].output, HasSubstr(text("rank ", rank, ", sums 24")));
+  }
+}
+
+// A child has its parent's memory, but none of its threads.
+HASTEN_PROCESS_CASE(state_forks) {
+  const Process process;
+  const pid_t child = fork();
+  if (child == 0) std::exit(3);
+  int status = 0;
+  waitpid(child, &status, 0);
+  process.wait_for_everyone();
+  std::printf("the child's exit code: %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  return 0;
+}
+
+TEST(ProcessFromEnvironment, AForkedChildEndsByItself) {
+  for (const auto& result : run_processes(2, "state_forks", {{"ACCELERATE_USE_CPU", "1"}})) {
+    EXPECT_THAT(result.output, HasSubstr("the child's exit code: 3"));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }
 

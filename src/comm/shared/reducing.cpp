@@ -1,7 +1,8 @@
 // The collectives that add up; see operation.h.
 //
 // Small ones take one step: everybody adds up what all have shown, or the root, or each its part. Large ones
-// are relays (relay.h). Tensors that lie in the segment's heaps are added up where they are.
+// are relays (relay.h). Tensors that lie in the segment's heaps are added up where they are, by whoever is
+// there (docs/decisions/0024-who-is-there-does-the-others-shares.md).
 #include <array>
 
 #include "comm/shared/chunks.h"
@@ -19,6 +20,9 @@ constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kSmallBytesOfAll = 128 << 10;
 // What is added up in place at a time: the sources and the result stay in the nearest caches.
 constexpr int64_t kBlockBytes = 32 << 10;
+// What is taken of a share at a time: little enough that the last ones end together.
+constexpr int64_t kPartsOfAShare = 16;
+constexpr int64_t kLeastPartBytes = 8 << 10;
 
 class Reducing : public Operation {
  public:
@@ -74,15 +78,30 @@ class AllReduce : public Reducing {
     add_up(data(), sources, steps.world_size(), tensor_.numel());
   }
 
-  // Each rank adds up its slice, reading from and writing to everybody's tensor.
+  // Each rank adds up its share, reading from and writing to everybody's tensor, and then what the shares of
+  // those who have not come yet still hold: in a step of training one comes later than the others.
   void add_up_in_place(Steps& steps) const {
     const int world = steps.world_size(), rank = steps.rank();
     std::array<std::byte*, kMaxRanks> tensors;
     for (int peer = 0; peer < world; ++peer) tensors[peer] = steps.heap(peer) + steps.header(peer).extra - 1;
-    const int64_t most = (tensor_.numel() + world - 1) / world;
-    const Chunks cut(tensor_.numel(), (most + Chunks::kAlign - 1) / Chunks::kAlign * Chunks::kAlign);
-    const int64_t end = cut.begin(rank) + cut.size(rank);
-    for (int64_t begin = cut.begin(rank); begin < end; begin += kBlockBytes / item_) {
+    const Chunks shares(tensor_.numel(), aligned(tensor_.numel() / world + 1));
+    for (int i = 0; i < world; ++i) {
+      const int owner = (rank + i) % world;
+      const int64_t part_size = std::max(shares.size(owner) / kPartsOfAShare + 1, kLeastPartBytes / item_);
+      const Chunks parts(shares.size(owner), aligned(part_size));
+      for (int64_t part = 0; (part = steps.claim(owner)) < parts.count();) {
+        add_up_in_place(tensors, steps, shares.begin(owner) + parts.begin(part), parts.size(part));
+      }
+    }
+    steps.begin();
+    steps.post();
+    steps.wait();
+  }
+
+  void add_up_in_place(const std::array<std::byte*, kMaxRanks>& tensors, const Steps& steps, int64_t begin,
+                       int64_t count) const {
+    const int world = steps.world_size(), rank = steps.rank();
+    for (const int64_t end = begin + count; begin < end; begin += kBlockBytes / item_) {
       const int64_t size = std::min(kBlockBytes / item_, end - begin);
       Sources sources;
       for (int peer = 0; peer < world; ++peer) sources[peer] = tensors[peer] + begin * item_;
@@ -92,9 +111,10 @@ class AllReduce : public Reducing {
         if (peer != rank) copy_bytes(tensors[peer] + begin * item_, mine, size * item_);
       }
     }
-    steps.begin();
-    steps.post();
-    steps.wait();
+  }
+
+  static int64_t aligned(int64_t count) {
+    return (count + Chunks::kAlign - 1) / Chunks::kAlign * Chunks::kAlign;
   }
 
   at::Tensor tensor_;

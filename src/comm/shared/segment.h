@@ -24,6 +24,26 @@ constexpr int kMaxRanks = 256;
 
 enum class Presence : uint32_t { kAbsent, kHere, kLeft };
 
+/// Which parts of an operation's work are taken, one after the other, by whoever comes.
+class Claims {
+ public:
+  /// The number of the next part of the operation whose first step was `step`, from 0; each is given once.
+  /// Operations follow each other: nobody asks for one when somebody has asked for a later one.
+  int64_t next(uint32_t step) {
+    uint64_t last = last_.load(std::memory_order_relaxed);
+    uint64_t mine = 0;
+    do {
+      const bool is_first = last >> 32 != step;
+      mine = is_first ? uint64_t{step} << 32 : last + 1;
+    } while (!last_.compare_exchange_weak(last, mine, std::memory_order_relaxed));
+    return static_cast<int64_t>(mine & 0xffffffff);
+  }
+
+ private:
+  /// The step in the upper half, the part in the lower.
+  std::atomic<uint64_t> last_{0};
+};
+
 /// What belongs to one rank and is read by all.
 struct RankBlock {
   /// The number of the last step to which the rank has contributed.
@@ -34,6 +54,8 @@ struct RankBlock {
   /// Ranks of one process have the same; never 0.
   std::atomic<uint64_t> process{0};
   alignas(64) Header headers[2];
+  /// Of the rank's share in a sum that is added up in place.
+  alignas(64) Claims claims;
 };
 
 /// One direction between two ranks: a ring of bytes, written by one and read by the other.

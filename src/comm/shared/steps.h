@@ -105,6 +105,8 @@ class Steps {
   void check_headers() const;
 
   std::byte* heap(int rank) const { return segment_->heap(rank); }
+  /// The next part of `rank`'s share in the current operation that nobody has taken yet.
+  int64_t claim(int rank) const { return segment_->block(rank).claims.next(step_); }
 
  private:
   bool reached(int rank, uint32_t step) const { return segment_->block(rank).posted.reached(step); }
