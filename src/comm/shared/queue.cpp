@@ -100,7 +100,7 @@ std::exception_ptr Queue::run(Entry& entry, std::exception_ptr broken) {
 void Queue::ask_thread() {
   thread_wanted_ = true;
   if (thread_.joinable()) {
-    asked_.notify_one();
+    if (!lingers_) asked_.notify_one();
     return;
   }
   thread_ = start_without_signals([this] { serve(); });
@@ -112,7 +112,10 @@ void Queue::serve() {
     asked_.wait(lock, [this] { return stopping_ || (thread_wanted_ && !driving_ && !entries_.empty()); });
     if (stopping_) return;
     thread_wanted_ = false;
-    if (asked_.wait_for(lock, linger_, [this] { return stopping_; })) return;
+    lingers_ = true;
+    const bool stops = asked_.wait_for(lock, linger_, [this] { return stopping_; });
+    lingers_ = false;
+    if (stops) return;
     if (!driving_ && !entries_.empty()) drive(lock, nullptr);
   }
 }

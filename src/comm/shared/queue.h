@@ -58,6 +58,8 @@ class Queue {
   /// Somebody carries operations out; the steps are theirs.
   bool driving_ = false;
   bool thread_wanted_ = false;
+  /// The thread lingers and need not be woken.
+  bool lingers_ = false;
   bool stopping_ = false;
   /// Why nothing can be carried out any more.
   std::exception_ptr broken_;
