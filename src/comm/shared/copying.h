@@ -13,6 +13,10 @@ namespace hasten::comm::shared {
 /// What the caches near a core hold at most.
 constexpr int64_t kCachedBytes = int64_t{4} << 20;
 
+/// What is copied after it was computed, at a time: it and what it was computed from still lie in the nearest
+/// cache then, of 32 KB as a rule.
+constexpr int64_t kBlockBytes = int64_t{8} << 10;
+
 /// memcpy, which must not be given null even for nothing.
 inline void copy_bytes(void* to, const void* from, int64_t num_bytes) {
   if (num_bytes > 0) std::memcpy(to, from, static_cast<size_t>(num_bytes));

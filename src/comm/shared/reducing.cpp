@@ -18,8 +18,6 @@ using Sources = std::array<const void*, kMaxRanks>;
 // Below this, every rank adds up everything by itself: less to do than waiting a second time.
 constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kSmallBytesOfAll = 128 << 10;
-// What is added up in place at a time: the sources and the result stay in the nearest caches.
-constexpr int64_t kBlockBytes = 32 << 10;
 // What is taken of a share at a time: little enough that the last ones end together.
 constexpr int64_t kPartsOfAShare = 16;
 constexpr int64_t kLeastPartBytes = 8 << 10;

@@ -54,8 +54,16 @@ class Relay {
 
     // Where this rank takes the chunk as well, it goes to its place at once.
     std::byte* result = is_mine(i) ? share_.to + (chunks_.begin(i) - share_.begin) * item_ : scratch();
-    fold_.last(result, slot(i), mine, steps_.world_size(), chunks_.size(i));
-    if (!is_mine(i) || !share_.alone) copy_bytes(slot(i), result, chunks_.size(i) * item_);
+    const bool others_take_it = !is_mine(i) || !share_.alone;
+    const int64_t size = chunks_.size(i), block = kBlockBytes / item_;
+    for (int64_t begin = 0; begin < size; begin += block) {
+      const int64_t count = std::min(block, size - begin);
+      std::byte* out = result + begin * item_;
+      fold_.last(out, slot(i) + begin * fold_.partial_bytes, mine + begin * item_, steps_.world_size(),
+                 count);
+      // Over partial sums that have been read: an item is no larger than one of those.
+      if (others_take_it) copy_bytes(slot(i) + begin * item_, out, count * item_);
+    }
   }
 
   void take(int64_t i) const {
