@@ -36,6 +36,8 @@ std::string joined(const std::string& folder, const std::string& name) {
 
 std::string content_of(const std::string& path) {
   std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    throw UsageError({"config"}, "the configuration file '", path, "' is a folder. Name a file in it.");
   if (!fs::is_regular_file(path, ignored)) {
     throw UsageError({"config"}, "the configuration file '", path,
                      "' does not exist. Write one with hasten config, or name another with --config_file.");

@@ -122,6 +122,14 @@ void answer_backward(const json& call, const ActiveRanks& active, const JoinedLo
   }
 }
 
+// Of its parameters: a state that was written on root's device would else stay there.
+std::optional<c10::Device> device_of(torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params().front().device();
+  }
+  return {};
+}
+
 void answer_average(const json& call, const JoinedLoop& loop) {
   const auto model = loop.models.all().at(call.at(kAverage).get<size_t>());
   average_parameters(*model, loop.group.with_check(false), model->apart().num_steps > 0);
@@ -254,7 +262,7 @@ void Steppers::follow(const comm::Group& group, int root) const {
     if (group.rank() == root) continue;
     std::istringstream theirs(std::string(told.begin(), told.end()));
     torch::serialize::InputArchive archive;
-    archive.load_from(theirs);
+    archive.load_from(theirs, device_of(*optimizer));
     optimizer->load(archive);
   }
   for (const auto& one : others_) {

@@ -99,6 +99,16 @@ TEST_F(ConfigFile, SaysThatThereIsNone) {
   }
 }
 
+TEST_F(ConfigFile, SaysThatAFolderIsNone) {
+  try {
+    load_config(folder());
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.what(),
+              "[config] the configuration file '" + folder() + "' is a folder. Name a file in it.");
+  }
+}
+
 TEST_F(ConfigFile, WhatIsSavedIsReadBackTheSame) {
   const ConfigMap values = {
       {"distributed_type", {std::string("NO")}},

@@ -12,6 +12,12 @@ namespace {
 constexpr int64_t kSlotBytes = 64 << 10;
 constexpr int64_t kLeastBytes = 8 << 10;
 
+// Ranks that share a core each do as much as they can before it is the next one's turn, and in a long relay
+// those of another core, which wait for the last of them, would do the same after them. So their turns are
+// shorter.
+constexpr int64_t kTurn = 8;
+constexpr int64_t kLongRelay = 64;
+
 /// Each rank has something to do, and ranks that share a core do much at a time.
 int64_t lag_of(int world_size) {
   return std::max(16, 2 * world_size);
@@ -44,6 +50,7 @@ class Relay {
   std::byte* slot(int64_t i) const { return steps_.whole_area(0) + pipeline_.slot(i) * kSlotBytes; }
 
   void hand_over(int64_t i) {
+    if (chunks_.count() > kLongRelay && i % kTurn == kTurn - 1) steps_.give_way();
     const std::byte* mine = input_ + chunks_.begin(i) * item_;
     if (is_first()) {
       pipeline_.wait_for_slot(i);

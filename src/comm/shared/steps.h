@@ -93,6 +93,10 @@ class Steps {
   }
   /// Waits until `peer` has posted `step`, of an operation whose last step is `last`.
   void wait_for(int peer, uint32_t step, uint32_t last) const;
+  /// Where ranks outnumber the cores, lets another one have this core, if one wants it.
+  void give_way() const {
+    if (patience_.yields) pause_or_yield(true);
+  }
   /// The whole area of a rank; those of all ranks lie one behind the other.
   std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
 
