@@ -104,6 +104,61 @@ TEST(SharedMemoryMessagesRanks, MessagesOfDifferentTagsAreTakenInAnyOrder) {
       kShared);
 }
 
+// Asking for a small one takes the beginning of the large one before it out of the ring.
+TEST(SharedMemoryMessagesRanks, WhatIsAskedForWhileItComesGoesOnToItsPlace) {
+  constexpr int64_t kLarge = 5 * kMegabyte + 7;
+  run_ranks(
+      2,
+      [](Process& process) {
+        const Group& group = process.group();
+        const at::Tensor small = torch::zeros({1}), large = torch::zeros({kLarge}, at::kByte);
+        if (process.rank() == 0) {
+          auto sent = group.send_async(bytes_from(0, 1, kLarge), 1, 1);
+          group.barrier();
+          group.send(torch::full({1}, 2.0f), 1, 2);
+          return sent.wait();
+        }
+        group.barrier();
+        auto behind = group.receive_async_(small, 0, 2);
+        group.receive_(large, 0, 1);
+        behind.wait();
+        EXPECT_TRUE(torch::equal(large, bytes_from(0, 1, kLarge)));
+        EXPECT_EQ(small.item<float>(), 2);
+      },
+      kShared);
+}
+
+// What nobody can take is gone when the next one comes.
+TEST(SharedMemoryMessagesRanks, ALargeMessageOfAnotherSizeMakesWayForTheNext) {
+  constexpr int64_t kLarge = 5 * kMegabyte + 7;
+  for (const bool is_coming : {false, true}) {
+    run_ranks(
+        2,
+        [&](Process& process) {
+          const Group& group = process.group();
+          const at::Tensor large = torch::zeros({kLarge}, at::kByte);
+          if (process.rank() == 0) {
+            auto sent = group.send_async(bytes_from(0, 1, kLarge), 1, 1);
+            group.barrier();
+            group.send(bytes_from(0, 2, kLarge), 1, 1);
+            return sent.wait();
+          }
+          auto behind =
+              is_coming ? std::nullopt : std::optional(group.receive_async_(large.slice(0, 5), 0, 1));
+          group.barrier();
+          if (is_coming) {
+            const at::Tensor other = torch::zeros({1});
+            auto never = group.receive_async_(other, 0, 2);
+            behind = group.receive_async_(large.slice(0, 5), 0, 1);
+          }
+          EXPECT_THROW(behind->wait(), CommError);
+          group.receive_(large, 0, 1);
+          EXPECT_TRUE(torch::equal(large, bytes_from(0, 2, kLarge)));
+        },
+        kShared);
+  }
+}
+
 TEST(SharedMemoryMessagesRanks, MessagesOfDifferentSizesNameBothSides) {
   const auto words = run_ranks_collecting(
       2,

@@ -71,23 +71,18 @@ std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, i
   Channel& channel = channels_[from];
   const auto found =
       std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
-                   [tag](const Arrival& arrival) { return arrival.tag == tag && !arrival.asker; });
-  if (found == channel.arrivals.end()) {
-    if (!channel.broken) channel.receives.push_back(message);
-    return started(lock, std::move(message));
+                   [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
+  if (found != channel.arrivals.end()) {
+    hand_over(message, found);
+  } else if (!channel.broken) {
+    channel.receives.push_back(message);
   }
-  const bool still_coming = channel.incoming && !channel.target && &*found == &channel.arrivals.back();
-  if (still_coming) {
-    found->asker = message;
-    return started(lock, std::move(message));
-  }
-  deliver(*message, *found, from);
-  channel.arrivals.erase(found);
-  return message;
+  return started(lock, std::move(message));
 }
 
 std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Message> message) {
-  if (const auto broken = channels_[message->peer].broken; broken && !message->done) {
+  if (message->done) return message;
+  if (const auto broken = channels_[message->peer].broken) {
     message->error = broken;
     message->done = true;
     return message;
@@ -236,18 +231,16 @@ void Mailbox::take_frame(int peer) {
   channel.moved = 0;
   const auto found = std::find_if(channel.receives.begin(), channel.receives.end(),
                                   [&](const auto& message) { return message->tag == channel.frame.tag; });
-  if (found != channel.receives.end()) {
+  const bool was_asked_for = found != channel.receives.end();
+  if (was_asked_for) {
     const auto message = *found;
     channel.receives.erase(found);
     if (fits(*message, channel.frame.size, peer)) {
       channel.target = message;
       return;
     }
-    // Nobody wants it any more, but it has to be taken out of the ring.
-    channel.arrivals.emplace_back(channel.frame, message);
-    return;
   }
-  channel.arrivals.emplace_back(channel.frame, nullptr);
+  channel.arrivals.emplace_back(channel.frame, !was_asked_for);
 }
 
 void Mailbox::finish_frame(int peer) {
@@ -258,10 +251,7 @@ void Mailbox::finish_frame(int peer) {
     channel.target.reset();
     return;
   }
-  const auto arrival = std::prev(channel.arrivals.end());
-  if (!arrival->asker) return;
-  if (!arrival->asker->done) deliver(*arrival->asker, *arrival, peer);
-  channel.arrivals.erase(arrival);
+  if (!channel.arrivals.back().is_wanted) channel.arrivals.pop_back();
 }
 
 bool Mailbox::fits(Message& message, uint64_t size, int peer) {
@@ -274,11 +264,21 @@ bool Mailbox::fits(Message& message, uint64_t size, int peer) {
   return false;
 }
 
-void Mailbox::deliver(Message& message, const Arrival& arrival, int peer) {
-  if (!fits(message, arrival.size, peer)) return;
-  const auto size = static_cast<int64_t>(arrival.size);
-  copy_out(data_of(message.bytes), arrival.bytes.get(), size, size);
-  message.done = true;
+void Mailbox::hand_over(const std::shared_ptr<Message>& message, std::list<Arrival>::iterator arrival) {
+  const int peer = message->peer;
+  Channel& channel = channels_[peer];
+  const bool still_coming = channel.incoming && !channel.target && &*arrival == &channel.arrivals.back();
+  if (!fits(*message, arrival->size, peer)) {
+    arrival->is_wanted = false;
+  } else {
+    const uint64_t there = still_coming ? std::min(channel.moved, arrival->size) : arrival->size;
+    copy_out(data_of(message->bytes), arrival->bytes.get(), static_cast<int64_t>(there),
+             static_cast<int64_t>(arrival->size));
+    // What is still to come goes straight to its place.
+    if (still_coming) channel.target = message;
+    message->done = !still_coming;
+  }
+  if (!still_coming || channel.target) channel.arrivals.erase(arrival);
 }
 
 void Mailbox::break_channel(int peer) {
@@ -291,7 +291,6 @@ void Mailbox::break_channel(int peer) {
   };
   for (const auto& message : channel.sends) end(message);
   for (const auto& message : channel.receives) end(message);
-  for (const auto& arrival : channel.arrivals) end(arrival.asker);
   end(channel.target);
   const auto broken = channel.broken;
   channel = Channel();

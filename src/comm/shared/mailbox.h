@@ -58,16 +58,16 @@ class Mailbox {
 
   /// A message that came, or is coming, without being asked for.
   struct Arrival {
-    Arrival(const Frame& frame, std::shared_ptr<Message> asker_)
+    Arrival(const Frame& frame, bool is_wanted_)
         : tag(frame.tag),
           size(frame.size),
           bytes(std::make_unique_for_overwrite<std::byte[]>(frame.size)),
-          asker(std::move(asker_)) {}
+          is_wanted(is_wanted_) {}
     int64_t tag;
     uint64_t size;
     std::unique_ptr<std::byte[]> bytes;
-    /// Who has asked since.
-    std::shared_ptr<Message> asker;
+    /// Not if it was asked for in another size: it only has to be taken out of the ring.
+    bool is_wanted;
   };
 
   struct Channel {
@@ -89,7 +89,7 @@ class Mailbox {
   void pull(int peer);
   void take_frame(int peer);
   void finish_frame(int peer);
-  void deliver(Message& message, const Arrival& arrival, int peer);
+  void hand_over(const std::shared_ptr<Message>& message, std::list<Arrival>::iterator arrival);
   bool fits(Message& message, uint64_t size, int peer);
   void move_until(Lock& lock, const std::shared_ptr<Message>& message);
   /// Ends the message, and all with its peer, if it cannot end well any more.
