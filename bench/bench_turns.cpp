@@ -1,7 +1,8 @@
 // What a data-parallel step costs beside a step of one rank alone, and of what: all ranks at once without a
 // word, all in step (a barrier behind each backward), and data-parallel. In turns within one run, a few steps
 // each, so that whatever else the machine does meets all of them alike; medians of the rounds: alone the mean
-// of the ranks, otherwise the slowest rank's.
+// of the ranks, otherwise the slowest rank's. Of the steps at once also the slowest rank's of each single
+// one: those who end their steps together take that long, even if they tell each other nothing.
 //
 // Start this with `hasten launch -n 2`.
 #include <hasten/hasten.h>
@@ -57,14 +58,12 @@ int main(int argc, char** argv) {
     accelerator.backward(cross_entropy(model(data), target));
     optimizer.step();
   };
+  // Of each single step, a turn's one behind the other.
   std::map<std::string, std::vector<double>> times;
   const auto turn = [&](const std::string& name, bool takes_part, const std::function<void()>& step) {
     if (takes_part) {
       step();  // what the last turn left in the caches is not this one's
-      const double ms = bench::time_ms([&] {
-        for (int i = 0; i < steps; ++i) step();
-      });
-      times[name].push_back(ms / steps);
+      for (int i = 0; i < steps; ++i) times[name].push_back(bench::time_ms(step));
     }
     group.barrier();
   };
@@ -80,11 +79,15 @@ int main(int argc, char** argv) {
 
   // Cores are not equally fast: what is done together takes as long as on the slowest.
   using hasten::comm::ReduceOp;
+  const auto of_turns = [&](const torch::Tensor& all) { return all.view({-1, steps}).mean(1).median(); };
   nlohmann::json of_all;
   for (const auto& [name, all] : times) {
-    const torch::Tensor median = torch::full({1}, bench::median(all), torch::kDouble);
-    group.all_reduce_(median, name == "alone" ? ReduceOp::kMean : ReduceOp::kMax);
-    of_all[name] = median.item<double>();
+    torch::Tensor single = torch::tensor(all, torch::kDouble), typical = of_turns(single).view({1});
+    group.all_reduce_(typical, name == "alone" ? ReduceOp::kMean : ReduceOp::kMax);
+    of_all[name] = typical.item<double>();
+    if (name != "at_once") continue;
+    group.all_reduce_(single, ReduceOp::kMax);
+    of_all["slower_of_each"] = of_turns(single).item<double>();
   }
   if (accelerator.is_main_process()) std::cout << of_all << std::endl;
 }
