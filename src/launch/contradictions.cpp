@@ -128,7 +128,9 @@ void output(const LaunchSettings& settings, Problems& problems) {
 }
 
 void supervision(const LaunchSettings& settings, Problems& problems) {
-  for (const std::string& name : split(*settings.text("signals_to_handle"), ',')) {
+  auto signals = split(*settings.text("signals_to_handle"), ',');
+  if (signals.empty()) signals.emplace_back();  // it has no part, but is no signal
+  for (const std::string& name : signals) {
     const std::string problem = problem_with_signal(name);
     if (!problem.empty()) problems.push_back(text("--signals_to_handle: ", problem));
   }

@@ -155,6 +155,13 @@ TEST(RunPlan, WhatIsSaidOfWorkersThatThereAreNotIsInTheSameList) {
             one("--local_ranks_filter names local rank 1, but this machine has 1 worker, 0"));
 }
 
+TEST(RunPlan, NoSignalAtAllIsNoList) {
+  for (const char* none : {"", ","}) {
+    EXPECT_EQ(refused({"--signals_to_handle", none}),
+              one("--signals_to_handle: '' is no signal. Expected a list like SIGTERM,SIGUSR1"));
+  }
+}
+
 TEST(RunPlan, LinesAreCopiedFromTeedStreamsOnly) {
   EXPECT_EQ(
       refused({"--duplicate_stdout_filters", "loss", "--tee", "0:2"}),
