@@ -93,6 +93,20 @@ TEST(SharedSegment, ARankOfAForkIsDeadWhenThatHasEnded) {
   EXPECT_FALSE(segment->lives(1));
 }
 
+TEST(SharedSegment, AForkThatLeavesDoesNotTakeItsParentsRankAlong) {
+  const auto segment = Segment::create(Layout::of(2, 8 * kMegabyte));
+  segment->take_place(0);
+
+  EXPECT_TRUE(in_a_fork([&] {
+    segment->leave(0);
+    return true;
+  }));
+  EXPECT_EQ(segment->block(0).presence.load(), Presence::kHere);
+
+  segment->leave(0);
+  EXPECT_EQ(segment->block(0).presence.load(), Presence::kLeft);
+}
+
 TEST(SharedSegment, AttachedTwiceIsOneMemory) {
   const Layout layout = Layout::of(2, 8 * kMegabyte);
   const auto segment = Segment::create(layout);
