@@ -69,7 +69,7 @@ Backend::Started C10dBackend::all_reduce(at::Tensor tensor, ReduceOp op) {
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op);
-  return started(native().allreduce(tensors, options), {tensor});
+  return started(native()->allreduce(tensors, options), {tensor});
 }
 
 Backend::Started C10dBackend::reduce(at::Tensor tensor, int root, ReduceOp op) {
@@ -77,24 +77,24 @@ Backend::Started C10dBackend::reduce(at::Tensor tensor, int root, ReduceOp op) {
   c10d::ReduceOptions options;
   options.reduceOp = to_c10d(op);
   options.rootRank = root;
-  return started(native().reduce(tensors, options), {tensor});
+  return started(native()->reduce(tensors, options), {tensor});
 }
 
 Backend::Started C10dBackend::broadcast(at::Tensor bytes, int root) {
   std::vector<at::Tensor> tensors{bytes};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  return started(native().broadcast(tensors, options), {bytes});
+  return started(native()->broadcast(tensors, options), {bytes});
 }
 
 Backend::Started C10dBackend::all_gather(at::Tensor output, at::Tensor input) {
-  return started(native()._allgather_base(output, input), {output, input});
+  return started(native()->_allgather_base(output, input), {output, input});
 }
 
 Backend::Started C10dBackend::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) {
   c10d::ReduceScatterOptions options;
   options.reduceOp = to_c10d(op);
-  return started(native()._reduce_scatter_base(output, input, options), {output, input});
+  return started(native()->_reduce_scatter_base(output, input, options), {output, input});
 }
 
 Backend::Started C10dBackend::all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
@@ -102,21 +102,21 @@ Backend::Started C10dBackend::all_to_all(at::Tensor output, std::vector<int64_t>
   std::vector<int64_t> input_counts;
   for (const at::Tensor& input : inputs) input_counts.push_back(input.numel());
   at::Tensor input = joined(std::move(inputs));
-  return started(native().alltoall_base(output, input, output_counts, input_counts), {output, input});
+  return started(native()->alltoall_base(output, input, output_counts, input_counts), {output, input});
 }
 
 Backend::Started C10dBackend::barrier() {
-  return started(native().barrier(), {});
+  return started(native()->barrier(), {});
 }
 
 Backend::Started C10dBackend::send(at::Tensor bytes, int to, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return started(native().send(tensors, to, tag), {bytes});
+  return started(native()->send(tensors, to, tag), {bytes});
 }
 
 Backend::Started C10dBackend::receive(at::Tensor bytes, int from, int tag) {
   std::vector<at::Tensor> tensors{bytes};
-  return started(native().recv(tensors, from, tag), {bytes});
+  return started(native()->recv(tensors, from, tag), {bytes});
 }
 
 }  // namespace hasten::comm

@@ -4,6 +4,7 @@
 // pure virtual functions left open here. gloo.cpp and nccl.cpp fill them in.
 #pragma once
 
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "hasten/comm/backend.h"
@@ -24,7 +25,15 @@ class C10dBackend : public Backend {
   Started receive(at::Tensor bytes, int from, int tag) override;
 
  protected:
-  virtual c10d::Backend& native() = 0;
+  /// c10d's backend, for one call.
+  struct Native {
+    c10d::Backend* backend;
+    /// Held meanwhile, where that is needed.
+    std::unique_lock<std::mutex> turn;
+
+    c10d::Backend* operator->() const { return backend; }
+  };
+  virtual Native native() = 0;
 };
 
 }  // namespace hasten::comm

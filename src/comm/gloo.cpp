@@ -4,6 +4,8 @@
 // and this is the only file that includes it.
 #include <csignal>
 
+#include <torch/headeronly/version.h>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/c10d_backend.h"
@@ -21,6 +23,17 @@ class ClosableGloo : public c10d::ProcessGroupGloo {
     for (const auto& context : contexts_) context->closeConnections();
   }
 };
+
+// The flight recorder of libtorch before 2.13 changes a map of the whole process, outside of any lock, when
+// an operation starts: there they start one after the other. None waits for another rank to start.
+std::unique_lock<std::mutex> turn_to_start() {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+  static std::mutex starting;
+  return std::unique_lock(starting);
+#else
+  return {};
+#endif
+}
 
 class GlooBackend : public C10dBackend {
  public:
@@ -70,7 +83,7 @@ class GlooBackend : public C10dBackend {
   }
 
  protected:
-  c10d::Backend& native() override { return *gloo_; }
+  Native native() override { return {.backend = gloo_.get(), .turn = turn_to_start()}; }
 
  private:
   c10::intrusive_ptr<ClosableGloo> gloo_;

@@ -43,7 +43,7 @@ class NcclBackend : public C10dBackend {
   }
 
  protected:
-  c10d::Backend& native() override { return *nccl_; }
+  Native native() override { return {.backend = nccl_.get(), .turn = {}}; }
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
