@@ -3,7 +3,8 @@
 // A training step on the CPU frees its activations and allocates them again. glibc gives blocks of such sizes
 // back to the system at once, and the kernel hands them out page by page, zeroed: on the demo's CNN 1.5
 // million page faults an epoch of 100 batches, about a quarter of the time (docs/benchmarks.md). Two settings
-// of glibc's malloc end that; an Accelerator on the CPU makes them. They hold for the whole process.
+// of glibc's malloc end that, and libtorch takes its memory from malloc in whole blocks, so that the heap
+// does not grow; an Accelerator on the CPU sees to both. They hold for the whole process.
 #pragma once
 
 #include <optional>
@@ -16,13 +17,15 @@ namespace hasten::state {
 enum class AllocatorSetting {
   kKeeps,    ///< freed memory stays in the process from now on
   kOff,      ///< left alone: asked to
-  kChosen,   ///< left alone: MALLOC_… or GLIBC_TUNABLES chooses already
-  kForeign,  ///< left alone: malloc is not glibc's (tcmalloc, jemalloc, a sanitizer)
+  kChosen,   ///< left alone: MALLOC_…, GLIBC_TUNABLES or THP_MEM_ALLOC_ENABLE chooses already
+  kForeign,  ///< left alone: malloc is not glibc's (tcmalloc, jemalloc, a sanitizer), or the program gave
+             ///< libtorch an allocator of its own
 };
 
-/// Sets glibc's malloc so that it keeps freed memory. `wanted`: false leaves it alone; unset:
-/// HASTEN_TUNE_ALLOCATOR, else true. Collective: no. Blocks: no. Throws: UsageError for a variable that is no
-/// flag.
+/// Sets glibc's malloc so that it keeps freed memory, and libtorch's allocator of the CPU so that a freed
+/// block is whole again. Tensors that are there already stay as they are. `wanted`: false leaves it alone;
+/// unset: HASTEN_TUNE_ALLOCATOR, else true. Collective: no. Blocks: no. Throws: UsageError for a variable
+/// that is no flag.
 AllocatorSetting keep_freed_memory(const Environment& environment, std::optional<bool> wanted = {});
 
 /// "freed memory stays in the process (…)", for the log.
