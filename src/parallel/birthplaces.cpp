@@ -8,6 +8,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "hasten/state/allocator.h"
+
 namespace hasten::parallel {
 namespace {
 
@@ -57,13 +59,14 @@ Loans& loans() {
 
 }  // namespace
 
-class LendingAllocator : public c10::Allocator {
+class LendingAllocator : public state::OwnAllocator {
  public:
-  /// In place of libtorch's own from the first call on; nullptr where that one is not in use.
+  /// Over libtorch's own, or what an Accelerator put in its place, from the first call on; nullptr where the
+  /// program has another in use.
   static LendingAllocator* installed() {
     static LendingAllocator* const allocator = [] {
-      c10::Allocator* own = c10::GetDefaultCPUAllocator();
-      if (c10::GetCPUAllocator() != own || own->raw_deleter() == nullptr) {
+      c10::Allocator* own = c10::GetCPUAllocator();
+      if (!state::is_libtorchs_or_ours(own) || own->raw_deleter() == nullptr) {
         return static_cast<LendingAllocator*>(nullptr);
       }
       auto* wrapped = new LendingAllocator(*own);

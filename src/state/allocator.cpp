@@ -21,7 +21,7 @@ namespace {
 // out of larger ones. Of those glibc keeps the ends that were cut off for small requests, seven of each size,
 // and a block without its ends is too small for the next tensor of that size: the heap grows to several times
 // what is in use (docs/decisions/0025).
-class WholeBlocks final : public c10::Allocator {
+class WholeBlocks final : public OwnAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* const data = bytes == 0 ? nullptr : taken(bytes);
@@ -63,11 +63,6 @@ c10::Allocator& whole_blocks() {
   return *allocator;
 }
 
-bool is_libtorchs_allocator() {
-  const c10::Allocator* in_use = c10::GetCPUAllocator();
-  return in_use == c10::GetDefaultCPUAllocator() || in_use == &whole_blocks();
-}
-
 bool is_glibc_malloc() {
   Dl_info info{};
   void* malloc_in_use = dlsym(RTLD_DEFAULT, "malloc");
@@ -88,16 +83,21 @@ bool chosen_by(const Environment& environment) {
 
 }  // namespace
 
+bool is_libtorchs_or_ours(const c10::Allocator* allocator) noexcept {
+  return allocator == c10::GetDefaultCPUAllocator() ||
+         dynamic_cast<const OwnAllocator*>(allocator) != nullptr;
+}
+
 AllocatorSetting keep_freed_memory(const Environment& environment, std::optional<bool> wanted) {
   if (!wanted) wanted = environment.flag("HASTEN_TUNE_ALLOCATOR");
   if (!wanted.value_or(true)) return AllocatorSetting::kOff;
   if (chosen_by(environment)) return AllocatorSetting::kChosen;
-  if (!is_glibc_malloc() || !is_libtorchs_allocator()) return AllocatorSetting::kForeign;
+  if (!is_glibc_malloc() || !is_libtorchs_or_ours(c10::GetCPUAllocator())) return AllocatorSetting::kForeign;
   // No block gets pages of its own, which would go with it; and the heap's end stays where it is (-1: never
   // trimmed).
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
-  c10::SetCPUAllocator(&whole_blocks());
+  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) c10::SetCPUAllocator(&whole_blocks());
   return AllocatorSetting::kKeeps;
 }
 

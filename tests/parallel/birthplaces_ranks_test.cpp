@@ -4,8 +4,11 @@
 #include <torch/torch.h>
 
 #include <array>
+#include <atomic>
 
 #include "hasten/parallel/ddp.h"
+#include "hasten/state/allocator.h"
+#include "support/processes.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {
@@ -81,6 +84,28 @@ TEST(BirthplacesRanks, GradientsOfTheSizeThatWasAskedForAreBornInTheirBuckets) {
       Training::expect_as_alone(training.model);
     });
   }
+}
+
+// An Accelerator has given libtorch an allocator before the first model is prepared.
+HASTEN_PROCESS_CASE(births_over_an_accelerators_allocator) {
+  state::keep_freed_memory(Environment::of({}));
+  std::atomic<int> born_there = 0;
+  run_ranks(2, [&](Process& process) {
+    Training training;
+    void* made_at = nullptr;
+    training.weight().register_hook([&](const at::Tensor& gradient) { made_at = gradient.data_ptr(); });
+    training.after = [&](int step) {
+      if (step == kSteps - 1 && made_at == training.weight().grad().data_ptr()) ++born_there;
+    };
+    training.run(process.group());
+  });
+  return born_there == 2 ? 0 : 1;
+}
+
+TEST(BirthplacesRanks, AnAcceleratorsAllocatorLendsToo) {
+  const auto result = testing::run_processes(1, "births_over_an_accelerators_allocator")[0];
+
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 TEST(BirthplacesRanks, WhoKeepsAGradientKeepsWhatItWas) {

@@ -63,7 +63,7 @@ HASTEN_PROCESS_CASE(allocator_keeps) {
 }
 
 // An allocator that is none of libtorch's own.
-class OwnAllocator final : public c10::Allocator {
+class ProgramsAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return c10::GetDefaultCPUAllocator()->allocate(bytes); }
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -118,7 +118,7 @@ HASTEN_PROCESS_CASE(allocator_is_asked_for_too_much) {
 }
 
 HASTEN_PROCESS_CASE(allocator_of_the_program) {
-  static c10::Allocator* const own = new OwnAllocator();
+  static c10::Allocator* const own = new ProgramsAllocator();
   c10::SetCPUAllocator(own);
   const auto setting = keep_freed_memory(Environment::of({}));
   return setting == AllocatorSetting::kForeign && c10::GetCPUAllocator() == own ? 0 : 1;

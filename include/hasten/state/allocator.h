@@ -7,6 +7,8 @@
 // does not grow; an Accelerator on the CPU sees to both. They hold for the whole process.
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <optional>
 #include <string>
 
@@ -21,6 +23,12 @@ enum class AllocatorSetting {
   kForeign,  ///< left alone: malloc is not glibc's (tcmalloc, jemalloc, a sanitizer), or the program gave
              ///< libtorch an allocator of its own
 };
+
+/// An allocator of the CPU that hasten gives libtorch, over libtorch's own or another of these.
+class OwnAllocator : public c10::Allocator {};
+
+/// Whether it is libtorch's own of the CPU or one of hasten's, not the program's. Throws: nothing.
+bool is_libtorchs_or_ours(const c10::Allocator* allocator) noexcept;
 
 /// Sets glibc's malloc so that it keeps freed memory, and libtorch's allocator of the CPU so that a freed
 /// block is whole again. Tensors that are there already stay as they are. `wanted`: false leaves it alone;
