@@ -1,0 +1,103 @@
+// ShardOptions: how optimizer state, gradients and parameters are split over the ranks (ZeRO, FSDP).
+//
+// One aggregate for all strategies. FSDP's and DeepSpeed's settings map to it (parallel/shard/config/), the
+// engine reads nothing else (parallel/shard/sharded_model.h). Every strategy computes the same numbers as Ddp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace hasten::parallel {
+
+/// What is split over the ranks, in ZeRO's numbers.
+enum class ShardStage {
+  /// Nothing: Ddp, FSDP's NO_SHARD.
+  kNone = 0,
+  /// Optimizer state and the step (ZeRO-1). Gradients are whole on each rank.
+  kOptimizer = 1,
+  /// And gradients (ZeRO-2, FSDP's SHARD_GRAD_OP).
+  kGradients = 2,
+  /// And parameters (ZeRO-3, FSDP's FULL_SHARD). On one host the same as kGradients, bit for bit.
+  kParameters = 3,
+};
+
+/// The gradients of a window of accumulation, between its backwards; for kGradients and kParameters.
+enum class GradientHold {
+  /// Each backward reduces into the owners' slices: no memory beyond the slices.
+  kSlices,
+  /// Each rank keeps whole gradients until the window's last backward, as Ddp does: bit for bit Ddp's numbers.
+  kWhole,
+};
+
+/// Which parameters form a unit: they are reduced together, and filled and released together.
+struct WrapPolicy {
+  enum class Rule {
+    /// By the order of the parameters, cut at unit_bytes.
+    kByUse,
+    /// One unit for each module of the named classes; the rest is one unit.
+    kTransformer,
+    /// By numbers of parameters.
+    kSize,
+    /// One unit.
+    kNone,
+  };
+  Rule rule = Rule::kByUse;
+  /// Class names, for kTransformer.
+  std::vector<std::string> classes = {};
+  /// Elements, for kSize.
+  int64_t min_num_params = 0;
+  /// FSDP's version whose rule applies, 1 or 2; for kTransformer and kSize.
+  int version = 2;
+  /// Bytes at which units are cut, for kByUse.
+  int64_t unit_bytes = int64_t{16} << 20;
+};
+
+/// Where offloaded tensors rest.
+enum class OffloadDevice { kNone, kCpu, kFile };
+
+struct OffloadOptions {
+  OffloadDevice device = OffloadDevice::kNone;
+  /// The folder of the files, for kFile. It is created if missing.
+  std::string path = {};
+  /// Elements of one tile: state that is read, stepped and written together.
+  int64_t tile_numel = int64_t{1} << 20;
+  /// Bytes of one request to the file, and requests under way at a time.
+  int64_t block_bytes = int64_t{1} << 20;
+  int queue_depth = 8;
+};
+
+struct ShardOptions {
+  ShardStage stage = ShardStage::kParameters;
+  /// Units are released after forward and filled again for backward, where parameters are filled at all.
+  bool reshard_after_forward = true;
+  WrapPolicy wrap = {};
+  /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
+  /// ranks.
+  std::string shard_over = {};
+  /// Limits of filled units, in bytes; 0 for two units.
+  int64_t max_live_bytes = 0;
+  /// Bytes that are filled ahead of their use.
+  int64_t prefetch_bytes = int64_t{64} << 20;
+  /// Parameters of fewer elements stay filled.
+  int64_t persist_numel = 0;
+  /// Where optimizer state rests between steps.
+  OffloadOptions optimizer_offload = {};
+  /// Where parameters rest.
+  OffloadOptions parameter_offload = {};
+  GradientHold hold = GradientHold::kSlices;
+  /// Names of parameters, or of modules with all below them, that are replicated as Ddp does.
+  std::vector<std::string> ignored = {};
+  /// Gives values to modules that were built without memory.
+  std::function<void(torch::nn::Module&)> init = {};
+  /// Width of the model, for "auto" values of a DeepSpeed configuration.
+  std::optional<int64_t> hidden_size = {};
+};
+
+}  // namespace hasten::parallel
