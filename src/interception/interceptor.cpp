@@ -1,0 +1,259 @@
+// See interceptor.h.
+#include "hasten/interception/interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "interception/operator_table.h"
+
+namespace hasten::interception {
+namespace {
+
+// libtorch's own tests use these keys and nothing else of it does.
+constexpr auto kOperatorKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr auto kEveryOperatorKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+c10::DispatchKey key_of(Level level) {
+  return level == Level::kOperators ? kOperatorKey : kEveryOperatorKey;
+}
+
+// key_set_ is protected, and there is no other way to add a key.
+struct KeySetter : c10::TensorImpl {
+  static void set(c10::TensorImpl& tensor, c10::DispatchKey key, bool on) {
+    constexpr auto member = &KeySetter::key_set_;
+    tensor.*member = on ? tensor.key_set().add(key) : tensor.key_set().remove(key);
+  }
+};
+
+using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
+
+// What an intercepted tensor carries.
+struct InterceptorList : c10::BackendMeta {
+  Interceptors all;
+};
+
+InterceptorList* own_list(const at::TensorBase& tensor) {
+  return dynamic_cast<InterceptorList*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+}
+
+// Lists by storage, for keyed tensors that have neither a list nor a base that has one: t().detach(),
+// view(dtype).
+class ByStorage {
+ public:
+  static ByStorage& instance() {
+    static ByStorage* const table = new ByStorage;  // tensors may outlive static objects
+    return *table;
+  }
+
+  void add(const at::Tensor& tensor, const c10::intrusive_ptr<InterceptorList>& list) {
+    if (!tensor.has_storage()) return;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [](const auto& item) { return item.second.storage.expired(); });
+    entries_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(),
+                              Entry{tensor.storage().getWeakStorageImpl(),
+                                    c10::weak_intrusive_ptr<InterceptorList>(list)});
+  }
+  c10::intrusive_ptr<InterceptorList> find(const at::TensorBase& tensor) {
+    if (!tensor.has_storage()) return {};
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(tensor.storage().unsafeGetStorageImpl());
+    return found == entries_.end() ? c10::intrusive_ptr<InterceptorList>() : found->second.list.lock();
+  }
+
+ private:
+  struct Entry {
+    // The weak reference keeps the address from being used again.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    c10::weak_intrusive_ptr<InterceptorList> list;
+  };
+  std::mutex mutex_;
+  std::unordered_map<c10::StorageImpl*, Entry> entries_;
+};
+
+template <class Visit>
+void visit_list(const at::TensorBase& tensor, const Visit& visit) {
+  if (const auto* own = own_list(tensor)) return visit(own->all);
+  if (!tensor.is_inference() && tensor.is_view()) {
+    if (const auto* of_base = own_list(tensor._base())) return visit(of_base->all);
+  }
+  if (const auto of_storage = ByStorage::instance().find(tensor)) visit(of_storage->all);
+}
+
+bool names(const Interceptor& interceptor, const std::string& name) {
+  const auto operators = interceptor.operators();
+  return std::find(operators.begin(), operators.end(), name) != operators.end();
+}
+
+template <class Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) {
+      if (item.isTensor()) visit(item.toTensor());
+    }
+  }
+}
+
+// The interceptors of all tensor arguments, each once, in the order of the arguments.
+Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level level) {
+  Interceptors found;
+  const auto add_all = [&](const Interceptors& list) {
+    for (const auto& interceptor : list) {
+      if (interceptor->level() != level) continue;
+      if (level == Level::kOperators && !names(*interceptor, op.schema().name())) continue;
+      if (std::find(found.begin(), found.end(), interceptor) == found.end()) found.push_back(interceptor);
+    }
+  };
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.key_set().has(key_of(level))) visit_list(tensor, add_all);
+    });
+  }
+  return found;
+}
+
+void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const Interceptors interceptors = asked(op, *stack, Level::kOperators);
+  if (interceptors.empty()) {
+    // With the key still included, so that operators inside this one are seen.
+    const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kOperatorKey);
+    return op.redispatchBoxed(keys & below, stack);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard guard(kOperatorKey);
+  for (const auto& interceptor : interceptors) {
+    if (interceptor->intercept(op, *stack)) return;
+  }
+  // Arguments may have changed, so their keys are collected anew.
+  op.callBoxed(stack);
+}
+
+// Of this thread, the innermost last.
+std::vector<Interceptor*>& scopes() {
+  thread_local std::vector<Interceptor*> stack;
+  return stack;
+}
+
+void every_operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(kEveryOperatorKey);
+  const auto in_scope = scopes();
+  for (auto scope = in_scope.rbegin(); scope != in_scope.rend(); ++scope) {
+    if ((*scope)->intercept(op, *stack)) return;
+  }
+  for (const auto& interceptor : asked(op, *stack, Level::kEveryOperator)) {
+    if (interceptor->intercept(op, *stack)) return;
+  }
+  op.callBoxed(stack);
+}
+
+bool in_table(std::string_view name) {
+  constexpr std::string_view kNamespace = "aten::";
+  if (!name.starts_with(kNamespace)) return false;
+  name.remove_prefix(kNamespace.size());
+  return std::any_of(kOperatorTable.begin(), kOperatorTable.end(), [&](std::string_view entry) {
+    return entry.substr(0, entry.find('.')) == name;
+  });
+}
+
+void require_known(const Interceptor& interceptor) {
+  for (const auto name : interceptor.operators()) {
+    if (in_table(name)) continue;
+    throw UsageError(Origin{"interception"}, "an interceptor names the operator '", name,
+                     "', which has no kernel here. Add it to src/interception/operator_table.h.");
+  }
+}
+
+}  // namespace
+
+void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> interceptor) {
+  require_known(*interceptor);
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  const auto list = c10::make_intrusive<InterceptorList>();
+  if (const auto* own = own_list(tensor)) list->all = own->all;
+  const auto key = key_of(interceptor->level());
+  list->all.push_back(std::move(interceptor));
+  // A list of its own: other tensors may share the one from before.
+  impl.set_backend_meta(list);
+  ByStorage::instance().add(tensor, list);
+  KeySetter::set(impl, key, true);
+}
+
+void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor) {
+  const auto* own = own_list(tensor);
+  if (own == nullptr) return;
+  const auto list = c10::make_intrusive<InterceptorList>();
+  for (const auto& other : own->all) {
+    if (other.get() != interceptor) list->all.push_back(other);
+  }
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  for (const Level level : {Level::kOperators, Level::kEveryOperator}) {
+    const auto is_of_level = [&](const auto& other) { return other->level() == level; };
+    if (std::none_of(list->all.begin(), list->all.end(), is_of_level)) {
+      KeySetter::set(impl, key_of(level), false);
+    }
+  }
+  c10::intrusive_ptr<c10::BackendMeta> meta;
+  if (!list->all.empty()) meta = list;
+  impl.set_backend_meta(std::move(meta));
+  ByStorage::instance().add(tensor, list);
+}
+
+Interceptors interceptors_of(const at::Tensor& tensor, Level level) {
+  Interceptors found;
+  if (!tensor.defined() || !tensor.key_set().has(key_of(level))) return found;
+  visit_list(tensor, [&](const Interceptors& list) {
+    std::copy_if(list.begin(), list.end(), std::back_inserter(found),
+                 [&](const auto& interceptor) { return interceptor->level() == level; });
+  });
+  return found;
+}
+
+bool is_below_autograd() {
+  return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality);
+}
+
+struct EveryOperatorScope::Guard {
+  c10::impl::IncludeDispatchKeyGuard include{kEveryOperatorKey};
+};
+
+EveryOperatorScope::EveryOperatorScope(Interceptor& interceptor) : guard_(std::make_unique<Guard>()) {
+  scopes().push_back(&interceptor);
+}
+
+EveryOperatorScope::~EveryOperatorScope() {
+  scopes().pop_back();
+}
+
+struct PassScope::Guard {
+  c10::impl::ExcludeDispatchKeyGuard operators{kOperatorKey}, every{kEveryOperatorKey};
+};
+
+PassScope::PassScope() : guard_(std::make_unique<Guard>()) {}
+
+PassScope::~PassScope() = default;
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&every_operator_kernel>());
+}
+
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
+  for (const char* name : kOperatorTable) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_kernel>());
+  }
+}
+
+}  // namespace hasten::interception

@@ -1,0 +1,106 @@
+#include "hasten/comm/shared_region.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "hasten/core/error.h"
+#include "support/folder.h"
+#include "support/ranks.h"
+
+namespace hasten::comm {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+
+TEST(SharedRegion, EveryRankReadsWhatAnotherWrote) {
+  run_ranks(3, [](auto& process) {
+    const Group& group = process.group();
+    const auto region = SharedRegion::create(group, 4096);
+    region.tensor(64 * group.rank(), 4, at::kFloat).fill_(group.rank() + 1);
+    group.barrier();
+
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto* values = reinterpret_cast<const float*>(region.data() + 64 * rank);
+      EXPECT_EQ(values[3], rank + 1);
+    }
+    EXPECT_THAT(region.local_ranks(), ElementsAre(0, 1, 2));
+    EXPECT_EQ(region.local_index(), group.rank());
+    group.barrier();
+  });
+}
+
+TEST(SharedRegion, EachHostHasItsOwn) {
+  const auto two_hosts = [](int rank, GroupOptions& options) {
+    options.host = rank % 2 == 0 ? "even" : "odd";
+    options.address = "127.0.0.1";
+  };
+  run_ranks(
+      4,
+      [](auto& process) {
+        const Group& group = process.group();
+        const auto region = SharedRegion::create(group, 4096);
+        if (region.local_index() == 0) region.tensor(0, 1, at::kFloat).fill_(group.rank() + 10);
+        group.barrier();
+
+        EXPECT_EQ(*reinterpret_cast<const float*>(region.data()), group.rank() % 2 + 10);
+        EXPECT_EQ(region.host_index(), group.rank() % 2);
+        EXPECT_THAT(region.hosts(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+        group.barrier();
+      },
+      {.adjust = two_hosts});
+}
+
+TEST(SharedRegion, AWorldOfOneHasOneToo) {
+  const auto region = SharedRegion::create(Group(), 128);
+  region.tensor(0, 2, at::kFloat).fill_(5);
+
+  EXPECT_EQ(*reinterpret_cast<const float*>(region.data()), 5);
+}
+
+using SharedRegionFile = testing::InFolder;
+
+TEST_F(SharedRegionFile, RestsInAFileThatGoesWithIt) {
+  run_ranks(2, [&](auto& process) {
+    {
+      const auto region = SharedRegion::create(process.group(), 8192, {.file = path("region")});
+      EXPECT_EQ(std::filesystem::file_size(path("region")), 8192u);
+      process.group().barrier();
+    }
+    process.group().barrier();
+    EXPECT_FALSE(std::filesystem::exists(path("region")));
+  });
+}
+
+TEST_F(SharedRegionFile, AFileThatCannotBeMadeIsRefusedOnAllRanks) {
+  const auto words = run_ranks_collecting(2, [&](auto& process) {
+    SharedRegion::create(process.group(), 8192, {.file = path("no/such/folder")});
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("no/such/folder"));
+}
+
+TEST(ReduceLocal, GivesTheBitsOfAnAllReduce) {
+  run_ranks(3, [](auto& process) {
+    const Group& group = process.group();
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      std::vector<at::Tensor> inputs;
+      for (int rank = 0; rank < 3; ++rank) {
+        auto generator = at::make_generator<at::CPUGeneratorImpl>(rank);
+        inputs.push_back(at::randn({1001}, generator, at::TensorOptions(at::kFloat)).to(dtype));
+      }
+      at::Tensor reduced = inputs[group.rank()].clone(), local = at::empty_like(reduced);
+
+      group.all_reduce_(reduced, ReduceOp::kMean);
+      reduce_local(local, inputs, ReduceOp::kMean);
+
+      EXPECT_TRUE(at::equal(reduced, local));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace hasten::comm
