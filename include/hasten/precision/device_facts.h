@@ -1,0 +1,44 @@
+// DeviceFacts: the instruction sets and capabilities that decide which precision a device can use, and how fast.
+//
+// Read once from /proc/cpuinfo and the CUDA runtime that libtorch has loaded; libtorch's own queries differ between
+// its releases. Everything that decides takes the facts as a value.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+
+namespace hasten::precision {
+
+enum class Precision;
+
+struct DeviceFacts {
+  c10::DeviceType type = c10::DeviceType::CPU;
+  /// CPU: instructions for matrices (AMX), for dot products of bfloat16, for vectors of float16.
+  bool amx_bf16 = false;
+  bool amx_fp16 = false;
+  bool avx512_bf16 = false;
+  bool avx512_fp16 = false;
+  /// CUDA: compute capability times ten (80 for 8.0); 0 if it is not known, which refuses nothing.
+  int capability = 0;
+};
+
+/// The CPU's facts from the text of /proc/cpuinfo; the flags of its first processor.
+/// Collective: no. Blocks: no. Throws: nothing.
+DeviceFacts parse_cpuinfo(const std::string& text);
+
+/// The facts of a device of this process.
+/// Collective: no. Blocks: no. Throws: nothing; what cannot be found out stays false or 0.
+DeviceFacts device_facts(c10::Device device);
+
+/// One sentence if the precision is slower than float32 on this device, with the measured factor; nothing if it is
+/// not. `has_convolutions`: whether the model has any, whose factors differ.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::optional<std::string> speed_note(const DeviceFacts& facts, Precision precision, bool has_convolutions);
+
+/// "CPU with AVX512 bf16 and fp16, without AMX"; "CUDA capability 9.0".
+/// Collective: no. Blocks: no. Throws: nothing.
+std::string describe(const DeviceFacts& facts);
+
+}  // namespace hasten::precision

@@ -1,0 +1,89 @@
+// Matrix products in 8-bit floating point: forward and both gradients of a linear layer.
+//
+// Recipes follow torchao's float8 training (tensorwise, rowwise, rowwise with high-precision weight gradients) and
+// Transformer Engine's delayed scaling. On CUDA the products are libtorch's _scaled_mm; elsewhere they are emulated in
+// float32 on the quantised values, which gives the same numbers up to rounding, for tests. Scales: fp8_scaling.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+#include "hasten/precision/fp8_scaling.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace hasten::precision {
+
+/// kTensorwise: one scale a tensor; activations and weights E4M3, gradients E5M2. kRowwise: all E4M3, a scale a row along the
+/// product's inner dim, rounded down to powers of two. kRowwiseGradHp: as kRowwise, weight gradients in high precision.
+/// kDelayed: one scale a tensor, from the amax of past windows.
+enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
+
+/// Accelerate's AORecipeKwargs and TERecipeKwargs in one.
+struct Fp8Options {
+  Fp8Recipe recipe = Fp8Recipe::kTensorwise;
+  /// Which linear layers take part. Unset: all but the first and the last, whose sizes are divisible by 16.
+  std::function<bool(const std::string& name, const torch::nn::Module& module)> filter = {};
+  /// Zeros are added where the inner dim is not divisible by 16, instead of leaving the layer out.
+  bool pad_inner_dim = true;
+  bool enable_fsdp_float8_all_gather = true;
+  // ---- kDelayed.
+  bool use_autocast_during_eval = false;
+  int64_t margin = 0;
+  /// Windows between two changes of the scales.
+  int64_t interval = 1;
+  Fp8Formats fp8_format = Fp8Formats::kHybrid;
+  int64_t amax_history_len = 1024;
+  AmaxAlgorithm amax_compute_algo = AmaxAlgorithm::kMostRecent;
+  /// Products of forward, input gradient, weight gradient in high precision instead.
+  bool override_fprop = false, override_dgrad = false, override_wgrad = false;
+};
+
+/// The options with what Accelerate's ACCELERATE_FP8_… variables say; options that are set in the program and differ from
+/// their defaults win.
+/// Collective: no. Blocks: no. Throws: UsageError for the back end msamp, mxfp8 block scaling, and values out of range.
+Fp8Options read_fp8_options(Fp8Options options, const Environment& environment);
+
+/// A matrix in 8 bits, and its scale: [] for one of the whole tensor, [rows, 1] or [1, columns].
+struct Quantized {
+  at::Tensor values;
+  at::Tensor scale;
+};
+
+/// Quantises with one dynamic scale. Values are cut to the format's range, so infinities become its largest.
+/// Collective: no. Blocks: no. Throws: nothing.
+Quantized quantize_tensorwise(const at::Tensor& matrix, Fp8Format format);
+/// Quantises with a scale a row (`dim` 1: the amax runs over columns) or a column (`dim` 0).
+/// Collective: no. Blocks: no. Throws: nothing.
+Quantized quantize_rowwise(const at::Tensor& matrix, int64_t dim, Fp8Format format, bool power_of_two);
+/// a [m, k] times b [k, n], in `dtype`.
+/// Collective: no. Blocks: no. Throws: nothing.
+at::Tensor scaled_mm(const Quantized& a, const Quantized& b, at::ScalarType dtype, bool fast_accumulation);
+
+/// The three tensors of a layer whose scales are delayed: input, weight, gradient.
+struct DelayedScales {
+  DelayedScale input = {}, weight = {}, gradient = {};
+  /// Largest magnitudes seen in the present window.
+  float input_amax = 0, weight_amax = 0, gradient_amax = 0;
+  /// Ends the window: moves all three scales on. Amax of other ranks are to be joined in before.
+  void end_window(const Fp8Options& options);
+};
+
+/// x [..., k] times weight [n, k] transposed, in x's dtype; differentiable in both. `scales` is needed for kDelayed, must
+/// outlive the backward, and gets the amax.
+/// Collective: no. Blocks: no. Throws: UsageError for kDelayed without scales.
+at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options,
+                      DelayedScales* scales = nullptr);
+
+/// The names of the linear layers that take part, in module order.
+/// Collective: no. Blocks: no. Throws: what the filter throws.
+std::vector<std::string> fp8_layers(const torch::nn::Module& module, const Fp8Options& options);
+
+}  // namespace hasten::precision

@@ -1,0 +1,110 @@
+// GradScaler: losses are multiplied so that float16 gradients do not vanish, and gradients divided again before a
+// step (torch.amp.GradScaler).
+//
+// libtorch has the kernels but no class. This is the raw form, for loops without an Accelerator: scale, unscale_,
+// step, update in PyTorch's order and with its errors. The scale and its count stay on the gradients' device, so update
+// waits for nothing. Accelerator drives one of these once a window (window_scaler.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "hasten/precision/loss_scale_rule.h"
+
+namespace hasten::precision {
+
+/// Accelerate's GradScalerKwargs, with its defaults, and limits.
+struct GradScalerOptions {
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  /// False: every call passes its argument through.
+  bool enabled = true;
+  std::optional<double> min_scale = {};
+  std::optional<double> max_scale = {};
+  /// Accelerator: so many skipped steps in a row end the run with an error; 0: never.
+  int64_t give_up_after = 100;
+  /// unscale_ takes float16 gradients. For optimizers over float32 masters only.
+  bool allow_fp16_gradients = false;
+};
+
+/// PyTorch's state_dict by the same names: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker.
+/// `enabled` false is PyTorch's empty state.
+struct GradScalerState {
+  bool enabled = true;
+  double scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  int64_t growth_tracker = 0;
+};
+
+/// A value handle; copies are the same scaler. Optimizers are known by address until update().
+class GradScaler {
+ public:
+  /// Collective: no. Blocks: no. Throws: UsageError for factors, interval or scales out of range.
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  /// The loss (or outputs) times the scale. Its dtype is kept.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  at::Tensor scale(const at::Tensor& outputs) const;
+
+  /// Divides the gradients of the optimizer's parameters by the scale in place, and notes whether any is not finite.
+  /// Collective: no. Blocks: no. Throws: UsageError for a second call before update, or after step; for float16
+  /// gradients, naming the parameter's index.
+  void unscale_(torch::optim::Optimizer& optimizer) const;
+
+  /// Unscales if that is not done, then steps if all gradients are finite. Returns true if it stepped.
+  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError for a second call before
+  /// update, or an optimizer without any gradient; what the optimizer throws.
+  bool step(torch::optim::Optimizer& optimizer) const;
+
+  /// Whether unscale_ found a gradient that is not finite.
+  /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError before unscale_.
+  bool found_inf(torch::optim::Optimizer& optimizer) const;
+
+  /// Moves the scale by what the steps since the last update found, or sets it. A scale never becomes 0 or infinite.
+  /// Collective: no. Blocks: no. Throws: UsageError if nothing was unscaled or stepped and no scale is given; for a
+  /// scale that is not finite or not above 0.
+  void update(std::optional<double> new_scale = {}) const;
+
+  /// The scale; 1 if disabled. Collective: no. Blocks: until the device has finished. Throws: nothing.
+  double scale() const;
+  /// Steps without overflow since the scale last moved. Collective: no. Blocks: as scale. Throws: nothing.
+  int64_t growth_tracker() const;
+  bool is_enabled() const noexcept;
+  const GradScalerOptions& options() const noexcept;
+
+  /// Collective: no. Blocks: as scale. Throws: nothing.
+  GradScalerState state() const;
+  /// Collective: no. Blocks: no. Throws: UsageError for the state of a disabled scaler, or values out of range; then
+  /// nothing has changed.
+  void load_state(const GradScalerState& state) const;
+
+  // ---- For code that drives the scaler once a window instead of once an optimizer.
+
+  /// The scale as a float32 scalar tensor on a device; made there at the first call.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  at::Tensor scale_tensor(c10::Device device) const;
+  /// Moves the scale by `found_inf`, a float32 scalar tensor, above 0 for an overflow.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void update_by(const at::Tensor& found_inf) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+/// Divides gradients by the scale in place; `inverse_scale` and `found_inf` are float32 scalar tensors on the
+/// gradients' device. One kernel a device and dtype; sparse gradients by their values. Follows PyTorch's unscale_.
+/// Collective: no. Blocks: no. Throws: UsageError for a float16 gradient unless allowed.
+void unscale_gradients_(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale,
+                        const at::Tensor& found_inf, bool allow_fp16);
+
+}  // namespace hasten::precision

@@ -1,0 +1,48 @@
+// MasterWeights: float32 copies of half-precision parameters, which an optimizer steps in their place.
+//
+// The masters stand in the optimizer's parameter groups, and the states that it has move with them, so any of libtorch's
+// optimizers and any schedule works on float32 values. After a step the model gets them rounded. Used by Fp16Optimizer
+// (fp16_optimizer.h), Amp's O2 (amp.h) and prepared optimizers with Weights::kMaster.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <optional>
+#include <vector>
+
+namespace hasten::precision {
+
+class MasterWeights {
+ public:
+  /// Makes a master for each float16 or bfloat16 parameter in the optimizer's groups; float32 ones stay. The optimizer must
+  /// outlive it.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  explicit MasterWeights(torch::optim::Optimizer& optimizer);
+
+  /// The parameters that have masters, and their masters, in the same order.
+  const std::vector<at::Tensor>& model_parameters() const noexcept { return model_; }
+  const std::vector<at::Tensor>& masters() const noexcept { return masters_; }
+  /// Every parameter that the optimizer steps: masters, and float32 parameters of the model (Apex's master_params).
+  std::vector<at::Tensor> all() const;
+  /// All parameters of the model: halves, and those float32 ones that the optimizer steps themselves.
+  std::vector<at::Tensor> model_side() const;
+
+  /// Writes the halves' gradients to the masters, in float32; those without one get none.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void gradients_to_masters() const;
+  /// Rounds the masters into the model. Collective: no. Blocks: no. Throws: nothing.
+  void to_model() const;
+  /// Sets the masters from the model: after weights were loaded into it. Collective: no. Blocks: no. Throws: nothing.
+  void from_model() const;
+  /// Forgets the gradients of model and masters. Collective: no. Blocks: no. Throws: nothing.
+  void zero_grad(bool set_to_none) const;
+  /// Puts the model's own parameters back into the optimizer's groups, with their states.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void restore() const;
+
+ private:
+  torch::optim::Optimizer* optimizer_;
+  std::vector<at::Tensor> model_, masters_;
+};
+
+}  // namespace hasten::precision

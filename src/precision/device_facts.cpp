@@ -1,0 +1,96 @@
+// See device_facts.h.
+#include "hasten/precision/device_facts.h"
+
+#include <dlfcn.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "hasten/core/text.h"
+#include "hasten/precision/policy.h"
+
+namespace hasten::precision {
+namespace {
+
+// The CUDA runtime is libtorch's; looked up, not linked, so that one build serves both kinds of libtorch.
+int cuda_capability(c10::DeviceIndex index) {
+  using Query = int (*)(int* value, int attribute, int device);
+  const auto query = reinterpret_cast<Query>(dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));
+  constexpr int kMajor = 75, kMinor = 76;
+  int major = 0, minor = 0;
+  const int device = index < 0 ? 0 : index;
+  if (query == nullptr || query(&major, kMajor, device) != 0 || query(&minor, kMinor, device) != 0) return 0;
+  return major * 10 + minor;
+}
+
+}  // namespace
+
+DeviceFacts parse_cpuinfo(const std::string& text) {
+  DeviceFacts facts;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("flags", 0) != 0 && line.rfind("Features", 0) != 0) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      facts.amx_bf16 = facts.amx_bf16 || word == "amx_bf16";
+      facts.amx_fp16 = facts.amx_fp16 || word == "amx_fp16";
+      facts.avx512_bf16 = facts.avx512_bf16 || word == "avx512_bf16";
+      facts.avx512_fp16 = facts.avx512_fp16 || word == "avx512_fp16";
+    }
+    break;
+  }
+  return facts;
+}
+
+DeviceFacts device_facts(c10::Device device) {
+  if (!device.is_cpu()) {
+    return {.type = device.type(), .capability = device.is_cuda() ? cuda_capability(device.index()) : 0};
+  }
+  std::ifstream file("/proc/cpuinfo");
+  return parse_cpuinfo({std::istreambuf_iterator<char>(file), {}});
+}
+
+std::optional<std::string> speed_note(const DeviceFacts& facts, Precision precision, bool has_convolutions) {
+  if (facts.type != c10::DeviceType::CPU || precision == Precision::kNo) return {};
+  const bool bf16 = precision == Precision::kBf16;
+  if (bf16 && facts.amx_bf16) return {};
+  if (precision == Precision::kFp16 && facts.amx_fp16) return {};
+  const std::string how = text(name_of(precision), " on this ", describe(facts), ' ');
+  if (precision == Precision::kFp8) {
+    return text(how, "is emulated, in about 3 times float32's time: for tests, not for speed.");
+  }
+  if (bf16) {
+    return text(how, facts.avx512_bf16 ? "takes about 1.7 times float32's time" : "takes several times float32's time",
+                has_convolutions ? " (convolutions and linear layers)." : " (linear layers; less for small batches).",
+                " mixed_precision no is faster here.");
+  }
+  if (has_convolutions) {
+    return text(how, "runs the backward of convolutions on a reference kernel, 60 times and more slower than float32. ",
+                "Use bf16, or no.");
+  }
+  if (facts.avx512_fp16) return {};
+  return text(how, "takes several times float32's time. mixed_precision no is faster here.");
+}
+
+std::string describe(const DeviceFacts& facts) {
+  if (facts.type == c10::DeviceType::CUDA) {
+    if (facts.capability == 0) return "CUDA device of unknown capability";
+    return text("CUDA device of capability ", facts.capability / 10, '.', facts.capability % 10);
+  }
+  if (facts.type != c10::DeviceType::CPU) return c10::DeviceTypeName(facts.type, true) + " device";
+  std::string with;
+  const auto add = [&with](bool has, const char* name) {
+    if (has) with += (with.empty() ? "" : ", ") + std::string(name);
+  };
+  add(facts.amx_bf16, "AMX bf16");
+  add(facts.amx_fp16, "AMX fp16");
+  add(facts.avx512_bf16, "AVX512 bf16");
+  add(facts.avx512_fp16, "AVX512 fp16");
+  std::string result = "CPU";
+  if (!with.empty()) result += " with " + with;
+  if (!facts.amx_bf16) result += with.empty() ? " without AMX" : ", without AMX";
+  return result;
+}
+
+}  // namespace hasten::precision

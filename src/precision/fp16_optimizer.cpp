@@ -1,0 +1,139 @@
+// See fp16_optimizer.h.
+#include "hasten/precision/fp16_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "hasten/precision/autocast.h"
+#include "hasten/precision/grad_scaler.h"
+
+namespace hasten::precision {
+namespace {
+
+LossScaleRule rule_of(const Fp16OptimizerOptions& options) {
+  LossScaleRule rule = LossScaleRule::of(LossScaleKind::kFp16Optimizer);
+  rule.dynamic = options.dynamic_loss_scale;
+  if (!rule.dynamic) {
+    rule.init_scale = options.static_loss_scale;
+    return rule;
+  }
+  rule.init_scale = options.dynamic_loss_args.init_scale;
+  rule.growth_factor = options.dynamic_loss_args.scale_factor;
+  rule.backoff_factor = 1 / options.dynamic_loss_args.scale_factor;
+  rule.growth_interval = options.dynamic_loss_args.scale_window;
+  return rule;
+}
+
+}  // namespace
+
+Fp16Optimizer::Fp16Optimizer(torch::optim::Optimizer& optimizer, const Fp16OptimizerOptions& options)
+    : optimizer_(&optimizer),
+      options_(options),
+      rule_(rule_of(options)),
+      state_(initial_state(rule_)),
+      masters_(optimizer) {}
+
+void Fp16Optimizer::backward(const at::Tensor& loss, bool update_master_grads_now, bool retain_graph) {
+  {
+    const auto scope = Autocast::off();
+    (loss.to(at::kFloat) * state_.scale).backward({}, retain_graph);
+  }
+  if (update_master_grads_now) update_master_grads();
+}
+
+bool Fp16Optimizer::gradients_are_finite() const {
+  for (const auto& parameter : masters_.model_side()) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+    if (!std::isfinite(values.sum(at::kFloat).item<float>()) && !values.isfinite().all().item<bool>()) return false;
+  }
+  return true;
+}
+
+void Fp16Optimizer::update_master_grads() {
+  const at::NoGradGuard no_grad;
+  if (options_.dynamic_loss_scale) {
+    overflow_ = !gradients_are_finite();
+    if (overflow_) return;
+  }
+  masters_.gradients_to_masters();
+  if (state_.scale == 1) return;
+  for (const auto& parameter : masters_.all()) {
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(1 / state_.scale);
+  }
+}
+
+double Fp16Optimizer::clip_master_grads(double max_norm, double norm_type) {
+  if (overflow_) return -1;
+  return torch::nn::utils::clip_grad_norm_(masters_.all(), max_norm, norm_type);
+}
+
+std::vector<std::vector<at::Tensor>> Fp16Optimizer::inspect_master_grad_data() const {
+  std::vector<std::vector<at::Tensor>> result;
+  if (overflow_) return result;
+  for (const auto& group : optimizer_->param_groups()) {
+    auto& list = result.emplace_back();
+    for (const auto& parameter : group.params()) list.push_back(parameter.grad());
+  }
+  return result;
+}
+
+void Fp16Optimizer::update_scale() {
+  const double before = state_.scale;
+  state_ = next(state_, overflow_, rule_);
+  if (overflow_ && options_.verbose) {
+    Logger("precision").warning(text("overflow: skipped the step; loss scale ", before, " becomes ", state_.scale));
+  }
+}
+
+at::Tensor Fp16Optimizer::step(const std::function<at::Tensor()>& closure) {
+  update_scale();
+  if (overflow_ && !closure) return {};
+  at::Tensor loss;
+  if (closure) {
+    bool first = true;
+    loss = optimizer_->step([&] {
+      // The optimizer has moved the masters since the last call.
+      if (!first) masters_.to_model();
+      first = false;
+      auto evaluated = closure();
+      while (overflow_) {
+        update_scale();
+        evaluated = closure();
+      }
+      return evaluated;
+    });
+  } else {
+    optimizer_->step();
+  }
+  masters_.to_model();
+  return loss;
+}
+
+Fp16OptimizerState Fp16Optimizer::state() const {
+  return {.loss_scaler = state_,
+          .dynamic_loss_scale = options_.dynamic_loss_scale,
+          .overflow = overflow_,
+          .fp32_from_fp16 = masters_.masters()};
+}
+
+void Fp16Optimizer::load_state(const Fp16OptimizerState& state) {
+  const auto& own = masters_.masters();
+  bool fits = own.size() == state.fp32_from_fp16.size();
+  for (size_t i = 0; fits && i < own.size(); ++i) fits = own[i].sizes() == state.fp32_from_fp16[i].sizes();
+  if (!fits) {
+    throw UsageError(Origin{"precision"}, "the state of a Fp16Optimizer has ", state.fp32_from_fp16.size(),
+                     " masters; expected ", own.size(), " of the model's sizes. Load the state of this model.");
+  }
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < own.size(); ++i) own[i].copy_(state.fp32_from_fp16[i]);
+  state_ = state.loss_scaler;
+  options_.dynamic_loss_scale = rule_.dynamic = state.dynamic_loss_scale;
+  overflow_ = state.overflow;
+  masters_.to_model();
+}
+
+}  // namespace hasten::precision

@@ -1,0 +1,254 @@
+// See grad_scaler.h.
+#include "hasten/precision/grad_scaler.h"
+
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "hasten/core/error.h"
+
+namespace hasten::precision {
+namespace {
+
+LossScaleRule rule_of(const GradScalerOptions& options) {
+  return {.init_scale = options.init_scale,
+          .growth_factor = options.growth_factor,
+          .backoff_factor = options.backoff_factor,
+          .growth_interval = options.growth_interval,
+          .min_scale = options.min_scale,
+          .max_scale = options.max_scale};
+}
+
+std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer, bool allow_fp16) {
+  std::vector<at::Tensor> gradients;
+  size_t index = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const auto& gradient = parameter.grad();
+      if (gradient.defined()) {
+        if (gradient.scalar_type() == at::kHalf && !allow_fp16) {
+          throw UsageError(Origin{"precision"}, "parameter ", index, " of the optimizer, of sizes ", parameter.sizes(),
+                           ", has float16 gradients, which cannot be unscaled without losing them. Train float32 "
+                           "parameters under autocast, convert the model with precision::convert(net, at::kFloat), or "
+                           "use float32 masters (Weights::kMaster, Fp16Optimizer).");
+        }
+        gradients.push_back(gradient);
+      }
+      ++index;
+    }
+  }
+  return gradients;
+}
+
+}  // namespace
+
+void unscale_gradients_(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale,
+                        const at::Tensor& found_inf, bool allow_fp16) {
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (const auto& gradient : gradients) {
+    if (gradient.scalar_type() == at::kHalf && !allow_fp16) {
+      throw UsageError(Origin{"precision"}, "a float16 gradient of sizes ", gradient.sizes(), " cannot be unscaled.");
+    }
+    if (gradient.is_sparse()) {
+      // Float16 values of one element may overflow when they are added up.
+      const at::Tensor whole = gradient.scalar_type() == at::kHalf ? gradient.coalesce() : gradient;
+      by_dtype[whole.scalar_type()].push_back(whole._values());
+    } else {
+      by_dtype[gradient.scalar_type()].push_back(gradient);
+    }
+  }
+  for (auto& [dtype, values] : by_dtype) {
+    at::_amp_foreach_non_finite_check_and_unscale_(values, const_cast<at::Tensor&>(found_inf), inverse_scale);
+  }
+}
+
+struct GradScaler::Impl {
+  enum class Stage { kReady, kUnscaled, kStepped };
+
+  struct PerOptimizer {
+    Stage stage = Stage::kReady;
+    std::map<c10::Device, at::Tensor, bool (*)(const c10::Device&, const c10::Device&)> found_inf{
+        [](const c10::Device& a, const c10::Device& b) {
+          return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
+        }};
+  };
+
+  explicit Impl(const GradScalerOptions& given) : options(given), start(initial_state(rule_of(given))) {}
+
+  void place(c10::Device device) {
+    if (scale.defined()) return;
+    const auto on = at::TensorOptions().device(device);
+    scale = at::full({}, start.scale, on.dtype(at::kFloat));
+    tracker = at::full({}, start.tracker, on.dtype(at::kInt));
+  }
+  void apply_limits(const at::Tensor& before) {
+    // Underflow to 0 would make every later gradient infinite.
+    scale.copy_(at::where(scale > 0, scale, before));
+    if (options.min_scale) scale.clamp_min_(*options.min_scale);
+    if (options.max_scale) scale.clamp_max_(*options.max_scale);
+  }
+  PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }
+
+  GradScalerOptions options;
+  LossScaleState start;
+  at::Tensor scale, tracker;
+  std::map<const torch::optim::Optimizer*, PerOptimizer> optimizers;
+};
+
+GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_shared<Impl>(options)) {}
+
+at::Tensor GradScaler::scale_tensor(c10::Device device) const {
+  impl_->place(device);
+  return impl_->scale.device() == device ? impl_->scale : impl_->scale.to(device, /*non_blocking=*/true);
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& outputs) const {
+  if (!impl_->options.enabled) return outputs;
+  return outputs * scale_tensor(outputs.device());
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) const {
+  if (!impl_->options.enabled) return;
+  auto& own = impl_->of(optimizer);
+  if (own.stage != Impl::Stage::kReady) {
+    throw UsageError(Origin{"precision"}, "unscale_ was called ",
+                     own.stage == Impl::Stage::kUnscaled ? "twice for this optimizer since the last update."
+                                                   : "after step for this optimizer.",
+                     " Call unscale_ once, before step, and update after all steps.");
+  }
+  const auto gradients = gradients_of(optimizer, impl_->options.allow_fp16_gradients);
+  std::map<std::pair<int, int>, std::vector<at::Tensor>> by_device;
+  for (const auto& gradient : gradients) {
+    by_device[{static_cast<int>(gradient.device().type()), gradient.device().index()}].push_back(gradient);
+  }
+  for (const auto& [key, tensors] : by_device) {
+    const auto device = tensors.front().device();
+    const auto found = at::zeros({}, at::TensorOptions().device(device).dtype(at::kFloat));
+    // In float64 the inverse of a denormal scale is finite.
+    const auto inverse = scale_tensor(device).to(at::kDouble).reciprocal().to(at::kFloat);
+    unscale_gradients_(tensors, inverse, found, impl_->options.allow_fp16_gradients);
+    own.found_inf.emplace(device, found);
+  }
+  own.stage = Impl::Stage::kUnscaled;
+}
+
+bool GradScaler::found_inf(torch::optim::Optimizer& optimizer) const {
+  const auto& own = impl_->of(optimizer);
+  if (own.stage == Impl::Stage::kReady) {
+    throw UsageError(Origin{"precision"}, "found_inf was asked before unscale_. Call unscale_ or step first.");
+  }
+  for (const auto& [device, found] : own.found_inf) {
+    if (found.item<float>() > 0) return true;
+  }
+  return false;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) const {
+  if (!impl_->options.enabled) {
+    optimizer.step();
+    return true;
+  }
+  auto& own = impl_->of(optimizer);
+  if (own.stage == Impl::Stage::kStepped) {
+    throw UsageError(Origin{"precision"}, "step was called twice for this optimizer since the last update. Call update after "
+                     "the steps of all optimizers.");
+  }
+  if (own.stage == Impl::Stage::kReady) unscale_(optimizer);
+  if (own.found_inf.empty()) {
+    own.stage = Impl::Stage::kReady;
+    throw UsageError(Origin{"precision"}, "step of an optimizer none of whose parameters has a gradient. Call backward first.");
+  }
+  const bool steps = !found_inf(optimizer);
+  if (steps) optimizer.step();
+  own.stage = Impl::Stage::kStepped;
+  return steps;
+}
+
+void GradScaler::update_by(const at::Tensor& found_inf) const {
+  impl_->place(found_inf.device());
+  const at::Tensor before = impl_->scale.clone();
+  at::_amp_update_scale_(impl_->scale, impl_->tracker, found_inf.to(impl_->scale.device(), /*non_blocking=*/true),
+                         impl_->options.growth_factor, impl_->options.backoff_factor, impl_->options.growth_interval);
+  impl_->apply_limits(before);
+}
+
+void GradScaler::update(std::optional<double> new_scale) const {
+  if (!impl_->options.enabled) return;
+  if (new_scale) {
+    if (!std::isfinite(*new_scale) || !(*new_scale > 0)) {
+      throw UsageError(Origin{"precision"}, "update to a scale of ", *new_scale, "; expected a finite number above 0.");
+    }
+    impl_->start.scale = *new_scale;
+    if (impl_->scale.defined()) impl_->scale.fill_(*new_scale);
+  } else {
+    at::Tensor found;
+    for (const auto& [optimizer, own] : impl_->optimizers) {
+      for (const auto& [device, each] : own.found_inf) found = found.defined() ? found + each.to(found.device()) : each;
+    }
+    if (!found.defined()) {
+      throw UsageError(Origin{"precision"}, "update before any optimizer was unscaled or stepped. Call step first.");
+    }
+    update_by(found);
+  }
+  impl_->optimizers.clear();
+}
+
+double GradScaler::scale() const {
+  if (!impl_->options.enabled) return 1.0;
+  return impl_->scale.defined() ? static_cast<double>(impl_->scale.item<float>()) : impl_->start.scale;
+}
+
+int64_t GradScaler::growth_tracker() const {
+  return impl_->tracker.defined() ? impl_->tracker.item<int>() : impl_->start.tracker;
+}
+
+bool GradScaler::is_enabled() const noexcept {
+  return impl_->options.enabled;
+}
+
+const GradScalerOptions& GradScaler::options() const noexcept {
+  return impl_->options;
+}
+
+GradScalerState GradScaler::state() const {
+  if (!impl_->options.enabled) return {.enabled = false};
+  return {.scale = scale(),
+          .growth_factor = impl_->options.growth_factor,
+          .backoff_factor = impl_->options.backoff_factor,
+          .growth_interval = impl_->options.growth_interval,
+          .growth_tracker = growth_tracker()};
+}
+
+void GradScaler::load_state(const GradScalerState& state) const {
+  if (!impl_->options.enabled) return;
+  if (!state.enabled) {
+    throw UsageError(Origin{"precision"}, "the state of a gradient scaler is empty: it was saved by a disabled one. Leave it "
+                     "out, or save it with the scaler enabled.");
+  }
+  GradScalerOptions options = impl_->options;
+  options.init_scale = state.scale;
+  options.growth_factor = state.growth_factor;
+  options.backoff_factor = state.backoff_factor;
+  options.growth_interval = state.growth_interval;
+  auto start = initial_state(rule_of(options));
+  if (state.growth_tracker < 0) {
+    throw UsageError(Origin{"precision"}, "the state of a gradient scaler has _growth_tracker = ", state.growth_tracker,
+                     "; expected at least 0.");
+  }
+  start.tracker = state.growth_tracker;
+  impl_->options = options;
+  impl_->start = start;
+  if (impl_->scale.defined()) {
+    impl_->scale.fill_(start.scale);
+    impl_->tracker.fill_(start.tracker);
+  }
+}
+
+}  // namespace hasten::precision
