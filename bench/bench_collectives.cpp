@@ -4,7 +4,7 @@
 //
 // The peer is bench/peers/collectives.py; start this with `hasten launch -n 2`. HASTEN_BACKEND chooses the
 // backend.
-#include <hasten/state/process.h>
+#include <hasten/process/process.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);
-  const hasten::state::Process process({.cpu = true, .check = false});
+  const hasten::process::Process process({.cpu = true, .check = false});
   Bench bench{process.group(), calls};
   warm_up(bench);
   all_reduces(bench);

@@ -3,9 +3,9 @@
 //
 // Start it with `HASTEN_BACKEND=gloo hasten launch -n 2`: shared memory has no wire to count on.
 #include <hasten/core/env.h>
-#include <hasten/parallel/ddp.h>
-#include <hasten/parallel/power_sgd.h>
-#include <hasten/state/process.h>
+#include <hasten/parallel/ddp/ddp.h>
+#include <hasten/parallel/compress/power_sgd.h>
+#include <hasten/process/process.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ struct Cost {
   double ms;
 };
 
-Cost cost_of(const hasten::parallel::CommHook& hook, const hasten::state::Process& process, int64_t width,
+Cost cost_of(const hasten::parallel::CommHook& hook, const hasten::process::Process& process, int64_t width,
              int steps) {
   torch::manual_seed(0);
   auto work = bench::mlp(width, 32);
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
 
   using namespace hasten::parallel;
   torch::set_num_threads(1);
-  const hasten::state::Process process({.cpu = true});
+  const hasten::process::Process process({.cpu = true});
   const std::pair<const char*, CommHook> hooks[] = {
       {"none", {}},
       {"bf16", bf16_compress()},

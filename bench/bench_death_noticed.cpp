@@ -5,7 +5,7 @@
 // bench/run starts the ranks itself, since a launcher would end the others; HASTEN_BACKEND chooses the
 // backend.
 #include <hasten/core/error.h>
-#include <hasten/state/process.h>
+#include <hasten/process/process.h>
 #include <torch/torch.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ void print_now(const char* name) {
 
 int main() {
   torch::set_num_threads(1);
-  const hasten::state::Process process({.cpu = true, .check = false});
+  const hasten::process::Process process({.cpu = true, .check = false});
   std::atomic<int> calls = 0;
   std::thread killer;
   if (process.is_last_process()) {

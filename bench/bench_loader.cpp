@@ -4,9 +4,9 @@
 // JPEGs of 375 x 500 resized to 224 x 224. Loaders are an Accelerator's, as in a program that trains. The
 // peer's program is peers/loader.py; --make writes the images for both.
 #include <hasten/accelerator.h>
-#include <hasten/data/image_folder.h>
-#include <hasten/data/map.h>
-#include <hasten/data/tensor_dataset.h>
+#include <hasten/data/dataset/image_folder.h>
+#include <hasten/data/dataset/map.h>
+#include <hasten/data/dataset/tensor_dataset.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>

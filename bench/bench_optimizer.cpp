@@ -3,7 +3,7 @@
 // step take turns, so that whatever else the machine does meets both alike.
 //
 // The peer is bench/peers/optimizer.py.
-#include <hasten/optim/optimizer_step.h>
+#include <hasten/optim/steps/optimizer_step.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>

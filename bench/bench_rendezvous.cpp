@@ -10,8 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "hasten/launch/port.h"
-#include "launch/rendezvous_node.h"
+#include "hasten/launch/base/port.h"
+#include "launch/rendezvous/rendezvous_node.h"
 #include "support.h"
 
 namespace {

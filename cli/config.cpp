@@ -5,7 +5,7 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/launch/machine.h"
+#include "hasten/launch/base/machine.h"
 #include "help.h"
 #include "interview.h"
 #include "options.h"

@@ -20,7 +20,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/text.h"
 #include "hasten/core/version.h"
-#include "hasten/launch/machine.h"
+#include "hasten/launch/base/machine.h"
 #include "help.h"
 #include "options.h"
 

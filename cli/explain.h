@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hasten/launch/settings.h"
+#include "hasten/launch/plan/settings.h"
 
 namespace hasten::cli {
 

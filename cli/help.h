@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "hasten/launch/option_table.h"
+#include "hasten/launch/options/option_table.h"
 
 namespace hasten::cli {
 

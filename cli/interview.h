@@ -2,7 +2,7 @@
 #pragma once
 
 #include "asker.h"
-#include "hasten/launch/config_file.h"
+#include "hasten/launch/config/config_file.h"
 
 namespace hasten::cli {
 

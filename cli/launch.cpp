@@ -9,14 +9,14 @@
 #include "commands.h"
 #include "explain.h"
 #include "hasten/core/error.h"
-#include "hasten/launch/affinity.h"
-#include "hasten/launch/elastic_run.h"
-#include "hasten/launch/handed_on.h"
-#include "hasten/launch/local_run.h"
-#include "hasten/launch/program.h"
-#include "hasten/launch/remote_run.h"
-#include "hasten/launch/signals.h"
-#include "hasten/launch/stream_choice.h"
+#include "hasten/launch/base/signals.h"
+#include "hasten/launch/output/stream_choice.h"
+#include "hasten/launch/plan/accelerate_environment.h"
+#include "hasten/launch/plan/affinity.h"
+#include "hasten/launch/remote/remote_run.h"
+#include "hasten/launch/run/elastic_run.h"
+#include "hasten/launch/run/local_run.h"
+#include "hasten/launch/workers/program.h"
 #include "help.h"
 #include "launch_limits.h"
 #include "options.h"
@@ -119,9 +119,9 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
     if (!cpus.empty()) launcher::bind_to(cpus[static_cast<size_t>(*of_worker.integer("LOCAL_RANK"))]);
     const auto arguments = launcher::worker_arguments(of_worker, settings);
     return launcher::execute(launcher::with_arguments(program, arguments),
-                             launcher::adjusted(of_worker, settings));
+                             launcher::per_worker_overrides(of_worker, settings));
   };
-  const Environment inherited = launcher::handed_on(environment, settings, plan, machine);
+  const Environment inherited = launcher::accelerate_environment(environment, settings, plan, machine);
   LaunchOptions options = options_of(settings, plan);
   if (!plan.is_elastic()) return launcher::run_local(plan.num_local_processes, options, inherited, work);
   options.num_machines = 1;  // known only when all have met

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/launch/settings.h"
+#include "hasten/launch/plan/settings.h"
 
 namespace hasten::cli {
 

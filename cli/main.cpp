@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "hasten/core/error.h"
 #include "hasten/core/version.h"
-#include "hasten/launch/standard_descriptors.h"
+#include "hasten/launch/base/standard_descriptors.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "hasten/launch/command_line.h"
-#include "hasten/launch/config_file.h"
+#include "hasten/launch/config/config_file.h"
+#include "hasten/launch/options/command_line.h"
 
 namespace hasten::cli {
 

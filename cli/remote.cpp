@@ -2,7 +2,7 @@
 // help.
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/launch/remote_run.h"
+#include "hasten/launch/remote/remote_run.h"
 
 namespace hasten::cli {
 

@@ -10,9 +10,9 @@
 
 #include "commands.h"
 #include "hasten/core/error.h"
-#include "hasten/launch/command_line.h"
-#include "hasten/launch/config_file.h"
-#include "hasten/launch/program.h"
+#include "hasten/launch/config/config_file.h"
+#include "hasten/launch/options/command_line.h"
+#include "hasten/launch/workers/program.h"
 #include "help.h"
 #include "options.h"
 

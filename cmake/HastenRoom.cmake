@@ -1,6 +1,6 @@
-# hasten_room(NAME [TORCH tensors|models] [ROOMS room…] [PRIVATE_LIBRARIES target…])
+# hasten_room(NAME [TORCH tensors|models] [ROOMS room…] [PARTS sub-room…] [PRIVATE_LIBRARIES target…])
 #   The target hasten_NAME (alias hasten::NAME) of src/NAME and include/hasten/NAME, an object library whose
-#   objects go into the one library `hasten`. TORCH rooms share one flag set and one of the precompiled headers below.
+#   objects go into the one library `hasten`; no target where both are empty. TORCH rooms share one flag set and one of the precompiled headers below.
 #   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
 # hasten_front_door(FILE…)
 #   The library `hasten` (alias hasten::hasten): all rooms and the headers include/hasten/FILE.h with src/FILE.cpp.
@@ -8,7 +8,7 @@
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
 # Its Impl holds a class of the file's own, which g++ warns of where the file is not compiled by itself.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/local_processes.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Flags of every target of ours; never handed on to a user's targets. -fPIC is given by hand, because CMake's own
@@ -78,9 +78,12 @@ function(hasten_choose_stubs list_name)
 endfunction()
 
 function(hasten_room name)
-  cmake_parse_arguments(ROOM "" "TORCH" "ROOMS;PRIVATE_LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "TORCH" "ROOMS;PARTS;PRIVATE_LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${name}/*.h)
+  if(NOT sources AND NOT headers)
+    return()
+  endif()
   if(NOT sources)
     # A room of headers alone is built, installed and checked like the others.
     set(sources ${PROJECT_SOURCE_DIR}/src/pch.cpp)
@@ -136,7 +139,7 @@ function(hasten_front_door)
 
   # The rooms that know nothing of torch, for the command and its tests.
   set(plain "")
-  foreach(room core launch tracking)
+  foreach(room core files plan tracking launch)
     if(TARGET hasten_${room})
       list(APPEND plain $<TARGET_OBJECTS:hasten_${room}>)
     endif()

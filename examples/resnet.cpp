@@ -5,7 +5,7 @@
 //
 // DATA holds train/CLASS/*.jpg and val/CLASS/*.jpg (PNG too). "// +" marks what a program for one process
 // would not have.
-#include <hasten/data/image_folder.h>
+#include <hasten/data/dataset/image_folder.h>
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 

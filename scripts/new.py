@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Starts a concept of a room in all its places: header, source, test, document. ./dev new ROOM CONCEPT
+"""Starts a concept of a room in all its places: header, source, test, document. ./dev new ROOM[/SUB-ROOM] CONCEPT
 
 The files compile and the test fails, so that nothing half-written passes for done. Rooms are those of CMakeLists.txt.
 """
@@ -70,11 +70,12 @@ def stop(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev new", description="Starts a concept: header, source, test, document.")
-    parser.add_argument("room", metavar="ROOM", help="a room of CMakeLists.txt")
+    parser.add_argument("room", metavar="ROOM", help="a room of CMakeLists.txt, or a sub-room of it: comm, comm/mesh")
     parser.add_argument("concept", metavar="CONCEPT", help="its name in snake_case")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    room, concept = options.room, options.concept
+    folder, concept = options.room.strip("/"), options.concept
+    room = folder.split("/")[0]
 
     rooms = re.findall(r"^hasten_room\((\w+)", (options.root / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)
     if room not in rooms:
@@ -86,17 +87,17 @@ def main():
 
     words = concept.replace("_", " ").capitalize()
     names = {
-        "room": room,
+        "room": folder,
         "concept": concept,
         "words": words,
         "type": "".join(part.capitalize() for part in concept.split("_")),
         "namespace": "hasten" if room == "core" else f"hasten::{room}",
     }
     files = {
-        f"include/hasten/{room}/{concept}.h": HEADER,
-        f"src/{room}/{concept}.cpp": SOURCE,
-        f"tests/{room}/{concept}_test.cpp": TEST,
-        f"docs/{room}/{concept}.md": DOCUMENT,
+        f"include/hasten/{folder}/{concept}.h": HEADER,
+        f"src/{folder}/{concept}.cpp": SOURCE,
+        f"tests/{folder}/{concept}_test.cpp": TEST,
+        f"docs/{folder}/{concept}.md": DOCUMENT,
     }
     existing = [path for path in files if (options.root / path).exists()]
     if existing:

@@ -16,14 +16,16 @@ HEADER_CAP, SOURCE_CAP = 300, 600
 # Files that together stay under a number of lines of code (blank lines and comments aside).
 COUNTED_TOGETHER = [
     ("the front door, which only forwards", 300, ["include/hasten/accelerator.h", "src/accelerator.cpp"]),
-    ("the DDP reducer, the hooks aside,", 500, ["src/parallel/ddp/[!g]*"]),  # not gradient_hooks
+    ("the DDP reducer, the hooks aside,", 500, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
 ]
 # What the command may include; it is no room of CMakeLists.txt's.
-CLI_MAY_INCLUDE = {"core", "launch"}
+CLI_MAY_INCLUDE = {"core", "files", "plan", "tracking", "launch"}
+# Rooms whose private headers are for all rooms that may include them, and for no program.
+OPEN_INSIDE = {"compat"}
 # Headers that need no test file of their own name, each with its reason.
 UNTESTED = {
     "include/hasten/hasten.h": "only includes other headers",
-    "include/hasten/comm/backend.h": "an interface; its implementations are tested through Group",
+    "include/hasten/comm/backend/backend.h": "an interface; its implementations are tested through Group",
 }
 # Words in capitals that look like variables of the environment and are none.
 # dtypes of safetensors, PyTorch's name of an option, cuDNN's word for a lack of memory
@@ -128,7 +130,7 @@ def arrows(tree):
     """A room includes only the rooms that CMakeLists.txt gives it, and those only by their public headers."""
     seen = set()
     for room, may in tree.rooms.items():
-        for unknown in sorted(may - seen):
+        for unknown in sorted(may - seen - {"front_door"}):
             yield Finding("CMakeLists.txt", 1, f"room '{room}' names '{unknown}', which is no room above it")
         seen.add(room)
     for source in tree.sources:
@@ -141,9 +143,9 @@ def arrows(tree):
             if target not in (*tree.rooms, "front door") or target == source.room:
                 continue
             may = CLI_MAY_INCLUDE if source.room == "cli" else tree.rooms.get(source.room, set())
-            if source.room != "front door" and target not in may:
+            if source.room != "front door" and target.replace(" ", "_") not in may:
                 yield Finding(source.path, line, f"room '{source.room}' may not include '{target}' ({match.group(1)})")
-            elif not public:
+            elif not public and target not in OPEN_INSIDE:
                 yield Finding(source.path, line, f"'{match.group(1)}' is private to room '{target}'")
 
 
@@ -212,7 +214,7 @@ def every_concept_has_its_test(tree):
 
     tested = set(UNTESTED)
     for test in tree.sources:
-        parts = re.fullmatch(r"tests/(\w+)/(\w+)_test\.cpp", test.path)
+        parts = re.fullmatch(r"tests/(\w+)/(?:\w+/)*(\w+)_test\.cpp", test.path)
         if parts:
             tested |= {path for path in headers if room[path] == parts.group(1) and (
                 path in included_by(test) or f"{parts.group(2)}_".startswith(f"{Path(path).stem}_"))}
@@ -275,7 +277,7 @@ def environment_is_documented(tree):
 
 
 def documents_name_files_that_are_there(tree):
-    """Links to files of the project, and paths in backticks (src/comm/store.cpp; not patterns such as src/ROOM/X.cpp)."""
+    """Links to files of the project, and paths in backticks (src/comm/store/store.cpp; not patterns such as src/ROOM/X.cpp)."""
     folders = "|".join((*CODE_FOLDERS, "cmake", "docs", "scripts"))
     for document in [*sorted(tree.root.glob("*.md")), *sorted(tree.root.glob("docs/**/*.md"))]:
         name = document.relative_to(tree.root).as_posix()

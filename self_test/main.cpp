@@ -11,8 +11,8 @@
 
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
-#include "hasten/data/tensor_dataset.h"
-#include "hasten/state/random.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/process/random.h"
 
 namespace {
 
@@ -83,7 +83,7 @@ std::string data_parallelism(const Accelerator& accelerator) {
 
 std::string random_state(const Accelerator& accelerator) {
   const auto draw = [&](bool device_specific) {
-    hasten::state::set_seed(accelerator.process(), 11, {.device_specific = device_specific});
+    hasten::process::set_seed(accelerator.process(), 11, {.device_specific = device_specific});
     return accelerator.gather(torch::randn({1, 4}).to(accelerator.device())).cpu();
   };
   const Tensor alike = draw(false), apart = draw(true);

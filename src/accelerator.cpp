@@ -6,17 +6,17 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "hasten/core/error.h"
-#include "hasten/parallel/distributed_models.h"
-#include "hasten/state/allocator.h"
-#include "hasten/state/random.h"
+#include "hasten/memory/allocator.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/process/random.h"
 #include "read_options.h"
 
 namespace hasten {
 namespace {
 
-state::Process make_process(const ReadOptions& read) {
+process::Process make_process(const ReadOptions& read) {
   const auto& options = read.options;
-  return state::Process(
+  return process::Process(
       {.cpu = options.cpu, .timeout = options.timeout, .check = options.check, .backend = options.backend},
       read.environment);
 }
@@ -25,24 +25,24 @@ state::Process make_process(const ReadOptions& read) {
 
 struct Accelerator::Impl {
   AcceleratorOptions options;
-  state::Accumulation accumulation{accumulation_options(options)};
+  training::Accumulation accumulation{accumulation_options(options)};
   parallel::DistributedModels models = {};
-  parallel::Steppers steppers = {};
+  parallel::OptimizerRegistry optimizer_registry = {};
 };
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
     : Accelerator(read_options(options, Environment::current()), std::nullopt) {}
 
-Accelerator::Accelerator(state::Process own, const AcceleratorOptions& options)
+Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options)
     : Accelerator(read_options(options, Environment::current()), std::move(own)) {}
 
-Accelerator::Accelerator(const ReadOptions& read, std::optional<state::Process> own)
+Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorBase(own ? *std::move(own) : make_process(read)),
       impl_(std::make_shared<Impl>(Impl{read.options})) {
-  if (options().seed) state::set_seed(process(), *options().seed);
+  if (options().seed) process::set_seed(process(), *options().seed);
   if (device().is_cpu()) {
-    const auto setting = state::keep_freed_memory(read.environment, options().tune_allocator);
-    logger("accelerator").info(state::describe(setting));
+    const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
+    logger("accelerator").info(memory::describe(setting));
   }
 }
 
@@ -74,14 +74,14 @@ void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOpti
   parallel::run_joined(*scope, fn, options,
                        {.group = process().group(),
                         .models = impl_->models,
-                        .steppers = impl_->steppers,
+                        .optimizer_registry = impl_->optimizer_registry,
                         .accumulation = impl_->accumulation,
                         .gradients = *shared_gradient_state(),
                         .answer = [this](const auto& call, const auto& active) { answer(call, active); }});
 }
 
-parallel::Steppers& Accelerator::steppers() const noexcept {
-  return impl_->steppers;
+parallel::OptimizerRegistry& Accelerator::optimizer_registry() const noexcept {
+  return impl_->optimizer_registry;
 }
 
 parallel::NoSync Accelerator::accumulate(Models models) const {
@@ -108,7 +108,7 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
 }
 
 void Accelerator::free_memory() const {
-  state::give_back_freed_memory();
+  memory::give_back_freed_memory();
 }
 
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module, bool place) const {

@@ -9,7 +9,7 @@ constexpr const char* kAttempt = "find_executable_batch_size";
 
 }  // namespace
 
-AcceleratorBase::AcceleratorBase(state::Process process)
+AcceleratorBase::AcceleratorBase(process::Process process)
     : shared_(std::make_shared<Shared>(Shared{process, process.group().with_check(true)})) {}
 
 void AcceleratorBase::set_trigger() const noexcept {
@@ -34,7 +34,7 @@ bool AcceleratorBase::should_stop() const {
 }
 
 bool AcceleratorBase::ask_to_stop() const {
-  if (!shared_->stop_signals) shared_->stop_signals = std::make_unique<state::StopSignals>();
+  if (!shared_->stop_signals) shared_->stop_signals = std::make_unique<process::StopSignals>();
   return shared_->stop_signals->should_stop(group());
 }
 
@@ -64,7 +64,7 @@ bool AcceleratorBase::is_first_of_machine(const parallel::ActiveRanks& active) c
   return false;
 }
 
-void AcceleratorBase::announce_attempt(const state::BatchSizeAttempt& attempt) const {
+void AcceleratorBase::announce_attempt(const memory::BatchSizeAttempt& attempt) const {
   if (!is_joining()) return;
   announce(nlohmann::json::object({{kAttempt, {attempt.start, attempt.batch_size}}}));
 }
@@ -84,10 +84,10 @@ void AcceleratorBase::answer(const nlohmann::json& call, const parallel::ActiveR
     ask_to_stop();
   } else if (call == kMainFirst || call == kLocalMainFirst) {
     if (call == kLocalMainFirst) is_first_of_machine(active);
-    state::detail::run_in_order(process(), false, call == kMainFirst ? kMainFirst : kLocalMainFirst, [] {});
+    process::detail::run_in_order(process(), false, call == kMainFirst ? kMainFirst : kLocalMainFirst, [] {});
   } else if (call.is_object() && call.contains(kAttempt)) {
     const auto [start, batch_size] = call.at(kAttempt).get<std::pair<int64_t, int64_t>>();
-    state::detail::agree_without_attempt(group(), {start, batch_size});
+    memory::detail::agree_without_attempt(group(), {start, batch_size});
   } else if (call == "objects") {
     comm::gather_object(group(), nlohmann::json(nlohmann::json::array()));
   } else {

@@ -64,7 +64,7 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   return {std::move(options), std::move(environment)};
 }
 
-state::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {
+training::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {
   return {.num_steps = options.gradient_accumulation_steps,
           .sync_with_dataloader = options.sync_with_dataloader,
           .sync_each_batch = options.sync_each_batch};

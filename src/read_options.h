@@ -4,8 +4,8 @@
 
 #include "hasten/accelerator_options.h"
 #include "hasten/core/env.h"
-#include "hasten/optim/prepared_scheduler.h"
-#include "hasten/state/accumulation.h"
+#include "hasten/optim/prepared/prepared_scheduler.h"
+#include "hasten/training/accumulation.h"
 
 namespace hasten {
 
@@ -19,7 +19,7 @@ struct ReadOptions {
 /// launcher's flags that set them.
 ReadOptions read_options(AcceleratorOptions options, Environment environment);
 
-state::AccumulationOptions accumulation_options(const AcceleratorOptions& options);
+training::AccumulationOptions accumulation_options(const AcceleratorOptions& options);
 data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device);
 optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size);
 

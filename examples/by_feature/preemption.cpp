@@ -29,7 +29,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, const std::string
       accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
                           hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
-  const hasten::state::StopSignals stop;
+  const hasten::process::StopSignals stop;
   for (int epoch = 0;; ++epoch) {
     for (auto& batch : train) {
       optimizer.zero_grad();

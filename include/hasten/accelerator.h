@@ -20,18 +20,18 @@
 
 #include "hasten/accelerator_base.h"
 #include "hasten/accelerator_options.h"
-#include "hasten/data/loader.h"
-#include "hasten/optim/prepared_optimizer.h"
-#include "hasten/optim/prepared_scheduler.h"
-#include "hasten/parallel/backward.h"
-#include "hasten/parallel/distributed_models.h"
-#include "hasten/parallel/jit_module.h"
-#include "hasten/parallel/join.h"
-#include "hasten/parallel/local_sgd.h"
-#include "hasten/parallel/no_sync.h"
-#include "hasten/parallel/prepared_model.h"
-#include "hasten/parallel/state_dict.h"
-#include "hasten/state/process.h"
+#include "hasten/data/loader/loader.h"
+#include "hasten/optim/prepared/prepared_optimizer.h"
+#include "hasten/optim/prepared/prepared_scheduler.h"
+#include "hasten/parallel/ddp/backward.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/local_sgd/local_sgd.h"
+#include "hasten/parallel/model/jit_module.h"
+#include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/parameters/state_dict.h"
+#include "hasten/process/process.h"
 
 namespace hasten {
 
@@ -44,7 +44,7 @@ class Accelerator : public AcceleratorBase {
   /// port, an option that this version lacks), CommError (a rank did not come).
   explicit Accelerator(const AcceleratorOptions& options = {});
   /// A process made by the caller.
-  explicit Accelerator(state::Process process, const AcceleratorOptions& options = {});
+  explicit Accelerator(process::Process process, const AcceleratorOptions& options = {});
 
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
   /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
@@ -193,7 +193,7 @@ class Accelerator : public AcceleratorBase {
   const std::filesystem::path& logging_dir() const noexcept { return options().logging_dir; }
 
  private:
-  Accelerator(const ReadOptions& read, std::optional<state::Process> own);
+  Accelerator(const ReadOptions& read, std::optional<process::Process> own);
   template <class T>
   static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
   template <class T>
@@ -206,7 +206,7 @@ class Accelerator : public AcceleratorBase {
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
-  parallel::Steppers& steppers() const noexcept;
+  parallel::OptimizerRegistry& optimizer_registry() const noexcept;
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models, bool exchanges = false) const;
   /// The Ddp of a module, made at the first call.
@@ -253,12 +253,12 @@ auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
     return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
   } else if constexpr (optim::is_optimizer_v<Object>) {
     auto optimizer = hold(std::forward<T>(object));
-    steppers().add(optimizer);
+    optimizer_registry().add(optimizer);
     return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state(),
                                             options().optimizer);
   } else if constexpr (optim::SchedulerLike<Object>) {
     auto scheduler = hold(std::forward<T>(object));
-    steppers().add_scheduler(scheduler);
+    optimizer_registry().add_scheduler(scheduler);
     return optim::PreparedScheduler<Object>(std::move(scheduler), shared_gradient_state(),
                                             scheduler_options());
   } else {

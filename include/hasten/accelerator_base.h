@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/comm/nested_operations.h"
-#include "hasten/comm/objects.h"
-#include "hasten/data/metrics.h"
-#include "hasten/parallel/join.h"
-#include "hasten/state/batch_size.h"
-#include "hasten/state/gradient_state.h"
-#include "hasten/state/ordered.h"
-#include "hasten/state/print.h"
-#include "hasten/state/process.h"
-#include "hasten/state/split.h"
-#include "hasten/state/stop.h"
+#include "hasten/comm/nested/nested_operations.h"
+#include "hasten/comm/nested/objects.h"
+#include "hasten/data/metrics/metrics.h"
+#include "hasten/memory/batch_size.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/process/ordered.h"
+#include "hasten/process/print.h"
+#include "hasten/process/process.h"
+#include "hasten/process/split.h"
+#include "hasten/process/stop.h"
+#include "hasten/training/gradient_state.h"
 
 namespace hasten {
 
@@ -31,10 +31,10 @@ enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 class AcceleratorBase {
  public:
-  const state::Process& process() const noexcept { return shared_->process; }
+  const process::Process& process() const noexcept { return shared_->process; }
   /// Whose collectives agree before data moves (GroupOptions::check).
   const comm::Group& group() const noexcept { return shared_->group; }
-  const state::GradientState& gradient_state() const noexcept { return *shared_->gradient_state; }
+  const training::GradientState& gradient_state() const noexcept { return *shared_->gradient_state; }
 
   c10::Device device() const noexcept { return process().device(); }
   /// Accelerate's names of rank, local_rank and world_size.
@@ -65,23 +65,23 @@ class AcceleratorBase {
 
   /// Whether SIGTERM or SIGUSR1 has come to any rank, with which a cluster announces the end of a job: the
   /// same answer on all, for the end of a step. Note is taken from the first call on, and these signals no
-  /// longer end the process by themselves (state::StopSignals). Collective: yes. Blocks: yes. Throws:
+  /// longer end the process by themselves (process::StopSignals). Collective: yes. Blocks: yes. Throws:
   /// CommError.
   bool should_stop() const;
 
-  /// state::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks
+  /// memory::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks
   /// (in join_uneven_inputs on those with data).
   template <class Fn>
   auto find_executable_batch_size(int64_t start, Fn&& fn) const {
-    return state::find_executable_batch_size(
+    return memory::find_executable_batch_size(
         group(), start, std::forward<Fn>(fn),
-        [this](const state::BatchSizeAttempt& attempt) { announce_attempt(attempt); });
+        [this](const memory::BatchSizeAttempt& attempt) { announce_attempt(attempt); });
   }
 
-  /// state::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
+  /// process::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
   template <class T>
   T split_between_processes(const T& values, bool apply_padding = false) const {
-    return state::split_between_processes(process(), values, apply_padding);
+    return process::split_between_processes(process(), values, apply_padding);
   }
 
   /// Everybody's tensors, concatenated along dim 0, in any nested structure (comm/nested.h).
@@ -155,37 +155,37 @@ class AcceleratorBase {
   /// Collective: no. Blocks: no. Throws: nothing.
   template <class... Parts>
   void print(const Parts&... parts) const {
-    state::print(process(), parts...);
+    process::print(process(), parts...);
   }
 
-  /// state::Process::on_main_process and on_local_main_process: `fn` on one process only.
+  /// process::Process::on_main_process and on_local_main_process: `fn` on one process only.
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
 
   /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
   Logger logger(const std::string& name) const;
 
-  /// state::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
+  /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
   /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
   template <class Fn>
   auto main_process_first(Fn&& fn) const {
-    return state::detail::value_in_order(process(), goes_first(), kMainFirst, std::forward<Fn>(fn));
+    return process::detail::value_in_order(process(), goes_first(), kMainFirst, std::forward<Fn>(fn));
   }
   template <class Fn>
   auto local_main_process_first(Fn&& fn) const {
-    return state::detail::value_in_order(process(), goes_first_locally(), kLocalMainFirst,
+    return process::detail::value_in_order(process(), goes_first_locally(), kLocalMainFirst,
                                          std::forward<Fn>(fn));
   }
 
  protected:
-  explicit AcceleratorBase(state::Process process);
+  explicit AcceleratorBase(process::Process process);
   ~AcceleratorBase() = default;
   AcceleratorBase(const AcceleratorBase&) = default;
   AcceleratorBase(AcceleratorBase&&) noexcept = default;
   AcceleratorBase& operator=(const AcceleratorBase&) = default;
   AcceleratorBase& operator=(AcceleratorBase&&) noexcept = default;
 
-  const std::shared_ptr<state::GradientState>& shared_gradient_state() const noexcept {
+  const std::shared_ptr<training::GradientState>& shared_gradient_state() const noexcept {
     return shared_->gradient_state;
   }
 
@@ -206,7 +206,7 @@ class AcceleratorBase {
   bool goes_first() const;
   bool goes_first_locally() const;
   bool is_first_of_machine(const parallel::ActiveRanks& active) const;
-  void announce_attempt(const state::BatchSizeAttempt& attempt) const;
+  void announce_attempt(const memory::BatchSizeAttempt& attempt) const;
   std::vector<at::Tensor> join_call(const parallel::JointCall& call,
                                     const std::vector<at::Tensor>& tensors) const;
   bool ask_for_trigger() const;
@@ -214,11 +214,11 @@ class AcceleratorBase {
 
   /// What copies of the handle share.
   struct Shared {
-    state::Process process;
+    process::Process process;
     comm::Group group;
-    std::shared_ptr<state::GradientState> gradient_state = std::make_shared<state::GradientState>();
+    std::shared_ptr<training::GradientState> gradient_state = std::make_shared<training::GradientState>();
     bool triggered = false;
-    std::unique_ptr<const state::StopSignals> stop_signals = {};
+    std::unique_ptr<const process::StopSignals> stop_signals = {};
     std::shared_ptr<parallel::Join> join = {};
   };
   std::shared_ptr<Shared> shared_;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "hasten/comm/group.h"
-#include "hasten/data/loader_options.h"
-#include "hasten/optim/optimizer_step.h"
-#include "hasten/parallel/ddp.h"
+#include "hasten/comm/group/group.h"
+#include "hasten/data/loader/loader_options.h"
+#include "hasten/optim/steps/optimizer_step.h"
+#include "hasten/parallel/ddp/ddp.h"
 
 namespace hasten {
 

@@ -81,7 +81,7 @@ void Logger::log(LogLevel level, std::string_view line, LogOptions options) cons
     if (!impl.identity.barrier) {
       throw UsageError({"log", impl.identity.rank, impl.identity.world_size},
                        "in_order needs a logger that can wait for the other ranks. Make it with "
-                       "Accelerator::logger or state::Process::logger.");
+                       "Accelerator::logger or process::Process::logger.");
     }
     for (int rank = 0; rank < impl.identity.world_size; ++rank) {
       if (rank == impl.identity.rank) {

@@ -8,15 +8,15 @@
 #include <new>
 
 #include "hasten/core/error.h"
-#include "hasten/data/tensor_dataset.h"
-#include "hasten/optim/decay.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/optim/schedulers/decay.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
 
-using state::Process;
+using process::Process;
 using testing::Cnn;
 using testing::EmbeddingModel;
 using testing::GruModel;
@@ -42,7 +42,7 @@ auto stacked(const std::string& kind) {
 }
 
 Accelerator alone() {
-  return Accelerator(Process(state::Identity{}, comm::Group()));
+  return Accelerator(Process(process::RankInfo{}, comm::Group()));
 }
 
 std::vector<at::Tensor> copies(const torch::nn::Module& module) {
@@ -134,7 +134,7 @@ std::vector<at::Tensor> train_split(const Process& process, const std::string& k
 
 template <class Model>
 void expect_ranks_equal_one(const std::string& kind) {
-  const auto one = train_split<Model>(Process(state::Identity{}, comm::Group()), kind);
+  const auto one = train_split<Model>(Process(process::RankInfo{}, comm::Group()), kind);
   for (const int world_size : {2, 3, 4}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train_split<Model>(process, kind);
@@ -260,7 +260,7 @@ struct Moved : torch::nn::Module {
 };
 
 TEST(Accelerator, OneObjectsPlaceGoesBeforeTheOption) {
-  const Accelerator accelerator(Process(state::Identity{}, comm::Group(), c10::Device(c10::kMeta)));
+  const Accelerator accelerator(Process(process::RankInfo{}, comm::Group(), c10::Device(c10::kMeta)));
   Moved here, there, by_default;
 
   const auto handles = accelerator.prepare({.device_placement = {false, true}}, here, there);
@@ -379,7 +379,7 @@ TEST(AcceleratorRanks, AClosureOfLbfgsTrainsAsOnOneProcess) {
     list.push_back(torch::tensor(evaluations));
     return list;
   };
-  const auto one = train(Process(state::Identity{}, comm::Group()));
+  const auto one = train(Process(process::RankInfo{}, comm::Group()));
   for (const int world_size : {2, 3}) {
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train(process);
@@ -463,7 +463,7 @@ TEST(Accelerator, AccumulateRefusesAModelOfAnotherAccelerator) {
 
 TEST(Accelerator, AWindowOfNoBatchesIsRefused) {
   EXPECT_THAT(
-      ([] { Accelerator(Process(state::Identity{}, comm::Group()), {.gradient_accumulation_steps = 0}); }),
+      ([] { Accelerator(Process(process::RankInfo{}, comm::Group()), {.gradient_accumulation_steps = 0}); }),
       ::testing::ThrowsMessage<UsageError>(HasSubstr("gradient_accumulation_steps is 0")));
 }
 
@@ -494,7 +494,7 @@ TEST(Accelerator, ClipsByNormAndByValue) {
 }
 
 TEST(Accelerator, ItsLoadersTakeItsDataloaderConfig) {
-  const Accelerator stateful(Process(state::Identity{}, comm::Group()), {.use_stateful_dataloader = true});
+  const Accelerator stateful(Process(process::RankInfo{}, comm::Group()), {.use_stateful_dataloader = true});
   const auto unordered = torch::data::DataLoaderOptions(4).workers(2).enforce_ordering(false);
 
   EXPECT_THROW(stateful.data_loader(stacked("mlp"), unordered), UsageError);
@@ -553,7 +553,7 @@ TEST(AcceleratorRanks, TrainsTorchScriptModulesLikeOthers) {
 
 TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
   try {
-    Accelerator(Process(state::Identity{}, comm::Group()), {.mixed_precision = Precision::kBf16});
+    Accelerator(Process(process::RankInfo{}, comm::Group()), {.mixed_precision = Precision::kBf16});
     FAIL() << "no error";
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("mixed precision, which this version does not have yet"));

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "hasten/accelerator.h"
-#include "hasten/data/tensor_dataset.h"
-#include "hasten/optim/lambda.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/optim/schedulers/lambda.h"
 #include "support/golden.h"
 #include "support/ranks.h"
 #include "support/recipes.h"
@@ -40,7 +40,7 @@ class StepCount {
   int64_t count_ = 0;
 };
 
-json run_flags(const state::Process& process, const json& input) {
+json run_flags(const process::Process& process, const json& input) {
   const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("num_steps"),
                                           .sync_with_dataloader = input.at("sync_with_dataloader")});
   const auto loader = counting(accelerator, input.at("batches"), 1);
@@ -179,7 +179,7 @@ json by_last_batches(const GoldenCase& golden) {
   return rows;
 }
 
-json run_training(const state::Process& process, const json& input) {
+json run_training(const process::Process& process, const json& input) {
   const Accelerator accelerator(process, {.split_batches = input.at("split_batches"),
                                           .gradient_accumulation_steps = input.at("num_steps"),
                                           .sync_with_dataloader = input.at("sync_with_dataloader"),
@@ -229,7 +229,7 @@ json run_training(const state::Process& process, const json& input) {
   return given;
 }
 
-json run_case(const state::Process& process, const GoldenCase& golden) {
+json run_case(const process::Process& process, const GoldenCase& golden) {
   if (golden.family == "flags") return run_flags(process, golden.input);
   if (golden.family == "train") return run_training(process, golden.input);
   const Accelerator accelerator(process, {.gradient_accumulation_steps = golden.input.at("num_steps")});
@@ -257,7 +257,7 @@ TEST(AccumulationGolden, WindowsAndTrainingAreThePeers) {
   std::map<std::string, std::map<int, json>> given;
   std::mutex mutex;
   for (const int world_size : {1, 2}) {
-    testing::run_ranks(world_size, [&](state::Process& process) {
+    testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
         if (golden.input.value("num_processes", 1) != world_size) continue;
         json result = run_case(process, golden);

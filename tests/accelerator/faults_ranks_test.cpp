@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "hasten/accelerator.h"
-#include "hasten/data/idx.h"
+#include "hasten/data/dataset/idx.h"
 #include "support/models.h"
 #include "support/processes.h"
 

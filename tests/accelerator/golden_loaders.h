@@ -35,7 +35,7 @@ inline std::map<std::string, std::vector<json>> on_ranks(
   std::map<std::string, std::vector<json>> given;
   std::mutex mutex;
   for (const int world_size : worlds) {
-    run_ranks(world_size, [&](state::Process& process) {
+    run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
         if (golden.input.at("num_processes") != world_size) continue;
         const Accelerator accelerator(process, options(golden.input));
@@ -57,7 +57,7 @@ inline std::map<std::string, std::vector<json>> on_ranks(
 
 /// One pass: what was given, and what the gradient state said meanwhile.
 template <class Loader>
-json one_pass(const Loader& loader, const state::GradientState& state,
+json one_pass(const Loader& loader, const training::GradientState& state,
               const std::function<json(const typename Loader::Batch&)>& to_json = nullptr) {
   json batches = json::array(), ends = json::array(), remainders = json::array();
   for (auto& batch : loader) {

@@ -9,14 +9,14 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
-#include "hasten/data/tensor_dataset.h"
+#include "hasten/data/dataset/tensor_dataset.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
 
-using state::Process;
+using process::Process;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::Mlp;

@@ -7,16 +7,16 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
-#include "hasten/data/tensor_dataset.h"
-#include "hasten/optim/decay.h"
-#include "hasten/parallel/sync_batch_norm.h"
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/optim/schedulers/decay.h"
+#include "hasten/parallel/norm/sync_batch_norm.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
 
-using state::Process;
+using process::Process;
 using testing::Cnn;
 using testing::EmbeddingModel;
 using testing::GruModel;
@@ -95,7 +95,7 @@ std::vector<at::Tensor> train(const Process& process, int world, const std::stri
 template <class Model>
 void expect_one_process(const std::string& kind) {
   for (const int world_size : {2, 3, 4}) {
-    const auto alone = train<Model>(Process(state::Identity{}, comm::Group()), world_size, kind);
+    const auto alone = train<Model>(Process(process::RankInfo{}, comm::Group()), world_size, kind);
     run_ranks(world_size, [&](Process& process) {
       const auto mine = train<Model>(process, world_size, kind);
 
@@ -216,7 +216,7 @@ at::Tensor accumulated(const Process& process, int64_t num_rows, int64_t window,
 
 // A rank at its loader's end keeps its gradients for the others' last batch of the window.
 TEST(JoinRanks, WindowsOfBatchesEndWhereThoseOfAllRanksDo) {
-  const Process alone(state::Identity{}, comm::Group());
+  const Process alone(process::RankInfo{}, comm::Group());
   for (const auto& [world_size, num_rows, window] : {std::tuple(2, 7, 2), std::tuple(3, 13, 3)}) {
     const at::Tensor wanted = accumulated(alone, num_rows, window * world_size, false);
     for (const bool each : {false, true}) {

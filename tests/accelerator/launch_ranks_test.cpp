@@ -1,5 +1,5 @@
 // hasten::launch from inside a program that is linked to libtorch: the front door in the children it starts.
-#include "hasten/launch/launch.h"
+#include "hasten/launch/run/launch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

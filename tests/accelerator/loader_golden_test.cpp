@@ -59,7 +59,7 @@ json loader_length_is_what_is_given(const GoldenCase& golden) {
 }
 
 json plain(const GoldenCase& golden) {
-  const state::GradientState nobody;
+  const training::GradientState nobody;
   const size_t n = golden.input.at("n"), skipped = golden.input.at("num_batches");
   const auto options = testing::loader_options_of(golden.input);
   const auto rest = [&](const auto& whole) {

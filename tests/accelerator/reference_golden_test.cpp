@@ -28,7 +28,7 @@ std::pair<at::Tensor, at::Tensor> batch_of(const json& input, int64_t step, int 
   return {x.index_select(0, rows), y.index_select(0, rows)};
 }
 
-json run_case(const state::Process& process, const json& input) {
+json run_case(const process::Process& process, const json& input) {
   const bool broadcast_buffers = input.value("broadcast_buffers", true);
   const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("accumulate"),
                                           .ddp = {.broadcast_buffers = broadcast_buffers,
@@ -111,7 +111,7 @@ TEST(ReferenceGolden, TrainingIsThePeers) {
   std::map<std::string, std::map<int, json>> given;
   std::mutex mutex;
   for (const int world_size : {1, 2}) {
-    testing::run_ranks(world_size, [&](state::Process& process) {
+    testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
         if (golden.input.at("num_processes") != world_size) continue;
         json result = run_case(process, golden.input);

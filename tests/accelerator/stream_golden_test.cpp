@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "accelerator/golden_loaders.h"
-#include "hasten/data/batch_shard.h"
-#include "hasten/data/order.h"
+#include "hasten/data/sampler/batch_shard.h"
+#include "hasten/data/sampler/permutation.h"
 
 namespace hasten {
 namespace {

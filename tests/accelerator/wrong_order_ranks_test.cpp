@@ -9,14 +9,14 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/core/error.h"
-#include "hasten/optim/decay.h"
+#include "hasten/optim/schedulers/decay.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
 namespace hasten {
 namespace {
 
-using state::Process;
+using process::Process;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Mlp;
@@ -27,7 +27,7 @@ using testing::run_ranks_collecting;
 constexpr int64_t kWindow = 3;
 
 Process lone_process() {
-  return Process(state::Identity{}, comm::Group());
+  return Process(process::RankInfo{}, comm::Group());
 }
 
 // Inputs that differ from rank to rank.

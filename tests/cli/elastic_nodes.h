@@ -8,7 +8,7 @@
 #include <set>
 
 #include "cli/machine_faults.h"
-#include "hasten/launch/port.h"
+#include "hasten/launch/base/port.h"
 
 namespace hasten::test {
 

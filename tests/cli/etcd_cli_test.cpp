@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "cli/launch_folder.h"
-#include "hasten/launch/port.h"
-#include "launch/http.h"
+#include "hasten/launch/base/port.h"
+#include "launch/rendezvous/http.h"
 
 namespace hasten {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "cli/launch_folder.h"
 #include "hasten/core/env.h"
-#include "hasten/launch/port.h"
+#include "hasten/launch/base/port.h"
 #include "launch/listener.h"
 
 namespace hasten {

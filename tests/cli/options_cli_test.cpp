@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "hasten/core/env.h"
-#include "hasten/launch/affinity.h"
+#include "hasten/launch/plan/affinity.h"
 
 namespace hasten {
 namespace {

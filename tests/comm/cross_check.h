@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "hasten/comm/group.h"
+#include "hasten/comm/group/group.h"
 
 namespace hasten::comm::cross_checks {
 

@@ -28,6 +28,12 @@ class New(unittest.TestCase):
         self.assertIn("class DeviceMesh {", (self.root / "include/hasten/comm/device_mesh.h").read_text())
         self.assertIn("namespace hasten::comm {", (self.root / "src/comm/device_mesh.cpp").read_text())
 
+    def test_a_sub_room_has_a_folder_of_its_own_and_the_rooms_namespace(self):
+        result = self.new("comm/mesh", "device_mesh")
+
+        self.assertIn("src/comm/mesh/device_mesh.cpp", result.stdout.split())
+        self.assertIn("namespace hasten::comm {", (self.root / "src/comm/mesh/device_mesh.cpp").read_text())
+
     def test_what_it_writes_compiles(self):
         self.new("core", "clock")
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/optim/schedulers.h"
+#include "hasten/optim/schedulers/schedulers.h"
 
 namespace hasten::optim::testing {
 

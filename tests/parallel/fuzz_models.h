@@ -8,8 +8,8 @@
 #include <iostream>
 #include <random>
 
-#include "hasten/parallel/backward.h"
-#include "hasten/parallel/no_sync.h"
+#include "hasten/parallel/ddp/backward.h"
+#include "hasten/parallel/ddp/no_sync.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -148,7 +148,7 @@ inline void fuzz(uint64_t begin, uint64_t end) {
     const FuzzCase one = FuzzCase::draw(seed);
     const auto alone = train_fuzz(one, seed, comm::Group());
     for (const int world_size : {2, 3}) {
-      hasten::testing::run_ranks(world_size, [&](state::Process& process) {
+      hasten::testing::run_ranks(world_size, [&](process::Process& process) {
         const auto mine = train_fuzz(one, seed, process.group());
         for (size_t i = 0; i < alone.size(); ++i) {
           EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-8, 1e-8))

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "hasten/data/image.h"
+#include "hasten/data/image/image.h"
 
 namespace hasten::testing {
 

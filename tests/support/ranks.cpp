@@ -33,10 +33,10 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
       }
       if (options.adjust) options.adjust(rank, connection);
       group = comm::Group::connect(store, rank, world_size, connection);
-      state::Identity identity;
+      process::RankInfo identity;
       identity.rank = identity.local_rank = rank;
       identity.world_size = identity.local_world_size = world_size;
-      state::Process process(identity, group);
+      process::Process process(identity, group);
       fn(process);
     } catch (const std::exception& error) {
       {

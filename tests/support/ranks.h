@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "hasten/state/process.h"
+#include "hasten/process/process.h"
 
 namespace hasten::testing {
 
-using RankFunction = std::function<void(state::Process&)>;
+using RankFunction = std::function<void(process::Process&)>;
 
 struct RankOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);

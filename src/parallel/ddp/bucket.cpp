@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "parallel/slot.h"
+#include "parallel/ddp/slot.h"
 
 namespace hasten::parallel {
 
@@ -18,19 +18,19 @@ Bucket::Bucket(std::vector<at::Tensor> parameters, comm::Group group, BucketSett
       graphs_(parameters_.size()) {
   for (const auto& parameter : parameters_) slots_.push_back(torch::empty({0}, parameter.options()));
   lay_out();
-  for (size_t i = 0; i < size() && settings_.birthplaces; ++i) {
-    places_.push_back(settings_.birthplaces->add(parameters_[i], slots_[i]));
+  for (size_t i = 0; i < size() && settings_.gradient_allocator; ++i) {
+    places_.push_back(settings_.gradient_allocator->add(parameters_[i], slots_[i]));
   }
 }
 
 void Bucket::lay_out() {
   const at::NoGradGuard no_grad;
   const auto count = static_cast<int64_t>(parameters_.size());
-  const int64_t behind = settings_.has_tail ? static_cast<int64_t>(Tail().size()) : 0;
+  const int64_t behind = settings_.has_tail ? static_cast<int64_t>(Trailer().size()) : 0;
   const auto options = parameters_.empty() ? at::TensorOptions(at::kDouble)
                                            : parameters_.front().options().requires_grad(false);
   std::vector<int64_t> offsets;
-  const int64_t total = place_slots(parameters_, settings_.birthplaces.get(), offsets);
+  const int64_t total = place_slots(parameters_, settings_.gradient_allocator.get(), offsets);
   const int64_t numel = total + count + behind;
   if (settings_.wire_dtype && *settings_.wire_dtype != options.dtype().toScalarType()) {
     wire_ = group_.buffer(total, options.dtype(*settings_.wire_dtype));
@@ -48,7 +48,7 @@ void Bucket::move() {
   const at::Tensor before = flat_;
   lay_out();
   flat_.copy_(before);
-  for (size_t i = 0; i < size(); ++i) settings_.birthplaces->move(places_[i], slots_[i]);
+  for (size_t i = 0; i < size(); ++i) settings_.gradient_allocator->move(places_[i], slots_[i]);
 }
 
 void Bucket::begin_step() {
@@ -61,10 +61,10 @@ void Bucket::begin_step() {
 }
 
 void Bucket::leave_to_others(size_t i) {
-  const size_t own = settings_.birthplaces ? 2 : 1;
+  const size_t own = settings_.gradient_allocator ? 2 : 1;
   if (slots_[i].use_count() <= own || parameters_[i].grad().is_same(slots_[i])) return;
   slots_[i] = leave_slot(slots_[i], flat_, parameters_[i]);
-  if (settings_.birthplaces) settings_.birthplaces->replace(places_[i], slots_[i]);
+  if (settings_.gradient_allocator) settings_.gradient_allocator->replace(places_[i], slots_[i]);
 }
 
 void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
@@ -75,13 +75,13 @@ void Bucket::take(size_t i, double scale, const at::Tensor& arrived) {
   ++num_taken_;
   at::Tensor& gradient = parameters_[i].mutable_grad();
   if (settings_.averages) scale = 1;
-  if (settings_.birthplaces) {
+  if (settings_.gradient_allocator) {
     const bool is_born_here = is_same_memory(gradient, slots_[i]) && is_autograds_alone(gradient, arrived);
-    if (gradient.defined()) settings_.birthplaces->arrived(places_[i], gradient);
+    if (gradient.defined()) settings_.gradient_allocator->record(places_[i], gradient);
     if (is_born_here) {
       gradient = slots_[i];
-    } else if (settings_.birthplaces->is_lent(places_[i])) {
-      settings_.birthplaces->distrust(places_[i]);
+    } else if (settings_.gradient_allocator->is_in_use(places_[i])) {
+      settings_.gradient_allocator->disable(places_[i]);
       move();
     }
   }
@@ -106,7 +106,7 @@ void Bucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
-void Bucket::launch(const CommHook& hook, const Tail& tail) {
+void Bucket::launch(const CommHook& hook, const Trailer& tail) {
   const at::NoGradGuard no_grad;
   presence_.fill_(1);
   for (size_t i = 0; i < size(); ++i) {
@@ -139,9 +139,9 @@ void Bucket::wait() {
   if (wire_.defined()) gradients_.copy_(wire_);
 }
 
-Tail Bucket::tail() const {
+Trailer Bucket::tail() const {
   const at::Tensor values = tail_.to(at::TensorOptions(at::kCPU).dtype(at::kDouble));
-  Tail tail;
+  Trailer tail;
   std::copy_n(values.const_data_ptr<double>(), tail.size(), tail.begin());
   return tail;
 }

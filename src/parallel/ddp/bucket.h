@@ -12,14 +12,14 @@
 #include <optional>
 #include <vector>
 
-#include "hasten/comm/group.h"
-#include "hasten/parallel/comm_hook.h"
-#include "parallel/abandoned_work.h"
-#include "parallel/birthplaces.h"
+#include "hasten/comm/group/group.h"
+#include "hasten/parallel/compress/comm_hook.h"
+#include "parallel/ddp/abandoned_work.h"
+#include "parallel/ddp/gradient_allocator.h"
 
 namespace hasten::parallel {
 
-using Tail = std::array<double, 4>;
+using Trailer = std::array<double, 4>;
 
 struct BucketSettings {
   bool has_tail = false;
@@ -29,7 +29,7 @@ struct BucketSettings {
   /// take() has scaled.
   bool averages = false;
   /// Where large gradients are born in their slots.
-  std::shared_ptr<Birthplaces> birthplaces = {};
+  std::shared_ptr<GradientAllocator> gradient_allocator = {};
 };
 
 class Bucket {
@@ -56,13 +56,13 @@ class Bucket {
 
   /// Starts the exchange with the group; the gradients', if there is a hook, is the hook's. `tail` is read
   /// where there is one. Collective.
-  void launch(const CommHook& hook, const Tail& tail);
+  void launch(const CommHook& hook, const Trailer& tail);
 
   /// Returns when it has ended.
   void wait();
 
   /// The mean of the tails; waits for the device.
-  Tail tail() const;
+  Trailer tail() const;
 
   /// After wait: multiplies the gradients by `factor`; parameters that only other ranks had a gradient for
   /// get theirs. Gives the indices of those that nobody had one for.
@@ -87,7 +87,7 @@ class Bucket {
   /// What travels, where its dtype is another.
   at::Tensor wire_;
   std::vector<at::Tensor> slots_;
-  /// Their numbers among the birthplaces, if there are any.
+  /// Their numbers among the gradient_allocator, if there are any.
   std::vector<size_t> places_;
   std::vector<bool> taken_;
   std::vector<bool> absent_;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch_compat.h"
+#include "compat/torch_compat.h"
 
 namespace hasten::parallel {
 

@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "hasten/core/error.h"
-#include "parallel/replica.h"
-#include "parallel/sparse_gradient.h"
+#include "parallel/ddp/sparse_gradient.h"
+#include "parallel/parameters/parameter_sync.h"
 
 namespace hasten::parallel {
 namespace {
@@ -25,7 +25,7 @@ bool can_carry_tail(c10::ScalarType dtype) {
 
 }  // namespace
 
-Reducer::Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group,
+Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group,
                  const DdpOptions& options, Window& window, std::function<void(bool)> check)
     : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
@@ -64,7 +64,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   }
   plan_ = std::move(plan);
   buckets_.clear();
-  birthplaces_ = Birthplaces::make(options_.in_place_bytes);
+  gradient_allocator_ = GradientAllocator::make(options_.in_place_bytes);
   places_.assign(parameters_.names.size(), std::nullopt);
   tail_bucket_ = plan_.size();
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
@@ -80,7 +80,7 @@ void Reducer::build(const std::vector<size_t>& order) {
     const bool on_cpu = members.front().is_cpu();
     const bool averages = on_cpu && wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
                           !options_.comm_hook && !options_.gradient_predivide_factor;
-    const BucketSettings settings{has_tail, wire, averages, on_cpu ? birthplaces_ : nullptr};
+    const BucketSettings settings{has_tail, wire, averages, on_cpu ? gradient_allocator_ : nullptr};
     buckets_.emplace_back(std::move(members), group_, settings);
   }
   if (tail_bucket_ == plan_.size()) {
@@ -99,9 +99,9 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
   if (backward_ != torch::autograd::get_current_graph_task_id()) {
     backward_ = torch::autograd::get_current_graph_task_id();
     begin();
-    if (birthplaces_) birthplaces_->open();
+    if (gradient_allocator_) gradient_allocator_->open();
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
-      if (birthplaces_) birthplaces_->close();
+      if (gradient_allocator_) gradient_allocator_->close();
       launch_rest();
       if (!window_.finishes_later) finish();
     });
@@ -136,7 +136,7 @@ void Reducer::begin() {
   buffers_work_ = group_.broadcast_async_(packed_buffers_, window_.buffers_from);
 }
 
-Tail Reducer::offered_tail() const {
+Trailer Reducer::offered_tail() const {
   return {window_.weight.value_or(0), window_.weight ? 1.0 : 0.0, window_.values_changed ? 1.0 : 0.0,
           window_.changed_inside ? 1.0 : 0.0};
 }
@@ -202,7 +202,7 @@ std::optional<double> Reducer::out_factor() {
     window_.values_changed = window_.changed_inside = false;
     return factor;
   }
-  const Tail tail = carrier.tail();
+  const Trailer tail = carrier.tail();
   window_.values_changed = tail[kValuesChanged] > 0;
   window_.changed_inside = tail[kChangedInside] > 0;
   if (std::abs(tail[kWeighted] - (window_.weight ? 1 : 0)) > 1e-3) {

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "hasten/comm/group.h"
+#include "hasten/comm/group/group.h"
 #include "hasten/core/log.h"
-#include "hasten/parallel/ddp.h"
+#include "hasten/parallel/ddp/ddp.h"
 #include "parallel/ddp/bucket.h"
-#include "parallel/trainable.h"
-#include "parallel/window.h"
+#include "parallel/ddp/window.h"
+#include "parallel/parameters/parameter_set.h"
 
 namespace hasten::parallel {
 
@@ -26,7 +26,7 @@ class Reducer {
  public:
   /// `buffers` follow rank 0 (empty: none do); `window` outlives the reducer; `check` compares the ranks'
   /// parameters, which may have been changed inside the window.
-  Reducer(Trainable parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
+  Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
           Window& window, std::function<void(bool inside)> check);
 
   /// Called from inside backward when `arrived` has been accumulated.
@@ -56,14 +56,14 @@ class Reducer {
   std::optional<double> out_factor();
   void learn_order(const std::vector<size_t>& unused);
   void warn_unused(const std::vector<size_t>& unused);
-  Tail offered_tail() const;
+  Trailer offered_tail() const;
 
   struct Place {
     size_t bucket;
     size_t index;
   };
 
-  Trainable parameters_;
+  ParameterSet parameters_;
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
   DdpOptions options_;
@@ -71,7 +71,7 @@ class Reducer {
   std::function<void(bool)> check_;
   Logger logger_;
 
-  std::shared_ptr<Birthplaces> birthplaces_;
+  std::shared_ptr<GradientAllocator> gradient_allocator_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   /// Nothing for sparse ones, and those that a static graph leaves out.

@@ -1,0 +1,207 @@
+// Group: a set of ranks and the collective operations on tensors among them.
+//
+// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It speaks
+// plain tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is
+// converted here, in one place. Operations can be checked before any data moves: all ranks first agree on one
+// small record (collective_fingerprint.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing
+// rank leaves its words in the store, so that the others can say who failed and why. Structures: nested.h;
+// objects: objects.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/store/store.h"
+#include "hasten/comm/types/work.h"
+
+namespace hasten::comm {
+
+enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
+enum class BackendKind { kAuto, kGloo, kSharedMemory, kNccl };
+
+struct GroupOptions {
+  /// How long an operation may take before it throws; the same on all ranks.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// Agree on operation, dtype and shape before each collective (one more small all-gather each; see
+  /// docs/benchmarks.md for its cost). Unset: on under HASTEN_DEBUG=1, off otherwise.
+  std::optional<bool> check = {};
+  /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has
+  /// it, and for CPU tensors shared memory between ranks on one host and Gloo between hosts. kGloo: nothing
+  /// else.
+  BackendKind backend = BackendKind::kAuto;
+  /// Shared memory of each rank; what the collectives do not need is for Group::buffer. Taken from the system
+  /// only as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.
+  std::optional<int64_t> shared_bytes = {};
+  /// The host this rank is on: only ranks of equal names share memory. Empty: found out (boot id and network
+  /// namespace, so containers with a network of their own count as hosts).
+  std::string host = {};
+  /// The address or host name this rank listens on for its peers. Empty: GLOO_SOCKET_IFNAME's, else the
+  /// address the host's name resolves to. Runs on one machine use 127.0.0.1.
+  std::string address = {};
+  /// Appears in messages and keeps the keys of groups on one store apart; the same on all ranks.
+  std::string name = "world";
+};
+
+/// One message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
+struct PointToPoint {
+  enum class Kind { kSend, kReceive } kind;
+  at::Tensor tensor;
+  int peer;
+};
+
+/// How all_to_all_into_ cuts its tensors along dim 0: rows for each rank and from each rank, one number a
+/// rank. Empty: equal parts.
+struct AllToAllRows {
+  std::vector<int64_t> input = {};
+  std::vector<int64_t> output = {};
+};
+
+class Group {
+ public:
+  using Site = std::source_location;
+
+  /// A world of one: no backend, every operation is local and free.
+  Group();
+
+  /// The group of all ranks that call with the same store and `options.name`.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the
+  /// timeout, UsageError for a rank outside the world or a backend this libtorch lacks.
+  static Group connect(const Store& store, int rank, int world_size, const GroupOptions& options = {});
+
+  int rank() const noexcept;
+  int world_size() const noexcept;
+  const GroupOptions& options() const noexcept;
+  /// Whether operations agree before data moves (options().check, resolved).
+  bool checked() const noexcept;
+  /// The same group with operations checked or not; for code that has agreed on its operations by other
+  /// means.
+  Group with_check(bool check) const;
+  /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
+  std::string backend_name() const;
+
+  /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
+  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws:
+  /// UsageError for an empty list, a rank outside the group or one named twice.
+  std::optional<Group> subgroup(const std::vector<int>& ranks, Site site = Site::current()) const;
+
+  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the
+  // operation is under way; the plain form is the same followed by wait(). Tensors may be of any dtype,
+  // device and strides; scalars and empty tensors are fine. Throws (all): CommError with the failing rank's
+  // words, or naming both sides of a mismatch where operations are checked; UsageError for what no conversion
+  // can mend (the mean of integers).
+
+  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max
+  /// are "or", product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex
+  /// ones nor uint64, and NaN where any rank has NaN.
+  void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
+  Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
+                           Site site = Site::current()) const;
+
+  /// As all_reduce_, but only `root` gets the result; the tensors of the others keep their values.
+  void reduce_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
+  Work<> reduce_async_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum,
+                       Site site = Site::current()) const;
+
+  /// `tensor` becomes root's; same shape and dtype everywhere.
+  void broadcast_(at::Tensor tensor, int root, Site site = Site::current()) const;
+  Work<> broadcast_async_(at::Tensor tensor, int root, Site site = Site::current()) const;
+
+  /// Every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
+  /// equal.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Site site = Site::current()) const;
+  Work<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor, Site site = Site::current()) const;
+
+  /// The flat form for equal shapes, without an exchange of sizes: `output` is [world * input.size(0), …].
+  /// `input` may be this rank's own part of it, but no other.
+  void all_gather_into_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
+  Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
+                                Site site = Site::current()) const;
+
+  /// Every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
+  std::vector<at::Tensor> gather(const at::Tensor& tensor, int root, Site site = Site::current()) const;
+  Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
+                                             Site site = Site::current()) const;
+
+  /// Rank r gets root's parts[r], on the CPU; `parts` is read on root only and the parts may have any shapes
+  /// of one dtype.
+  at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
+  Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
+                                 Site site = Site::current()) const;
+
+  /// Rank r gets the reduction of everybody's r-th part of `input`, cut along dim 0 into world_size equal
+  /// parts.
+  at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                            Site site = Site::current()) const;
+  Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                                        Site site = Site::current()) const;
+
+  /// The same into a tensor that is there: `input` has world_size times as many elements as `output`, and the
+  /// same dtype. It may be a part of `input`.
+  void reduce_scatter_into_(at::Tensor output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                            Site site = Site::current()) const;
+  Work<> reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
+                                    Site site = Site::current()) const;
+
+  /// parts[r] goes to rank r; the result's r-th tensor came from rank r. First sizes may differ, the rest is
+  /// equal.
+  std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts, Site site = Site::current()) const;
+  Work<std::vector<at::Tensor>> all_to_all_async(const std::vector<at::Tensor>& parts,
+                                                 Site site = Site::current()) const;
+
+  /// The flat form, without an exchange of sizes: the r-th part of `input` goes to rank r, the r-th part of
+  /// `output` comes from rank r. Parts are rows, as many as `rows` says: what one rank gives to another, that
+  /// one must take. The tensors have one dtype and, but for the first, equal sizes; they may not overlap.
+  /// Over shared memory, and where operations are checked, parts that do not fit are told all ranks before
+  /// data moves.
+  void all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
+                        Site site = Site::current()) const;
+  Work<> all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
+                                Site site = Site::current()) const;
+
+  /// Returns when every rank has called.
+  void barrier(Site site = Site::current()) const;
+  Work<> barrier_async(Site site = Site::current()) const;
+
+  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where
+  /// the ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary
+  /// tensor. For memory that is reduced again and again. It may outlive the group. Collective: no. Blocks:
+  /// no. Throws: what an allocation throws.
+  at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
+
+  // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
+  // one tag arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype
+  // and shape before the data moves.
+
+  void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
+  Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
+  void receive_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
+  Work<> receive_async_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
+
+  /// All messages at once, in any order on each rank; no deadlock however they are listed.
+  Work<> batch_send_recv(const std::vector<PointToPoint>& messages, Site site = Site::current()) const;
+
+  // ---- Failure.
+
+  /// Leaves `words` in the store for the survivors and closes this rank's connections: their operations end
+  /// with "rank r failed: words". Later operations of this rank throw. The first rank's words win.
+  /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
+  void fail(const std::string& words) const noexcept;
+
+  /// What the first failing rank of the run said, "rank 2: …", if one did and the store still answers.
+  std::optional<std::string> failure() const noexcept;
+
+  struct Impl;
+
+ private:
+  Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}
+  std::shared_ptr<Impl> impl_;
+  bool check_ = false;
+};
+
+}  // namespace hasten::comm

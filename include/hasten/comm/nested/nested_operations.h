@@ -1,0 +1,184 @@
+// What is done to nested structures of tensors: gather, broadcast, reduce and padding among the ranks;
+// concatenate, slice, batch size and device on one rank. Behaviour follows accelerate.utils.operations;
+// where it differs, the function says so.
+//
+// Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp,
+// compiled once), and builds the structure again. All ranks must pass the same structure; where the group
+// is checked (Group::checked) they first compare it and throw naming both sides. Leaves that hold no tensor
+// pass through.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/comm/nested/nested.h"
+
+namespace hasten::comm {
+
+/// How much of the tensors structure_of tells: nothing ("tensor"), dtype and all sizes but the first
+/// ("Float[*, 28]"), dtype and all sizes ("Float[64, 28]").
+enum class StructureDetail { kNames, kRows, kShapes };
+
+namespace detail {
+
+using Tensors = std::vector<at::Tensor>;
+using Site = Group::Site;
+
+std::string describe(const std::function<void(Walker&)>& walk, StructureDetail detail);
+Tensors gather(const Group& group, const Tensors& tensors, const Site& site);
+Tensors broadcast(const Group& group, const Tensors& tensors, int from, const Site& site);
+Tensors concatenate(const std::vector<Tensors>& values, int64_t dim,
+                    const std::vector<std::string>& structures);
+int64_t find_batch_size(const Tensors& tensors, const std::string& structure);
+at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t end);
+
+/// Throws on every rank unless all pass the same text.
+void agree(const Group& group, const char* operation, const std::string& structure, const Site& site);
+
+/// The structure of `value` around other tensors, in the order of tensors_of.
+template <class T>
+T with_tensors(const T& value, const Tensors& tensors) {
+  size_t next = 0;
+  return map_tensors(value, [&](const at::Tensor&) { return tensors.at(next++); });
+}
+
+}  // namespace detail
+
+/// "{data: Float[64, 1, 28, 28], target: Long[64]}": braces around names, brackets around sequences,
+/// parentheses around tuples and structs, "-" for what is no tensor, "none" for empty optionals and
+/// undefined tensors.
+/// Collective: no. Blocks: no. Throws: nothing.
+template <class T>
+std::string structure_of(const T& value, StructureDetail detail = StructureDetail::kShapes) {
+  T copy = value;
+  return detail::describe([&](detail::Walker& walker) { detail::walk(copy, walker); }, detail);
+}
+
+namespace detail {
+
+/// Agrees on structure and settings where the group is checked, and gives the group to go on with: one
+/// agreement is enough for all tensors.
+template <class T, class... Settings>
+Group agreed(const Group& group, const char* operation, const T& value, StructureDetail detail,
+             const Site& site, const Settings&... settings) {
+  if (!group.checked()) return group;
+  agree(group, operation, text(settings..., structure_of(value, detail)), site);
+  return group.with_check(false);
+}
+
+}  // namespace detail
+
+/// Every tensor becomes the concatenation along dim 0 of all ranks' ones, in rank order; scalars become
+/// [world_size], also in a world of one (where Accelerate leaves them scalars). First sizes may differ
+/// between the ranks. The results are new tensors without autograd history.
+/// Collective: yes. Blocks: yes. Throws: CommError (peer; another structure on a checked group).
+template <class T>
+T gather(const Group& group, const T& value, Group::Site site = Group::Site::current()) {
+  const Group agreed = detail::agreed(group, "gather", value, StructureDetail::kRows, site);
+  return detail::with_tensors(value, detail::gather(agreed, tensors_of(value), site));
+}
+
+/// Every tensor becomes that of rank `from`; shapes and dtypes are the same everywhere. New tensors on
+/// every rank (Accelerate overwrites those handed in). Leaves that are no tensors stay each rank's own: see
+/// objects.h.
+/// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group; CommError as gather.
+template <class T>
+T broadcast(const Group& group, const T& value, int from = 0, Group::Site site = Group::Site::current()) {
+  const Group agreed =
+      detail::agreed(group, "broadcast", value, StructureDetail::kShapes, site, "from rank ", from, ": ");
+  return detail::with_tensors(value, detail::broadcast(agreed, tensors_of(value), from, site));
+}
+
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::kSum;
+  /// Factor on the result, on any number of processes (Accelerate applies it on TPUs only).
+  double scale = 1.0;
+};
+
+namespace detail {
+Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& options, const Site& site);
+const char* reduction_name(ReduceOp op) noexcept;
+}  // namespace detail
+
+/// Every tensor becomes the reduction over the ranks, times `scale`; new tensors without autograd history.
+/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers;
+/// CommError.
+template <class T>
+T reduce(const Group& group, const T& value, const ReduceOptions& options = {},
+         Group::Site site = Group::Site::current()) {
+  const Group agreed = detail::agreed(group, "reduce", value, StructureDetail::kShapes, site,
+                                      detail::reduction_name(options.op), ": ");
+  return detail::with_tensors(value, detail::reduce(agreed, tensors_of(value), options, site));
+}
+
+struct PadOptions {
+  /// Dimension that is made equal; negative counts from the end. Tensors that lack it stay as they are.
+  int64_t dim = 0;
+  /// Value of the padding, converted to each tensor's dtype.
+  at::Scalar pad_index = 0;
+  /// Padding before the values instead of behind them.
+  bool pad_first = false;
+};
+
+namespace detail {
+Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site);
+}
+
+/// Every tensor is padded along `dim` to the largest size that any rank has there, so that gather can
+/// follow.
+/// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as
+/// gather.
+template <class T>
+T pad_across_processes(const Group& group, const T& value, const PadOptions& options = {},
+                       Group::Site site = Group::Site::current()) {
+  const Group agreed = detail::agreed(group, "pad_across_processes", value, StructureDetail::kNames, site,
+                                      "dim ", options.dim, ": ");
+  return detail::with_tensors(value, detail::pad(agreed, tensors_of(value), options, site));
+}
+
+/// One structure whose tensors are the concatenation of the values' along `dim`; other leaves are the first
+/// value's.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor
+/// is a scalar.
+template <class T>
+T concatenate(const std::vector<T>& values, int64_t dim = 0) {
+  std::vector<detail::Tensors> tensors;
+  std::vector<std::string> structures;
+  for (const T& value : values) {
+    tensors.push_back(tensors_of(value));
+    structures.push_back(structure_of(value, StructureDetail::kNames));
+  }
+  const detail::Tensors joined = detail::concatenate(tensors, dim, structures);
+  return detail::with_tensors(values.front(), joined);
+}
+
+/// Every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
+/// pinned memory to a GPU run beside the host.
+/// Collective: no. Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
+template <class T>
+T send_to_device(const T& value, c10::Device device, bool non_blocking = false) {
+  return map_tensors(value, [&](const at::Tensor& tensor) {
+    return tensor.to(tensor.options().device(device), non_blocking);
+  });
+}
+
+/// The first size of the first tensor.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no tensor, or it is a scalar.
+template <class T>
+int64_t find_batch_size(const T& value) {
+  return detail::find_batch_size(tensors_of(value), structure_of(value));
+}
+
+/// Rows [begin, end) of every tensor, as views; bounds as in Python (negative ones count from the end, the
+/// rest is clamped).
+/// Collective: no. Blocks: no. Throws: UsageError for a scalar.
+template <class T>
+T slice(const T& value, int64_t begin, int64_t end) {
+  return map_tensors(value, [&](const at::Tensor& tensor) { return detail::slice(tensor, begin, end); });
+}
+
+}  // namespace hasten::comm

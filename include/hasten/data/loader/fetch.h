@@ -1,0 +1,40 @@
+// Fetching one batch from a dataset, with errors that name the sample.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "hasten/core/error.h"
+#include "hasten/data/sampler/batch_shard.h"
+
+namespace hasten::data {
+
+namespace detail {
+/// Throws a DataError that names the `suspects` and has the exception being handled nested in it.
+[[noreturn]] void throw_sample_error(const Origin& origin, const Indices& suspects,
+                                     std::optional<size_t> num_samples);
+}  // namespace detail
+
+/// The dataset's batch of these samples. If the dataset throws, the samples are tried one by one to find
+/// the one that is to blame.
+/// Collective: no. Blocks: as the dataset does. Throws: DataError that names the sample, the size of the
+/// dataset, the rank and what the dataset said; the dataset's own exception is nested in it.
+template <class Dataset>
+typename Dataset::BatchType fetch(Dataset& dataset, const Indices& indices, const Origin& origin) {
+  try {
+    return dataset.get_batch(indices);
+  } catch (...) {
+    Indices suspects = indices;
+    for (size_t i = 0; indices.size() > 1 && i < indices.size(); ++i) {
+      try {
+        dataset.get_batch(Indices{indices[i]});
+      } catch (...) {
+        suspects = {indices[i]};
+        break;
+      }
+    }
+    detail::throw_sample_error(origin, suspects, dataset.size());
+  }
+}
+
+}  // namespace hasten::data

@@ -1,0 +1,69 @@
+// What metrics leave out: the samples that were given once more to even out the last step.
+//
+// Gathered values lie in rank order, which is the global order, so the repeated samples are at the end; how
+// many are new is the loader's remainder. Gathering is comm's, putting both together the front door's.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "hasten/comm/nested/nested_operations.h"
+#include "hasten/data/batch/batch_rows.h"
+#include "hasten/data/batch/device_transfer.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten::data {
+
+/// Whether the batch in hand holds samples that were given once more, so that only the first `remainder` rows
+/// of what is gathered count.
+inline bool has_padding(const training::LoaderPosition& position) noexcept {
+  return position.end_of_dataloader && position.remainder > 0;
+}
+
+/// A gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
+/// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
+template <class T>
+T truncate_to_remainder(const T& gathered, const training::LoaderPosition& position) {
+  return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
+}
+
+/// This rank's part of a batch without the rows that were given once more: where each rank counts its own
+/// samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a padded batch,
+/// in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Collective: no. Blocks: no.
+/// Throws: UsageError if it holds neither, or something that has not one row or element a sample.
+template <class T>
+T without_padding(const T& value, const training::LoaderPosition& position, int rank) {
+  if (!has_padding(position)) return value;
+  const auto rows = static_cast<int64_t>(detail::structure_rows(value));
+  const int64_t own = position.num_local_valid >= 0 ? std::min(position.num_local_valid, rows)
+                                            : std::clamp<int64_t>(position.remainder - rank * rows, 0, rows);
+  return detail::slice_structure(value, static_cast<size_t>(rows), 0, static_cast<size_t>(own));
+}
+
+/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,
+/// unless it holds tensors: then it is as many as its first tensor has rows, and the object in which the
+/// limit falls is cut.
+/// Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that has
+/// rows.
+template <class T>
+std::vector<T> truncate_objects(std::vector<T> gathered, const training::LoaderPosition& position) {
+  if (!has_padding(position)) return gathered;
+  int64_t left = position.remainder;
+  size_t kept = 0;
+  for (; kept < gathered.size() && left > 0; ++kept) {
+    if constexpr (can_be_placed<T>) {
+      const auto tensors = comm::tensors_of(gathered[kept]);
+      const int64_t rows = tensors.empty() || tensors[0].dim() == 0 ? 1 : tensors[0].size(0);
+      if (rows > left) gathered[kept] = comm::slice(gathered[kept], 0, left);
+      left -= rows;
+    } else {
+      --left;
+    }
+  }
+  gathered.resize(kept);
+  return gathered;
+}
+
+}  // namespace hasten::data

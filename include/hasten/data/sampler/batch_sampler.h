@@ -1,0 +1,57 @@
+// BatchSampler: batches of one's own making instead of "the next batch_size indices".
+//
+// What torch.utils.data's batch_sampler argument is for: batches by length, by class, of several sizes. A
+// loader gives them as they are; its own batch size says nothing then.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "hasten/data/sampler/samplers.h"
+
+namespace hasten::data {
+
+struct BatchSamplerOptions {
+  uint64_t seed = 0;
+  /// The order of the batches is drawn anew in each epoch; what is in a batch stays together, in its order.
+  bool shuffle = false;
+  Order order = Order::kTorch;
+  /// What a full batch holds, so that a smaller last one can be filled up for all ranks, and so that
+  /// split_batches works. Unset: batches are of any size and are given as they are; some are given once more
+  /// at the end.
+  std::optional<size_t> batch_size = {};
+};
+
+/// Gives the batches of a list.
+class BatchSampler : public SeedableSampler {
+ public:
+  /// Collective: no. Blocks: no. Throws: UsageError for an empty batch, or one above batch_size.
+  explicit BatchSampler(std::vector<Indices> batches, const BatchSamplerOptions& options = {});
+
+  size_t size() const noexcept override { return num_indices_; }
+  std::optional<size_t> batch_size() const noexcept { return options_.batch_size; }
+  size_t num_batches() const noexcept { return batches_.size(); }
+  size_t batch_length(size_t index) const { return batches_.at(index).size(); }
+  /// What the largest batch holds.
+  size_t largest_batch() const noexcept { return largest_; }
+
+  /// The next batch, or what seek has left of it; `batch_size` is not looked at.
+  std::optional<Indices> next(size_t batch_size) override;
+
+ protected:
+  void begin_epoch(uint64_t epoch) override;
+  size_t at(size_t position) const override;
+
+ private:
+  size_t batch_at(size_t nth) const;
+  /// Which batch of the epoch holds a position.
+  size_t nth_at(size_t position) const;
+
+  std::vector<Indices> batches_;
+  BatchSamplerOptions options_;
+  size_t num_indices_ = 0, largest_ = 0;
+  SeedableRandomSampler order_;
+  std::vector<size_t> starts_;  // by place in the epoch: the position of the batch's first index
+};
+
+}  // namespace hasten::data

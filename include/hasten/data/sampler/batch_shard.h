@@ -1,0 +1,94 @@
+// Which batches of indices one rank gets out of the one global order: a pure decision, without torch and
+// without data.
+//
+// Every rank draws the same global batches from the same sampler and keeps its own, so nothing is sent
+// between ranks. The rules are those of Accelerate's BatchSamplerShard where it is right; docs/differences.md
+// says where ours differ and docs/data.md shows in a picture who gets what. Fetching the samples is
+// loader.h's and epoch_pipeline.h's.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace hasten::data {
+
+/// Positions of samples in a dataset, in the order in which they are wanted.
+using Indices = std::vector<size_t>;
+
+struct BatchShardOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// What a full batch of the source holds; a smaller last one is filled up (even_batches). Unset: the
+  /// batches of the source are of any size and are given as they are.
+  std::optional<size_t> batch_size = {};
+  /// false: whole batches go round the ranks, so that a step takes batch_size * world_size samples.
+  /// true: each batch is cut into world_size parts, so that a step takes batch_size samples.
+  bool split_batches = false;
+  /// true: every rank gets as many batches, of one size, because samples of the first batches are given once
+  /// more at the end. false: the last ranks may get a smaller last batch or one batch less.
+  bool even_batches = true;
+  /// Leave out what does not fill a batch on every rank. (The source itself leaves out its short last batch.)
+  bool drop_last = false;
+};
+
+/// One step's part of one rank.
+struct ShardedBatch {
+  Indices indices = {};
+  /// Samples that all ranks together get in this step, without those given once more to even out.
+  size_t num_samples = 0;
+  /// Whether in this step some rank is given samples once more.
+  bool padded = false;
+  /// Of `indices`, those that are not given once more; they come first.
+  size_t num_local_valid = 0;
+  /// Samples of the order up to the end of this step, from the epoch's start.
+  size_t end = 0;
+};
+
+/// Where a pass over the source begins, if not at the epoch's start.
+struct ShardStart {
+  size_t position = 0;
+  /// The epoch's first batches, as many as a step takes: their samples fill up the end.
+  std::vector<Indices> head = {};
+};
+
+/// One pass over a source of global batches, seen by one rank.
+class BatchShard {
+ public:
+  /// The next global batch, nothing at the end (it is not asked again after that).
+  using Source = std::function<std::optional<Indices>()>;
+
+  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, a batch size of 0, or
+  /// split_batches with a batch size that is unset or no multiple of world_size.
+  BatchShard(const BatchShardOptions& options, Source source, ShardStart start = {});
+
+  /// This rank's next batch, nothing at the end. Draws as many batches as one step of all ranks takes, and
+  /// one more only where a short batch must be told from the last one.
+  /// Collective: no. Blocks: no. Throws: UsageError if the source gives an empty batch, or one above
+  /// batch_size that would have to be cut; what the source throws.
+  std::optional<ShardedBatch> next();
+
+ private:
+  std::optional<Indices> pull();
+  std::optional<ShardedBatch> next_whole();
+  std::optional<ShardedBatch> next_part();
+  bool evens_out() const noexcept { return options_.even_batches && !options_.drop_last; }
+  bool is_short(size_t size) const noexcept { return options_.batch_size && size < *options_.batch_size; }
+  Indices padding(size_t begin, size_t count) const;
+
+  BatchShardOptions options_;
+  Source source_;
+  std::optional<Indices> held_;
+  bool ended_ = false;
+  bool over_ = false;
+  std::vector<Indices> head_;  // the first step's batches, given once more at the end
+  size_t position_;
+};
+
+/// How many batches the rank gets from `num_batches` global ones, all full but the last of `last_size`
+/// samples.
+/// Collective: no. Blocks: no. Throws: as BatchShard's constructor.
+size_t shard_length(size_t num_batches, size_t last_size, const BatchShardOptions& options);
+
+}  // namespace hasten::data

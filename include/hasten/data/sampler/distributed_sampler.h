@@ -1,0 +1,46 @@
+// DistributedSampler: each rank's part of the order, as torch.utils.data.DistributedSampler gives it.
+//
+// For loops that spread the data themselves, as PyTorch's examples do. A loader that an Accelerator prepares
+// spreads any sampler over the ranks and refuses this one, which would divide the data twice.
+#pragma once
+
+#include "hasten/data/sampler/samplers.h"
+#include "hasten/data/sampler/traits.h"
+
+namespace hasten::data {
+
+struct DistributedSamplerOptions {
+  int num_replicas = 1;
+  int rank = 0;
+  bool shuffle = true;
+  /// The order is a function of seed + epoch (kTorch) and must be the same on every rank.
+  uint64_t seed = 0;
+  /// false: the first samples of the order come again until every rank has as many. true: the last ones are
+  /// left out instead.
+  bool drop_last = false;
+  Order order = Order::kTorch;
+};
+
+/// Rank r gets the places r, r + num_replicas, r + 2 * num_replicas … of the order. Call set_epoch before
+/// each epoch, or let the epochs count themselves.
+class DistributedSampler : public SeedableSampler {
+ public:
+  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside 0 … num_replicas - 1.
+  explicit DistributedSampler(size_t num_indices, const DistributedSamplerOptions& options = {});
+  size_t size() const noexcept override { return num_samples_; }
+
+ protected:
+  void begin_epoch(uint64_t epoch) override;
+  size_t at(size_t position) const override;
+
+ private:
+  size_t num_indices_;
+  DistributedSamplerOptions options_;
+  size_t num_samples_;
+  SeedableRandomSampler order_;
+};
+
+template <>
+struct gives_a_ranks_part<DistributedSampler> : std::true_type {};
+
+}  // namespace hasten::data

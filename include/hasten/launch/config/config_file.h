@@ -1,0 +1,49 @@
+// Accelerate's configuration file: where it lies, what may stand in it, how it is written.
+//
+// The file is the one that `accelerate config` writes (YAML 1.1, or JSON if its name ends so), also as older
+// versions wrote it. What it says about a run is settings.h's business; here it is only read, completed with
+// Accelerate's defaults, and checked key by key.
+#pragma once
+
+#include <string>
+
+#include "hasten/core/env.h"
+#include "hasten/launch/config/config_value.h"
+
+namespace hasten::launcher {
+
+struct Config {
+  std::string path = {};   ///< the file it was read from
+  bool sagemaker = false;  ///< compute_environment is AMAZON_SAGEMAKER
+  ConfigMap given = {};    ///< what the file itself says, in its order, old keys in their new form
+  ConfigMap values = {};   ///< the same with Accelerate's defaults; nothing in it is null or empty
+};
+
+/// Accelerate's folder: $HF_HOME, else $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface; in it
+/// accelerate.
+/// "~" and "~user" are replaced. Collective: no. Blocks: no. Throws: nothing.
+std::string config_folder(const Environment& environment);
+
+/// The file that is read if none is named: default_config.yaml in config_folder. It need not exist.
+std::string default_config_path(const Environment& environment);
+
+/// Reads and checks the file. Collective: no. Blocks: no.
+/// Throws: UsageError if it cannot be read, is not what its name says, has an unknown key or a wrong value;
+/// all that is wrong is told at once.
+Config load_config(const std::string& path);
+
+/// The configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
+/// writes. `num_gpus` as machine.h counts them.
+Config basic_config(const std::string& mixed_precision, int num_gpus);
+
+/// The values sorted by key, as Accelerate writes them. The second for files that end in .json.
+std::string to_yaml(const ConfigMap& values);
+std::string to_json(const ConfigMap& values);
+
+/// Writes `content` to `path`; the folder is made. Throws: UsageError if that does not work.
+void write_config(const std::string& content, const std::string& path);
+
+/// Writes the values to `path`, as JSON if its name ends so. Throws: as write_config.
+void save_config(const ConfigMap& values, const std::string& path);
+
+}  // namespace hasten::launcher

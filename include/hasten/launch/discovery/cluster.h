@@ -1,0 +1,56 @@
+// What the scheduler or the MPI that started this launcher says of the machines of the run.
+//
+// A pure function of environment variables and of the files that they name. It knows two cases. Either the
+// launcher was started on each of several machines (srun, mpirun): then number, place and meeting point are
+// settings, weaker than everything the user says. Or it runs once in a job that has several machines (a
+// batch script): that is a run on one machine unless the user asks for more (hostfile.h, remote_run.h).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+#include "hasten/launch/discovery/node_list.h"
+
+namespace hasten::launcher {
+
+/// A value for an option, and where it was found ("SLURM_NODEID").
+struct FoundValue {
+  std::string option = {};
+  std::string value = {};
+  std::string origin = {};
+};
+
+struct Cluster {
+  /// "Slurm", "OpenMPI", "PMI", "MVAPICH", "PBS", "LSF"; "" without any.
+  std::string name = {};
+  /// A launcher runs on each of several machines.
+  bool started_on_each = false;
+  /// Then: nnodes, node_rank, and master_addr and master_port as far as they are known.
+  std::vector<FoundValue> values = {};
+  /// The machines of the job, where the scheduler tells them; the first is machine 0.
+  std::vector<Host> hosts = {};
+  /// Where they were found: "SLURM_JOB_NODELIST".
+  std::string hosts_origin = {};
+  /// A port that follows from the job's number, so that two jobs on a machine have different ones; 0 without
+  /// a job.
+  int port = 0;
+  /// What must not be, a sentence without its full stop: several launchers on one machine.
+  std::string problem = {};
+};
+
+/// The whole file, nothing if it cannot be read.
+using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
+
+/// The reader of real files.
+std::optional<std::string> read_whole_file(const std::string& path);
+
+/// Throws: UsageError if a variable or file is there and cannot be understood.
+Cluster find_cluster(const Environment& environment, const FileReader& read_file);
+
+/// As above, with the real files.
+Cluster find_cluster(const Environment& environment);
+
+}  // namespace hasten::launcher

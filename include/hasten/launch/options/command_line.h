@@ -1,0 +1,46 @@
+// From the words of a command line to options and what follows them.
+//
+// Options are read from a table (option_table.h), so every command of `hasten` understands the same forms:
+// --name value, --name=value, -n value, -nvalue, names with underscores or dashes. Options end where the
+// first word stands that is neither an option nor an option's value. All mistakes are told at once.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hasten/launch/options/option_table.h"
+
+namespace hasten::launcher {
+
+/// An option that stands on the command line.
+struct GivenOption {
+  std::string written;              ///< as it was typed, without its value: "-n", "--num-processes"
+  std::vector<std::string> values;  ///< the last one counts, unless the option is a list; "True" for a switch
+};
+
+struct CommandLine {
+  std::map<std::string, GivenOption> options;  ///< by name in the table
+  std::vector<std::string> rest;               ///< what follows the options, without a leading "--"
+  std::vector<std::string> problems;           ///< what is wrong, each a sentence without its full stop
+  bool help = false;                           ///< -h or --help stands among the options
+
+  bool has(const std::string& name) const { return options.count(name) != 0; }
+  /// The last value, "" if the option is not there.
+  std::string text(const std::string& name) const;
+};
+
+/// Reads `words`. A value that does not fit its option, an unknown option or a missing value becomes one of
+/// `problems`. Collective: no. Blocks: no. Throws: nothing.
+CommandLine read_command_line(std::span<const OptionGroup> groups, const std::vector<std::string>& words);
+
+/// What is wrong with `value` ("'abc' is not a whole number between 1 and 8"), "" if it fits the option.
+std::string problem_with(const Option& option, const std::string& value);
+
+/// One error for all `problems`: "[launch] first. See hasten launch --help." or a list.
+/// Throws: UsageError, always.
+[[noreturn]] void refuse(std::string_view room, const std::vector<std::string>& problems,
+                         std::string_view advice);
+
+}  // namespace hasten::launcher

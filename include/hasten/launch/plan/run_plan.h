@@ -1,0 +1,46 @@
+// What the settings amount to: how many processes on how many machines, where they meet, and whether all
+// of it fits together.
+//
+// A pure function; every contradiction is told, with where each side came from, in one message. Whether this
+// hasten can carry the plan out is the command's to say.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/launch/base/machine.h"
+#include "hasten/launch/plan/settings.h"
+#include "hasten/launch/rendezvous/rendezvous_conf.h"
+
+namespace hasten::launcher {
+
+/// Which of Accelerate's launchers the settings choose; it decides what the variables look like.
+enum class LauncherKind { kSimple, kTorchrun, kDeepspeed, kTpu, kSagemaker };
+
+struct RunPlan {
+  LauncherKind kind = LauncherKind::kSimple;
+  int num_processes = 1;        ///< on all machines; at least, if the number of machines is a range
+  int num_local_processes = 1;  ///< on this one
+  /// By machine_rank, where machines have different numbers (--nproc_per_node 1,3); otherwise empty.
+  std::vector<int> processes_of_machines = {};
+  int min_machines = 1;
+  int max_machines = 1;
+  int machine_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  ///< 0: one that is free
+  std::string rdzv_backend = "static";
+  std::string rdzv_endpoint = {};
+  RendezvousConf rdzv_conf = {};  ///< its join_timeout is for static machines, too
+  std::string run_id = "none";    ///< empty: one is made (--standalone)
+  std::string role = "default";
+
+  /// Whether machines may come and go: the launchers meet in a rendezvous (elastic_run.h).
+  bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }
+};
+
+/// `problems` is what else the caller has found wrong. Throws: UsageError with everything that is wrong:
+/// these, values that do not fit and settings that contradict.
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine,
+                 std::vector<std::string> problems = {});
+
+}  // namespace hasten::launcher

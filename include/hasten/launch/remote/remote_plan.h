@@ -1,0 +1,73 @@
+// How a run starts itself on several machines: on which, through what, and what each is told.
+//
+// Pure; carrying it out is remote_run.h's. Each machine gets a command line of `hasten launch` with its
+// number, as a user would type it there, so that everything else is a static run (docs/clusters/static.md).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+#include "hasten/launch/discovery/cluster.h"
+#include "hasten/launch/discovery/hostfile.h"
+#include "hasten/launch/plan/settings.h"
+
+namespace hasten::launcher {
+
+/// What starts a launcher on each machine.
+enum class RemoteLauncher { kSsh, kPdsh, kOpenMpi, kSlurm };
+
+struct RemotePlan {
+  RemoteLauncher launcher = RemoteLauncher::kSsh;
+  /// Words for it, before all others of its own.
+  std::vector<std::string> launcher_arguments = {};
+  std::vector<ChosenHost> hosts = {};
+  /// What follows `hasten launch` on every machine; the number of the machine comes in front.
+  std::vector<std::string> words = {};
+  /// Of the options among these words, what a configuration file says: it gives way where an option would be
+  /// a contradiction.
+  std::vector<std::string> from_file = {};
+  /// Variables of this machine that are set on all.
+  std::map<std::string, std::string> variables = {};
+};
+
+/// The plan, if the settings ask for one: with a hostfile; or in a job of several machines, if more than one
+/// or a launcher is asked for and this machine was not given a number. `program` is the program and its
+/// arguments. Throws: UsageError if the hostfile or a filter is wrong, if its launcher is none of ours, or if
+/// nobody says how many processes each machine has.
+std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Cluster& cluster,
+                                      const std::vector<std::string>& program, const Environment& environment,
+                                      const FileReader& read_file);
+
+/// The variables of `environment` that matter to a run elsewhere: those of the libraries and of Python, and
+/// where programs and libraries are found; not those of a session or a job, and not which GPUs are visible.
+std::map<std::string, std::string> forwarded(const Environment& environment);
+
+/// What a machine is told: its folder, variables and words for `hasten launch`, and which of its options come
+/// from a configuration file. None of it need be UTF-8.
+struct RemoteTask {
+  std::string folder = {};
+  std::map<std::string, std::string> variables = {};
+  std::vector<std::string> words = {};
+  std::vector<std::string> from_file = {};
+};
+
+/// The task of machine `rank`; without one, that of any machine that learns its number otherwise.
+RemoteTask task_for(const RemotePlan& plan, std::optional<int> rank, const std::string& folder);
+
+/// As one line of text without blanks or quotes, and back. Throws: UsageError if it is none.
+std::string to_text(const RemoteTask& task);
+RemoteTask task_in(const std::string& line);
+
+/// The words that start it on all machines at once, through OpenMPI or Slurm. `hasten` is this command's
+/// path.
+std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten,
+                                         const std::string& folder);
+
+/// The words that start it on machine `rank`, through ssh (which needs a lifeline that brings the task) or
+/// pdsh.
+std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const std::string& hasten,
+                                         const std::string& folder);
+
+}  // namespace hasten::launcher

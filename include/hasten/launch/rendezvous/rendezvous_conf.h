@@ -1,0 +1,30 @@
+// What --rdzv_conf says: one reader for all kinds of runs, with torchrun's keys.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/launch/rendezvous/rendezvous.h"
+
+namespace hasten::launcher {
+
+/// How an etcd server is spoken to.
+struct EtcdAccess {
+  bool tls = false;
+  std::string authority =
+      {};  ///< PEM file of who signed the server's certificate; "": whom the system trusts
+  std::string certificate = {};  ///< PEM files by which this client is known to the server; "": by none
+  std::string key = {};
+};
+
+struct RendezvousConf {
+  RendezvousSettings settings = {};
+  EtcdAccess etcd = {};
+};
+
+/// Reads "join_timeout=60,last_call_timeout=5"; what is not there has its default. `problems` takes a
+/// sentence for each key that is unknown (with "did you mean"), each value that is none, and what does not
+/// fit. Collective: no. Blocks: no. Throws: nothing.
+RendezvousConf read_rendezvous_conf(const std::string& conf, std::vector<std::string>& problems);
+
+}  // namespace hasten::launcher

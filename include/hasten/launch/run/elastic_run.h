@@ -1,0 +1,34 @@
+// An elastic run (--nnodes MIN:MAX, --rdzv_backend c10d or etcd): this launcher's part, from the rendezvous
+// to the exit code.
+//
+// What is decided stands in rendezvous.h and node_agent.h; here the workers and the network are tied to it.
+#pragma once
+
+#include <string>
+
+#include "hasten/launch/rendezvous/rendezvous_conf.h"
+#include "hasten/launch/run/local_run.h"
+
+namespace hasten::launcher {
+
+struct ElasticOptions {
+  /// min_nodes, max_nodes, and what --rdzv_conf says; the restarts are those of LaunchOptions.
+  RendezvousSettings settings = {};
+  /// c10d, etcd or etcd-v2.
+  std::string backend = "c10d";
+  /// c10d: where the first launcher listens. etcd: the server. Without a port 29400, 2379.
+  std::string endpoint = "127.0.0.1";
+  /// How the etcd server is spoken to, as --rdzv_conf says.
+  EtcdAccess etcd = {};
+  /// Under which the others reach this machine; "": the address from which this one reaches the host.
+  std::string local_addr = {};
+};
+
+/// As run_local, with the launchers that meet at the endpoint under the run's id; run_id must be the same for
+/// all. Collective: of the launchers that take part. Blocks: until the run is over, or this launcher was told
+/// to end, and nobody of its workers is left. Throws: UsageError if there is no secret, or an address is not
+/// one. HASTEN_ETCD_USER of `inherited` is the user for etcd ("name:password"), which workers do not get.
+int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
+                const Environment& inherited, const WorkerBody& body);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,74 @@
+// A run's part on one machine, from the free port to the exit code: what `hasten launch` and `hasten::launch`
+// share.
+//
+// Ties the pieces together: places and environments (worker_environment.h), processes (local_processes.h),
+// their output (output.h), decisions (supervisor.h), the report (failure_report.h), and a private folder for
+// the workers' error files.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/core/env.h"
+
+namespace hasten {
+
+/// How a run is started on this machine. The defaults fit a run on one machine.
+struct LaunchOptions {
+  /// How many machines the run has, and which of them this is. With several, their launchers meet at
+  /// master_addr:master_port before a worker is started (static_rendezvous.h).
+  int num_machines = 1;
+  int machine_rank = 0;
+  /// How many workers each machine has, by machine_rank. Empty: all as many as this one. Ranks count machine
+  /// by machine.
+  std::vector<int> workers_of_machines = {};
+  /// Seconds to wait there for the others. Default: torchrun's.
+  double join_timeout_s = 600;
+  /// Where rank 0 opens the store.
+  std::string master_addr = "127.0.0.1";
+  /// 0: a port that is free now.
+  int master_port = 0;
+  /// Seconds between SIGTERM and SIGKILL when workers are stopped. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT of
+  /// the environment, else 30, as torchrun has it.
+  std::optional<double> shutdown_timeout_s = {};
+  /// How often a failed group of workers is started again, with a new attempt number, and a new port where it
+  /// was not given.
+  int max_restarts = 0;
+  /// Seconds before the first restart; they double with each further one, up to 30.
+  double monitor_interval_s = 0.1;
+  /// Signals to this process that are handed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the
+  /// run, others do not. Default: those four and SIGUSR1.
+  std::vector<int> signals_to_handle = {};
+  /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
+  std::string run_id = {};
+  /// The workers' ROLE_NAME, and in the prefix of `tee`.
+  std::string role = "default";
+  /// Where the workers' output goes; see launcher::OutputOptions (output.h). With `redirects` or `tee` and
+  /// without `log_dir`, files are kept below TMPDIR.
+  std::string log_dir = {};
+  std::string redirects = {};
+  std::string tee = {};
+  std::vector<std::string> duplicate_stdout_filters = {};
+  std::vector<std::string> duplicate_stderr_filters = {};
+  std::vector<int> local_ranks_filter = {};
+  bool prefix_ranks = false;
+};
+
+namespace launcher {
+
+/// Runs in a worker's process with the environment meant for it, which is not yet that process's own; what it
+/// returns is the worker's exit code.
+using WorkerBody = std::function<int(const Environment& environment)>;
+
+/// Starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
+/// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
+/// of the launchers of all machines. Blocks: until nobody of the workers and their children is left. Throws:
+/// UsageError if a number is out of range, master_port is in use, log files cannot be made, or the system
+/// allows no further process; what meet throws.
+int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
+              const WorkerBody& body);
+
+}  // namespace launcher
+}  // namespace hasten

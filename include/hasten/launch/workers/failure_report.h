@@ -1,0 +1,32 @@
+// What the user is told when a run fails: one box, the root cause first, then what became of the others.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/workers/supervisor.h"
+
+namespace hasten::launcher {
+
+/// What usually lies behind such an end and where to look, "" if there is nothing to say. For SIGKILL see
+/// src/launch/workers/memory_events.h.
+std::string hint_for(int wait_status);
+
+/// What is known of the first failing worker besides its end; what is empty is left out.
+struct FailureFacts {
+  std::optional<std::string> message = {};  ///< of its error file
+  std::string hint = {};
+  std::string host = {};
+  std::string time = {};
+  std::string error_tail = {};  ///< its last lines on standard error, each with its newline
+  std::string log_file = {};
+  int max_restarts = 0;
+};
+
+/// The report, ending in a newline; "" if the outcome has no root cause. `places` are those of the workers by
+/// local rank. Collective: no. Blocks: no. Throws: nothing.
+std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places,
+                           const FailureFacts& facts);
+
+}  // namespace hasten::launcher

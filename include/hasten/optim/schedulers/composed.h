@@ -1,0 +1,78 @@
+// SequentialLR and ChainedScheduler: several schedulers on one optimizer, one after another or all at once.
+//
+// They take recipes instead of schedulers: PyTorch's parts are made one by one on the same optimizer, each of
+// them changes its rates, and the composed one has to undo that. Here every part begins from the optimizer's
+// rates as they were. Parts may be composed themselves.
+#pragma once
+
+#include "hasten/optim/schedulers/scheduler.h"
+
+namespace hasten::optim {
+
+/// What both have in common: parts that set the rates, and whose states are its state.
+class ComposedScheduler : public Scheduler {
+ protected:
+  /// Makes each part on the optimizer's rates as they are; afterwards they are so again.
+  ComposedScheduler(torch::optim::Optimizer& optimizer, std::string name, const std::vector<Recipe>& recipes);
+
+  double rate(size_t, double before, Moment) const override { return before; }
+  void save(nlohmann::json& state) const override;
+  void load(const nlohmann::json& state) override;
+  const std::vector<std::unique_ptr<Scheduler>>& parts() const noexcept { return parts_; }
+
+ private:
+  std::vector<std::unique_ptr<Scheduler>> parts_;
+};
+
+struct SequentialLROptions {
+  /// `{recipe<LinearLR>({.total_iters = 5}), recipe<CosineAnnealingLR>({.T_max = 95})}`. Required.
+  std::vector<Recipe> schedulers = {};
+  /// The step at which each but the first takes over; ascending, one fewer than schedulers.
+  std::vector<int64_t> milestones = {};
+};
+
+/// One after another: each begins anew, from the base rates, at its milestone.
+class SequentialLR final : public ComposedScheduler {
+ public:
+  using Options = SequentialLROptions;
+  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers, or milestones are not one
+  /// fewer, or not ascending; what the recipes throw.
+  SequentialLR(torch::optim::Optimizer& optimizer, const Options& options);
+
+  void start() override;
+  void restart() override;
+  bool finished() const noexcept override;
+
+ private:
+  void advance() override;
+  void load(const nlohmann::json& state) override;
+  /// Which of the schedulers it is at a step.
+  size_t active(int64_t epoch) const noexcept;
+
+  std::vector<int64_t> milestones_;
+};
+
+struct ChainedSchedulerOptions {
+  /// Required.
+  std::vector<Recipe> schedulers = {};
+};
+
+/// All at once: every step is one of each, in order, so that their factors multiply. Those that compute the
+/// rate from the step alone (LambdaLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR) override those
+/// before them.
+class ChainedScheduler final : public ComposedScheduler {
+ public:
+  using Options = ChainedSchedulerOptions;
+  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers; what the recipes throw.
+  ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options);
+
+  void start() override;
+  void restart() override;
+  /// One part that has ended ends all.
+  bool finished() const noexcept override;
+
+ private:
+  void advance() override;
+};
+
+}  // namespace hasten::optim

@@ -1,0 +1,76 @@
+// LocalSgd: ranks train by themselves and average their parameters every few steps, instead of their
+// gradients at every step (Stich, "Local SGD Converges Fast and Communicates Little", 2019; Accelerate's
+// LocalSGD).
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/model/prepared_model.h"
+
+namespace hasten::parallel {
+
+struct LocalSgdOptions {
+  /// Steps of the optimizer between two averages.
+  int64_t num_steps = 8;
+  /// false: gradients are exchanged at every step as always, and step and finish do nothing.
+  bool enabled = true;
+};
+
+/// From its construction to finish, backward through the model keeps gradients on their rank; weights of
+/// losses count there only. States of the optimizer and buffers stay each rank's own. Move-only; if it ends
+/// without finish (an exception), the exchange of gradients goes on, and parameters stay as they are.
+///
+/// In a loop of uneven length (Accelerator::join_uneven_inputs) each average is over the ranks that have
+/// trained since the last one, and all ranks get it. The loop's end is one more, for what was trained since,
+/// so finish inside it leaves its average to that.
+class LocalSgd {
+ public:
+  /// The group is the one the model was prepared with.
+  /// Collective: no. Blocks: no. Throws: UsageError if num_steps is below 1.
+  template <class M>
+  LocalSgd(const PreparedModel<M>& model, comm::Group group, const LocalSgdOptions& options = {})
+      : LocalSgd(std::make_shared<PreparedModel<M>>(model), model.ddp(), std::move(group), options) {}
+
+  /// Call it after each step of the optimizer: averages the parameters after every num_steps-th since the
+  /// last average. Collective: yes, at every num_steps-th call. Blocks: then. Throws: CommError; UsageError
+  /// after finish.
+  void step();
+  /// Averages what was trained since the last average; gradients are exchanged again from here on. All ranks
+  /// have then equal parameters. A second call does nothing.
+  /// Collective: yes, outside a loop of uneven length. Blocks: then. Throws: CommError.
+  void finish();
+
+ private:
+  /// The model trains apart from the other ranks' while it lives.
+  class Scope {
+   public:
+    explicit Scope(std::shared_ptr<const Ddp> model);
+    ~Scope();
+    Scope(Scope&&) noexcept = default;
+    Scope& operator=(Scope&&) = delete;
+
+   private:
+    std::shared_ptr<const Ddp> model_;
+    NoSync no_sync_;
+  };
+  LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model, comm::Group group,
+           const LocalSgdOptions& options);
+
+  std::shared_ptr<const void> keeps_alive_;
+  std::shared_ptr<const Ddp> model_;
+  comm::Group group_;
+  LocalSgdOptions options_;
+  std::optional<Scope> scope_;
+  bool finished_ = false;
+};
+
+/// The model's parameters become the mean over the ranks on which `took_part`, on all ranks; where it did on
+/// none they stay. Collective: yes. Blocks: yes. Throws: CommError.
+void average_parameters(const Ddp& model, const comm::Group& group, bool took_part);
+
+}  // namespace hasten::parallel

@@ -1,0 +1,74 @@
+// SyncBatchNorm: batch normalisation over the batches of all ranks (torch.nn.SyncBatchNorm; Ioffe and Szegedy
+// 2015 over the global batch).
+//
+// No module is replaced, so types and state_dict names stay as they are. A mark on a tensor of each
+// BatchNorm, a spare dispatch key, leads libtorch's batch_norm to this room whenever that module runs; the
+// mark: src/parallel/norm/mark.h, the arithmetic: src/parallel/norm/global_batch_norm.h.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/parallel/model/prepared_model.h"
+
+namespace hasten::parallel {
+
+/// From now on every BatchNorm1d, 2d and 3d in `model` (itself included), while it trains, normalises with
+/// the statistics of all ranks' batches together, [batch, channels, …]; batch sizes may differ between ranks
+/// and be zero. Output, gradients and running statistics equal those of one process with the concatenated
+/// batch; gradients of weight and bias are this rank's share, which Ddp averages with all others. In eval
+/// mode, and in a world of one, a BatchNorm is what it was. Forward and backward in training mode become
+/// collective, over connections of their own, and throw CommError; a batch of one value a channel on some
+/// rank is refused by libtorch's module, as ever.
+///
+/// Before or after prepare. `to`, `clone` and torch::load keep the mark; Tensor::set_data with another tensor
+/// loses it: the next backward through the module's weight refuses to go on, naming the module, and
+/// converting again mends it. Where there is no weight (affine(false)) that cannot be seen.
+///
+/// Collective: yes. Blocks: yes. Throws: UsageError for a BatchNorm without any tensor to carry the mark
+/// (neither affine nor track_running_stats), naming it, also in a world of one, and for models that differ
+/// between the ranks; CommError.
+void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group);
+
+/// The same for holders (TORCH_MODULE) and shared pointers.
+template <class M>
+  requires detail::is_module_pointer<M>::value
+void convert_sync_batchnorm(M model, const comm::Group& group) {
+  convert_sync_batchnorm(static_cast<torch::nn::Module&>(module_of(model)), group);
+}
+
+/// For loops in which ranks run out of batches at different times. While it lives, the model's synchronised
+/// BatchNorms say what they are about to exchange, so that a rank without a batch can take part; one small
+/// message more each. All ranks make it, and let it go, at the same point of their program. Not for several
+/// at once over one model. Accelerator::join_uneven_inputs makes one for all prepared models.
+class UnevenBatchNorms {
+ public:
+  /// Collective: no. Blocks: no. Throws: nothing.
+  explicit UnevenBatchNorms(torch::nn::Module& model);
+  /// For several models, whose parts may have been converted together or apart.
+  explicit UnevenBatchNorms(const std::vector<torch::nn::Module*>& models);
+  ~UnevenBatchNorms();
+  UnevenBatchNorms(const UnevenBatchNorms&) = delete;
+  UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
+
+  /// Whether the model has none, so that nobody need answer.
+  bool empty() const noexcept;
+
+  /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of
+  /// the ranks that have a batch, as if this one's were empty. It answers in threads of its own, and
+  /// meanwhile runs `beside` in this one, which may answer other collectives: the connections are not theirs.
+  /// The rank's own running statistics stay behind. Collective: yes. Blocks: until every rank has called it.
+  /// Throws: UsageError if ranks with batches do different things; CommError; what beside throws. The
+  /// BatchNorms' connections are then closed on this rank.
+  void answer(const std::function<void()>& beside = [] {}) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hasten::parallel

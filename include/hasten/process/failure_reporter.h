@@ -1,0 +1,44 @@
+// Last words: what a process of a run says when an exception that nobody catches ends it.
+//
+// Without them the others learn only that a connection closed. The words go to the store, so that the
+// survivors' errors name this rank and its reason; to the launcher's error file, in torchrun's format; and
+// to standard error, once. Process installs this where there are several ranks; a world of one ends as any
+// libtorch program does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/comm/store/store.h"
+#include "hasten/process/rank_info.h"
+
+namespace hasten::process {
+
+/// What is needed to speak; owned by the Process.
+struct FailureReporter {
+  /// As far as it is known: a process may fail while it finds out.
+  RankInfo identity = {};
+  /// TORCHELASTIC_ERROR_FILE; empty: none is written.
+  std::string error_file = {};
+  /// Absent until the process is connected.
+  std::optional<comm::Store> store = {};
+  std::optional<comm::Group> group = {};
+};
+
+/// From now on, a std::exception that nobody catches: posts its what(), closes the group, writes the error
+/// file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970, "py_callstack"}}}), prints
+/// one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core dump, at the
+/// latest after 8 s. A process that serves the store waits for the others to have read it, 5 s at most.
+/// std::terminate for any other reason goes to the handler that was there before. `words` is held weakly:
+/// when its owner is gone, nothing is posted.
+/// Collective: no. Blocks: no. Throws: nothing.
+void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words);
+
+/// The error file's text.
+/// Collective: no. Blocks: no. Throws: nothing.
+std::string error_file_text(const std::string& words, int64_t seconds_since_1970);
+
+}  // namespace hasten::process

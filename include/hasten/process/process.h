@@ -1,0 +1,82 @@
+// Process: who am I in this run. Rank, world, device, and the group that connects me to the others.
+//
+// Made from the environment (rank_info.h says which variables), or from given parts, which is how tests run
+// ranks as threads of one process. A value handle over shared state; there is no global one.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/core/env.h"
+#include "hasten/core/log.h"
+#include "hasten/process/rank_info.h"
+
+namespace hasten::process {
+
+struct ProcessOptions {
+  /// Stay on the CPU even where CUDA is available; ACCELERATE_USE_CPU=1 says the same.
+  bool cpu = false;
+  /// How long collectives may take, and how long to wait for the other ranks at the start.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// As comm::GroupOptions::check.
+  std::optional<bool> check = {};
+  comm::BackendKind backend = comm::BackendKind::kAuto;
+};
+
+class Process {
+ public:
+  /// The process that the environment describes, connected to the others. A program started by hand is a
+  /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in
+  /// the launcher's error file before the process ends. Several in one program, one after another or side by
+  /// side, meet the others each; all ranks make theirs in the same order.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
+  /// port), CommError (a rank did not come within the timeout).
+  explicit Process(const ProcessOptions& options = {},
+                   const Environment& environment = Environment::current());
+
+  /// From given parts.
+  Process(RankInfo identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));
+
+  const RankInfo& identity() const noexcept;
+  int rank() const noexcept { return identity().rank; }
+  int local_rank() const noexcept { return identity().local_rank; }
+  int node_rank() const noexcept { return identity().node_rank; }
+  int world_size() const noexcept { return identity().world_size; }
+  int local_world_size() const noexcept { return identity().local_world_size; }
+  c10::Device device() const noexcept;
+  const comm::Group& group() const noexcept;
+
+  bool is_main_process() const noexcept { return rank() == 0; }
+  bool is_local_main_process() const noexcept { return local_rank() == 0; }
+  bool is_last_process() const noexcept { return rank() == world_size() - 1; }
+
+  /// Runs `fn` on one rank only (the main one, each machine's main one, the last one, the given one).
+  /// Collective: no. Blocks: no. Throws: what fn throws; UsageError for a rank outside the world.
+  void on_main_process(const std::function<void()>& fn) const;
+  void on_local_main_process(const std::function<void()>& fn) const;
+  void on_last_process(const std::function<void()>& fn) const;
+  void on_process(int rank, const std::function<void()>& fn) const;
+  void on_local_process(int local_rank, const std::function<void()>& fn) const;
+
+  /// Returns when every rank has called.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  void wait_for_everyone() const;
+
+  /// A logger whose lines carry this process's rank and whose in_order lines wait for the others.
+  Logger logger(const std::string& name) const;
+
+ private:
+  struct Impl;
+  static std::shared_ptr<Impl> from_environment(const ProcessOptions& options,
+                                                const Environment& environment);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace hasten::process

@@ -1,0 +1,122 @@
+// Maps the calls of Backend onto those of c10d; see c10d_backend.h.
+#include "comm/backend/c10d_backend.h"
+
+#include <torch/types.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "hasten/core/error.h"
+
+namespace hasten::comm {
+namespace {
+
+class C10dTransfer : public Backend::Transfer {
+ public:
+  C10dTransfer(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
+      : work_(std::move(work)), tensors_(std::move(tensors)) {}
+
+  bool done() override { return work_->isCompleted(); }
+  void wait() override { work_->wait(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<at::Tensor> tensors_;
+};
+
+Backend::Started started(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors) {
+  return std::make_unique<C10dTransfer>(std::move(work), std::move(tensors));
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kMean:
+      break;
+  }
+  throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
+}
+
+// Whether each begins where the one before it ends, as parts of one tensor do.
+bool are_joined(const std::vector<at::Tensor>& bytes) {
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    const auto* end = static_cast<const char*>(bytes[i - 1].const_data_ptr()) + bytes[i - 1].nbytes();
+    if (bytes[i].const_data_ptr() != end) return false;
+  }
+  return true;
+}
+
+// One behind the other; a copy where they do not lie like that.
+at::Tensor joined(std::vector<at::Tensor> bytes) {
+  const at::Tensor any = bytes[0];
+  std::erase_if(bytes, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
+  if (bytes.empty()) return any;
+  if (!are_joined(bytes)) return at::cat(bytes);
+  int64_t count = 0;
+  for (const at::Tensor& tensor : bytes) count += tensor.numel();
+  const auto keep = [bytes](void*) {};
+  return torch::from_blob(bytes[0].data_ptr(), {count}, keep, bytes[0].options());
+}
+
+}  // namespace
+
+Backend::Started C10dBackend::all_reduce(at::Tensor tensor, ReduceOp op) {
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = to_c10d(op);
+  return started(native()->allreduce(tensors, options), {tensor});
+}
+
+Backend::Started C10dBackend::reduce(at::Tensor tensor, int root, ReduceOp op) {
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::ReduceOptions options;
+  options.reduceOp = to_c10d(op);
+  options.rootRank = root;
+  return started(native()->reduce(tensors, options), {tensor});
+}
+
+Backend::Started C10dBackend::broadcast(at::Tensor bytes, int root) {
+  std::vector<at::Tensor> tensors{bytes};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return started(native()->broadcast(tensors, options), {bytes});
+}
+
+Backend::Started C10dBackend::all_gather(at::Tensor output, at::Tensor input) {
+  return started(native()->_allgather_base(output, input), {output, input});
+}
+
+Backend::Started C10dBackend::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) {
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = to_c10d(op);
+  return started(native()->_reduce_scatter_base(output, input, options), {output, input});
+}
+
+Backend::Started C10dBackend::all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                                         std::vector<at::Tensor> inputs) {
+  std::vector<int64_t> input_counts;
+  for (const at::Tensor& input : inputs) input_counts.push_back(input.numel());
+  at::Tensor input = joined(std::move(inputs));
+  return started(native()->alltoall_base(output, input, output_counts, input_counts), {output, input});
+}
+
+Backend::Started C10dBackend::barrier() {
+  return started(native()->barrier(), {});
+}
+
+Backend::Started C10dBackend::send(at::Tensor bytes, int to, int tag) {
+  std::vector<at::Tensor> tensors{bytes};
+  return started(native()->send(tensors, to, tag), {bytes});
+}
+
+Backend::Started C10dBackend::receive(at::Tensor bytes, int from, int tag) {
+  std::vector<at::Tensor> tensors{bytes};
+  return started(native()->recv(tensors, from, tag), {bytes});
+}
+
+}  // namespace hasten::comm

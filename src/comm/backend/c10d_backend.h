@@ -1,0 +1,39 @@
+// A Backend over any c10d::Backend: what Gloo and NCCL have in common.
+//
+// The two differ in how they are made, which device they serve and which dtypes they reduce; those are the
+// pure virtual functions left open here. gloo.cpp and nccl.cpp fill them in.
+#pragma once
+
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "hasten/comm/backend/backend.h"
+
+namespace hasten::comm {
+
+class C10dBackend : public Backend {
+ public:
+  Started all_reduce(at::Tensor tensor, ReduceOp op) override;
+  Started reduce(at::Tensor tensor, int root, ReduceOp op) override;
+  Started broadcast(at::Tensor bytes, int root) override;
+  Started all_gather(at::Tensor output, at::Tensor input) override;
+  Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override;
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                     std::vector<at::Tensor> inputs) override;
+  Started barrier() override;
+  Started send(at::Tensor bytes, int to, int tag) override;
+  Started receive(at::Tensor bytes, int from, int tag) override;
+
+ protected:
+  /// c10d's backend, for one call.
+  struct Native {
+    c10d::Backend* backend;
+    /// Held meanwhile, where that is needed.
+    std::unique_lock<std::mutex> turn;
+
+    c10d::Backend* operator->() const { return backend; }
+  };
+  virtual Native native() = 0;
+};
+
+}  // namespace hasten::comm

@@ -1,0 +1,67 @@
+// The NCCL backend: CUDA tensors, through the ProcessGroupNCCL inside a CUDA build of libtorch.
+//
+// nccl_stub.cpp takes this file's place in other builds. libtorch orders NCCL's stream after the caller's
+// current stream at the start and wait() puts the current stream after NCCL's, so callers need no
+// synchronisation of theirs.
+#include <c10/cuda/CUDAFunctions.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "comm/backend/c10d_backend.h"
+
+namespace hasten::comm {
+namespace {
+
+class NcclBackend : public C10dBackend {
+ public:
+  explicit NcclBackend(c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl) : nccl_(std::move(nccl)) {}
+
+  const char* name() const override { return "nccl"; }
+  c10::DeviceType device_type() const override { return c10::DeviceType::CUDA; }
+
+  bool reduces(at::ScalarType dtype) const override {
+    switch (dtype) {
+      case at::kFloat:
+      case at::kDouble:
+      case at::kHalf:
+      case at::kBFloat16:
+      case at::kChar:
+      case at::kByte:
+      case at::kInt:
+      case at::kLong:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void close() noexcept override {
+    try {
+      nccl_->abort();
+    } catch (const std::exception&) {
+      // Aborting twice, or after the device was lost: there is nothing left to close.
+    }
+  }
+
+ protected:
+  Native native() override { return {.backend = nccl_.get(), .turn = {}}; }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl_;
+};
+
+}  // namespace
+
+bool nccl_is_built() {
+  return c10::cuda::device_count() > 0;
+}
+
+std::unique_ptr<Backend> make_nccl(const BackendSetup& setup) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = setup.options.timeout;
+  auto* native = static_cast<c10d::Store*>(setup.store.native());
+  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
+  return std::make_unique<NcclBackend>(
+      c10::make_intrusive<c10d::ProcessGroupNCCL>(store, setup.rank, setup.world_size, options));
+}
+
+}  // namespace hasten::comm

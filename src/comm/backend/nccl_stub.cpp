@@ -1,0 +1,14 @@
+// Stands in for nccl.cpp where libtorch is no CUDA build.
+#include "hasten/comm/backend/backend.h"
+
+namespace hasten::comm {
+
+bool nccl_is_built() {
+  return false;
+}
+
+std::unique_ptr<Backend> make_nccl(const BackendSetup&) {
+  return nullptr;
+}
+
+}  // namespace hasten::comm

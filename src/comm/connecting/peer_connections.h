@@ -1,0 +1,135 @@
+// PeerConnections: a TCP connection between every two ranks of a group, for messages so short that latency is all there
+// is.
+//
+// A message is written by the thread that sends it; what the connection does not take at once is copied, and
+// written by a thread of the mesh. Messages are read by those who wait, who look for a short while before
+// they sleep. So no thread has to wake for a message but one that sleeps for it. What a rank sends arrives in
+// order: the n-th message from a rank belongs to the n-th round, and a header says what it is part of.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/connecting/counter.h"
+#include "comm/types/header.h"
+#include "hasten/comm/backend/backend.h"
+#include "hasten/core/socket.h"
+
+namespace hasten::comm {
+
+class PeerConnections {
+ public:
+  /// One message from every rank to every other. What a rank sends has one size.
+  class Round {
+   public:
+    /// `parts`, by rank: what this rank sends, in its own place, and where the others' messages go;
+    /// contiguous. `finish` is called once all are there, in the thread that has read the last.
+    Round(const Header& call, std::vector<at::Tensor> parts, std::function<void()> finish = nullptr);
+
+   private:
+    friend class PeerConnections;
+    /// Once all messages are there.
+    void complete();
+
+    Header call_;
+    std::vector<at::Tensor> parts_;
+    std::function<void()> finish_;
+    /// What each rank has said it does; nothing where its message has not been read to its end.
+    std::vector<std::optional<Header>> said_;
+    size_t num_missing_;
+    std::exception_ptr error_ = {};
+  };
+
+  /// Collective: yes. Blocks: until the ranks are connected. Throws: CommError; std::exception.
+  explicit PeerConnections(const BackendSetup& setup);
+  /// Waits for all rounds first, unless the mesh was closed.
+  ~PeerConnections();
+  PeerConnections(const PeerConnections&) = delete;
+  PeerConnections& operator=(const PeerConnections&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int world_size() const noexcept { return static_cast<int>(peers_.size()); }
+
+  /// All ranks start the same rounds in the same order. This rank's part has been sent or copied when it
+  /// returns. Does not wait; the round goes on whether somebody waits for it or not, as far as other waiting
+  /// reads its messages.
+  void start(const std::shared_ptr<Round>& round);
+  /// Whether wait() would not wait.
+  bool done(const Round& round);
+  /// Throws: Backend::Mismatch on every rank where ranks started different rounds, Backend::TimedOut,
+  /// std::runtime_error where a rank has gone; what `finish` threw.
+  void wait(const Round& round);
+
+  /// Ends all rounds, here and at the peers, with an error.
+  void close() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Makes a sleeper in poll() look again.
+  class Bell {
+   public:
+    Bell();
+    void ring() const noexcept;
+    void silence() const noexcept;
+    int handle() const noexcept { return socket_.handle(); }
+
+   private:
+    net::Socket socket_;
+  };
+
+  struct Peer {
+    net::Socket socket = net::Socket();
+    /// What the connection did not take yet.
+    std::string unsent = {};
+    /// Rounds whose message has not been read to its end; of the first, `num_read` bytes have.
+    std::deque<std::shared_ptr<Round>> expected = {};
+    Header header = {};
+    size_t num_read = 0;
+    /// Why nothing more will come.
+    std::string lost = {};
+  };
+
+  void connect(const BackendSetup& setup);
+  void write(Peer& peer, const Header& header, const at::Tensor& bytes);
+  void write_unsent();
+
+  bool is_over(const Round& round) const;
+  void read_all();
+  bool read_message(int from);
+  void sleep(std::unique_lock<std::mutex>& lock);
+
+  const int rank_;
+  const std::chrono::milliseconds timeout_;
+  const RankNames names_;
+  const shared::SpinPolicy patience_;
+  std::vector<Peer> peers_;
+  std::atomic<bool> closed_ = false;
+
+  /// Guards what is written: sockets' sending side, `unsent`, and the order of rounds.
+  std::mutex writing_;
+  std::condition_variable left_over_;
+  std::thread writer_;
+  Bell writers_bell_;
+  bool stopping_ = false;
+
+  /// Guards what is read. Of those who wait one polls, the others wait for what it reads.
+  std::mutex reading_;
+  std::condition_variable has_read_;
+  Bell readers_bell_;
+  bool somebody_polls_ = false;
+};
+
+}  // namespace hasten::comm

@@ -1,0 +1,37 @@
+// SerialExecutor: a thread that runs what it is given, one after the other; started with the first job.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <thread>
+
+namespace hasten::comm {
+
+class SerialExecutor {
+ public:
+  SerialExecutor() = default;
+  /// Runs what has been submitted.
+  ~SerialExecutor();
+  SerialExecutor(const SerialExecutor&) = delete;
+  SerialExecutor& operator=(const SerialExecutor&) = delete;
+
+  /// The future has what the job throws.
+  std::future<void> submit(std::function<void()> job);
+
+ private:
+  void serve();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::packaged_task<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+/// A thread that leaves signals to the program's own threads.
+std::thread start_without_signals(std::function<void()> body);
+
+}  // namespace hasten::comm

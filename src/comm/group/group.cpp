@@ -1,0 +1,352 @@
+// Making, connecting, splitting and failing groups; see group.h and group_impl.h.
+#include "hasten/comm/group/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <set>
+#include <thread>
+
+#include <torch/types.h>
+
+#include "comm/group/group_impl.h"
+#include "hasten/core/env.h"
+
+namespace hasten::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFailureKey = "hasten/failure";
+
+constexpr int64_t kSharedMegabytes = 32;
+
+// A longer timeout is this one: no clock can be set to the end of milliseconds::max().
+constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+
+// What is left open, as the environment has it.
+GroupOptions with_environment(GroupOptions options, const Environment& environment) {
+  options.timeout = std::min(options.timeout, kForEver);
+  if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
+  if (options.backend == BackendKind::kAuto) {
+    const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
+    if (name == "gloo") options.backend = BackendKind::kGloo;
+    if (name == "shm") options.backend = BackendKind::kSharedMemory;
+    if (name == "nccl") options.backend = BackendKind::kNccl;
+  }
+  if (!options.shared_bytes) {
+    const int64_t most = std::numeric_limits<int64_t>::max() >> 20;
+    options.shared_bytes = environment.integer("HASTEN_SHM_MB", 1, most).value_or(kSharedMegabytes) << 20;
+  }
+  if (*options.shared_bytes < 1) {
+    throw UsageError(Origin{"comm"}, "shared_bytes is ", *options.shared_bytes,
+                     "; expected a number of bytes for each rank, or nothing for ", kSharedMegabytes, " MB.");
+  }
+  return options;
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  return text(static_cast<double>(time.count()) / 1000, " s");
+}
+
+constexpr const char* kStoreIsGone =
+    "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
+
+// Meets the other ranks in the store before any connection is tried, so that a missing rank can be named.
+// Gives the number of the meeting: groups of one name on one store are told apart by it.
+int64_t meet(const Group::Impl& group, const Store& store) {
+  const int64_t arrivals = store.add("arrivals", 1);
+  const int64_t meeting = (arrivals - 1) / group.world_size;
+  const auto key = [meeting](int rank) { return text("here/", meeting, '/', rank); };
+  if (!store.set_once(key(group.rank), "1")) {
+    throw UsageError(group.origin(), "two processes came as rank ", group.rank, " of group '",
+                     group.options.name, "'. Give each its own RANK, or start them with hasten launch.");
+  }
+  const auto deadline = Clock::now() + group.options.timeout;
+  auto pause = std::chrono::milliseconds(1);
+  while (store.add("arrivals", 0) < (meeting + 1) * group.world_size) {
+    if (const auto words = group.failure()) throw CommError(group.origin(), "connect", *words);
+    if (Clock::now() > deadline) {
+      std::vector<int> missing;
+      for (int rank = 0; rank < group.world_size; ++rank) {
+        if (!store.get(key(rank))) missing.push_back(rank);
+      }
+      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ",
+                      join(missing), " of ", group.world_size, " had not come to group '", group.options.name,
+                      "'. Look at the output of the missing ranks, or raise the timeout.");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(20));
+  }
+  return meeting;
+}
+
+}  // namespace
+
+Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
+    : rank(rank_),
+      world_size(world_size_),
+      options(std::move(options_)),
+      logger_("comm", {rank, world_size}) {}
+
+Group::Impl::~Impl() {
+  if (getpid() != owner_) {
+    // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
+    (void)cpu.release();
+    (void)nccl.release();
+    (void)new std::optional<Store>(std::move(run_store));
+    return;
+  }
+  // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
+  if (!failed_ && std::uncaught_exceptions() == 0) return;
+  for (Backend* backend : {cpu.get(), nccl.get()}) {
+    if (backend != nullptr) backend->close();
+  }
+}
+
+Backend& Group::Impl::backend_for(const at::Tensor& tensor) const {
+  return nccl && tensor.is_cuda() ? *nccl : *cpu;
+}
+
+void Group::Impl::check_open(OpType kind) const {
+  if (!failed_) return;
+  throw CommError(origin(), name_of(kind), name_of(kind), " called on group '", options.name,
+                  "' after this rank failed", failure() ? " (" + *failure() + ")" : "",
+                  ". Connect a new group.");
+}
+
+void Group::Impl::check_rank(int peer, const char* role, OpType kind) const {
+  if (peer >= 0 && peer < world_size) return;
+  throw UsageError(origin(), name_of(kind), ": ", role, " is rank ", peer, ", but group '", options.name,
+                   "' has ranks 0 to ", world_size - 1, '.');
+}
+
+std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
+  record.sequence = sequence_++;
+  const auto mine = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
+  std::memcpy(mine.data_ptr(), &record, sizeof(Fingerprint));
+  const auto all = torch::empty({world_size * static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
+  wait(*cpu->all_gather(all, mine), record.kind);
+  std::vector<Fingerprint> records(world_size);
+  std::memcpy(static_cast<void*>(records.data()), all.data_ptr(), all.nbytes());
+  if (const auto difference = disagreement(records)) {
+    throw CommError(origin(), name_of(record.kind), "the ranks of group '", options.name,
+                    "' disagree: ", *difference);
+  }
+  return records;
+}
+
+void Group::Impl::wait(Backend::Transfer& transfer, OpType kind) const {
+  try {
+    transfer.wait();
+  } catch (const CommError&) {
+    throw;
+  } catch (const Backend::Mismatch& error) {
+    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name,
+                    "' disagree: ", error.what(), '.');
+  } catch (const std::exception& error) {
+    throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
+  }
+}
+
+std::string Group::Impl::explain(const char* what, const std::string& backend_words) const {
+  const bool timed_out = backend_words.find("imed out") != std::string::npos;
+  // A failing rank writes its words before it closes its connections, so they are there by now; a rank that
+  // was killed leaves none. The short wait covers a store that is slower than the connection.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out ? 0 : 500);
+  auto words = failure();
+  while (!words && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    words = failure();
+  }
+  if (words == kStoreIsGone) return text(what, " was not completed: ", backend_words, "; and ", *words);
+  if (words) return text(what, " was not completed because ", *words);
+  if (timed_out) {
+    return text(what, " was not completed within ", seconds(options.timeout),
+                ": a rank did not make the same call, or is still busy. Compare what the ranks are doing, or "
+                "raise the "
+                "timeout (",
+                backend_words, ").");
+  }
+  return text(
+      what,
+      " was not completed because a peer closed its connection without a word: it ended or was killed. "
+      "Look at the launcher's report and the output of the other ranks (",
+      backend_words, ").");
+}
+
+void Group::Impl::fail(const std::string& words) noexcept {
+  try {
+    if (run_store) run_store->set_once(kFailureKey, text("rank ", rank, " failed: ", words));
+  } catch (const std::exception&) {
+    // The store is gone: whoever served it has ended, and there is nobody left to tell.
+  }
+  failed_ = true;
+  for (Backend* backend : {cpu.get(), nccl.get()}) {
+    if (backend != nullptr) backend->close();
+  }
+  for (const auto& child : children()) child->fail(words);
+}
+
+void Group::Impl::add_child(const std::shared_ptr<Impl>& child) {
+  const std::lock_guard lock(children_mutex_);
+  std::erase_if(children_, [](const auto& group) { return group.expired(); });
+  children_.push_back(child);
+}
+
+std::vector<std::shared_ptr<Group::Impl>> Group::Impl::children() const {
+  const std::lock_guard lock(children_mutex_);
+  std::vector<std::shared_ptr<Impl>> living;
+  for (const auto& child : children_) {
+    if (auto group = child.lock()) living.push_back(std::move(group));
+  }
+  return living;
+}
+
+std::optional<std::string> Group::Impl::failure() const noexcept {
+  try {
+    if (run_store) return run_store->get(kFailureKey);
+  } catch (const std::exception&) {
+    return kStoreIsGone;
+  }
+  return std::nullopt;
+}
+
+void Group::Impl::track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept {
+  const std::lock_guard lock(orphans_mutex_);
+  for (auto& transfer : transfers) abandoned_.push_back({kind, std::move(transfer)});
+}
+
+void Group::Impl::reap() noexcept {
+  const std::lock_guard lock(orphans_mutex_);
+  const auto ended = [this](AbandonedTransfer& transfer) {
+    if (!transfer.transfer->done()) return false;
+    try {
+      transfer.transfer->wait();
+    } catch (const std::exception& error) {
+      logger_.error(text("a ", name_of(transfer.kind), " that nobody waited for failed: ", error.what()),
+                    {.main_process_only = false});
+    }
+    return true;
+  };
+  abandoned_.erase(std::remove_if(abandoned_.begin(), abandoned_.end(), ended), abandoned_.end());
+}
+
+namespace detail {
+
+void Operation::abandon(std::shared_ptr<Operation> operation) noexcept {
+  if (!operation) return;
+  auto& target = *operation;
+  target.on_abandon(std::move(operation));
+}
+
+bool Transfers::done() {
+  return std::all_of(transfers_.begin(), transfers_.end(), [](auto& transfer) { return transfer->done(); });
+}
+
+void Transfers::wait() {
+  for (auto& transfer : transfers_) group_->wait(*transfer, kind_);
+}
+
+void Transfers::on_abandon(std::shared_ptr<Operation>) noexcept {
+  group_->track_abandoned(kind_, std::move(transfers_));
+}
+
+}  // namespace detail
+
+Group::Group() : impl_(std::make_shared<Impl>(0, 1, GroupOptions{})) {}
+
+Group Group::connect(const Store& store, int rank, int world_size, const GroupOptions& given) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw UsageError(Origin{"comm"}, "rank ", rank, " of a world of ", world_size,
+                     ": ranks go from 0 to world_size - 1.");
+  }
+  const GroupOptions options = with_environment(given, Environment::current());
+  const bool check = *options.check;
+  auto impl = std::make_shared<Impl>(rank, world_size, options);
+  if (world_size == 1) return Group(std::move(impl), check);
+  if (options.backend == BackendKind::kNccl && !nccl_is_built()) {
+    throw UsageError(impl->origin(),
+                     "backend nccl was asked for, but this libtorch is built without CUDA or sees no GPU. "
+                     "Use gloo, or a CUDA build of libtorch.");
+  }
+  impl->run_store = store;
+  const Store keys = store.scoped(options.name);
+  const BackendSetup setup{keys.scoped(std::to_string(meet(*impl, keys))), rank, world_size, options};
+  try {
+    impl->cpu = make_cpu_backend(setup);
+    // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
+    // still build theirs.
+    impl->wait(*impl->cpu->barrier(), OpType::kBarrier);
+    if (options.backend != BackendKind::kGloo && nccl_is_built()) {
+      impl->nccl = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
+    }
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError(impl->origin(), "connect", "the ranks of group '", options.name,
+                    "' could not be connected from '", options.address,
+                    "': ", impl->failure().value_or(error.what()));
+  }
+  return Group(std::move(impl), check);
+}
+
+int Group::rank() const noexcept {
+  return impl_->rank;
+}
+int Group::world_size() const noexcept {
+  return impl_->world_size;
+}
+const GroupOptions& Group::options() const noexcept {
+  return impl_->options;
+}
+bool Group::checked() const noexcept {
+  return check_;
+}
+Group Group::with_check(bool check) const {
+  return Group(impl_, check);
+}
+
+std::string Group::backend_name() const {
+  if (impl_->alone()) return "none";
+  return impl_->nccl ? impl_->nccl->name() : impl_->cpu->name();
+}
+
+at::Tensor Group::buffer(int64_t numel, const at::TensorOptions& options) const {
+  if (impl_->alone() || !options.device().is_cpu()) return torch::empty({numel}, options);
+  const auto item = static_cast<int64_t>(options.dtype().itemsize());
+  return impl_->cpu->allocate(numel * item).view(c10::typeMetaToScalarType(options.dtype()));
+}
+
+std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) const {
+  for (const int rank : ranks) impl_->check_rank(rank, "a member", OpType::kSubgroup);
+  if (ranks.empty() || std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    throw UsageError(impl_->origin(), "subgroup of ranks [", join(ranks),
+                     "]: name at least one rank, and each once.");
+  }
+  if (impl_->alone()) return *this;
+  if (check_) {
+    impl_->agree(Fingerprint::of(OpType::kSubgroup, site).with_sizes({ranks.begin(), ranks.end()}));
+  }
+  GroupOptions options = impl_->options;
+  options.check = check_;
+  options.name += text("/", impl_->subgroups_made++, '[', join(ranks, ","), ']');
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank());
+  if (mine == ranks.end()) return std::nullopt;
+  auto group =
+      connect(*impl_->run_store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), options);
+  group.impl_->run_store = impl_->run_store;
+  impl_->add_child(group.impl_);
+  return group;
+}
+
+void Group::fail(const std::string& words) const noexcept {
+  impl_->fail(words);
+}
+
+std::optional<std::string> Group::failure() const noexcept {
+  return impl_->failure();
+}
+
+}  // namespace hasten::comm

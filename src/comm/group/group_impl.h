@@ -1,0 +1,134 @@
+// What a Group hides: its backends, its way to agree, and how the failure of a peer becomes an error with
+// names.
+//
+// group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/types/collective_fingerprint.h"
+#include "hasten/comm/backend/backend.h"
+#include "hasten/comm/group/group.h"
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+
+namespace hasten::comm {
+
+class Receipt;
+
+struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
+  Impl(int rank, int world_size, GroupOptions options);
+  ~Impl();
+
+  int rank;
+  int world_size;
+  GroupOptions options;
+  /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
+  /// one.
+  std::optional<Store> run_store;
+  std::unique_ptr<Backend> cpu;
+  std::unique_ptr<Backend> nccl;
+
+  Origin origin() const { return {"comm", rank, world_size}; }
+  bool alone() const { return world_size == 1; }
+
+  /// The backend that carries tensors of this device.
+  Backend& backend_for(const at::Tensor& tensor) const;
+
+  /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
+  std::vector<Fingerprint> agree(Fingerprint record);
+
+  /// A Work over started transfers; `finish` runs in wait(), after the last has ended.
+  template <class T>
+  Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
+
+  /// Starts a receive that takes the data only where they are what `tensor` is to take.
+  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
+                                   int from, int tag, const std::source_location& site);
+  /// The checked receives from one peer with one tag, which take place one after the other, and why none can
+  /// take its message any more.
+  using ChannelKey = std::pair<int, int>;
+  std::exception_ptr broken_channel(const ChannelKey& key);
+  void break_channel(const ChannelKey& key, std::exception_ptr why);
+
+  /// Waits for a transfer; what the backend throws becomes a CommError that says who failed and why.
+  void wait(Backend::Transfer& transfer, OpType kind) const;
+
+  void check_rank(int peer, const char* role, OpType kind) const;
+  void check_open(OpType kind) const;
+
+  void fail(const std::string& words) noexcept;
+  std::optional<std::string> failure() const noexcept;
+
+  /// Takes over transfers nobody waits for; those that have ended with an error are logged at the next
+  /// operation.
+  void track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept;
+  void reap() noexcept;
+
+  /// A subgroup made here, which fails with this group.
+  void add_child(const std::shared_ptr<Impl>& child);
+  std::atomic<int> subgroups_made = 0;
+
+ private:
+  std::string explain(const char* what, const std::string& backend_words) const;
+  std::vector<std::shared_ptr<Impl>> children() const;
+
+  struct AbandonedTransfer {
+    OpType kind;
+    Backend::Started transfer;
+  };
+
+  const pid_t owner_ = getpid();
+  std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex children_mutex_;
+  std::vector<std::weak_ptr<Impl>> children_;
+  struct ReceiveChannel {
+    std::weak_ptr<Receipt> last;
+    std::exception_ptr broken;
+  };
+  std::mutex lanes_mutex_;
+  std::map<ChannelKey, ReceiveChannel> channels_;
+  std::mutex orphans_mutex_;
+  std::vector<AbandonedTransfer> abandoned_;
+  Logger logger_;
+};
+
+namespace detail {
+
+/// Transfers started by one call.
+class Transfers : public Operation {
+ public:
+  Transfers(std::shared_ptr<Group::Impl> group, OpType kind, std::vector<Backend::Started> transfers)
+      : group_(std::move(group)), kind_(kind), transfers_(std::move(transfers)) {}
+
+  bool done() override;
+  void wait() override;
+
+ protected:
+  void on_abandon(std::shared_ptr<Operation> self) noexcept override;
+
+ private:
+  std::shared_ptr<Group::Impl> group_;
+  OpType kind_;
+  std::vector<Backend::Started> transfers_;
+};
+
+}  // namespace detail
+
+template <class T>
+Work<T> Group::Impl::work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish) {
+  return Work<T>(std::make_shared<detail::Transfers>(shared_from_this(), kind, std::move(transfers)),
+                 std::move(finish));
+}
+
+}  // namespace hasten::comm

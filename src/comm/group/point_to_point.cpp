@@ -1,0 +1,202 @@
+// Sending and receiving between two ranks; see group.h.
+//
+// Where operations are checked a message is preceded by its record. The receiver reads the record first and
+// takes the data only if it fits, since Gloo ends the process when the sizes of the two sides differ.
+#include <torch/types.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "comm/backend/codec.h"
+#include "comm/group/group_impl.h"
+#include "comm/types/combined_work.h"
+
+namespace hasten::comm {
+namespace {
+
+at::Tensor record_bytes(const Fingerprint& record) {
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
+  std::memcpy(bytes.data_ptr(), &record, sizeof(Fingerprint));
+  return bytes;
+}
+
+void check_peer(const Group::Impl& group, int peer, int tag, OpType kind) {
+  group.check_open(kind);
+  if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
+  group.check_rank(peer, "the peer", kind);
+  if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
+}
+
+}  // namespace
+
+/// A checked receive under way. Record and data of one message follow each other, so those of the next
+/// message from this rank with this tag are asked for only when the data of this one have been, and not at
+/// all where those are in the way because they did not fit.
+class Receipt {
+ public:
+  Receipt(Group::Impl& group, Backend& backend, at::Tensor tensor, at::Tensor staged, int from, int tag,
+          const std::source_location& site, std::shared_ptr<Receipt> before)
+      : group_(group),
+        backend_(backend),
+        tensor_(std::move(tensor)),
+        staged_(std::move(staged)),
+        from_(from),
+        tag_(tag),
+        mine_(Fingerprint::of(OpType::kSend, site).with_tensor(tensor_)),
+        before_(std::move(before)) {}
+
+  bool done() {
+    if (!ask(/*may_wait=*/false)) return false;
+    return error_ || !data_ || data_->done();
+  }
+  void wait() {
+    ask(/*may_wait=*/true);
+    if (error_) std::rethrow_exception(error_);
+    if (data_) group_.wait(*data_, OpType::kSend);
+  }
+
+ private:
+  /// Whether the data have been asked for, or never will be.
+  bool ask(bool may_wait) {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (may_wait) {
+      lock.lock();
+    } else if (!lock.try_lock()) {
+      return false;  // somebody waits
+    }
+    if (is_settled_) return true;
+    if (before_ && !before_->ask(may_wait)) return false;
+    before_.reset();
+    try {
+      if (const auto broken = group_.broken_channel({from_, tag_})) std::rethrow_exception(broken);
+      if (!record_) record_ = group_.cpu->receive(record_bytes_, from_, tag_);
+      if (!may_wait && !record_->done()) return false;
+      group_.wait(*record_, OpType::kSend);
+      compare();
+      if (staged_.numel() > 0) data_ = backend_.receive(bytes_of(staged_), from_, tag_);
+    } catch (...) {
+      error_ = std::current_exception();
+      group_.break_channel({from_, tag_}, error_);
+    }
+    return is_settled_ = true;
+  }
+
+  void compare() const {
+    Fingerprint theirs;
+    std::memcpy(static_cast<void*>(&theirs), record_bytes_.data_ptr(), sizeof(Fingerprint));
+    if (mine_.dtype == theirs.dtype && mine_.dims == theirs.dims && mine_.sizes == theirs.sizes &&
+        mine_.trailing == theirs.trailing) {
+      return;
+    }
+    throw CommError(group_.origin(), "receive", "rank ", from_, " calls ", describe(theirs),
+                    ", but this rank receives ", tensor_.scalar_type(), " [", join(tensor_.sizes()), "] at ",
+                    mine_.file.data(), ':', mine_.line, ". Both sides must name the same dtype and shape.");
+  }
+
+  Group::Impl& group_;
+  Backend& backend_;
+  const at::Tensor tensor_, staged_;
+  const int from_, tag_;
+  const Fingerprint mine_;
+  const at::Tensor record_bytes_ = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
+  std::mutex mutex_;
+  std::shared_ptr<Receipt> before_;
+  Backend::Started record_, data_;
+  std::exception_ptr error_;
+  bool is_settled_ = false;
+};
+
+namespace {
+
+class CheckedReceive : public Backend::Transfer {
+ public:
+  explicit CheckedReceive(std::shared_ptr<Receipt> receipt) : receipt_(std::move(receipt)) {}
+  bool done() override { return receipt_->done(); }
+  void wait() override { receipt_->wait(); }
+
+ private:
+  std::shared_ptr<Receipt> receipt_;
+};
+
+}  // namespace
+
+Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor& tensor,
+                                              const at::Tensor& staged, int from, int tag,
+                                              const std::source_location& site) {
+  std::shared_ptr<Receipt> receipt;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    std::weak_ptr<Receipt>& last = channels_[{from, tag}].last;
+    receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, from, tag, site, last.lock());
+    last = receipt;
+  }
+  (void)receipt->done();  // asks for its record
+  return std::make_unique<CheckedReceive>(receipt);
+}
+
+std::exception_ptr Group::Impl::broken_channel(const ChannelKey& key) {
+  const std::lock_guard lock(lanes_mutex_);
+  return channels_[key].broken;
+}
+
+void Group::Impl::break_channel(const ChannelKey& key, std::exception_ptr why) {
+  const std::lock_guard lock(lanes_mutex_);
+  channels_[key].broken = std::move(why);
+}
+
+Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) const {
+  Impl& group = *impl_;
+  check_peer(group, to, tag, OpType::kSend);
+  group.reap();
+  Backend& backend = group.backend_for(tensor);
+  std::vector<Backend::Started> transfers;
+  if (check_) {
+    transfers.push_back(
+        group.cpu->send(record_bytes(Fingerprint::of(OpType::kSend, site).with_tensor(tensor)), to, tag));
+  }
+  if (tensor.numel() > 0) transfers.push_back(backend.send(bytes_of(stage(tensor, backend)), to, tag));
+  return group.work<void>(OpType::kSend, std::move(transfers), [] {});
+}
+
+Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) const {
+  Impl& group = *impl_;
+  check_peer(group, from, tag, OpType::kSend);
+  group.reap();
+  check_result(tensor, "receive", group.origin());
+  Backend& backend = group.backend_for(tensor);
+  const at::Tensor staged = stage(tensor, backend);
+  std::vector<Backend::Started> transfers;
+  if (check_) {
+    transfers.push_back(group.checked_receive(backend, tensor, staged, from, tag, site));
+  } else if (tensor.numel() > 0) {
+    transfers.push_back(backend.receive(bytes_of(staged), from, tag));
+  }
+  return group.work<void>(OpType::kSend, std::move(transfers),
+                          [tensor, staged] { write_back(tensor, staged); });
+}
+
+void Group::send(const at::Tensor& tensor, int to, int tag, Site site) const {
+  send_async(tensor, to, tag, site).wait();
+}
+
+void Group::receive_(at::Tensor tensor, int from, int tag, Site site) const {
+  receive_async_(std::move(tensor), from, tag, site).wait();
+}
+
+Work<> Group::batch_send_recv(const std::vector<PointToPoint>& messages, Site site) const {
+  // Sends are started first on every rank, and receives are waited for first: no order of the list can
+  // deadlock.
+  std::vector<Work<>> sends, works;
+  for (const PointToPoint& message : messages) {
+    if (message.kind != PointToPoint::Kind::kSend) continue;
+    sends.push_back(send_async(message.tensor, message.peer, 0, site));
+  }
+  for (const PointToPoint& message : messages) {
+    if (message.kind != PointToPoint::Kind::kReceive) continue;
+    works.push_back(receive_async_(message.tensor, message.peer, 0, site));
+  }
+  std::move(sends.begin(), sends.end(), std::back_inserter(works));
+  return when_all(std::move(works));
+}
+
+}  // namespace hasten::comm

@@ -1,0 +1,325 @@
+// See hierarchical.h.
+#include "comm/hierarchical/hierarchical.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "comm/backend/codec.h"
+#include "comm/connecting/serial_executor.h"
+#include "comm/types/header.h"
+#include "hasten/core/error.h"
+
+namespace hasten::comm {
+namespace {
+
+class Job : public Backend::Transfer {
+ public:
+  explicit Job(std::future<void> result) : result_(result.share()) {}
+  bool done() override { return result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  void wait() override { result_.get(); }
+
+ private:
+  std::shared_future<void> result_;
+};
+
+// Where each rank is.
+struct Places {
+  Hosts hosts;
+  std::vector<int> host_of, local_of;
+
+  explicit Places(const Hosts& given, int world_size)
+      : hosts(given), host_of(world_size), local_of(world_size) {
+    for (size_t host = 0; host < hosts.size(); ++host) {
+      for (size_t local = 0; local < hosts[host].size(); ++local) {
+        host_of[hosts[host][local]] = static_cast<int>(host);
+        local_of[hosts[host][local]] = static_cast<int>(local);
+      }
+    }
+  }
+  size_t most_ranks() const {
+    size_t most = 0;
+    for (const auto& ranks : hosts) most = std::max(most, ranks.size());
+    return most;
+  }
+};
+
+// What a host's first rank calls and, where not all of its ranks call that, one that calls something else.
+struct HostCall {
+  int32_t rank = 0;
+  int32_t other = -1;
+  Header call = {}, others_call = {};
+
+  bool alike() const { return other < 0; }
+};
+static_assert(std::is_trivially_copyable_v<HostCall>);
+
+// As tensors with memory of their own, which a transfer that failed may still hold.
+at::Tensor packed(const HostCall& said) {
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof said)}, at::kByte);
+  std::memcpy(bytes.data_ptr(), &said, sizeof said);
+  return bytes;
+}
+
+at::Tensor room_for(size_t num_ranks) {
+  return torch::empty({static_cast<int64_t>(num_ranks * sizeof(HostCall))}, at::kByte);
+}
+
+// What the ranks of a level say as one.
+HostCall together(const at::Tensor& bytes) {
+  std::vector<HostCall> all(bytes.nbytes() / sizeof(HostCall));
+  std::memcpy(static_cast<void*>(all.data()), bytes.data_ptr(), bytes.nbytes());
+  const HostCall& first = all[0];
+  for (const HostCall& said : all) {
+    if (!same_call(first.call, said.call)) return {first.rank, said.rank, first.call, said.call};
+    if (!said.alike()) return {first.rank, said.other, first.call, said.others_call};
+  }
+  return first;
+}
+
+// A rank that waits for one of another host, or for its own host's first, may wait for one that waits
+// itself. When time is over it leaves this much to those who know more, so that their words are the ones
+// read.
+constexpr auto kPrecedence = std::chrono::milliseconds(500);
+
+/// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but
+/// leaders.
+struct Levels {
+  std::unique_ptr<Backend> world, local, leaders;
+};
+
+class Hierarchical : public Backend {
+ public:
+  Hierarchical(Levels levels, Places places, int rank)
+      : levels_(std::move(levels)),
+        places_(std::move(places)),
+        rank_(rank),
+        host_(places_.host_of[rank]),
+        local_(places_.local_of[rank]) {}
+  ~Hierarchical() override { line_.reset(); }
+
+  const char* name() const override { return "shm+gloo"; }
+  c10::DeviceType device_type() const override { return c10::DeviceType::CPU; }
+  bool reduces(at::ScalarType dtype) const override { return levels_.world->reduces(dtype); }
+
+  Started all_reduce(at::Tensor tensor, ReduceOp op) override {
+    return submit(header_of(OpType::kAllReduce, tensor, op), [this, tensor, op] {
+      if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
+      if (levels_.leaders) across(levels_.leaders->all_reduce(tensor, op));
+      down(tensor);
+    });
+  }
+
+  Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
+    return submit(header_of(OpType::kReduce, tensor, op, root), [this, tensor, root, op] {
+      if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
+      if (levels_.leaders) across(levels_.leaders->reduce(tensor, places_.host_of[root], op));
+      if (places_.host_of[root] == host_ && places_.local_of[root] != 0) down(tensor);
+    });
+  }
+
+  Started broadcast(at::Tensor bytes, int root) override {
+    return submit(header_of(OpType::kBroadcast, bytes.numel(), root), [this, bytes, root] {
+      const bool here = places_.host_of[root] == host_;
+      if (here && levels_.local) levels_.local->broadcast(bytes, places_.local_of[root])->wait();
+      if (levels_.leaders) across(levels_.leaders->broadcast(bytes, places_.host_of[root]));
+      if (!here) down(bytes);
+    });
+  }
+
+  Started all_gather(at::Tensor output, at::Tensor input) override {
+    return submit(header_of(OpType::kAllGather, input.numel()), [this, output, input] {
+      // Hosts may have different numbers of ranks, leaders exchange parts of one size.
+      const auto most = static_cast<int64_t>(places_.most_ranks());
+      const auto here = static_cast<int64_t>(places_.hosts[host_].size());
+      const at::Tensor part = torch::empty({most, input.numel()}, input.options());
+      const at::Tensor mine = part.narrow(0, 0, here);
+      if (levels_.local) {
+        levels_.local->all_gather(mine.view({-1}), input.view({-1}))->wait();
+      } else {
+        mine.copy_(input.view({1, -1}));
+      }
+      if (levels_.leaders) {
+        const auto num_hosts = static_cast<int64_t>(places_.hosts.size());
+        const at::Tensor parts = torch::empty({num_hosts, most, input.numel()}, input.options());
+        across(levels_.leaders->all_gather(parts.view({-1}), part.view({-1})));
+        const at::Tensor by_rank = output.view({-1, input.numel()});
+        for (size_t rank = 0; rank < places_.host_of.size(); ++rank) {
+          by_rank[static_cast<int64_t>(rank)].copy_(parts[places_.host_of[rank]][places_.local_of[rank]]);
+        }
+      }
+      down(output);
+    });
+  }
+
+  Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
+    return submit(header_of(OpType::kReduceScatter, output, op), [this, output, input, op] {
+      const at::Tensor whole = input.clone();
+      if (levels_.local) levels_.local->reduce(whole, 0, op)->wait();
+      if (levels_.leaders) across(levels_.leaders->all_reduce(whole, op));
+      down(whole);
+      output.view({-1}).copy_(whole.view({-1}).narrow(0, rank_ * output.numel(), output.numel()));
+    });
+  }
+
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
+                     std::vector<at::Tensor> inputs) override {
+    return submit(header_of(OpType::kAllToAll, 0),
+                  [this, output, counts = std::move(output_counts), inputs = std::move(inputs)] {
+                    levels_.world->all_to_all(output, counts, inputs)->wait();
+                  });
+  }
+
+  Started barrier() override {
+    // Agreeing is one.
+    return submit(header_of(OpType::kBarrier, 0), [] {});
+  }
+
+  Started send(at::Tensor bytes, int to, int tag) override {
+    if (places_.host_of[to] == host_) return levels_.local->send(bytes, places_.local_of[to], tag);
+    return levels_.world->send(bytes, to, tag);
+  }
+  Started receive(at::Tensor bytes, int from, int tag) override {
+    if (places_.host_of[from] == host_) return levels_.local->receive(bytes, places_.local_of[from], tag);
+    return levels_.world->receive(bytes, from, tag);
+  }
+
+  void close() noexcept override {
+    for (Backend* level : {levels_.world.get(), levels_.local.get(), levels_.leaders.get()}) {
+      if (level != nullptr) level->close();
+    }
+  }
+
+ private:
+  Started submit(const Header& call, std::function<void()> parts) {
+    return std::make_unique<Job>(line_->submit([this, call, parts = std::move(parts)] {
+      HostCall said{.rank = rank_, .call = call};
+      try {
+        said = agree(said);
+        if (said.alike()) return parts();
+      } catch (...) {
+        // The ranks of this host, or the other hosts, wait for a part that will not come.
+        close();
+        throw;
+      }
+      throw Mismatch(difference(said.rank, said.call, said.other, said.others_call));
+    }));
+  }
+
+  /// What all ranks say together, alike on all of them.
+  HostCall agree(HostCall said) {
+    if (levels_.local) {
+      const at::Tensor all = room_for(places_.hosts[host_].size());
+      levels_.local->all_gather(all, packed(said))->wait();
+      said = together(all);
+    }
+    if (levels_.leaders) {
+      const at::Tensor all = room_for(places_.hosts.size());
+      across(levels_.leaders->all_gather(all, packed(said)));
+      said = together(all);
+    }
+    const at::Tensor bytes = packed(said);
+    down(bytes);
+    return together(bytes);
+  }
+
+  static void across(const Started& transfer) {
+    try {
+      transfer->wait();
+    } catch (const TimedOut&) {
+      std::this_thread::sleep_for(kPrecedence);
+      throw;
+    }
+  }
+
+  /// From the leader to the other ranks of this host.
+  void down(const at::Tensor& tensor) {
+    if (!levels_.local) return;
+    try {
+      levels_.local->broadcast(bytes_of(tensor), 0)->wait();
+    } catch (const TimedOut&) {
+      std::this_thread::sleep_for(2 * kPrecedence);
+      throw TimedOut(text("timed out: not there yet: rank ", places_.hosts[host_][0],
+                          ", or a rank of another host that it waits for"));
+    }
+  }
+
+  Levels levels_;
+  Places places_;
+  int rank_;
+  int host_;
+  int local_;
+  std::unique_ptr<SerialExecutor> line_ = std::make_unique<SerialExecutor>();
+};
+
+// What the group calls the ranks of a host.
+RankNames names_on(const std::vector<int>& host) {
+  RankNames names;
+  for (const int rank : host) names.shown.push_back(std::to_string(rank));
+  return names;
+}
+
+// What it calls those that speak for the hosts: one that has not come may be waiting for another of its host.
+RankNames names_of(const Hosts& hosts) {
+  RankNames names;
+  for (const auto& host : hosts) {
+    const std::vector<int> others(host.begin() + 1, host.end());
+    names.shown.push_back(others.empty() ? std::to_string(host[0])
+                                         : text(host[0], " (or ", join(others), " of its host)"));
+  }
+  return names;
+}
+
+// Whether `mine` is true on all ranks.
+bool on_all(Backend& world, bool mine) {
+  const at::Tensor count = torch::tensor({mine ? 0 : 1}, at::kInt);
+  world.all_reduce(count, ReduceOp::kSum)->wait();
+  return count[0].item<int>() == 0;
+}
+
+}  // namespace
+
+Hosts group_by_host(const std::vector<std::string>& names) {
+  Hosts hosts;
+  std::map<std::string, size_t> known;
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    const auto [place, is_new] = known.try_emplace(names[rank], hosts.size());
+    if (is_new || names[rank].empty()) {
+      hosts.push_back({static_cast<int>(rank)});
+    } else {
+      hosts[place->second].push_back(static_cast<int>(rank));
+    }
+  }
+  return hosts;
+}
+
+std::unique_ptr<Backend> make_hierarchical(const BackendSetup& setup, const Hosts& hosts) {
+  const Places places(hosts, setup.world_size);
+  const int host = places.host_of[setup.rank], local = places.local_of[setup.rank];
+  const auto level = [&](const std::string& name, int rank, size_t size, const RankNames& names) {
+    return BackendSetup{setup.store.scoped(name), rank, static_cast<int>(size), setup.options, names};
+  };
+  Levels levels;
+  levels.world = make_gloo(level("world", setup.rank, places.host_of.size(), setup.names));
+  std::string reason;
+  try {
+    const size_t here = hosts[host].size();
+    if (here > 1) {
+      levels.local = make_shared_memory(level(text("host/", host), local, here, names_on(hosts[host])));
+    }
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  if (!on_all(*levels.world, reason.empty())) {
+    throw std::runtime_error(reason.empty() ? "the ranks of another host cannot share memory" : reason);
+  }
+  if (local == 0) levels.leaders = make_gloo(level("leaders", host, hosts.size(), names_of(hosts)));
+  return std::make_unique<Hierarchical>(std::move(levels), places, setup.rank);
+}
+
+}  // namespace hasten::comm

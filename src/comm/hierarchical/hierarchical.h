@@ -1,0 +1,29 @@
+// Two levels: shared memory between the ranks of one host, Gloo between one rank of each host.
+//
+// A collective goes up (reduced or gathered on the host's first rank, its leader), across (between the
+// leaders) and down again, so that each byte crosses the network once a host and not once a rank. Messages to
+// ranks of the same host go through its memory. What gains nothing from levels (all_to_all, messages between
+// hosts) uses Gloo among all ranks.
+//
+// The levels know their own ranks and operations only. So before a collective all ranks say here what they
+// call, on the same way up, across and down: one more round of a few bytes between the hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/backend/backend.h"
+
+namespace hasten::comm {
+
+/// Which ranks are together, by host in the order of their first ranks.
+using Hosts = std::vector<std::vector<int>>;
+/// Hosts from their names by rank; a rank whose host is unknown ("") is alone.
+Hosts group_by_host(const std::vector<std::string>& names);
+
+/// Collective: yes. Blocks: until the ranks are connected. Throws: what the backends throw;
+/// std::runtime_error, on all ranks, where a host cannot share memory.
+std::unique_ptr<Backend> make_hierarchical(const BackendSetup& setup, const Hosts& hosts);
+
+}  // namespace hasten::comm

@@ -1,0 +1,323 @@
+// See mailbox.h.
+#include "comm/shared/messages/mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/connecting/serial_executor.h"
+#include "hasten/core/text.h"
+
+namespace hasten::comm::shared {
+namespace {
+
+constexpr uint64_t kFrameBytes = 16;
+// What is handed over at a time: one side of a ring writes while the other reads.
+constexpr uint64_t kPieceBytes = 32 << 10;
+
+uint64_t padded(uint64_t size) {
+  return (size + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+}
+
+std::byte* data_of(const at::Tensor& bytes) {
+  return static_cast<std::byte*>(bytes.data_ptr());
+}
+
+// Copies in or out of a ring, around its end.
+template <class Copy>
+void around(uint64_t position, uint64_t count, uint64_t ring_bytes, const Copy& copy) {
+  const uint64_t begin = position % ring_bytes, first = std::min(count, ring_bytes - begin);
+  if (first > 0) copy(begin, uint64_t{0}, first);
+  if (count > first) copy(uint64_t{0}, first, count - first);
+}
+
+}  // namespace
+
+Mailbox::Mailbox(std::shared_ptr<Segment> segment, int rank, const PeerMonitor& watch)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      watch_(watch),
+      patience_(SpinPolicy::of(segment_->layout().world_size)),
+      linger_(linger_of(segment_->layout().world_size)),
+      channels_(static_cast<size_t>(segment_->layout().world_size)) {}
+
+Mailbox::~Mailbox() {
+  Lock lock(mutex_);
+  for (Channel& channel : channels_) {
+    while (!channel.sends.empty()) {
+      const auto message = channel.sends.front();
+      move_until(lock, message);
+    }
+  }
+  stopping_ = true;
+  lock.unlock();
+  asked_.notify_all();
+  if (thread_.joinable()) {
+    segment_->block(rank_).doorbell.raise_by_one();
+    thread_.join();
+  }
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::send(at::Tensor bytes, int to, int tag) {
+  auto message = std::make_shared<Message>(std::move(bytes), to, tag, watch_.deadline());
+  Lock lock(mutex_);
+  Channel& channel = channels_[to];
+  if (!channel.broken) channel.sends.push_back(message);
+  return started(lock, std::move(message));
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, int tag) {
+  auto message = std::make_shared<Message>(std::move(bytes), from, tag, watch_.deadline());
+  Lock lock(mutex_);
+  Channel& channel = channels_[from];
+  const auto found =
+      std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
+                   [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
+  if (found != channel.arrivals.end()) {
+    hand_over(message, found);
+  } else if (!channel.broken) {
+    channel.receives.push_back(message);
+  }
+  return started(lock, std::move(message));
+}
+
+std::shared_ptr<Mailbox::Message> Mailbox::started(Lock&, std::shared_ptr<Message> message) {
+  if (message->done) return message;
+  if (const auto broken = channels_[message->peer].broken) {
+    message->error = broken;
+    message->done = true;
+    return message;
+  }
+  move_all();
+  if (message->done) return message;
+  const Channel& channel = channels_[message->peer];
+  const bool waits_for_space = !channel.sends.empty() && channel.sends.back() == message;
+  if (waits_for_space || expects_much(channel)) ask_thread();
+  return message;
+}
+
+bool Mailbox::expects_much(const Channel& channel) const {
+  int64_t bytes = channel.target ? channel.target->bytes.numel() : 0;
+  for (const auto& message : channel.receives) bytes += message->bytes.numel();
+  return static_cast<uint64_t>(bytes) > segment_->layout().ring_bytes / 2;
+}
+
+void Mailbox::ask_thread() {
+  if (thread_.joinable()) {
+    asked_.notify_one();
+  } else {
+    thread_ = start_without_signals([this] { serve(); });
+  }
+}
+
+bool Mailbox::done(const std::shared_ptr<Message>& message) {
+  const Lock lock(mutex_);
+  if (!message->done) move_all();
+  if (!message->done && looks_at_peers_.is_time()) look_after(*message);
+  return message->done;
+}
+
+void Mailbox::wait(const std::shared_ptr<Message>& message) {
+  Lock lock(mutex_);
+  move_until(lock, message);
+  if (message->error) std::rethrow_exception(message->error);
+}
+
+void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
+  Counter& doorbell = segment_->block(rank_).doorbell;
+  ++num_waiting_;
+  for (;;) {
+    const uint32_t seen = doorbell.value.load();
+    move_all();
+    if (message->done) break;
+    lock.unlock();
+    const bool rung = look(patience_, [&] { return doorbell.value.load(std::memory_order_acquire) != seen; });
+    if (!rung) doorbell.sleep(seen, kSleep);
+    lock.lock();
+    if (!rung && doorbell.value.load() == seen) look_after(*message);
+  }
+  if (--num_waiting_ > 0) return;
+  const auto waits = [this](const Channel& channel) {
+    return !channel.sends.empty() || expects_much(channel);
+  };
+  if (thread_.joinable() ? pending() : std::any_of(channels_.begin(), channels_.end(), waits)) ask_thread();
+}
+
+void Mailbox::look_after(const Message& message) {
+  try {
+    watch_.check_presence(message.peer);
+    watch_.check_time(message.deadline, {message.peer});
+  } catch (...) {
+    // What a peer wrote before it left still counts.
+    move_all();
+    if (!message.done) break_channel(message.peer);
+  }
+}
+
+void Mailbox::move_all() {
+  for (int peer = 0; peer < segment_->layout().world_size; ++peer) {
+    if (peer == rank_) continue;
+    push(peer), pull(peer);
+  }
+}
+
+void Mailbox::push(int peer) {
+  Channel& channel = channels_[peer];
+  if (channel.broken) return;
+  Ring& ring = segment_->ring(rank_, peer);
+  std::byte* data = segment_->ring_data(rank_, peer);
+  const uint64_t ring_bytes = segment_->layout().ring_bytes;
+  uint64_t written = ring.written.load(std::memory_order_relaxed);
+  // No more than a ring at a time: others want the lock, too.
+  const uint64_t last = written + ring_bytes;
+  while (!channel.sends.empty() && written < last) {
+    Message& message = *channel.sends.front();
+    const auto size = static_cast<uint64_t>(message.bytes.numel());
+    uint64_t space = ring_bytes - (written - ring.read.load(std::memory_order_acquire));
+    if (space < kFrameBytes) return;
+    if (message.moved == 0) {
+      const Frame frame{size, message.tag};
+      // Frames begin at multiples of their size, so none lies around the ring's end.
+      std::memcpy(data + written % ring_bytes, &frame, sizeof(frame));
+      written += kFrameBytes, space -= kFrameBytes, message.moved = kFrameBytes;
+    }
+    const uint64_t at = message.moved - kFrameBytes;
+    const uint64_t count = std::min({space, padded(size) - at, kPieceBytes});
+    around(written, std::min(count, size - std::min(at, size)), ring_bytes,
+           [&](uint64_t to, uint64_t from, uint64_t n) {
+             message.writer.copy(data + to, data_of(message.bytes) + at + from, static_cast<int64_t>(n));
+           });
+    written += count, message.moved += count;
+    ring.written.store(written, std::memory_order_release);
+    segment_->block(peer).doorbell.raise_by_one();
+    if (message.moved < kFrameBytes + padded(size)) continue;
+    message.done = true;
+    channel.sends.pop_front();
+  }
+}
+
+void Mailbox::pull(int peer) {
+  Channel& channel = channels_[peer];
+  if (channel.broken) return;
+  Ring& ring = segment_->ring(peer, rank_);
+  const std::byte* data = segment_->ring_data(peer, rank_);
+  const uint64_t ring_bytes = segment_->layout().ring_bytes;
+  uint64_t read = ring.read.load(std::memory_order_relaxed);
+  const uint64_t last = read + ring_bytes;
+  while (read < last) {
+    const uint64_t there = ring.written.load(std::memory_order_acquire) - read, before = read;
+    if (there == 0) return;
+    if (!channel.incoming) {
+      std::memcpy(&channel.frame, data + read % ring_bytes, sizeof(Frame));
+      read += kFrameBytes;
+      take_frame(peer);
+    }
+    const uint64_t size = channel.frame.size, at = channel.moved;
+    const uint64_t count = std::min({there - (read - before), padded(size) - at, kPieceBytes});
+    std::byte* to = channel.target ? data_of(channel.target->bytes) : channel.arrivals.back().bytes.get();
+    around(read, std::min(count, size - std::min(at, size)), ring_bytes,
+           [&](uint64_t from, uint64_t offset, uint64_t n) {
+             copy_out(to + at + offset, data + from, static_cast<int64_t>(n), static_cast<int64_t>(size));
+           });
+    read += count, channel.moved += count;
+    ring.read.store(read, std::memory_order_release);
+    segment_->block(peer).doorbell.raise_by_one();
+    if (channel.moved == padded(size)) finish_frame(peer);
+  }
+}
+
+void Mailbox::take_frame(int peer) {
+  Channel& channel = channels_[peer];
+  channel.incoming = true;
+  channel.moved = 0;
+  const auto found = std::find_if(channel.receives.begin(), channel.receives.end(),
+                                  [&](const auto& message) { return message->tag == channel.frame.tag; });
+  const bool was_asked_for = found != channel.receives.end();
+  if (was_asked_for) {
+    const auto message = *found;
+    channel.receives.erase(found);
+    if (fits(*message, channel.frame.size, peer)) {
+      channel.target = message;
+      return;
+    }
+  }
+  channel.arrivals.emplace_back(channel.frame, !was_asked_for);
+}
+
+void Mailbox::finish_frame(int peer) {
+  Channel& channel = channels_[peer];
+  channel.incoming = false;
+  if (channel.target) {
+    channel.target->done = true;
+    channel.target.reset();
+    return;
+  }
+  if (!channel.arrivals.back().is_wanted) channel.arrivals.pop_back();
+}
+
+bool Mailbox::fits(Message& message, uint64_t size, int peer) {
+  const auto expected = static_cast<uint64_t>(message.bytes.numel());
+  if (expected == size) return true;
+  message.error = std::make_exception_ptr(Backend::Mismatch(
+      text("rank ", watch_.names().of(peer), " sends ", size, " bytes with tag ", message.tag,
+           ", but this rank receives ", expected, ". Both sides must name the same dtype and shape")));
+  message.done = true;
+  return false;
+}
+
+void Mailbox::hand_over(const std::shared_ptr<Message>& message, std::list<Arrival>::iterator arrival) {
+  const int peer = message->peer;
+  Channel& channel = channels_[peer];
+  const bool still_coming = channel.incoming && !channel.target && &*arrival == &channel.arrivals.back();
+  if (!fits(*message, arrival->size, peer)) {
+    arrival->is_wanted = false;
+  } else {
+    const uint64_t there = still_coming ? std::min(channel.moved, arrival->size) : arrival->size;
+    copy_out(data_of(message->bytes), arrival->bytes.get(), static_cast<int64_t>(there),
+             static_cast<int64_t>(arrival->size));
+    // What is still to come goes straight to its place.
+    if (still_coming) channel.target = message;
+    message->done = !still_coming;
+  }
+  if (!still_coming || channel.target) channel.arrivals.erase(arrival);
+}
+
+void Mailbox::break_channel(int peer) {
+  Channel& channel = channels_[peer];
+  channel.broken = std::current_exception();
+  const auto end = [&](const std::shared_ptr<Message>& message) {
+    if (!message || message->done) return;
+    message->error = channel.broken;
+    message->done = true;
+  };
+  for (const auto& message : channel.sends) end(message);
+  for (const auto& message : channel.receives) end(message);
+  end(channel.target);
+  const auto broken = channel.broken;
+  channel = Channel();
+  channel.broken = broken;
+}
+
+bool Mailbox::pending() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const Channel& channel) {
+    return !channel.sends.empty() || !channel.receives.empty() || channel.incoming;
+  });
+}
+
+void Mailbox::serve() {
+  Counter& doorbell = segment_->block(rank_).doorbell;
+  Lock lock(mutex_);
+  for (;;) {
+    asked_.wait(lock, [this] { return stopping_ || (num_waiting_ == 0 && pending()); });
+    if (asked_.wait_for(lock, linger_, [this] { return stopping_; })) return;
+    while (!stopping_ && num_waiting_ == 0) {
+      const uint32_t seen = doorbell.value.load();
+      move_all();
+      if (!pending()) break;
+      lock.unlock();
+      doorbell.sleep(seen, kSleep);
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace hasten::comm::shared

@@ -1,0 +1,220 @@
+// The store over libtorch's TCPStore, FileStore and HashStore; see store.h.
+#include "hasten/comm/store/store.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+
+namespace hasten::comm {
+namespace {
+
+using NativeStore = c10::intrusive_ptr<c10d::Store>;
+
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+[[noreturn]] void cannot_listen(const TcpStoreOptions& options, const std::string& why) {
+  throw UsageError(
+      Origin{"comm"}, "the store cannot listen on ", options.host, ':', options.port, ": ", why,
+      ". Choose another port (MASTER_PORT, hasten launch --master_port, 0 for a free one) or end what "
+      "uses it; the address (MASTER_ADDR) must be one of this machine's.");
+}
+
+// A listening socket bound to the one address asked for. SO_REUSEADDR as every server: a port in TIME_WAIT is
+// free.
+int listen_on(const TcpStoreOptions& options) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found);
+  if (failed != 0) cannot_listen(options, gai_strerror(failed));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  int error = 0;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const int fd = socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
+    const int yes = 1;
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
+        bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) {
+      return fd;
+    }
+    error = errno;
+    if (fd >= 0) close(fd);
+  }
+  cannot_listen(options, std::strerror(error));
+}
+
+// Whether a socket has reached itself: on a port that is free the kernel may choose that very port as the
+// client's own, and TCP lets both ends be one socket.
+bool is_its_own_peer(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 && own_size == peer_size &&
+         std::memcmp(&own, &peer, own_size) == 0;
+}
+
+// Whether nobody listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
+// the port while this socket holds it as its own.
+bool is_refused(const addrinfo& address) {
+  const int fd =
+      socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  pollfd answer = {fd, POLLOUT, 0};
+  socklen_t size = sizeof error;
+  if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1)
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0 && is_its_own_peer(fd)) error = ECONNREFUSED;
+  close(fd);
+  return error == ECONNREFUSED;
+}
+
+// Waits until somebody listens at one of the host's addresses. libtorch's client sleeps for half a second and
+// longer after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other
+// errors are left to libtorch. Throws when time is up.
+void wait_for_listener(const TcpStoreOptions& options) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  auto pause = std::chrono::milliseconds(1);
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+      if (!is_refused(*address)) return;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+  }
+  throw std::runtime_error("every connection was refused");
+}
+
+// libtorch's store asks the system for the name of each address that it connects to or that connects to it,
+// which takes 5 s and longer where a name server does not answer.
+c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
+                                           const c10d::TCPStoreOptions& native) {
+  using Seconds = std::chrono::duration<double>;
+  constexpr Seconds kSlow(2);
+  const auto begin = std::chrono::steady_clock::now();
+  auto store = c10::make_intrusive<c10d::TCPStore>(options.host, native);
+  const Seconds took = std::chrono::steady_clock::now() - begin;
+  if (took < kSlow) return store;
+  Logger("comm").warning(text(
+      "connecting to the store at ", options.host, ':', store->getPort(), " took ", std::lround(took.count()),
+      " s, though somebody listened there. libtorch asks for the names of both ends' addresses: see "
+      "whether the name servers in /etc/resolv.conf answer, or name the machines in /etc/hosts (",
+      options.host, " and ::ffff:", options.host, ")."));
+  return store;
+}
+
+// Runs an operation on the store; libtorch's own errors become CommErrors that say what to look at.
+template <class Call>
+auto call(const char* operation, const std::string& key, const Call& action) {
+  try {
+    return action();
+  } catch (const std::exception& error) {
+    throw CommError(Origin{"comm"}, operation, "the store did not answer (", operation, " of '", key,
+                    "'): ", error.what(), ". The process that serves it, rank 0 or the launcher, has ended.");
+  }
+}
+
+}  // namespace
+
+struct Store::Impl {
+  NativeStore store;
+  int port = 0;
+};
+
+Store Store::tcp(const TcpStoreOptions& options) {
+  c10d::TCPStoreOptions native;
+  native.port = static_cast<uint16_t>(options.port);
+  native.isServer = options.server;
+  native.waitWorkers = false;
+  native.timeout = options.timeout;
+  if (options.server) native.masterListenFd = listen_on(options);
+  try {
+    if (!options.server) wait_for_listener(options);
+    auto store = connect(options, native);
+    const int port = store->getPort();
+    return Store(std::make_shared<Impl>(Impl{std::move(store), port}));
+  } catch (const std::exception& error) {
+    throw CommError(
+        Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",
+        std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count(),
+        " s. Check that rank 0 has started and that MASTER_ADDR and MASTER_PORT are the same everywhere (",
+        error.what(), ").");
+  }
+}
+
+Store Store::file(const std::string& path, int world_size) {
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw DataError(Origin{"comm"}, path, "the file store '", path, "' cannot be made: there is no folder '",
+                    folder.string(), "'. Make it, or name another file.");
+  }
+  return Store(std::make_shared<Impl>(Impl{c10::make_intrusive<c10d::FileStore>(path, world_size), 0}));
+}
+
+Store Store::in_process() {
+  return Store(std::make_shared<Impl>(Impl{c10::make_intrusive<c10d::HashStore>(), 0}));
+}
+
+Store Store::scoped(const std::string& prefix) const {
+  return Store(std::make_shared<Impl>(
+      Impl{c10::make_intrusive<c10d::PrefixStore>(prefix, impl_->store), impl_->port}));
+}
+
+void Store::set(const std::string& key, const std::string& value) const {
+  // libtorch's client does not wait for the server's answer to a set; a question on the same connection does.
+  call("set", key, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
+}
+
+bool Store::set_once(const std::string& key, const std::string& value) const {
+  return call("set_once", key, [&] { return impl_->store->add(key + "/owner", 1) == 1; }) &&
+         (set(key, value), true);
+}
+
+std::optional<std::string> Store::get(const std::string& key) const {
+  return call("get", key, [&]() -> std::optional<std::string> {
+    if (!impl_->store->check({key})) return std::nullopt;
+    return to_text(impl_->store->get(key));
+  });
+}
+
+int64_t Store::add(const std::string& key, int64_t amount) const {
+  return call("add", key, [&] { return impl_->store->add(key, amount); });
+}
+
+int Store::port() const noexcept {
+  return impl_->port;
+}
+
+void* Store::native() const noexcept {
+  return impl_->store.get();
+}
+
+}  // namespace hasten::comm

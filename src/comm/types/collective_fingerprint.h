@@ -1,0 +1,78 @@
+// Agreement: before data moves, all ranks compare one small fixed-size record of what each is about to do.
+//
+// Gloo matches operations by order alone. Different sizes end the process in one of its own threads, equal
+// bytes of another dtype give silent garbage, and no check on one rank can see it. The exchange of records is
+// the transport's affair (group_impl.h); what a record says and when two of them agree is decided here, by
+// pure functions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+
+namespace hasten::comm {
+
+enum class OpType : int32_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kAllGatherInto,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+  kAllToAllInto,
+  kBarrier,
+  kSubgroup,
+  kSend,
+};
+
+/// "all_reduce" and so on, as the caller wrote it.
+const char* name_of(OpType kind);
+/// "sum" and so on.
+const char* name_of(ReduceOp op);
+
+/// What one rank is about to do. Plain bytes, equal in size on every rank, unused bytes zero.
+struct Fingerprint {
+  static constexpr int kMaxDims = 8;
+  static constexpr int kNone = -1;
+
+  uint64_t sequence = 0;
+  OpType kind = OpType::kBarrier;
+  int32_t reduce_op = kNone;
+  int32_t root = kNone;
+  int32_t dtype = kNone;
+  /// Number of dimensions; only the first kMaxDims sizes are kept, `trailing` covers all but the first.
+  int32_t dims = 0;
+  int32_t line = 0;
+  std::array<int64_t, kMaxDims> sizes{};
+  uint64_t trailing = 0;
+  /// The last part of the call's source file name, cut to fit.
+  std::array<char, 48> file{};
+
+  static Fingerprint of(OpType kind, const std::source_location& site);
+  Fingerprint& with_tensor(const at::Tensor& tensor);
+  /// A list of numbers all ranks must give alike: a shape, the members of a subgroup.
+  Fingerprint& with_sizes(const std::vector<int64_t>& list);
+  Fingerprint& with_op(ReduceOp op);
+  Fingerprint& with_root(int rank);
+};
+static_assert(std::is_trivially_copyable_v<Fingerprint>);
+
+/// "all_reduce(sum) of float32 [4, 3] at train.cpp:42".
+std::string describe(const Fingerprint& record);
+
+/// Nothing if all records describe one operation; otherwise a sentence that names the first rank that differs
+/// from rank 0 and both sides. First sizes may differ where the operation allows it (all_gather, gather,
+/// all_to_all, all_to_all_into).
+std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank);
+
+}  // namespace hasten::comm

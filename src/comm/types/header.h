@@ -1,0 +1,40 @@
+// Header: what one rank is about to do, in few bytes that travel with its data.
+//
+// Where data comes with a header, the ranks' agreement costs nothing, and a difference is found before any of
+// the data is used.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "comm/types/collective_fingerprint.h"
+
+namespace hasten::comm {
+
+struct Header {
+  uint32_t kind = 0;
+  int32_t dtype = -1;
+  int32_t reduce_op = -1;
+  int32_t root = -1;
+  int64_t count = 0;
+  /// What the operation needs to tell; not compared.
+  int64_t extra = 0;
+};
+
+/// Of what moves `count` bytes.
+Header header_of(OpType kind, int64_t count, int root = -1);
+/// Of what adds up tensors like this one.
+Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
+
+/// Whether both say the same, but for `extra`.
+inline bool same_call(const Header& a, const Header& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
+         a.count == b.count;
+}
+
+/// A sentence that names two ranks and their different calls.
+std::string difference(int rank, const Header& call, int other_rank, const Header& other_call);
+
+}  // namespace hasten::comm

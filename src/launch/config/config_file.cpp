@@ -1,0 +1,181 @@
+// Finding, reading, completing and writing configuration files; see config_file.h.
+#include "hasten/launch/config/config_file.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "hasten/core/error.h"
+#include "hasten/launch/options/command_line.h"
+#include "launch/config/config_keys.h"
+#include "launch/config/config_syntax.h"
+
+namespace hasten::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string home_of(const std::string& user, const Environment& environment) {
+  if (user.empty() && environment.has("HOME")) return *environment.text("HOME");
+  const passwd* entry = user.empty() ? getpwuid(getuid()) : getpwnam(user.c_str());
+  return entry == nullptr ? "~" + user : entry->pw_dir;
+}
+
+std::string with_home(const std::string& path, const Environment& environment) {
+  if (!path.starts_with("~")) return path;
+  const size_t slash = std::min(path.find('/'), path.size());
+  return home_of(path.substr(1, slash - 1), environment) + path.substr(slash);
+}
+
+std::string joined(const std::string& folder, const std::string& name) {
+  return folder.ends_with("/") ? folder + name : folder + "/" + name;
+}
+
+std::string content_of(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    throw UsageError({"config"}, "the configuration file '", path, "' is a folder. Name a file in it.");
+  if (!fs::is_regular_file(path, ignored)) {
+    throw UsageError({"config"}, "the configuration file '", path,
+                     "' does not exist. Write one with hasten config, or name another with --config_file.");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw UsageError({"config"}, "the configuration file '", path, "' cannot be read. Check its mode.");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// `no` without quotes is false in YAML; where NO is a value, that is meant.
+void mend_unquoted_no(ConfigMap& map, std::string_view key, const char* no) {
+  const ConfigValue* value = find_value(map, key);
+  if (value != nullptr && value->as<bool>() != nullptr && !*value->as<bool>()) {
+    set_value(map, key, {std::string(no)});
+  }
+}
+
+void remove_key(ConfigMap& map, std::string_view key) {
+  std::erase_if(map, [=](const ConfigEntry& entry) { return entry.key == key; });
+}
+
+// Keys of older versions in the form of today's.
+void modernise(ConfigMap& map) {
+  mend_unquoted_no(map, "distributed_type", "NO");
+  mend_unquoted_no(map, "mixed_precision", "no");
+  mend_unquoted_no(map, "dynamo_backend", "NO");
+  if (const ConfigValue* fp16 = find_value(map, "fp16")) {
+    const bool on = fp16->as<bool>() != nullptr && *fp16->as<bool>();
+    remove_key(map, "fp16");
+    if (on && find_value(map, "mixed_precision") == nullptr) {
+      set_value(map, "mixed_precision", {std::string("fp16")});
+    }
+  }
+  if (const ConfigValue* found = find_value(map, "dynamo_backend")) {
+    const ConfigValue backend = *found;
+    remove_key(map, "dynamo_backend");
+    set_value(map, "dynamo_config",
+              backend.is_text("NO") ? ConfigValue{} : ConfigValue{ConfigMap{{"dynamo_backend", backend}}});
+  }
+}
+
+// What stands in a file that Accelerate writes: no nulls at the root, no empty mappings.
+ConfigMap completed(const ConfigMap& given, bool sagemaker) {
+  ConfigMap values;
+  for (const ConfigKey& key : config_keys(sagemaker)) {
+    const ConfigValue* found = find_value(given, key.name);
+    ConfigValue value = found == nullptr ? key.fallback : *found;
+    const bool of_one = key.name == "num_processes" && found == nullptr;
+    if (of_one && find_value(given, "distributed_type")->is_text("NO")) value = {int64_t{1}};
+    const auto* map = value.as<ConfigMap>();
+    if (map != nullptr) {
+      ConfigMap without_empty = *map;
+      for (auto& [name, inner] : without_empty) {
+        if (const auto* held = inner.as<ConfigMap>(); held != nullptr && held->empty()) inner = {};
+      }
+      value = map->empty() ? ConfigValue{} : ConfigValue{without_empty};
+    }
+    if (!value.is_null()) values.emplace_back(key.name, std::move(value));
+  }
+  return values;
+}
+
+// compute_environment, and what must be there.
+std::vector<std::string> missing_or_unknown(const ConfigMap& map, bool& sagemaker) {
+  std::vector<std::string> problems;
+  const ConfigValue* where = find_value(map, "compute_environment");
+  sagemaker = where != nullptr && where->is_text("AMAZON_SAGEMAKER");
+  if (where != nullptr && !sagemaker && !where->is_text("LOCAL_MACHINE")) {
+    const std::vector<std::string> choices = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
+    const std::string given = python_text(*where);
+    problems.push_back(text("'compute_environment: ", given, "' is not one of ", join(choices),
+                            did_you_mean(given, choices)));
+  }
+  std::vector<std::string> needed = {"distributed_type"};
+  if (sagemaker) needed.insert(needed.end(), {"ec2_instance_type", "iam_role_name"});
+  for (const std::string& key : needed) {
+    const ConfigValue* value = find_value(map, key);
+    if (value == nullptr || value->is_null()) problems.push_back(text("'", key, "' is missing"));
+  }
+  return problems;
+}
+
+}  // namespace
+
+std::string config_folder(const Environment& environment) {
+  const std::string cache = environment.text("XDG_CACHE_HOME").value_or("~/.cache");
+  const std::string hub = environment.text("HF_HOME").value_or(joined(cache, "huggingface"));
+  return joined(with_home(hub, environment), "accelerate");
+}
+
+std::string default_config_path(const Environment& environment) {
+  return config_folder(environment) + "/default_config.yaml";
+}
+
+Config load_config(const std::string& path) {
+  const std::string content = content_of(path);
+  const ConfigValue read = path.ends_with(".json") ? read_json(content, path) : read_yaml(content, path);
+  const auto* map = read.as<ConfigMap>();
+  if (map == nullptr) refuse_syntax(path, "it holds no mapping of keys to values");
+  Config config{.path = path, .given = *map};
+  modernise(config.given);
+  std::vector<std::string> problems = missing_or_unknown(config.given, config.sagemaker);
+  for (std::string& problem : config_problems(config.given, config.sagemaker))
+    problems.push_back(std::move(problem));
+  if (!problems.empty()) {
+    for (std::string& problem : problems) problem = path + ": " + problem;
+    refuse("config", problems, "Correct the file, or write a new one with hasten config.");
+  }
+  config.values = completed(config.given, config.sagemaker);
+  return config;
+}
+
+Config basic_config(const std::string& mixed_precision, int num_gpus) {
+  Config config;
+  config.given = {{"distributed_type", {std::string(num_gpus > 1 ? "MULTI_GPU" : "NO")}},
+                  {"mixed_precision", {mixed_precision}},
+                  {"num_processes", {int64_t{std::max(num_gpus, 1)}}},
+                  {"use_cpu", {num_gpus == 0}}};
+  config.values = completed(config.given, false);
+  return config;
+}
+
+void write_config(const std::string& content, const std::string& path) {
+  std::error_code ignored;
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty())
+    fs::create_directories(folder, ignored);
+  std::ofstream file(path, std::ios::binary);
+  file << content;
+  file.close();
+  if (!file) {
+    throw UsageError({"config"}, "'", path,
+                     "' cannot be written. Check the folder, or name another file with ", "--config_file.");
+  }
+}
+
+void save_config(const ConfigMap& values, const std::string& path) {
+  write_config(path.ends_with(".json") ? to_json(values) : to_yaml(values), path);
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,29 @@
+// Which keys Accelerate's configuration has, of which type, and their defaults.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hasten/launch/config/config_value.h"
+
+namespace hasten::launcher {
+
+enum class ConfigType { kText, kInteger, kFlag, kMap, kList };
+
+struct ConfigKey {
+  std::string name;
+  ConfigType type;
+  ConfigValue fallback;
+  double least = 0;  ///< of an integer
+};
+
+/// The keys of a run on machines of one's own, or of one on SageMaker.
+const std::vector<ConfigKey>& config_keys(bool sagemaker);
+
+/// What distributed_type may be.
+const std::vector<std::string>& distributed_types(bool sagemaker);
+
+/// What is wrong with the values, each a sentence without its full stop; unknown keys first.
+std::vector<std::string> config_problems(const ConfigMap& values, bool sagemaker);
+
+}  // namespace hasten::launcher

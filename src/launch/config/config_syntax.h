@@ -1,0 +1,22 @@
+// The two notations of a configuration file: YAML 1.1 as PyYAML reads and writes it, and JSON.
+#pragma once
+
+#include <string>
+
+#include "hasten/launch/config/config_value.h"
+
+namespace hasten::launcher {
+
+/// What `content` holds. `path` is for messages.
+/// Throws: UsageError if it is no YAML of one document, or repeats a key.
+ConfigValue read_yaml(const std::string& content, const std::string& path);
+/// The same for JSON.
+ConfigValue read_json(const std::string& content, const std::string& path);
+
+/// What a plain (unquoted) scalar of YAML 1.1 means: `no` is false, `010` is 8, `1e3` is text.
+ConfigValue plain_scalar(const std::string& text);
+
+/// The error about a file whose notation is broken.
+[[noreturn]] void refuse_syntax(const std::string& path, const std::string& reason);
+
+}  // namespace hasten::launcher

@@ -1,0 +1,138 @@
+// YAML through yaml-cpp, with PyYAML's rules where the two differ: one document, no tabs before a token, no
+// bytes that are not UTF-8, merge keys. See config_syntax.h.
+#include <yaml-cpp/yaml.h>
+
+#include <regex>
+#include <sstream>
+
+#include "hasten/core/error.h"
+#include "launch/config/config_syntax.h"
+
+namespace hasten::launcher {
+namespace {
+
+// The offset of the first byte that is no UTF-8, npos if there is none.
+size_t not_utf8(const std::string& bytes) {
+  for (size_t i = 0; i < bytes.size();) {
+    const auto lead = static_cast<unsigned char>(bytes[i]);
+    const size_t length = lead < 0x80         ? 1
+                          : (lead >> 5) == 6  ? 2
+                          : (lead >> 4) == 14 ? 3
+                          : (lead >> 3) == 30 ? 4
+                                              : 0;
+    if (length == 0 || i + length > bytes.size()) return i;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(bytes[i + k]) >> 6) != 2) return i;
+    }
+    i += length;
+  }
+  return std::string::npos;
+}
+
+class Converter {
+ public:
+  explicit Converter(const std::string& path) : path_(path) {}
+
+  ConfigValue value(const YAML::Node& node) const {
+    if (node.IsMap()) return {map(node)};
+    if (node.IsSequence()) {
+      ConfigList list;
+      for (const YAML::Node& element : node) list.push_back(value(element));
+      return {std::move(list)};
+    }
+    if (!node.IsScalar()) return {};
+    const std::string& tag = node.Tag();
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return {node.Scalar()};
+    if (tag == "?" && node.Scalar() == "=") refuse_syntax(path_, text("'=' wants quotes ", place_of(node)));
+    if (tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:"))
+      return plain_scalar(node.Scalar());
+    refuse_syntax(path_, text("unknown tag '", tag, "' ", place_of(node)));
+  }
+
+ private:
+  static std::string place_of(const YAML::Node& node) { return text("in line ", node.Mark().line + 1); }
+
+  ConfigMap map(const YAML::Node& node) const {
+    ConfigMap result, merged;
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar())
+        refuse_syntax(path_, text("a key that is no text ", place_of(entry.first)));
+      const std::string& key = entry.first.Scalar();
+      if (key == "<<" && entry.first.Tag() == "?") {
+        merge(entry.second, merged);
+      } else if (find_value(result, key) != nullptr) {
+        refuse_syntax(path_, text("'", key, "' stands there twice, again ", place_of(entry.first)));
+      } else {
+        result.emplace_back(key, value(entry.second));
+      }
+    }
+    for (auto& [key, inherited] : merged) {
+      if (find_value(result, key) == nullptr) result.emplace_back(key, std::move(inherited));
+    }
+    return result;
+  }
+
+  // `<<: *other`: the other mapping's entries, unless they are given here.
+  void merge(const YAML::Node& node, ConfigMap& merged) const {
+    if (node.IsSequence()) {
+      for (const YAML::Node& element : node) merge(element, merged);
+    } else if (node.IsMap()) {
+      for (auto& [key, inherited] : map(node)) {
+        if (find_value(merged, key) == nullptr) merged.emplace_back(key, std::move(inherited));
+      }
+    } else {
+      refuse_syntax(path_, text("'<<' wants a mapping ", place_of(node)));
+    }
+  }
+
+  const std::string& path_;
+};
+
+// PyYAML takes a tab in quotes and comments only; yaml-cpp takes it nearly everywhere.
+void refuse_tabs(const std::string& content, const std::string& path) {
+  static const std::regex quoted_or_comment("'[^']*'|\"(\\\\.|[^\"\\\\])*\"|(^|[ \t])#.*");
+  if (content.find('\t') == std::string::npos) return;
+  std::istringstream lines(content);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (std::regex_replace(line, quoted_or_comment, "").find('\t') != std::string::npos) {
+      refuse_syntax(path, text("a tab in line ", number, "; use blanks"));
+    }
+  }
+}
+
+void refuse_bytes(const std::string& content, const std::string& path) {
+  if (const size_t offset = not_utf8(content); offset != std::string::npos) {
+    refuse_syntax(path, text("byte ", offset, " is no UTF-8"));
+  }
+  for (size_t i = 0; i < content.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(content[i]);
+    if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f) {
+      refuse_syntax(path, text("byte ", i, " is a control character"));
+    }
+  }
+}
+
+}  // namespace
+
+void refuse_syntax(const std::string& path, const std::string& reason) {
+  throw UsageError({"config"}, path, ": ", reason,
+                   ". Correct the file, or write a new one with hasten config.");
+}
+
+ConfigValue read_yaml(const std::string& content, const std::string& path) {
+  refuse_bytes(content, path);
+  refuse_tabs(content, path);
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(content);
+    if (documents.size() > 1)
+      refuse_syntax(path, text("it holds ", documents.size(), " documents; expected one"));
+    return documents.empty() ? ConfigValue{} : Converter(path).value(documents.front());
+  } catch (const YAML::Exception& error) {
+    refuse_syntax(path,
+                  text("line ", error.mark.line + 1, ", column ", error.mark.column + 1, ": ", error.msg));
+  }
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,208 @@
+// YAML as PyYAML writes it (block style, keys sorted, lines folded behind column 80), so that a file that
+// goes through hasten differs from Accelerate's in nothing. See config_file.h.
+#include <algorithm>
+#include <cstdio>
+
+#include "hasten/launch/config/config_file.h"
+#include "launch/base/python_number.h"
+#include "launch/config/config_syntax.h"
+
+namespace hasten::launcher {
+namespace {
+
+constexpr size_t kFoldBehind = 80;
+
+enum class Style { kPlain, kSingle, kDouble };
+
+bool is_blank_or_end(const std::string& text, size_t i) {
+  return i >= text.size() || text[i] == ' ' || text[i] == '\t' || text[i] == '\n';
+}
+
+// Which of the three notations PyYAML takes for this text.
+Style style_of(const std::string& text) {
+  if (text.empty()) return Style::kSingle;
+  bool plain = !text.starts_with("---") && !text.starts_with("...") && text != "=" && text != "<<";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto letter = static_cast<unsigned char>(text[i]);
+    if ((letter < 0x20 && letter != '\n') || letter >= 0x7f) return Style::kDouble;
+    if (letter == '\n') plain = false;
+    const bool before_blank = is_blank_or_end(text, i + 1);
+    if (i == 0) {
+      if (std::string_view("#,[]{}&*!|>'\"%@`").find(text[i]) != std::string_view::npos) plain = false;
+      if ((letter == '?' || letter == ':' || letter == '-') && before_blank) plain = false;
+    } else {
+      if (letter == ':' && before_blank) plain = false;
+      if (letter == '#' && is_blank_or_end(text, i - 1)) plain = false;
+    }
+    // A blank next to a line break cannot be kept by a folded text.
+    if (letter == ' ' && i + 1 < text.size() && text[i + 1] == '\n') return Style::kDouble;
+  }
+  if (text.front() == ' ' || text.back() == ' ') plain = false;
+  if (plain && plain_scalar(text).as<std::string>() == nullptr) plain = false;
+  return plain ? Style::kPlain : Style::kSingle;
+}
+
+class Writer {
+ public:
+  std::string write(const ConfigMap& values) {
+    map(values, 0);
+    return std::move(out_);
+  }
+
+ private:
+  void put(const std::string& text) {
+    out_ += text;
+    column_ += text.size();
+  }
+  void new_line(size_t indent) {
+    out_ += '\n';
+    out_.append(indent, ' ');
+    column_ = indent;
+  }
+
+  void map(const ConfigMap& values, size_t indent) {
+    ConfigMap sorted = values;
+    std::sort(sorted.begin(), sorted.end(),
+              [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
+    for (const auto& [key, value] : sorted) {
+      out_.append(indent, ' ');
+      column_ = indent;
+      scalar(key, indent, /*may_fold=*/false);
+      put(":");
+      node(value, indent);
+    }
+  }
+
+  void list(const ConfigList& values, size_t indent) {
+    for (const ConfigValue& element : values) {
+      out_.append(indent, ' ').append("-");
+      column_ = indent + 1;
+      element_of_list(element, indent);
+    }
+  }
+
+  // What stands behind "key:" or "-".
+  void node(const ConfigValue& value, size_t indent) {
+    const auto* list = value.as<ConfigList>();
+    const auto* inner = value.as<ConfigMap>();
+    if (inner != nullptr && !inner->empty()) {
+      out_ += "\n";
+      map(*inner, indent + 2);
+    } else if (list != nullptr && !list->empty()) {
+      out_ += "\n";
+      this->list(*list, indent);
+    } else {
+      put(" ");
+      leaf(value, indent + 2);
+      out_ += "\n";
+    }
+  }
+
+  // The first key of a mapping, or the first element of a list, stands behind the dash.
+  void element_of_list(const ConfigValue& value, size_t indent) {
+    const auto* map_below = value.as<ConfigMap>();
+    const auto* list_below = value.as<ConfigList>();
+    Writer below;
+    if (map_below != nullptr && !map_below->empty()) {
+      below.map(*map_below, indent + 2);
+    } else if (list_below != nullptr && !list_below->empty()) {
+      below.list(*list_below, indent + 2);
+    } else {
+      node(value, indent);
+      return;
+    }
+    out_.append(" ").append(below.out_, indent + 2);
+  }
+
+  void leaf(const ConfigValue& value, size_t indent) {
+    if (value.is_null()) {
+      put("null");
+    } else if (const auto* flag = value.as<bool>()) {
+      put(*flag ? "true" : "false");
+    } else if (const auto* number = value.as<double>()) {
+      put(real(*number));
+    } else if (const auto* text = value.as<std::string>()) {
+      scalar(*text, indent, /*may_fold=*/true);
+    } else if (value.as<ConfigList>() != nullptr) {
+      put("[]");
+    } else {
+      put(value.as<ConfigMap>() != nullptr ? "{}" : python_text(value));
+    }
+  }
+
+  static std::string real(double number) {
+    std::string repr = python_repr(number);
+    if (repr == "inf" || repr == "nan") return std::string(".").append(repr);
+    if (repr == "-inf") return "-.inf";
+    const size_t exponent = repr.find('e');
+    if (exponent != std::string::npos && repr.find('.') == std::string::npos) repr.insert(exponent, ".0");
+    return repr;
+  }
+
+  void scalar(const std::string& text, size_t indent, bool may_fold) {
+    const Style style = style_of(text);
+    if (style == Style::kDouble) {
+      put(escaped(text));
+      return;
+    }
+    const char* quote = style == Style::kSingle ? "'" : "";
+    put(quote);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool lone_blank =
+          text[i] == ' ' && i > 0 && text[i - 1] != ' ' && i + 1 < text.size() && text[i + 1] != ' ';
+      if (text[i] == '\n') {
+        // One more than there are: a single line break would be read as a blank.
+        for (out_ += '\n'; text[i + 1] == '\n'; ++i) out_ += '\n';
+        new_line(indent);
+      } else if (lone_blank && may_fold && column_ > kFoldBehind) {
+        new_line(indent);
+      } else if (text[i] == '\'' && style == Style::kSingle) {
+        put("''");
+      } else {
+        put(std::string(1, text[i]));
+      }
+    }
+    put(quote);
+  }
+
+  static std::string escaped(const std::string& text) {
+    std::string result = "\"";
+    for (size_t i = 0; i < text.size(); ++i) {
+      const auto lead = static_cast<unsigned char>(text[i]);
+      const size_t extra = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
+      uint32_t code = extra == 0 ? lead : lead & (0x3f >> extra);
+      for (size_t k = 0; k < extra && i + 1 < text.size(); ++k) code = code << 6 | (text[++i] & 0x3f);
+      result += escape(code);
+    }
+    return result + "\"";
+  }
+
+  static std::string escape(uint32_t code) {
+    static constexpr std::pair<uint32_t, const char*> kShort[] = {
+        {0, "\\0"},     {7, "\\a"},    {8, "\\b"},    {9, "\\t"},      {10, "\\n"},
+        {11, "\\v"},    {12, "\\f"},   {13, "\\r"},   {27, "\\e"},     {'"', "\\\""},
+        {'\\', "\\\\"}, {0x85, "\\N"}, {0xa0, "\\_"}, {0x2028, "\\L"}, {0x2029, "\\P"}};
+    for (const auto& [letter, written] : kShort) {
+      if (letter == code) return written;
+    }
+    if (code >= 0x20 && code < 0x7f) return std::string(1, static_cast<char>(code));
+    char written[16];
+    std::snprintf(written, sizeof written,
+                  code <= 0xff     ? "\\x%02X"
+                  : code <= 0xffff ? "\\u%04X"
+                                   : "\\U%08X",
+                  code);
+    return written;
+  }
+
+  std::string out_;
+  size_t column_ = 0;
+};
+
+}  // namespace
+
+std::string to_yaml(const ConfigMap& values) {
+  return Writer().write(values);
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,12 @@
+// Options that hasten checks and hands on in the variables that the peers use; what they mean, the program
+// knows.
+#pragma once
+
+#include "hasten/launch/options/option_table.h"
+
+namespace hasten::launcher {
+
+/// Dynamo, DeepSpeed, FSDP, Megatron-LM, fp8, parallelism, TPU and SageMaker.
+std::vector<OptionGroup> handed_on_options();
+
+}  // namespace hasten::launcher

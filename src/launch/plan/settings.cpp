@@ -1,0 +1,258 @@
+// Choosing each setting's value; see settings.h.
+#include "hasten/launch/plan/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "hasten/core/error.h"
+
+namespace hasten::launcher {
+namespace {
+
+std::string upper_case(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  return result;
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// The value in the form that problem_with and the peers know: a switch is True or False, a choice is spelt as
+// the table spells it (configuration files have INDUCTOR and TE).
+std::string normal_form(const Option& option, const std::string& value) {
+  if (option.kind == OptionKind::kSwitch) {
+    try {
+      return *Environment::of({{"x", value}}).flag("x") ? "True" : "False";
+    } catch (const UsageError&) {
+      return value;
+    }
+  }
+  if (option.kind == OptionKind::kChoice) {
+    for (const std::string& choice : choices_of(option)) {
+      if (lower_case(choice) == lower_case(value)) return choice;
+    }
+  }
+  return value;
+}
+
+std::string problem_with_switch(const Option& option, const std::string& value) {
+  if (option.kind != OptionKind::kSwitch || value == "True" || value == "False") return "";
+  return text("'", value, "' is neither true nor false");
+}
+
+// The value of an option in the file; keys of a section may lack its prefix (backend in fp8_config).
+const ConfigValue* value_in(const Config& config, const Option& option) {
+  if (option.section.empty()) return find_value(config.values, option.key);
+  const ConfigValue* section = find_value(config.values, option.section);
+  const auto* map = section == nullptr ? nullptr : section->as<ConfigMap>();
+  if (map == nullptr) return nullptr;
+  if (const ConfigValue* value = find_value(*map, option.key)) return value;
+  const std::string_view prefix = option.section.substr(0, option.section.rfind("config"));
+  return option.key.starts_with(prefix) ? find_value(*map, option.key.substr(prefix.size())) : nullptr;
+}
+
+bool is_multi_gpu(const std::string& type) {
+  return type.starts_with("MULTI_") && type != "MULTI_CPU";
+}
+
+}  // namespace
+
+std::vector<std::string> variables_of(const Option& option) {
+  if (option.variable == "-") return {};
+  std::vector<std::string> names;
+  std::istringstream words{std::string(option.variable)};
+  for (std::string word; words >> word;) names.push_back(word);
+  if (!names.empty()) return names;
+  if (option.peers & kTorchrun) return {"PET_" + upper_case(option.name)};
+  const bool as_named = option.section == "fsdp_config" || option.section == "megatron_lm_config" ||
+                        option.section == "parallelism_config";
+  if (as_named) return {upper_case(option.name)};
+  if (option.section == "fp8_config") return {"ACCELERATE_" + upper_case(option.name)};
+  return {};
+}
+
+LaunchSettings::LaunchSettings(const CommandLine& line, const Config* config, const Environment& environment)
+    : problems_(line.problems), from_config_(config != nullptr) {
+  if (config != nullptr) {
+    on_sagemaker_ = config->sagemaker;
+    distributed_type_ = python_text(*find_value(config->values, "distributed_type"));
+    if (const ConfigValue* deepspeed = find_value(config->values, "deepspeed_config")) {
+      for (const auto& [key, value] : *deepspeed->as<ConfigMap>()) deepspeed_keys_.push_back(key);
+    }
+  }
+  for (const OptionGroup& group : launch_options()) {
+    for (const Option& option : group.options) {
+      Setting setting{.option = &option};
+      if (!option.fallback.empty()) setting.values = {std::string(option.fallback)};
+      take_environment(setting, environment);
+      if (config != nullptr) take_config(setting, *config);
+      const auto given = line.options.find(std::string(option.name));
+      if (given != line.options.end()) take_option(setting, given->second);
+      settings_.push_back(std::move(setting));
+    }
+  }
+  if (config != nullptr) choose_paradigm(*config);
+  if (on("no_tpu_cluster")) find("tpu_cluster").values.clear();
+}
+
+void LaunchSettings::take_option(Setting& setting, const GivenOption& given) {
+  setting.values = given.values;
+  setting.source = Source::kOption;
+  setting.origin = "option " + given.written;
+}
+
+void LaunchSettings::came_from_file(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    find(name).source = Source::kConfig;
+    find(name).origin = "configuration file";
+  }
+}
+
+void LaunchSettings::take_config(Setting& setting, const Config& config) {
+  const Option& option = *setting.option;
+  const ConfigValue* value = option.key.empty() ? nullptr : value_in(config, option);
+  if (value == nullptr || value->is_null()) return;
+  if (option.name == "num_processes" && python_text(*value) == "-1") return;
+  // What Accelerate fills in where the file is silent is no choice of the user's.
+  const ConfigValue* stated = option.section.empty() ? find_value(config.given, option.key) : value;
+  if (stated == nullptr && !(option.name == "num_processes")) return;
+  const std::string where = hasten::text(std::filesystem::path(config.path).filename().string(), ": ",
+                                         option.section, option.section.empty() ? "" : ".", option.key);
+  std::vector<std::string> values;
+  if (const auto* list = value->as<ConfigList>(); list != nullptr && option.kind == OptionKind::kList) {
+    for (const ConfigValue& element : *list) values.push_back(python_text(element));
+  } else {
+    values = {normal_form(option, python_text(*value))};
+  }
+  for (const std::string& one : values) {
+    std::string problem = problem_with(option, one);
+    if (problem.empty()) problem = problem_with_switch(option, one);
+    if (!problem.empty()) problems_.push_back(hasten::text(where, ": ", problem));
+  }
+  setting.values = values;
+  setting.source = Source::kConfig;
+  setting.origin = where;
+}
+
+void LaunchSettings::take_environment(Setting& setting, const Environment& environment) {
+  const Option& option = *setting.option;
+  for (const std::string& variable : variables_of(option)) {
+    const auto value = environment.text(variable);
+    if (!value) continue;
+    const std::string normal = normal_form(option, *value);
+    std::string problem = problem_with(option, normal);
+    if (problem.empty()) problem = problem_with_switch(option, normal);
+    if (!problem.empty()) problems_.push_back(hasten::text(variable, ": ", problem));
+    setting.values = {normal};
+    setting.source = Source::kEnvironment;
+    setting.origin = variable;
+    return;
+  }
+}
+
+void LaunchSettings::take(const Cluster& cluster) {
+  for (const char* name : {"nnodes", "num_machines"}) {
+    if (of(name).source == Source::kOption && text(name) == "1") return;  // each of them a run of its own
+  }
+  for (const FoundValue& found : cluster.values) take_found(found, cluster.name);
+  if (!cluster.problem.empty()) problems_.push_back(cluster.problem);
+}
+
+void LaunchSettings::take_found(const FoundValue& found, const std::string& cluster) {
+  static const std::map<std::string, std::string> accelerates_name = {{"nnodes", "num_machines"},
+                                                                      {"node_rank", "machine_rank"},
+                                                                      {"master_addr", "main_process_ip"},
+                                                                      {"master_port", "main_process_port"}};
+  const std::string& other_name = accelerates_name.at(found.option);
+  Setting& mine = find(found.option);
+  const Setting& other = of(other_name);
+  const Setting& strongest = mine.source >= other.source ? mine : other;
+  const std::string where = hasten::text(cluster, ": ", found.origin);
+  if (strongest.source == Source::kDefault) {
+    mine.values = {found.value};
+    mine.source = Source::kCluster;
+    mine.origin = where;
+    return;
+  }
+  const bool counts = found.option == "nnodes" || found.option == "node_rank";
+  if (strongest.source != Source::kConfig || !counts || strongest.values.back() == found.value) return;
+  problems_.push_back(hasten::text(strongest.option->name, " is ", strongest.values.back(), " (",
+                                   strongest.origin, "), but ", found.value, " (", where,
+                                   "); take it out of the file, or give --", found.option));
+}
+
+// distributed_type of the file stands for a switch, unless the command line chooses another way of training.
+void LaunchSettings::choose_paradigm(const Config& config) {
+  for (const char* name :
+       {"cpu", "multi_gpu", "tpu", "tpu_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
+    if (of(name).source == Source::kOption) return;
+  }
+  const std::string file = std::filesystem::path(config.path).filename();
+  const auto switch_on = [&](const char* name, const char* key) {
+    Setting& setting = find(name);
+    if (setting.source == Source::kOption) return;
+    setting.values = {"True"};
+    setting.source = Source::kConfig;
+    setting.origin = hasten::text(file, ": ", key);
+  };
+  if (is_multi_gpu(distributed_type_)) switch_on("multi_gpu", "distributed_type");
+  if (distributed_type_ == "DEEPSPEED") switch_on("use_deepspeed", "distributed_type");
+  if (distributed_type_ == "FSDP") switch_on("use_fsdp", "distributed_type");
+  if (distributed_type_ == "MEGATRON_LM") switch_on("use_megatron_lm", "distributed_type");
+  if (distributed_type_ == "XLA") switch_on("tpu", "distributed_type");
+  if (find_value(config.values, "parallelism_config") != nullptr) {
+    switch_on("use_parallelism_config", "parallelism_config");
+  }
+}
+
+const Setting& LaunchSettings::of(std::string_view name) const {
+  const auto found = std::find_if(settings_.begin(), settings_.end(),
+                                  [=](const Setting& setting) { return setting.option->name == name; });
+  if (found == settings_.end()) throw InternalError({"launch"}, "there is no option '", name, "'.");
+  return *found;
+}
+
+Setting& LaunchSettings::find(std::string_view name) {
+  return const_cast<Setting&>(of(name));  // of a member of *this, which is not const here
+}
+
+std::optional<std::string> LaunchSettings::text(std::string_view name) const {
+  const Setting& setting = of(name);
+  if (setting.values.empty()) return std::nullopt;
+  return setting.values.back();
+}
+
+std::optional<int64_t> LaunchSettings::integer(std::string_view name) const {
+  const auto word = text(name);
+  if (!word) return std::nullopt;
+  int64_t number = 0;
+  std::from_chars(word->data(), word->data() + word->size(), number);
+  return number;
+}
+
+std::optional<double> LaunchSettings::real(std::string_view name) const {
+  const auto word = text(name);
+  if (!word) return std::nullopt;
+  double number = 0;
+  std::from_chars(word->data(), word->data() + word->size(), number);
+  return number;
+}
+
+bool LaunchSettings::on(std::string_view name) const {
+  const auto word = text(name);
+  if (!word) return false;
+  try {
+    return Environment::of({{"x", *word}}).flag("x").value_or(false);
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,32 @@
+// One kind of HTTP request, as the etcd gateway takes it: JSON in, JSON out.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hasten/launch/rendezvous/rendezvous_conf.h"
+
+namespace hasten::launcher {
+
+struct HttpAnswer {
+  int status = 0;          ///< 200 …; 0 if there was no answer
+  std::string text = {};   ///< the body
+  std::string error = {};  ///< why there was none
+};
+
+struct HttpRequest {
+  std::string url = {};
+  std::string body = {};
+  std::string authorization = {};  ///< the header of this name; "": none
+};
+
+/// POSTs. Blocks: as long as its maker said at most.
+using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
+
+/// By libcurl, which is loaded now and not when the command starts. Throws: UsageError if it is not there, or
+/// hasten was built without it.
+HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access);
+
+}  // namespace hasten::launcher

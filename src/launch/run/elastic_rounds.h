@@ -1,0 +1,37 @@
+// A run whose workers are started again and again with new places: what local_run.cpp needs to know of who
+// decides that (elastic_run.cpp).
+#pragma once
+
+#include <poll.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/launch/rendezvous/rendezvous_message.h"
+#include "hasten/launch/run/local_run.h"
+#include "hasten/launch/workers/supervisor.h"
+
+namespace hasten::launcher {
+
+class ElasticRounds {
+ public:
+  virtual ~ElasticRounds() = default;
+  virtual void add_sources(std::vector<pollfd>& sources) const = 0;
+  /// The places of the next start; nothing when the run has ended. Blocks: until then. `processes` has no
+  /// workers then, but signals and the sources above.
+  virtual std::optional<Assignment> next(WorkerProcesses& processes) = 0;
+  /// The workers as the supervisor is to see them: who decides can have them stopped.
+  virtual WorkerProcesses& supervised(WorkerProcesses& processes) = 0;
+  /// Nobody of the last start is left. `report` is its failure's, "" without one.
+  virtual void ended(const Outcome& outcome, const std::string& report) = 0;
+  /// What is shown in the end, and the exit code of the run.
+  virtual std::string report() const = 0;
+  virtual int exit_code() const = 0;
+};
+
+/// As run_local, in rounds.
+int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
+                  const WorkerBody& body, ElasticRounds& rounds);
+
+}  // namespace hasten::launcher

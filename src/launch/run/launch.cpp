@@ -1,0 +1,58 @@
+// hasten::launch; see launch.h.
+#include "hasten/launch/run/launch.h"
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+
+#include "hasten/core/error.h"
+#include "hasten/launch/base/standard_descriptors.h"
+#include "hasten/launch/workers/error_file.h"
+
+namespace hasten::launcher {
+namespace {
+
+void require_one_thread() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  const auto num_threads = std::distance(begin(threads), end(threads));
+  if (num_threads == 1) return;
+  throw UsageError(
+      {"launch"}, "this process has ", num_threads, " threads, and a fork takes only one along; ",
+      "expected 1. Call hasten::launch first in main, before libtorch computes anything, or start the ",
+      "program with `hasten launch -n …`.");
+}
+
+// In the worker's process, where nobody could catch an exception.
+int run_and_report(const std::function<int()>& function, const Environment& environment) {
+  const auto fail = [&](const char* message, int exit_code) {
+    std::cerr << std::string(message) + "\n" << std::flush;
+    write_error_file(environment.text("TORCHELASTIC_ERROR_FILE").value_or(""), message);
+    return exit_code;
+  };
+  try {
+    return function();
+  } catch (const UsageError& error) {
+    return fail(error.what(), 2);
+  } catch (const std::exception& error) {
+    return fail(error.what(), 1);
+  } catch (...) {
+    return fail("an exception that is no std::exception", 1);
+  }
+}
+
+}  // namespace
+
+int launch_function(int num_processes, const std::function<int()>& function, const LaunchOptions& options) {
+  require_one_thread();
+  open_standard_descriptors();
+  return run_local(num_processes, options, Environment::current(), [&](const Environment& environment) {
+    environment.apply();
+    const int exit_code = run_and_report(function, environment);
+    std::cout.flush();
+    std::fflush(nullptr);
+    return exit_code;
+  });
+}
+
+}  // namespace hasten::launcher

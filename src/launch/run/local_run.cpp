@@ -1,0 +1,399 @@
+// A run's part on one machine; see local_run.h.
+#include "hasten/launch/run/local_run.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+
+#include "hasten/core/error.h"
+#include "hasten/launch/base/port.h"
+#include "hasten/launch/base/signals.h"
+#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/output/output.h"
+#include "hasten/launch/rendezvous/static_rendezvous.h"
+#include "hasten/launch/workers/error_file.h"
+#include "hasten/launch/workers/failure_report.h"
+#include "hasten/launch/workers/local_processes.h"
+#include "hasten/launch/workers/supervisor.h"
+#include "launch/base/endpoint.h"
+#include "launch/base/print_notice.h"
+#include "launch/run/elastic_rounds.h"
+#include "launch/workers/memory_events.h"
+
+namespace hasten::launcher {
+namespace {
+
+constexpr double kDefaultShutdownTimeoutS = 30;  // torchrun's
+
+// Absolute: workers that change their folder find it, too.
+std::string temporary_folder(const Environment& environment) {
+  return std::filesystem::absolute(environment.text("TMPDIR").value_or("/tmp"));
+}
+
+// A folder that only this user can look into, removed with all it holds.
+class RunDirectory {
+ public:
+  explicit RunDirectory(const Environment& environment)
+      : path_(temporary_folder(environment) + "/hasten_XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) {
+      throw UsageError({"launch"}, "cannot make a folder like '", path_, "': ", std::strerror(errno),
+                       ". Set TMPDIR to a folder that can be written to.");
+    }
+  }
+  ~RunDirectory() { remove(); }
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  // What an earlier attempt left would be taken for this one's. During a long run somebody may have tidied
+  // the folder away.
+  void clear() const {
+    std::error_code missing, ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, missing))
+      std::filesystem::remove(entry.path(), ignored);
+    if (missing && mkdir(path_.c_str(), 0700) != 0) {
+      throw UsageError({"launch"}, "the folder '", path_,
+                       "' of this run has gone and cannot be made again: ", std::strerror(errno),
+                       ". Set TMPDIR to a folder that nobody tidies.");
+    }
+  }
+
+  const std::string& path() const { return path_; }
+  std::string error_file(int rank) const { return text(path_, "/rank_", rank, "_error.json"); }
+
+ private:
+  std::string path_;
+};
+
+int choose_port(int wanted) {
+  if (wanted == 0) return free_port();
+  if (wanted < 0 || wanted > 65535) {
+    throw UsageError({"launch"}, "master_port ", wanted,
+                     " is no port; expected 1 to 65535, or 0 for a free one.");
+  }
+  if (!port_is_free(wanted)) {
+    throw UsageError(
+        {"launch"}, "master_port ", wanted,
+        " is in use on this machine. Give another, or leave it out: ", "hasten then takes a free one.");
+  }
+  return wanted;
+}
+
+std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, const Environment& environment) {
+  const double seconds =
+      options.shutdown_timeout_s
+          ? *options.shutdown_timeout_s
+          : environment.real("TORCH_ELASTIC_SHUTDOWN_TIMEOUT").value_or(kDefaultShutdownTimeoutS);
+  if (!(seconds >= 0 && seconds <= 1e9)) {
+    throw UsageError({"launch"}, "a shutdown timeout of ", seconds,
+                     " s makes no sense; expected 0 to 1e9 seconds.");
+  }
+  return std::chrono::duration<double>(seconds);
+}
+
+// How many workers the first `num_machines` machines have.
+int workers_of_first(int num_machines, int num_workers, const LaunchOptions& options) {
+  const std::vector<int>& each = options.workers_of_machines;
+  return each.empty() ? num_machines * num_workers
+                      : std::accumulate(each.begin(), each.begin() + num_machines, 0);
+}
+
+// Ranks count machine by machine.
+std::vector<WorkerPlace> places_on_this_machine(int num_workers, const LaunchOptions& options) {
+  std::vector<WorkerPlace> places;
+  const int first_rank = workers_of_first(options.machine_rank, num_workers, options);
+  const int world_size = workers_of_first(options.num_machines, num_workers, options);
+  for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
+    places.push_back({.rank = first_rank + local_rank,
+                      .local_rank = local_rank,
+                      .world_size = world_size,
+                      .local_world_size = num_workers,
+                      .node_rank = options.machine_rank,
+                      .num_nodes = options.num_machines});
+  }
+  return places;
+}
+
+void check(int num_workers, const LaunchOptions& options) {
+  if (num_workers < 1) {
+    throw UsageError({"launch"}, num_workers,
+                     " processes make no run; expected at least 1 (hasten launch -n 2 …).");
+  }
+  if (options.max_restarts < 0) {
+    throw UsageError({"launch"}, "max_restarts is ", options.max_restarts, "; expected 0 or more.");
+  }
+  if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
+    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ",
+                     options.num_machines, " machines, counted from 0.");
+  }
+  const std::vector<int>& each = options.workers_of_machines;
+  if (!each.empty() && (each.size() != static_cast<size_t>(options.num_machines) ||
+                        each[static_cast<size_t>(options.machine_rank)] != num_workers)) {
+    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ",
+                     options.num_machines, " machines, and machine ", options.machine_rank, " starts ",
+                     num_workers, " workers.");
+  }
+  if (options.num_machines > 1 && (options.master_port < 1 || options.master_port > 65535)) {
+    throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
+                     options.master_port, ", expected 1 to 65535.");
+  }
+  if (!(options.monitor_interval_s >= 0 && options.monitor_interval_s <= 1e9)) {
+    throw UsageError({"launch"}, "a monitor interval of ", options.monitor_interval_s,
+                     " s makes no sense; expected 0 to 1e9 seconds.");
+  }
+}
+
+bool colour_for(int descriptor, const Environment& environment) {
+  return isatty(descriptor) == 1 && !environment.has("NO_COLOR") && environment.text("TERM") != "dumb";
+}
+
+OutputOptions output_options(const LaunchOptions& options, const Environment& environment) {
+  return {.log_dir = options.log_dir,
+          .redirects = options.redirects,
+          .tee = options.tee,
+          .duplicate_stdout_filters = options.duplicate_stdout_filters,
+          .duplicate_stderr_filters = options.duplicate_stderr_filters,
+          .local_ranks_filter = options.local_ranks_filter,
+          .prefix_ranks = options.prefix_ranks,
+          .colour_out = colour_for(STDOUT_FILENO, environment),
+          .colour_err = colour_for(STDERR_FILENO, environment),
+          .role = options.role};
+}
+
+// "2026-11-21 18:04:55", `ago` before now.
+std::string wall_time(std::chrono::steady_clock::duration ago) {
+  const auto then =
+      std::chrono::system_clock::now() - std::chrono::duration_cast<std::chrono::system_clock::duration>(ago);
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(then);
+  std::tm local = {};
+  char buffer[32];
+  return std::string(buffer, std::strftime(buffer, sizeof buffer, "%F %T", localtime_r(&seconds, &local)));
+}
+
+// Whether a signal waits that asks the launcher to end; the supervisor is the one to take it.
+bool asked_to_end() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) + sigismember(&pending, SIGTERM) + sigismember(&pending, SIGHUP) +
+             sigismember(&pending, SIGQUIT) >
+         0;
+}
+
+void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
+                     const std::function<bool()>& interrupted) {
+  const MachineFacts mine{.machine_rank = options.machine_rank,
+                          .num_machines = options.num_machines,
+                          .num_processes = workers_of_first(options.num_machines, num_workers, options),
+                          .num_local_processes = num_workers,
+                          .processes_of_machines = options.workers_of_machines,
+                          .run_id = options.run_id,
+                          .attempt = attempt,
+                          .host = host_name()};
+  join_static(mine, {.address = options.master_addr,
+              .port = options.master_port,
+              .timeout = std::chrono::duration<double>(options.join_timeout_s),
+              .notice = say,
+              .interrupted = interrupted});
+}
+
+class LocalRun {
+ public:
+  LocalRun(int num_workers, const LaunchOptions& options, const Environment& inherited,
+           const WorkerBody& body)
+      : options_(options),
+        inherited_(inherited),
+        body_(body),
+        places_(places_on_this_machine(num_workers, options)),
+        output_(output_options(options, inherited)),
+        directory_(inherited) {
+    settings_.master_addr = options.master_addr;
+    settings_.max_restarts = options.max_restarts;
+    if (!options.run_id.empty()) settings_.run_id = options.run_id;
+    settings_.role = options.role;
+    if (options.num_machines > 1 && !is_loopback(options.master_addr))
+      interface_ = interface_towards(options.master_addr);
+    if (!options.signals_to_handle.empty()) settings_.signals = signal_names(options.signals_to_handle);
+    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
+  }
+
+  int run() {
+    const MemoryEvents memory_before = read_memory_events();
+    const SupervisorOptions supervisor{
+        .num_workers = num_workers(),
+        .shutdown_timeout = shutdown_timeout(options_, inherited_),
+        .max_restarts = options_.max_restarts,
+        .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
+        .notice = say,
+        .before_attempt = [this](int attempt) { prepare(attempt); }};
+    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); },
+                             processes_options());
+    const Outcome outcome = supervise(processes, supervisor);
+    processes.finish_output(supervisor.shutdown_timeout);
+    if (outcome.root_cause) {
+      const FailureFacts facts = facts_about(*outcome.root_cause, processes, memory_before);
+      std::cerr << failure_report(outcome, places_, facts) << std::flush;
+    }
+    return outcome.exit_code;
+  }
+
+  // As above, as often as `rounds` says.
+  int run(ElasticRounds& rounds) {
+    const MemoryEvents memory_before = read_memory_events();
+    const SupervisorOptions supervisor{.num_workers = num_workers(),
+                                       .shutdown_timeout = shutdown_timeout(options_, inherited_),
+                                       .notice = say};
+    LocalProcessesOptions wanted = processes_options();
+    wanted.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
+    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); }, wanted);
+    while (const std::optional<Assignment> round = rounds.next(processes)) {
+      prepare(*round);
+      Outcome outcome = supervise(rounds.supervised(processes), supervisor);
+      outcome.attempt = round->restart_count;
+      std::string report;
+      if (outcome.root_cause)
+        report = failure_report(outcome, places_, facts_about(*outcome.root_cause, processes, memory_before));
+      rounds.ended(outcome, report);
+    }
+    processes.finish_output(supervisor.shutdown_timeout);
+    std::cerr << rounds.report() << std::flush;
+    return rounds.exit_code();
+  }
+
+ private:
+  int num_workers() const { return static_cast<int>(places_.size()); }
+
+  LocalProcessesOptions processes_options() const {
+    LocalProcessesOptions result{
+        .output = [this](int local_rank) { return plan_of(local_rank); },
+        .orphaned = [this] { directory_.remove(); },
+        .notice = [this](int local_rank,
+                         const std::string& line) { say(text("rank ", place(local_rank).rank, ": ", line)); },
+        .spill_folder = directory_.path()};
+    if (!options_.signals_to_handle.empty()) result.signals = options_.signals_to_handle;
+    return result;
+  }
+
+  void prepare(int attempt) {
+    settings_.restart_count = attempt;
+    if (attempt > 0) meet_the_others(num_workers(), options_, attempt, asked_to_end);
+    if (options_.num_machines == 1) {
+      choose_new_port();
+    } else {
+      settings_.master_port = options_.master_port;  // on machine 0 it was free at the meeting
+    }
+    prepare_files(attempt);
+  }
+
+  void prepare(const Assignment& round) {
+    for (WorkerPlace& place : places_) {
+      place.rank = round.first_rank + place.local_rank;
+      place.world_size = round.world_size;
+      place.node_rank = round.node_rank;
+      place.num_nodes = round.num_nodes;
+    }
+    settings_.restart_count = round.restart_count;
+    settings_.master_addr = round.master_addr;
+    settings_.master_port = round.master_port;
+    interface_ = is_loopback(round.master_addr) ? "" : interface_towards(round.master_addr);
+    prepare_files(round.round - 1);
+  }
+
+  void prepare_files(int attempt) {
+    if (wants_files(output_)) {
+      if (!logs_) make_log_folders();
+      attempt_folder_ = logs_->make_attempt(attempt, num_workers());
+    } else {
+      directory_.clear();
+    }
+  }
+
+  void choose_new_port() {
+    // The port of the attempt before may still be known to someone who will try it.
+    const int before = settings_.master_port;
+    do {
+      settings_.master_port = choose_port(options_.master_port);
+    } while (options_.master_port == 0 && settings_.master_port == before);
+  }
+
+  void make_log_folders() {
+    const bool temporary = options_.log_dir.empty();
+    // Not in one folder for all: on a machine of several users it would be the first one's.
+    logs_.emplace(temporary ? temporary_folder(inherited_) : options_.log_dir,
+                  temporary ? "hasten_logs_" + settings_.run_id : settings_.run_id);
+    if (temporary) say("log files are in " + logs_->path());
+  }
+
+  const WorkerPlace& place(int local_rank) const { return places_[static_cast<size_t>(local_rank)]; }
+
+  OutputPlan plan_of(int local_rank) const {
+    return plan_output(output_, place(local_rank), attempt_folder_);
+  }
+
+  std::string error_file(int local_rank) const {
+    return attempt_folder_.empty() ? directory_.error_file(place(local_rank).rank)
+                                   : text(attempt_folder_, "/", local_rank, "/error.json");
+  }
+
+  Environment environment_of(int local_rank) const {
+    const Environment all =
+        worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
+    if (interface_.empty() || all.has("GLOO_SOCKET_IFNAME")) return all;
+    auto variables = all.variables();
+    variables["GLOO_SOCKET_IFNAME"] = interface_;
+    return Environment::of(std::move(variables));
+  }
+
+  FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,
+                           const MemoryEvents& memory_before) const {
+    const OutputPlan plan = plan_of(end.local_rank);
+    const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
+    return {.message = read_error_message(error_file(end.local_rank)),
+            .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
+            .host = host_name(),
+            .time = wall_time(processes.now() - end.time),
+            .error_tail = processes.error_tail(end.local_rank),
+            .log_file = plan.err.file.empty() ? plan.out.file : plan.err.file,
+            .max_restarts = options_.max_restarts};
+  }
+
+  const LaunchOptions& options_;
+  const Environment& inherited_;
+  const WorkerBody& body_;
+  std::vector<WorkerPlace> places_;
+  const OutputOptions output_;
+  const RunDirectory directory_;
+  RunSettings settings_;
+  std::optional<LogFolders> logs_;
+  std::string interface_;       // through which the other machines are reached; "" if that is not known
+  std::string attempt_folder_;  // of the log files; "" if there are none
+};
+
+}  // namespace
+
+int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
+              const WorkerBody& body) {
+  check(num_workers, options);
+  // Before there is anything to clean up: a signal may simply end the waiting.
+  meet_the_others(num_workers, options, 0, [] { return false; });
+  return LocalRun(num_workers, options, inherited, body).run();
+}
+
+int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
+                  const WorkerBody& body, ElasticRounds& rounds) {
+  check(num_workers, options);
+  return LocalRun(num_workers, options, inherited, body).run(rounds);
+}
+
+}  // namespace hasten::launcher

@@ -1,0 +1,184 @@
+// The decisions of supervisor.h, one function an event.
+#include "hasten/launch/workers/supervisor.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include "hasten/core/text.h"
+#include "hasten/launch/base/signals.h"
+
+namespace hasten::launcher {
+namespace {
+
+class Supervision {
+ public:
+  Supervision(WorkerProcesses& processes, const SupervisorOptions& options)
+      : processes_(processes), options_(options) {}
+
+  Outcome run() {
+    options_.before_attempt(0);
+    start();
+    while (num_gone_ < workers_.size() || restarting_) handle(processes_.wait(deadline_));
+    return std::move(outcome_);
+  }
+
+ private:
+  struct Worker {
+    bool exited = false;
+    bool gone = false;
+  };
+
+  void start() {
+    workers_.assign(static_cast<size_t>(options_.num_workers), {});
+    num_exited_ = num_gone_ = 0;
+    stopping_ = restarting_ = false;
+    deadline_.reset();
+    pids_ = processes_.start(options_.num_workers);
+  }
+
+  void handle(const Event& event) {
+    switch (event.kind) {
+      case Event::Kind::kExited:
+        return on_exit(event.local_rank, event.value);
+      case Event::Kind::kGone:
+        return on_gone(event.local_rank);
+      case Event::Kind::kSignal:
+        return on_signal(event.value);
+      case Event::Kind::kDeadline:
+        return num_gone_ == workers_.size() ? restart() : kill_all();
+      case Event::Kind::kOther:
+        return;
+    }
+  }
+
+  void on_exit(int local_rank, int status) {
+    workers_[static_cast<size_t>(local_rank)].exited = true;
+    ++num_exited_;
+    const WorkerEnd end{local_rank, pids_[static_cast<size_t>(local_rank)], status, processes_.now()};
+    if (status != 0 && !stopping_) {
+      outcome_.root_cause = end;
+      outcome_.exit_code = exit_code_of(status);
+      restarting_ = outcome_.attempt < options_.max_restarts;
+      stop(SIGTERM);
+      return;
+    }
+    outcome_.others.push_back(end);
+    if (stopping_) {
+      // Background children of shells ignore SIGINT. Nobody is told the same twice: a program that saves its
+      // state on the first SIGTERM may take the second for impatience
+      // (docs/decisions/0010-sigterm-is-said-once.md).
+      if (stop_signal_ != SIGTERM) processes_.signal(local_rank, SIGTERM);
+    } else if (num_exited_ == workers_.size()) {
+      stop(SIGTERM);
+    }
+  }
+
+  void on_gone(int local_rank) {
+    workers_[static_cast<size_t>(local_rank)].gone = true;
+    ++num_gone_;
+    if (num_gone_ < workers_.size() || !restarting_) return;
+    const auto doubled = options_.restart_delay * std::exp2(outcome_.attempt);
+    const auto delay = std::min(doubled, SupervisorOptions::kMaxRestartDelay);
+    const WorkerEnd& first = *outcome_.root_cause;
+    options_.notice(text("worker ", first.local_rank, " failed: ", describe_end(first.status), "; restart ",
+                         outcome_.attempt + 1, " of ", options_.max_restarts, " in ", delay.count(), " s"));
+    deadline_ = after(delay);
+  }
+
+  void restart() {
+    const int attempt = outcome_.attempt + 1;
+    try {
+      options_.before_attempt(attempt);
+    } catch (const std::exception& error) {
+      options_.notice(text("no restart: ", error.what()));
+      restarting_ = false;
+      return;
+    }
+    outcome_ = {.attempt = attempt};
+    start();
+  }
+
+  void on_signal(int signal) {
+    if (!ends_run(signal)) {
+      signal_all(signal);
+    } else if (restarting_) {
+      give_up_restarting(signal);
+    } else if (!stopping_) {
+      outcome_.exit_code = 128 + signal;
+      stop(signal);
+      if (signal == SIGINT) options_.notice("stopping the workers; Ctrl-C again ends them at once");
+    } else if (signal == SIGINT) {
+      kill_all();
+    }
+  }
+
+  // The workers are being stopped already, or are gone.
+  void give_up_restarting(int signal) {
+    restarting_ = false;
+    outcome_.others.insert(outcome_.others.begin(), *std::exchange(outcome_.root_cause, std::nullopt));
+    outcome_.exit_code = 128 + signal;
+  }
+
+  // Tells every group to end: the workers by `signal`, what ended workers have left behind by SIGTERM.
+  void stop(int signal) {
+    stopping_ = true;
+    stop_signal_ = signal;
+    deadline_ = after(options_.shutdown_timeout);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (!workers_[i].gone) processes_.signal(static_cast<int>(i), workers_[i].exited ? SIGTERM : signal);
+    }
+  }
+
+  void kill_all() {
+    deadline_.reset();
+    signal_all(SIGKILL);
+  }
+
+  void signal_all(int signal) {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (!workers_[i].gone) processes_.signal(static_cast<int>(i), signal);
+    }
+  }
+
+  TimePoint after(std::chrono::duration<double> delay) const {
+    return processes_.now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(delay);
+  }
+
+  WorkerProcesses& processes_;
+  const SupervisorOptions& options_;
+  std::vector<Worker> workers_;
+  std::vector<pid_t> pids_;
+  size_t num_exited_ = 0;
+  size_t num_gone_ = 0;
+  bool stopping_ = false;
+  bool restarting_ = false;            // all are to be started again once nobody is left
+  int stop_signal_ = 0;                // what the workers were told to stop with
+  std::optional<TimePoint> deadline_;  // when SIGKILL is due, or the restart
+  Outcome outcome_;
+};
+
+}  // namespace
+
+std::string describe_end(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return text("killed by ", signal_name(WTERMSIG(wait_status)));
+  return text("exit code ", WEXITSTATUS(wait_status));
+}
+
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+bool ends_run(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+Outcome supervise(WorkerProcesses& processes, const SupervisorOptions& options) {
+  return Supervision(processes, options).run();
+}
+
+}  // namespace hasten::launcher

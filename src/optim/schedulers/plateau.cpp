@@ -1,0 +1,112 @@
+// Rates that fall on a plateau; see plateau.h.
+#include "hasten/optim/schedulers/plateau.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "optim/parameter_groups.h"
+
+namespace hasten::optim {
+namespace {
+
+using nlohmann::json;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr const char* kName = "ReduceLROnPlateau";
+
+// JSON has no infinite numbers.
+json written(double value) {
+  return std::isfinite(value) ? json(value) : json(value > 0 ? "inf" : "-inf");
+}
+
+double read(const json& value) {
+  if (!value.is_string()) return value.get<double>();
+  return value == "inf" ? kInfinity : -kInfinity;
+}
+
+}  // namespace
+
+ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, const Options& options)
+    : optimizer_(&optimizer),
+      options_(options),
+      rates_(detail::learning_rates(optimizer)),
+      best_(options.mode == PlateauMode::kMin ? kInfinity : -kInfinity) {
+  detail::require(options.factor > 0 && options.factor < 1, kName, "factor", options.factor,
+                  "above 0 and below 1");
+  detail::require(options.patience >= 0, kName, "patience", options.patience, "0 or above");
+  detail::require(options.cooldown >= 0, kName, "cooldown", options.cooldown, "0 or above");
+  detail::require(options.threshold >= 0, kName, "threshold", options.threshold, "0 or above");
+  detail::require(options.eps >= 0, kName, "eps", options.eps, "0 or above");
+  min_lrs_ = options.min_lr.expand(rates_.size(), kName, "min_lr");
+}
+
+bool ReduceLROnPlateau::is_better(double metric) const {
+  const bool relative = options_.threshold_mode == ThresholdMode::kRel;
+  if (options_.mode == PlateauMode::kMin) {
+    return metric < (relative ? best_ * (1.0 - options_.threshold) : best_ - options_.threshold);
+  }
+  return metric > (relative ? best_ * (options_.threshold + 1.0) : best_ + options_.threshold);
+}
+
+void ReduceLROnPlateau::reduce() {
+  for (size_t group = 0; group < rates_.size(); ++group) {
+    const double lower = std::max(rates_[group] * options_.factor, min_lrs_[group]);
+    if (rates_[group] - lower > options_.eps) detail::set_learning_rate(*optimizer_, group, lower);
+  }
+}
+
+void ReduceLROnPlateau::step(double metric) {
+  auto rates = detail::learning_rates(*optimizer_);
+  if (rates.size() != rates_.size()) {
+    throw UsageError(Origin{"optim"}, kName, ": the optimizer has ", rates.size(),
+                     " parameter groups, at construction ", rates_.size(),
+                     ". Add groups before the scheduler is made.");
+  }
+  rates_ = std::move(rates);
+  ++last_epoch_;
+  if (is_better(metric)) {
+    best_ = metric;
+    num_bad_epochs_ = 0;
+  } else {
+    ++num_bad_epochs_;
+  }
+  if (in_cooldown()) {
+    --cooldown_counter_;
+    num_bad_epochs_ = 0;
+  }
+  if (num_bad_epochs_ > options_.patience) {
+    reduce();
+    cooldown_counter_ = options_.cooldown;
+    num_bad_epochs_ = 0;
+  }
+  rates_ = detail::learning_rates(*optimizer_);
+}
+
+json ReduceLROnPlateau::state() const {
+  return {
+      {"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
+      {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_}};
+}
+
+void ReduceLROnPlateau::load_state(const json& state) {
+  try {
+    detail::require(state.at("scheduler") == kName, kName, "the state's scheduler", state.at("scheduler"),
+                    kName);
+    auto rates = state.at("last_lr").get<std::vector<double>>();
+    detail::require(rates.size() == rates_.size(), kName, "the state's number of parameter groups",
+                    rates.size(), text(rates_.size()));
+    best_ = read(state.at("best"));
+    last_epoch_ = state.at("last_epoch").get<int64_t>();
+    num_bad_epochs_ = state.at("num_bad_epochs").get<int64_t>();
+    cooldown_counter_ = state.at("cooldown_counter").get<int64_t>();
+    rates_ = std::move(rates);
+  } catch (const json::exception& error) {
+    throw UsageError(Origin{"optim"}, kName, ": the state cannot be read: ", error.what(),
+                     ". Expected what state() gave.");
+  }
+  for (size_t group = 0; group < rates_.size(); ++group) {
+    detail::set_learning_rate(*optimizer_, group, rates_[group]);
+  }
+}
+
+}  // namespace hasten::optim

@@ -1,0 +1,45 @@
+// The steps that are taken for many parameters at once, on the state of torch::optim's optimizers: by
+// libtorch's fused kernels, or in its foreach operations.
+//
+// Both see memory, not strides: a parameter must fill its memory without gaps, and its gradient and state
+// must lie in memory as it does. Gradients that do not are copied; what else does not fit is left to the
+// optimizer's own step.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <vector>
+
+#include "hasten/optim/steps/optimizer_step.h"
+
+namespace hasten::optim::detail {
+
+/// What may step a parameter. A fused kernel goes first, then foreach, then the optimizer's own step.
+struct StepChoice {
+  bool fused = true;
+  /// Whether foreach operations may step what is on a device; null: on none. Prepared optimizers say CUDA;
+  /// tests, which run where there is none, say CPU.
+  bool (*foreach_on)(c10::Device) = nullptr;
+  bool maximize = false;
+};
+
+StepChoice choice_of(const PreparedOptimizerOptions& options);
+
+struct MultiTensorStep {
+  std::vector<at::Tensor> stepped;
+  /// Parameters with a gradient that are left to the optimizer's own step.
+  size_t num_left = 0;
+};
+
+/// Whether the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim: a derived class
+/// may step in a way of its own.
+bool has_multi_tensor_step(const torch::optim::Optimizer& optimizer);
+
+/// Steps every parameter that the choice lets it. Requires has_multi_tensor_step.
+MultiTensorStep multi_tensor_step(torch::optim::Optimizer& optimizer, const StepChoice& choice);
+
+/// The whole step with a choice of one's own; what it leaves takes the optimizer's own step.
+at::Tensor optimizer_step(torch::optim::Optimizer& optimizer, const StepChoice& choice,
+                          const torch::optim::Optimizer::LossClosure& closure = nullptr);
+
+}  // namespace hasten::optim::detail

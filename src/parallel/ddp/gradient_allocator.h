@@ -1,0 +1,76 @@
+// GradientAllocator: gradients that autograd writes where they are going to stay.
+//
+// An operator's backward makes its gradient in memory from libtorch's CPU allocator, from where a
+// data-parallel step would have to copy it into its bucket. So that allocator is wrapped, and hands out the
+// gradient's slot when its turn comes: backward after backward makes the same allocations in the same order,
+// and which of them became a parameter's gradient is remembered from the last one. A guess that was wrong
+// harms nobody: the slot counts as lent until whoever got it lets go, and a bucket one of whose slots is lent
+// moves elsewhere.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace hasten::parallel {
+
+class GradientAllocator : public std::enable_shared_from_this<GradientAllocator> {
+ public:
+  /// What libtorch's allocator gives begins at multiples of so many bytes.
+  static constexpr int64_t kAlign = 64;
+
+  /// For gradients of at least so many bytes; nothing where another allocator than libtorch's own is in use.
+  static std::shared_ptr<GradientAllocator> make(std::optional<int64_t> least_bytes);
+
+  /// `slot` is where the gradient of `parameter` belongs. Returns its number.
+  size_t add(const at::Tensor& parameter, const at::Tensor& slot);
+  /// The slot lies elsewhere now, where nobody holds it.
+  void move(size_t place, const at::Tensor& slot);
+  /// Another tensor over the same memory.
+  void replace(size_t place, const at::Tensor& slot) { places_[place].slot = slot; }
+  /// It is not lent again.
+  void disable(size_t place) { places_[place].trusted = false; }
+
+  /// From now on this thread's allocations may be gradients, until close() or another's open().
+  void open();
+  void close();
+  /// What autograd made for the place in this backward; learns which allocation it was.
+  void record(size_t place, const at::Tensor& gradient);
+  int64_t least_bytes() const noexcept { return least_bytes_; }
+  /// Whether somebody holds the slot's memory as memory of their own.
+  bool is_in_use(size_t place) const { return *places_[place].in_use; }
+
+ private:
+  friend class BucketAllocator;
+  struct Place {
+    at::Tensor parameter, slot;
+    /// Which allocation of its size it is, from 1; 0: not known.
+    int allocation_index = 0;
+    bool trusted = true;
+    /// Outlives the place: memory may be freed when all else has gone, and by any thread.
+    std::shared_ptr<std::atomic<bool>> in_use = std::make_shared<std::atomic<bool>>(false);
+  };
+  struct Allocation {
+    size_t num_bytes;
+    int allocation_index;
+    const void* memory;
+  };
+
+  explicit GradientAllocator(int64_t least_bytes) : least_bytes_(least_bytes) {}
+  /// The place whose gradient this allocation will be; nullptr: none's.
+  Place* next(size_t num_bytes);
+  /// An allocation whose turn has just come was given this memory, which is no place's.
+  void note(size_t num_bytes, const void* memory);
+
+  const int64_t least_bytes_;
+  std::vector<Place> places_;
+  /// Of the backward under way.
+  std::map<size_t, int> num_allocations_;
+  std::vector<Allocation> allocations_;
+};
+
+}  // namespace hasten::parallel

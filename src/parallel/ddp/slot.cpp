@@ -1,0 +1,68 @@
+// See slot.h.
+#include "parallel/ddp/slot.h"
+
+#include <torch/types.h>
+
+namespace hasten::parallel {
+namespace {
+
+// Below this many elements an operator of libtorch's spends more time on getting ready than on the data.
+constexpr int64_t kFew = 4096;
+
+template <class T>
+void scale_into(const at::Tensor& to, const at::Tensor& from, double scale) {
+  const T* in = from.const_data_ptr<T>();
+  T* out = to.data_ptr<T>();
+  const T factor = static_cast<T>(scale);
+  for (int64_t i = 0; i < to.numel(); ++i) out[i] = in[i] * factor;
+}
+
+}  // namespace
+
+int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAllocator* gradient_allocator,
+                    std::vector<int64_t>& offsets) {
+  int64_t end = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const bool may_be_born =
+        gradient_allocator != nullptr && static_cast<int64_t>(parameter.nbytes()) >= gradient_allocator->least_bytes();
+    const int64_t unit = may_be_born ? GradientAllocator::kAlign / parameter.element_size() : 1;
+    offsets.push_back((end + unit - 1) / unit * unit);
+    end = offsets.back() + parameter.numel();
+  }
+  return end;
+}
+
+void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
+  const at::Tensor like = parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
+  slot.set_(flat.storage(), offset, like.sizes(), like.strides());
+}
+
+at::Tensor leave_slot(const at::Tensor& slot, const at::Tensor& flat, const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor next = torch::empty({0}, parameter.options().requires_grad(false));
+  set_slot(next, flat, slot.storage_offset(), parameter);
+  slot.set_(slot.clone());
+  return next;
+}
+
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined() || !a.has_storage() || !b.has_storage()) return false;
+  return a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
+  // .grad() is another tensor over the storage of what arrived, which may be a view of a third.
+  return arrived.defined() && gradient.storage().use_count() <= (arrived.is_view() ? 3U : 2U);
+}
+
+void scaled_copy(at::Tensor& to, const at::Tensor& from, double scale) {
+  const bool alike = to.is_cpu() && from.is_cpu() && from.scalar_type() == to.scalar_type() &&
+                     from.layout() == at::kStrided && to.numel() <= kFew && from.sizes() == to.sizes() &&
+                     from.strides() == to.strides() && !from.is_neg();
+  if (alike && to.scalar_type() == at::kFloat) return scale_into<float>(to, from, scale);
+  if (alike && to.scalar_type() == at::kDouble) return scale_into<double>(to, from, scale);
+  at::mul_out(to, from.detach(), at::scalar_tensor(scale, to.options()));
+}
+
+}  // namespace hasten::parallel

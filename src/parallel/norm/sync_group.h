@@ -1,0 +1,46 @@
+// SyncGroup: the connections of a model's synchronised BatchNorms, and what passes over them.
+//
+// Where ranks may have run out of batches (`uneven`), each exchange is preceded by a round in which every
+// rank says what it is about to do; those without a batch answer with zeros, which to the merged statistics
+// are a batch of no values. The connections are no other's, so that happens beside everything else a rank
+// does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <array>
+#include <utility>
+
+#include "hasten/comm/group/group.h"
+
+namespace hasten::parallel {
+
+class SyncGroup : public torch::CustomClassHolder {
+ public:
+  explicit SyncGroup(comm::Group group) : group_(std::move(group)) {}
+  const comm::Group& group() const noexcept { return group_; }
+  void set_uneven(bool uneven) noexcept { uneven_ = uneven; }
+
+  /// Every rank's flat tensor, [world, numel].
+  at::Tensor gather(const at::Tensor& mine) const;
+  /// `tensor` becomes the sum over all ranks.
+  void sum_(const at::Tensor& tensor) const;
+
+  /// Takes part in the others' exchanges with nothing, until every rank has called this.
+  /// Collective: yes. Blocks: until then. Throws: UsageError if ranks with batches do different things;
+  /// CommError.
+  void answer(c10::Device device) const;
+
+ private:
+  /// What a rank is about to do, its numel and dtype; all zero: nothing.
+  using Call = std::array<int64_t, 3>;
+  /// Gives the call of the ranks that have one.
+  Call hold_round(const Call& mine) const;
+  void announce(int64_t kind, const at::Tensor& tensor) const;
+
+  comm::Group group_;
+  bool uneven_ = false;
+};
+
+}  // namespace hasten::parallel

@@ -1,0 +1,186 @@
+// See parameter_sync.h.
+#include "parallel/parameters/parameter_sync.h"
+
+#include <torch/types.h>
+
+#include <map>
+#include <utility>
+
+#include "hasten/core/error.h"
+
+namespace hasten::parallel {
+namespace {
+
+// Bytes a message: large enough that its start does not count, small enough that a model is not held twice.
+constexpr int64_t kMessageBytes = 64 << 20;
+
+at::Tensor as_bytes(const at::Tensor& contiguous) {
+  return torch::from_blob(
+      contiguous.data_ptr(), {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
+      contiguous.options().dtype(at::kByte).requires_grad(false));
+}
+
+// A tensor's elements, taken for integers, each times an odd number of its own, added up: exact in any order.
+// Without those numbers a constant added to positive and negative elements alike would cancel itself out.
+int64_t checksum(const at::Tensor& tensor) {
+  // At a time, so that little memory is needed.
+  constexpr int64_t kMost = 1 << 20;
+  constexpr int64_t kOdd = 0x1E3779B97F4A7C15;
+  const at::Tensor flat = tensor.detach().contiguous().flatten();
+  if (flat.numel() == 0) return 0;
+  const auto size = flat.element_size();
+  const auto dtype = size % 8 == 0 ? at::kLong : size == 4 ? at::kInt : size == 2 ? at::kShort : at::kByte;
+  const at::Tensor bits = flat.view(dtype);
+  const auto options = bits.options().dtype(at::kLong);
+  const at::Tensor factors =
+      torch::arange(1, std::min(bits.numel(), kMost) + 1, options).mul_(kOdd).bitwise_or_(1);
+  at::Tensor sum = torch::zeros({}, options);
+  for (const at::Tensor& part : bits.split(kMost)) {
+    sum = sum * kOdd + (part * factors.narrow(0, 0, part.numel())).sum();
+  }
+  return sum.item<int64_t>();
+}
+
+std::string line(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  const char* frozen = tensor.is_leaf() && !tensor.requires_grad() && kind[0] == 'p' ? ", frozen" : "";
+  return text(name, ": ", kind, ' ', tensor.scalar_type(), " [", join(tensor.sizes()), ']', frozen);
+}
+
+}  // namespace
+
+std::vector<std::string> describe_module(const torch::nn::Module& module) {
+  std::vector<std::string> lines;
+  for (const auto& item : module.named_parameters())
+    lines.push_back(line("parameter", item.key(), item.value()));
+  for (const auto& item : module.named_buffers()) lines.push_back(line("buffer", item.key(), item.value()));
+  return lines;
+}
+
+std::optional<std::string> first_difference(const std::vector<std::vector<std::string>>& by_rank) {
+  const auto& first = by_rank.front();
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const auto& other = by_rank[rank];
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string a = i < first.size() ? first[i] : "nothing more";
+      const std::string b = i < other.size() ? other[i] : "nothing more";
+      if (a != b) return text("rank 0 has '", a, "', rank ", rank, " has '", b, "' (entry ", i, ')');
+    }
+  }
+  return std::nullopt;
+}
+
+void check_same_module(const torch::nn::Module& module, const comm::Group& group) {
+  const std::string mine = join(describe_module(module), "\n");
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
+  std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
+  std::vector<std::vector<std::string>> by_rank;
+  for (const at::Tensor& part : group.all_gather(bytes)) {
+    std::istringstream lines(std::string(part.data_ptr<uint8_t>(), part.data_ptr<uint8_t>() + part.numel()));
+    auto& entries = by_rank.emplace_back();
+    for (std::string entry; std::getline(lines, entry);) entries.push_back(entry);
+  }
+  const auto difference = first_difference(by_rank);
+  if (!difference) return;
+  throw UsageError(Origin{"ddp", group.rank(), group.world_size()},
+                   "the ranks prepare different models: ", *difference,
+                   ". Build the same model on every rank.");
+}
+
+void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside) {
+  std::vector<std::string> names;
+  std::vector<int64_t> mine;
+  for (const auto& item : module.named_parameters()) {
+    names.push_back(item.key());
+    mine.push_back(checksum(item.value()));
+  }
+  const auto everybodys = group.all_gather(torch::tensor(mine, at::kLong));
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::vector<int> others;
+    for (size_t rank = 1; rank < everybodys.size(); ++rank) {
+      if (everybodys[rank].numel() != everybodys[0].numel() ||
+          everybodys[rank].const_data_ptr<int64_t>()[i] != everybodys[0].const_data_ptr<int64_t>()[i]) {
+        others.push_back(static_cast<int>(rank));
+      }
+    }
+    if (others.empty()) continue;
+    throw UsageError(
+        Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
+        "' is no longer the same on all ranks: rank ", join(others), " and rank 0 hold different values. ",
+        inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
+                 "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
+                 "prepare gave, which waits for the window's end."
+               : "Load on every rank, or before prepare; step the same optimizer everywhere.");
+  }
+}
+
+at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& tensor : tensors) pieces.push_back(as_bytes(tensor.detach().contiguous()));
+  return at::cat(pieces);
+}
+
+void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor target = tensor.detach();
+    const at::Tensor staged =
+        target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
+    as_bytes(staged).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
+    if (!staged.is_same(target)) target.copy_(staged);
+    offset += static_cast<int64_t>(staged.nbytes());
+  }
+}
+
+void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, int root) {
+  std::vector<at::Tensor> message;
+  int64_t size = 0;
+  const auto flush = [&] {
+    if (message.empty()) return;
+    const at::Tensor bytes = pack_bytes(message);
+    group.broadcast_(bytes, root);
+    if (group.rank() != root) unpack_bytes(bytes, message);
+    message.clear();
+    size = 0;
+  };
+  for (const at::Tensor& tensor : tensors) {
+    if (!message.empty() && message.front().device() != tensor.device()) flush();
+    message.push_back(tensor);
+    size += static_cast<int64_t>(tensor.nbytes());
+    if (size >= kMessageBytes) flush();
+  }
+  flush();
+}
+
+void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, bool took_part) {
+  if (group.world_size() == 1) return;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor num_ranks = at::full({}, took_part ? 1 : 0, at::kLong);
+  group.all_reduce_(num_ranks);
+  const auto count = num_ranks.item<int64_t>();
+  if (count == 0) return;
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
+    alike[{tensor.device().str(), tensor.scalar_type()}].push_back(tensor.detach());
+  }
+  for (auto& [kind, members] : alike) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& member : members) flat.push_back(member.reshape({-1}));
+    const at::Tensor mean = torch::cat(flat);
+    if (count == group.world_size()) {
+      group.all_reduce_(mean, comm::ReduceOp::kMean);
+    } else {
+      if (!took_part) mean.zero_();
+      group.all_reduce_(mean);
+      mean.div_(count);
+    }
+    int64_t begin = 0;
+    for (const at::Tensor& member : members) {
+      member.copy_(mean.narrow(0, begin, member.numel()).view(member.sizes()));
+      begin += member.numel();
+    }
+  }
+}
+
+}  // namespace hasten::parallel

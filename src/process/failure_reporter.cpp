@@ -1,0 +1,156 @@
+// The std::terminate handler behind failure_reporter.h.
+//
+// A terminate handler is a property of the process, so what it needs is too: the one function-local static
+// of this room. It holds a weak pointer, so that no group outlives its Process into the end of the program.
+#include "hasten/process/failure_reporter.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "hasten/core/error.h"
+
+namespace hasten::process {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLongestEnd = std::chrono::seconds(8);
+constexpr auto kLongestWait = std::chrono::seconds(5);
+constexpr const char* kHereKey = "hasten/last_words/here";
+
+struct Installed {
+  std::mutex mutex;
+  std::weak_ptr<const FailureReporter> words;
+  std::terminate_handler previous = nullptr;
+  std::atomic<bool> ending = false;
+};
+
+Installed& installed() {
+  static Installed* const state = new Installed;  // never destroyed: std::terminate may come at the very end
+  return *state;
+}
+
+struct End {
+  std::string words;
+  int exit_code = 1;
+};
+
+/// What ends the process, if it is a std::exception.
+std::optional<End> uncaught() {
+  const std::exception_ptr exception = std::current_exception();
+  if (!exception) return std::nullopt;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const UsageError& error) {
+    return End{error.what(), 2};
+  } catch (const c10::Error& error) {
+    return End{error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return End{error.what()};
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+void write_error_file(const std::string& path, const std::string& words) {
+  if (path.empty()) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::ofstream(path) << error_file_text(words,
+                                         std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
+/// Lets the others read the reason, and lets the one who failed first end first, so that the launcher
+/// reports its exit code: the process that serves the store waits for all others to come here; those that
+/// only follow wait for it.
+void wait_for_turn(const FailureReporter& last, bool follows) {
+  const auto deadline = Clock::now() + kLongestWait;
+  const bool serves = !last.identity.agent_store && last.identity.rank == 0;
+  int64_t here = serves ? 0 : last.store->add(kHereKey, 1);
+  if (!serves && (!follows || last.identity.agent_store)) return;
+  while (Clock::now() < deadline && (!serves || here < last.identity.world_size - 1)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    here = last.store->add(kHereKey, 0);  // throws when the process that serves it has ended
+  }
+}
+
+void speak(const FailureReporter& last, const End& end) {
+  write_error_file(last.error_file, end.words);
+  if (!last.group || !last.store) return;
+  const bool follows = last.group->failure().has_value();
+  last.group->fail(end.words);
+  wait_for_turn(last, follows);
+}
+
+void print_once(const FailureReporter& last, const End& end) {
+  const std::string who = text("rank ", last.identity.rank, '/', last.identity.world_size);
+  // hasten's own messages name the rank already.
+  const bool named = last.identity.world_size == 1 || end.words.find(who) != std::string::npos;
+  const std::string line = text("hasten: ", named ? "" : who + ": ", end.words, '\n');
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+/// What the program has printed so far belongs before its end; but a lock that another thread holds is not
+/// waited for.
+void flush_output() {
+  if (ftrylockfile(stdout) != 0) return;
+  fflush_unlocked(stdout);
+  funlockfile(stdout);
+}
+
+[[noreturn]] void end_process(const FailureReporter& last, const End& end) {
+  std::thread([code = end.exit_code] {
+    std::this_thread::sleep_for(kLongestEnd);
+    _exit(code);
+  }).detach();
+  flush_output();
+  print_once(last, end);
+  try {
+    speak(last, end);
+  } catch (const std::exception&) {
+    // The store has gone before; there is nobody left to tell.
+  }
+  _exit(end.exit_code);
+}
+
+[[noreturn]] void on_terminate() {
+  Installed& state = installed();
+  const auto last = state.words.lock();
+  const auto end = uncaught();
+  if (last && end) {
+    // A second thread that fails meanwhile waits for the first to end the process.
+    while (state.ending.exchange(true)) pause();
+    end_process(*last, *end);
+  }
+  if (state.previous) state.previous();
+  std::abort();
+}
+
+}  // namespace
+
+void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words) {
+  Installed& state = installed();
+  const std::lock_guard lock(state.mutex);
+  state.words = words;
+  if (!state.previous) state.previous = std::set_terminate(on_terminate);
+}
+
+std::string error_file_text(const std::string& words, int64_t seconds_since_1970) {
+  const nlohmann::json content = {
+      {"message",
+       {{"message", words},
+        {"extraInfo", {{"py_callstack", words}, {"timestamp", std::to_string(seconds_since_1970)}}}}}};
+  return content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace hasten::process

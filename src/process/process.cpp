@@ -1,0 +1,185 @@
+// A process from the environment or from given parts; see process.h.
+#include "hasten/process/process.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/process/device.h"
+#include "hasten/process/failure_reporter.h"
+
+namespace hasten::process {
+
+struct Process::Impl {
+  RankInfo identity;
+  comm::Group group;
+  c10::Device device;
+  /// Null where nobody could read them: in a world of one and for given groups.
+  std::shared_ptr<const FailureReporter> last_words = nullptr;
+};
+
+namespace {
+
+/// Where this program has met the other ranks, by the identity that it had there. Kept to its end: a further
+/// Process (one Accelerator after another, or beside it) could not open rank 0's port again, so it meets the
+/// others at the same place, under a number of its own. Ranks make theirs in the same order.
+class StoreRegistry {
+ public:
+  static StoreRegistry& all() {
+    static auto* const places = new StoreRegistry;  // never destroyed: others may ask at the very end
+    static const End end(*places);
+    return *places;
+  }
+
+  /// The store, and how many have met there; makes it if this is the first.
+  std::pair<comm::Store, int> find(const RankInfo& identity, std::chrono::milliseconds timeout) {
+    if (const auto known = look(identity)) return *known;
+    auto store = comm::Store::tcp({.host = identity.master_addr,
+                                   .port = identity.master_port,
+                                   .server = identity.rank == 0 && !identity.agent_store,
+                                   .timeout = timeout});
+    const std::lock_guard lock(mutex_);
+    return places_.try_emplace(key_of(identity), std::move(store), 0).first->second;
+  }
+
+  void have_met(const RankInfo& identity) {
+    const std::lock_guard lock(mutex_);
+    ++places_.at(key_of(identity)).second;
+  }
+
+ private:
+  // A child of fork() does not share its parent's connection.
+  static std::string key_of(const RankInfo& identity) {
+    return text(getpid(), ' ', identity.master_addr, ' ', identity.master_port, ' ', identity.rank, ' ',
+                identity.world_size, ' ', identity.restart_count);
+  }
+  std::optional<std::pair<comm::Store, int>> look(const RankInfo& identity) {
+    const std::lock_guard lock(mutex_);
+    const auto found = places_.find(key_of(identity));
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  // Ends the stores' threads before libtorch's own state ends. A child of fork() has none of these threads.
+  class End {
+   public:
+    explicit End(StoreRegistry& places) : places_(places) {}
+    ~End() {
+      if (getpid() != owner_) return;
+      const std::lock_guard lock(places_.mutex_);
+      places_.places_.clear();
+    }
+    End(const End&) = delete;
+    End& operator=(const End&) = delete;
+
+   private:
+    StoreRegistry& places_;
+    const pid_t owner_ = getpid();
+  };
+
+  std::mutex mutex_;
+  std::map<std::string, std::pair<comm::Store, int>> places_;
+};
+
+/// Meets the other ranks at the master's address.
+void connect(FailureReporter& process, const ProcessOptions& options) {
+  const RankInfo& identity = process.identity;
+  const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);
+  process.store = store.scoped(text("hasten/attempt/", identity.restart_count, "/process/", number));
+  process.group = comm::Group::connect(*process.store, identity.rank, identity.world_size,
+                                       {.timeout = options.timeout,
+                                        .check = options.check,
+                                        .backend = options.backend,
+                                        .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
+  StoreRegistry::all().have_met(identity);
+}
+
+c10::Device take_device(const RankInfo& identity, const ProcessOptions& options,
+                        const Environment& environment) {
+  const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
+  const int num_devices = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
+  const c10::Device device = choose_device(identity, num_devices, cpu);
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace
+
+Process::Process(RankInfo identity, comm::Group group, c10::Device device)
+    : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), device})) {}
+
+std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& options,
+                                                         const Environment& environment) {
+  // From the first line on, so that a half-set environment or a busy port ends in a message and exit code 2
+  // too.
+  const std::string error_file = environment.text("TORCHELASTIC_ERROR_FILE").value_or("");
+  auto words = std::make_shared<FailureReporter>(FailureReporter{.error_file = error_file});
+  install_terminate_handler(words);
+  const RankInfo identity = read_rank_info(environment);
+  if (identity.world_size == 1) {
+    return std::make_shared<Impl>(Impl{identity, comm::Group(), take_device(identity, options, environment)});
+  }
+  words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
+  install_terminate_handler(words);
+  auto connected = std::make_shared<FailureReporter>(*words);
+  connect(*connected, options);
+  install_terminate_handler(connected);
+  return std::make_shared<Impl>(
+      Impl{identity, *connected->group, take_device(identity, options, environment), connected});
+}
+
+Process::Process(const ProcessOptions& options, const Environment& environment)
+    : impl_(from_environment(options, environment)) {}
+
+const RankInfo& Process::identity() const noexcept {
+  return impl_->identity;
+}
+c10::Device Process::device() const noexcept {
+  return impl_->device;
+}
+const comm::Group& Process::group() const noexcept {
+  return impl_->group;
+}
+
+void Process::on_main_process(const std::function<void()>& fn) const {
+  if (is_main_process()) fn();
+}
+
+void Process::on_local_main_process(const std::function<void()>& fn) const {
+  if (is_local_main_process()) fn();
+}
+
+void Process::on_last_process(const std::function<void()>& fn) const {
+  if (is_last_process()) fn();
+}
+
+void Process::on_process(int chosen, const std::function<void()>& fn) const {
+  if (chosen < 0 || chosen >= world_size()) {
+    throw UsageError({"state", rank(), world_size()}, "on_process: rank ", chosen, " in a world of ",
+                     world_size(), "; ranks go from 0 to ", world_size() - 1, ". Nobody would run it.");
+  }
+  if (chosen == rank()) fn();
+}
+
+void Process::on_local_process(int chosen, const std::function<void()>& fn) const {
+  if (chosen < 0 || chosen >= local_world_size()) {
+    throw UsageError({"state", rank(), world_size()}, "on_local_process: local rank ", chosen,
+                     " on a machine of ", local_world_size(), "; local ranks go from 0 to ",
+                     local_world_size() - 1, ". Nobody would run it.");
+  }
+  if (chosen == local_rank()) fn();
+}
+
+void Process::wait_for_everyone() const {
+  group().barrier();
+}
+
+Logger Process::logger(const std::string& name) const {
+  return Logger(name, {rank(), world_size(), [group = group()] { group.barrier(); }});
+}
+
+}  // namespace hasten::process

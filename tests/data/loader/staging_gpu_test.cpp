@@ -1,0 +1,59 @@
+// Batches on a GPU: by way of pinned memory and a stream of their own they hold what the dataset gave, also
+// while the loop's kernels run.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/data/loader/loader.h"
+#include "hasten/data/loader/staging.h"
+
+namespace hasten::data {
+namespace {
+
+using torch::data::DataLoaderOptions;
+using torch::data::samplers::SequentialSampler;
+
+const c10::Device kGpu(c10::kCUDA, 0);
+
+TEST(StagingGpu, PinnedTensorsArriveUnchanged) {
+  ASSERT_TRUE(at::hasCUDA()) << "tests labelled gpu need a CUDA libtorch and a GPU";
+  ASSERT_TRUE(detail::Staging::serves(kGpu));
+  detail::Staging staging(kGpu);
+  const at::Tensor values = torch::randn({1000, 1000});
+
+  const at::Tensor pinned = staging.pin(values);
+  const at::Tensor there = staging.send(pinned);
+  staging.receive(there);
+
+  EXPECT_TRUE(pinned.is_pinned());
+  EXPECT_EQ(there.device(), kGpu);
+  EXPECT_TRUE(torch::equal(there.cpu(), values));
+}
+
+TEST(StagingGpu, EveryBatchOfALoopIsTheDatasets) {
+  const at::Tensor rows = torch::randn({64 * 40, 4096}), labels = torch::arange(64 * 40);
+  for (const bool pin_memory : {true, false}) {
+    for (const size_t workers : {0, 1, 3}) {
+      auto ours =
+          loader<SequentialSampler>(TensorDataset(rows, labels), DataLoaderOptions(64).workers(workers));
+      ours.prepare({process::RankInfo{}, comm::Group(), kGpu}, std::make_shared<training::GradientState>(),
+                   {.pin_memory = pin_memory});
+      std::vector<at::Tensor> sums, seen;
+      for (auto& batch : ours) {
+        ASSERT_EQ(batch.data.device(), kGpu);
+        // Work that takes longer than the next copy: memory given back too early would show.
+        at::Tensor product = batch.data;
+        for (int i = 0; i < 8; ++i) product = torch::tanh(product) + batch.data;
+        sums.push_back(batch.data.sum(1));
+        seen.push_back(batch.target);
+      }
+
+      EXPECT_TRUE(torch::equal(torch::cat(seen).cpu(), labels));
+      EXPECT_TRUE(torch::allclose(torch::cat(sums).cpu(), rows.sum(1), 1e-3, 1e-2));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hasten::data
