@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes scheduler_reference.json: what PyTorch's schedulers do, step by step, for scheduler_reference_golden_test.cpp.
 
-Needs torch (made with 2.13.0, on the CPU): tests/optim/make_scheduler_reference.py > tests/optim/scheduler_reference.json
+Needs torch (made with 2.13.0, on the CPU): tests/optim/schedulers/make_scheduler_reference.py > tests/optim/schedulers/scheduler_reference.json
 Rates and momenta have 12 digits, one row a step, the first row before any step. WarmupLR has no class of PyTorch's; its
 reference is put together from LambdaLR, LinearLR and SequentialLR.
 """

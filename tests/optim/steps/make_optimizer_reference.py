@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes optimizer_reference.json: what PyTorch's optimizers make of two parameters, for optimizer_reference_golden_test.cpp.
 
-Needs torch (made with 2.13.0, on the CPU): tests/optim/make_optimizer_reference.py > tests/optim/optimizer_reference.json
+Needs torch (made with 2.13.0, on the CPU): tests/optim/steps/make_optimizer_reference.py > tests/optim/steps/optimizer_reference.json
 Element i of parameter k begins at cos(i + k); its gradient at step s is sin(0.3 s + 1.7 i + k), and parameter 1 has none at
 steps 3, 6, 9 … All in float64; values have 12 digits, after the steps named.
 """
