@@ -9,10 +9,10 @@
 #include <optional>
 #include <stdexcept>
 
-#include "comm/origin.h"
-#include "comm/shared/reduction.h"
-#include "comm/shared/sharing.h"
-#include "comm/two_level.h"
+#include "comm/backend/reduction.h"
+#include "comm/hierarchical/hierarchical.h"
+#include "comm/shared/memory/segment_setup.h"
+#include "comm/types/origin.h"
 #include "hasten/core/descriptor_passing.h"
 #include "hasten/core/error.h"
 #include "hasten/core/memory_file.h"

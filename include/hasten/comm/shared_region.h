@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/comm/group.h"
+#include "hasten/comm/group/group.h"
 
 namespace hasten::comm {
 

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "hasten/comm/nested.h"
+#include "hasten/comm/nested/nested.h"
 
 namespace hasten::precision {
 
