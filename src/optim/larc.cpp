@@ -11,7 +11,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/novograd.h"
-#include "hasten/optim/optimizer_step.h"
+#include "hasten/optim/steps/optimizer_step.h"
 
 namespace hasten::optim {
 namespace {
