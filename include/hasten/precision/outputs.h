@@ -30,11 +30,35 @@ T cast_inputs(at::ScalarType dtype, const T& value) {
   return comm::map_tensors(value, [dtype](const at::Tensor& tensor) { return cast_inputs(dtype, tensor); });
 }
 
-/// Whether map_tensors knows the type; other outputs of a model pass as they are.
+namespace detail {
+
 template <class T>
-concept Nested = std::same_as<T, at::Tensor> || comm::HasFields<T> || comm::detail::kIs<T, std::vector> ||
-                 comm::detail::kIsArray<T> || comm::detail::kIs<T, std::pair> || comm::detail::kIs<T, std::tuple> ||
-                 comm::detail::kIs<T, std::optional> || comm::detail::kIs<T, std::map> ||
-                 comm::detail::kIs<T, std::unordered_map>;
+constexpr bool is_nested();
+template <class Tuple>
+struct AllNested;
+template <template <class...> class Tuple, class... Args>
+struct AllNested<Tuple<Args...>> : std::bool_constant<(is_nested<Args>() && ...)> {};
+
+template <class T>
+constexpr bool is_nested() {
+  namespace nested = comm::detail;
+  if constexpr (std::same_as<T, at::Tensor> || comm::HasFields<T> || nested::kIsLeaf<T>) {
+    return true;
+  } else if constexpr (nested::kIs<T, std::vector> || nested::kIsArray<T> || nested::kIs<T, std::optional>) {
+    return is_nested<typename T::value_type>();
+  } else if constexpr (nested::kIs<T, std::pair> || nested::kIs<T, std::tuple>) {
+    return nested::kOwnsElements<T> && AllNested<T>::value;
+  } else if constexpr (nested::kIs<T, std::map> || nested::kIs<T, std::unordered_map>) {
+    return is_nested<typename T::mapped_type>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// Whether map_tensors knows the type, inside too; inputs and outputs of other types pass as they are.
+template <class T>
+concept Nested = detail::is_nested<T>();
 
 }  // namespace hasten::precision

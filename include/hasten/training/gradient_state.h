@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/training/step_policy.h"
+
 namespace torch::optim {
 class Optimizer;
 }
@@ -55,6 +57,10 @@ class GradientState {
   /// How often prepared optimizers have stepped or forgotten gradients, all together.
   int64_t num_optimizer_calls() const noexcept { return num_optimizer_calls_; }
   void count_zero_grad() noexcept { ++num_optimizer_calls_; }
+
+  /// What happens around the steps of prepared optimizers.
+  StepPolicies& step_policies() noexcept { return step_policies_; }
+  const StepPolicies& step_policies() const noexcept { return step_policies_; }
 
   /// Whether some backward has had a weight. From then on an optimizer none of whose parameters has a
   /// gradient skips its step: the weights of all ranks were zero.
@@ -100,6 +106,7 @@ class GradientState {
   std::vector<const LoaderPosition*> active_;
   std::function<void(const std::string&)> meet_;
   std::vector<Prepared> prepared_;
+  StepPolicies step_policies_;
 };
 
 }  // namespace hasten::training

@@ -30,6 +30,16 @@ inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
   });
 }
 
+namespace detail {
+
+/// The step with the policies around it (training/step_policy.h): before, the step of a policy or the optimizer's own, after.
+/// Records in `gradients` whether it was skipped.
+at::Tensor prepared_step(torch::optim::Optimizer& optimizer, training::GradientState& gradients,
+                         const PreparedOptimizerOptions& options,
+                         const torch::optim::Optimizer::LossClosure& closure);
+
+}  // namespace detail
+
 /// A value handle; copies are the same optimizer.
 template <class O>
 class PreparedOptimizer {
@@ -52,14 +62,12 @@ class PreparedOptimizer {
       skip_step();
       return {};
     }
-    at::Tensor loss = optimizer_step(*optimizer_, options_, closure);
-    gradient_state_->set_step_was_skipped(*optimizer_, false);
-    return loss;
+    return detail::prepared_step(*optimizer_, *gradient_state_, options_, closure);
   }
 
-  /// In the place of step() where gradients have overflowed, for a gradient scaler: parameters stay, and
-  /// prepared schedulers of this optimizer do not move. Nothing while gradients are being accumulated. This
-  /// version has no scaler, so only programs (and tests) with one of their own call it.
+  /// In the place of step() where a program has found gradients that it does not want: parameters stay, and
+  /// prepared schedulers of this optimizer do not move. Nothing while gradients are being accumulated. A
+  /// gradient scaler of the Accelerator's does this by itself.
   /// Collective: no, but all ranks must skip the same steps. Blocks: no. Throws: nothing.
   void skip_step() const {
     if (gradient_state_->sync_gradients()) gradient_state_->set_step_was_skipped(*optimizer_, true);

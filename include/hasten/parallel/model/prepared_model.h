@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/parameters/forward_scope.h"
+#include "hasten/precision/outputs.h"
 
 namespace hasten::parallel {
 
@@ -41,31 +43,89 @@ auto& module_of(M& model) {
   }
 }
 
+namespace detail {
+
+/// An input of forward in `dtype`, where it holds tensors; anything else as it is.
+template <class T>
+decltype(auto) input_as(const std::optional<c10::ScalarType>& dtype, T&& value) {
+  using Value = std::remove_cvref_t<T>;
+  if constexpr (precision::Nested<Value>) {
+    return dtype ? Value(precision::cast_inputs(*dtype, std::as_const(value))) : Value(std::forward<T>(value));
+  } else {
+    return std::forward<T>(value);
+  }
+}
+
+/// A pointer to a module whose scopes stay open until the end of the full expression.
+template <class Module>
+class ScopedPointer {
+ public:
+  ScopedPointer(ForwardScopes::Scope scope, Module* module) : scope_(std::move(scope)), module_(module) {}
+  Module* operator->() const noexcept { return module_; }
+
+ private:
+  ForwardScopes::Scope scope_;
+  Module* module_;
+};
+
+}  // namespace detail
+
 /// A value handle; copies share the model. Hooks come off when the last copy and the Accelerator are gone.
 template <class M>
 class PreparedModel {
- public:
-  PreparedModel(std::shared_ptr<M> model, std::shared_ptr<const Ddp> ddp)
-      : model_(std::move(model)), ddp_(std::move(ddp)) {}
+  using Module = std::remove_reference_t<decltype(module_of(std::declval<M&>()))>;
 
-  /// Runs the module's forward.
-  /// Collective: no (the backward through it is), unless the module was changed (Ddp::refresh_if_changed). Blocks:
-  /// no. Throws: what forward throws.
+ public:
+  PreparedModel(std::shared_ptr<M> model, std::shared_ptr<const Ddp> ddp, std::shared_ptr<ForwardScopes> scopes = {})
+      : model_(std::move(model)), ddp_(std::move(ddp)), scopes_(std::move(scopes)) {}
+
+  /// Runs the module's forward inside the model's scopes (forward_scope.h): with mixed precision under autocast, its outputs
+  /// in float32.
+  /// Collective: no (the backward through it is), unless the module was changed (Ddp::refresh_if_changed) or a hook is.
+  /// Blocks: no. Throws: what forward and the hooks throw.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
     if (ddp_) ddp_->before_forward();
-    return module_of(*model_).forward(std::forward<Arguments>(arguments)...);
+    auto& module = module_of(*model_);
+    if constexpr (requires { module.forward(std::forward<Arguments>(arguments)...); }) {
+      return called(module, std::forward<Arguments>(arguments)...);
+    } else {
+      return module.forward(std::forward<Arguments>(arguments)...);
+    }
   }
-  auto* operator->() const { return &module_of(*model_); }
+  /// Any other method of the module, inside the same scopes until the end of the full expression; inputs and outputs stay as
+  /// they are.
+  detail::ScopedPointer<Module> operator->() const {
+    auto& module = module_of(*model_);
+    return {scopes_ ? scopes_->enter(module) : ForwardScopes::Scope(), &module};
+  }
 
   /// What was handed to prepare.
   M& unwrap() const noexcept { return *model_; }
   /// What exchanges its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
+  /// What is opened round its forward; null where nothing is.
+  const std::shared_ptr<ForwardScopes>& scopes() const noexcept { return scopes_; }
+
  private:
+  template <class... Arguments>
+  decltype(auto) called(Module& module, Arguments&&... arguments) const {
+    using Output = decltype(module.forward(std::forward<Arguments>(arguments)...));
+    const auto scope = scopes_ ? scopes_->enter(module) : ForwardScopes::Scope();
+    const auto dtype = scopes_ ? scopes_->input_dtype : std::nullopt;
+    if constexpr (!std::is_reference_v<Output> && precision::Nested<std::remove_cv_t<Output>>) {
+      auto output = module.forward(detail::input_as(dtype, std::forward<Arguments>(arguments))...);
+      if (scopes_ && scopes_->float32_outputs) output = precision::to_float32(output);
+      return output;
+    } else {
+      return module.forward(detail::input_as(dtype, std::forward<Arguments>(arguments))...);
+    }
+  }
+
   std::shared_ptr<M> model_;
   std::shared_ptr<const Ddp> ddp_;
+  std::shared_ptr<ForwardScopes> scopes_;
 };
 
 template <class T>

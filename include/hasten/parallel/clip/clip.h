@@ -1,0 +1,59 @@
+// Gradient norm, clipping and overflow check, over whole gradients or over the parts that ranks own.
+//
+// One pass over the gradients gives the norm, and whether any is not finite. Where gradients are sharded, each rank counts the
+// parts that it owns, and one all-reduce of {sum of squares, overflow count} completes both. The owner is asked for every
+// parameter, so that sharded and replicated ones mix in one call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+
+namespace hasten::parallel {
+
+/// The part of a parameter's gradient that this rank counts: an undefined tensor for none; nothing (nullopt) for a gradient
+/// that is whole and equal on all ranks, which is counted without the others.
+using OwnedGradient = std::function<std::optional<at::Tensor>(const at::Tensor& parameter)>;
+
+struct GradientNormOptions {
+  /// 2, infinity, or any number above 0.
+  double norm_type = 2.0;
+  /// Unset: every gradient is whole on this rank.
+  OwnedGradient owned = {};
+  /// The ranks among which owned parts are spread; needed with `owned`.
+  std::optional<comm::Group> group = {};
+};
+
+struct GradientNorm {
+  double norm = 0.0;
+  /// Whether every gradient is finite, on all ranks of the group.
+  bool finite = true;
+};
+
+/// The norm of all gradients together. Parameters without a gradient count 0.
+/// Collective: yes, with `owned`. Blocks: until gradients are there. Throws: UsageError for a norm_type of 0 or below, or
+/// `owned` without a group; CommError.
+GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const GradientNormOptions& options = {});
+
+/// The 2-norm as a scalar tensor on the gradients' device, without waiting for it; whole gradients only.
+/// Collective: no. Blocks: no. Throws: nothing.
+at::Tensor gradient_norm_async(const std::vector<at::Tensor>& parameters);
+
+/// The factor that brings gradients of `norm` to at most max_norm, as torch has it: max_norm / (norm + 1e-6), at most 1.
+/// Collective: no. Blocks: no. Throws: nothing.
+double clip_factor(double norm, double max_norm) noexcept;
+
+/// Multiplies the gradients in place; with `owned`, the owned parts. Nothing for a factor of 1.
+/// Collective: no. Blocks: no. Throws: nothing.
+void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, const OwnedGradient& owned = {});
+
+/// Scales gradients so that their norm is at most max_norm, and returns the norm before. Gradients that are not finite stay as
+/// they are. Collective: as gradient_norm. Blocks: as that. Throws: as that; UsageError for a max_norm that is NaN or below 0.
+GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm,
+                             const GradientNormOptions& options = {});
+
+}  // namespace hasten::parallel

@@ -1,0 +1,72 @@
+// ForwardScopes: what is opened round a prepared model's forward: autocast, a phase of the profiler, units brought in.
+//
+// PreparedModel enters the list for `model(x)` and, through a proxy, for any method called by `model->…`, until the end of
+// that full expression. Hooks are entered in their order and left in the opposite one, also by an exception. The user's
+// module is not touched: `net(x)` past the handle enters nothing.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace hasten::parallel {
+
+class ForwardHook {
+ public:
+  /// What entering has opened; its destructor closes it.
+  class Entered {
+   public:
+    virtual ~Entered() = default;
+  };
+  virtual ~ForwardHook() = default;
+  /// Called before forward, in the calling thread. May return null if there is nothing to close.
+  virtual std::unique_ptr<Entered> enter(torch::nn::Module& module) = 0;
+};
+
+/// Where a hook stands: the first is entered first.
+enum class ForwardOrder { kPhase, kUnits, kSwap, kAutocast, kUser };
+
+/// One model's list. Handles of the same model share it.
+class ForwardScopes {
+ public:
+  /// All hooks entered, while it lives.
+  class Scope {
+   public:
+    Scope() = default;
+    Scope(Scope&&) noexcept = default;
+    Scope& operator=(Scope&&) = delete;
+    ~Scope();
+
+   private:
+    friend class ForwardScopes;
+    std::vector<std::unique_ptr<ForwardHook::Entered>> entered_;
+  };
+
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void add(ForwardOrder order, std::shared_ptr<ForwardHook> hook);
+  /// Nothing if it is not there. Collective: no. Blocks: no. Throws: nothing.
+  void remove(const ForwardHook* hook);
+  /// Collective: as the hooks are. Blocks: as they do. Throws: what they throw; those entered before are left.
+  [[nodiscard]] Scope enter(torch::nn::Module& module) const;
+  bool empty() const noexcept { return hooks_.empty(); }
+
+  /// Floating-point inputs of `model(x)` are cast to this dtype. Unset: they stay.
+  std::optional<c10::ScalarType> input_dtype = {};
+  /// Half-precision outputs of `model(x)` become float32.
+  bool float32_outputs = false;
+
+ private:
+  struct Entry {
+    ForwardOrder order;
+    std::shared_ptr<ForwardHook> hook;
+  };
+  std::vector<Entry> hooks_;
+};
+
+}  // namespace hasten::parallel

@@ -1,0 +1,118 @@
+// Norms, clipping and overflow of whole gradients, against torch's.
+#include "hasten/parallel/clip/clip.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/core/error.h"
+#include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/parameters/forward_scope.h"
+
+namespace hasten::parallel {
+namespace {
+
+std::vector<at::Tensor> with_gradients(double factor = 1) {
+  auto generator = at::detail::createCPUGenerator(3);
+  std::vector<at::Tensor> result;
+  for (const auto& sizes : {std::vector<int64_t>{40, 30}, {7}, {1}}) {
+    result.push_back(at::zeros(sizes).requires_grad_());
+    result.back().mutable_grad() = at::randn(sizes, generator) * factor;
+  }
+  result.push_back(at::zeros({2}).requires_grad_());  // has no gradient
+  return result;
+}
+
+TEST(Clip, NormsAndClippingAreTorchs) {
+  for (const double type : {1.0, 2.0, 3.0, static_cast<double>(INFINITY)}) {
+    const auto ours = with_gradients(), theirs = with_gradients();
+    const double wanted = torch::nn::utils::clip_grad_norm_(theirs, 0.5, type);
+    const auto norm = clip_gradients_(ours, 0.5, {.norm_type = type});
+    EXPECT_NEAR(norm.norm, wanted, 1e-5 * wanted) << type;
+    EXPECT_TRUE(norm.finite);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-7)) << type;
+  }
+  EXPECT_NEAR(gradient_norm_async(with_gradients()).item<double>(), gradient_norm(with_gradients()).norm, 1e-3);
+}
+
+TEST(Clip, AnOverflowIsSeenAndLeavesGradients) {
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    const auto parameters = with_gradients();
+    parameters[0].mutable_grad()[3][3] = bad;
+    const auto before = parameters[1].grad().clone();
+    EXPECT_FALSE(clip_gradients_(parameters, 0.1).finite);
+    EXPECT_TRUE(at::equal(parameters[1].grad(), before));
+    EXPECT_FALSE(gradient_norm(parameters, {.norm_type = INFINITY}).finite);
+  }
+  // Large, not infinite: squares overflow in float32, the norm does not.
+  EXPECT_TRUE(gradient_norm(with_gradients(1e25)).finite);
+}
+
+TEST(Clip, SettingsThatMakeNoSenseAreRefused) {
+  EXPECT_THROW(gradient_norm({}, {.norm_type = 0}), UsageError);
+  EXPECT_THROW(gradient_norm({}, {.owned = [](const at::Tensor&) { return std::nullopt; }}), UsageError);
+  EXPECT_THROW(clip_gradients_({}, NAN), UsageError);
+  EXPECT_EQ(gradient_norm({}).norm, 0.0);
+}
+
+struct Noted : ForwardHook {
+  Noted(std::string& log, char name) : log(&log), name(name) {}
+  struct Open : Entered {
+    Open(std::string& log, char name) : log(&log), name(name) {}
+    ~Open() override { *log += name; }
+    std::string* log;
+    char name;
+  };
+  std::unique_ptr<Entered> enter(torch::nn::Module&) override {
+    *log += name;
+    return std::make_unique<Open>(*log, static_cast<char>(name - 32));
+  }
+  std::string* log;
+  char name;
+};
+
+struct NetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    if (throws) throw std::runtime_error("the user's");
+    return x.to(at::kBFloat16);
+  }
+  at::Tensor other(const at::Tensor& x) { return x.to(at::kBFloat16); }
+  bool throws = false;
+};
+TORCH_MODULE(Net);
+
+TEST(ForwardScope, HooksNestInTheirOrderAndAreLeftByExceptions) {
+  std::string log;
+  auto scopes = std::make_shared<ForwardScopes>();
+  scopes->add(ForwardOrder::kAutocast, std::make_shared<Noted>(log, 'b'));
+  const auto first = std::make_shared<Noted>(log, 'a');
+  scopes->add(ForwardOrder::kPhase, first);
+  const auto net = std::make_shared<Net>();
+  const PreparedModel<Net> model(net, nullptr, scopes);
+
+  model(at::ones({1}));
+  EXPECT_EQ(log, "abBA");
+  log.clear();
+  model->other(at::ones({1}));
+  EXPECT_EQ(log, "abBA");
+  log.clear();
+  (*net)->throws = true;
+  EXPECT_THROW(model(at::ones({1})), std::runtime_error);
+  EXPECT_EQ(log, "abBA");
+  scopes->remove(first.get());
+  log.clear();
+  (*net)->throws = false;
+  model(at::ones({1}));
+  EXPECT_EQ(log, "bB");
+}
+
+TEST(ForwardScope, OutputsOfCallsBecomeFloat32AndThoseOfOtherMethodsStay) {
+  auto scopes = std::make_shared<ForwardScopes>();
+  const PreparedModel<Net> model(std::make_shared<Net>(), nullptr, scopes);
+  EXPECT_EQ(model(at::ones({1})).scalar_type(), at::kBFloat16);
+  scopes->float32_outputs = true;
+  EXPECT_EQ(model(at::ones({1})).scalar_type(), at::kFloat);
+  EXPECT_EQ(model->other(at::ones({1})).scalar_type(), at::kBFloat16);
+}
+
+}  // namespace
+}  // namespace hasten::parallel
