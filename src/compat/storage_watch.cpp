@@ -112,6 +112,15 @@ void on_write(c10::StorageImpl* storage) {
 
 }  // namespace
 
+void notify_changed(const at::Tensor& tensor) {
+  Table& table = Table::instance();
+  const std::lock_guard lock(table.mutex);
+  const auto found = table.entries.find(tensor.storage().unsafeGetStorageImpl());
+  const auto entry = found == table.entries.end() ? nullptr : found->second.lock();
+  if (!entry) return;
+  for (const auto& listener : entry->listeners) listener->on_changed(*tensor.storage().unsafeGetStorageImpl());
+}
+
 bool listeners_run_before_writes() noexcept {
   return kHasMaterializer<c10::StorageImpl>;
 }

@@ -38,6 +38,13 @@ using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
 // What an intercepted tensor carries.
 struct InterceptorList : c10::BackendMeta {
   Interceptors all;
+  /// Of each, the operators that it names, asked for once.
+  std::vector<std::vector<std::string_view>> names;
+
+  void add(std::shared_ptr<Interceptor> interceptor) {
+    names.push_back(interceptor->operators());
+    all.push_back(std::move(interceptor));
+  }
 };
 
 InterceptorList* own_list(const at::TensorBase& tensor) {
@@ -80,16 +87,11 @@ class ByStorage {
 
 template <class Visit>
 void visit_list(const at::TensorBase& tensor, const Visit& visit) {
-  if (const auto* own = own_list(tensor)) return visit(own->all);
+  if (const auto* own = own_list(tensor)) return visit(*own);
   if (!tensor.is_inference() && tensor.is_view()) {
-    if (const auto* of_base = own_list(tensor._base())) return visit(of_base->all);
+    if (const auto* of_base = own_list(tensor._base())) return visit(*of_base);
   }
-  if (const auto of_storage = ByStorage::instance().find(tensor)) visit(of_storage->all);
-}
-
-bool names(const Interceptor& interceptor, const std::string& name) {
-  const auto operators = interceptor.operators();
-  return std::find(operators.begin(), operators.end(), name) != operators.end();
+  if (const auto of_storage = ByStorage::instance().find(tensor)) visit(*of_storage);
 }
 
 template <class Visit>
@@ -108,10 +110,13 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 // The interceptors of all tensor arguments, each once, in the order of the arguments.
 Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level level) {
   Interceptors found;
-  const auto add_all = [&](const Interceptors& list) {
-    for (const auto& interceptor : list) {
+  const std::string& name = op.schema().name();
+  const auto add_all = [&](const InterceptorList& list) {
+    for (size_t i = 0; i < list.all.size(); ++i) {
+      const auto& interceptor = list.all[i];
+      const auto& wanted = list.names[i];
       if (interceptor->level() != level) continue;
-      if (level == Level::kOperators && !names(*interceptor, op.schema().name())) continue;
+      if (level == Level::kOperators && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
       if (std::find(found.begin(), found.end(), interceptor) == found.end()) found.push_back(interceptor);
     }
   };
@@ -179,9 +184,11 @@ void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> inte
   require_known(*interceptor);
   auto& impl = *tensor.unsafeGetTensorImpl();
   const auto list = c10::make_intrusive<InterceptorList>();
-  if (const auto* own = own_list(tensor)) list->all = own->all;
+  if (const auto* own = own_list(tensor)) {
+    for (const auto& other : own->all) list->add(other);
+  }
   const auto key = key_of(interceptor->level());
-  list->all.push_back(std::move(interceptor));
+  list->add(std::move(interceptor));
   // A list of its own: other tensors may share the one from before.
   impl.set_backend_meta(list);
   ByStorage::instance().add(tensor, list);
@@ -193,7 +200,7 @@ void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor
   if (own == nullptr) return;
   const auto list = c10::make_intrusive<InterceptorList>();
   for (const auto& other : own->all) {
-    if (other.get() != interceptor) list->all.push_back(other);
+    if (other.get() != interceptor) list->add(other);
   }
   auto& impl = *tensor.unsafeGetTensorImpl();
   for (const Level level : {Level::kOperators, Level::kEveryOperator}) {
@@ -211,8 +218,8 @@ void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor
 Interceptors interceptors_of(const at::Tensor& tensor, Level level) {
   Interceptors found;
   if (!tensor.defined() || !tensor.key_set().has(key_of(level))) return found;
-  visit_list(tensor, [&](const Interceptors& list) {
-    std::copy_if(list.begin(), list.end(), std::back_inserter(found),
+  visit_list(tensor, [&](const InterceptorList& list) {
+    std::copy_if(list.all.begin(), list.all.end(), std::back_inserter(found),
                  [&](const auto& interceptor) { return interceptor->level() == level; });
   });
   return found;

@@ -14,7 +14,9 @@ namespace {
 
 struct Counting : StorageListener {
   std::atomic<int> calls = 0;
+  std::atomic<int> changes = 0;
   void before_write(c10::StorageImpl&) override { ++calls; }
+  void on_changed(c10::StorageImpl&) override { ++changes; }
 };
 
 // Gives the writer a copy; the memory from before stays.
@@ -120,6 +122,15 @@ TEST_F(StorageWatchTest, ADisarmedWatchLetsMutablePointersPass) {
   (void)tensor_.mutable_data_ptr();
 
   EXPECT_EQ(counting_->calls, 1);
+}
+
+TEST_F(StorageWatchTest, AChangePastTheStorageIsTold) {
+  const StorageWatch watch(tensor_, counting_);
+
+  notify_changed(tensor_);
+
+  EXPECT_EQ(counting_->changes, 1);
+  EXPECT_EQ(counting_->calls, 0);
 }
 
 TEST_F(StorageWatchTest, ACopyOnWriteStorageIsMadeWholeFirst) {

@@ -25,7 +25,14 @@ class StorageListener {
   /// its listeners; the old memory must outlive other threads' reads. If it throws, the write does not happen
   /// and the watch stays armed. Runs in the writing thread, under the watch's lock.
   virtual void before_write(c10::StorageImpl& storage) = 0;
+  /// The bytes that the storage shows have other values now, written by their owner past the storage (a step on
+  /// slices of shared memory). Called by notify_changed.
+  virtual void on_changed(c10::StorageImpl&) {}
 };
+
+/// Tells the storage's listeners that its bytes have changed without a write through it.
+/// Collective: no. Blocks: no. Throws: what the listeners throw.
+void notify_changed(const at::Tensor& tensor);
 
 /// Whether listeners are called before a write (libtorch 2.13 and later), or by check().
 bool listeners_run_before_writes() noexcept;

@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <optional>
 #include <vector>
 
@@ -16,10 +15,9 @@
 #include "hasten/parallel/compress/comm_hook.h"
 #include "parallel/ddp/abandoned_work.h"
 #include "parallel/ddp/gradient_allocator.h"
+#include "parallel/ddp/reducer_bucket.h"
 
 namespace hasten::parallel {
-
-using Trailer = std::array<double, 4>;
 
 struct BucketSettings {
   bool has_tail = false;
@@ -32,44 +30,44 @@ struct BucketSettings {
   std::shared_ptr<GradientAllocator> gradient_allocator = {};
 };
 
-class Bucket {
+class Bucket : public ReducerBucket {
  public:
   /// `parameters` share dtype and device; none: the bucket is its tail, in doubles on the CPU.
   Bucket(std::vector<at::Tensor> parameters, comm::Group group, BucketSettings settings);
 
-  size_t size() const noexcept { return parameters_.size(); }
-  bool is_cpu() const { return flat_.is_cpu(); }
+  size_t size() const noexcept override { return parameters_.size(); }
+  bool is_cpu() const override { return flat_.is_cpu(); }
 
   /// Forgets which gradients have come.
-  void begin_step();
+  void begin_step() override;
 
   /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A
   /// parameter without a gradient gets a slot of zeros and its presence is 0; its .grad() stays undefined for
   /// now. One that is part of a graph (create_graph) stays .grad() until settle. `arrived` is what autograd
   /// has just put into .grad(), if anything.
-  void take(size_t i, double scale, const at::Tensor& arrived = {});
+  void take(size_t i, double scale, const at::Tensor& arrived = {}) override;
 
   /// Takes what has not come by itself: gradients left from earlier steps, or nothing.
-  void take_rest(double scale);
+  void take_rest(double scale) override;
 
-  bool complete() const noexcept { return num_taken_ == parameters_.size(); }
+  bool complete() const noexcept override { return num_taken_ == parameters_.size(); }
 
   /// Starts the exchange with the group; the gradients', if there is a hook, is the hook's. `tail` is read
   /// where there is one. Collective.
-  void launch(const CommHook& hook, const Trailer& tail);
+  void launch(const CommHook& hook, const Trailer& tail) override;
 
   /// Returns when it has ended.
-  void wait();
+  void wait() override;
 
   /// The mean of the tails; waits for the device.
-  Trailer tail() const;
+  Trailer tail() const override;
 
   /// After wait: multiplies the gradients by `factor`; parameters that only other ranks had a gradient for
   /// get theirs. Gives the indices of those that nobody had one for.
-  std::vector<size_t> settle(double factor);
+  std::vector<size_t> settle(double factor) override;
 
   /// Makes every .grad() undefined.
-  void drop_gradients();
+  void drop_gradients() override;
 
  private:
   void lay_out();

@@ -107,12 +107,15 @@ struct Ddp::Impl {
   void connect(const std::vector<at::Tensor>& trained) {
     hooks.reset();
     reducer.reset();
+    if (options.exchange) options.exchange->release();
     check_same_module(module, group);
     if (std::exchange(local_sgd.num_steps, 0) > 0) average_tensors(trained, group, true);
-    auto all = module.parameters();
     const auto buffers = module.buffers();
+    auto all = options.exchange ? options.exchange->place(module, parameter_set.names, parameter_set.dense())
+                                : module.parameters();
     all.insert(all.end(), buffers.begin(), buffers.end());
     broadcast_tensors(all, group);
+    watch.look();  // memory that the exchange has moved is no change of the program's
     if (parameter_set.tensors.empty()) return;
     auto followers = options.broadcast_buffers ? buffers : std::vector<at::Tensor>{};
     reducer =

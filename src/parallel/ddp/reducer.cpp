@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include "hasten/core/error.h"
 #include "parallel/ddp/sparse_gradient.h"
@@ -17,6 +19,8 @@ namespace {
 
 // What the tail carries, as means over the ranks.
 enum TailEntry { kWeight, kWeighted, kValuesChanged, kChangedInside };
+
+constexpr size_t kNoBucket = std::numeric_limits<size_t>::max();
 
 // Numbers of tokens must come through unharmed.
 bool can_carry_tail(c10::ScalarType dtype) {
@@ -37,9 +41,13 @@ Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm:
       check_(std::move(check)),
       logger_("ddp", {group.rank(), group.world_size()}),
       warned_(parameters_.names.size()) {
+  std::set<size_t> in_unit;
+  for (const auto& unit : options_.exchange ? options_.exchange->units() : BucketPlan{}) {
+    in_unit.insert(unit.begin(), unit.end());
+  }
   std::vector<size_t> order;
   for (size_t i = parameters_.names.size(); i-- > 0;) {
-    if (!parameters_.sparse[i]) order.push_back(i);
+    if (!parameters_.sparse[i] && !in_unit.contains(i)) order.push_back(i);
   }
   build(order);
 }
@@ -62,30 +70,44 @@ void Reducer::build(const std::vector<size_t>& order) {
     at::Tensor& gradient = parameters_.tensors[i].mutable_grad();
     if (places_[i] && gradient.defined() && !gradient.requires_grad()) gradient = gradient.clone();
   }
-  plan_ = std::move(plan);
+  plan_.clear();
   buckets_.clear();
   gradient_allocator_ = GradientAllocator::make(options_.in_place_bytes);
   places_.assign(parameters_.names.size(), std::nullopt);
-  tail_bucket_ = plan_.size();
-  for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    std::vector<at::Tensor> members;
-    for (size_t index = 0; index < plan_[bucket].size(); ++index) {
-      members.push_back(parameters_.tensors[plan_[bucket][index]]);
-      places_[plan_[bucket][index]] = {bucket, index};
-    }
-    const auto dtype = members.front().scalar_type();
-    const auto wire = c10::isFloatingType(dtype) ? options_.communication_dtype.value_or(dtype) : dtype;
-    const bool has_tail = tail_bucket_ == plan_.size() && can_carry_tail(wire) && can_carry_tail(dtype);
-    if (has_tail) tail_bucket_ = bucket;
-    const bool on_cpu = members.front().is_cpu();
-    const bool averages = on_cpu && wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
-                          !options_.comm_hook && !options_.gradient_predivide_factor;
-    const BucketSettings settings{has_tail, wire, averages, on_cpu ? gradient_allocator_ : nullptr};
-    buckets_.emplace_back(std::move(members), group_, settings);
+  tail_bucket_ = kNoBucket;
+  const auto units = options_.exchange ? options_.exchange->units() : BucketPlan{};
+  for (const auto& unit : units) add_bucket(unit, true);
+  for (auto& members : plan) add_bucket(std::move(members), false);
+  if (tail_bucket_ == kNoBucket) {
+    tail_bucket_ = buckets_.size();
+    buckets_.push_back(
+        std::make_unique<Bucket>(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true}));
   }
-  if (tail_bucket_ == plan_.size()) {
-    buckets_.emplace_back(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true});
+}
+
+void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
+  const size_t bucket = plan_.size();
+  std::vector<at::Tensor> tensors;
+  for (size_t index = 0; index < members.size(); ++index) {
+    tensors.push_back(parameters_.tensors[members[index]]);
+    places_[members[index]] = {bucket, index};
   }
+  const auto dtype = tensors.front().scalar_type();
+  const auto wire = c10::isFloatingType(dtype) ? options_.communication_dtype.value_or(dtype) : dtype;
+  const bool has_tail = tail_bucket_ == kNoBucket && (is_unit || (can_carry_tail(wire) && can_carry_tail(dtype)));
+  if (has_tail) tail_bucket_ = bucket;
+  const bool on_cpu = tensors.front().is_cpu();
+  const bool averages = on_cpu && wire == dtype && (dtype == at::kFloat || dtype == at::kDouble) &&
+                        !options_.comm_hook && !options_.gradient_predivide_factor;
+  plan_.push_back(std::move(members));
+  if (is_unit) {
+    const auto in_wire = wire == dtype ? std::nullopt : std::optional(wire);
+    buckets_.push_back(options_.exchange->make_bucket(
+        bucket, {.has_tail = has_tail, .wire_dtype = in_wire, .averages = averages}));
+    return;
+  }
+  const BucketSettings settings{has_tail, wire, averages, on_cpu ? gradient_allocator_ : nullptr};
+  buckets_.push_back(std::make_unique<Bucket>(std::move(tensors), group_, settings));
 }
 
 void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
@@ -121,14 +143,15 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
                      ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
   }
   if (!place) return;
-  buckets_[place->bucket].take(place->index, in_factor(), arrived);
+  buckets_[place->bucket]->take(place->index, in_factor(), arrived);
   if (!options_.delay_allreduce) launch_ready();
 }
 
 void Reducer::begin() {
   next_bucket_ = 0;
   if (next_order_) build(*std::exchange(next_order_, std::nullopt));
-  for (Bucket& bucket : buckets_) bucket.begin_step();
+  for (const auto& bucket : buckets_) bucket->begin_step();
+  if (options_.exchange) options_.exchange->begin();
   if (num_steps_ == 0) arrived_.clear();  // of a backward that was left by an exception
   end_abandoned(buffers_work_);
   if (buffers_.empty()) return;
@@ -142,12 +165,12 @@ Trailer Reducer::offered_tail() const {
 }
 
 void Reducer::launch_ready() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].complete())
-    buckets_[next_bucket_++].launch(options_.comm_hook, offered_tail());
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_]->complete())
+    buckets_[next_bucket_++]->launch(options_.comm_hook, offered_tail());
 }
 
 void Reducer::launch_rest() {
-  for (Bucket& bucket : buckets_) bucket.take_rest(in_factor());
+  for (const auto& bucket : buckets_) bucket->take_rest(in_factor());
   launch_ready();
 }
 
@@ -165,12 +188,13 @@ void Reducer::finish() {
   std::vector<size_t> unused;
   size_t num_in_buckets = 0;
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
-    buckets_[bucket].wait();
+    buckets_[bucket]->wait();
     num_in_buckets += plan_[bucket].size();
-    for (const size_t index : buckets_[bucket].settle(factor.value_or(1)))
+    for (const size_t index : buckets_[bucket]->settle(factor.value_or(1)))
       unused.push_back(plan_[bucket][index]);
-    if (!factor) buckets_[bucket].drop_gradients();
+    if (!factor) buckets_[bucket]->drop_gradients();
   }
+  if (options_.exchange) options_.exchange->finish();
   had_gradients_ = unused.size() < num_in_buckets;
   for (size_t i = 0; i < parameters_.names.size(); ++i) {
     if (!parameters_.sparse[i]) continue;
@@ -185,7 +209,8 @@ void Reducer::finish() {
     if (group_.rank() != window_.buffers_from) unpack_bytes(packed_buffers_, buffers_);
   }
   if (factor) warn_unused(unused);
-  if (num_steps_ == 1) learn_order(unused);
+  // The owners of slices stay those of the first plan.
+  if (num_steps_ == 1 && !options_.exchange) learn_order(unused);
   const int64_t every = options_.check_parameters_every;
   const bool is_due = window_.values_changed || (every > 0 && num_steps_ % every == 0);
   if (is_due && window_.comparable) check_(window_.changed_inside);
@@ -195,7 +220,7 @@ void Reducer::finish() {
 // What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
 std::optional<double> Reducer::out_factor() {
   const double factor = options_.predivide(group_.world_size()) / group_.world_size();
-  Bucket& carrier = buckets_[tail_bucket_];
+  ReducerBucket& carrier = *buckets_[tail_bucket_];
   carrier.wait();
   // On a GPU reading waits for the device.
   if (!window_.weight && !carrier.is_cpu()) {

@@ -50,6 +50,8 @@ class Reducer {
  private:
   void begin();
   void build(const std::vector<size_t>& order);
+  /// `is_unit`: the options' exchange makes it, for its unit of this number.
+  void add_bucket(std::vector<size_t> members, bool is_unit);
   void launch_ready();
   void launch_rest();
   double in_factor() const { return 1.0 / options_.predivide(group_.world_size()); }
@@ -73,7 +75,7 @@ class Reducer {
 
   std::shared_ptr<GradientAllocator> gradient_allocator_;
   BucketPlan plan_;
-  std::vector<Bucket> buckets_;
+  std::vector<std::unique_ptr<ReducerBucket>> buckets_;
   /// Nothing for sparse ones, and those that a static graph leaves out.
   std::vector<std::optional<Place>> places_;
   size_t tail_bucket_ = 0;

@@ -1,9 +1,8 @@
 // Finds the BatchNorms of a model, marks them, and takes their operator over; see sync_batch_norm.h.
 #include "hasten/parallel/norm/sync_batch_norm.h"
 
-#include <ATen/ops/batch_norm.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
@@ -15,21 +14,32 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/interception/interceptor.h"
 #include "parallel/norm/global_batch_norm.h"
-#include "parallel/norm/mark.h"
 #include "parallel/norm/sync_group.h"
 #include "parallel/parameters/parameter_sync.h"
 
 namespace hasten::parallel {
 namespace {
 
-struct BatchNormMark : Mark {
+// At each tensor of a BatchNorm that its operator gets. Copies of such a tensor (to, clone) carry it on.
+class BatchNormInterceptor : public interception::Interceptor,
+                             public std::enable_shared_from_this<BatchNormInterceptor> {
+ public:
+  std::vector<std::string_view> operators() const override {
+    return {"aten::batch_norm", "aten::_to_copy", "aten::clone"};
+  }
+  bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
+
   c10::intrusive_ptr<SyncGroup> group;
   std::string name;
   /// Read only where the operator does not see whether the module trains: without running statistics. A clone
-  /// carries its original's mark, but not on the same tensor.
+  /// carries its original's interceptor, but not on the same tensor.
   std::weak_ptr<torch::nn::Module> module;
   const c10::TensorImpl* carrier = nullptr;
+
+ private:
+  bool trains(const at::Tensor& tensor, bool training, bool tracks) const;
 };
 
 Origin origin_of(const comm::Group& group) {
@@ -42,7 +52,7 @@ bool is_batch_norm(const torch::nn::Module& module) {
          module.as<torch::nn::BatchNorm3dImpl>() != nullptr;
 }
 
-// The module's own parameters and buffers that operators get: all of them carry the mark.
+// The module's own parameters and buffers that operators get: all of them carry it.
 std::vector<at::Tensor> carriers(const torch::nn::Module& batch_norm) {
   std::vector<at::Tensor> tensors;
   for (const auto& tensor : batch_norm.parameters(/*recurse=*/false)) tensors.push_back(tensor);
@@ -52,31 +62,37 @@ std::vector<at::Tensor> carriers(const torch::nn::Module& batch_norm) {
   return tensors;
 }
 
-// set_data takes the mark from a tensor but leaves its hooks.
-void refuse_backward_without_mark(const at::Tensor& weight, const std::string& name, const Origin& origin) {
+// set_data takes the interceptor from a tensor but leaves its hooks.
+void refuse_backward_without_interceptor(const at::Tensor& weight, const std::string& name, const Origin& origin) {
   if (!weight.requires_grad()) return;
   const c10::weak_intrusive_ptr<c10::TensorImpl> weak(weight.getIntrusivePtr());
   weight.register_hook([weak, name, origin](const at::Tensor& gradient) {
     const auto strong = weak.lock();
-    if (!strong || strong->key_set().has(kMarkKey)) return gradient;
+    if (!strong) return gradient;
+    const at::Tensor tensor(strong);
+    if (interception::find_interceptor<BatchNormInterceptor>(tensor)) return gradient;
     throw UsageError(origin, "'", name,
                      "' normalised this rank's batch alone: its tensors got other data (set_data) after "
                      "convert_sync_batchnorm. Convert the model again.");
   });
 }
 
-void mark(torch::nn::Module& batch_norm, const std::string& name,
+void intercept(torch::nn::Module& batch_norm, const std::string& name,
           const c10::intrusive_ptr<SyncGroup>& group) {
   const auto tensors = carriers(batch_norm);
   for (const at::Tensor& tensor : tensors) {
-    auto mark = c10::make_intrusive<BatchNormMark>();
-    mark->group = group;
-    mark->name = name;
-    mark->module = batch_norm.weak_from_this();
-    mark->carrier = tensor.unsafeGetTensorImpl();
-    set_mark(tensor, std::move(mark));
+    // Converting a model again replaces what it had.
+    while (const auto before = interception::find_interceptor<BatchNormInterceptor>(tensor)) {
+      interception::remove_interceptor(tensor, before.get());
+    }
+    auto interceptor = std::make_shared<BatchNormInterceptor>();
+    interceptor->group = group;
+    interceptor->name = name;
+    interceptor->module = batch_norm.weak_from_this();
+    interceptor->carrier = tensor.unsafeGetTensorImpl();
+    interception::add_interceptor(tensor, std::move(interceptor));
   }
-  refuse_backward_without_mark(tensors.front(), name, origin_of(group->group()));
+  refuse_backward_without_interceptor(tensors.front(), name, origin_of(group->group()));
 }
 
 // Names as in named_modules(), which needs the root to be held by a shared_ptr.
@@ -89,29 +105,37 @@ void for_each_batch_norm(torch::nn::Module& module, const std::string& name, con
 }
 
 // Whether the module trains; `training` is also true where there are no running statistics to evaluate with.
-bool trains(const BatchNormMark& mark, const at::Tensor& carrier, bool training, bool tracks) {
+bool BatchNormInterceptor::trains(const at::Tensor& tensor, bool training, bool tracks) const {
   if (!training || tracks) return training;
-  const auto module = mark.module.lock();
-  if (module && carrier.unsafeGetTensorImpl() == mark.carrier) return module->is_training();
-  throw UsageError(origin_of(mark.group->group()), "a clone of '", mark.name,
+  const auto alive = module.lock();
+  if (alive && tensor.unsafeGetTensorImpl() == carrier) return alive->is_training();
+  throw UsageError(origin_of(group->group()), "a clone of '", name,
                    "' runs, whose mode is not known because it has no running statistics "
                    "(track_running_stats(false)). Convert the clone with convert_sync_batchnorm.");
 }
 
-at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
-                      const std::optional<at::Tensor>& running_var, bool training, double momentum,
-                      double eps, bool cudnn_enabled) {
-  const BatchNormTensors tensors = {weight.value_or(at::Tensor()), bias.value_or(at::Tensor()),
-                                    running_mean.value_or(at::Tensor()), running_var.value_or(at::Tensor())};
-  const at::Tensor& carrier = tensors.weight.defined() ? tensors.weight : tensors.running_mean;
-  const auto mark = c10::dynamic_intrusive_pointer_cast<BatchNormMark>(mark_of(carrier));
-  if (mark && trains(*mark, carrier, training, tensors.running_mean.defined())) {
-    return global_batch_norm(input, tensors, {momentum, eps}, mark->group);
+bool BatchNormInterceptor::intercept(const c10::OperatorHandle& op, interception::Stack& stack) {
+  if (op.schema().name() != "aten::batch_norm") {
+    op.callBoxed(stack);
+    if (!interception::find_interceptor<BatchNormInterceptor>(stack.back().toTensor())) {
+      interception::add_interceptor(stack.back().toTensor(), shared_from_this());
+    }
+    return true;
   }
-  const c10::impl::ExcludeDispatchKeyGuard below(kMarkKey);
-  return at::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                        cudnn_enabled);
+  const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
+  const auto tensor = [&](size_t i) { return arguments[i].isNone() ? at::Tensor() : arguments[i].toTensor(); };
+  const BatchNormTensors tensors = {tensor(1), tensor(2), tensor(3), tensor(4)};
+  const at::Tensor& first = tensors.weight.defined() ? tensors.weight : tensors.running_mean;
+  // Of the module's tensors one speaks for all.
+  const auto spokesman = interception::find_interceptor<BatchNormInterceptor>(first);
+  if (spokesman.get() != this || !trains(first, arguments[5].toBool(), tensors.running_mean.defined())) {
+    return false;
+  }
+  const at::Tensor result = global_batch_norm(
+      tensor(0), tensors, {arguments[6].toDouble(), arguments[7].toDouble()}, group);
+  torch::jit::drop(stack, op.schema().arguments().size());
+  stack.emplace_back(result);
+  return true;
 }
 
 }  // namespace
@@ -131,7 +155,7 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
   // BatchNorm's on one rank and after it on another.
   const auto own = c10::make_intrusive<SyncGroup>(*group.subgroup(ranks));
   for_each_batch_norm(model, "",
-                      [&](torch::nn::Module& module, const std::string& name) { mark(module, name, own); });
+                      [&](torch::nn::Module& module, const std::string& name) { intercept(module, name, own); });
 }
 
 struct UnevenBatchNorms::Impl {
@@ -146,7 +170,7 @@ UnevenBatchNorms::UnevenBatchNorms(const std::vector<torch::nn::Module*>& models
   const auto add_group = [this](torch::nn::Module& module, const std::string&) {
     const auto tensors = carriers(module);
     if (tensors.empty()) return;
-    const auto mark = c10::dynamic_intrusive_pointer_cast<BatchNormMark>(mark_of(tensors.front()));
+    const auto mark = interception::find_interceptor<BatchNormInterceptor>(tensors.front());
     auto& groups = impl_->groups;
     if (!mark || std::find(groups.begin(), groups.end(), mark->group) != groups.end()) return;
     groups.push_back(mark->group);
@@ -183,10 +207,6 @@ void UnevenBatchNorms::answer(const std::function<void()>& beside) const {
   if (threads.size() == impl_->groups.size()) guarded(beside);  // the system may have no thread left
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
-}
-
-TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
-  library.impl("batch_norm", &batch_norm);
 }
 
 }  // namespace hasten::parallel

@@ -47,6 +47,14 @@ ParameterSet ParameterSet::of(const torch::nn::Module& module,
   return parameter_set;
 }
 
+std::vector<at::Tensor> ParameterSet::dense() const {
+  std::vector<at::Tensor> dense = tensors;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    if (sparse[i]) dense[i] = at::Tensor();
+  }
+  return dense;
+}
+
 ModuleWatch::Change ModuleWatch::look() {
   Change change = Change::kNone;
   size_t next = 0;

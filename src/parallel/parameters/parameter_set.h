@@ -20,6 +20,9 @@ struct ParameterSet {
   /// Whether its module makes sparse gradients (Embedding and EmbeddingBag with sparse(true)).
   std::vector<bool> sparse = {};
 
+  /// The tensors, undefined where gradients are sparse.
+  std::vector<at::Tensor> dense() const;
+
   static ParameterSet of(const torch::nn::Module& module,
                       const std::function<bool(const at::Tensor&)>& leave_out);
 };

@@ -14,9 +14,9 @@ namespace {
 // Bytes a message: large enough that its start does not count, small enough that a model is not held twice.
 constexpr int64_t kMessageBytes = 64 << 20;
 
-at::Tensor as_bytes(const at::Tensor& contiguous) {
+at::Tensor as_bytes(const at::Tensor& contiguous, void* data) {
   return torch::from_blob(
-      contiguous.data_ptr(), {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
+      data, {static_cast<int64_t>(contiguous.nbytes())}, [contiguous](void*) {},
       contiguous.options().dtype(at::kByte).requires_grad(false));
 }
 
@@ -115,7 +115,11 @@ void check_equal_parameters(const torch::nn::Module& module, const comm::Group& 
 
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> pieces;
-  for (const at::Tensor& tensor : tensors) pieces.push_back(as_bytes(tensor.detach().contiguous()));
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor whole = tensor.detach().contiguous();
+    // Read only: a mutable pointer would count as a write to a parameter of shared memory.
+    pieces.push_back(as_bytes(whole, const_cast<void*>(whole.const_data_ptr())));
+  }
   return at::cat(pieces);
 }
 
@@ -126,7 +130,7 @@ void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensor
     const at::Tensor target = tensor.detach();
     const at::Tensor staged =
         target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
-    as_bytes(staged).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
+    as_bytes(staged, staged.data_ptr()).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
     if (!staged.is_same(target)) target.copy_(staged);
     offset += static_cast<int64_t>(staged.nbytes());
   }

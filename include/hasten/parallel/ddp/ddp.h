@@ -17,6 +17,7 @@
 #include "hasten/comm/group/group.h"
 #include "hasten/parallel/compress/comm_hook.h"
 #include "hasten/parallel/ddp/bucket_plan.h"
+#include "hasten/parallel/ddp/gradient_exchange.h"
 
 namespace hasten::parallel {
 
@@ -47,6 +48,10 @@ struct DdpOptions {
   /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and
   /// one message; 0 for never.
   int64_t check_parameters_every = 1000;
+
+  /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h);
+  /// one object for one model.
+  std::shared_ptr<GradientExchange> exchange = {};
 
   double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
 };

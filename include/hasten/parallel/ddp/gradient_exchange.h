@@ -1,0 +1,46 @@
+// GradientExchange: another way than an all-reduce for a model's gradients to reach the ranks that need them.
+//
+// Ddp keeps hooks, windows, weights and the order of the exchanges; an exchange object says where parameters
+// lie, which of them form a unit, and what exchanges a unit. Without one, Ddp all-reduces buckets of its own.
+// parallel/shard has the one that reduces to owners.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hasten::parallel {
+
+class ReducerBucket;
+struct ReducerBucketSettings;
+
+class GradientExchange {
+ public:
+  virtual ~GradientExchange() = default;
+
+  /// The parameters' memory becomes each rank's own again, before the ranks' copies are made equal.
+  /// Collective: no. Blocks: no. Throws: what an allocation throws.
+  virtual void release() = 0;
+
+  /// Puts the module's parameters where they shall lie, with rank 0's values, and plans units over the
+  /// trainable ones among `trainable` (`names` alike). Returns the parameters that it leaves alone.
+  /// Collective: yes. Blocks: yes. Throws: UsageError, CommError.
+  virtual std::vector<at::Tensor> place(const torch::nn::Module& module, const std::vector<std::string>& names,
+                                        const std::vector<at::Tensor>& trainable) = 0;
+
+  /// Units, by index into `trainable`, in the order in which they are exchanged. What is in none is all-reduced.
+  virtual std::vector<std::vector<size_t>> units() const = 0;
+
+  /// What exchanges a unit. Collective: yes. Blocks: no. Throws: CommError.
+  virtual std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) = 0;
+
+  /// A step's exchanges begin; and have all ended on this rank.
+  /// Collective: begin no, finish yes. Blocks: finish. Throws: CommError.
+  virtual void begin() = 0;
+  virtual void finish() = 0;
+};
+
+}  // namespace hasten::parallel

@@ -1,0 +1,35 @@
+// The tensors of libtorch's optimizer states, by name; and which optimizers step each element by itself.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace hasten::parallel::shard {
+
+enum class StepKind {
+  /// Each element is stepped by itself: any slices give the bits of the whole.
+  kElementwise,
+  /// The step needs whole parameters (norms, factored moments, a class of the program's own).
+  kWhole,
+  /// The step needs all parameters at once (LBFGS).
+  kAll,
+};
+
+StepKind step_kind(const torch::optim::Optimizer& optimizer);
+
+using VisitState = std::function<void(const char* name, at::Tensor& tensor)>;
+
+/// Calls `visit` for each tensor of a state; false for a type that is not known here.
+bool visit_state(torch::optim::OptimizerParamState& state, const VisitState& visit);
+
+/// The number of steps that a state has counted; nothing for types without one.
+std::optional<int64_t> step_of(torch::optim::OptimizerParamState& state);
+
+/// The names that visit_state gives for the optimizer's state, in its order; none for other classes.
+std::vector<const char*> state_names(const torch::optim::Optimizer& optimizer);
+
+}  // namespace hasten::parallel::shard

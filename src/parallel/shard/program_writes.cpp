@@ -1,0 +1,124 @@
+// See program_writes.h.
+#include "parallel/shard/program_writes.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "hasten/core/error.h"
+
+namespace hasten::parallel::shard {
+namespace {
+
+// A storage whose values on this rank are not the region's: written to, or replaced.
+struct Departed {
+  ShardedModel* model;
+  SharedStorage* storage;
+};
+
+bool has_departed(const SharedStorage& storage) {
+  return storage.home.has_left() || !storage.home.is_of(storage.tensor);
+}
+
+// FNV-1a over words of eight bytes.
+uint64_t checksum(uint64_t hash, const void* data, size_t num_bytes) {
+  constexpr uint64_t kPrime = 1099511628211ULL;
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  size_t i = 0;
+  for (; i + 8 <= num_bytes; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, 8);
+    hash = (hash ^ word) * kPrime;
+  }
+  for (; i < num_bytes; ++i) hash = (hash ^ bytes[i]) * kPrime;
+  return hash;
+}
+
+uint64_t checksum(const SharedStorage& storage) {
+  const auto& own = storage.tensor.storage();
+  return checksum(14695981039346656037ULL ^ own.nbytes(), own.data(), own.nbytes());
+}
+
+[[noreturn]] void refuse(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group) {
+  std::vector<std::string> names;
+  std::vector<int64_t> sums;
+  for (const auto& model : models) {
+    for (const auto& storage : model->storages()) {
+      names.push_back(storage.name);
+      sums.push_back(has_departed(storage) ? static_cast<int64_t>(checksum(storage) | 1) : 0);
+    }
+  }
+  const auto all = group.all_gather(torch::tensor(sums, at::kLong));
+  const Origin origin{"shard", group.rank(), group.world_size()};
+  for (size_t i = 0; i < names.size(); ++i) {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const int64_t first = all[0].const_data_ptr<int64_t>()[i], other = all[rank].const_data_ptr<int64_t>()[i];
+      if (first == other) continue;
+      throw UsageError(origin, "'", names[i], "' was changed by the program between two steps, and rank ", rank,
+                       other == 0 ? " did not change it" : first == 0 ? " alone did" : " gave it other values",
+                       " (compared with rank 0). Change parameters on every rank alike.");
+    }
+  }
+  throw UsageError(origin, "parameters were changed differently on the ranks between two steps.");
+}
+
+// Each rank of the host copies its part of the bytes.
+void write_back(const Departed& departed) {
+  auto& [model, storage] = departed;
+  const auto& region = model->region();
+  const auto num_local = static_cast<int64_t>(region.local_ranks().size());
+  const int64_t part = (storage->num_bytes + num_local - 1) / num_local;
+  const int64_t begin = std::min(storage->num_bytes, part * region.local_index());
+  const int64_t end = std::min(storage->num_bytes, begin + part);
+  std::memcpy(region.writable() + storage->offset_bytes + begin,
+              static_cast<const std::byte*>(storage->tensor.storage().data()) + begin,
+              static_cast<size_t>(end - begin));
+}
+
+void return_home(const Departed& departed) {
+  auto& [model, storage] = departed;
+  if (storage->home.is_of(storage->tensor)) {
+    storage->home.come_back();
+    return;
+  }
+  storage->home = {};
+  storage->home = offload::Home(storage->tensor,
+                                model->region().read_only(storage->offset_bytes, storage->num_bytes));
+}
+
+}  // namespace
+
+void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group) {
+  std::vector<Departed> departed;
+  uint64_t hash = 0;
+  int64_t index = 0;
+  for (const auto& model : models) {
+    for (auto& storage : model->storages()) {
+      ++index;
+      if (!has_departed(storage)) continue;
+      departed.push_back({model.get(), &storage});
+      hash = (hash ^ checksum(storage)) * 31 + static_cast<uint64_t>(index);
+    }
+  }
+  const at::Tensor mine = torch::tensor({static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash)}, at::kLong);
+  const at::Tensor all = at::empty({2 * group.world_size()}, at::kLong);
+  group.all_gather_into_(all, mine);
+  const int64_t* records = all.const_data_ptr<int64_t>();
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    if (records[2 * rank] != records[0] || records[2 * rank + 1] != records[1]) refuse(models, group);
+  }
+  if (departed.empty()) return;
+  for (const auto& one : departed) {
+    const auto now = static_cast<int64_t>(one.storage->tensor.storage().nbytes());
+    if (now == one.storage->num_bytes) continue;
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "'", one.storage->name, "' has ", now,
+                     " bytes now and had ", one.storage->num_bytes,
+                     " when it was prepared. Run the prepared model's forward after changing dtypes or sizes.");
+  }
+  for (const auto& one : departed) write_back(one);
+  group.barrier();
+  for (const auto& one : departed) return_home(one);
+}
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,18 @@
+// What a program has written to parameters of one mapping between two steps: each rank has a private copy of
+// it (offload/units/home.h), which counts if all ranks wrote the same, as with Ddp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "parallel/shard/sharded_model.h"
+
+namespace hasten::parallel::shard {
+
+/// Private copies whose values are the same on all ranks become the shared values. Collective: yes. Blocks:
+/// until all ranks have come. Throws: UsageError on all ranks, naming the first parameter of which the ranks
+/// hold different values.
+void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group);
+
+}  // namespace hasten::parallel::shard

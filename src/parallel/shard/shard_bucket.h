@@ -1,0 +1,82 @@
+// ShardBucket: a unit's gradients, which each rank of the host reads where they lie and of which it reduces the
+// part that it owns into the host's gradient region.
+//
+// Each rank has two slots of one unit's size in memory that the host shares. When a unit is complete, its
+// gradients are copied into a slot and a few numbers are all-reduced, which tells that every rank has done so;
+// then each rank adds its part up over the ranks, in their order and with the loops of the all-reduce, so that
+// the sums have its bits. A unit is reduced just before the next one is launched, so two slots are enough.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "hasten/comm/shared_region.h"
+#include "parallel/ddp/reducer_bucket.h"
+#include "parallel/shard/sharded_model.h"
+
+namespace hasten::parallel::shard {
+
+class ShardBucket;
+
+/// The slots of a model's units, and which of them are in use.
+struct ShardedModel::Pool {
+  static constexpr int kNumSlots = 2;
+
+  comm::SharedRegion region;
+  int64_t slot_bytes = 0;
+  int64_t num_launched = 0;
+  /// Launched, and not yet reduced by this rank.
+  ShardBucket* pending = nullptr;
+
+  int64_t offset(int local_rank, int64_t slot) const { return (local_rank * kNumSlots + slot) * slot_bytes; }
+};
+
+class ShardBucket : public ReducerBucket {
+ public:
+  ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSettings& settings);
+  ~ShardBucket() override;
+  ShardBucket(const ShardBucket&) = delete;
+  ShardBucket& operator=(const ShardBucket&) = delete;
+
+  size_t size() const noexcept override { return items_.size(); }
+  bool is_cpu() const override { return true; }
+  void begin_step() override;
+  void take(size_t i, double scale, const at::Tensor& arrived = {}) override;
+  void take_rest(double scale) override;
+  bool complete() const noexcept override { return num_taken_ == items_.size(); }
+  void launch(const CommHook& hook, const Trailer& tail) override;
+  void wait() override { reduce(); }
+  Trailer tail() const override;
+  std::vector<size_t> settle(double factor) override;
+  void drop_gradients() override;
+
+ private:
+  const at::Tensor& parameter(size_t i) const { return model_.parameters()[items_[i]].tensor; }
+  void set_aside(size_t i);
+  void fill(const at::Tensor& flat, size_t i);
+  void reduce();
+  void add_up();
+  void sum(const at::Tensor& out);
+  void add_kept(const at::Tensor& sums);
+  at::Tensor own_part() const;
+
+  ShardedModel& model_;
+  size_t unit_;
+  ReducerBucketSettings settings_;
+  std::vector<size_t> items_;
+  /// Hooks that keep autograd from adding to the view of the reduced gradient.
+  std::vector<unsigned> hooks_;
+  double scale_ = 1;
+  std::vector<bool> taken_, absent_;
+  /// The reduced gradient from before stands for a part of the next one (accumulation).
+  std::vector<bool> kept_;
+  std::vector<at::Tensor> graphs_;
+  size_t num_taken_ = 0;
+  int64_t slot_ = 0;
+  /// For each item: ranks that have a gradient, the same for kept ones; then the tail.
+  at::Tensor numbers_;
+  std::optional<comm::Work<>> work_;
+};
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,289 @@
+// Where parameters and gradients lie; see sharded_model.h.
+#include "parallel/shard/sharded_model.h"
+
+#include <torch/nn/modules/rnn.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "parallel/shard/shard_bucket.h"
+
+namespace hasten::parallel::shard {
+namespace {
+
+// Storages begin with a cache line.
+constexpr int64_t kLine = 64;
+
+int64_t round_up(int64_t value) {
+  return (value + kLine - 1) / kLine * kLine;
+}
+
+bool can_rest(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() &&
+         tensor.storage().nbytes() > 0;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(comm::Group group, ShardOptions options)
+    : group_(group.with_check(false)), options_(std::move(options)), pool_(std::make_unique<Pool>()) {}
+
+ShardedModel::~ShardedModel() {
+  forget_lstms();
+}
+
+void ShardedModel::forget_lstms() {
+  for (const at::Tensor& tensor : intercepted_) interception::remove_interceptor(tensor, read_only_.get());
+  intercepted_.clear();
+  read_only_->clear();
+}
+
+void ShardedModel::release() {
+  for (auto& parameter : parameters_) {
+    // .grad() stays defined, in memory of its own.
+    parameter.gradient_home = {};
+    parameter.gradient = at::Tensor();
+  }
+  forget_lstms();
+  storages_.clear();
+}
+
+bool ShardedModel::is_ignored(const std::string& name) const {
+  return std::any_of(options_.ignored.begin(), options_.ignored.end(), [&](const std::string& ignored) {
+    return name == ignored || name.starts_with(ignored + '.');
+  });
+}
+
+void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std::string>& names,
+                          const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left) {
+  std::map<const c10::TensorImpl*, size_t> trainable_index;
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    if (trainable[i].defined()) trainable_index[trainable[i].unsafeGetTensorImpl()] = i;
+  }
+  // Storages of which any parameter must stay: ignored, sparse gradients (not in `trainable`), two tensors.
+  std::map<c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
+  std::set<c10::StorageImpl*> stays;
+  const auto all = module.named_parameters();
+  for (const auto& item : all) {
+    const at::Tensor& tensor = item.value();
+    if (!can_rest(tensor)) continue;
+    users[storage_of(tensor)].insert(tensor.unsafeGetTensorImpl());
+    const bool trains = trainable_index.contains(tensor.unsafeGetTensorImpl());
+    const bool cannot_split = tensor.requires_grad() && (!trains || !tensor.is_non_overlapping_and_dense());
+    if (is_ignored(item.key()) || cannot_split) stays.insert(storage_of(tensor));
+  }
+  for (const auto& [storage, tensors] : users) {
+    if (tensors.size() > 1) stays.insert(storage);
+  }
+  std::map<c10::StorageImpl*, size_t> index;
+  std::set<const c10::TensorImpl*> seen;
+  int64_t end = 0;
+  for (const auto& item : all) {
+    const at::Tensor& tensor = item.value();
+    if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (!can_rest(tensor) || stays.contains(storage_of(tensor))) {
+      left.push_back(tensor);
+      continue;
+    }
+    const auto num_bytes = static_cast<int64_t>(tensor.storage().nbytes());
+    const auto [found, added] = index.emplace(storage_of(tensor), storages_.size());
+    if (added) {
+      storages_.push_back({.name = item.key(), .tensor = tensor, .offset_bytes = end, .num_bytes = num_bytes});
+      end = round_up(end + num_bytes);
+    }
+    if (!tensor.requires_grad()) continue;
+    parameters_.push_back({.name = item.key(),
+                           .tensor = tensor,
+                           .storage = found->second,
+                           .offset_bytes = storages_[found->second].offset_bytes +
+                                           tensor.storage_offset() * tensor.element_size()});
+    items_.push_back({.name = item.key(),
+                      .numel = tensor.numel(),
+                      .element_bytes = tensor.element_size(),
+                      .kind = static_cast<int>(tensor.scalar_type())});
+    trainable_index_.push_back(trainable_index.at(tensor.unsafeGetTensorImpl()));
+  }
+  (void)names;
+}
+
+void ShardedModel::find_hosts() {
+  if (across_ || leaders_) return;
+  const auto hosts = comm::ranks_by_host(group_);
+  const size_t num_local = hosts.front().size();
+  std::vector<int> leaders;
+  for (const auto& host : hosts) {
+    leaders.push_back(host.front());
+    if (host.size() == num_local) continue;
+    throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "hosts have ", num_local, " and ",
+                     host.size(), " ranks; sharding needs as many on each. Start equal numbers of processes.");
+  }
+  for (size_t host = 0; host < hosts.size(); ++host) {
+    const auto found = std::find(hosts[host].begin(), hosts[host].end(), group_.rank());
+    if (found == hosts[host].end()) continue;
+    const auto local = static_cast<size_t>(found - hosts[host].begin());
+    owner_ = static_cast<int>(local * hosts.size() + host);
+  }
+  if (hosts.size() == 1) return;
+  leaders_ = group_.subgroup(leaders);
+  for (size_t local = 0; local < num_local; ++local) {
+    std::vector<int> column;
+    for (const auto& host : hosts) column.push_back(host[local]);
+    if (auto mine = group_.subgroup(column)) across_ = std::move(mine);
+  }
+}
+
+void ShardedModel::make_region() {
+  const at::NoGradGuard no_grad;
+  const int64_t size = storages_.empty() ? kLine : storages_.back().offset_bytes + storages_.back().num_bytes;
+  region_ = comm::SharedRegion::create(
+      group_, round_up(size), {.label = "hasten-parameters", .file = options_.parameter_offload.path});
+  if (group_.rank() == 0) {
+    for (const auto& storage : storages_) {
+      std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
+                  static_cast<size_t>(storage.num_bytes));
+    }
+  }
+  constexpr int64_t kMessageBytes = int64_t{64} << 20;
+  for (int64_t begin = 0; leaders_ && begin < region_.size(); begin += kMessageBytes) {
+    leaders_->broadcast_(region_.tensor(begin, std::min(kMessageBytes, region_.size() - begin), at::kByte), 0);
+  }
+  group_.barrier();
+  for (auto& storage : storages_) {
+    storage.home =
+        offload::Home(storage.tensor, region_.read_only(storage.offset_bytes, storage.num_bytes));
+  }
+}
+
+void ShardedModel::watch_lstms(const torch::nn::Module& module) {
+  std::map<const c10::TensorImpl*, SharedStorage*> shared;
+  for (auto& storage : storages_) shared[storage.tensor.unsafeGetTensorImpl()] = &storage;
+  module.apply([&](const torch::nn::Module& part) {
+    if (part.as<torch::nn::LSTMImpl>() == nullptr) return;
+    for (const at::Tensor& tensor : part.parameters(/*recurse=*/false)) {
+      const auto found = shared.find(tensor.unsafeGetTensorImpl());
+      if (found == shared.end()) continue;
+      read_only_->add(tensor, found->second->home);
+      interception::add_interceptor(tensor, read_only_);
+      intercepted_.push_back(tensor);
+    }
+  });
+}
+
+void ShardedModel::make_gradients() {
+  unit_offsets_.clear();
+  int64_t end = 0;
+  for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    unit_offsets_.push_back(end);
+    end = round_up(end + plan_.unit_bytes(unit));
+  }
+  gradients_ = comm::SharedRegion::create(group_, std::max(end, kLine), {.label = "hasten-gradients"});
+  *pool_ = Pool{};
+  pool_->slot_bytes = round_up(std::max(plan_.largest_unit_bytes(), kLine));
+  const auto num_local = static_cast<int64_t>(gradients_.local_ranks().size());
+  pool_->region = comm::SharedRegion::create(group_, num_local * Pool::kNumSlots * pool_->slot_bytes,
+                                             {.label = "hasten-units"});
+}
+
+std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
+                                            const std::vector<std::string>& names,
+                                            const std::vector<at::Tensor>& trainable) {
+  std::vector<at::Tensor> left;
+  forget_lstms();
+  storages_.clear();
+  parameters_.clear();
+  items_.clear();
+  trainable_index_.clear();
+  choose(module, names, trainable, left);
+  find_hosts();
+  make_region();
+  watch_lstms(module);
+  plan_ = plan_shards(items_, group_by_size(items_, options_.wrap.unit_bytes), group_.world_size());
+  if (splits_gradients()) make_gradients();
+  return left;
+}
+
+std::vector<std::vector<size_t>> ShardedModel::units() const {
+  std::vector<std::vector<size_t>> units;
+  if (!splits_gradients()) return units;
+  for (const auto& unit : plan_.units) {
+    auto& members = units.emplace_back();
+    for (const size_t item : unit.items) members.push_back(trainable_index_[item]);
+  }
+  return units;
+}
+
+std::unique_ptr<ReducerBucket> ShardedModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
+  return std::make_unique<ShardBucket>(*this, unit, settings);
+}
+
+void ShardedModel::begin() {
+  pool_->num_launched = 0;
+  pool_->pending = nullptr;
+}
+
+// All slices are written, so that every rank may read every gradient, and slots may be used again.
+void ShardedModel::finish() {
+  if (splits_gradients()) group_.barrier();
+}
+
+at::Tensor ShardedModel::value_slice(size_t item, ShardInterval interval) const {
+  const auto& parameter = parameters_[item];
+  return region_.tensor(parameter.offset_bytes + interval.begin * items_[item].element_bytes, interval.size(),
+                        parameter.tensor.scalar_type());
+}
+
+at::Tensor ShardedModel::gradient_slice(size_t item, ShardInterval interval) const {
+  const auto [unit, index] = plan_.places[item];
+  const int64_t begin = plan_.units[unit].offsets[index] + interval.begin;
+  return gradients_.tensor(unit_offsets_[unit] + begin * items_[item].element_bytes, interval.size(),
+                           parameters_[item].tensor.scalar_type());
+}
+
+bool ShardedModel::has_own_gradient(size_t item) const {
+  const auto& parameter = parameters_[item];
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return gradient.defined() && gradient.is_same(parameter.gradient) && !parameter.gradient_home.has_left();
+}
+
+// A view that the program has kept becomes its own, with the values it has, before others come to its place.
+void ShardedModel::leave_to_others(size_t item) {
+  auto& parameter = parameters_[item];
+  if (!parameter.gradient.defined()) return;
+  const size_t own = parameter.tensor.grad().is_same(parameter.gradient) ? 2 : 1;
+  if (parameter.gradient.use_count() <= own) return;
+  parameter.gradient_home = {};
+  parameter.gradient = at::Tensor();
+}
+
+void ShardedModel::show_gradient(size_t item) {
+  auto& parameter = parameters_[item];
+  const at::Tensor& like = parameter.tensor;
+  at::Tensor& gradient = like.mutable_grad();
+  if (!parameter.gradient.defined()) {
+    const auto [unit, index] = plan_.places[item];
+    const int64_t offset =
+        unit_offsets_[unit] + plan_.units[unit].offsets[index] * items_[item].element_bytes;
+    const int64_t num_bytes = items_[item].numel * items_[item].element_bytes;
+    at::DataPtr memory = num_bytes == 0 ? at::DataPtr() : gradients_.read_only(offset, num_bytes);
+    const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(num_bytes), std::move(memory));
+    parameter.gradient = torch::empty({0}, like.options().requires_grad(false));
+    parameter.gradient.set_(storage, 0, like.sizes(), like.strides());
+    if (num_bytes > 0) {
+      parameter.gradient_home = offload::Home(parameter.gradient, gradients_.read_only(offset, num_bytes));
+    }
+  } else {
+    parameter.gradient_home.come_back();
+  }
+  gradient = parameter.gradient;
+}
+
+}  // namespace hasten::parallel::shard

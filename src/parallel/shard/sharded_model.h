@@ -1,0 +1,119 @@
+// ShardedModel: a model of which each host holds the parameters once, and each rank steps its part.
+//
+// Parameters rest in memory that all ranks of the host read in place (offload/units/home.h), so forward fills
+// nothing and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the
+// host (shard_bucket.h), of which every .grad() is a view; each rank writes the slices that it owns. Who steps
+// them, and when, is sharded_step.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+#include "hasten/comm/shared_region.h"
+#include "hasten/offload/units/home.h"
+#include "hasten/parallel/ddp/gradient_exchange.h"
+#include "hasten/parallel/shard/options.h"
+#include "hasten/parallel/shard/plan.h"
+#include "parallel/shard/read_only_operators.h"
+
+namespace hasten::parallel::shard {
+
+/// A storage of which the host keeps one copy.
+struct SharedStorage {
+  std::string name;
+  /// Keeps the storage; one of the parameters that lie in it.
+  at::Tensor tensor;
+  int64_t offset_bytes = 0;
+  int64_t num_bytes = 0;
+  offload::Home home = {};
+};
+
+/// A trainable parameter that is split.
+struct ShardedParameter {
+  std::string name;
+  at::Tensor tensor;
+  /// Index into the shared storages, and of its first byte in the region.
+  size_t storage = 0;
+  int64_t offset_bytes = 0;
+  /// Stages 2 and 3: the view that becomes .grad(), with memory in the gradient region.
+  at::Tensor gradient = {};
+  offload::Home gradient_home = {};
+};
+
+class ShardedModel : public GradientExchange {
+ public:
+  ShardedModel(comm::Group group, ShardOptions options);
+  ~ShardedModel() override;
+
+  void release() override;
+  std::vector<at::Tensor> place(const torch::nn::Module& module, const std::vector<std::string>& names,
+                                const std::vector<at::Tensor>& trainable) override;
+  std::vector<std::vector<size_t>> units() const override;
+  std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) override;
+  void begin() override;
+  void finish() override;
+
+  const comm::Group& group() const noexcept { return group_; }
+  const ShardOptions& options() const noexcept { return options_; }
+  const ShardPlan& plan() const noexcept { return plan_; }
+  const std::vector<ShardItem>& items() const noexcept { return items_; }
+  std::vector<ShardedParameter>& parameters() noexcept { return parameters_; }
+  std::vector<SharedStorage>& storages() noexcept { return storages_; }
+  const comm::SharedRegion& region() const noexcept { return region_; }
+  const comm::SharedRegion& gradients() const noexcept { return gradients_; }
+  /// Where a unit begins in the gradient region.
+  int64_t unit_offset(size_t unit) const { return unit_offsets_[unit]; }
+
+  bool splits_gradients() const noexcept { return options_.stage >= ShardStage::kGradients; }
+  /// This rank's number among the owners, and the hosts' ranks that sum with it across hosts.
+  int owner() const noexcept { return owner_; }
+  int num_hosts() const noexcept { return static_cast<int>(region_.hosts().size()); }
+  /// The ranks with this rank's place on each host; null on one host.
+  const comm::Group* across() const noexcept { return across_ ? &*across_ : nullptr; }
+
+  /// The elements of a parameter that this rank steps.
+  ShardInterval owned(size_t item) const { return owned_interval(plan_, items_, item, owner_); }
+  /// Those of a parameter's gradient or value, as a flat tensor over writable memory.
+  at::Tensor value_slice(size_t item, ShardInterval interval) const;
+  at::Tensor gradient_slice(size_t item, ShardInterval interval) const;
+  /// Whether .grad() is this model's view, at home.
+  bool has_own_gradient(size_t item) const;
+  void leave_to_others(size_t item);
+  /// .grad() becomes the view, with the region's values.
+  void show_gradient(size_t item);
+
+  struct Pool;
+  Pool& pool() noexcept { return *pool_; }
+
+ private:
+  void choose(const torch::nn::Module& module, const std::vector<std::string>& names,
+              const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
+  void make_region();
+  void make_gradients();
+  void watch_lstms(const torch::nn::Module& module);
+  void forget_lstms();
+  void find_hosts();
+  bool is_ignored(const std::string& name) const;
+
+  comm::Group group_;
+  ShardOptions options_;
+  std::vector<SharedStorage> storages_;
+  std::vector<ShardedParameter> parameters_;
+  std::vector<ShardItem> items_;
+  /// Of each item, its index into the trainable ones of place().
+  std::vector<size_t> trainable_index_;
+  ShardPlan plan_;
+  std::vector<int64_t> unit_offsets_;
+  comm::SharedRegion region_, gradients_;
+  std::optional<comm::Group> across_, leaders_;
+  int owner_ = 0;
+  std::unique_ptr<Pool> pool_;
+  /// At the weights of LSTMs.
+  std::shared_ptr<ReadOnlyOperators> read_only_ = std::make_shared<ReadOnlyOperators>();
+  std::vector<at::Tensor> intercepted_;
+};
+
+}  // namespace hasten::parallel::shard

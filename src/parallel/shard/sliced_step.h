@@ -1,0 +1,62 @@
+// SlicedStep: slices in the place of an optimizer's parameters while it steps.
+//
+// An optimizer's groups hold tensors and its state is found by their addresses. For the time of a step the
+// parameters of split models are replaced in the groups by flat tensors over the slices that this rank owns,
+// with their gradients and state; parameters of which it owns nothing are left out. So every class steps
+// slices, by its own step() or by the fused kernels, and knows nothing of it.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "parallel/shard/optimizer_state.h"
+#include "parallel/shard/sharded_model.h"
+
+namespace hasten::parallel::shard {
+
+/// Where a parameter of an optimizer is split.
+struct SplitParameter {
+  ShardedModel* model = nullptr;
+  size_t item = 0;
+  /// The owner, if the parameter is stepped as a whole.
+  int whole_owner = 0;
+};
+
+using SplitParameters = std::unordered_map<const c10::TensorImpl*, SplitParameter>;
+
+class SlicedStep {
+ public:
+  SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind);
+  /// Puts the parameters and their state back.
+  ~SlicedStep();
+  SlicedStep(const SlicedStep&) = delete;
+  SlicedStep& operator=(const SlicedStep&) = delete;
+
+ private:
+  void replace(std::vector<at::Tensor>& parameters);
+  at::Tensor slice_of(const at::Tensor& parameter, const SplitParameter& split);
+  void move_state(const at::Tensor& from, const at::Tensor& to);
+
+  torch::optim::Optimizer& optimizer_;
+  const SplitParameters& split_;
+  const StepKind kind_;
+  std::vector<std::vector<at::Tensor>> groups_;
+  /// Parameters, and what stands for them.
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> slices_;
+};
+
+/// The elements of a flat parameter that this rank steps.
+ShardInterval stepped_interval(const SplitParameter& split, StepKind kind);
+
+/// `tensor` (a parameter's state, whole or cut) as the flat slice of `interval`; without a copy if it is one.
+at::Tensor cut_state(const at::Tensor& tensor, int64_t whole_numel, ShardInterval interval);
+
+/// The part of a parameter's .grad() that this rank steps, over memory that may be written to where the
+/// gradient is the model's own view.
+at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& parameter, ShardInterval interval);
+
+}  // namespace hasten::parallel::shard

@@ -1,0 +1,526 @@
+// One mapping a host: the numbers of Ddp on every stage, and what a program may do to parameters between steps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
+#include <random>
+
+#include "hasten/core/error.h"
+#include "hasten/optim/steps/optimizer_step.h"
+#include "hasten/parallel/ddp/backward.h"
+#include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/shard/options.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten::parallel {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+using torch::optim::Optimizer;
+
+// Many units in small models.
+ShardOptions small_units(ShardStage stage) {
+  return {.stage = stage, .wrap = {.unit_bytes = 400}};
+}
+
+// A model with its optimizer on one rank, sharded or plain Ddp.
+template <class Net>
+struct Trained {
+  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<at::Tensor>&)>;
+
+  Trained(const comm::Group& of, std::optional<ShardOptions> shard, const MakeOptimizer& make) : group(of) {
+    testing::initialise(*net, 5);
+    DdpOptions options;
+    if (shard) {
+      sharding = std::make_unique<Sharding>(group, *shard);
+      options.exchange = sharding->make_exchange(group);
+    }
+    optimizer = make(net->parameters());
+    ddp = std::make_shared<const Ddp>(*net, group, options);
+  }
+
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {}) const {
+    parallel::backward(loss, options, {.models = {ddp}, .group = group});
+  }
+  void step() {
+    const auto own = [this] { return optim::optimizer_step(*optimizer); };
+    if (sharding) {
+      sharding->step(*optimizer, own);
+    } else {
+      own();
+    }
+  }
+  // This rank's rows of the batch.
+  at::Tensor loss(const std::string& problem_name, int step_number) {
+    const auto problem = testing::problem_for(problem_name, 100 + step_number);
+    const auto rows = [&](const at::Tensor& all) { return all.chunk(group.world_size())[group.rank()]; };
+    return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));
+  }
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> values;
+    for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone());
+    return values;
+  }
+
+  comm::Group group;
+  Net net;
+  std::unique_ptr<Sharding> sharding;
+  std::unique_ptr<Optimizer> optimizer;
+  std::shared_ptr<const Ddp> ddp;
+};
+
+std::unique_ptr<Optimizer> adamw(const std::vector<at::Tensor>& parameters) {
+  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
+}
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << what << ", parameter " << i;
+}
+
+const std::vector<ShardStage> kStages = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
+
+// Trains by `run` with Ddp and with each stage, and compares the parameters bit for bit.
+template <class Net>
+void expect_numbers_of_ddp(int world_size, const std::function<void(Trained<Net>&)>& run,
+                           const typename Trained<Net>::MakeOptimizer& make = adamw,
+                           const ShardOptions& base = {.wrap = {.unit_bytes = 400}}) {
+  run_ranks(world_size, [&](auto& process) {
+    Trained<Net> plain(process.group(), {}, make);
+    run(plain);
+    for (const ShardStage stage : kStages) {
+      ShardOptions options = base;
+      options.stage = stage;
+      Trained<Net> sharded(process.group(), options, make);
+      run(sharded);
+      expect_equal(plain.parameters(), sharded.parameters(), "stage " + std::to_string(static_cast<int>(stage)));
+      process.group().barrier();
+    }
+  });
+}
+
+template <class Net>
+void train(Trained<Net>& trained, const std::string& problem, int num_steps = 5) {
+  for (int step = 0; step < num_steps; ++step) {
+    trained.optimizer->zero_grad();
+    trained.backward(trained.loss(problem, step));
+    trained.step();
+  }
+}
+
+TEST(Shard, EveryStageGivesTheNumbersOfDdp) {
+  for (const int world : {2, 3}) {
+    expect_numbers_of_ddp<testing::Mlp>(world, [](auto& t) { train(t, "mlp"); });
+    expect_numbers_of_ddp<testing::Cnn>(world, [](auto& t) { train(t, "cnn"); });
+    expect_numbers_of_ddp<testing::EmbeddingModel>(world, [](auto& t) { train(t, "embedding"); });
+    expect_numbers_of_ddp<testing::GruModel>(world, [](auto& t) { train(t, "gru"); });
+    expect_numbers_of_ddp<testing::TransformerModel>(world, [](auto& t) { train(t, "transformer"); });
+  }
+}
+
+TEST(Shard, EveryOptimizerGivesTheNumbersOfDdp) {
+  using namespace torch::optim;
+  const auto check = [](const auto& make) {
+    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, make);
+  };
+  check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1)); });
+  check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1)); });
+  check([](const auto& p) { return std::make_unique<Adam>(p, AdamOptions(0.01).amsgrad(true)); });
+  check([](const auto& p) { return std::make_unique<Adagrad>(p, AdagradOptions(0.1)); });
+  check([](const auto& p) { return std::make_unique<RMSprop>(p, RMSpropOptions(0.01).centered(true).momentum(0.5)); });
+}
+
+// Steps whole parameters: the update is divided by the parameter's norm.
+struct Normalized : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (auto& p : group.params()) {
+        if (p.grad().defined()) p.sub_(p.grad() / (p.norm() + 1), 0.1);
+      }
+    }
+    return {};
+  }
+};
+
+TEST(Shard, AClassOfTheProgramsOwnStepsWholeParameters) {
+  expect_numbers_of_ddp<testing::Mlp>(3, [](auto& t) { train(t, "mlp"); },
+                                      [](const auto& p) { return std::make_unique<Normalized>(p, 0.1); });
+}
+
+struct LargeImpl : torch::nn::Module {
+  torch::nn::Linear first{8, 9001}, second{9001, 4};
+  LargeImpl() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second->forward(torch::relu(first->forward(x))); }
+};
+TORCH_MODULE(Large);
+
+// Above the size from which libtorch uses several threads, with slices below it.
+TEST(Shard, LargeParametersGiveTheNumbersOfDdp) {
+  using namespace torch::optim;
+  const auto check = [](const auto& make) {
+    expect_numbers_of_ddp<Large>(3, [](auto& t) { train(t, "mlp", 3); }, make);
+  };
+  check(adamw);
+  check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1)); });
+  check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9)); });
+  check([](const auto& p) { return std::make_unique<RMSprop>(p, RMSpropOptions(0.01)); });
+}
+
+struct LstmModelImpl : torch::nn::Module {
+  torch::nn::LSTM lstm{torch::nn::LSTMOptions(8, 12).num_layers(2).bidirectional(true).batch_first(true)};
+  torch::nn::Linear head{24, 4};
+  LstmModelImpl() {
+    register_module("lstm", lstm);
+    register_module("head", head);
+  }
+  at::Tensor forward(const at::Tensor& x) { return head(std::get<0>(lstm(x)).select(1, -1)); }
+};
+TORCH_MODULE(LstmModel);
+
+TEST(Shard, AnLstmGivesTheNumbersOfDdpAndStaysShared) {
+  expect_numbers_of_ddp<LstmModel>(2, [](auto& t) {
+    train(t, "gru", 3);
+    t.backward(t.loss("gru", 3));
+    const at::NoGradGuard no_grad;
+    t.loss("gru", 4);
+    if (t.sharding) {
+      EXPECT_EQ(t.sharding->num_private_copies(), 0);
+    }
+  });
+}
+
+// The output layer's weight is the embedding's table.
+struct TiedImpl : torch::nn::Module {
+  torch::nn::Embedding embedding{20, 8};
+  at::Tensor weight;
+  TiedImpl() {
+    register_module("embedding", embedding);
+    weight = register_parameter("weight", embedding->weight);
+  }
+  at::Tensor forward(const at::Tensor& tokens) {
+    return torch::linear(embedding(tokens).mean(1), weight).narrow(1, 0, 4);
+  }
+};
+TORCH_MODULE(Tied);
+
+TEST(Shard, ATiedWeightIsOneParameter) {
+  expect_numbers_of_ddp<Tied>(2, [](auto& t) { train(t, "embedding"); });
+}
+
+TEST(Shard, GroupsKeepTheirOptionsAndChangesOfThem) {
+  const auto two_groups = [](const std::vector<at::Tensor>& p) {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{p[0], p[2]},
+                        std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.1)));
+    groups.emplace_back(std::vector<at::Tensor>{p[1], p[3]}, std::make_unique<torch::optim::AdamWOptions>(
+                                                                 torch::optim::AdamWOptions(0.01).weight_decay(0)));
+    return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(1));
+  };
+  expect_numbers_of_ddp<testing::Mlp>(
+      2,
+      [](auto& t) {
+        train(t, "mlp", 2);
+        t.optimizer->param_groups()[1].options().set_lr(0.5);
+        train(t, "mlp", 2);
+      },
+      two_groups);
+}
+
+TEST(Shard, AccumulationOfWholeGradientsGivesTheBitsOfDdp) {
+  ShardOptions base{.wrap = {.unit_bytes = 400}};
+  base.hold = GradientHold::kWhole;
+  expect_numbers_of_ddp<testing::Mlp>(
+      2,
+      [](auto& t) {
+        for (int step = 0; step < 3; ++step) {
+          t.optimizer->zero_grad();
+          {
+            const NoSync hold({t.ddp});
+            t.backward(t.loss("mlp", 2 * step));
+          }
+          t.backward(t.loss("mlp", 2 * step + 1));
+          t.step();
+        }
+      },
+      adamw, base);
+}
+
+// Without zero_grad() between two exchanged backwards.
+TEST(Shard, GradientsAddUpOverExchangedBackwards) {
+  run_ranks(2, [](auto& process) {
+    for (const ShardStage stage : kStages) {
+      Trained<testing::Mlp> plain(process.group(), {}, adamw);
+      Trained<testing::Mlp> sharded(process.group(), small_units(stage), adamw);
+      for (auto* t : {&plain, &sharded}) {
+        t->backward(t->loss("mlp", 0));
+        t->backward(t->loss("mlp", 1));
+        t->backward(t->loss("mlp", 2));
+      }
+      const auto a = plain.net->parameters(), b = sharded.net->parameters();
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(at::allclose(a[i].grad(), b[i].grad(), 1e-6, 1e-7)) << i;
+      }
+      process.group().barrier();
+    }
+  });
+}
+
+TEST(Shard, WeightsOfLossesCount) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    for (int step = 0; step < 3; ++step) {
+      t.optimizer->zero_grad();
+      t.backward(t.loss("mlp", step), {.weight = 1.0 + t.group.rank() + step});
+      t.step();
+    }
+  });
+}
+
+TEST(Shard, AParameterWithoutGradientKeepsItsValue) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    for (int step = 0; step < 4; ++step) {
+      t.optimizer->zero_grad();
+      const auto problem = testing::problem_for("mlp", step);
+      // The second layer takes part on rank 0 in even steps, and on no rank in step 3.
+      auto hidden = torch::tanh(t.net->first->forward(problem.inputs));
+      if (t.group.rank() == 0 && step % 2 == 0) hidden = t.net->second->forward(hidden);
+      t.backward(hidden.pow(2).mean());
+      t.step();
+    }
+  });
+}
+
+TEST(Shard, FrozenParametersAreSharedAndStay) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    t.net->first->weight.set_requires_grad(false);
+    t.ddp->before_forward();
+    train(t, "mlp");
+  });
+}
+
+TEST(Shard, ParametersAreOnePlaceForAllRanks) {
+  run_ranks(2, [](auto& process) {
+    const Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+
+    // As threads of one process the ranks map the same pages at several addresses: both show one value.
+    const auto before = t.parameters();
+    EXPECT_TRUE(at::equal(t.net->first->weight, before[0]));
+    EXPECT_EQ(t.net->named_parameters().size(), 4u);
+    process.group().barrier();
+  });
+}
+
+TEST(Shard, AnyRankMayEvaluateAndReadGradientsAlone) {
+  run_ranks(2, [](auto& process) {
+    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+    train(t, "mlp", 2);
+    if (process.rank() == 1) {
+      const at::NoGradGuard no_grad;
+      EXPECT_EQ(t.net->forward(torch::ones({3, 8})).size(0), 3);
+      EXPECT_TRUE(t.net->first->weight.grad().isfinite().all().template item<bool>());
+    }
+    train(t, "mlp", 2);
+  });
+}
+
+TEST(Shard, TheSameWritesOnAllRanksCount) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    for (int step = 0; step < 4; ++step) {
+      train(t, "mlp", 1);
+      const at::NoGradGuard no_grad;
+      t.net->first->weight.mul_(0.5);
+      t.net->second->bias.data().clamp_(-0.1, 0.1);
+      if (step == 2) t.net->second->weight.set_data(t.net->second->weight.detach() * 2);
+      t.net->first->bias.template data_ptr<float>()[3] = 1;
+    }
+  });
+}
+
+TEST(Shard, AWriteOnOneRankIsNamed) {
+  const auto words = run_ranks_collecting(2, [](auto& process) {
+    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+    t.backward(t.loss("mlp", 0));
+    const at::NoGradGuard no_grad;
+    if (process.rank() == 1) t.net->second->weight.mul_(2);
+    t.step();
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("'second.weight' was changed by the program"));
+}
+
+TEST(Shard, AWriteStaysWithItsRankUntilTheStep) {
+  run_ranks(2, [](auto& process) {
+    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+    const at::NoGradGuard no_grad;
+    const at::Tensor before = t.net->second->weight.clone();
+    if (process.rank() == 1) t.net->second->weight.mul_(2);
+    process.group().barrier();
+
+    EXPECT_TRUE(at::equal(t.net->second->weight, process.rank() == 1 ? before * 2 : before));
+    process.group().barrier();
+  });
+}
+
+TEST(Shard, StepsOfAnOptimizerThatWasNotPreparedCount) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    train(t, "mlp", 1);
+    t.optimizer->zero_grad();
+    t.backward(t.loss("mlp", 7));
+    torch::optim::SGD other(t.net->parameters(), 0.1);
+    other.step();
+    train(t, "mlp", 2);
+  });
+}
+
+TEST(Shard, ClippingOfLibtorchWorksOnSharedGradients) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    for (int step = 0; step < 3; ++step) {
+      t.optimizer->zero_grad(/*set_to_none=*/false);
+      t.backward(t.loss("mlp", step));
+      torch::nn::utils::clip_grad_norm_(t.net->parameters(), 0.1);
+      t.step();
+    }
+  });
+}
+
+TEST(Shard, TheNormOfGradientsIsThatOfWholeOnes) {
+  run_ranks(3, [](auto& process) {
+    for (const ShardStage stage : kStages) {
+      Trained<testing::Mlp> t(process.group(), small_units(stage), adamw);
+      t.backward(t.loss("mlp", 0));
+      std::vector<at::Tensor> norms;
+      for (const auto& p : t.net->parameters()) norms.push_back(p.grad().to(at::kDouble).norm());
+      const double whole = torch::stack(norms).norm().item<double>();
+
+      EXPECT_NEAR(t.sharding->gradient_norm(t.net->parameters(), 2), whole, 1e-9);
+      t.sharding->scale_gradients(t.net->parameters(), 0.5);
+      EXPECT_NEAR(t.sharding->gradient_norm(t.net->parameters(), 2), whole / 2, 1e-7);
+      EXPECT_NEAR(t.net->first->weight.grad().to(at::kDouble).norm().template item<double>(),
+                  norms[0].template item<double>() / 2, 1e-7);
+      process.group().barrier();
+    }
+  });
+}
+
+TEST(Shard, AGradientThatTheProgramKeepsIsNotOverwritten) {
+  run_ranks(2, [](auto& process) {
+    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+    t.backward(t.loss("mlp", 0));
+    const at::Tensor kept = t.net->first->weight.grad(), copy = kept.clone();
+    t.step();
+    t.optimizer->zero_grad();
+    t.backward(t.loss("mlp", 1));
+
+    EXPECT_TRUE(at::equal(kept, copy));
+    EXPECT_FALSE(at::equal(kept, t.net->first->weight.grad()));
+    process.group().barrier();
+  });
+}
+
+TEST(Shard, StateIsSplitAndGathersToTheWhole) {
+  run_ranks(3, [](auto& process) {
+    Trained<testing::Mlp> plain(process.group(), {}, adamw);
+    Trained<testing::Mlp> sharded(process.group(), small_units(ShardStage::kOptimizer), adamw);
+    train(plain, "mlp", 3);
+    train(sharded, "mlp", 3);
+
+    int64_t own = 0, all = 0;
+    for (const auto& piece : sharded.sharding->sharded_state(*sharded.optimizer)) own += piece.tensor.numel();
+    for (const auto& parameter : plain.net->parameters()) all += 2 * parameter.numel();
+    EXPECT_LT(own, all);
+    const auto whole = sharded.sharding->full_state(*sharded.optimizer);
+    ASSERT_EQ(whole.size(), 12u);
+    for (const auto& piece : whole) {
+      const auto parameter = plain.net->named_parameters()[piece.parameter];
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+          *plain.optimizer->state().at(parameter.unsafeGetTensorImpl()));
+      if (piece.name == "step") {
+        EXPECT_EQ(piece.tensor.template item<int64_t>(), 3);
+      }
+      if (piece.name == "exp_avg") {
+        EXPECT_TRUE(at::equal(piece.tensor, state.exp_avg()));
+      }
+      if (piece.name == "exp_avg_sq") {
+        EXPECT_TRUE(at::equal(piece.tensor, state.exp_avg_sq()));
+      }
+    }
+    process.group().barrier();
+  });
+}
+
+TEST(Shard, LbfgsIsRefused) {
+  const auto words = run_ranks_collecting(2, [](auto& process) {
+    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kOptimizer),
+                            [](const auto& p) { return std::make_unique<torch::optim::LBFGS>(p); });
+    t.step();
+  });
+
+  EXPECT_THAT(words[0], HasSubstr("LBFGS"));
+}
+
+TEST(Shard, IgnoredModulesAreReplicated) {
+  ShardOptions base{.wrap = {.unit_bytes = 400}};
+  base.ignored = {"second"};
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, adamw, base);
+}
+
+TEST(Shard, AChangeOfDtypeIsPlannedAnew) {
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
+    t.net->to(at::kDouble);
+    t.ddp->before_forward();
+    for (int step = 0; step < 3; ++step) {
+      t.optimizer->zero_grad();
+      t.backward(t.net->forward(testing::problem_for("mlp", step).inputs.to(at::kDouble)).pow(2).mean());
+      t.step();
+    }
+  });
+}
+
+TEST(Shard, TheModelTrainsOnAloneWhenShardingIsGone) {
+  run_ranks(2, [](auto& process) {
+    testing::Mlp net;
+    {
+      Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+      train(t, "mlp", 1);
+      net = t.net;
+    }
+    const at::NoGradGuard no_grad;
+    net->first->weight.mul_(2);
+    EXPECT_TRUE(net->first->weight.isfinite().all().template item<bool>());
+  });
+}
+
+TEST(Shard, TwoHostsGiveTheNumbersOfOne) {
+  const auto hosts = [](int rank, comm::GroupOptions& options) {
+    options.host = rank < 2 ? "a" : "b";
+    options.address = "127.0.0.1";
+  };
+  run_ranks(
+      4,
+      [](auto& process) {
+        Trained<testing::Mlp> plain(process.group(), {}, adamw);
+        train(plain, "mlp", 4);
+        for (const ShardStage stage : kStages) {
+          Trained<testing::Mlp> sharded(process.group(), small_units(stage), adamw);
+          train(sharded, "mlp", 4);
+          const auto a = plain.parameters(), b = sharded.parameters();
+          for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i], b[i], 1e-4, 1e-5)) << i;
+          for (const auto& all : process.group().all_gather(b[0])) EXPECT_TRUE(at::equal(all, b[0]));
+        }
+      },
+      {.adjust = hosts});
+}
+
+}  // namespace
+}  // namespace hasten::parallel
