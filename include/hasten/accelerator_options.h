@@ -12,8 +12,12 @@
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/shard/options.h"
 
 namespace hasten {
+
+using parallel::ShardOptions;
+using parallel::ShardStage;
 
 /// The dtype that forward and backward compute in. Only kNo works in this version.
 enum class Precision { kNo, kFp16, kBf16, kFp8 };
@@ -53,6 +57,9 @@ struct AcceleratorOptions {
   /// yes.
   std::optional<bool> tune_allocator = {};
   parallel::DdpOptions ddp = {};
+  /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
+  /// {.stage = ShardStage::kParameters}`. By default nothing is split.
+  parallel::ShardOptions shard = {.stage = parallel::ShardStage::kNone};
   /// How prepared optimizers step; see optim/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu`

@@ -1,6 +1,6 @@
 // Twenty steps as plain PyTorch, DistributedDataParallel and fully_shard take them, through the front door:
-// the losses of each rank, learning rates, norms and the state at the end. fully_shard is another way to the
-// same numbers, which are asked of data parallelism here. The family sync_batch_norm is sync_batch_norm's.
+// the losses of each rank, learning rates, norms and the state at the end. The cases of fully_shard run on
+// sharded parameters. The family sync_batch_norm is sync_batch_norm's.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -28,11 +28,12 @@ std::pair<at::Tensor, at::Tensor> batch_of(const json& input, int64_t step, int 
   return {x.index_select(0, rows), y.index_select(0, rows)};
 }
 
-json run_case(const process::Process& process, const json& input) {
+json run_case(const process::Process& process, const json& input, bool sharded) {
   const bool broadcast_buffers = input.value("broadcast_buffers", true);
   const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("accumulate"),
                                           .ddp = {.broadcast_buffers = broadcast_buffers,
-                                                  .static_graph = input.value("static_graph", false)}});
+                                                  .static_graph = input.value("static_graph", false)},
+                                          .shard = {.stage = sharded ? ShardStage::kParameters : ShardStage::kNone}});
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
   auto [model, optimizer] = accelerator.prepare(net, *made);
@@ -114,7 +115,7 @@ TEST(ReferenceGolden, TrainingIsThePeers) {
     testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
         if (golden.input.at("num_processes") != world_size) continue;
-        json result = run_case(process, golden.input);
+        json result = run_case(process, golden.input, golden.family == "fully_shard_w2");
         const std::lock_guard lock(mutex);
         given[golden.name][process.rank()] = std::move(result);
       }

@@ -113,6 +113,7 @@ struct Ddp::Impl {
     const auto buffers = module.buffers();
     auto all = options.exchange ? options.exchange->place(module, parameter_set.names, parameter_set.dense())
                                 : module.parameters();
+    std::erase_if(all, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
     all.insert(all.end(), buffers.begin(), buffers.end());
     broadcast_tensors(all, group);
     watch.look();  // memory that the exchange has moved is no change of the program's
@@ -200,6 +201,13 @@ Ddp::Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options
                      " beside a comm_hook, which says by itself what travels; leave one of them out.");
   }
   impl_ = std::make_unique<Impl>(Impl{module, std::move(group), options, {before.begin(), before.end()}});
+  auto& own = impl_->options;
+  if (own.make_exchange && !own.exchange && !impl_->alone()) own.exchange = own.make_exchange(impl_->group);
+  if (own.exchange && own.comm_hook) {
+    throw UsageError(Origin{"ddp", impl_->group.rank(), impl_->group.world_size()},
+                     "a comm_hook and sharding exclude each other: ranks share the parameters and exchange no "
+                     "whole gradients. Use communication_dtype to send fewer bytes.");
+  }
   impl_->build();
 }
 
@@ -222,6 +230,10 @@ const BucketPlan& Ddp::plan() const noexcept {
 
 void Ddp::wait(bool more) const noexcept {
   impl_->held.scopes += more ? 1 : -1;
+}
+
+bool Ddp::shares_parameters() const noexcept {
+  return impl_->options.exchange != nullptr;
 }
 
 torch::nn::Module& Ddp::module() const noexcept {

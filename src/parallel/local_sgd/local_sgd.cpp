@@ -27,6 +27,11 @@ LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<cons
     throw UsageError(Origin{"parallel", group_.rank(), group_.world_size()},
                      "LocalSgd: num_steps = ", options.num_steps, "; expected at least 1.");
   }
+  if (options.enabled && model_->shares_parameters()) {
+    throw UsageError(Origin{"parallel", group_.rank(), group_.world_size()},
+                     "LocalSgd lets ranks train apart, and those of a sharded model share their parameters. Use "
+                     "ShardStage::kNone.");
+  }
   if (options.enabled) scope_.emplace(model_);
 }
 

@@ -34,8 +34,12 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-ShardedModel::ShardedModel(comm::Group group, ShardOptions options)
-    : group_(group.with_check(false)), options_(std::move(options)), pool_(std::make_unique<Pool>()) {}
+ShardedModel::ShardedModel(comm::Group group, ShardOptions options,
+                           std::function<bool(const at::Tensor&)> is_taken)
+    : group_(group.with_check(false)),
+      options_(std::move(options)),
+      is_taken_(std::move(is_taken)),
+      pool_(std::make_unique<Pool>()) {}
 
 ShardedModel::~ShardedModel() {
   forget_lstms();
@@ -90,6 +94,7 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
   for (const auto& item : all) {
     const at::Tensor& tensor = item.value();
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (is_taken_ && tensor.has_storage() && is_taken_(tensor)) continue;
     if (!can_rest(tensor) || stays.contains(storage_of(tensor))) {
       left.push_back(tensor);
       continue;

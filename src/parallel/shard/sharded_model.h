@@ -6,6 +6,7 @@
 // them, and when, is sharded_step.h.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,7 +46,8 @@ struct ShardedParameter {
 
 class ShardedModel : public GradientExchange {
  public:
-  ShardedModel(comm::Group group, ShardOptions options);
+  /// `is_taken`: whether a tensor's storage is shared by another model already.
+  ShardedModel(comm::Group group, ShardOptions options, std::function<bool(const at::Tensor&)> is_taken = {});
   ~ShardedModel() override;
 
   void release() override;
@@ -100,6 +102,7 @@ class ShardedModel : public GradientExchange {
 
   comm::Group group_;
   ShardOptions options_;
+  std::function<bool(const at::Tensor&)> is_taken_;
   std::vector<SharedStorage> storages_;
   std::vector<ShardedParameter> parameters_;
   std::vector<ShardItem> items_;

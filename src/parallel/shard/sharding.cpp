@@ -148,8 +148,18 @@ bool Sharding::exchanges_each_backward() const noexcept {
 }
 
 std::shared_ptr<GradientExchange> Sharding::make_exchange(const comm::Group& group) {
-  auto model = std::make_shared<ShardedModel>(group, options_);
   std::erase_if(impl_->models, [](const auto& weak) { return weak.expired(); });
+  // The models before this one; what they share is theirs.
+  const auto is_taken = [before = impl_->models](const at::Tensor& tensor) {
+    return std::any_of(before.begin(), before.end(), [&](const auto& weak) {
+      const auto model = weak.lock();
+      if (!model) return false;
+      const auto& storages = model->storages();
+      return std::any_of(storages.begin(), storages.end(),
+                         [&](const auto& storage) { return storage.home.is_of(tensor); });
+    });
+  };
+  auto model = std::make_shared<ShardedModel>(group, options_, is_taken);
   impl_->models.push_back(model);
   return model;
 }
@@ -296,6 +306,25 @@ void Sharding::scale_gradients(const std::vector<at::Tensor>& parameters, double
 void Sharding::clip_gradients(const std::vector<at::Tensor>& parameters, double limit) const {
   change_gradients(parameters, impl_->split(), [&](at::Tensor gradient) { gradient.clamp_(-limit, limit); });
   group_.barrier();
+}
+
+double Sharding::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                double norm_type) const {
+  const double norm = gradient_norm(parameters, norm_type);
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1) scale_gradients(parameters, factor);
+  return norm;
+}
+
+std::function<void(torch::optim::Optimizer&, const std::function<void()>&)> step_scope(
+    std::shared_ptr<Sharding> sharding) {
+  return [sharding = std::move(sharding)](torch::optim::Optimizer& optimizer, const std::function<void()>& own) {
+    if (!sharding->steps(optimizer)) return own();
+    sharding->step(optimizer, [&]() -> at::Tensor {
+      own();
+      return {};
+    });
+  };
 }
 
 }  // namespace hasten::parallel

@@ -55,7 +55,7 @@ class PreparedOptimizer {
   /// accumulated, and skipped where the weights of all ranks' losses were zero. With a closure that computes
   /// the loss anew (LBFGS) it gives the loss, undefined while accumulating. LBFGS decides by the loss how
   /// often it calls the closure, so all ranks must return the same: the mean over them (Accelerator::reduce).
-  /// Collective: no (the closure is). Blocks: no. Throws: what the optimizer throws.
+  /// Collective: no (the closure is), unless parameters are sharded. Blocks: no. Throws: what the optimizer throws.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const {
     if (!gradient_state_->sync_gradients()) return {};
     if (!closure && gradient_state_->weighted() && !has_gradients(*optimizer_)) {

@@ -11,6 +11,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -52,6 +53,8 @@ struct DdpOptions {
   /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h);
   /// one object for one model.
   std::shared_ptr<GradientExchange> exchange = {};
+  /// Makes it, where the group of the model's own is not known beforehand.
+  std::function<std::shared_ptr<GradientExchange>(const comm::Group&)> make_exchange = {};
 
   double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
 };
@@ -95,6 +98,8 @@ class Ddp {
   const BucketPlan& plan() const noexcept;
 
   torch::nn::Module& module() const noexcept;
+  /// Whether the ranks of a host hold parameters once, so that none may change them alone.
+  bool shares_parameters() const noexcept;
 
   /// Looks whether to(), load(), requires_grad_() or register_parameter() have changed the module since, and
   /// hooks it again if so, as the constructor does. Called by what runs forward and backward.

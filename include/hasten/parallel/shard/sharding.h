@@ -74,6 +74,8 @@ class Sharding {
   /// Multiplies the gradients by `factor`, or cuts their elements to [-limit, limit], each rank its slices.
   /// Collective: yes. Blocks: until all ranks have. Throws: CommError.
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) const;
+  /// torch's clip_grad_norm_ over split gradients: returns the norm before.
+  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) const;
   void clip_gradients(const std::vector<at::Tensor>& parameters, double limit) const;
 
  private:
@@ -82,5 +84,10 @@ class Sharding {
   ShardOptions options_;
   std::unique_ptr<Impl> impl_;
 };
+
+/// What prepared optimizers' steps run in (GradientState::set_step_scope).
+/// Collective: no (the steps are). Blocks: no. Throws: nothing.
+std::function<void(torch::optim::Optimizer&, const std::function<void()>&)> step_scope(
+    std::shared_ptr<Sharding> sharding);
 
 }  // namespace hasten::parallel
