@@ -3,7 +3,6 @@
 #include "hasten/accelerator.h"
 
 #include <c10/util/ScopeExit.h>
-#include <torch/nn/utils/clip_grad.h>
 
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
@@ -29,7 +28,6 @@ struct Accelerator::Impl {
   training::Accumulation accumulation{accumulation_options(options)};
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};
-  /// Null where nothing is split.
   std::shared_ptr<parallel::Sharding> sharding = {};
 };
 
@@ -42,10 +40,7 @@ Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options
 Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorBase(own ? *std::move(own) : make_process(read)),
       impl_(std::make_shared<Impl>(Impl{read.options})) {
-  if (options().shard.stage != ShardStage::kNone && use_distributed()) {
-    impl_->sharding = std::make_shared<parallel::Sharding>(process().group(), options().shard);
-    shared_gradient_state()->set_step_scope(parallel::step_scope(impl_->sharding));
-  }
+  impl_->sharding = parallel::make_sharding(process().group(), options().shard, *shared_gradient_state());
   if (options().seed) process::set_seed(process(), *options().seed);
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
@@ -98,7 +93,7 @@ parallel::NoSync Accelerator::accumulate(Models models) const {
 }
 
 parallel::NoSync Accelerator::no_sync(Models models, bool exchanges) const {
-  exchanges = exchanges || (impl_->sharding && impl_->sharding->exchanges_each_backward());
+  exchanges = exchanges || parallel::exchanges_each_backward(impl_->sharding);
   return parallel::NoSync(models.empty() ? impl_->models.all() : std::move(models), exchanges);
 }
 
@@ -108,13 +103,11 @@ void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) 
 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) const {
-  if (impl_->sharding) return impl_->sharding->clip_grad_norm(parameters, max_norm, norm_type);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  return parallel::clip_grad_norm_(impl_->sharding, parameters, max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const {
-  if (impl_->sharding) return impl_->sharding->clip_gradients(parameters, clip_value);
-  torch::nn::utils::clip_grad_value_(parameters, clip_value);
+  parallel::clip_grad_value_(impl_->sharding, parameters, clip_value);
 }
 
 void Accelerator::free_memory() const {
@@ -124,13 +117,7 @@ void Accelerator::free_memory() const {
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module, bool place) const {
   if (!impl_->models.contains(module)) refuse_in_join("prepare of a model");
   if (place) module.to(device());
-  parallel::DdpOptions ddp = options().ddp;
-  if (impl_->sharding) {
-    ddp.make_exchange = [sharding = impl_->sharding](const comm::Group& group) {
-      return sharding->make_exchange(group);
-    };
-  }
-  return impl_->models.distribute(module, process().group(), ddp);
+  return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, impl_->sharding));
 }
 
 data::LoaderOptions Accelerator::loader_options(bool place) const {

@@ -25,7 +25,7 @@ AcceleratorOptions with_stage(ShardStage stage) {
   return options;
 }
 
-at::Tensor loss_of(const testing::Mlp& net, const Accelerator& accelerator, int step) {
+at::Tensor loss_of(testing::Mlp net, const Accelerator& accelerator, int step) {
   const auto problem = testing::problem_for("mlp", 50 + step);
   const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
   return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));

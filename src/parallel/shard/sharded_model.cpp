@@ -3,9 +3,11 @@
 
 #include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -149,8 +151,8 @@ void ShardedModel::find_hosts() {
 void ShardedModel::make_region() {
   const at::NoGradGuard no_grad;
   const int64_t size = storages_.empty() ? kLine : storages_.back().offset_bytes + storages_.back().num_bytes;
-  region_ = comm::SharedRegion::create(
-      group_, round_up(size), {.label = "hasten-parameters", .file = options_.parameter_offload.path});
+  region_ = comm::SharedRegion::create(group_, round_up(size),
+                                       {.label = "hasten-parameters", .file = parameter_file()});
   if (group_.rank() == 0) {
     for (const auto& storage : storages_) {
       std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
@@ -181,6 +183,19 @@ void ShardedModel::watch_lstms(const torch::nn::Module& module) {
       intercepted_.push_back(tensor);
     }
   });
+}
+
+// For parameters that rest on a disk: the page cache holds what is in use.
+std::string ShardedModel::parameter_file() const {
+  const auto& offload = options_.parameter_offload;
+  if (offload.device != OffloadDevice::kFile) return {};
+  if (offload.path.empty()) {
+    throw UsageError(Origin{"shard", group_.rank(), group_.world_size()},
+                     "parameters are offloaded to a file, and OffloadOptions::path names no folder for it.");
+  }
+  std::error_code ignored;  // what cannot be made is named by the file in it
+  std::filesystem::create_directories(offload.path, ignored);
+  return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', group_.rank())).string();
 }
 
 void ShardedModel::make_gradients() {

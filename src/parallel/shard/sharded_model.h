@@ -94,6 +94,7 @@ class ShardedModel : public GradientExchange {
   void choose(const torch::nn::Module& module, const std::vector<std::string>& names,
               const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
   void make_region();
+  std::string parameter_file() const;
   void make_gradients();
   void watch_lstms(const torch::nn::Module& module);
   void forget_lstms();

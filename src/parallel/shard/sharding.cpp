@@ -1,6 +1,7 @@
 // The collective step, and what is asked about gradients and state; see hasten/parallel/shard/sharding.h.
 #include "hasten/parallel/shard/sharding.h"
 
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
+#include "hasten/offload/units/state_file.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
 
@@ -18,6 +20,8 @@ namespace hasten::parallel {
 using namespace shard;
 
 struct Sharding::Impl {
+  /// Where optimizer state rests between steps; null: in memory.
+  std::unique_ptr<offload::StateFile> state_file;
   std::vector<std::weak_ptr<ShardedModel>> models;
 
   std::vector<std::shared_ptr<ShardedModel>> alive() {
@@ -139,7 +143,16 @@ double power_sum(const at::Tensor& values, double norm_type) {
 }  // namespace
 
 Sharding::Sharding(comm::Group group, ShardOptions options)
-    : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {}
+    : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {
+  const auto& state = options_.optimizer_offload;
+  if (state.device != OffloadDevice::kFile) return;
+  if (state.path.empty() || state.tile_numel < 1) {
+    throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "optimizer state is offloaded to files in '",
+                     state.path, "' in tiles of ", state.tile_numel,
+                     " elements. Name a folder (OffloadOptions::path) and tiles of at least one element.");
+  }
+  impl_->state_file = std::make_unique<offload::StateFile>(state.path);
+}
 
 Sharding::~Sharding() = default;
 
@@ -187,13 +200,61 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   // Returns when all ranks have come: nothing reads the parameters from here on.
   take_in_program_writes(models, group_);
   at::Tensor loss;
-  {
+  if (impl_->state_file && kind == StepKind::kElementwise) {
+    loss = step_in_tiles(optimizer, split, own_step);
+  } else {
     const SlicedStep slices(optimizer, split, kind);
     loss = own_step();
   }
   for (const auto& model : models) exchange_stepped(*model, split, kind);
   group_.barrier();
   tell_of_change(split);
+  return loss;
+}
+
+// Parameters of up to tile_numel owned elements are stepped together; the state of one tile is in memory.
+at::Tensor Sharding::step_in_tiles(torch::optim::Optimizer& optimizer, const SplitParameters& split,
+                                   const std::function<at::Tensor()>& own_step) {
+  auto& file = *impl_->state_file;
+  std::vector<std::vector<at::Tensor>> tiles(1);
+  int64_t numel = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = split.find(parameter.unsafeGetTensorImpl());
+      if (found == split.end()) continue;
+      const int64_t more = stepped_interval(found->second, StepKind::kElementwise).size();
+      if (numel > 0 && numel + more > options_.optimizer_offload.tile_numel) {
+        tiles.emplace_back();
+        numel = 0;
+      }
+      tiles.back().push_back(parameter);
+      numel += more;
+    }
+  }
+  const auto each_tensor = [&](const std::vector<at::Tensor>& tile, const auto& visit) {
+    for (const at::Tensor& parameter : tile) {
+      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (state == optimizer.state().end()) continue;
+      visit_state(*state->second, [&](const char*, at::Tensor& tensor) {
+        if (tensor.defined()) visit(tensor);
+      });
+    }
+  };
+  at::Tensor loss;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    if (i + 1 < tiles.size()) each_tensor(tiles[i + 1], [&](at::Tensor& tensor) { file.fetch(tensor); });
+    std::unordered_set<const c10::TensorImpl*> stepped;
+    for (const at::Tensor& parameter : tiles[i]) stepped.insert(parameter.unsafeGetTensorImpl());
+    {
+      const SlicedStep slices(optimizer, split, StepKind::kElementwise, &stepped, i == 0);
+      const at::Tensor given = own_step();
+      if (i == 0) loss = given;
+    }
+    each_tensor(tiles[i], [&](at::Tensor& tensor) {
+      if (!file.holds(tensor)) tensor = file.store(tensor);
+      file.release(tensor);
+    });
+  }
   return loss;
 }
 
@@ -316,15 +377,40 @@ double Sharding::clip_grad_norm(const std::vector<at::Tensor>& parameters, doubl
   return norm;
 }
 
-std::function<void(torch::optim::Optimizer&, const std::function<void()>&)> step_scope(
-    std::shared_ptr<Sharding> sharding) {
-  return [sharding = std::move(sharding)](torch::optim::Optimizer& optimizer, const std::function<void()>& own) {
+std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
+                                        training::GradientState& gradients) {
+  if (options.stage == ShardStage::kNone || group.world_size() == 1) return nullptr;
+  auto sharding = std::make_shared<Sharding>(group, options);
+  gradients.set_step_scope([sharding](torch::optim::Optimizer& optimizer, const std::function<void()>& own) {
     if (!sharding->steps(optimizer)) return own();
     sharding->step(optimizer, [&]() -> at::Tensor {
       own();
       return {};
     });
-  };
+  });
+  return sharding;
+}
+
+DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding) {
+  if (!sharding) return options;
+  options.make_exchange = [sharding](const comm::Group& group) { return sharding->make_exchange(group); };
+  return options;
+}
+
+bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept {
+  return sharding && sharding->exchanges_each_backward();
+}
+
+double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                       double max_norm, double norm_type) {
+  if (sharding) return sharding->clip_grad_norm(parameters, max_norm, norm_type);
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                      double limit) {
+  if (sharding) return sharding->clip_gradients(parameters, limit);
+  torch::nn::utils::clip_grad_value_(parameters, limit);
 }
 
 }  // namespace hasten::parallel

@@ -43,8 +43,9 @@ at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& paramete
   return torch::from_blob(begin, {interval.size()}, [keep = whole](void*) {}, whole.scalar_type());
 }
 
-SlicedStep::SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind)
-    : optimizer_(optimizer), split_(split), kind_(kind) {
+SlicedStep::SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
+                       const std::unordered_set<const c10::TensorImpl*>* stepped, bool with_others)
+    : optimizer_(optimizer), split_(split), kind_(kind), stepped_(stepped), with_others_(with_others) {
   const at::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     groups_.push_back(group.params());
@@ -64,9 +65,10 @@ void SlicedStep::replace(std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     const auto found = split_.find(parameter.unsafeGetTensorImpl());
     if (found == split_.end()) {
-      stepped.push_back(parameter);
+      if (with_others_) stepped.push_back(parameter);
       continue;
     }
+    if (stepped_ != nullptr && !stepped_->contains(found->first)) continue;
     // A tied weight may be listed twice, and is then stepped twice.
     if (const auto again = slices_.find(parameter.unsafeGetTensorImpl()); again != slices_.end()) {
       stepped.push_back(again->second);

@@ -9,6 +9,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,9 @@ using SplitParameters = std::unordered_map<const c10::TensorImpl*, SplitParamete
 
 class SlicedStep {
  public:
-  SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind);
+  /// Of the split parameters only those of `stepped` take part, and of the others all or none.
+  SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
+             const std::unordered_set<const c10::TensorImpl*>* stepped = nullptr, bool with_others = true);
   /// Puts the parameters and their state back.
   ~SlicedStep();
   SlicedStep(const SlicedStep&) = delete;
@@ -43,6 +46,8 @@ class SlicedStep {
   torch::optim::Optimizer& optimizer_;
   const SplitParameters& split_;
   const StepKind kind_;
+  const std::unordered_set<const c10::TensorImpl*>* stepped_;
+  const bool with_others_;
   std::vector<std::vector<at::Tensor>> groups_;
   /// Parameters, and what stands for them.
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <random>
@@ -14,6 +15,7 @@
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -457,6 +459,35 @@ TEST(Shard, StateIsSplitAndGathersToTheWhole) {
     }
     process.group().barrier();
   });
+}
+
+using ShardInFolder = testing::InFolder;
+
+TEST_F(ShardInFolder, StateInFilesGivesTheNumbersOfDdp) {
+  ShardOptions base{.wrap = {.unit_bytes = 400}};
+  base.optimizer_offload = {.device = OffloadDevice::kFile, .path = path("state"), .tile_numel = 70};
+  for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+         return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+       })}) {
+    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, make, base);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("state")));
+}
+
+TEST_F(ShardInFolder, ParametersInAFileGiveTheNumbersOfDdp) {
+  ShardOptions base{.wrap = {.unit_bytes = 400}};
+  base.parameter_offload = {.device = OffloadDevice::kFile, .path = path("parameters")};
+
+  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, adamw, base);
+
+  EXPECT_TRUE(std::filesystem::is_empty(path("parameters")));
+}
+
+TEST(Shard, OffloadWithoutAFolderIsRefused) {
+  ShardOptions options = small_units(ShardStage::kOptimizer);
+  options.optimizer_offload.device = OffloadDevice::kFile;
+
+  EXPECT_THROW(Sharding(comm::Group(), options), UsageError);
 }
 
 TEST(Shard, LbfgsIsRefused) {

@@ -11,14 +11,22 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
+#include "hasten/training/gradient_state.h"
 
 namespace hasten::parallel {
+
+namespace shard {
+struct SplitParameter;
+using SplitParameters = std::unordered_map<const c10::TensorImpl*, SplitParameter>;
+}  // namespace shard
 
 /// A piece of optimizer state as this rank has it.
 struct ShardedStatePiece {
@@ -80,14 +88,26 @@ class Sharding {
 
  private:
   struct Impl;
+  at::Tensor step_in_tiles(torch::optim::Optimizer& optimizer, const shard::SplitParameters& split,
+                           const std::function<at::Tensor()>& own_step);
   comm::Group group_;
   ShardOptions options_;
   std::unique_ptr<Impl> impl_;
 };
 
-/// What prepared optimizers' steps run in (GradientState::set_step_scope).
-/// Collective: no (the steps are). Blocks: no. Throws: nothing.
-std::function<void(torch::optim::Optimizer&, const std::function<void()>&)> step_scope(
-    std::shared_ptr<Sharding> sharding);
+// ---- For a front door that may have sharding or not: null means that nothing is split.
+
+/// Null in a world of one and for ShardStage::kNone. Steps of the optimizers that `gradients` is shared with run in
+/// it. Collective: no (the steps are). Blocks: no. Throws: as the constructor.
+std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
+                                        training::GradientState& gradients);
+DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
+bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept;
+/// torch's functions of these names, on split gradients too.
+/// Collective: where something is split. Blocks: then. Throws: CommError.
+double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                       double max_norm, double norm_type);
+void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                      double limit);
 
 }  // namespace hasten::parallel
