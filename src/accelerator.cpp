@@ -6,8 +6,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
-#include "hasten/parallel/ddp/distributed_models.h"
-#include "hasten/parallel/shard/sharding.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/process/random.h"
 #include "read_options.h"
 
@@ -40,7 +39,8 @@ Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options
 Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorBase(own ? *std::move(own) : make_process(read)),
       impl_(std::make_shared<Impl>(Impl{read.options})) {
-  impl_->sharding = parallel::make_sharding(process().group(), options().shard, *shared_gradient_state());
+  impl_->sharding = parallel::make_sharding(process().group(), options().shard, *shared_gradient_state(),
+                                            options().optimizer);
   if (options().seed) process::set_seed(process(), *options().seed);
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);

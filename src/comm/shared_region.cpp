@@ -57,12 +57,6 @@ struct SharedRegion::Impl {
   std::vector<std::vector<int>> hosts;
   int host = 0, local = 0;
   int64_t size = 0;
-  std::string path = {};
-  const pid_t owner = getpid();
-
-  ~Impl() {
-    if (!path.empty() && local == 0 && getpid() == owner) unlink(path.c_str());
-  }
 };
 
 std::vector<std::vector<int>> ranks_by_host(const Group& group) {
@@ -129,6 +123,8 @@ SharedRegion SharedRegion::create(const Group& group, int64_t num_bytes, const S
     writable = file->map(Mapping::Access::kReadWrite);
   });
   throw_together(group, reason, num_bytes);
+  // Nothing is left behind, however the processes end.
+  if (leads && !options.file.empty()) unlink(options.file.c_str());
   SharedRegion region;
   region.impl_ = std::make_shared<Impl>(std::move(*file));
   region.impl_->readable = std::move(readable);
@@ -137,7 +133,6 @@ SharedRegion SharedRegion::create(const Group& group, int64_t num_bytes, const S
   region.impl_->host = place.host;
   region.impl_->local = place.local;
   region.impl_->size = num_bytes;
-  region.impl_->path = options.file;
   return region;
 }
 

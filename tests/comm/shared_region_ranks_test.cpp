@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "hasten/core/error.h"
 #include "support/folder.h"
 #include "support/ranks.h"
@@ -63,15 +66,15 @@ TEST(SharedRegion, AWorldOfOneHasOneToo) {
 
 using SharedRegionFile = testing::InFolder;
 
-TEST_F(SharedRegionFile, RestsInAFileThatGoesWithIt) {
+TEST_F(SharedRegionFile, RestsInAFileOfWhichNoNameIsLeft) {
   run_ranks(2, [&](auto& process) {
-    {
-      const auto region = SharedRegion::create(process.group(), 8192, {.file = path("region")});
-      EXPECT_EQ(std::filesystem::file_size(path("region")), 8192u);
-      process.group().barrier();
-    }
-    process.group().barrier();
+    const auto region = SharedRegion::create(process.group(), 8192, {.file = path("region")});
+
     EXPECT_FALSE(std::filesystem::exists(path("region")));
+    std::stringstream maps;
+    maps << std::ifstream("/proc/self/maps").rdbuf();
+    EXPECT_THAT(maps.str(), HasSubstr(path("region") + " (deleted)"));
+    process.group().barrier();
   });
 }
 

@@ -23,7 +23,7 @@ struct SharedRegionOptions {
   /// Shows up in /proc/PID/maps.
   std::string label = "hasten-region";
   /// A file on a disk, in whose pages the region rests, for each host; empty: memory. It is made by the first
-  /// rank of the host and removed with the region's last handle there.
+  /// rank of the host and has no name once all have mapped it, so none is left behind.
   std::string file = {};
 };
 

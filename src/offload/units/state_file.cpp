@@ -19,8 +19,9 @@ namespace {
 constexpr int64_t kPage = 4096;
 
 // A file of this process's in the folder, mapped and without a name.
-std::shared_ptr<Mapping> map_new_file(const std::string& folder, int64_t num_bytes, int64_t number) {
-  const std::string path = (std::filesystem::path(folder) / text("hasten-state-", getpid(), '-', number)).string();
+std::shared_ptr<Mapping> map_new_file(const std::string& folder, int64_t num_bytes, const void* owner) {
+  // Objects of one process, and processes of one folder, are told apart while the name exists.
+  const std::string path = (std::filesystem::path(folder) / text("hasten-state-", getpid(), '-', owner)).string();
   const auto file = MemoryFile::create_at(path, num_bytes);
   unlink(path.c_str());
   return std::make_shared<Mapping>(file.map(Mapping::Access::kReadWrite));
@@ -39,7 +40,6 @@ struct StateFile::Impl {
   std::string folder;
   std::set<const void*> tensors = {};
   int64_t num_bytes = 0;
-  int64_t num_files = 0;
 };
 
 StateFile::StateFile(const std::string& folder) : impl_(std::make_unique<Impl>(Impl{folder})) {
@@ -49,7 +49,7 @@ StateFile::StateFile(const std::string& folder) : impl_(std::make_unique<Impl>(I
     throw DataError(Origin{"offload"}, folder, "the folder '", folder, "' for offloaded state cannot be made: ",
                     error.message(), ". Choose one that can be written to.");
   }
-  map_new_file(folder, kPage, impl_->num_files++);
+  map_new_file(folder, kPage, impl_.get());
 }
 
 StateFile::~StateFile() = default;
@@ -60,7 +60,7 @@ at::Tensor StateFile::store(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   if (bytes == 0) return tensor;
-  const auto mapping = map_new_file(impl_->folder, (bytes + kPage - 1) / kPage * kPage, impl_->num_files++);
+  const auto mapping = map_new_file(impl_->folder, (bytes + kPage - 1) / kPage * kPage, impl_.get());
   std::memcpy(mapping->data(), tensor.const_data_ptr(), static_cast<size_t>(bytes));
   impl_->tensors.insert(mapping->data());
   impl_->num_bytes += bytes;

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
-#include "hasten/core/log.h"
+#include "hasten/memory/allocator.h"
 #include "parallel/shard/shard_bucket.h"
 
 namespace hasten::parallel::shard {
@@ -195,7 +195,7 @@ std::string ShardedModel::parameter_file() const {
   }
   std::error_code ignored;  // what cannot be made is named by the file in it
   std::filesystem::create_directories(offload.path, ignored);
-  return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', group_.rank())).string();
+  return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this))).string();
 }
 
 void ShardedModel::make_gradients() {
@@ -222,12 +222,15 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
   parameters_.clear();
   items_.clear();
   trainable_index_.clear();
+  ++num_plans_;
   choose(module, names, trainable, left);
   find_hosts();
   make_region();
   watch_lstms(module);
   plan_ = plan_shards(items_, group_by_size(items_, options_.wrap.unit_bytes), group_.world_size());
   if (splits_gradients()) make_gradients();
+  // Of the ranks' own copies, which malloc would keep.
+  memory::give_back_freed_memory();
   return left;
 }
 

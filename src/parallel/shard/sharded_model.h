@@ -59,6 +59,8 @@ class ShardedModel : public GradientExchange {
   void finish() override;
 
   const comm::Group& group() const noexcept { return group_; }
+  /// How often place() has planned.
+  int64_t num_plans() const noexcept { return num_plans_; }
   const ShardOptions& options() const noexcept { return options_; }
   const ShardPlan& plan() const noexcept { return plan_; }
   const std::vector<ShardItem>& items() const noexcept { return items_; }
@@ -114,6 +116,7 @@ class ShardedModel : public GradientExchange {
   comm::SharedRegion region_, gradients_;
   std::optional<comm::Group> across_, leaders_;
   int owner_ = 0;
+  int64_t num_plans_ = 0;
   std::unique_ptr<Pool> pool_;
   /// At the weights of LSTMs.
   std::shared_ptr<ReadOnlyOperators> read_only_ = std::make_shared<ReadOnlyOperators>();

@@ -1,17 +1,16 @@
 // The collective step, and what is asked about gradients and state; see hasten/parallel/shard/sharding.h.
 #include "hasten/parallel/shard/sharding.h"
 
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/offload/units/state_file.h"
+#include "hasten/parallel/clip/clip.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
 
@@ -32,16 +31,26 @@ struct Sharding::Impl {
     return all;
   }
 
-  SplitParameters split() {
-    SplitParameters split;
-    for (const auto& model : alive()) {
+  /// Made anew where a model has come, gone or been planned anew.
+  const SplitParameters& split() {
+    std::vector<std::pair<const ShardedModel*, int64_t>> now;
+    const auto all = alive();
+    for (const auto& model : all) now.emplace_back(model.get(), model->num_plans());
+    if (now == planned_) return split_;
+    planned_ = std::move(now);
+    split_.clear();
+    for (const auto& model : all) {
       const auto whole = deal_whole(model->items(), model->group().world_size());
       for (size_t item = 0; item < model->parameters().size(); ++item) {
-        split[model->parameters()[item].tensor.unsafeGetTensorImpl()] = {model.get(), item, whole[item]};
+        split_[model->parameters()[item].tensor.unsafeGetTensorImpl()] = {model.get(), item, whole[item]};
       }
     }
-    return split;
+    return split_;
   }
+
+ private:
+  std::vector<std::pair<const ShardedModel*, int64_t>> planned_;
+  SplitParameters split_;
 };
 
 namespace {
@@ -134,10 +143,14 @@ OwnPieces own_pieces(torch::optim::OptimizerParamState* state, size_t num_names,
   return own;
 }
 
-double power_sum(const at::Tensor& values, double norm_type) {
-  const at::Tensor wide = values.to(at::kDouble);
-  if (std::isinf(norm_type)) return wide.numel() == 0 ? 0 : wide.abs().max().item<double>();
-  return norm_type == 2 ? wide.square().sum().item<double>() : wide.abs().pow(norm_type).sum().item<double>();
+// Gradients in the host's one region are each rank's for the part that it owns; others are whole on each rank.
+std::optional<at::Tensor> owned_part(const SplitParameters& split, const at::Tensor& parameter) {
+  const auto found = split.find(parameter.unsafeGetTensorImpl());
+  if (found == split.end()) return std::nullopt;
+  ShardedModel& model = *found->second.model;
+  if (!model.splits_gradients() || !model.has_own_gradient(found->second.item)) return std::nullopt;
+  const auto interval = model.owned(found->second.item);
+  return interval.size() > 0 ? model.gradient_slice(found->second.item, interval) : at::Tensor();
 }
 
 }  // namespace
@@ -259,7 +272,7 @@ at::Tensor Sharding::step_in_tiles(torch::optim::Optimizer& optimizer, const Spl
 }
 
 std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optimizer& optimizer) const {
-  const auto all = impl_->split();
+  const auto& all = impl_->split();
   const StepKind kind = step_kind(optimizer);
   std::vector<ShardedStatePiece> pieces;
   for (const auto& group : optimizer.param_groups()) {
@@ -284,7 +297,7 @@ std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optim
 
 std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
-  const auto all = impl_->split();
+  const auto& all = impl_->split();
   const StepKind kind = step_kind(optimizer);
   const auto names = state_names(optimizer);
   std::vector<ShardedStatePiece> pieces;
@@ -313,104 +326,37 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
   return pieces;
 }
 
-double Sharding::gradient_norm(const std::vector<at::Tensor>& parameters, double norm_type) const {
-  const at::NoGradGuard no_grad;
-  const auto split = impl_->split();
-  double own = 0, common = 0;
-  const auto add = [&](double& to, double value) { to = std::isinf(norm_type) ? std::max(to, value) : to + value; };
-  for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
-    const auto found = split.find(parameter.unsafeGetTensorImpl());
-    if (found == split.end()) {
-      add(common, power_sum(parameter.grad(), norm_type));
-      continue;
-    }
-    const auto interval = found->second.model->owned(found->second.item);
-    if (interval.size() > 0) add(own, power_sum(gradient_part(found->second, parameter, interval), norm_type));
-  }
-  const at::Tensor total = torch::full({1}, own, at::kDouble);
-  group_.all_reduce_(total, std::isinf(norm_type) ? comm::ReduceOp::kMax : comm::ReduceOp::kSum);
-  double sum = total.item<double>();
-  add(sum, common);
-  return std::isinf(norm_type) ? sum : std::pow(sum, 1 / norm_type);
+std::optional<at::Tensor> Sharding::owned_gradient(const at::Tensor& parameter) const {
+  return owned_part(impl_->split(), parameter);
 }
 
-namespace {
-
-// Each rank changes the slices that it owns where the gradient is one mapping, and its whole copy elsewhere.
-template <class Change>
-void change_gradients(const std::vector<at::Tensor>& parameters, const SplitParameters& split,
-                      const Change& change) {
-  const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : parameters) {
-    at::Tensor gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    const auto found = split.find(parameter.unsafeGetTensorImpl());
-    const bool in_slices = found != split.end() && found->second.model->splits_gradients() &&
-                           found->second.model->has_own_gradient(found->second.item);
-    if (!in_slices) {
-      change(gradient.detach());
-      continue;
-    }
-    const auto interval = found->second.model->owned(found->second.item);
-    if (interval.size() > 0) change(found->second.model->gradient_slice(found->second.item, interval));
-  }
-}
-
-}  // namespace
-
-void Sharding::scale_gradients(const std::vector<at::Tensor>& parameters, double factor) const {
-  change_gradients(parameters, impl_->split(), [&](at::Tensor gradient) { gradient.mul_(factor); });
-  group_.barrier();
-}
-
-void Sharding::clip_gradients(const std::vector<at::Tensor>& parameters, double limit) const {
-  change_gradients(parameters, impl_->split(), [&](at::Tensor gradient) { gradient.clamp_(-limit, limit); });
-  group_.barrier();
-}
-
-double Sharding::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                                double norm_type) const {
-  const double norm = gradient_norm(parameters, norm_type);
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) scale_gradients(parameters, factor);
+double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                 double norm_type) const {
+  const auto& split = impl_->split();
+  const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
+  const double norm =
+      clip_gradients_(parameters, max_norm, {.norm_type = norm_type, .owned = owned, .group = group_}).norm;
+  group_.barrier();  // every rank may read every gradient from here on
   return norm;
 }
 
-std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
-                                        training::GradientState& gradients) {
-  if (options.stage == ShardStage::kNone || group.world_size() == 1) return nullptr;
-  auto sharding = std::make_shared<Sharding>(group, options);
-  gradients.set_step_scope([sharding](torch::optim::Optimizer& optimizer, const std::function<void()>& own) {
-    if (!sharding->steps(optimizer)) return own();
-    sharding->step(optimizer, [&]() -> at::Tensor {
-      own();
-      return {};
-    });
-  });
-  return sharding;
+void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) const {
+  const at::NoGradGuard no_grad;
+  const auto& split = impl_->split();
+  group_.barrier();  // no rank reads gradients any more
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    const at::Tensor part = owned_part(split, parameter).value_or(parameter.grad().detach());
+    if (part.defined()) part.clamp_(-limit, limit);
+  }
+  group_.barrier();
 }
 
-DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding) {
-  if (!sharding) return options;
-  options.make_exchange = [sharding](const comm::Group& group) { return sharding->make_exchange(group); };
-  return options;
-}
-
-bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept {
-  return sharding && sharding->exchanges_each_backward();
-}
-
-double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
-                       double max_norm, double norm_type) {
-  if (sharding) return sharding->clip_grad_norm(parameters, max_norm, norm_type);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
-}
-
-void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
-                      double limit) {
-  if (sharding) return sharding->clip_gradients(parameters, limit);
-  torch::nn::utils::clip_grad_value_(parameters, limit);
+void Sharding::scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const {
+  const auto& split = impl_->split();
+  group_.barrier();  // no rank reads gradients any more
+  parallel::scale_gradients_(parameters, factor,
+                             [&](const at::Tensor& parameter) { return owned_part(split, parameter); });
 }
 
 }  // namespace hasten::parallel

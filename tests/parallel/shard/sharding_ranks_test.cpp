@@ -14,6 +14,7 @@
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/shard/options.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "support/folder.h"
 #include "support/models.h"
@@ -405,11 +406,13 @@ TEST(Shard, TheNormOfGradientsIsThatOfWholeOnes) {
       for (const auto& p : t.net->parameters()) norms.push_back(p.grad().to(at::kDouble).norm());
       const double whole = torch::stack(norms).norm().item<double>();
 
-      EXPECT_NEAR(t.sharding->gradient_norm(t.net->parameters(), 2), whole, 1e-9);
-      t.sharding->scale_gradients(t.net->parameters(), 0.5);
-      EXPECT_NEAR(t.sharding->gradient_norm(t.net->parameters(), 2), whole / 2, 1e-7);
+      EXPECT_NEAR(t.sharding->clip_grad_norm_(t.net->parameters(), whole / 2), whole, 1e-6 * whole);
+      EXPECT_NEAR(t.sharding->clip_grad_norm_(t.net->parameters(), 1e9), whole / 2, 1e-5 * whole);
       EXPECT_NEAR(t.net->first->weight.grad().to(at::kDouble).norm().template item<double>(),
-                  norms[0].template item<double>() / 2, 1e-7);
+                  norms[0].template item<double>() / 2, 1e-5 * whole);
+      process.group().barrier();
+      t.sharding->clip_grad_value_(t.net->parameters(), 1e-3);
+      EXPECT_LE(t.net->first->weight.grad().abs().max().template item<double>(), 1.001e-3);
       process.group().barrier();
     }
   });

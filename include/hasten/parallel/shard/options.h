@@ -55,8 +55,8 @@ struct WrapPolicy {
   int64_t min_num_params = 0;
   /// FSDP's version whose rule applies, 1 or 2; for kTransformer and kSize.
   int version = 2;
-  /// Bytes at which units are cut, for kByUse.
-  int64_t unit_bytes = int64_t{16} << 20;
+  /// Bytes at which units are cut, for kByUse. Each rank needs two units of memory beside the model.
+  int64_t unit_bytes = int64_t{4} << 20;
 };
 
 /// Where offloaded tensors rest.

@@ -10,16 +10,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
-#include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
-#include "hasten/training/gradient_state.h"
 
 namespace hasten::parallel {
 
@@ -76,15 +75,18 @@ class Sharding {
   /// Collective: yes. Blocks: yes. Throws: as sharded_state; CommError.
   std::vector<ShardedStatePiece> full_state(const torch::optim::Optimizer& optimizer) const;
 
-  /// The p-norm of the gradients of `parameters`; of split ones each rank sums its slices.
-  /// Collective: yes. Blocks: yes. Throws: CommError.
-  double gradient_norm(const std::vector<at::Tensor>& parameters, double norm_type) const;
-  /// Multiplies the gradients by `factor`, or cuts their elements to [-limit, limit], each rank its slices.
-  /// Collective: yes. Blocks: until all ranks have. Throws: CommError.
-  void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) const;
-  /// torch's clip_grad_norm_ over split gradients: returns the norm before.
-  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) const;
-  void clip_gradients(const std::vector<at::Tensor>& parameters, double limit) const;
+  /// The part of a parameter's gradient that this rank owns, over memory that it may write to; undefined if it owns
+  /// none; nothing for a gradient that is whole on each rank (parallel/clip/clip.h).
+  /// Collective: no. Blocks: no. Throws: nothing.
+  std::optional<at::Tensor> owned_gradient(const at::Tensor& parameter) const;
+
+  /// torch's clip_grad_norm_ and clip_grad_value_, each rank on the parts that it owns. The first returns the norm
+  /// before. Collective: yes. Blocks: until all ranks have. Throws: as clip_gradients_; CommError.
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0) const;
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) const;
+  /// Multiplies gradients by a factor; none may be read before the next collective.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
+  void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const;
 
  private:
   struct Impl;
@@ -94,20 +96,5 @@ class Sharding {
   ShardOptions options_;
   std::unique_ptr<Impl> impl_;
 };
-
-// ---- For a front door that may have sharding or not: null means that nothing is split.
-
-/// Null in a world of one and for ShardStage::kNone. Steps of the optimizers that `gradients` is shared with run in
-/// it. Collective: no (the steps are). Blocks: no. Throws: as the constructor.
-std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
-                                        training::GradientState& gradients);
-DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
-bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept;
-/// torch's functions of these names, on split gradients too.
-/// Collective: where something is split. Blocks: then. Throws: CommError.
-double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
-                       double max_norm, double norm_type);
-void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
-                      double limit);
 
 }  // namespace hasten::parallel

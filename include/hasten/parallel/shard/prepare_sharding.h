@@ -1,0 +1,33 @@
+// Sharding in a front door that may have it or not: null means that nothing is split.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hasten/optim/steps/optimizer_step.h"
+#include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten::parallel {
+
+/// Null in a world of one and for ShardStage::kNone. Prepared optimizers that share `gradients` step in it, by the
+/// kernels that `optimizer` allows. Collective: no (the steps are). Blocks: no. Throws: as Sharding's constructor.
+std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
+                                        training::GradientState& gradients,
+                                        const optim::PreparedOptimizerOptions& optimizer);
+
+/// The options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
+DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
+
+/// Whether backwards inside a window of accumulation exchange their gradients.
+bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept;
+
+/// torch's functions of these names, on split gradients too.
+/// Collective: where something is split. Blocks: then. Throws: CommError.
+double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                       double max_norm, double norm_type);
+void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                      double limit);
+
+}  // namespace hasten::parallel

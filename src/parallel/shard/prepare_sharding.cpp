@@ -1,0 +1,72 @@
+// See prepare_sharding.h.
+#include "hasten/parallel/shard/prepare_sharding.h"
+
+#include <torch/nn/utils/clip_grad.h>
+
+#include "hasten/core/error.h"
+#include "hasten/training/step_policy.h"
+
+namespace hasten::parallel {
+namespace {
+
+// In the place of an optimizer's step: the collective one, on slices.
+class StepsSlices : public training::StepPolicy {
+ public:
+  StepsSlices(std::shared_ptr<Sharding> sharding, const optim::PreparedOptimizerOptions& options)
+      : sharding_(std::move(sharding)), options_(options) {}
+
+  bool step(training::StepContext& context) override {
+    if (!sharding_->steps(context.optimizer)) return false;
+    if (context.closure) {
+      // The closure's forward needs the parameters, which slices replace in the step.
+      const at::AutoGradMode with_grad(true);
+      context.loss = context.closure();
+    }
+    if (context.gradient_factor != 1.0) {
+      for (const auto& group : context.optimizer.param_groups()) {
+        sharding_->scale_gradients_(group.params(), context.gradient_factor);
+      }
+    }
+    sharding_->step(context.optimizer, [&] { return optim::optimizer_step(context.optimizer, options_); });
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Sharding> sharding_;
+  optim::PreparedOptimizerOptions options_;
+};
+
+}  // namespace
+
+std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
+                                        training::GradientState& gradients,
+                                        const optim::PreparedOptimizerOptions& optimizer) {
+  if (options.stage == ShardStage::kNone || group.world_size() == 1) return nullptr;
+  auto sharding = std::make_shared<Sharding>(group, options);
+  gradients.step_policies().add(training::StepOrder::kStep, std::make_shared<StepsSlices>(sharding, optimizer));
+  return sharding;
+}
+
+DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding) {
+  if (!sharding) return options;
+  options.make_exchange = [sharding](const comm::Group& group) { return sharding->make_exchange(group); };
+  return options;
+}
+
+bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept {
+  return sharding && sharding->exchanges_each_backward();
+}
+
+double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                       double max_norm, double norm_type) {
+  if (sharding) return sharding->clip_grad_norm_(parameters, max_norm, norm_type);
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
+                      double limit) {
+  if (sharding) return sharding->clip_grad_value_(parameters, limit);
+  torch::nn::utils::clip_grad_value_(parameters, limit);
+}
+
+}  // namespace hasten::parallel
