@@ -277,6 +277,11 @@ void OptimizerRegistry::broadcast_from(const comm::Group& group, int root) const
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop) {
   const auto models = loop.models.all();  // kept, so that their places stay
+  if (std::any_of(models.begin(), models.end(), [](const auto& model) { return model->shares_parameters(); })) {
+    throw UsageError(Origin{"join", loop.group.rank(), loop.group.world_size()},
+                     "join_uneven_inputs with sharded parameters: a rank without data could not step its slices. Give "
+                     "every rank as many batches (even_batches), or use ShardStage::kNone.");
+  }
   const UnevenBatchNorms batch_norms(loop.models.modules());
   const auto at_end = c10::make_scope_exit([&] { leave(models, loop.gradients); });
   enter(join, models, options, loop.gradients);
