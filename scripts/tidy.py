@@ -15,7 +15,7 @@ from pathlib import Path
 HEADER_CAP, SOURCE_CAP = 300, 600
 # Files that together stay under a number of lines of code (blank lines and comments aside).
 COUNTED_TOGETHER = [
-    ("the front door, which only forwards", 300, ["include/hasten/accelerator.h", "src/accelerator.cpp"]),
+    ("the front door, which only forwards", 600, ["include/hasten/accelerator.h", "src/accelerator.cpp"]),
     ("the DDP reducer, the hooks aside,", 540, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
 ]
 # What the command may include; it is no room of CMakeLists.txt's.

@@ -8,6 +8,7 @@
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/process/random.h"
+#include "mixed_precision.h"
 #include "read_options.h"
 
 namespace hasten {
@@ -28,6 +29,7 @@ struct Accelerator::Impl {
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};
   std::shared_ptr<parallel::Sharding> sharding = {};
+  std::shared_ptr<MixedPrecision> precision = {};
 };
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
@@ -42,6 +44,9 @@ Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process
   impl_->sharding = parallel::make_sharding(process().group(), options().shard, *shared_gradient_state(),
                                             options().optimizer);
   if (options().seed) process::set_seed(process(), *options().seed);
+  impl_->precision = std::make_shared<MixedPrecision>(options(), read.environment, process(), shared_gradient_state(),
+                                                      impl_->models, logger("precision"));
+  impl_->precision->start(options(), optimizer_registry(), impl_->sharding != nullptr);
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
     logger("accelerator").info(memory::describe(setting));
@@ -65,7 +70,9 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
   }
   const parallel::NoSync until_all_end(std::move(held));
   if (own.weight) shared_gradient_state()->set_weighted();
-  parallel::backward(loss, own, context);
+  // Autocast is off in backward, whatever scope the caller has left open.
+  const auto scope = precision::Autocast::off();
+  parallel::backward(loss.defined() ? impl_->precision->begin_backward(loss) : loss, own, context);
 }
 
 void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
@@ -103,10 +110,13 @@ void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) 
 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) const {
-  return parallel::clip_grad_norm_(impl_->sharding, parameters, max_norm, norm_type);
+  return impl_->precision->clip_grad_norm_(parameters, norm_type, [&] {
+    return parallel::clip_grad_norm_(impl_->sharding, parameters, max_norm, norm_type);
+  });
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const {
+  impl_->precision->unscale(parameters);
   parallel::clip_grad_value_(impl_->sharding, parameters, clip_value);
 }
 
@@ -118,6 +128,60 @@ std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& 
   if (!impl_->models.contains(module)) refuse_in_join("prepare of a model");
   if (place) module.to(device());
   return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, impl_->sharding));
+}
+
+Precision Accelerator::mixed_precision() const noexcept {
+  return impl_->precision->precision();
+}
+
+precision::Autocast Accelerator::autocast(const std::optional<precision::AutocastOptions>& options) const {
+  return impl_->precision->autocast(options);
+}
+
+const precision::GradScaler* Accelerator::scaler() const {
+  auto* scaler = impl_->precision->scaler();
+  if (scaler == nullptr) return nullptr;
+  scaler->settle();
+  return &scaler->scaler();
+}
+
+std::optional<precision::GradScalerState> Accelerator::scaler_state() const {
+  const auto* scaler = impl_->precision->scaler();
+  return scaler == nullptr ? std::nullopt : std::optional(scaler->state());
+}
+
+void Accelerator::load_scaler_state(const precision::GradScalerState& state) const {
+  auto* scaler = impl_->precision->scaler();
+  if (scaler == nullptr) {
+    throw UsageError(Origin{"accelerator"}, "the state of a gradient scaler for an Accelerator that scales no losses; expected "
+                     "mixed_precision fp16. Leave the state out, or set the precision.");
+  }
+  scaler->load_state(state);
+}
+
+void Accelerator::unscale_gradients() const {
+  if (auto* scaler = impl_->precision->scaler()) scaler->unscale_all();
+}
+
+void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) const {
+  if (auto* scaler = impl_->precision->scaler()) scaler->unscale_(optimizer);
+}
+
+parallel::LocalSgdOptions Accelerator::local_sgd_options(parallel::LocalSgdOptions options) const {
+  options.on_average = [precision = impl_->precision, then = options.on_average] {
+    precision->share_least_scale();
+    if (then) then();
+  };
+  return options;
+}
+
+std::shared_ptr<parallel::ForwardScopes> Accelerator::scopes_of(torch::nn::Module& module) const {
+  return impl_->precision->scopes(module);
+}
+
+void Accelerator::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
+  optimizer_registry().add(optimizer);
+  impl_->precision->add(optimizer);
 }
 
 data::LoaderOptions Accelerator::loader_options(bool place) const {

@@ -20,7 +20,6 @@ struct Missing {
 };
 
 constexpr Missing kMissing[] = {
-    {"ACCELERATE_MIXED_PRECISION", "--mixed_precision", "mixed precision"},
     {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
     {"ACCELERATE_USE_FSDP", "--use_fsdp", "FSDP"},
     {"ACCELERATE_USE_DEEPSPEED", "--use_deepspeed", "DeepSpeed"},
@@ -34,12 +33,8 @@ bool asks(std::string value) {
   return value != "no" && value != "n" && value != "false" && value != "f" && value != "off" && value != "0";
 }
 
-void refuse_what_is_missing(const AcceleratorOptions& options, const Environment& environment) {
-  environment.choice("ACCELERATE_MIXED_PRECISION", {"no", "fp16", "bf16", "fp8"});
+void refuse_what_is_missing(const Environment& environment) {
   std::string found;
-  if (options.mixed_precision != Precision::kNo) {
-    found += "AcceleratorOptions::mixed_precision asks for mixed precision";
-  }
   for (const auto& [variable, flag, what] : kMissing) {
     const auto value = environment.text(variable);
     if (!value || !asks(*value)) continue;
@@ -53,7 +48,15 @@ void refuse_what_is_missing(const AcceleratorOptions& options, const Environment
 }  // namespace
 
 ReadOptions read_options(AcceleratorOptions options, Environment environment) {
-  refuse_what_is_missing(options, environment);
+  refuse_what_is_missing(environment);
+  if (const auto precision = environment.text("ACCELERATE_MIXED_PRECISION")) {
+    precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
+  }
+  if (environment.flag("XLA_DOWNCAST_BF16").value_or(false)) {
+    throw UsageError(Origin{"accelerator"}, "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
+                     "not have. Leave it out, and use --mixed_precision bf16.");
+  }
+  options.fp8 = precision::read_fp8_options(options.fp8, environment);
   options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
                                             .value_or(options.gradient_accumulation_steps);
   // HASTEN_DEBUG is read where groups are made.

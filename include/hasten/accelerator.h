@@ -128,7 +128,7 @@ class Accelerator : public AcceleratorBase {
   parallel::LocalSgd local_sgd(const parallel::PreparedModel<M>& model,
                                const parallel::LocalSgdOptions& options = {}) const {
     require_ours(model.ddp());
-    return parallel::LocalSgd(model, group(), options);
+    return parallel::LocalSgd(model, group(), local_sgd_options(options));
   }
 
   /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
@@ -152,8 +152,32 @@ class Accelerator : public AcceleratorBase {
     join(fn, options);
   }
 
+  /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
+  Precision mixed_precision() const noexcept;
+  /// A scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
+  /// `{.enabled = false}` a part in float32. Options replace AcceleratorOptions::autocast. Nothing with kNo.
+  /// Collective: no. Blocks: no. Throws: UsageError for a dtype other than kHalf and kBFloat16.
+  precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options = {}) const;
+  /// The loss scale with fp16, its update that is due made; null otherwise.
+  const precision::GradScaler* scaler() const;
+  /// The scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
+  std::optional<precision::GradScalerState> scaler_state() const;
+  /// Collective: no, but all ranks load alike. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that
+  /// does not fit.
+  void load_scaler_state(const precision::GradScalerState& state) const;
+  /// Divides the gradients of an optimizer (of all prepared ones) by the loss scale, which clip_grad_norm_ and step do by
+  /// themselves. A second call does nothing, nor one in the middle of a window. Nothing unless losses are scaled.
+  /// Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
+  void unscale_gradients() const;
+  void unscale_gradients(torch::optim::Optimizer& optimizer) const;
+  template <class O>
+  void unscale_gradients(const optim::PreparedOptimizer<O>& optimizer) const {
+    unscale_gradients(optimizer.unwrap());
+  }
+
   /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be
-  /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients().
+  /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients(). With fp16
+  /// gradients are unscaled first; in the middle of a window it measures their norm and changes nothing.
   /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0) const;
@@ -211,6 +235,9 @@ class Accelerator : public AcceleratorBase {
   parallel::NoSync no_sync(Models models, bool exchanges = false) const;
   /// The Ddp of a module, made at the first call.
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
+  parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
+  std::shared_ptr<parallel::ForwardScopes> scopes_of(torch::nn::Module& module) const;
+  void add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const;
   data::LoaderOptions loader_options(bool place) const;
   optim::PreparedSchedulerOptions scheduler_options() const;
 
@@ -250,10 +277,11 @@ auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
   } else if constexpr (parallel::is_module_v<Object>) {
     auto model = hold(std::forward<T>(object));
     auto ddp = distribute(parallel::module_of(*model), place);
-    return parallel::PreparedModel<Object>(std::move(model), std::move(ddp));
+    auto scopes = scopes_of(parallel::module_of(*model));
+    return parallel::PreparedModel<Object>(std::move(model), std::move(ddp), std::move(scopes));
   } else if constexpr (optim::is_optimizer_v<Object>) {
     auto optimizer = hold(std::forward<T>(object));
-    optimizer_registry().add(optimizer);
+    add_optimizer(optimizer);
     return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state(),
                                             options().optimizer);
   } else if constexpr (optim::SchedulerLike<Object>) {

@@ -13,14 +13,17 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/shard/options.h"
+#include "hasten/precision/autocast.h"
+#include "hasten/precision/fp8.h"
+#include "hasten/precision/grad_scaler.h"
+#include "hasten/precision/options.h"
+#include "hasten/precision/policy.h"
 
 namespace hasten {
 
 using parallel::ShardOptions;
 using parallel::ShardStage;
-
-/// The dtype that forward and backward compute in. Only kNo works in this version.
-enum class Precision { kNo, kFp16, kBf16, kFp8 };
+using precision::Precision;
 
 struct AcceleratorOptions {
   /// Models, and the batches of loaders, are moved to the process's device; PrepareOptions says it for one.
@@ -51,8 +54,16 @@ struct AcceleratorOptions {
   bool adjust_scheduler = false;
   /// Seeds every random generator, as set_seed does, before anything else.
   std::optional<uint64_t> seed = {};
-  /// Anything but kNo is refused for now.
-  Precision mixed_precision = Precision::kNo;
+  /// The dtype that prepared models compute in (docs/precision.md). Unset: ACCELERATE_MIXED_PRECISION, else kNo.
+  std::optional<Precision> mixed_precision = {};
+  /// Outputs, living casts, and weights below float32.
+  precision::PrecisionOptions precision = {};
+  /// What model(x) and autocast() open; dtype is mixed_precision's.
+  precision::AutocastOptions autocast = {};
+  /// The loss scale of kFp16.
+  precision::GradScalerOptions scaler = {};
+  /// The recipe of kFp8.
+  precision::Fp8Options fp8 = {};
   /// On the CPU: freed memory stays in the process (state/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};

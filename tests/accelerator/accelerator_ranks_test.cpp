@@ -551,14 +551,5 @@ TEST(AcceleratorRanks, TrainsTorchScriptModulesLikeOthers) {
   });
 }
 
-TEST(Accelerator, MixedPrecisionIsRefusedForNow) {
-  try {
-    Accelerator(Process(process::RankInfo{}, comm::Group()), {.mixed_precision = Precision::kBf16});
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("mixed precision, which this version does not have yet"));
-  }
-}
-
 }  // namespace
 }  // namespace hasten

@@ -86,19 +86,16 @@ TEST(ReadOptions, TheLaunchersDefaultsAreNoRequests) {
 }
 
 TEST(ReadOptions, WhatIsMissingIsRefusedByVariableAndFlagAllAtOnce) {
-  const auto environment = Environment::of({{"ACCELERATE_MIXED_PRECISION", "bf16"},
-                                            {"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"},
+  const auto environment = Environment::of({{"ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"},
                                             {"ACCELERATE_USE_FSDP", "true"},
                                             {"ACCELERATE_USE_DEEPSPEED", "true"},
                                             {"ACCELERATE_USE_MEGATRON_LM", "true"},
                                             {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
                                             {"ACCELERATE_CPU_AFFINITY", "1"}});
-  const auto read = [&] { read_options({.mixed_precision = Precision::kFp16}, environment); };
+  const auto read = [&] { read_options({}, environment); };
 
   for (const char* words :
-       {"AcceleratorOptions::mixed_precision asks for mixed precision",
-        "ACCELERATE_MIXED_PRECISION=bf16 (--mixed_precision) asks for mixed precision",
-        "ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
+       {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
         "ACCELERATE_USE_FSDP=true (--use_fsdp)", "ACCELERATE_USE_DEEPSPEED=true (--use_deepspeed)",
         "ACCELERATE_USE_MEGATRON_LM=true (--use_megatron_lm)",
         "ACCELERATE_USE_PARALLELISM_CONFIG=true (--use_parallelism_config)",

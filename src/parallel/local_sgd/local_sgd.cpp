@@ -43,11 +43,15 @@ void LocalSgd::step() {
   if (!options_.enabled || ++model_->local_sgd().num_steps < options_.num_steps) return;
   const bool joining = model_->announce(kAverage);
   average_parameters(*model_, joining ? group_.with_check(false) : group_, true);
+  if (!joining && options_.on_average) options_.on_average();
 }
 
 void LocalSgd::finish() {
   if (finished_) return;
-  if (options_.enabled && !model_->is_joining()) average_parameters(*model_, group_, true);
+  if (options_.enabled && !model_->is_joining()) {
+    average_parameters(*model_, group_, true);
+    if (options_.on_average) options_.on_average();
+  }
   finished_ = true;
   scope_.reset();
 }

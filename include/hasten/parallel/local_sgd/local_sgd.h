@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,8 @@ struct LocalSgdOptions {
   int64_t num_steps = 8;
   /// false: gradients are exchanged at every step as always, and step and finish do nothing.
   bool enabled = true;
+  /// Called after each average on all ranks, outside of loops of uneven length: to bring together what else has parted.
+  std::function<void()> on_average = {};
 };
 
 /// From its construction to finish, backward through the model keeps gradients on their rank; weights of

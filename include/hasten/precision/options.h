@@ -1,0 +1,30 @@
+// PrecisionOptions: how a mixed-precision Accelerator casts, and how weights below float32 are kept.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+namespace hasten::precision {
+
+/// The dtype of what `model(x)` returns. kFloat32: half-precision outputs become float32, as Accelerate's. kAsComputed: they
+/// stay.
+enum class Outputs { kFloat32, kAsComputed };
+
+/// How parameters are kept. kParameter: as they are made, float32 as a rule. The others convert prepared models to half
+/// precision, and their optimizers step so that small updates are not lost: kMaster with float32 masters beside them, kSplit
+/// with the other half of each float32 value beside it (exact), kStochastic by rounding at random, kKahan with the rounding
+/// error beside them. kSplit, kStochastic and kKahan are bfloat16.
+enum class Weights { kParameter, kMaster, kSplit, kStochastic, kKahan };
+
+struct PrecisionOptions {
+  Outputs outputs = Outputs::kFloat32;
+  /// Half-precision copies of float32 parameters live on from scope to scope, as long as the parameter is not written to.
+  /// False: autocast casts them anew in every scope.
+  bool living_casts = true;
+  Weights weights = Weights::kParameter;
+  /// The dtype of the optimizer's moments under `weights`; unset: float32.
+  std::optional<c10::ScalarType> states = {};
+};
+
+}  // namespace hasten::precision

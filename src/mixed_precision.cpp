@@ -1,0 +1,196 @@
+// See mixed_precision.h.
+#include "mixed_precision.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "hasten/core/text.h"
+#include "hasten/parallel/clip/clip.h"
+
+namespace hasten {
+namespace {
+
+bool has_convolutions(const torch::nn::Module& module) {
+  const auto children = module.modules();
+  return std::any_of(children.begin(), children.end(),
+                     [](const auto& each) { return each->name().find("Conv") != std::string::npos; });
+}
+
+}  // namespace
+
+/// Opens autocast round a forward, and remembers that one was entered.
+class MixedPrecision::AutocastHook : public parallel::ForwardHook {
+ public:
+  AutocastHook(c10::DeviceType device, const precision::AutocastOptions& options) : device_(device), options_(options) {}
+  std::unique_ptr<Entered> enter(torch::nn::Module&) override {
+    was_entered_ = true;
+    return std::make_unique<Open>(precision::Autocast(device_, options_));
+  }
+  bool take_entered() noexcept { return std::exchange(was_entered_, false); }
+
+ private:
+  struct Open : Entered {
+    explicit Open(precision::Autocast own) : scope(std::move(own)) {}
+    precision::Autocast scope;
+  };
+  c10::DeviceType device_;
+  precision::AutocastOptions options_;
+  bool was_entered_ = false;
+};
+
+MixedPrecision::MixedPrecision(const AcceleratorOptions& options, const Environment& environment,
+                               const process::Process& process, std::shared_ptr<training::GradientState> gradients,
+                               const parallel::DistributedModels& models, Logger log)
+    : options_(options.precision),
+      autocast_(options.autocast),
+      resolved_(precision::resolve(options.mixed_precision, environment.text("ACCELERATE_MIXED_PRECISION"),
+                                   precision::device_facts(process.device()))),
+      device_(process.device()),
+      group_(process.group()),
+      gradients_(std::move(gradients)),
+      models_(&models),
+      log_(std::move(log)) {
+  if (resolved_.precision == Precision::kNo) return;
+  log_.info(text("mixed_precision ", precision::name_of(resolved_.precision), ", from ", resolved_.source));
+  if (!autocast_.dtype) autocast_.dtype = precision::compute_dtype(resolved_.precision);
+  hook_ = std::make_shared<AutocastHook>(device_.type(), autocast_);
+}
+
+/// The scaler as join's registry takes it: ranks that ran out of data take its state over.
+struct MixedPrecision::JoinedScaler {
+  std::shared_ptr<precision::WindowScaler> scaler;
+  nlohmann::json state() const {
+    const auto own = scaler->state();
+    return {own.scale, own.growth_tracker};
+  }
+  void load_state(const nlohmann::json& state) const {
+    auto own = scaler->state();
+    own.scale = state.at(0).get<double>();
+    own.growth_tracker = state.at(1).get<int64_t>();
+    if (own.enabled) scaler->load_state(own);
+  }
+};
+
+void MixedPrecision::start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded) {
+  sharded_ = sharded;
+  if (resolved_.precision != Precision::kFp16) return;
+  const std::weak_ptr<const MixedPrecision> weak = weak_from_this();
+  scaler_ = std::make_shared<precision::WindowScaler>(
+      options.scaler, precision::WindowScalerHooks{
+                          .ends_window = [weak] {
+                            const auto own = weak.lock();
+                            return !own || own->gradients_->sync_gradients();
+                          },
+                          .sum_overflows = [weak](const torch::optim::Optimizer& optimizer, int64_t count) {
+                            const auto own = weak.lock();
+                            return own ? own->sum_overflows(optimizer, count) : count;
+                          },
+                          .name_of = [weak](const at::Tensor& parameter) {
+                            const auto own = weak.lock();
+                            return own ? own->name_of(parameter) : std::string();
+                          },
+                          .warn = [log = log_](const std::string& words) { log.warning(words); }});
+  gradients_->step_policies().add(training::StepOrder::kUnscale, scaler_);
+  joined_ = std::make_shared<JoinedScaler>(JoinedScaler{scaler_});
+  registry.add_scheduler(joined_);
+}
+
+std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Module& module) {
+  std::erase_if(scopes_, [](const auto& item) { return item.second.expired(); });
+  if (const auto found = scopes_.find(&module); found != scopes_.end()) return found->second.lock();
+  auto scopes = std::make_shared<parallel::ForwardScopes>();
+  scopes_[&module] = scopes;
+  if (!hook_) return scopes;
+  scopes->add(parallel::ForwardOrder::kAutocast, hook_);
+  scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
+  const auto facts = precision::device_facts(device_);
+  if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module))) log_.warning_once(*note);
+  return scopes;
+}
+
+precision::Autocast MixedPrecision::autocast(const std::optional<precision::AutocastOptions>& options) const {
+  if (resolved_.precision == Precision::kNo) return precision::Autocast(precision::Autocast::captured());
+  auto own = options.value_or(autocast_);
+  if (!own.dtype) own.dtype = precision::compute_dtype(resolved_.precision);
+  return precision::Autocast(device_.type(), own);
+}
+
+void MixedPrecision::add(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
+  if (scaler_) scaler_->add(optimizer);
+}
+
+at::Tensor MixedPrecision::begin_backward(const at::Tensor& loss) {
+  if (hook_ && !hook_->take_entered() && !models_->all().empty()) {
+    log_.warning_once(text("backward of a loss that no prepared model has computed since the last one: net(x) past the handle "
+                           "runs in float32. Call model(x), with model from prepare, for ",
+                           precision::name_of(resolved_.precision), '.'));
+  }
+  return scaler_ ? scaler_->begin_backward(loss) : loss;
+}
+
+// Gradients of prepared models are the same on all ranks after their exchange, and so is what they overflow.
+int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const {
+  if (group_.world_size() == 1) return own;
+  for (const auto& model : models_->all()) {
+    if (model->is_joining() || model->local_sgd().now || model->holds_back()) return own;
+  }
+  bool whole = !sharded_;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      bool exchanged = false;
+      for (const auto& model : models_->all()) {
+        const auto& known = model->parameters();
+        exchanged = exchanged || std::any_of(known.begin(), known.end(), [&](const at::Tensor& one) { return one.is_same(parameter); });
+      }
+      whole = whole && exchanged;
+    }
+  }
+  if (whole) return own;
+  const auto count = at::full({}, own, at::TensorOptions().dtype(at::kLong));
+  group_.all_reduce_(count);
+  return count.item<int64_t>();
+}
+
+std::string MixedPrecision::name_of(const at::Tensor& parameter) const {
+  for (auto* module : models_->modules()) {
+    for (const auto& item : module->named_parameters()) {
+      if (item.value().is_same(parameter)) return item.key();
+    }
+  }
+  return {};
+}
+
+void MixedPrecision::share_least_scale() {
+  if (!scaler_ || !scaler_->scaler().is_enabled() || group_.world_size() == 1) return;
+  scaler_->settle();
+  auto state = scaler_->state();
+  const auto least = at::full({}, state.scale, at::TensorOptions().dtype(at::kDouble));
+  group_.all_reduce_(least, comm::ReduceOp::kMin);
+  if (least.item<double>() != state.scale) state.growth_tracker = 0;
+  const auto tracker = at::full({}, state.growth_tracker, at::TensorOptions().dtype(at::kLong));
+  group_.all_reduce_(tracker, comm::ReduceOp::kMin);
+  state.scale = least.item<double>();
+  state.growth_tracker = tracker.item<int64_t>();
+  scaler_->load_state(state);
+}
+
+void MixedPrecision::unscale(const std::vector<at::Tensor>& parameters) {
+  if (!scaler_) return;
+  for (auto* optimizer : scaler_->owners(parameters)) scaler_->unscale_(*optimizer);
+}
+
+double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type,
+                                       const std::function<double()>& clip) {
+  if (scaler_ && scaler_->scaler().is_enabled() && !gradients_->sync_gradients()) {
+    return parallel::gradient_norm(parameters, {.norm_type = norm_type}).norm / scaler_->window_scale();
+  }
+  unscale(parameters);
+  return clip();
+}
+
+}  // namespace hasten

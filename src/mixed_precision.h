@@ -1,0 +1,72 @@
+// MixedPrecision: what an Accelerator keeps for its precision: the scopes of its models, the loss scale, and clipping with
+// both. The front door forwards here.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/accelerator_options.h"
+#include "hasten/core/env.h"
+#include "hasten/core/log.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/parameters/forward_scope.h"
+#include "hasten/precision/autocast.h"
+#include "hasten/precision/window_scaler.h"
+#include "hasten/process/process.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten {
+
+class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
+ public:
+  /// Made by a shared_ptr: what it gives to prepared objects may outlive it, and does without it then.
+  MixedPrecision(const AcceleratorOptions& options, const Environment& environment, const process::Process& process,
+                 std::shared_ptr<training::GradientState> gradients, const parallel::DistributedModels& models, Logger log);
+
+  precision::Precision precision() const noexcept { return resolved_.precision; }
+  /// The scopes of a module, made at the first call; one object for all handles of it.
+  std::shared_ptr<parallel::ForwardScopes> scopes(torch::nn::Module& module);
+  precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options) const;
+  /// Begins to scale losses, where the precision asks for it; to be called once, before anything is prepared.
+  /// `sharded`: gradients are whole on no rank, so overflows are always counted over all.
+  void start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded);
+  /// Null unless losses are scaled.
+  precision::WindowScaler* scaler() const noexcept { return scaler_.get(); }
+
+  void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
+  at::Tensor begin_backward(const at::Tensor& loss);
+  /// Unscales, then calls `clip`, which gives the norm before; in the middle of a window it only measures.
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type, const std::function<double()>& clip);
+  /// All ranks go on with the least of their scales: those that skipped on their own have parted. Collective: yes.
+  void share_least_scale();
+  /// Divides the gradients of these parameters' owners by the scale, before something else is done with them.
+  void unscale(const std::vector<at::Tensor>& parameters);
+
+ private:
+  class AutocastHook;
+  struct JoinedScaler;
+  int64_t sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const;
+  std::string name_of(const at::Tensor& parameter) const;
+
+  precision::PrecisionOptions options_;
+  precision::AutocastOptions autocast_;
+  precision::ResolvedPrecision resolved_;
+  c10::Device device_;
+  comm::Group group_;
+  std::shared_ptr<training::GradientState> gradients_;
+  const parallel::DistributedModels* models_;
+  Logger log_;
+  std::shared_ptr<precision::WindowScaler> scaler_;
+  bool sharded_ = false;
+  std::shared_ptr<JoinedScaler> joined_;
+  std::shared_ptr<AutocastHook> hook_;
+  std::map<const torch::nn::Module*, std::weak_ptr<parallel::ForwardScopes>> scopes_;
+};
+
+}  // namespace hasten
