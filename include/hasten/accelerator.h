@@ -162,11 +162,9 @@ class Accelerator : public AcceleratorBase {
   const precision::GradScaler* scaler() const;
   /// The scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
-  /// Collective: no, but all ranks load alike. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that
-  /// does not fit.
+  /// Collective: no. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
-  /// Divides the gradients of an optimizer (of all prepared ones) by the loss scale, which clip_grad_norm_ and step do by
-  /// themselves. A second call does nothing, nor one in the middle of a window. Nothing unless losses are scaled.
+  /// Divides gradients (of one optimizer) by the loss scale, as clip_grad_norm_ and step do. Nothing if done, or inside a window.
   /// Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
   void unscale_gradients() const;
   void unscale_gradients(torch::optim::Optimizer& optimizer) const;
