@@ -36,8 +36,9 @@ uint64_t checksum(uint64_t hash, const void* data, size_t num_bytes) {
 }
 
 uint64_t checksum(const SharedStorage& storage) {
-  const auto& own = storage.tensor.storage();
-  return checksum(14695981039346656037ULL ^ own.nbytes(), own.data(), own.nbytes());
+  // A storage that set_data has put in may hold more than the parameter.
+  const at::Tensor values = storage.tensor.detach().contiguous();
+  return checksum(14695981039346656037ULL ^ values.nbytes(), values.const_data_ptr(), values.nbytes());
 }
 
 [[noreturn]] void refuse(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group) {
@@ -63,10 +64,20 @@ uint64_t checksum(const SharedStorage& storage) {
   throw UsageError(origin, "parameters were changed differently on the ranks between two steps.");
 }
 
-// Each rank of the host copies its part of the bytes.
+// Each rank of the host copies its part of the bytes; what lies in another storage, and perhaps otherwise, its
+// first rank.
 void write_back(const Departed& departed) {
+  const at::NoGradGuard no_grad;
   auto& [model, storage] = departed;
   const auto& region = model->region();
+  if (!storage->home.is_of(storage->tensor)) {
+    if (region.local_index() > 0) return;
+    const auto item = static_cast<int64_t>(storage->tensor.element_size());
+    region.tensor(storage->offset_bytes, storage->num_bytes / item, storage->tensor.scalar_type())
+        .as_strided(storage->sizes, storage->strides, storage->first_element)
+        .copy_(storage->tensor.detach());
+    return;
+  }
   const auto num_local = static_cast<int64_t>(region.local_ranks().size());
   const int64_t part = (storage->num_bytes + num_local - 1) / num_local;
   const int64_t begin = std::min(storage->num_bytes, part * region.local_index());
@@ -82,9 +93,16 @@ void return_home(const Departed& departed) {
     storage->home.come_back();
     return;
   }
+  const auto memory = [&, storage = storage, model = model] {
+    return model->region().read_only(storage->offset_bytes, storage->num_bytes);
+  };
+  // The tensor leaves the storage that it was given, which others may share.
+  auto& impl = *storage->tensor.unsafeGetTensorImpl();
+  impl.set_storage_keep_dtype(
+      c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(storage->num_bytes), memory()));
+  impl.set_sizes_and_strides(storage->sizes, storage->strides, storage->first_element);
   storage->home = {};
-  storage->home = offload::Home(storage->tensor,
-                                model->region().read_only(storage->offset_bytes, storage->num_bytes));
+  storage->home = offload::Home(storage->tensor, memory());
 }
 
 }  // namespace
@@ -110,11 +128,16 @@ void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
   }
   if (departed.empty()) return;
   for (const auto& one : departed) {
-    const auto now = static_cast<int64_t>(one.storage->tensor.storage().nbytes());
-    if (now == one.storage->num_bytes) continue;
-    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "'", one.storage->name, "' has ", now,
-                     " bytes now and had ", one.storage->num_bytes,
-                     " when it was prepared. Run the prepared model's forward after changing dtypes or sizes.");
+    const at::Tensor& now = one.storage->tensor;
+    const auto item = static_cast<int64_t>(now.element_size());
+    if (now.sizes() == at::IntArrayRef(one.storage->sizes) && now.is_cpu() && one.storage->num_bytes % item == 0 &&
+        one.storage->dtype == now.scalar_type()) {
+      continue;
+    }
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "'", one.storage->name, "' is ",
+                     now.toString(), " of [", join(now.sizes(), ", "), "] now and was ", one.storage->dtype, " of [",
+                     join(one.storage->sizes, ", "),
+                     "] when it was prepared. Run the prepared model's forward after changing dtypes or sizes.");
   }
   for (const auto& one : departed) write_back(one);
   group.barrier();

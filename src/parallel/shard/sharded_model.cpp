@@ -44,6 +44,7 @@ ShardedModel::ShardedModel(comm::Group group, ShardOptions options,
       pool_(std::make_unique<Pool>()) {}
 
 ShardedModel::~ShardedModel() {
+  forget_casts();
   forget_lstms();
 }
 
@@ -59,6 +60,7 @@ void ShardedModel::release() {
     parameter.gradient_home = {};
     parameter.gradient = at::Tensor();
   }
+  forget_casts();
   forget_lstms();
   storages_.clear();
 }
@@ -104,7 +106,14 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
     const auto num_bytes = static_cast<int64_t>(tensor.storage().nbytes());
     const auto [found, added] = index.emplace(storage_of(tensor), storages_.size());
     if (added) {
-      storages_.push_back({.name = item.key(), .tensor = tensor, .offset_bytes = end, .num_bytes = num_bytes});
+      storages_.push_back({.name = item.key(),
+                           .tensor = tensor,
+                           .offset_bytes = end,
+                           .num_bytes = num_bytes,
+                           .sizes = tensor.sizes().vec(),
+                           .strides = tensor.strides().vec(),
+                           .first_element = tensor.storage_offset(),
+                           .dtype = tensor.scalar_type()});
       end = round_up(end + num_bytes);
     }
     if (!tensor.requires_grad()) continue;
@@ -120,6 +129,26 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
     trainable_index_.push_back(trainable_index.at(tensor.unsafeGetTensorImpl()));
   }
   (void)names;
+}
+
+// What must be alike on all ranks, in words.
+void ShardedModel::check_same_options() const {
+  const std::string mine =
+      text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
+           static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ",
+           options_.wrap.min_num_params, "), hold ", static_cast<int>(options_.hold), ", ignored '",
+           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, '\'');
+  const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
+  const auto all = group_.all_gather(bytes);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (at::equal(all[rank], all[0])) continue;
+    const auto words = [&](size_t of) {
+      return std::string(static_cast<const char*>(all[of].const_data_ptr()), static_cast<size_t>(all[of].numel()));
+    };
+    throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "rank 0 shards with ", words(0), "; rank ",
+                     rank, " with ", words(rank), ". Give every rank the same options.");
+  }
 }
 
 void ShardedModel::find_hosts() {
@@ -213,22 +242,82 @@ void ShardedModel::make_gradients() {
                                              {.label = "hasten-units"});
 }
 
+namespace {
+
+std::optional<c10::ScalarType> low_precision(const std::string& name, const Origin& origin) {
+  if (name.empty()) return std::nullopt;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw UsageError(origin, "param_dtype is '", name, "'; expected bfloat16, float16, or nothing for the parameters' own.");
+}
+
+}  // namespace
+
+void ShardedModel::make_casts() {
+  const auto dtype = low_precision(options_.param_dtype, {"shard", group_.rank(), group_.world_size()});
+  if (!dtype) return;
+  cast_offsets_.clear();
+  int64_t end = 0;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    const bool cast = parameters_[item].tensor.scalar_type() == at::kFloat && items_[item].numel > 0;
+    cast_offsets_.push_back(cast ? end : -1);
+    if (cast) end += round_up(items_[item].numel);
+  }
+  const auto bytes = static_cast<int64_t>(c10::elementSize(*dtype));
+  cast_region_ = comm::SharedRegion::create(group_, std::max(end * bytes, kLine), {.label = "hasten-casts"});
+  casts_ = std::make_shared<CastParameters>(*dtype);
+  for (size_t item = 0; item < items_.size(); ++item) {
+    if (cast_offsets_[item] < 0) continue;
+    const auto& parameter = parameters_[item];
+    casts_->add(parameter.tensor, cast_region_, cast_offsets_[item], storages_[parameter.storage].home);
+    interception::add_interceptor(parameter.tensor, casts_);
+  }
+  refresh_casts();
+  group_.barrier();
+}
+
+void ShardedModel::forget_casts() {
+  if (!casts_) return;
+  for (const auto& parameter : parameters_) interception::remove_interceptor(parameter.tensor, casts_.get());
+  casts_->clear();
+  casts_.reset();
+}
+
+void ShardedModel::refresh_casts() {
+  if (!casts_) return;
+  const at::NoGradGuard no_grad;
+  for (size_t item = 0; item < items_.size(); ++item) {
+    if (cast_offsets_[item] < 0) continue;
+    // All owners with this rank's place: on one host this rank alone.
+    for (int host = 0; host < num_hosts(); ++host) {
+      const auto part = owned_interval(plan_, items_, item, region_.local_index() * num_hosts() + host);
+      if (part.size() == 0) continue;
+      const auto bytes = static_cast<int64_t>(c10::elementSize(casts_->dtype()));
+      cast_region_.tensor((cast_offsets_[item] + part.begin) * bytes, part.size(), casts_->dtype())
+          .copy_(value_slice(item, part));
+    }
+  }
+}
+
 std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
                                             const std::vector<std::string>& names,
                                             const std::vector<at::Tensor>& trainable) {
   std::vector<at::Tensor> left;
+  forget_casts();
   forget_lstms();
   storages_.clear();
   parameters_.clear();
   items_.clear();
   trainable_index_.clear();
   ++num_plans_;
+  check_same_options();
   choose(module, names, trainable, left);
   find_hosts();
   make_region();
   watch_lstms(module);
   plan_ = plan_shards(items_, group_by_size(items_, options_.wrap.unit_bytes), group_.world_size());
   if (splits_gradients()) make_gradients();
+  make_casts();
   // Of the ranks' own copies, which malloc would keep.
   memory::give_back_freed_memory();
   return left;

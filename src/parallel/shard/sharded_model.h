@@ -18,6 +18,7 @@
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
+#include "parallel/shard/cast_parameters.h"
 #include "parallel/shard/read_only_operators.h"
 
 namespace hasten::parallel::shard {
@@ -29,6 +30,10 @@ struct SharedStorage {
   at::Tensor tensor;
   int64_t offset_bytes = 0;
   int64_t num_bytes = 0;
+  /// How the parameter lies in it, in elements.
+  std::vector<int64_t> sizes = {}, strides = {};
+  int64_t first_element = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;
   offload::Home home = {};
 };
 
@@ -89,6 +94,10 @@ class ShardedModel : public GradientExchange {
   /// .grad() becomes the view, with the region's values.
   void show_gradient(size_t item);
 
+  /// Casts what this rank's column owns into the copies of autocast's dtype; others cast theirs. To be called by all
+  /// ranks of the host before their next forward.
+  void refresh_casts();
+
   struct Pool;
   Pool& pool() noexcept { return *pool_; }
 
@@ -100,7 +109,10 @@ class ShardedModel : public GradientExchange {
   void make_gradients();
   void watch_lstms(const torch::nn::Module& module);
   void forget_lstms();
+  void make_casts();
+  void forget_casts();
   void find_hosts();
+  void check_same_options() const;
   bool is_ignored(const std::string& name) const;
 
   comm::Group group_;
@@ -121,6 +133,11 @@ class ShardedModel : public GradientExchange {
   /// At the weights of LSTMs.
   std::shared_ptr<ReadOnlyOperators> read_only_ = std::make_shared<ReadOnlyOperators>();
   std::vector<at::Tensor> intercepted_;
+  /// Null without ShardOptions::param_dtype.
+  std::shared_ptr<CastParameters> casts_;
+  comm::SharedRegion cast_region_;
+  /// Of each item, the element of cast_region_ at which its copy begins; -1 for none.
+  std::vector<int64_t> cast_offsets_;
 };
 
 }  // namespace hasten::parallel::shard

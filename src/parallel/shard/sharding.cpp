@@ -220,6 +220,9 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
     loss = own_step();
   }
   for (const auto& model : models) exchange_stepped(*model, split, kind);
+  // Whole parameters were stepped by others than those who cast their parts.
+  if (kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
+  for (const auto& model : models) model->refresh_casts();
   group_.barrier();
   tell_of_change(split);
   return loss;

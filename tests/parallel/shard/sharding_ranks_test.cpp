@@ -1,9 +1,11 @@
 // One mapping a host: the numbers of Ddp on every stage, and what a program may do to parameters between steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
@@ -13,6 +15,7 @@
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/model/jit_module.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
@@ -464,6 +467,68 @@ TEST(Shard, StateIsSplitAndGathersToTheWhole) {
   });
 }
 
+struct Autocast {
+  Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+template <class Net>
+void train_in_bf16(Trained<Net>& t, const std::string& problem) {
+  for (int step = 0; step < 4; ++step) {
+    t.optimizer->zero_grad();
+    at::Tensor loss;
+    {
+      const Autocast autocast;
+      loss = t.loss(problem, step);
+    }
+    t.backward(loss.to(at::kFloat));
+    t.step();
+  }
+}
+
+TEST(Shard, CopiesOfLowPrecisionGiveTheNumbersOfAutocast) {
+  for (const std::string dtype : {"", "bfloat16"}) {
+    ShardOptions base{.wrap = {.unit_bytes = 400}};
+    base.param_dtype = dtype;
+    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train_in_bf16(t, "mlp"); }, adamw, base);
+    expect_numbers_of_ddp<testing::Cnn>(2, [](auto& t) { train_in_bf16(t, "cnn"); }, adamw, base);
+    expect_numbers_of_ddp<testing::TransformerModel>(2, [](auto& t) { train_in_bf16(t, "transformer"); }, adamw, base);
+  }
+}
+
+TEST(Shard, CopiesOfLowPrecisionFollowWhatTheProgramWrites) {
+  ShardOptions base{.wrap = {.unit_bytes = 400}};
+  base.param_dtype = "bfloat16";
+  expect_numbers_of_ddp<testing::Mlp>(
+      2,
+      [](auto& t) {
+        for (int round = 0; round < 2; ++round) {
+          {
+            const at::NoGradGuard no_grad;
+            t.net->second->weight.mul_(0.5);
+          }
+          train_in_bf16(t, "mlp");
+        }
+      },
+      adamw, base);
+}
+
+TEST(Shard, AnUnknownDtypeOfCopiesIsNamed) {
+  ShardOptions options = small_units(ShardStage::kParameters);
+  options.param_dtype = "bf8";
+  const auto words = run_ranks_collecting(2, [&](auto& process) {
+    Trained<testing::Mlp> t(process.group(), options, adamw);
+  });
+
+  EXPECT_THAT(words[0], HasSubstr("'bf8'"));
+}
+
 using ShardInFolder = testing::InFolder;
 
 TEST_F(ShardInFolder, StateInFilesGivesTheNumbersOfDdp) {
@@ -532,6 +597,131 @@ TEST(Shard, TheModelTrainsOnAloneWhenShardingIsGone) {
     const at::NoGradGuard no_grad;
     net->first->weight.mul_(2);
     EXPECT_TRUE(net->first->weight.isfinite().all().template item<bool>());
+  });
+}
+
+TEST(Shard, RanksWithOtherOptionsAreNamed) {
+  const auto words = run_ranks_collecting(2, [&](auto& process) {
+    const auto stage = process.rank() == 0 ? ShardStage::kGradients : ShardStage::kParameters;
+    Trained<testing::Mlp> t(process.group(), small_units(stage), adamw);
+  });
+
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("rank 0 shards with stage 2"));
+}
+
+// Which layers take part depends on the rank and the step; nothing is said about it beforehand.
+TEST(Shard, RanksMayTakeDifferentPathsThroughTheModel) {
+  expect_numbers_of_ddp<testing::Mlp>(3, [](auto& t) {
+    std::mt19937 random(t.group.rank());
+    for (int step = 0; step < 8; ++step) {
+      t.optimizer->zero_grad();
+      auto hidden = testing::problem_for("mlp", step).inputs;
+      if (random() % 2 == 0) hidden = t.net->first->forward(hidden).narrow(1, 0, 8);
+      if (random() % 2 == 0) hidden = t.net->second->forward(t.net->first->forward(hidden));
+      if (hidden.requires_grad()) {
+        t.backward(hidden.pow(2).mean());
+      } else {
+        t.backward(torch::zeros({}));
+      }
+      t.step();
+    }
+  });
+}
+
+// Writes between steps that Ddp allows: the same on all ranks.
+void write_at_random(testing::Mlp& net, std::mt19937& random) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = net->parameters();
+  for (int write = 0; write < 3; ++write) {
+    const at::Tensor p = parameters[random() % parameters.size()];
+    switch (random() % 7) {
+      case 0:
+        p.mul_(0.9);
+        break;
+      case 1:
+        p.data().clamp_(-0.2, 0.2);
+        break;
+      case 2:
+        p.select(0, 0).zero_();
+        break;
+      case 3:
+        p.set_data(p.detach().clone() * 1.1);
+        break;
+      case 4:
+        at::_foreach_mul_(parameters, 0.99);
+        break;
+      case 5:
+        p.data_ptr<float>()[random() % p.numel()] = 0.25F;
+        break;
+      default:
+        torch::nn::utils::vector_to_parameters(
+            torch::nn::utils::parameters_to_vector(parameters) * 1.01, parameters);
+    }
+  }
+}
+
+TEST(Shard, RandomProgramsOfWritesGiveTheNumbersOfDdp) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    expect_numbers_of_ddp<testing::Mlp>(2, [seed](auto& t) {
+      std::mt19937 random(seed);
+      for (int step = 0; step < 4; ++step) {
+        train(t, "mlp", 1);
+        write_at_random(t.net, random);
+      }
+      train(t, "mlp", 1);
+    });
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
+  }
+}
+
+int count_lines(const std::string& path, const std::string& word) {
+  std::ifstream file(path);
+  int count = 0;
+  for (std::string line; std::getline(file, line);) count += line.find(word) != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST(Shard, ManyModelsLeaveNoMappingBehind) {
+  run_ranks(2, [](auto& process) {
+    for (int cycle = 0; cycle < 30; ++cycle) {
+      Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+      if (cycle % 3 == 0) train(t, "mlp", 1);
+    }
+    process.group().barrier();
+  });
+
+  EXPECT_EQ(count_lines("/proc/self/maps", "hasten-parameters"), 0);
+  EXPECT_EQ(count_lines("/proc/self/maps", "hasten-units"), 0);
+}
+
+TEST(Shard, TorchScriptModulesShareTheirParameters) {
+  run_ranks(2, [](auto& process) {
+    const auto train_script = [&](bool sharded) {
+      torch::jit::Module script("net");
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+      script.register_parameter("w", torch::randn({8, 4}, generator).requires_grad_(), false);
+      script.define("def forward(self, x):\n  return torch.tanh(x @ self.w) @ torch.t(self.w)\n");
+      JitModule module(script);
+      std::unique_ptr<Sharding> sharding;
+      DdpOptions options;
+      if (sharded) {
+        sharding = std::make_unique<Sharding>(process.group(), small_units(ShardStage::kParameters));
+        options.exchange = sharding->make_exchange(process.group());
+      }
+      const auto ddp = std::make_shared<const Ddp>(*module, process.group(), options);
+      torch::optim::SGD sgd(module->parameters(), 0.1);
+      for (int step = 0; step < 6; ++step) {
+        sgd.zero_grad();
+        const auto x = testing::problem_for("mlp", 10 * step + process.rank()).inputs;
+        backward(script.forward({x}).toTensor().pow(2).mean(), {}, {.models = {ddp}, .group = process.group()});
+        const auto own = [&] { return optim::optimizer_step(sgd); };
+        sharding ? sharding->step(sgd, own) : own();
+      }
+      return module->parameters()[0].detach().clone();
+    };
+
+    EXPECT_TRUE(at::equal(train_script(false), train_script(true)));
+    process.group().barrier();
   });
 }
 

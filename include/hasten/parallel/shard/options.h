@@ -92,6 +92,9 @@ struct ShardOptions {
   /// Where parameters rest.
   OffloadOptions parameter_offload = {};
   GradientHold hold = GradientHold::kSlices;
+  /// "bfloat16" or "float16": under autocast of this dtype, operators get copies of float32 parameters that owners cast
+  /// once a step, instead of casts by each rank in each forward. Parameters stay float32. Empty: no copies.
+  std::string param_dtype = {};
   /// Names of parameters, or of modules with all below them, that are replicated as Ddp does.
   std::vector<std::string> ignored = {};
   /// Gives values to modules that were built without memory.
