@@ -1,4 +1,4 @@
-// One mapping a host: the numbers of Ddp on every stage, and what a program may do to parameters between steps.
+// One mapping a host: the numbers of Ddp on every stage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <ATen/autocast_mode.h>
@@ -20,106 +20,15 @@
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "support/folder.h"
+#include "parallel/shard/trained.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
 namespace hasten::parallel {
 namespace {
 
+using namespace shard_testing;
 using ::testing::HasSubstr;
-using testing::run_ranks;
-using testing::run_ranks_collecting;
-using torch::optim::Optimizer;
-
-// Many units in small models.
-ShardOptions small_units(ShardStage stage) {
-  return {.stage = stage, .wrap = {.unit_bytes = 400}};
-}
-
-// A model with its optimizer on one rank, sharded or plain Ddp.
-template <class Net>
-struct Trained {
-  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<at::Tensor>&)>;
-
-  Trained(const comm::Group& of, std::optional<ShardOptions> shard, const MakeOptimizer& make) : group(of) {
-    testing::initialise(*net, 5);
-    DdpOptions options;
-    if (shard) {
-      sharding = std::make_unique<Sharding>(group, *shard);
-      options.exchange = sharding->make_exchange(group);
-    }
-    optimizer = make(net->parameters());
-    ddp = std::make_shared<const Ddp>(*net, group, options);
-  }
-
-  void backward(const at::Tensor& loss, const BackwardOptions& options = {}) const {
-    parallel::backward(loss, options, {.models = {ddp}, .group = group});
-  }
-  void step() {
-    const auto own = [this] { return optim::optimizer_step(*optimizer); };
-    if (sharding) {
-      sharding->step(*optimizer, own);
-    } else {
-      own();
-    }
-  }
-  // This rank's rows of the batch.
-  at::Tensor loss(const std::string& problem_name, int step_number) {
-    const auto problem = testing::problem_for(problem_name, 100 + step_number);
-    const auto rows = [&](const at::Tensor& all) { return all.chunk(group.world_size())[group.rank()]; };
-    return torch::cross_entropy_loss(net->forward(rows(problem.inputs)), rows(problem.targets));
-  }
-  std::vector<at::Tensor> parameters() const {
-    std::vector<at::Tensor> values;
-    for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone());
-    return values;
-  }
-
-  comm::Group group;
-  Net net;
-  std::unique_ptr<Sharding> sharding;
-  std::unique_ptr<Optimizer> optimizer;
-  std::shared_ptr<const Ddp> ddp;
-};
-
-std::unique_ptr<Optimizer> adamw(const std::vector<at::Tensor>& parameters) {
-  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
-}
-
-void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << what << ", parameter " << i;
-}
-
-const std::vector<ShardStage> kStages = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
-
-// Trains by `run` with Ddp and with each stage, and compares the parameters bit for bit.
-template <class Net>
-void expect_numbers_of_ddp(int world_size, const std::function<void(Trained<Net>&)>& run,
-                           const typename Trained<Net>::MakeOptimizer& make = adamw,
-                           const ShardOptions& base = {.wrap = {.unit_bytes = 400}}) {
-  run_ranks(world_size, [&](auto& process) {
-    Trained<Net> plain(process.group(), {}, make);
-    run(plain);
-    for (const ShardStage stage : kStages) {
-      ShardOptions options = base;
-      options.stage = stage;
-      Trained<Net> sharded(process.group(), options, make);
-      run(sharded);
-      expect_equal(plain.parameters(), sharded.parameters(), "stage " + std::to_string(static_cast<int>(stage)));
-      process.group().barrier();
-    }
-  });
-}
-
-template <class Net>
-void train(Trained<Net>& trained, const std::string& problem, int num_steps = 5) {
-  for (int step = 0; step < num_steps; ++step) {
-    trained.optimizer->zero_grad();
-    trained.backward(trained.loss(problem, step));
-    trained.step();
-  }
-}
 
 TEST(Shard, EveryStageGivesTheNumbersOfDdp) {
   for (const int world : {2, 3}) {
@@ -340,66 +249,6 @@ TEST(Shard, AnyRankMayEvaluateAndReadGradientsAlone) {
   });
 }
 
-TEST(Shard, TheSameWritesOnAllRanksCount) {
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
-    for (int step = 0; step < 4; ++step) {
-      train(t, "mlp", 1);
-      const at::NoGradGuard no_grad;
-      t.net->first->weight.mul_(0.5);
-      t.net->second->bias.data().clamp_(-0.1, 0.1);
-      if (step == 2) t.net->second->weight.set_data(t.net->second->weight.detach() * 2);
-      t.net->first->bias.template data_ptr<float>()[3] = 1;
-    }
-  });
-}
-
-TEST(Shard, AWriteOnOneRankIsNamed) {
-  const auto words = run_ranks_collecting(2, [](auto& process) {
-    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-    t.backward(t.loss("mlp", 0));
-    const at::NoGradGuard no_grad;
-    if (process.rank() == 1) t.net->second->weight.mul_(2);
-    t.step();
-  });
-
-  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("'second.weight' was changed by the program"));
-}
-
-TEST(Shard, AWriteStaysWithItsRankUntilTheStep) {
-  run_ranks(2, [](auto& process) {
-    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-    const at::NoGradGuard no_grad;
-    const at::Tensor before = t.net->second->weight.clone();
-    if (process.rank() == 1) t.net->second->weight.mul_(2);
-    process.group().barrier();
-
-    EXPECT_TRUE(at::equal(t.net->second->weight, process.rank() == 1 ? before * 2 : before));
-    process.group().barrier();
-  });
-}
-
-TEST(Shard, StepsOfAnOptimizerThatWasNotPreparedCount) {
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
-    train(t, "mlp", 1);
-    t.optimizer->zero_grad();
-    t.backward(t.loss("mlp", 7));
-    torch::optim::SGD other(t.net->parameters(), 0.1);
-    other.step();
-    train(t, "mlp", 2);
-  });
-}
-
-TEST(Shard, ClippingOfLibtorchWorksOnSharedGradients) {
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
-    for (int step = 0; step < 3; ++step) {
-      t.optimizer->zero_grad(/*set_to_none=*/false);
-      t.backward(t.loss("mlp", step));
-      torch::nn::utils::clip_grad_norm_(t.net->parameters(), 0.1);
-      t.step();
-    }
-  });
-}
-
 TEST(Shard, TheNormOfGradientsIsThatOfWholeOnes) {
   run_ranks(3, [](auto& process) {
     for (const ShardStage stage : kStages) {
@@ -418,21 +267,6 @@ TEST(Shard, TheNormOfGradientsIsThatOfWholeOnes) {
       EXPECT_LE(t.net->first->weight.grad().abs().max().template item<double>(), 1.001e-3);
       process.group().barrier();
     }
-  });
-}
-
-TEST(Shard, AGradientThatTheProgramKeepsIsNotOverwritten) {
-  run_ranks(2, [](auto& process) {
-    Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-    t.backward(t.loss("mlp", 0));
-    const at::Tensor kept = t.net->first->weight.grad(), copy = kept.clone();
-    t.step();
-    t.optimizer->zero_grad();
-    t.backward(t.loss("mlp", 1));
-
-    EXPECT_TRUE(at::equal(kept, copy));
-    EXPECT_FALSE(at::equal(kept, t.net->first->weight.grad()));
-    process.group().barrier();
   });
 }
 
@@ -465,68 +299,6 @@ TEST(Shard, StateIsSplitAndGathersToTheWhole) {
     }
     process.group().barrier();
   });
-}
-
-struct Autocast {
-  Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Autocast() {
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-  }
-};
-
-template <class Net>
-void train_in_bf16(Trained<Net>& t, const std::string& problem) {
-  for (int step = 0; step < 4; ++step) {
-    t.optimizer->zero_grad();
-    at::Tensor loss;
-    {
-      const Autocast autocast;
-      loss = t.loss(problem, step);
-    }
-    t.backward(loss.to(at::kFloat));
-    t.step();
-  }
-}
-
-TEST(Shard, CopiesOfLowPrecisionGiveTheNumbersOfAutocast) {
-  for (const std::string dtype : {"", "bfloat16"}) {
-    ShardOptions base{.wrap = {.unit_bytes = 400}};
-    base.param_dtype = dtype;
-    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train_in_bf16(t, "mlp"); }, adamw, base);
-    expect_numbers_of_ddp<testing::Cnn>(2, [](auto& t) { train_in_bf16(t, "cnn"); }, adamw, base);
-    expect_numbers_of_ddp<testing::TransformerModel>(2, [](auto& t) { train_in_bf16(t, "transformer"); }, adamw, base);
-  }
-}
-
-TEST(Shard, CopiesOfLowPrecisionFollowWhatTheProgramWrites) {
-  ShardOptions base{.wrap = {.unit_bytes = 400}};
-  base.param_dtype = "bfloat16";
-  expect_numbers_of_ddp<testing::Mlp>(
-      2,
-      [](auto& t) {
-        for (int round = 0; round < 2; ++round) {
-          {
-            const at::NoGradGuard no_grad;
-            t.net->second->weight.mul_(0.5);
-          }
-          train_in_bf16(t, "mlp");
-        }
-      },
-      adamw, base);
-}
-
-TEST(Shard, AnUnknownDtypeOfCopiesIsNamed) {
-  ShardOptions options = small_units(ShardStage::kParameters);
-  options.param_dtype = "bf8";
-  const auto words = run_ranks_collecting(2, [&](auto& process) {
-    Trained<testing::Mlp> t(process.group(), options, adamw);
-  });
-
-  EXPECT_THAT(words[0], HasSubstr("'bf8'"));
 }
 
 using ShardInFolder = testing::InFolder;
@@ -574,32 +346,6 @@ TEST(Shard, IgnoredModulesAreReplicated) {
   expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, adamw, base);
 }
 
-TEST(Shard, AChangeOfDtypeIsPlannedAnew) {
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
-    t.net->to(at::kDouble);
-    t.ddp->before_forward();
-    for (int step = 0; step < 3; ++step) {
-      t.optimizer->zero_grad();
-      t.backward(t.net->forward(testing::problem_for("mlp", step).inputs.to(at::kDouble)).pow(2).mean());
-      t.step();
-    }
-  });
-}
-
-TEST(Shard, TheModelTrainsOnAloneWhenShardingIsGone) {
-  run_ranks(2, [](auto& process) {
-    testing::Mlp net;
-    {
-      Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-      train(t, "mlp", 1);
-      net = t.net;
-    }
-    const at::NoGradGuard no_grad;
-    net->first->weight.mul_(2);
-    EXPECT_TRUE(net->first->weight.isfinite().all().template item<bool>());
-  });
-}
-
 TEST(Shard, RanksWithOtherOptionsAreNamed) {
   const auto words = run_ranks_collecting(2, [&](auto& process) {
     const auto stage = process.rank() == 0 ? ShardStage::kGradients : ShardStage::kParameters;
@@ -626,72 +372,6 @@ TEST(Shard, RanksMayTakeDifferentPathsThroughTheModel) {
       t.step();
     }
   });
-}
-
-// Writes between steps that Ddp allows: the same on all ranks.
-void write_at_random(testing::Mlp& net, std::mt19937& random) {
-  const at::NoGradGuard no_grad;
-  const auto parameters = net->parameters();
-  for (int write = 0; write < 3; ++write) {
-    const at::Tensor p = parameters[random() % parameters.size()];
-    switch (random() % 7) {
-      case 0:
-        p.mul_(0.9);
-        break;
-      case 1:
-        p.data().clamp_(-0.2, 0.2);
-        break;
-      case 2:
-        p.select(0, 0).zero_();
-        break;
-      case 3:
-        p.set_data(p.detach().clone() * 1.1);
-        break;
-      case 4:
-        at::_foreach_mul_(parameters, 0.99);
-        break;
-      case 5:
-        p.data_ptr<float>()[random() % p.numel()] = 0.25F;
-        break;
-      default:
-        torch::nn::utils::vector_to_parameters(
-            torch::nn::utils::parameters_to_vector(parameters) * 1.01, parameters);
-    }
-  }
-}
-
-TEST(Shard, RandomProgramsOfWritesGiveTheNumbersOfDdp) {
-  for (unsigned seed = 0; seed < 8; ++seed) {
-    expect_numbers_of_ddp<testing::Mlp>(2, [seed](auto& t) {
-      std::mt19937 random(seed);
-      for (int step = 0; step < 4; ++step) {
-        train(t, "mlp", 1);
-        write_at_random(t.net, random);
-      }
-      train(t, "mlp", 1);
-    });
-    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;
-  }
-}
-
-int count_lines(const std::string& path, const std::string& word) {
-  std::ifstream file(path);
-  int count = 0;
-  for (std::string line; std::getline(file, line);) count += line.find(word) != std::string::npos ? 1 : 0;
-  return count;
-}
-
-TEST(Shard, ManyModelsLeaveNoMappingBehind) {
-  run_ranks(2, [](auto& process) {
-    for (int cycle = 0; cycle < 30; ++cycle) {
-      Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-      if (cycle % 3 == 0) train(t, "mlp", 1);
-    }
-    process.group().barrier();
-  });
-
-  EXPECT_EQ(count_lines("/proc/self/maps", "hasten-parameters"), 0);
-  EXPECT_EQ(count_lines("/proc/self/maps", "hasten-units"), 0);
 }
 
 TEST(Shard, TorchScriptModulesShareTheirParameters) {
