@@ -11,6 +11,8 @@
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/clip/clip.h"
+#include "hasten/parallel/model/jit_module.h"
+#include "hasten/precision/living_casts.h"
 
 namespace hasten {
 namespace {
@@ -43,11 +45,51 @@ class MixedPrecision::AutocastHook : public parallel::ForwardHook {
   bool was_entered_ = false;
 };
 
+/// Keeps what marks a module's parameters as long as its scopes live; opens nothing.
+struct MixedPrecision::CastsHook : parallel::ForwardHook {
+  std::unique_ptr<Entered> enter(torch::nn::Module&) override { return nullptr; }
+  std::optional<precision::LivingCasts> casts = {};
+  std::optional<precision::Fp8Layers> fp8 = {};
+};
+
+/// Ends the windows of delayed scales behind optimizer steps. The ranks take the largest magnitudes of all, in one message.
+struct MixedPrecision::Fp8Windows : training::StepPolicy {
+  Fp8Windows(comm::Group own, const precision::Fp8Options& given) : group(std::move(own)), options(given) {}
+  void after_step(training::StepContext&) override {
+    if (++windows % options.interval != 0) return;
+    std::vector<precision::DelayedScales*> all;
+    std::erase_if(hooks, [](const auto& hook) { return hook.expired(); });
+    for (const auto& hook : hooks) {
+      const auto own = hook.lock()->fp8->scales();
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    auto amax = at::zeros({static_cast<int64_t>(all.size()), 3});
+    auto* values = amax.mutable_data_ptr<float>();
+    for (size_t i = 0; i < all.size(); ++i) {
+      values[3 * i] = all[i]->input_amax;
+      values[3 * i + 1] = all[i]->weight_amax;
+      values[3 * i + 2] = all[i]->gradient_amax;
+    }
+    if (group.world_size() > 1 && !all.empty()) group.all_reduce_(amax, comm::ReduceOp::kMax);
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i]->input_amax = values[3 * i];
+      all[i]->weight_amax = values[3 * i + 1];
+      all[i]->gradient_amax = values[3 * i + 2];
+      all[i]->end_window(options);
+    }
+  }
+  comm::Group group;
+  precision::Fp8Options options;
+  std::vector<std::weak_ptr<CastsHook>> hooks = {};
+  int64_t windows = 0;
+};
+
 MixedPrecision::MixedPrecision(const AcceleratorOptions& options, const Environment& environment,
                                const process::Process& process, std::shared_ptr<training::GradientState> gradients,
                                const parallel::DistributedModels& models, Logger log)
     : options_(options.precision),
       autocast_(options.autocast),
+      fp8_(options.fp8),
       resolved_(precision::resolve(options.mixed_precision, environment.text("ACCELERATE_MIXED_PRECISION"),
                                    precision::device_facts(process.device()))),
       device_(process.device()),
@@ -108,9 +150,26 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   if (!hook_) return scopes;
   scopes->add(parallel::ForwardOrder::kAutocast, hook_);
   scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
+  mark(module, *scopes);
   const auto facts = precision::device_facts(device_);
   if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module))) log_.warning_once(*note);
   return scopes;
+}
+
+void MixedPrecision::mark(torch::nn::Module& module, parallel::ForwardScopes& scopes) {
+  // Sharded parameters have stand-ins of their own, and TorchScript's parameters are left to libtorch.
+  if (sharded_ || dynamic_cast<parallel::JitModuleImpl*>(&module) != nullptr) return;
+  auto hook = std::make_shared<CastsHook>();
+  if (resolved_.precision == Precision::kFp8) hook->fp8.emplace(module, fp8_);
+  if (options_.living_casts) hook->casts.emplace(module);
+  if (hook->fp8 && fp8_.recipe == precision::Fp8Recipe::kDelayed) {
+    if (!fp8_windows_) {
+      fp8_windows_ = std::make_shared<Fp8Windows>(group_, fp8_);
+      gradients_->step_policies().add(training::StepOrder::kAfter, fp8_windows_);
+    }
+    fp8_windows_->hooks.push_back(hook);
+  }
+  scopes.add(parallel::ForwardOrder::kAutocast, std::move(hook));
 }
 
 precision::Autocast MixedPrecision::autocast(const std::optional<precision::AutocastOptions>& options) const {

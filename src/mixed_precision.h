@@ -50,12 +50,16 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
 
  private:
   class AutocastHook;
+  struct CastsHook;
+  struct Fp8Windows;
   struct JoinedScaler;
   int64_t sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const;
   std::string name_of(const at::Tensor& parameter) const;
+  void mark(torch::nn::Module& module, parallel::ForwardScopes& scopes);
 
   precision::PrecisionOptions options_;
   precision::AutocastOptions autocast_;
+  precision::Fp8Options fp8_;
   precision::ResolvedPrecision resolved_;
   c10::Device device_;
   comm::Group group_;
@@ -66,6 +70,7 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   bool sharded_ = false;
   std::shared_ptr<JoinedScaler> joined_;
   std::shared_ptr<AutocastHook> hook_;
+  std::shared_ptr<Fp8Windows> fp8_windows_;
   std::map<const torch::nn::Module*, std::weak_ptr<parallel::ForwardScopes>> scopes_;
 };
 

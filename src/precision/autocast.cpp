@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "precision/scope_casts.h"
 
 namespace hasten::precision {
 namespace {
@@ -23,6 +24,11 @@ void set(const AutocastState& state) {
 }
 
 }  // namespace
+
+detail::ScopeCasts& detail::scope_casts() {
+  thread_local ScopeCasts casts;
+  return casts;
+}
 
 AutocastState Autocast::captured() {
   AutocastState state;
@@ -46,11 +52,13 @@ Autocast::Autocast(c10::DeviceType device, const AutocastOptions& options) : bef
   switches::set_autocast_dtype(device, dtype);
   switches::set_autocast_cache_enabled(options.cache_enabled.value_or(before_.cache_enabled));
   switches::increment_nesting();
+  ++detail::scope_casts().depth;
 }
 
 Autocast::Autocast(const AutocastState& state) : before_(captured()) {
   set(state);
   switches::increment_nesting();
+  ++detail::scope_casts().depth;
 }
 
 Autocast::Autocast(Autocast&& other) noexcept : before_(other.before_), active_(std::exchange(other.active_, false)) {}
@@ -58,6 +66,7 @@ Autocast::Autocast(Autocast&& other) noexcept : before_(other.before_), active_(
 Autocast::~Autocast() {
   if (!active_) return;
   if (switches::decrement_nesting() == 0) switches::clear_cache();
+  if (--detail::scope_casts().depth == 0) detail::scope_casts().nodes.clear();
   set(before_);
 }
 

@@ -254,6 +254,53 @@ TEST(MixedPrecision, AnInfinityOnOneRankSkipsOnAllAlsoForParametersThatAreNotExc
   });
 }
 
+TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
+  for (const auto recipe : {precision::Fp8Recipe::kTensorwise, precision::Fp8Recipe::kDelayed}) {
+    std::vector<std::vector<at::Tensor>> ends(2);
+    run_ranks(2, [&](Process& process) {
+      torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32), torch::nn::Tanh(), torch::nn::Linear(32, 4));
+      hasten::testing::initialise(*net, 5);
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+      Accelerator accelerator(process, {.mixed_precision = Precision::kFp8, .fp8 = {.recipe = recipe, .amax_history_len = 4}});
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(process.rank() + 1));
+      const auto x = at::randn({16, 16}, generator) * (process.rank() + 1), y = at::randint(0, 4, {16}, generator, at::TensorOptions().dtype(at::kLong));
+      double first = 0, last = 0;
+      for (int i = 0; i < 20; ++i) {
+        optimizer.zero_grad();
+        const auto loss = torch::cross_entropy_loss(model(x), y);
+        accelerator.backward(loss);
+        optimizer.step();
+        (i == 0 ? first : last) = loss.item<double>();
+      }
+      EXPECT_LT(last, first);
+      ends[static_cast<size_t>(process.rank())] = copies(*net);
+    });
+    for (size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(at::equal(ends[0][i], ends[1][i]));
+  }
+}
+
+TEST(MixedPrecision, LivingCastsChangeNoNumber) {
+  const auto losses = [](bool living) {
+    testing::Cnn net;
+    hasten::testing::initialise(*net, 5);
+    torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
+    Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16, .precision = {.living_casts = living}});
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    const auto problem = hasten::testing::problem_for("cnn");
+    std::vector<float> result;
+    for (int i = 0; i < 6; ++i) {
+      optimizer.zero_grad();
+      const auto loss = torch::cross_entropy_loss(model(problem.inputs), problem.targets);
+      accelerator.backward(loss);
+      optimizer.step();
+      result.push_back(loss.item<float>());
+    }
+    return result;
+  };
+  EXPECT_EQ(losses(true), losses(false));
+}
+
 TEST(MixedPrecision, LocalSgdSkipsLocallyAndGoesOnWithTheLeastScale) {
   run_ranks(2, [&](Process& process) {
     testing::Mlp net;
