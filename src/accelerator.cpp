@@ -77,6 +77,7 @@ void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptio
 
 void Accelerator::join(const std::function<void()>& fn, const parallel::JoinOptions& options) const {
   refuse_in_join("join_uneven_inputs");
+  impl_->precision->require_whole_weights("join_uneven_inputs");
   const auto scope = std::make_shared<parallel::Join>(process().group());
   set_join(scope);
   const auto leave = c10::make_scope_exit([this] { set_join(nullptr); });
@@ -127,7 +128,12 @@ void Accelerator::free_memory() const {
 std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& module, bool place) const {
   if (!impl_->models.contains(module)) refuse_in_join("prepare of a model");
   if (place) module.to(device());
+  impl_->precision->convert(module);
   return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, impl_->sharding));
+}
+
+const optim::LowWeights* Accelerator::low_weights() const noexcept {
+  return impl_->precision->low_weights().get();
 }
 
 Precision Accelerator::mixed_precision() const noexcept {
@@ -168,6 +174,7 @@ void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) const {
 }
 
 parallel::LocalSgdOptions Accelerator::local_sgd_options(parallel::LocalSgdOptions options) const {
+  impl_->precision->require_whole_weights("local_sgd");
   options.on_average = [precision = impl_->precision, then = options.on_average] {
     precision->share_least_scale();
     if (then) then();

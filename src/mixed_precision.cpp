@@ -120,6 +120,19 @@ struct MixedPrecision::JoinedScaler {
 
 void MixedPrecision::start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded) {
   sharded_ = sharded;
+  if (options_.weights != precision::Weights::kParameter) {
+    if (sharded) {
+      throw UsageError(Origin{"accelerator"}, "weights below float32 together with sharded parameters; expected one of them. "
+                       "Use Weights::kParameter, and the sharding's own param dtype.");
+    }
+    const auto dtype = resolved_.precision == Precision::kFp16 ? at::kHalf : at::kBFloat16;
+    low_weights_ = std::make_shared<optim::LowWeights>(optim::LowWeightsOptions{.form = options_.weights,
+                                                                                .dtype = dtype,
+                                                                                .states = options_.states.value_or(at::kFloat),
+                                                                                .seed = options.seed.value_or(0),
+                                                                                .maximize = options.optimizer.maximize});
+    gradients_->step_policies().add(training::StepOrder::kStep, low_weights_);
+  }
   if (resolved_.precision != Precision::kFp16) return;
   const std::weak_ptr<const MixedPrecision> weak = weak_from_this();
   scaler_ = std::make_shared<precision::WindowScaler>(
@@ -147,6 +160,10 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   if (const auto found = scopes_.find(&module); found != scopes_.end()) return found->second.lock();
   auto scopes = std::make_shared<parallel::ForwardScopes>();
   scopes_[&module] = scopes;
+  if (low_weights_) {
+    scopes->input_dtype = resolved_.precision == Precision::kFp16 ? at::kHalf : at::kBFloat16;
+    scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
+  }
   if (!hook_) return scopes;
   scopes->add(parallel::ForwardOrder::kAutocast, hook_);
   scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
@@ -179,7 +196,23 @@ precision::Autocast MixedPrecision::autocast(const std::optional<precision::Auto
   return precision::Autocast(device_.type(), own);
 }
 
+void MixedPrecision::convert(torch::nn::Module& module) {
+  if (!low_weights_) return;
+  if (group_.world_size() > 1) {
+    const at::NoGradGuard no_grad;
+    for (const auto& parameter : module.parameters()) group_.broadcast_(parameter.detach(), 0);
+  }
+  low_weights_->convert(module);
+}
+
+void MixedPrecision::require_whole_weights(const char* what) const {
+  if (!low_weights_) return;
+  throw UsageError(Origin{"accelerator"}, what, " with weights below float32, whose other halves it does not take along. Use "
+                   "Weights::kParameter.");
+}
+
 void MixedPrecision::add(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
+  if (low_weights_) optim::LowWeights::require(*optimizer);
   if (scaler_) scaler_->add(optimizer);
 }
 

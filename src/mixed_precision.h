@@ -13,6 +13,7 @@
 #include "hasten/accelerator_options.h"
 #include "hasten/core/env.h"
 #include "hasten/core/log.h"
+#include "hasten/optim/prepared/low_weights.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/join/join.h"
 #include "hasten/parallel/parameters/forward_scope.h"
@@ -39,6 +40,12 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   /// Null unless losses are scaled.
   precision::WindowScaler* scaler() const noexcept { return scaler_.get(); }
 
+  /// Weights below float32: gives all ranks rank 0's values, then converts the module. Nothing for Weights::kParameter.
+  /// Collective: yes, there. Throws: as LowWeights::convert.
+  void convert(torch::nn::Module& module);
+  const std::shared_ptr<optim::LowWeights>& low_weights() const noexcept { return low_weights_; }
+  /// Refuses what leaves the rest of such weights behind (averages, loops of uneven length). Throws: UsageError.
+  void require_whole_weights(const char* what) const;
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
   at::Tensor begin_backward(const at::Tensor& loss);
   /// Unscales, then calls `clip`, which gives the norm before; in the middle of a window it only measures.
@@ -70,6 +77,7 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   bool sharded_ = false;
   std::shared_ptr<JoinedScaler> joined_;
   std::shared_ptr<AutocastHook> hook_;
+  std::shared_ptr<optim::LowWeights> low_weights_;
   std::shared_ptr<Fp8Windows> fp8_windows_;
   std::map<const torch::nn::Module*, std::weak_ptr<parallel::ForwardScopes>> scopes_;
 };

@@ -21,6 +21,7 @@
 #include "hasten/accelerator_base.h"
 #include "hasten/accelerator_options.h"
 #include "hasten/data/loader/loader.h"
+#include "hasten/optim/prepared/low_weights.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
 #include "hasten/optim/prepared/prepared_scheduler.h"
 #include "hasten/parallel/ddp/backward.h"
@@ -155,10 +156,10 @@ class Accelerator : public AcceleratorBase {
   /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
   Precision mixed_precision() const noexcept;
   /// A scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
-  /// `{.enabled = false}` a part in float32. Options replace AcceleratorOptions::autocast. Nothing with kNo.
-  /// Collective: no. Blocks: no. Throws: UsageError for a dtype other than kHalf and kBFloat16.
+  /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and kBFloat16.
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options = {}) const;
-  /// The loss scale with fp16, its update that is due made; null otherwise.
+  /// Exact values of weights below float32 (PrecisionOptions::weights); the loss scale with fp16. Null otherwise.
+  const optim::LowWeights* low_weights() const noexcept;
   const precision::GradScaler* scaler() const;
   /// The scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
@@ -179,8 +180,7 @@ class Accelerator : public AcceleratorBase {
   /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0) const;
-  /// Cuts every element of the gradients to [-clip_value, clip_value].
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
   /// The module or optimizer that was handed to prepare; anything else as it is.

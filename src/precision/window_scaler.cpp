@@ -43,6 +43,12 @@ bool divide(const Optimizer& optimizer, double scale) {
   return std::any_of(found.begin(), found.end(), [](const at::Tensor& each) { return each.item<float>() > 0; });
 }
 
+bool has_half_gradients(const Optimizer& optimizer) {
+  bool found = false;
+  for_gradients(optimizer, [&](const at::Tensor& parameter) { found = found || parameter.grad().scalar_type() == at::kHalf; });
+  return found;
+}
+
 LossScaleRule rule_of(const GradScaler& scaler) {
   const auto& options = scaler.options();
   return {.init_scale = options.init_scale,
@@ -142,8 +148,15 @@ void WindowScaler::before_step(training::StepContext& context) {
     throw UsageError(Origin{"precision"}, "a step with a closure, which computes gradients inside the step, cannot be "
                      "scaled. Use bf16, or an optimizer that takes no closure.");
   }
-  unscale_(context.optimizer);
   auto& own = known(context.optimizer);
+  if (!own.unscaled && has_half_gradients(context.optimizer)) {
+    // Divided in float16 they would vanish: the step divides them as it reads them.
+    own.found_inf = hooks_.sum_overflows(context.optimizer, divide(context.optimizer, 1.0) ? 1 : 0) > 0;
+    own.unscaled = true;
+    context.gradient_factor /= scaler_.scale();
+  } else {
+    unscale_(context.optimizer);
+  }
   own.done = true;
   context.skip = context.skip || own.found_inf;
   window_found_inf_ = window_found_inf_ || own.found_inf;

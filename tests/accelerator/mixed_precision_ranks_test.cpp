@@ -280,6 +280,38 @@ TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
   }
 }
 
+TEST(MixedPrecision, WeightsBelowFloat32TrainTheSameOnAllRanks) {
+  using precision::Weights;
+  for (const auto& [form, precision] : {std::pair(Weights::kMaster, Precision::kFp16), {Weights::kMaster, Precision::kBf16}, {Weights::kSplit, Precision::kNo}, {Weights::kStochastic, Precision::kBf16}, {Weights::kKahan, Precision::kBf16}}) {
+    std::vector<std::vector<at::Tensor>> ends(2);
+    const auto problem = hasten::testing::problem_for("mlp");
+    run_ranks(2, [&, form = form, precision = precision](Process& process) {
+      testing::Mlp net;
+      hasten::testing::initialise(*net, static_cast<uint64_t>(5 + process.rank()));  // rank 0's values go to all
+      torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
+      Accelerator accelerator(process, {.mixed_precision = precision, .precision = {.weights = form}, .scaler = {.init_scale = 1024}});
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      float first = 0, last = 0;
+      for (int i = 0; i < 30; ++i) {
+        optimizer.zero_grad();
+        const auto x = problem.inputs.narrow(0, process.rank() * 12, 12), y = problem.targets.narrow(0, process.rank() * 12, 12);
+        const auto loss = torch::cross_entropy_loss(model(x), y);
+        EXPECT_EQ(loss.scalar_type(), at::kFloat);
+        accelerator.backward(loss);
+        optimizer.step();
+        (i == 0 ? first : last) = loss.item<float>();
+      }
+      EXPECT_LT(last, first);
+      EXPECT_NE(net->first->weight.scalar_type(), at::kFloat);
+      for (const auto& parameter : net->parameters()) {
+        ends[static_cast<size_t>(process.rank())].push_back(accelerator.low_weights()->value_of(parameter).clone());
+      }
+      EXPECT_THROW(accelerator.local_sgd(model), UsageError);
+    });
+    for (size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(at::equal(ends[0][i], ends[1][i])) << static_cast<int>(form);
+  }
+}
+
 TEST(MixedPrecision, LivingCastsChangeNoNumber) {
   const auto losses = [](bool living) {
     testing::Cnn net;
