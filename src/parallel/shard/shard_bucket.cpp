@@ -17,6 +17,7 @@ ShardBucket::ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSe
       taken_(items_.size()),
       absent_(items_.size()),
       kept_(items_.size()),
+      own_(items_.size()),
       graphs_(items_.size()) {
   numbers_ = torch::zeros({static_cast<int64_t>(2 * items_.size() + Trailer().size())}, at::kDouble);
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -41,6 +42,7 @@ void ShardBucket::begin_step() {
   std::fill(taken_.begin(), taken_.end(), false);
   std::fill(absent_.begin(), absent_.end(), false);
   std::fill(graphs_.begin(), graphs_.end(), at::Tensor());
+  std::fill(own_.begin(), own_.end(), at::Tensor());
   for (const size_t item : items_) model_.leave_to_others(item);
   // Of an exchange that an exception has left.
   if (work_) std::exchange(work_, std::nullopt)->wait();
@@ -61,21 +63,40 @@ void ShardBucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
+// The elements that the ranks with this rank's place on all hosts own; they lie side by side.
+ShardInterval ShardBucket::column() const {
+  const int64_t size = model_.plan().units[unit_].share * model_.num_hosts();
+  const int64_t begin = model_.pool().region.local_index() * size;
+  return {begin, begin + size};
+}
+
+// What others add up goes into the slot; this rank's part is read where autograd has left it.
 void ShardBucket::fill(const at::Tensor& flat, size_t i) {
   const int64_t offset = model_.plan().units[unit_].offsets[i];
   const at::Tensor& like = parameter(i);
-  const at::Tensor slot = flat.as_strided(like.sizes(), like.strides(), offset);
+  const at::Tensor slot = flat.narrow(0, offset, like.numel());
   at::Tensor& gradient = like.mutable_grad();
+  own_[i] = at::Tensor();
   if (!gradient.defined()) {
     slot.zero_();
     return;
   }
   at::Tensor value = gradient.detach();
+  gradient = at::Tensor();
   // Rounded as it would be on a wire, and added up in the parameter's dtype.
   if (settings_.wire_dtype) value = value.to(*settings_.wire_dtype);
-  slot.copy_(value);
-  if (scale_ != 1) slot.mul_(scale_);
-  gradient = at::Tensor();
+  const bool lies_alike = value.sizes() == like.sizes() && value.strides() == like.strides();
+  if (scale_ != 1 || value.scalar_type() != like.scalar_type() || !lies_alike) {
+    slot.as_strided(like.sizes(), like.strides(), slot.storage_offset()).copy_(value);
+    if (scale_ != 1) slot.mul_(scale_);
+    return;
+  }
+  own_[i] = value.as_strided({value.numel()}, {1});
+  const auto mine = column();
+  const int64_t first = std::clamp<int64_t>(mine.begin - offset, 0, slot.numel());
+  const int64_t last = std::clamp<int64_t>(mine.end - offset, 0, slot.numel());
+  if (first > 0) slot.narrow(0, 0, first).copy_(own_[i].narrow(0, 0, first));
+  if (last < slot.numel()) slot.narrow(0, last, slot.numel() - last).copy_(own_[i].narrow(0, last, slot.numel() - last));
 }
 
 void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
@@ -130,23 +151,33 @@ void ShardBucket::add_up() {
 
 // The sum (or mean) over all ranks of this rank's part.
 void ShardBucket::sum(const at::Tensor& out) {
+  const bool one_host = model_.num_hosts() == 1;
+  const auto op = one_host && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  const at::Tensor of_host = one_host ? out : at::empty({column().size()}, out.options());
+  for (size_t i = 0; i < size(); ++i) sum_of_host(of_host, i, op);
+  std::fill(own_.begin(), own_.end(), at::Tensor());
+  if (one_host) return;
+  model_.across()->reduce_scatter_into_(out, of_host, comm::ReduceOp::kSum);
+  if (settings_.averages) out.div_(model_.group().world_size());
+}
+
+// Of item i what lies in this rank's column.
+void ShardBucket::sum_of_host(const at::Tensor& out, size_t i, comm::ReduceOp op) {
   const auto& unit = model_.plan().units[unit_];
   const auto& pool = model_.pool();
-  const int hosts = model_.num_hosts();
-  // The parts of the ranks with this rank's place on all hosts lie side by side.
-  const int64_t column = unit.share * hosts, begin = pool.region.local_index() * column * unit.element_bytes;
+  const auto mine = column();
+  const int64_t offset = unit.offsets[i], numel = model_.items()[items_[i]].numel;
+  const int64_t begin = std::max(mine.begin, offset), end = std::min(mine.end, offset + numel);
+  if (begin >= end) return;
   std::vector<at::Tensor> inputs;
   const int num_local = static_cast<int>(pool.region.local_ranks().size());
   for (int rank = 0; rank < num_local; ++rank) {
-    inputs.push_back(pool.region.tensor(pool.offset(rank, slot_) + begin, column, out.scalar_type()));
+    const bool here = rank == pool.region.local_index() && own_[i].defined();
+    inputs.push_back(here ? own_[i].narrow(0, begin - offset, end - begin)
+                          : pool.region.tensor(pool.offset(rank, slot_) + begin * unit.element_bytes, end - begin,
+                                               out.scalar_type()));
   }
-  if (hosts == 1) {
-    return comm::reduce_local(out, inputs, settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
-  }
-  const at::Tensor of_host = at::empty({column}, out.options());
-  comm::reduce_local(of_host, inputs, comm::ReduceOp::kSum);
-  model_.across()->reduce_scatter_into_(out, of_host, comm::ReduceOp::kSum);
-  if (settings_.averages) out.div_(model_.group().world_size());
+  comm::reduce_local(out.narrow(0, begin - mine.begin, end - begin), inputs, op);
 }
 
 // Where ranks kept the reduced gradient from before, it counts as much as it would in their .grad().

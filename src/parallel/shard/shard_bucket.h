@@ -58,6 +58,8 @@ class ShardBucket : public ReducerBucket {
   void reduce();
   void add_up();
   void sum(const at::Tensor& out);
+  void sum_of_host(const at::Tensor& out, size_t i, comm::ReduceOp op);
+  ShardInterval column() const;
   void add_kept(const at::Tensor& sums);
   at::Tensor own_part() const;
 
@@ -71,6 +73,9 @@ class ShardBucket : public ReducerBucket {
   std::vector<bool> taken_, absent_;
   /// The reduced gradient from before stands for a part of the next one (accumulation).
   std::vector<bool> kept_;
+  /// Of each item, its gradient in the order of memory until this rank has added its part up; undefined where all of
+  /// it is in the slot.
+  std::vector<at::Tensor> own_;
   std::vector<at::Tensor> graphs_;
   size_t num_taken_ = 0;
   int64_t slot_ = 0;

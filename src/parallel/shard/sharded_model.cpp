@@ -194,6 +194,8 @@ void ShardedModel::make_region() {
   }
   group_.barrier();
   for (auto& storage : storages_) {
+    storage.named = offload::NamedMemory(region_.data() + storage.offset_bytes,
+                                         static_cast<size_t>(storage.num_bytes), storage.name);
     storage.home =
         offload::Home(storage.tensor, region_.read_only(storage.offset_bytes, storage.num_bytes));
   }

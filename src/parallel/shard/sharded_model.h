@@ -15,6 +15,7 @@
 #include "hasten/comm/group/group.h"
 #include "hasten/comm/shared_region.h"
 #include "hasten/offload/units/home.h"
+#include "hasten/offload/units/named_memory.h"
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
@@ -35,6 +36,7 @@ struct SharedStorage {
   int64_t first_element = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
   offload::Home home = {};
+  offload::NamedMemory named = {};
 };
 
 /// A trainable parameter that is split.
