@@ -47,6 +47,7 @@ Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process
   impl_->precision = std::make_shared<MixedPrecision>(options(), read.environment, process(), shared_gradient_state(),
                                                       impl_->models, logger("precision"));
   impl_->precision->start(options(), optimizer_registry(), impl_->sharding != nullptr);
+  parallel::share_casts(impl_->sharding, impl_->precision->precision());
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
     logger("accelerator").info(memory::describe(setting));

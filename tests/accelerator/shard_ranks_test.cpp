@@ -99,6 +99,39 @@ TEST(ShardedAccelerator, AccumulationAndClippingGiveDdpsUpToRounding) {
   });
 }
 
+TEST(ShardedAccelerator, MixedPrecisionGivesTheNumbersOfDdp) {
+  const auto train = [](const Accelerator& accelerator) {
+    testing::Mlp net;
+    testing::initialise(*net, 5);
+    torch::optim::AdamW adam(net->parameters(), 0.01);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    for (int step = 0; step < 5; ++step) {
+      const auto problem = testing::problem_for("mlp", 50 + step);
+      const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
+      accelerator.backward(torch::cross_entropy_loss(model(rows(problem.inputs)), rows(problem.targets)));
+      accelerator.clip_grad_norm_(net->parameters(), 1.0);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    return values_of(*net);
+  };
+  for (const auto precision : {precision::Precision::kBf16, precision::Precision::kFp16}) {
+    run_ranks(2, [&](auto& process) {
+      const auto at_stage = [&](ShardStage stage) {
+        auto options = with_stage(stage);
+        options.mixed_precision = precision;
+        return train(Accelerator(process, options));
+      };
+      const auto plain = at_stage(ShardStage::kNone);
+      for (const auto stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
+        const auto sharded = at_stage(stage);
+        for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::allclose(plain[i], sharded[i], 1e-5, 1e-6)) << i;
+        process.wait_for_everyone();
+      }
+    });
+  }
+}
+
 TEST(ShardedAccelerator, OneOptimizerMayTrainTwoModels) {
   expect_numbers_of_ddp(2, [](const Accelerator& accelerator) {
     testing::Mlp first, second;
@@ -212,6 +245,43 @@ HASTEN_PROCESS_CASE(sharded_death) {
     return 0;
   }
   return 1;
+}
+
+struct DiesOnRankOne : torch::optim::SGD {
+  using SGD::SGD;
+  int rank = 0;
+  at::Tensor step(LossClosure = nullptr) override {
+    if (rank == 1) raise(SIGKILL);
+    return {};
+  }
+};
+
+HASTEN_PROCESS_CASE(sharded_death_in_step) {
+  AcceleratorOptions options = with_stage(ShardStage::kParameters);
+  options.timeout = std::chrono::seconds(20);
+  const Accelerator accelerator(options);
+  testing::Mlp net;
+  DiesOnRankOne sgd(net->parameters(), 0.1);
+  sgd.rank = accelerator.rank();
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  accelerator.backward(loss_of(net, accelerator, 0));
+  try {
+    optimizer.step();
+  } catch (const CommError& error) {
+    std::cout << "noticed: " << error.what() << std::endl;
+    return 0;
+  }
+  return 1;
+}
+
+TEST(ShardedAccelerator, ADeathInTheStepIsNoticedByTheOthers) {
+  const auto results = testing::run_processes(3, "sharded_death_in_step");
+
+  EXPECT_EQ(results[1].exit_code, 137);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("noticed: "));
+  }
 }
 
 TEST(ShardedAccelerator, ADeathBeforeTheStepIsNoticedInIt) {

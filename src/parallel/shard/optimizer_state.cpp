@@ -74,4 +74,23 @@ std::vector<const char*> state_names(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::Optimizer& optimizer) {
+  using namespace torch::optim;
+  const auto& type = typeid(optimizer);
+  if (type == typeid(Adam)) return std::make_unique<AdamParamState>();
+  if (type == typeid(AdamW)) return std::make_unique<AdamWParamState>();
+  if (type == typeid(SGD)) return std::make_unique<SGDParamState>();
+  if (type == typeid(Adagrad)) return std::make_unique<AdagradParamState>();
+  if (type == typeid(RMSprop)) return std::make_unique<RMSpropParamState>();
+  return nullptr;
+}
+
+void set_step(torch::optim::OptimizerParamState& state, int64_t step) {
+  using namespace torch::optim;
+  if (auto* adam = dynamic_cast<AdamParamState*>(&state)) adam->step(step);
+  if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) adamw->step(step);
+  if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) adagrad->step(step);
+  if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) rmsprop->step(step);
+}
+
 }  // namespace hasten::parallel::shard

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -31,5 +32,11 @@ std::optional<int64_t> step_of(torch::optim::OptimizerParamState& state);
 
 /// The names that visit_state gives for the optimizer's state, in its order; none for other classes.
 std::vector<const char*> state_names(const torch::optim::Optimizer& optimizer);
+
+/// A new state of the optimizer's type, with no tensors; null for classes that state_names does not know.
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::Optimizer& optimizer);
+
+/// Sets the number of steps, where the type has one.
+void set_step(torch::optim::OptimizerParamState& state, int64_t step);
 
 }  // namespace hasten::parallel::shard

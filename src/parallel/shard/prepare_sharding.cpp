@@ -47,6 +47,12 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
   return sharding;
 }
 
+void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision) {
+  if (!sharding) return;
+  if (precision == precision::Precision::kBf16) sharding->set_param_dtype("bfloat16");
+  if (precision == precision::Precision::kFp16) sharding->set_param_dtype("float16");
+}
+
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding) {
   if (!sharding) return options;
   options.make_exchange = [sharding](const comm::Group& group) { return sharding->make_exchange(group); };

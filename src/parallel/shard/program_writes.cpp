@@ -107,7 +107,8 @@ void return_home(const Departed& departed) {
 
 }  // namespace
 
-void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group) {
+bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group,
+                            bool flag) {
   std::vector<Departed> departed;
   uint64_t hash = 0;
   int64_t index = 0;
@@ -119,14 +120,16 @@ void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
       hash = (hash ^ checksum(storage)) * 31 + static_cast<uint64_t>(index);
     }
   }
-  const at::Tensor mine = torch::tensor({static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash)}, at::kLong);
-  const at::Tensor all = at::empty({2 * group.world_size()}, at::kLong);
+  const at::Tensor mine = torch::tensor(
+      {static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash), int64_t{flag}}, at::kLong);
+  const at::Tensor all = at::empty({3 * group.world_size()}, at::kLong);
   group.all_gather_into_(all, mine);
   const int64_t* records = all.const_data_ptr<int64_t>();
-  for (int rank = 1; rank < group.world_size(); ++rank) {
-    if (records[2 * rank] != records[0] || records[2 * rank + 1] != records[1]) refuse(models, group);
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (records[3 * rank] != records[0] || records[3 * rank + 1] != records[1]) refuse(models, group);
+    flag = flag || records[3 * rank + 2] != 0;
   }
-  if (departed.empty()) return;
+  if (departed.empty()) return flag;
   for (const auto& one : departed) {
     const at::Tensor& now = one.storage->tensor;
     const auto item = static_cast<int64_t>(now.element_size());
@@ -142,6 +145,7 @@ void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
   for (const auto& one : departed) write_back(one);
   group.barrier();
   for (const auto& one : departed) return_home(one);
+  return flag;
 }
 
 }  // namespace hasten::parallel::shard

@@ -13,6 +13,8 @@ namespace hasten::parallel::shard {
 /// Private copies whose values are the same on all ranks become the shared values. Collective: yes. Blocks:
 /// until all ranks have come. Throws: UsageError on all ranks, naming the first parameter of which the ranks
 /// hold different values.
-void take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group);
+/// Returns whether `flag` is set on any rank.
+bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& models, const comm::Group& group,
+                            bool flag);
 
 }  // namespace hasten::parallel::shard

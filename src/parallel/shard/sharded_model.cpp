@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -229,6 +230,12 @@ std::string ShardedModel::parameter_file() const {
   return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this))).string();
 }
 
+// NO_WRAP asks for one unit.
+int64_t ShardedModel::unit_bytes() const {
+  const bool one = options_.wrap.rule == WrapPolicy::Rule::kNone;
+  return one ? std::numeric_limits<int64_t>::max() : options_.wrap.unit_bytes;
+}
+
 void ShardedModel::make_gradients() {
   unit_offsets_.clear();
   int64_t end = 0;
@@ -317,7 +324,7 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
   find_hosts();
   make_region();
   watch_lstms(module);
-  plan_ = plan_shards(items_, group_by_size(items_, options_.wrap.unit_bytes), group_.world_size());
+  plan_ = plan_shards(items_, group_by_size(items_, unit_bytes()), group_.world_size());
   if (splits_gradients()) make_gradients();
   make_casts();
   // Of the ranks' own copies, which malloc would keep.

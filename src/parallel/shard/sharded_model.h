@@ -108,6 +108,7 @@ class ShardedModel : public GradientExchange {
               const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
   void make_region();
   std::string parameter_file() const;
+  int64_t unit_bytes() const;
   void make_gradients();
   void watch_lstms(const torch::nn::Module& module);
   void forget_lstms();

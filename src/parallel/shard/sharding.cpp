@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "hasten/compat/storage_watch.h"
@@ -48,7 +47,21 @@ struct Sharding::Impl {
     return split_;
   }
 
+  /// Whether a model has been planned anew since the optimizer's last step, as far as this rank knows: where an
+  /// optimizer lies at the place of one that is gone, it takes it for changed.
+  bool has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const;
+  /// State goes to its new owners. Collective: yes.
+  void follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
+                    const comm::Group& group);
+  void note_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind);
+
  private:
+  struct Stepped {
+    int64_t plan = 0;
+    ShardInterval interval;
+  };
+  /// Of each optimizer, which slices its state is of.
+  std::unordered_map<const torch::optim::Optimizer*, std::unordered_map<const c10::TensorImpl*, Stepped>> stepped_;
   std::vector<std::pair<const ShardedModel*, int64_t>> planned_;
   SplitParameters split_;
 };
@@ -143,6 +156,42 @@ OwnPieces own_pieces(torch::optim::OptimizerParamState* state, size_t num_names,
   return own;
 }
 
+struct Move {
+  std::string name;
+  ShardInterval from, to;
+};
+
+// A parameter's state goes from the slices of one plan to those of another. Collective.
+void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const Move& move,
+                const comm::Group& group) {
+  auto& states = optimizer.state();
+  const auto names = state_names(optimizer);
+  const auto found = states.find(parameter.unsafeGetTensorImpl());
+  if (names.empty()) {
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "the model was changed, and the state of '",
+                     move.name, "' is of a class that cannot be moved to its new owner. Make the optimizer anew.");
+  }
+  auto own = own_pieces(found == states.end() ? nullptr : found->second.get(), names.size(), parameter, move.from);
+  group.all_reduce_(own.facts, comm::ReduceOp::kMax);
+  const int64_t* facts = own.facts.const_data_ptr<int64_t>();
+  auto state = make_state(optimizer);
+  size_t i = 0;
+  visit_state(*state, [&](const char*, at::Tensor& tensor) {
+    if (facts[i] > 0) {
+      group.all_reduce_(own.tensors[i]);
+      tensor = own.tensors[i].narrow(0, move.to.begin, move.to.size()).clone();
+    }
+    ++i;
+  });
+  const bool any = std::any_of(facts, facts + names.size() + 1, [](int64_t fact) { return fact > 0; });
+  if (facts[names.size()] > 0) set_step(*state, facts[names.size()] - 1);
+  if (any && move.to.size() > 0) {
+    states[parameter.unsafeGetTensorImpl()] = std::move(state);
+  } else {
+    states.erase(parameter.unsafeGetTensorImpl());
+  }
+}
+
 // Gradients in the host's one region are each rank's for the part that it owns; others are whole on each rank.
 std::optional<at::Tensor> owned_part(const SplitParameters& split, const at::Tensor& parameter) {
   const auto found = split.find(parameter.unsafeGetTensorImpl());
@@ -154,6 +203,40 @@ std::optional<at::Tensor> owned_part(const SplitParameters& split, const at::Ten
 }
 
 }  // namespace
+
+bool Sharding::Impl::has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const {
+  const auto known = stepped_.find(&optimizer);
+  if (known == stepped_.end()) return false;
+  return std::any_of(split.begin(), split.end(), [&](const auto& item) {
+    const auto before = known->second.find(item.first);
+    return before != known->second.end() && before->second.plan != item.second.model->num_plans();
+  });
+}
+
+void Sharding::Impl::note_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind) {
+  auto& stepped = stepped_[&optimizer];
+  for (const auto& [parameter, place] : split) {
+    stepped[parameter] = {place.model->num_plans(), stepped_interval(place, kind)};
+  }
+}
+
+void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
+                                  const comm::Group& group) {
+  const at::NoGradGuard no_grad;
+  auto& stepped = stepped_[&optimizer];
+  std::unordered_set<const c10::TensorImpl*> moved;  // a tied weight may be listed twice
+  // In the order of the groups, which is that of all ranks.
+  for (const auto& param_group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : param_group.params()) {
+      const auto place = split.find(parameter.unsafeGetTensorImpl());
+      if (place == split.end() || !moved.insert(place->first).second) continue;
+      const auto now = stepped_interval(place->second, kind);
+      const auto known = stepped.find(place->first);
+      const auto from = known == stepped.end() ? now : known->second.interval;
+      move_state(optimizer, parameter, {place->second.model->items()[place->second.item].name, from, now}, group);
+    }
+  }
+}
 
 Sharding::Sharding(comm::Group group, ShardOptions options)
     : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {
@@ -211,7 +294,9 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   const auto split = those_of(optimizer, impl_->split());
   const auto models = impl_->alive();
   // Returns when all ranks have come: nothing reads the parameters from here on.
-  take_in_program_writes(models, group_);
+  if (take_in_program_writes(models, group_, impl_->has_other_plans(optimizer, split))) {
+    impl_->follow_plans(optimizer, split, kind, group_);
+  }
   at::Tensor loss;
   if (impl_->state_file && kind == StepKind::kElementwise) {
     loss = step_in_tiles(optimizer, split, own_step);
@@ -225,6 +310,7 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   for (const auto& model : models) model->refresh_casts();
   group_.barrier();
   tell_of_change(split);
+  impl_->note_plans(optimizer, split, kind);
   return loss;
 }
 

@@ -167,6 +167,25 @@ TEST(ShardWrites, AnUnknownDtypeOfCopiesIsNamed) {
   EXPECT_THAT(words[0], HasSubstr("'bf8'"));
 }
 
+TEST(ShardWrites, StateFollowsToNewOwnersWhenTheModelIsPlannedAnew) {
+  for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+         return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+       })}) {
+    expect_numbers_of_ddp<testing::Mlp>(
+        3,
+        [](auto& t) {
+          train(t, "mlp", 2);
+          t.net->second->weight.set_requires_grad(false);
+          t.ddp->before_forward();
+          train(t, "mlp", 2);
+          t.net->second->weight.set_requires_grad(true);
+          t.ddp->before_forward();
+          train(t, "mlp", 2);
+        },
+        make);
+  }
+}
+
 TEST(ShardWrites, AChangeOfDtypeIsPlannedAnew) {
   expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
     t.net->to(at::kDouble);

@@ -7,6 +7,7 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "hasten/precision/policy.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten::parallel {
@@ -16,6 +17,10 @@ namespace hasten::parallel {
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
                                         const optim::PreparedOptimizerOptions& optimizer);
+
+/// Models that are prepared from now on have one copy a host of their parameters in autocast's dtype, instead of one
+/// a rank, unless ShardOptions::param_dtype says otherwise. Collective: no. Blocks: no. Throws: nothing.
+void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision);
 
 /// The options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);

@@ -47,6 +47,10 @@ class Sharding {
   Sharding& operator=(const Sharding&) = delete;
 
   const ShardOptions& options() const noexcept { return options_; }
+  /// ShardOptions::param_dtype of models made from now on, if it is not set.
+  void set_param_dtype(const std::string& name) {
+    if (options_.param_dtype.empty()) options_.param_dtype = name;
+  }
   /// Whether backwards inside a window of accumulation exchange their gradients.
   bool exchanges_each_backward() const noexcept;
 
