@@ -28,7 +28,6 @@ struct Accelerator::Impl {
   training::Accumulation accumulation{accumulation_options(options)};
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};
-  std::shared_ptr<parallel::Sharding> sharding = {};
   std::shared_ptr<MixedPrecision> precision = {};
 };
 
@@ -41,13 +40,13 @@ Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options
 Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorBase(own ? *std::move(own) : make_process(read)),
       impl_(std::make_shared<Impl>(Impl{read.options})) {
-  impl_->sharding = parallel::make_sharding(process().group(), options().shard, *shared_gradient_state(),
-                                            options().optimizer);
+  set_sharding(parallel::make_sharding(process().group(), options().shard, *shared_gradient_state(),
+                                       options().optimizer));
   if (options().seed) process::set_seed(process(), *options().seed);
   impl_->precision = std::make_shared<MixedPrecision>(options(), read.environment, process(), shared_gradient_state(),
                                                       impl_->models, logger("precision"));
-  impl_->precision->start(options(), optimizer_registry(), impl_->sharding != nullptr);
-  parallel::share_casts(impl_->sharding, impl_->precision->precision());
+  impl_->precision->start(options(), optimizer_registry(), sharding() != nullptr);
+  parallel::share_casts(sharding(), impl_->precision->precision());
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
     logger("accelerator").info(memory::describe(setting));
@@ -102,7 +101,7 @@ parallel::NoSync Accelerator::accumulate(Models models) const {
 }
 
 parallel::NoSync Accelerator::no_sync(Models models, bool exchanges) const {
-  exchanges = exchanges || parallel::exchanges_each_backward(impl_->sharding);
+  exchanges = exchanges || parallel::exchanges_each_backward(sharding());
   return parallel::NoSync(models.empty() ? impl_->models.all() : std::move(models), exchanges);
 }
 
@@ -113,13 +112,13 @@ void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) const {
   return impl_->precision->clip_grad_norm_(parameters, norm_type, [&] {
-    return parallel::clip_grad_norm_(impl_->sharding, parameters, max_norm, norm_type);
+    return parallel::clip_grad_norm_(sharding(), parameters, max_norm, norm_type);
   });
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const {
   impl_->precision->unscale(parameters);
-  parallel::clip_grad_value_(impl_->sharding, parameters, clip_value);
+  parallel::clip_grad_value_(sharding(), parameters, clip_value);
 }
 
 void Accelerator::free_memory() const {
@@ -130,7 +129,7 @@ std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& 
   if (!impl_->models.contains(module)) refuse_in_join("prepare of a model");
   if (place) module.to(device());
   impl_->precision->convert(module);
-  return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, impl_->sharding));
+  return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, sharding()));
 }
 
 const optim::LowWeights* Accelerator::low_weights() const noexcept {

@@ -26,6 +26,10 @@
 
 namespace hasten {
 
+namespace parallel {
+class Sharding;
+}
+
 /// Accelerate's names of what takes part.
 enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
@@ -35,6 +39,10 @@ class AcceleratorBase {
   /// Whose collectives agree before data moves (GroupOptions::check).
   const comm::Group& group() const noexcept { return shared_->group; }
   const training::GradientState& gradient_state() const noexcept { return *shared_->gradient_state; }
+
+  /// What splits state over the ranks (slices of optimizer state, whole ones for saving); null where nothing is
+  /// split.
+  const std::shared_ptr<parallel::Sharding>& sharding() const noexcept { return shared_->sharding; }
 
   c10::Device device() const noexcept { return process().device(); }
   /// Accelerate's names of rank, local_rank and world_size.
@@ -192,6 +200,7 @@ class AcceleratorBase {
   /// Inside join_uneven_inputs: collectives announce themselves, and ranks without data answer.
   bool is_joining() const noexcept { return shared_->join != nullptr; }
   void set_join(std::shared_ptr<parallel::Join> join) const { shared_->join = std::move(join); }
+  void set_sharding(std::shared_ptr<parallel::Sharding> sharding) const { shared_->sharding = std::move(sharding); }
   parallel::ActiveRanks announce(const nlohmann::json& call) const { return shared_->join->announce(call); }
   /// Inside join_uneven_inputs: a UsageError on all ranks, since those without data could not take part.
   void refuse_in_join(const std::string& call) const {
@@ -220,6 +229,7 @@ class AcceleratorBase {
     bool triggered = false;
     std::unique_ptr<const process::StopSignals> stop_signals = {};
     std::shared_ptr<parallel::Join> join = {};
+    std::shared_ptr<parallel::Sharding> sharding = {};
   };
   std::shared_ptr<Shared> shared_;
 };

@@ -8,6 +8,7 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/parallel/compress/power_sgd.h"
+#include "hasten/parallel/shard/sharding.h"
 #include "support/models.h"
 #include "support/processes.h"
 #include "support/ranks.h"
@@ -149,6 +150,21 @@ TEST(ShardedAccelerator, OneOptimizerMayTrainTwoModels) {
     auto values = values_of(*first);
     for (auto& value : values_of(*second)) values.push_back(value);
     return values;
+  });
+}
+
+TEST(ShardedAccelerator, StateIsReachedThroughTheAccelerator) {
+  run_ranks(2, [](auto& process) {
+    const Accelerator accelerator(process, with_stage(ShardStage::kOptimizer));
+    testing::Mlp net;
+    torch::optim::AdamW adam(net->parameters(), 0.01);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    accelerator.backward(loss_of(net, accelerator, 0));
+    optimizer.step();
+
+    EXPECT_EQ(accelerator.sharding()->full_state(adam).size(), 12u);
+    EXPECT_EQ(Accelerator(process, with_stage(ShardStage::kNone)).sharding(), nullptr);
+    process.wait_for_everyone();
   });
 }
 

@@ -157,6 +157,27 @@ TEST(ShardWrites, CopiesOfLowPrecisionFollowWhatTheProgramWrites) {
       adamw, base);
 }
 
+TEST(ShardWrites, CopiesOfLowPrecisionAreTheSameOnTwoHosts) {
+  const auto hosts = [](int rank, comm::GroupOptions& options) {
+    options.host = rank < 2 ? "a" : "b";
+    options.address = "127.0.0.1";
+  };
+  run_ranks(
+      4,
+      [](auto& process) {
+        std::vector<std::vector<at::Tensor>> results;
+        for (const std::string dtype : {"", "bfloat16"}) {
+          ShardOptions options = small_units(ShardStage::kParameters);
+          options.param_dtype = dtype;
+          Trained<testing::Mlp> t(process.group(), options, adamw);
+          train_in_bf16(t, "mlp");
+          results.push_back(t.parameters());
+        }
+        expect_equal(results[0], results[1], "with copies");
+      },
+      {.adjust = hosts});
+}
+
 TEST(ShardWrites, AnUnknownDtypeOfCopiesIsNamed) {
   ShardOptions options = small_units(ShardStage::kParameters);
   options.param_dtype = "bf8";
