@@ -230,6 +230,29 @@ std::string ShardedModel::parameter_file() const {
   return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this))).string();
 }
 
+// Units in the order in which gradients come: the last one first.
+std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Module& module) const {
+  if (!options_.units) return group_by_size(items_, unit_bytes());
+  std::map<std::string, size_t> left;
+  for (size_t item = 0; item < items_.size(); ++item) left[items_[item].name] = item;
+  std::vector<std::vector<size_t>> groups;
+  for (const auto& names : options_.units(module)) {
+    std::vector<size_t> members;
+    for (const auto& name : names) {
+      const auto found = left.find(name);
+      if (found == left.end()) continue;
+      members.push_back(found->second);
+      left.erase(found);
+    }
+    if (!members.empty()) groups.push_back(std::move(members));
+  }
+  std::vector<size_t> rest;
+  for (const auto& [name, item] : left) rest.push_back(item);
+  if (!rest.empty()) groups.insert(groups.begin(), std::move(rest));
+  std::reverse(groups.begin(), groups.end());
+  return groups;
+}
+
 // NO_WRAP asks for one unit.
 int64_t ShardedModel::unit_bytes() const {
   const bool one = options_.wrap.rule == WrapPolicy::Rule::kNone;
@@ -324,7 +347,7 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
   find_hosts();
   make_region();
   watch_lstms(module);
-  plan_ = plan_shards(items_, group_by_size(items_, unit_bytes()), group_.world_size());
+  plan_ = plan_shards(items_, group_items(module), group_.world_size());
   if (splits_gradients()) make_gradients();
   make_casts();
   // Of the ranks' own copies, which malloc would keep.

@@ -109,6 +109,7 @@ class ShardedModel : public GradientExchange {
   void make_region();
   std::string parameter_file() const;
   int64_t unit_bytes() const;
+  std::vector<std::vector<size_t>> group_items(const torch::nn::Module& module) const;
   void make_gradients();
   void watch_lstms(const torch::nn::Module& module);
   void forget_lstms();

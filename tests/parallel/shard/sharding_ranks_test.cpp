@@ -340,6 +340,31 @@ TEST(Shard, LbfgsIsRefused) {
   EXPECT_THAT(words[0], HasSubstr("LBFGS"));
 }
 
+TEST(Shard, UnitsMayBeGivenByName) {
+  ShardOptions base{.stage = ShardStage::kParameters};
+  base.units = [](const torch::nn::Module&) {
+    return std::vector<std::vector<std::string>>{{"first.weight"}, {"second.weight", "second.bias", "no.such"}};
+  };
+  run_ranks(2, [&](auto& process) {
+    const Trained<testing::Mlp> t(process.group(), base, adamw);
+
+    // Of the trainable parameters in the module's order; first.bias is left over.
+    EXPECT_EQ(t.ddp->plan(), (BucketPlan{{2, 3}, {0}, {1}}));
+    process.group().barrier();
+  });
+  expect_numbers_of_ddp<testing::Mlp>(3, [](auto& t) { train(t, "mlp"); }, adamw, base);
+}
+
+TEST(Shard, NoWrapIsOneUnit) {
+  run_ranks(2, [&](auto& process) {
+    const ShardOptions options{.stage = ShardStage::kParameters, .wrap = {.rule = WrapPolicy::Rule::kNone, .unit_bytes = 4}};
+    const Trained<testing::Mlp> t(process.group(), options, adamw);
+
+    EXPECT_EQ(t.ddp->plan().size(), 1u);
+    process.group().barrier();
+  });
+}
+
 TEST(Shard, IgnoredModulesAreReplicated) {
   ShardOptions base{.wrap = {.unit_bytes = 400}};
   base.ignored = {"second"};

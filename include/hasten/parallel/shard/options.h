@@ -78,6 +78,9 @@ struct ShardOptions {
   /// Units are released after forward and filled again for backward, where parameters are filled at all.
   bool reshard_after_forward = true;
   WrapPolicy wrap = {};
+  /// Units as lists of parameters' names, in the order of the model, instead of `wrap`'s; the same on all ranks. Names of
+  /// parameters that are not split count nothing; what is in no unit becomes one more.
+  std::function<std::vector<std::vector<std::string>>(const torch::nn::Module&)> units = {};
   /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
   /// ranks.
   std::string shard_over = {};
