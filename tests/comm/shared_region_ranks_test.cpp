@@ -69,11 +69,12 @@ using SharedRegionFile = testing::InFolder;
 TEST_F(SharedRegionFile, RestsInAFileOfWhichNoNameIsLeft) {
   run_ranks(2, [&](auto& process) {
     const auto region = SharedRegion::create(process.group(), 8192, {.file = path("region")});
+    process.group().barrier();  // the first rank takes the name away at the end
 
     EXPECT_FALSE(std::filesystem::exists(path("region")));
     std::stringstream maps;
     maps << std::ifstream("/proc/self/maps").rdbuf();
-    EXPECT_THAT(maps.str(), HasSubstr(path("region") + " (deleted)"));
+    EXPECT_NE(maps.str().find(path("region") + " (deleted)"), std::string::npos);
     process.group().barrier();
   });
 }
