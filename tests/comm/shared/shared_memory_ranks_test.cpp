@@ -423,7 +423,7 @@ TEST(SharedMemoryRanks, AProcessOfAnotherUserCannotAttach) {
   const auto results = testing::run_processes(2, "shm_of_another_user");
 
   for (const auto& result : results) EXPECT_THAT(result.output, HasSubstr("over gloo"));
-  EXPECT_THAT(results[0].output, HasSubstr("did not hand the shared memory over"));
+  EXPECT_THAT(results[0].output, HasSubstr("a descriptor was not handed over"));
 }
 
 int exchange_until_killed() {
