@@ -1,0 +1,180 @@
+// Value: the tree itself, and its JSON text through nlohmann's library, whose types stay in this file.
+#include "hasten/core/value.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "hasten/core/error.h"
+
+namespace hasten::core {
+namespace {
+
+constexpr const char* kNames[] = {"null", "bool", "int", "double", "string", "list", "map"};
+
+[[noreturn]] void wrong_kind(const Value& value, const char* wanted) {
+  throw UsageError({"core"}, "a value is of kind ", kNames[static_cast<int>(value.kind())], ", but ", wanted,
+                   " was asked for. Ask kind() first.");
+}
+
+using Json = nlohmann::ordered_json;
+
+Json to_tree(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kNull: return nullptr;
+    case Value::Kind::kBool: return value.as_bool();
+    case Value::Kind::kInt: return value.as_int();
+    case Value::Kind::kDouble: {
+      const double number = value.as_double();
+      if (std::isfinite(number)) return number;
+      return Json{{"$double", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+    }
+    case Value::Kind::kString: return value.as_string();
+    case Value::Kind::kList: {
+      Json list = Json::array();
+      for (const Value& element : value.as_list()) list.push_back(to_tree(element));
+      return list;
+    }
+    case Value::Kind::kMap: {
+      Json map = Json::object();
+      for (const auto& [key, element] : value.as_map()) map[key] = to_tree(element);
+      return map;
+    }
+  }
+  return nullptr;
+}
+
+Value from_tree(const Json& tree) {
+  switch (tree.type()) {
+    case Json::value_t::boolean: return tree.get<bool>();
+    case Json::value_t::number_integer: return tree.get<int64_t>();
+    case Json::value_t::number_unsigned: {
+      const auto number = tree.get<uint64_t>();
+      if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return static_cast<double>(number);
+      return static_cast<int64_t>(number);
+    }
+    case Json::value_t::number_float: return tree.get<double>();
+    case Json::value_t::string: return tree.get_ref<const std::string&>();
+    case Json::value_t::array: {
+      Value::List list;
+      list.reserve(tree.size());
+      for (const Json& element : tree) list.push_back(from_tree(element));
+      return list;
+    }
+    case Json::value_t::object: {
+      if (tree.size() == 1 && tree.begin().key() == "$double" && tree.begin().value().is_string()) {
+        const auto& word = tree.begin().value().get_ref<const std::string&>();
+        if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+        if (word == "inf") return std::numeric_limits<double>::infinity();
+        if (word == "-inf") return -std::numeric_limits<double>::infinity();
+      }
+      Value::Map map;
+      map.reserve(tree.size());
+      for (const auto& [key, element] : tree.items()) map.emplace_back(key, from_tree(element));
+      return map;
+    }
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+bool Value::as_bool() const {
+  if (const auto* value = std::get_if<bool>(&data_)) return *value;
+  wrong_kind(*this, "bool");
+}
+
+int64_t Value::as_int() const {
+  if (const auto* value = std::get_if<int64_t>(&data_)) return *value;
+  if (const auto* value = std::get_if<double>(&data_); value && std::trunc(*value) == *value && std::abs(*value) < 0x1p63) {
+    return static_cast<int64_t>(*value);
+  }
+  wrong_kind(*this, "int");
+}
+
+double Value::as_double() const {
+  if (const auto* value = std::get_if<double>(&data_)) return *value;
+  if (const auto* value = std::get_if<int64_t>(&data_)) return static_cast<double>(*value);
+  wrong_kind(*this, "double");
+}
+
+const std::string& Value::as_string() const {
+  if (const auto* value = std::get_if<std::string>(&data_)) return *value;
+  wrong_kind(*this, "string");
+}
+
+const Value::List& Value::as_list() const {
+  if (const auto* value = std::get_if<List>(&data_)) return *value;
+  wrong_kind(*this, "list");
+}
+
+Value::List& Value::as_list() { return const_cast<List&>(std::as_const(*this).as_list()); }
+
+const Value::Map& Value::as_map() const {
+  if (const auto* value = std::get_if<Map>(&data_)) return *value;
+  wrong_kind(*this, "map");
+}
+
+Value::Map& Value::as_map() { return const_cast<Map&>(std::as_const(*this).as_map()); }
+
+const Value* Value::find(std::string_view key) const noexcept {
+  const auto* map = std::get_if<Map>(&data_);
+  if (!map) return nullptr;
+  const auto found = std::find_if(map->begin(), map->end(), [&](const auto& pair) { return pair.first == key; });
+  return found == map->end() ? nullptr : &found->second;
+}
+
+Value* Value::find(std::string_view key) noexcept { return const_cast<Value*>(std::as_const(*this).find(key)); }
+
+const Value& Value::at(std::string_view key) const {
+  if (const Value* found = find(key)) return *found;
+  std::vector<std::string> keys;
+  for (const auto& pair : as_map()) keys.push_back(pair.first);
+  throw UsageError({"core"}, "there is no key '", key, "' in a map of ", keys.size(), " keys", did_you_mean(key, keys),
+                   keys.empty() ? "" : " It has: ", join(keys), ".");
+}
+
+Value& Value::operator[](std::string_view key) {
+  if (is_null()) data_ = Map();
+  if (Value* found = find(key)) return *found;
+  return as_map().emplace_back(std::string(key), Value()).second;
+}
+
+bool Value::erase(std::string_view key) {
+  return std::erase_if(as_map(), [&](const auto& pair) { return pair.first == key; }) > 0;
+}
+
+void Value::push_back(Value value) {
+  if (is_null()) data_ = List();
+  as_list().push_back(std::move(value));
+}
+
+size_t Value::size() const noexcept {
+  if (const auto* list = std::get_if<List>(&data_)) return list->size();
+  if (const auto* map = std::get_if<Map>(&data_)) return map->size();
+  return 0;
+}
+
+bool Value::operator==(const Value& other) const noexcept {
+  if (kind() == Kind::kDouble && other.kind() == Kind::kDouble) {
+    const double mine = std::get<double>(data_);
+    const double theirs = std::get<double>(other.data_);
+    return mine == theirs || (std::isnan(mine) && std::isnan(theirs));
+  }
+  return data_ == other.data_;
+}
+
+std::string Value::to_json(int indent) const {
+  return to_tree(*this).dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+Value Value::parse_json(std::string_view text, const std::string& name) {
+  try {
+    return from_tree(Json::parse(text));
+  } catch (const Json::exception& error) {
+    throw DataError({"core"}, name, name, " is no JSON: ", error.what(), ". Correct the text.");
+  }
+}
+
+}  // namespace hasten::core
