@@ -32,6 +32,7 @@
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/state_dict.h"
 #include "hasten/preparation.h"
+#include "hasten/process/distributed_type.h"
 #include "hasten/process/print.h"
 #include "hasten/process/process.h"
 #include "hasten/process/split.h"
@@ -74,7 +75,7 @@ class Accelerator {
   int local_process_index() const noexcept { return local_rank(); }
   int num_processes() const noexcept { return world_size(); }
   bool use_distributed() const noexcept { return world_size() > 1; }
-  DistributedType distributed_type() const noexcept { return process().distributed_type(); }
+  DistributedType distributed_type() const noexcept { return process::distributed_type(process()); }
   int rank() const noexcept { return process().rank(); }
   int local_rank() const noexcept { return process().local_rank(); }
   int world_size() const noexcept { return process().world_size(); }

@@ -30,9 +30,6 @@ struct ProcessOptions {
   comm::BackendKind backend = comm::BackendKind::kAuto;
 };
 
-/// Accelerate's names of what takes part.
-enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
-
 class Process {
  public:
   /// The process that the environment describes, connected to the others. A program started by hand is a
@@ -55,11 +52,6 @@ class Process {
   int local_world_size() const noexcept { return identity().local_world_size; }
   c10::Device device() const noexcept;
   const comm::Group& group() const noexcept;
-
-  DistributedType distributed_type() const noexcept {
-    if (world_size() == 1) return DistributedType::kNo;
-    return device().is_cuda() ? DistributedType::kMultiGpu : DistributedType::kMultiCpu;
-  }
 
   bool is_main_process() const noexcept { return rank() == 0; }
   bool is_local_main_process() const noexcept { return local_rank() == 0; }
