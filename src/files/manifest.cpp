@@ -21,7 +21,7 @@ template <class... Parts>
                   ". Load another checkpoint, or run 'hasten checkpoint repair' on the folder.");
 }
 
-std::string quoted(std::string_view words) { return core::Value(words).to_json(); }
+std::string json_text(std::string_view words) { return core::Value(words).to_json(); }
 
 void append_list(std::string& out, const std::vector<int64_t>& numbers) {
   out += '[';
@@ -77,11 +77,11 @@ void append_pieces(std::string& out, const ManifestTensor& tensor) {
 }
 
 void append_tensor(std::string& out, const ManifestTensor& tensor) {
-  out += quoted(tensor.info.name) + ":{\"dtype\":\"" + std::string(torch_name(tensor.info.dtype)) + "\",\"shape\":";
+  out += json_text(tensor.info.name) + ":{\"dtype\":\"" + std::string(torch_name(tensor.info.dtype)) + "\",\"shape\":";
   append_list(out, tensor.info.shape);
-  out += ",\"kind\":" + quoted(tensor.kind);
+  out += ",\"kind\":" + json_text(tensor.kind);
   if (!tensor.tied_to.empty()) {
-    out += ",\"tied_to\":" + quoted(tensor.tied_to);
+    out += ",\"tied_to\":" + json_text(tensor.tied_to);
   } else {
     append_pieces(out, tensor);
   }
