@@ -96,7 +96,7 @@ std::optional<Box> intersection(const Box& one, const Box& other) {
 std::string describe(const Box& box) {
   std::vector<std::string> parts;
   for (size_t d = 0; d < box.offset.size(); ++d) parts.push_back(text(box.offset[d], ":", box.offset[d] + box.size[d]));
-  return "[" + join(parts) + "]";
+  return text("[", join(parts), "]");
 }
 
 std::vector<int64_t> contiguous_strides(std::span<const int64_t> shape) {
