@@ -43,6 +43,21 @@ class EmptyTensor : public interception::Interceptor {
   std::shared_ptr<const ConstructionTape> tape_;
 };
 
+bool is_selected(const std::string& name, const std::vector<std::string>& only) {
+  if (only.empty()) return true;
+  return std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
+    return name == wanted || wanted.empty() || (name.starts_with(wanted) && name[wanted.size()] == '.');
+  });
+}
+
+}  // namespace
+
+EmptyOptions EmptyOptions::from(const Environment& environment) {
+  return {environment.flag("ACCELERATE_INIT_INCLUDE_BUFFERS").value_or(false)};
+}
+
+namespace detail {
+
 // Sets the device of factories, and records nothing.
 class DeviceSetter : public interception::Interceptor {
  public:
@@ -59,21 +74,6 @@ class DeviceSetter : public interception::Interceptor {
  private:
   at::Device device_;
 };
-
-bool is_selected(const std::string& name, const std::vector<std::string>& only) {
-  if (only.empty()) return true;
-  return std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
-    return name == wanted || wanted.empty() || (name.starts_with(wanted) && name[wanted.size()] == '.');
-  });
-}
-
-}  // namespace
-
-EmptyOptions EmptyOptions::from(const Environment& environment) {
-  return {environment.flag("ACCELERATE_INIT_INCLUDE_BUFFERS").value_or(false)};
-}
-
-namespace detail {
 
 struct RecordingScope::Impl {
   std::shared_ptr<ConstructionTape> tape;
