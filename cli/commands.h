@@ -33,6 +33,9 @@ int tpu_config(const std::vector<std::string>& words);
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);
 
+/// `hasten estimate-memory MODEL`.
+int estimate_memory(const std::vector<std::string>& words);
+
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);
 

@@ -26,6 +26,7 @@ std::vector<Words> commands() {
           {"env", env_options(), ""},
           {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
+          {"estimate-memory", estimate_memory_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

@@ -26,6 +26,7 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
@@ -37,7 +38,7 @@ std::string help() {
   for (const Command& command : commands()) {
     text.append("  ")
         .append(command.name)
-        .append(14 - command.name.size(), ' ')
+        .append(17 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

@@ -102,6 +102,7 @@ ModuleNode& child_of(ModuleNode& node, const std::string& name) {
     if (child_name == name) return const_cast<ModuleNode&>(*child);
   }
   auto made = std::make_shared<ModuleNode>();
+  if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= '0' && c <= '9'; })) made->class_name = "block";
   node.children.emplace_back(name, made);
   return *made;
 }

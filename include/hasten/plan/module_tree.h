@@ -48,7 +48,8 @@ struct ModuleTree {
   /// tree]]}; a child {"same_as": "a.b"} is the module object a.b. Equal "tie" numbers mark one tensor object.
   /// Collective: no. Blocks: no. Throws: DataError naming the key that is missing or of another kind.
   static ModuleTree from_json(const core::Value& value);
-  /// Builds the tree that dotted tensor names describe. Every part before the last is a module; its class is unknown.
+  /// Builds the tree that dotted tensor names describe. Every part before the last is a module; its class is unknown, but
+  /// "block" for modules whose own name is a number, which are the layers of a list.
   static ModuleTree from_names(const std::vector<TensorNode>& tensors);
 
   /// Returns distinct parameters (then distinct buffers) under their first names, in the order of the modules.

@@ -110,10 +110,11 @@ class Loading {
         if (!found) matches_.push_back({&target, name, *there});
         found = true;
       }
-      if (!found && !(target.is_buffer && matches_any(target.names.front(), not_saved_))) report_.missing.push_back(target.names.front());
+      if (!found && !options_.partial && !(target.is_buffer && matches_any(target.names.front(), not_saved_))) report_.missing.push_back(target.names.front());
     }
     for (const std::string& name : source_.names()) {
-      if (used.count(name) == 0) report_.unexpected.push_back(name);
+      // A name that a rename makes empty is left out on purpose.
+      if (used.count(name) == 0 && !renamed(name).empty()) report_.unexpected.push_back(name);
     }
   }
 
@@ -182,6 +183,7 @@ class Loading {
 
   std::vector<std::string> materialize_missing() const {
     std::vector<std::string> empty;
+    if (options_.partial) return empty;
     for (const Target& target : targets_) {
       if (target.tensor.is_meta()) empty.push_back(target.names.front());
     }

@@ -37,7 +37,8 @@ struct LoadOptions {
   std::vector<std::string> keep_in_fp32_modules = {};
   /// Missing and unexpected names are errors.
   bool strict = false;
-  /// Regular expressions and what they become, applied in order to the file's names: {{"^transformer\\.", ""}}.
+  /// Regular expressions and what they become, applied in order to the names of the file: {{"^transformer\\.", ""}}. A name that
+  /// becomes "" is left out.
   std::vector<std::pair<std::string, std::string>> rename = {};
   /// Gives the file's name of a tensor of the module; goes before `rename`. "": not in the file.
   std::function<std::string(const std::string&)> key_map = {};
@@ -49,6 +50,8 @@ struct LoadOptions {
   Resident resident = Resident::kMapped;
   /// Exchanges the contents of tensors that have memory, too; false: their values are overwritten in place.
   bool replace_storage = false;
+  /// The source has only some of the module's tensors on purpose: missing ones are left as they are, without a word.
+  bool partial = false;
 };
 
 /// Where a loaded tensor lies, for those who stream it.
