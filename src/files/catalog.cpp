@@ -2,13 +2,10 @@
 #include "hasten/files/catalog.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "hasten/core/error.h"
 #include "hasten/files/offload_folder.h"
-#include "hasten/files/python_file.h"
-#include "hasten/files/safetensors_source.h"
-#include "hasten/files/weight_search.h"
+#include "hasten/files/open_source.h"
 
 namespace hasten::files {
 
@@ -18,20 +15,7 @@ Catalog::Catalog(const TensorSourcePtr& source) : path_(source->path()), form_(s
 
 Catalog Catalog::open(const std::string& path) {
   if (is_offload_folder(path)) return Catalog(open_offload_folder(path));
-  const WeightFiles found = find_weights(path);
-  const bool is_safetensors = std::all_of(found.files.begin(), found.files.end(),
-                                          [](const std::string& file) { return file.ends_with(".safetensors"); });
-  Catalog catalog;
-  catalog.path_ = path;
-  catalog.remarks_ = found.remarks;
-  if (is_safetensors) {
-    catalog = catalog.merged_with(Catalog(open_safetensors(path, found.files)));
-    catalog.form_ = "safetensors";
-    return catalog;
-  }
-  for (const std::string& file : found.files) catalog = catalog.merged_with(Catalog(open_python_source(file)));
-  catalog.form_ = "torch.save";
-  return catalog;
+  return Catalog(open_source(path));
 }
 
 void Catalog::add(Entry entry) {
