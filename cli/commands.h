@@ -44,6 +44,8 @@ int zero_to_fp32(const std::vector<std::string>& words);
 
 /// `hasten checkpoint list|show|verify|diff|prune|repair`.
 int checkpoint(const std::vector<std::string>& words);
+/// `hasten estimate-memory MODEL`.
+int estimate_memory(const std::vector<std::string>& words);
 
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);

@@ -31,6 +31,7 @@ std::vector<Words> commands() {
           {"convert", convert_options(), ""},
           {"zero-to-fp32", zero_to_fp32_options(), ""},
           {"checkpoint", checkpoint_options(), "list show verify diff prune repair"},
+          {"estimate-memory", estimate_memory_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

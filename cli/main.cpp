@@ -30,6 +30,7 @@ std::vector<Command> commands() {
           {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
           {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
           {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
+          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
@@ -42,6 +43,7 @@ std::string help() {
     text.append("  ")
         .append(command.name)
         .append(15 - command.name.size(), ' ')
+        .append(17 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }
