@@ -42,7 +42,6 @@ std::string help() {
   for (const Command& command : commands()) {
     text.append("  ")
         .append(command.name)
-        .append(15 - command.name.size(), ' ')
         .append(17 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
