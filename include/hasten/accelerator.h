@@ -293,6 +293,7 @@ auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
                   "hasten::data loaders");
     Object loader(std::forward<T>(object));
     loader.prepare(process(), shared_gradient_state(), loader_options(place));
+    optimizer_registry().add(training::StateKind::kLoader, loader.core());
     return loader;
   }
 }
