@@ -373,7 +373,7 @@ std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optim
       const auto add = [&](const char* name, at::Tensor& tensor) {
         if (!tensor.defined()) return;
         pieces.push_back({place->second.model->items()[place->second.item].name, name, interval,
-                          parameter.sizes().vec(), cut_state(tensor, parameter.numel(), interval)});
+                          parameter.sizes().vec(), cut_state(tensor, parameter.numel(), interval), parameter});
       };
       if (visit_state(*state->second, add)) continue;
       throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "the state of '",
@@ -406,10 +406,10 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
         if (facts[i] == 0) continue;
         group_.all_reduce_(own.tensors[i]);
         pieces.push_back({name, names[i], whole, parameter.sizes().vec(),
-                          own.tensors[i].as_strided(parameter.sizes(), parameter.strides())});
+                          own.tensors[i].as_strided(parameter.sizes(), parameter.strides()), parameter});
       }
       if (facts[names.size()] == 0) continue;
-      pieces.push_back({name, "step", {0, 1}, {}, torch::scalar_tensor(facts[names.size()] - 1, at::kLong)});
+      pieces.push_back({name, "step", {0, 1}, {}, torch::scalar_tensor(facts[names.size()] - 1, at::kLong), parameter});
     }
   }
   return pieces;

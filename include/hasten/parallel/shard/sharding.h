@@ -36,6 +36,8 @@ struct ShardedStatePiece {
   ShardInterval interval;
   std::vector<int64_t> parameter_sizes;
   at::Tensor tensor;
+  /// The parameter itself.
+  at::Tensor of = {};
 };
 
 class Sharding {
