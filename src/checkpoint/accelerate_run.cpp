@@ -13,7 +13,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/manifest.h"
-#include "hasten/files/open_source.h"
+#include "checkpoint/open_any.h"
 #include "hasten/files/python_file.h"
 #include "hasten/files/safetensors_source.h"
 #include "hasten/process/random.h"

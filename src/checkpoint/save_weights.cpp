@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "checkpoint/write_file.h"
+#include "hasten/checkpoint/project_save.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/error.h"
@@ -189,6 +190,11 @@ void save(const training::State& state, const std::string& path, const SaveFileO
 
 void save(const torch::nn::Module& module, const std::string& path, const SaveFileOptions& options) {
   save(state_dict(module), path, options);
+}
+
+void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
+                const std::string& folder, const SaveModelOptions& options) {
+  if (writes(process, project)) save_model(state_dict(module), folder, options);
 }
 
 }  // namespace hasten::checkpoint

@@ -94,7 +94,7 @@ struct StateCodec<at::Tensor> {
   static State encode(at::Tensor tensor) { return State(std::move(tensor)); }
   static at::Tensor decode(const State& state) { return state.tensor(); }
 };
-/// Tensors by name (parallel::state_dict's old form).
+/// Tensors by name.
 template <>
 struct StateCodec<std::map<std::string, at::Tensor>> {
   static State encode(const std::map<std::string, at::Tensor>& tensors);
