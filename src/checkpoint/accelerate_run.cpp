@@ -4,6 +4,9 @@
 #include <torch/types.h>
 
 #include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "checkpoint/accelerate_folder.h"

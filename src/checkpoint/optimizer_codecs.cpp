@@ -13,8 +13,8 @@
 #include "hasten/optim/apex_adam.h"
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/lamb.h"
+#include "hasten/optim/loop_state.h"
 #include "hasten/optim/novograd.h"
-#include "optim/loop_optimizer.h"
 
 namespace hasten::checkpoint {
 namespace {
