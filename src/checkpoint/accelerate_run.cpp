@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,8 +16,10 @@
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
+#include "hasten/files/dcp_folder.h"
+#include "hasten/files/deepspeed_folder.h"
 #include "hasten/files/manifest.h"
-#include "checkpoint/open_any.h"
+#include "hasten/files/open_source.h"
 #include "hasten/files/python_file.h"
 #include "hasten/files/safetensors_source.h"
 #include "hasten/process/random.h"
@@ -28,6 +31,44 @@ using core::Value;
 using files::PythonValue;
 using training::StateKind;
 namespace fs = std::filesystem;
+
+// DeepSpeed's moments by PARAMETER.SLOT. Steps are those of the run.
+OptimizerState deepspeed_optimizer(const std::string& folder) {
+  const auto saved = files::open_deepspeed_folder(folder);
+  OptimizerState state;
+  for (size_t g = 0; g < saved.groups.size(); ++g) {
+    OptimizerGroup group{core::Value::map(), saved.groups[g]};
+    if (saved.param_groups.is_sequence() && g < saved.param_groups.size()) {
+      for (const auto& [key, option] : saved.param_groups[g].as_pairs()) {
+        const bool plain = key.is_string() && (option.is_number() || option.is_bool() || option.is_sequence()) && key.as_string() != "params";
+        if (plain) group.options[key.as_string()] = state_of_python(option, key.as_string()).value();
+      }
+    }
+    state.groups.push_back(std::move(group));
+  }
+  std::map<std::string, Slots> slots;
+  if (saved.moments != nullptr) {
+    for (const auto& name : saved.moments->names()) {
+      const size_t dot = name.rfind('.');
+      slots[name.substr(0, dot)].emplace_back(name.substr(dot + 1), training::State(read_tensor(*saved.moments, name)));
+    }
+  }
+  for (auto& [name, own] : slots) {
+    if (std::none_of(own.begin(), own.end(), [](const auto& slot) { return slot.first == "step"; })) {
+      own.emplace_back("step", training::State(saved.step));
+    }
+    state.state.emplace_back(name, std::move(own));
+  }
+  return state;
+}
+
+// FSDP's folder of DCP, or DeepSpeed's.
+OptimizerState folder_optimizer(const std::string& folder, const std::vector<std::string>& names) {
+  if (files::is_deepspeed(folder)) return deepspeed_optimizer(folder);
+  const auto whole = files::DcpFolder::open(folder).state_dict();
+  const auto* inner = whole.find("optimizer");
+  return optimizer_from_python(inner != nullptr ? *inner : whole, names);
+}
 
 class AccelerateRun : public SavedRun {
  public:
@@ -83,8 +124,8 @@ class AccelerateRun : public SavedRun {
         names.push_back(known.empty() ? text("group", g, '.', i) : known);
       }
     }
-    const auto value = fs::is_directory(file) ? files::read_dcp_value(file, "optimizer") : files::PythonFile::open(file).value();
-    const auto report = load_optimizer_state(optimizer, optimizer_from_python(value, names), name_of);
+    const auto state = fs::is_directory(file) ? folder_optimizer(file, names) : optimizer_from_python(files::PythonFile::open(file).value(), names);
+    const auto report = load_optimizer_state(optimizer, state, name_of);
     if (!report.unused.empty()) own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
   }
 
@@ -137,7 +178,9 @@ class AccelerateRun : public SavedRun {
     for (const auto& object : own.run.registry->all()) {
       const size_t i = count[object.kind]++;
       if (object.kind == StateKind::kOptimizer) {
-        note(object, numbered("optimizer", i, ".bin")) || note(object, text("optimizer_", i));
+        const bool found = note(object, numbered("optimizer", i, ".bin")) || note(object, text("optimizer_", i));
+        if (!found && i == 0 && files::is_deepspeed(path)) files_.emplace(key_of(object), path);
+        if (!found && i == 0 && files::is_deepspeed(in("pytorch_model"))) note(object, "pytorch_model");
       } else if (object.kind == StateKind::kScheduler) {
         note(object, numbered("scheduler", i, ".bin"));
       } else if (object.kind == StateKind::kScaler) {

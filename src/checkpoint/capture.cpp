@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -118,6 +119,34 @@ Value groups_value(const OptimizerState& state) {
   return groups;
 }
 
+std::unordered_map<std::string, at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
+  std::unordered_map<std::string, at::Tensor> parameters;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& all = optimizer.param_groups()[g].params();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::string name = name_of(all[i]);
+      parameters.emplace(name.empty() ? text("group", g, '.', i) : name, all[i]);
+    }
+  }
+  return parameters;
+}
+
+// By parameter and slot, for classes whose state is stepped in slices.
+using Slices = std::map<std::pair<std::string, std::string>, parallel::ShardedStatePiece>;
+
+Slices slices_of(const RunParts& run, const torch::optim::Optimizer& optimizer, const OptimizerState& state,
+                 const ParameterNames& name_of, bool is_split) {
+  Slices slices;
+  const bool in_slices = state.type == "SGD" || state.type == "Adam" || state.type == "AdamW" || state.type == "Adagrad" ||
+                         state.type == "RMSprop";
+  if (!is_split || !in_slices) return slices;
+  for (auto& piece : run.sharding->sharded_state(optimizer)) {
+    std::pair key(name_of(piece.of), piece.name);
+    slices.emplace(std::move(key), std::move(piece));
+  }
+  return slices;
+}
+
 void capture_optimizer(const RunParts& run, const std::string& name, const torch::optim::Optimizer& optimizer,
                        const ParameterNames& name_of, bool apart, Capture& out) {
   if (find_codec(optimizer) == nullptr) {
@@ -129,26 +158,23 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
     return;
   }
   const bool is_split = run.sharding != nullptr && run.sharding->steps(optimizer);
-  const int rank = is_split ? run.process.rank() : apart ? 0 : kEveryRank;
+  const int shared_rank = apart ? 0 : kEveryRank;
   const auto state = optimizer_state(optimizer, name_of);
-  // Slices by the parameter and the slot that they belong to.
-  std::map<std::pair<std::string, std::string>, parallel::ShardedStatePiece> slices;
-  if (is_split && state.type != "ApexAdam" && state.type != "ApexSgd" && state.type != "Lamb" && state.type != "NovoGrad") {
-    for (auto& piece : run.sharding->sharded_state(optimizer)) {
-      std::pair key(name_of(piece.of), piece.name);
-      slices.emplace(std::move(key), std::move(piece));
-    }
-  }
+  const auto parameters = parameters_of(optimizer, name_of);
+  const auto slices = slices_of(run, optimizer, state, name_of, is_split);
   std::vector<std::pair<std::string, Value>> skeletons;
   for (const auto& [parameter, slots] : state.state) {
+    const auto own = is_split ? run.sharding->stepped_interval(optimizer, parameters.at(parameter)) : std::nullopt;
+    if (own && own->size() == 0) continue;  // another rank's
     auto split = training::split_tensors(training::State(slots));
     skeletons.emplace_back(parameter, std::move(split.value));
+    const int rank = own ? run.process.rank() : shared_rank;
     if (rank == 0 && run.process.rank() != 0) continue;
     for (const auto& [path, tensor] : split.tensors) {
       const std::string full = state_name("optimizer", name, parameter + "." + path);
       const auto slice = slices.find({parameter, path});
       if (slice != slices.end()) {
-        add_slices(full, slice->second, run.process.rank(), out);
+        add_slices(full, slice->second, rank, out);
       } else {
         out.add(whole_piece(full, tensor, "optimizer", rank), tensor);
       }

@@ -4,14 +4,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/impl.h"
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
-#include "hasten/files/manifest.h"
+#include "hasten/files/retention.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten::checkpoint {
@@ -135,45 +134,15 @@ training::StateRegistry& Checkpoints::registry() const noexcept {
   return *impl_->run.registry;
 }
 
-std::vector<int64_t> expired_checkpoints(std::vector<int64_t> numbers, std::optional<int64_t> limit,
-                                         std::optional<int64_t> keep_every) {
-  std::vector<int64_t> expired;
-  if (!limit) return expired;
-  std::sort(numbers.begin(), numbers.end());
-  const size_t stay = static_cast<size_t>(std::max<int64_t>(*limit, 1));
-  for (size_t i = 0; i + stay < numbers.size(); ++i) {
-    if (!keep_every || numbers[i] % *keep_every != 0) expired.push_back(numbers[i]);
-  }
-  return expired;
-}
-
 std::vector<int64_t> checkpoint_numbers(const std::string& folder) {
-  constexpr std::string_view kPrefix = "checkpoint_";
   std::vector<int64_t> numbers;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind(kPrefix, 0) != 0 || !entry.is_directory(error)) continue;
-    int64_t number = 0;
-    const char* end = name.data() + name.size();
-    const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, number);
-    if (code == std::errc() && stop == end && number >= 0) numbers.push_back(number);
+    const auto number = files::checkpoint_number(entry.path().filename().string());
+    if (number && entry.is_directory(error)) numbers.push_back(*number);
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
-}
-
-bool is_complete(const std::string& folder) noexcept {
-  try {
-    if (std::filesystem::exists(std::filesystem::path(folder) / files::kManifestFile)) {
-      files::check_files(files::read_manifest(folder), folder);
-      return true;
-    }
-    return std::filesystem::exists(std::filesystem::path(folder) / "model.safetensors") ||
-           std::filesystem::exists(std::filesystem::path(folder) / "pytorch_model.bin");
-  } catch (const std::exception&) {
-    return false;
-  }
 }
 
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text) {

@@ -67,8 +67,6 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
 
 /// Numbers of the folders checkpoint_N in a folder, ascending; none if it is not there.
 std::vector<int64_t> checkpoint_numbers(const std::string& folder);
-/// True if the folder holds a complete saved state, as far as names and sizes tell.
-bool is_complete(const std::string& folder) noexcept;
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options);
 

@@ -17,6 +17,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/manifest.h"
+#include "hasten/files/retention.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/process/random.h"
 #include "hasten/training/accumulation.h"
@@ -35,8 +36,8 @@ struct Decision {
 
 std::string complete_ones(const std::string& folder) {
   std::vector<std::string> complete;
-  for (const int64_t number : checkpoint_numbers(folder)) {
-    if (is_complete(folder + text("/checkpoint_", number))) complete.push_back(text("checkpoint_", number));
+  for (const auto& found : files::find_checkpoints(folder)) {
+    if (found.problem.empty()) complete.push_back(text("checkpoint_", found.number));
   }
   return complete.empty() ? "no complete checkpoint lies beside it" : text("complete there: ", hasten::join(complete));
 }
@@ -48,16 +49,14 @@ std::string with_home(const std::string& path) {
 }
 
 std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step) {
-  const std::string folder = own.checkpoints_folder();
-  auto numbers = checkpoint_numbers(folder);
-  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
-    const std::string path = folder + text("/checkpoint_", *number);
-    if (!is_complete(path)) {
-      own.run.log.warning(text("'", path, "' is damaged or not complete; taking the checkpoint before it"));
+  const auto all = files::find_checkpoints(own.checkpoints_folder());
+  for (auto found = all.rbegin(); found != all.rend(); ++found) {
+    if (!found->problem.empty()) {
+      own.run.log.warning(text("'", found->path, "' is not complete (", found->problem, "); taking the checkpoint before it"));
       continue;
     }
-    if (!step) return path;
-    if (fs::exists(fs::path(path) / files::kManifestFile) && files::read_manifest(path).step == *step) return path;
+    if (!step) return found->path;
+    if (fs::exists(fs::path(found->path) / files::kManifestFile) && files::read_manifest(found->path).step == *step) return found->path;
   }
   return {};
 }

@@ -12,7 +12,7 @@
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/files/box.h"
-#include "checkpoint/open_any.h"
+#include "hasten/files/open_source.h"
 #include "hasten/files/python_file.h"
 
 namespace hasten::checkpoint {

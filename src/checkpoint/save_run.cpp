@@ -17,6 +17,7 @@
 #include "hasten/core/hash.h"
 #include "hasten/core/version.h"
 #include "hasten/files/box.h"
+#include "hasten/files/retention.h"
 #include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::checkpoint {
@@ -212,9 +213,13 @@ files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, 
 
 std::function<void(files::Disk&)> retire_function(const Checkpoints::Impl& own, bool automatic) {
   if (!automatic || !own.project.total_limit) return {};
-  return [folder = own.checkpoints_folder(), limit = own.project.total_limit, every = own.project.keep_every,
-          log = own.run.log](files::Disk& disk) {
-    for (const int64_t number : expired_checkpoints(checkpoint_numbers(folder), limit, every)) {
+  const files::Retention retention{own.project.total_limit, own.project.keep_every.value_or(0)};
+  return [folder = own.checkpoints_folder(), retention, log = own.run.log](files::Disk& disk) {
+    std::vector<int64_t> complete;
+    for (const auto& found : files::find_checkpoints(folder)) {
+      if (found.problem.empty()) complete.push_back(found.number);
+    }
+    for (const int64_t number : files::to_delete(complete, retention)) {
       const std::string path = folder + text("/checkpoint_", number);
       try {
         files::remove_durably(disk, path);

@@ -376,13 +376,5 @@ TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
   }
 }
 
-TEST(ExpiredCheckpoints, TheNewestStaysAndMultiplesStay) {
-  using checkpoint::expired_checkpoints;
-  EXPECT_THAT(expired_checkpoints({1, 2, 3}, {}, {}), ElementsAre());
-  EXPECT_THAT(expired_checkpoints({3, 1, 2}, 1, {}), ElementsAre(1, 2));
-  EXPECT_THAT(expired_checkpoints({2, 10, 9}, 2, 2), ElementsAre());
-  EXPECT_THAT(expired_checkpoints({0, 1, 2, 3, 4}, 1, 2), ElementsAre(1, 3));
-}
-
 }  // namespace
 }  // namespace hasten

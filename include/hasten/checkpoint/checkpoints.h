@@ -135,9 +135,4 @@ class Checkpoints {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Numbers of checkpoints to remove, given those that are there: all but the newest `limit`, without multiples of
-/// `keep_every`; never the newest. Pure.
-std::vector<int64_t> expired_checkpoints(std::vector<int64_t> numbers, std::optional<int64_t> limit,
-                                         std::optional<int64_t> keep_every);
-
 }  // namespace hasten::checkpoint
