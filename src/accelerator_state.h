@@ -24,6 +24,9 @@
 
 namespace hasten {
 
+namespace checkpoint {
+class Checkpoints;
+}
 namespace parallel {
 class Sharding;
 }
@@ -55,6 +58,7 @@ struct AcceleratorState {
   /// What splits state over the ranks; null where nothing is split.
   std::shared_ptr<parallel::Sharding> sharding = {};
   std::shared_ptr<MixedPrecision> precision = {};
+  std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
 
  private:
   void start(const Environment& environment);
