@@ -26,6 +26,8 @@ std::vector<Words> commands() {
           {"env", env_options(), ""},
           {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
+          {"track", track_options(), "status recover sync"},
+          {"board", board_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

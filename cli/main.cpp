@@ -26,6 +26,8 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"track", "show how far the trackers of runs have come, complete or replay runs", track},
+          {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
