@@ -2,8 +2,8 @@
 #   The target hasten_NAME (alias hasten::NAME) of src/NAME and include/hasten/NAME, an object library whose
 #   objects go into the one library `hasten`; no target where both are empty. TORCH rooms share one flag set and one of the precompiled headers below.
 #   Where X_stub.cpp stands beside X.cpp, exactly one of them is compiled: X.cpp if HASTEN_WITH_X (in capitals) is on.
-# hasten_front_door(FILE…)
-#   The library `hasten` (alias hasten::hasten): all rooms and the headers include/hasten/FILE.h with src/FILE.cpp.
+# hasten_front_door()
+#   The library `hasten` (alias hasten::hasten): all rooms, the headers include/hasten/*.h and the sources src/*.cpp.
 
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
@@ -117,16 +117,9 @@ endfunction()
 function(hasten_front_door)
   get_property(rooms GLOBAL PROPERTY HASTEN_ROOMS)
   get_property(libraries GLOBAL PROPERTY HASTEN_PRIVATE_LIBRARIES)
-  set(headers "")
-  set(sources "")
-  foreach(name ${ARGN})
-    if(EXISTS ${PROJECT_SOURCE_DIR}/include/hasten/${name}.h)
-      list(APPEND headers ${PROJECT_SOURCE_DIR}/include/hasten/${name}.h)
-    endif()
-    if(EXISTS ${PROJECT_SOURCE_DIR}/src/${name}.cpp)
-      list(APPEND sources ${PROJECT_SOURCE_DIR}/src/${name}.cpp)
-    endif()
-  endforeach()
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/*.h)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
+  list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/pch.cpp)
   foreach(room ${rooms})
     list(APPEND sources $<TARGET_OBJECTS:hasten_${room}>)
     file(GLOB_RECURSE room_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/hasten/${room}/*.h)
@@ -153,5 +146,5 @@ function(hasten_front_door)
   endforeach()
   add_library(hasten_plain STATIC ${plain})
   target_include_directories(hasten_plain PUBLIC ${PROJECT_SOURCE_DIR}/include)
-  target_link_libraries(hasten_plain PUBLIC hasten_flags PRIVATE spdlog::spdlog yaml-cpp OpenSSL::Crypto PNG::PNG)
+  target_link_libraries(hasten_plain PUBLIC hasten_flags PRIVATE spdlog::spdlog yaml-cpp OpenSSL::Crypto ZLIB::ZLIB PNG::PNG)
 endfunction()

@@ -276,6 +276,32 @@ void MixedPrecision::unscale(const std::vector<at::Tensor>& parameters) {
   for (auto* optimizer : scaler_->owners(parameters)) scaler_->unscale_(*optimizer);
 }
 
+void MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
+  if (scaler_) scaler_->unscale_(optimizer);
+}
+
+void MixedPrecision::unscale_all() {
+  if (scaler_) scaler_->unscale_all();
+}
+
+const precision::GradScaler* MixedPrecision::settled_scaler() const {
+  if (!scaler_) return nullptr;
+  scaler_->settle();
+  return &scaler_->scaler();
+}
+
+std::optional<precision::GradScalerState> MixedPrecision::scaler_state() const {
+  return scaler_ ? std::optional(scaler_->state()) : std::nullopt;
+}
+
+void MixedPrecision::load_scaler_state(const precision::GradScalerState& state) const {
+  if (!scaler_) {
+    throw UsageError(Origin{"accelerator"}, "the state of a gradient scaler for an Accelerator that scales no losses; expected "
+                     "mixed_precision fp16. Leave the state out, or set the precision.");
+  }
+  scaler_->load_state(state);
+}
+
 double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type,
                                        const std::function<double()>& clip) {
   if (scaler_ && scaler_->scaler().is_enabled() && !gradients_->sync_gradients()) {

@@ -39,6 +39,12 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   void start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded);
   /// Null unless losses are scaled.
   precision::WindowScaler* scaler() const noexcept { return scaler_.get(); }
+  /// Returns the scaler once pending updates of the scale are in; null unless losses are scaled.
+  const precision::GradScaler* settled_scaler() const;
+  /// Nothing unless losses are scaled.
+  std::optional<precision::GradScalerState> scaler_state() const;
+  /// Throws: UsageError if losses are not scaled, or for a state that does not fit.
+  void load_scaler_state(const precision::GradScalerState& state) const;
 
   /// Weights below float32: gives all ranks rank 0's values, then converts the module. Nothing for Weights::kParameter.
   /// Collective: yes, there. Throws: as LowWeights::convert.
@@ -54,6 +60,9 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   void share_least_scale();
   /// Divides the gradients of these parameters' owners by the scale, before something else is done with them.
   void unscale(const std::vector<at::Tensor>& parameters);
+  /// The same for one optimizer, and for all. Nothing unless losses are scaled.
+  void unscale(torch::optim::Optimizer& optimizer);
+  void unscale_all();
 
  private:
   class AutocastHook;

@@ -74,22 +74,15 @@ training::AccumulationOptions accumulation_options(const AcceleratorOptions& opt
 }
 
 data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device) {
-  return {.split_batches = options.split_batches,
-          .even_batches = options.even_batches,
-          .put_on_device = put_on_device,
-          .pin_memory = options.pin_memory,
-          .non_blocking = options.non_blocking,
-          .dispatch_batches = options.dispatch_batches,
-          .use_stateful_dataloader = options.use_stateful_dataloader,
-          .use_seedable_sampler = options.use_seedable_sampler,
-          .data_seed = options.data_seed,
-          .rng_types = options.rng_types};
+  auto loader = options.loader;
+  loader.put_on_device = loader.put_on_device && put_on_device;
+  return loader;
 }
 
 optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size) {
   return {.step_with_optimizer = options.step_scheduler_with_optimizer,
           .adjust_scheduler = options.adjust_scheduler,
-          .once_per_process = options.step_scheduler_per_process && !options.split_batches,
+          .once_per_process = options.step_scheduler_per_process && !options.loader.split_batches,
           .world_size = world_size};
 }
 

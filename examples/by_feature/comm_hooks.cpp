@@ -48,7 +48,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 
 int main() {
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{
-      .use_seedable_sampler = true,
+      .loader = {.use_seedable_sampler = true},
       .seed = 1,
       .ddp = {.comm_hook =
                   hasten::parallel::power_sgd({.matrix_approximation_rank = 2, .start_iteration = 20})}});

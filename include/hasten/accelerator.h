@@ -1,10 +1,10 @@
 // Accelerator: the front door. An ordinary libtorch training loop, with a few changed lines, on any number of
 // processes.
 //
-// It forwards to the rooms and holds no logic of its own: loaders (data), gradients (parallel), steps
-// (optim); who am I and what the ranks do together is its base's (accelerator_base.h). A value handle:
-// copies, and everything prepared, share one state that lives as long as any of them. Follows Hugging Face's
-// accelerate.Accelerator in names and meaning; docs/differences.md lists where it does not.
+// A composition of components, one a room: process(), group(), operations(), gradient_state(), preparation() and so on.
+// Accelerate's names are one-line forwards to them; no decision is made here (tidy). A value handle: copies, and
+// everything prepared, share one state that lives as long as any of them. Follows Hugging Face's accelerate.Accelerator in
+// names and meaning; docs/differences.md lists where it does not.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "hasten/accelerator_base.h"
 #include "hasten/accelerator_options.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/optim/prepared/low_weights.h"
@@ -28,17 +27,25 @@
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/join/join.h"
+#include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
-#include "hasten/parallel/model/jit_module.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/state_dict.h"
+#include "hasten/preparation.h"
+#include "hasten/process/distributed_type.h"
+#include "hasten/process/print.h"
 #include "hasten/process/process.h"
+#include "hasten/process/split.h"
 
 namespace hasten {
 
-struct ReadOptions;
+namespace parallel {
+class Sharding;
+}
 
-class Accelerator : public AcceleratorBase {
+using process::DistributedType;
+
+class Accelerator {
  public:
   /// The process that the environment describes (hasten launch, torchrun, srun, mpirun; by itself a world of
   /// one). Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
@@ -47,6 +54,39 @@ class Accelerator : public AcceleratorBase {
   /// A process made by the caller.
   explicit Accelerator(process::Process process, const AcceleratorOptions& options = {});
 
+  // ---- Components.
+
+  const process::Process& process() const noexcept { return operations_->process(); }
+  /// The group whose collectives are checked before data moves (GroupOptions::check).
+  const comm::Group& group() const noexcept { return operations_->group(); }
+  /// Collectives of the loop, also in loops of uneven length.
+  parallel::Operations& operations() const noexcept { return *operations_; }
+  const training::GradientState& gradient_state() const noexcept { return *operations_->gradient_state(); }
+  /// What splits state over the ranks (slices of optimizer state, whole ones for saving); null where nothing is
+  /// split.
+  const std::shared_ptr<parallel::Sharding>& sharding() const noexcept;
+  /// What prepare_object is given, for kinds of objects of a program's own (preparation.h).
+  Preparation preparation() const noexcept { return Preparation(state_); }
+
+  // ---- Who takes part, under Accelerate's names and torch's.
+
+  c10::Device device() const noexcept { return process().device(); }
+  int process_index() const noexcept { return rank(); }
+  int local_process_index() const noexcept { return local_rank(); }
+  int num_processes() const noexcept { return world_size(); }
+  bool use_distributed() const noexcept { return world_size() > 1; }
+  DistributedType distributed_type() const noexcept { return process::distributed_type(process()); }
+  int rank() const noexcept { return process().rank(); }
+  int local_rank() const noexcept { return process().local_rank(); }
+  int world_size() const noexcept { return process().world_size(); }
+  bool is_main_process() const noexcept { return process().is_main_process(); }
+  bool is_local_main_process() const noexcept { return process().is_local_main_process(); }
+  bool is_last_process() const noexcept { return process().is_last_process(); }
+  bool sync_gradients() const noexcept { return gradient_state().sync_gradients(); }
+  bool optimizer_step_was_skipped() const noexcept { return gradient_state().optimizer_step_was_skipped(); }
+
+  // ---- What gets ready for this world.
+
   /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
   /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
   /// holders and shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no
@@ -54,15 +94,19 @@ class Accelerator : public AcceleratorBase {
   /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say.
   /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
   /// naming the first difference; CommError.
+  /// A further kind of object brings a prepare_object of its own (preparation.h).
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
+    static_assert((Preparable<T> && ...),
+                  "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers, hasten::data "
+                  "loaders, and objects with a prepare_object of their own (hasten/preparation.h)");
     const auto placed = device_placements(own, sizeof...(T), options().device_placement);
     auto place = placed.begin();
     if constexpr (sizeof...(T) == 1) {
-      return prepare_one(std::forward<T>(objects)..., *place);
+      return prepare_object(preparation(), std::forward<T>(objects)..., *place);
     } else {
       // Braces: from left to right, since modules are prepared collectively.
-      return std::tuple{prepare_one(std::forward<T>(objects), *place++)...};
+      return std::tuple{prepare_object(preparation(), std::forward<T>(objects), *place++)...};
     }
   }
   template <class First, class... Rest>
@@ -97,6 +141,8 @@ class Accelerator : public AcceleratorBase {
   auto data_loader(Arguments&&... arguments) const {
     return prepare(data::loader<Sampler>(std::forward<Arguments>(arguments)...));
   }
+
+  // ---- Training.
 
   /// loss.backward(): gradients are the mean over all ranks when it returns. The loss is divided by
   /// gradient_accumulation_steps first. With a weight (`{.weight = num_tokens}`): the mean over all samples
@@ -205,6 +251,88 @@ class Accelerator : public AcceleratorBase {
     return data::skip_first_batches(loader, num_batches);
   }
 
+  // ---- What the ranks do together (parallel/join/operations.h).
+
+  /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
+  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks'
+  /// structures differ.
+  template <class T>
+  T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return operations_->gather(value, site);
+  }
+  /// As gather, without the samples that were repeated to make the last batch even: over a loop each sample
+  /// of the dataset exactly once, for any world size. A vector of objects (strings, numbers, JSON) holds one a sample.
+  template <class T>
+  T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
+    return operations_->gather_for_metrics(value, site);
+  }
+  /// data::without_padding of this rank's part of the batch in hand, for metrics that each rank counts
+  /// (data/counted_metrics.h).
+  /// Collective: no. Blocks: no. Throws: as data::without_padding.
+  template <class T>
+  T without_padding(const T& value) const {
+    return data::without_padding(value, gradient_state().position(), rank());
+  }
+  /// Sum or mean over the ranks, elementwise, of any nested structure.
+  template <class T>
+  T reduce(const T& value, const comm::ReduceOptions& options = {},
+           comm::Group::Site site = comm::Group::Site::current()) const {
+    return operations_->reduce(value, options, site);
+  }
+  /// Pads every tensor along a dim to the largest size any rank has.
+  template <class T>
+  T pad_across_processes(const T& value, const comm::PadOptions& options = {},
+                         comm::Group::Site site = comm::Group::Site::current()) const {
+    return operations_->pad_across_processes(value, options, site);
+  }
+  /// The end of a training: all ranks have come when it returns. To be called once, last.
+  void end_training() const { operations_->wait_for_everyone(); }
+  void wait_for_everyone() const { operations_->wait_for_everyone(); }
+  /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
+  /// early, a loss that is no number).
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void set_trigger() const noexcept { operations_->set_trigger(); }
+  /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  bool check_trigger() const { return operations_->check_trigger(); }
+  /// Whether SIGTERM or SIGUSR1 has come to any rank, with which a cluster announces the end of a job: the
+  /// same answer on all, for the end of a step. Note is taken from the first call on, and these signals no
+  /// longer end the process by themselves (process::StopSignals). Collective: yes. Blocks: yes. Throws:
+  /// CommError.
+  bool should_stop() const { return operations_->should_stop(); }
+  /// memory::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks
+  /// (in join_uneven_inputs on those with data).
+  template <class Fn>
+  auto find_executable_batch_size(int64_t start, Fn&& fn) const {
+    return operations_->find_executable_batch_size(start, std::forward<Fn>(fn));
+  }
+  /// process::split_between_processes: this rank's share of a vector, a tensor, or a map of them.
+  template <class T>
+  T split_between_processes(const T& values, bool apply_padding = false) const {
+    return process::split_between_processes(process(), values, apply_padding);
+  }
+  /// Prints a line once per machine.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  template <class... Parts>
+  void print(const Parts&... parts) const {
+    process::print(process(), parts...);
+  }
+  /// process::Process::on_main_process and on_local_main_process: `fn` on one process only.
+  void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
+  void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
+  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
+  Logger logger(const std::string& name) const { return operations_->logger(name); }
+  /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
+  /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
+  template <class Fn>
+  auto main_process_first(Fn&& fn) const {
+    return operations_->main_process_first(std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  auto local_main_process_first(Fn&& fn) const {
+    return operations_->local_main_process_first(std::forward<Fn>(fn));
+  }
+
   /// Gives memory that is free, but kept for the next step, back to the system.
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
@@ -215,11 +343,7 @@ class Accelerator : public AcceleratorBase {
   const std::filesystem::path& logging_dir() const noexcept { return options().logging_dir; }
 
  private:
-  Accelerator(const ReadOptions& read, std::optional<process::Process> own);
-  template <class T>
-  static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
-  template <class T>
-  auto prepare_one(T&& object, bool place) const;
+  explicit Accelerator(std::shared_ptr<AcceleratorState> state);
   using Models = parallel::DistributedModels::Models;
   template <class... M>
   Models ddps(const parallel::PreparedModel<M>&... models) const {
@@ -228,73 +352,12 @@ class Accelerator : public AcceleratorBase {
   }
   void require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const;
   void join(const std::function<void()>& fn, const parallel::JoinOptions& options) const;
-  parallel::OptimizerRegistry& optimizer_registry() const noexcept;
   parallel::NoSync accumulate(Models models) const;
-  parallel::NoSync no_sync(Models models, bool exchanges = false) const;
-  /// The Ddp of a module, made at the first call.
-  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
+  parallel::NoSync no_sync(Models models) const;
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
-  std::shared_ptr<parallel::ForwardScopes> scopes_of(torch::nn::Module& module) const;
-  void add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const;
-  data::LoaderOptions loader_options(bool place) const;
-  optim::PreparedSchedulerOptions scheduler_options() const;
 
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
+  std::shared_ptr<AcceleratorState> state_;
+  std::shared_ptr<parallel::Operations> operations_;
 };
-
-/// Holders and shared_ptrs are copied (they share their module), other lvalues are borrowed, rvalues owned.
-template <class T>
-std::shared_ptr<std::remove_cvref_t<T>> Accelerator::hold(T&& object) {
-  using Object = std::remove_cvref_t<T>;
-  constexpr bool kBorrow =
-      std::is_lvalue_reference_v<T> && !parallel::detail::is_module_pointer<Object>::value;
-  if constexpr (kBorrow) {
-    // Ends with its last handle, so that others can see whether the object is still borrowed.
-    return std::shared_ptr<Object>(std::make_shared<std::byte>(), &object);
-  } else {
-    return std::make_shared<Object>(std::forward<T>(object));
-  }
-}
-
-template <class T>
-auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
-  using Object = std::remove_cvref_t<T>;
-  static_assert(
-      !data::is_torch_loader_v<Object>,
-      "torch::data's loaders keep their sampler private and cannot be spread over ranks: make this one with "
-      "hasten::data::loader<Sampler>(dataset, options) or accelerator.data_loader<Sampler>(dataset, "
-      "options)");
-  if constexpr (parallel::is_prepared_model_v<Object> || optim::is_prepared_optimizer_v<Object> ||
-                optim::is_prepared_scheduler_v<Object>) {
-    return Object(std::forward<T>(object));
-  } else if constexpr (std::is_same_v<Object, torch::jit::Module>) {
-    // Of a type that depends on T: clang looks for the function's return type at once otherwise.
-    using Script = std::conditional_t<std::is_same_v<Object, torch::jit::Module>, parallel::JitModule, T>;
-    return prepare_one(Script(std::forward<T>(object)), place);
-  } else if constexpr (parallel::is_module_v<Object>) {
-    auto model = hold(std::forward<T>(object));
-    auto ddp = distribute(parallel::module_of(*model), place);
-    auto scopes = scopes_of(parallel::module_of(*model));
-    return parallel::PreparedModel<Object>(std::move(model), std::move(ddp), std::move(scopes));
-  } else if constexpr (optim::is_optimizer_v<Object>) {
-    auto optimizer = hold(std::forward<T>(object));
-    add_optimizer(optimizer);
-    return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state(),
-                                            options().optimizer);
-  } else if constexpr (optim::SchedulerLike<Object>) {
-    auto scheduler = hold(std::forward<T>(object));
-    optimizer_registry().add_scheduler(scheduler);
-    return optim::PreparedScheduler<Object>(std::move(scheduler), shared_gradient_state(),
-                                            scheduler_options());
-  } else {
-    static_assert(data::is_loader_v<Object> || data::is_torch_loader_v<Object>,
-                  "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers and "
-                  "hasten::data loaders");
-    Object loader(std::forward<T>(object));
-    loader.prepare(process(), shared_gradient_state(), loader_options(place));
-    return loader;
-  }
-}
 
 }  // namespace hasten

@@ -30,17 +30,9 @@ struct AcceleratorOptions {
   bool device_placement = true;
   /// Stay on the CPU even where there is a GPU.
   bool cpu = false;
-  /// As data::LoaderOptions.
-  bool split_batches = false;
-  bool even_batches = true;
-  bool pin_memory = true;
-  bool non_blocking = false;
-  std::optional<bool> dispatch_batches = {};
-  bool use_stateful_dataloader = false;
-  bool use_seedable_sampler = false;
-  std::optional<uint64_t> data_seed = {};
-  std::vector<data::RngType> rng_types = {data::RngType::kGenerator};
-  /// Batches for one step of the optimizer, where the loop calls accumulate (state/accumulation.h);
+  /// How prepared loaders treat their batches; put_on_device goes together with device_placement.
+  data::LoaderOptions loader = {};
+  /// Batches for one step of the optimizer, where the loop calls accumulate (training/accumulation.h);
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, which a launcher sets, goes before it.
   int64_t gradient_accumulation_steps = 1;
   bool sync_with_dataloader = true;
@@ -64,14 +56,14 @@ struct AcceleratorOptions {
   precision::GradScalerOptions scaler = {};
   /// The recipe of kFp8.
   precision::Fp8Options fp8 = {};
-  /// On the CPU: freed memory stays in the process (state/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
+  /// On the CPU: freed memory stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};
   parallel::DdpOptions ddp = {};
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.
   parallel::ShardOptions shard = {.stage = parallel::ShardStage::kNone};
-  /// How prepared optimizers step; see optim/optimizer_step.h.
+  /// How prepared optimizers step; see optim/steps/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu`
   /// are for the process that the Accelerator makes; one that it is given keeps its own.

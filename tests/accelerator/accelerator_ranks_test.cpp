@@ -114,7 +114,7 @@ TEST(Accelerator, AWorldOfOneEqualsThePlainLoopBitForBit) {
 // 20 steps on global batches of 12, in order, cut into one part a rank.
 template <class Model>
 std::vector<at::Tensor> train_split(const Process& process, const std::string& kind) {
-  const Accelerator accelerator(process, {.split_batches = true});
+  const Accelerator accelerator(process, {.loader = {.split_batches = true}});
   Model net;
   testing::initialise(*net, 5 + process.rank());
   if (kind == "cnn") net->eval();
@@ -494,7 +494,7 @@ TEST(Accelerator, ClipsByNormAndByValue) {
 }
 
 TEST(Accelerator, ItsLoadersTakeItsDataloaderConfig) {
-  const Accelerator stateful(Process(process::RankInfo{}, comm::Group()), {.use_stateful_dataloader = true});
+  const Accelerator stateful(Process(process::RankInfo{}, comm::Group()), {.loader = {.use_stateful_dataloader = true}});
   const auto unordered = torch::data::DataLoaderOptions(4).workers(2).enforce_ordering(false);
 
   EXPECT_THROW(stateful.data_loader(stacked("mlp"), unordered), UsageError);

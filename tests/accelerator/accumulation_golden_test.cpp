@@ -180,7 +180,7 @@ json by_last_batches(const GoldenCase& golden) {
 }
 
 json run_training(const process::Process& process, const json& input) {
-  const Accelerator accelerator(process, {.split_batches = input.at("split_batches"),
+  const Accelerator accelerator(process, {.loader = {.split_batches = input.at("split_batches")},
                                           .gradient_accumulation_steps = input.at("num_steps"),
                                           .sync_with_dataloader = input.at("sync_with_dataloader"),
                                           .sync_each_batch = input.at("sync_each_batch"),

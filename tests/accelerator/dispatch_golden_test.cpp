@@ -14,8 +14,8 @@ using torch::data::samplers::SequentialSampler;
 
 AcceleratorOptions dispatching(const json& input) {
   AcceleratorOptions options;
-  options.split_batches = input.at("split_batches");
-  options.dispatch_batches = true;
+  options.loader.split_batches = input.at("split_batches");
+  options.loader.dispatch_batches = true;
   return options;
 }
 

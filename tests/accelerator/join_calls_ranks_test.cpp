@@ -382,7 +382,7 @@ TEST(JoinCallsRanks, ADispatchedLoaderGivesToAllRanksOrIsRefusedOnAll) {
       EXPECT_GT(batch.target.numel(), 0);
     }
   };
-  const AcceleratorOptions options{.dispatch_batches = true};
+  const AcceleratorOptions options{.loader = {.dispatch_batches = true}};
 
   for (const int world_size : {2, 3}) {
     EXPECT_THAT(words_of_loop<torch::data::samplers::RandomSampler>(world_size, options, whole), Each(""));

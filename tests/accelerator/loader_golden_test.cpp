@@ -22,11 +22,11 @@ bool is_stream(const GoldenCase& golden) {
 
 AcceleratorOptions options_of(const json& input) {
   AcceleratorOptions options;
-  options.split_batches = input.value("split_batches", false);
-  options.dispatch_batches = input.value("kind", "").find("_dispatch") != std::string::npos;
+  options.loader.split_batches = input.value("split_batches", false);
+  options.loader.dispatch_batches = input.value("kind", "").find("_dispatch") != std::string::npos;
   if (input.contains("data_seed")) {
-    options.use_seedable_sampler = true;
-    options.data_seed = input.at("data_seed");
+    options.loader.use_seedable_sampler = true;
+    options.loader.data_seed = input.at("data_seed");
   }
   return options;
 }

@@ -32,15 +32,15 @@ TEST(ReadOptions, TheLaunchersDebugModeChecksAllCollectives) {
 
 // Each option of the front door comes to the room whose it is.
 TEST(ReadOptions, EveryRoomGetsItsOptions) {
-  const AcceleratorOptions options{.split_batches = true,
-                                   .even_batches = false,
-                                   .pin_memory = false,
-                                   .non_blocking = true,
-                                   .dispatch_batches = true,
-                                   .use_stateful_dataloader = true,
-                                   .use_seedable_sampler = true,
-                                   .data_seed = 7,
-                                   .rng_types = {data::RngType::kTorch},
+  const AcceleratorOptions options{.loader = {.split_batches = true,
+                                              .even_batches = false,
+                                              .pin_memory = false,
+                                              .non_blocking = true,
+                                              .dispatch_batches = true,
+                                              .use_stateful_dataloader = true,
+                                              .use_seedable_sampler = true,
+                                              .data_seed = 7,
+                                              .rng_types = {data::RngType::kTorch}},
                                    .gradient_accumulation_steps = 3,
                                    .sync_with_dataloader = false,
                                    .sync_each_batch = true,
@@ -51,7 +51,7 @@ TEST(ReadOptions, EveryRoomGetsItsOptions) {
   const auto accumulation = accumulation_options(options);
   const auto scheduler = scheduler_options(options, 4);
   auto unsplit = options;
-  unsplit.split_batches = false;
+  unsplit.loader.split_batches = false;
 
   EXPECT_TRUE(loader.split_batches && loader.non_blocking && loader.dispatch_batches.value());
   EXPECT_TRUE(loader.use_stateful_dataloader && loader.use_seedable_sampler);

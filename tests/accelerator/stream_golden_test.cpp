@@ -82,8 +82,8 @@ json places(const json& input) {
 
 AcceleratorOptions sharded(const json& input) {
   AcceleratorOptions options;
-  options.split_batches = input.at("split_batches");
-  options.dispatch_batches = false;
+  options.loader.split_batches = input.at("split_batches");
+  options.loader.dispatch_batches = false;
   return options;
 }
 

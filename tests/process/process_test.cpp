@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "hasten/core/error.h"
+#include "hasten/process/distributed_type.h"
 
 namespace hasten::process {
 namespace {
@@ -78,6 +79,12 @@ TEST(Process, ItsLoggerCarriesTheRank) {
   logger.error("stop", {.main_process_only = false});
 
   EXPECT_THAT(line, HasSubstr("rank 2/4: stop"));
+}
+
+TEST(Process, ItsDistributedTypeIsThatOfItsDevice) {
+  EXPECT_EQ(distributed_type(Process(RankInfo{}, comm::Group())), DistributedType::kNo);
+  EXPECT_EQ(distributed_type(third_of_four()), DistributedType::kMultiCpu);
+  EXPECT_EQ(distributed_type(Process({.world_size = 2}, comm::Group(), c10::Device(c10::kCUDA, 0))), DistributedType::kMultiGpu);
 }
 
 }  // namespace

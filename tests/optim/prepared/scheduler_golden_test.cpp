@@ -284,7 +284,7 @@ json run_plateau(const GoldenCase& golden) {
 }
 
 AcceleratorOptions options_of(const json& input) {
-  return {.split_batches = input.at("split_batches"),
+  return {.loader = {.split_batches = input.at("split_batches")},
           .gradient_accumulation_steps = input.value("num_steps", int64_t{1}),
           .step_scheduler_with_optimizer = input.at("step_with_optimizer"),
           .step_scheduler_per_process = true,

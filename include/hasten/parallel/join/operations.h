@@ -1,0 +1,145 @@
+// Operations: the collectives of a training loop on tensors, objects and calls, in loops of even and uneven length.
+//
+// Each one is the operation of comm, process, data or memory of the same name. Inside join_uneven_inputs (join.h) it
+// notifies the ranks that have run out of data first, so that they take part with nothing. An Accelerator has one
+// Operations object, which its copies share.
+#pragma once
+
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/comm/nested/nested_operations.h"
+#include "hasten/comm/nested/objects.h"
+#include "hasten/data/metrics/metrics.h"
+#include "hasten/memory/batch_size.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/process/ordered.h"
+#include "hasten/process/process.h"
+#include "hasten/process/stop.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten::parallel {
+
+class Operations : public std::enable_shared_from_this<Operations> {
+ public:
+  using Site = comm::Group::Site;
+
+  /// Collectives of operations() are checked (GroupOptions::check) before data moves. Make it by a shared_ptr.
+  Operations(process::Process process, std::shared_ptr<training::GradientState> gradients);
+
+  const process::Process& process() const noexcept { return process_; }
+  /// The process's group, with the check on.
+  const comm::Group& group() const noexcept { return group_; }
+  const std::shared_ptr<training::GradientState>& gradient_state() const noexcept { return gradients_; }
+
+  /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
+  /// Collective: yes (as all of the following). Blocks: yes. Throws: CommError, also when the ranks' structures differ.
+  template <class T>
+  T gather(const T& value, Site site) {
+    if (is_joining()) return comm::detail::with_tensors(value, join_call({}, comm::tensors_of(value)));
+    return comm::gather(group(), value, site);
+  }
+
+  /// gather without the samples that were repeated to make the last batch even.
+  template <class T>
+  T gather_for_metrics(const T& value, Site site) {
+    return data::truncate_to_remainder(gather(value, site), gradients_->position());
+  }
+
+  /// gather_for_metrics for objects, one a sample (strings, numbers, JSON: comm/objects.h).
+  template <comm::Serialisable T>
+  std::vector<T> gather_for_metrics(const std::vector<T>& objects, Site site) {
+    std::vector<T> all;
+    notify("objects");
+    for (auto& part : comm::gather_object(group(), objects, site)) std::move(part.begin(), part.end(), std::back_inserter(all));
+    return data::truncate_objects(std::move(all), gradients_->position());
+  }
+
+  /// Returns the sum or mean over the ranks, elementwise, of any nested structure.
+  template <class T>
+  T reduce(const T& value, const comm::ReduceOptions& options, Site site) {
+    if (!is_joining()) return comm::reduce(group(), value, options, site);
+    return comm::detail::with_tensors(value, join_call({JointCall::Kind::kReduce, options}, comm::tensors_of(value)));
+  }
+
+  /// Pads every tensor along a dim to the largest size any rank has.
+  template <class T>
+  T pad_across_processes(const T& value, const comm::PadOptions& options, Site site) {
+    if (!is_joining()) return comm::pad_across_processes(group(), value, options, site);
+    return comm::detail::with_tensors(value, join_call({JointCall::Kind::kPad, {}, options}, comm::tensors_of(value)));
+  }
+
+  /// memory::find_executable_batch_size; inside a joined loop over the ranks with data.
+  template <class Fn>
+  auto find_executable_batch_size(int64_t start, Fn&& fn) {
+    return memory::find_executable_batch_size(group(), start, std::forward<Fn>(fn),
+                                              [this](const memory::BatchSizeAttempt& attempt) { notify_attempt(attempt); });
+  }
+
+  /// process::main_process_first and local_main_process_first. Inside a joined loop the first rank with data (of each
+  /// machine) stands for a main process that has none.
+  template <class Fn>
+  auto main_process_first(Fn&& fn) {
+    return process::detail::value_in_order(process_, goes_first(), kMainFirst, std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  auto local_main_process_first(Fn&& fn) {
+    return process::detail::value_in_order(process_, goes_first_locally(), kLocalMainFirst, std::forward<Fn>(fn));
+  }
+
+  /// Returns when every rank has called. Collective: yes. Blocks: yes. Throws: CommError.
+  void wait_for_everyone();
+
+  /// Raises this rank's flag for check_trigger. Collective: no. Blocks: no. Throws: nothing.
+  void set_trigger() noexcept { triggered_ = true; }
+  /// Returns true if any rank has called set_trigger since it last did; lowers the flags.
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  bool check_trigger();
+
+  /// Returns true on all ranks once SIGTERM or SIGUSR1 has come to any. The first call installs the handlers
+  /// (process::StopSignals). Collective: yes. Blocks: yes. Throws: CommError.
+  bool should_stop();
+
+  /// Returns a logger whose lines carry the rank; its in_order lines notify a joined loop.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  Logger logger(const std::string& name);
+
+  // ---- What joined loops need.
+
+  /// Returns true inside join_uneven_inputs, where collectives notify and ranks without data shadow them.
+  bool is_joining() const noexcept { return join_ != nullptr; }
+  /// Null: the loop has ended.
+  void set_join(std::shared_ptr<Join> join) noexcept { join_ = std::move(join); }
+  /// Nothing outside a joined loop. Collective, Blocks, Throws: there, as Join::announce.
+  ActiveRanks notify(const nlohmann::json& call) { return join_ ? join_->announce(call) : ActiveRanks{}; }
+  /// Throws: UsageError on all ranks inside a joined loop, since those without data could not take part.
+  void reject_in_join(const std::string& call) const {
+    if (join_) join_->refuse(call);
+  }
+  /// Takes part, without data, in a call that another rank has announced, unless that is a backward.
+  /// Collective: yes. Blocks: yes. Throws: as the call.
+  void shadow(const nlohmann::json& call, const ActiveRanks& active);
+
+ private:
+  static constexpr const char *kMainFirst = "main_process_first", *kLocalMainFirst = "local_main_process_first";
+  bool goes_first();
+  bool goes_first_locally();
+  bool is_first_of_machine(const ActiveRanks& active) const;
+  void notify_attempt(const memory::BatchSizeAttempt& attempt);
+  std::vector<at::Tensor> join_call(const JointCall& call, const std::vector<at::Tensor>& tensors);
+  bool reduce_trigger();
+  bool reduce_stop();
+
+  process::Process process_;
+  comm::Group group_;
+  std::shared_ptr<training::GradientState> gradients_;
+  std::shared_ptr<Join> join_;
+  std::unique_ptr<const process::StopSignals> stop_signals_;
+  bool triggered_ = false;
+};
+
+}  // namespace hasten::parallel

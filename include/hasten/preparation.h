@@ -1,0 +1,139 @@
+// prepare_object: the customisation point of Accelerator::prepare, and Preparation: what an Accelerator offers to it.
+//
+// prepare calls `prepare_object(preparation, object, place)` for each object, found by argument-dependent lookup. The
+// overloads below are for modules, optimizers, schedulers and loaders. A further kind of object brings its own beside its
+// class; nothing here changes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "hasten/accelerator_options.h"
+#include "hasten/data/loader/loader.h"
+#include "hasten/optim/prepared/prepared_optimizer.h"
+#include "hasten/optim/prepared/prepared_scheduler.h"
+#include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/join/operations.h"
+#include "hasten/parallel/model/jit_module.h"
+#include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/parameters/forward_scope.h"
+
+namespace hasten {
+
+struct AcceleratorState;
+
+/// What an Accelerator offers to prepare_object. Valid as long as one keeps it; copies share the Accelerator's state.
+class Preparation {
+ public:
+  explicit Preparation(std::shared_ptr<AcceleratorState> state) noexcept : state_(std::move(state)) {}
+
+  const AcceleratorOptions& options() const noexcept;
+  const process::Process& process() const noexcept;
+  const std::shared_ptr<training::GradientState>& gradient_state() const noexcept;
+
+  /// Returns the module's Ddp, made at the first call; `place`: the module is moved to the process's device before.
+  /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor; UsageError in a joined loop.
+  std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
+  /// Returns what is opened round the module's forward; one object for all handles of it.
+  std::shared_ptr<parallel::ForwardScopes> scopes(torch::nn::Module& module) const;
+  /// Registers what joined loops take over, and what loss scaling and weights below float32 treat.
+  /// Collective: no. Blocks: no. Throws: UsageError for an optimizer that such weights cannot go with.
+  void add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const;
+  template <class S>
+  void add_scheduler(const std::shared_ptr<S>& scheduler) const {
+    optimizer_registry().add_scheduler(scheduler);
+  }
+  data::LoaderOptions loader_options(bool place) const;
+  optim::PreparedSchedulerOptions scheduler_options() const;
+
+ private:
+  parallel::OptimizerRegistry& optimizer_registry() const noexcept;
+  std::shared_ptr<AcceleratorState> state_;
+};
+
+/// Holders and shared_ptrs are copied (they share their module), other lvalues are borrowed, rvalues owned.
+template <class T>
+std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object) {
+  using Object = std::remove_cvref_t<T>;
+  constexpr bool kBorrow = std::is_lvalue_reference_v<T> && !parallel::detail::is_module_pointer<Object>::value;
+  if constexpr (kBorrow) {
+    // Ends with its last handle, so that others can see whether the object is still borrowed.
+    return std::shared_ptr<Object>(std::make_shared<std::byte>(), &object);
+  } else {
+    return std::make_shared<Object>(std::forward<T>(object));
+  }
+}
+
+/// Whether T is a handle that prepare has given; preparing it again returns a copy.
+template <class T>
+inline constexpr bool is_prepared_v = parallel::is_prepared_model_v<T> || optim::is_prepared_optimizer_v<T> ||
+                                      optim::is_prepared_scheduler_v<T>;
+
+template <class T>
+  requires is_prepared_v<T>
+std::remove_cvref_t<T> prepare_object(const Preparation&, T&& handle, bool) {
+  return std::forward<T>(handle);
+}
+
+template <class T>
+  requires parallel::is_module_v<T>
+auto prepare_object(const Preparation& preparation, T&& model, bool place) {
+  auto held = hold(std::forward<T>(model));
+  auto& module = parallel::module_of(*held);
+  auto ddp = preparation.distribute(module, place);
+  auto scopes = preparation.scopes(module);
+  return parallel::PreparedModel<std::remove_cvref_t<T>>(std::move(held), std::move(ddp), std::move(scopes));
+}
+
+/// TorchScript's modules, which torch::nn does not know.
+template <class T>
+  requires std::is_same_v<std::remove_cvref_t<T>, torch::jit::Module>
+auto prepare_object(const Preparation& preparation, T&& script, bool place) {
+  return prepare_object(preparation, parallel::JitModule(std::forward<T>(script)), place);
+}
+
+template <class T>
+  requires optim::is_optimizer_v<T>
+auto prepare_object(const Preparation& preparation, T&& optimizer, bool) {
+  auto held = hold(std::forward<T>(optimizer));
+  preparation.add_optimizer(held);
+  return optim::PreparedOptimizer<std::remove_cvref_t<T>>(std::move(held), preparation.gradient_state(),
+                                                          preparation.options().optimizer);
+}
+
+template <class T>
+  requires(optim::SchedulerLike<std::remove_cvref_t<T>> && !is_prepared_v<T>)
+auto prepare_object(const Preparation& preparation, T&& scheduler, bool) {
+  auto held = hold(std::forward<T>(scheduler));
+  preparation.add_scheduler(held);
+  return optim::PreparedScheduler<std::remove_cvref_t<T>>(std::move(held), preparation.gradient_state(),
+                                                          preparation.scheduler_options());
+}
+
+template <class T>
+  requires data::is_loader_v<T>
+std::remove_cvref_t<T> prepare_object(const Preparation& preparation, T&& loader, bool place) {
+  std::remove_cvref_t<T> held(std::forward<T>(loader));
+  held.prepare(preparation.process(), preparation.gradient_state(), preparation.loader_options(place));
+  return held;
+}
+
+template <class T>
+  requires data::is_torch_loader_v<std::remove_cvref_t<T>>
+void prepare_object(const Preparation&, T&&, bool) {
+  static_assert(!data::is_torch_loader_v<std::remove_cvref_t<T>>,
+                "torch::data's loaders keep their sampler private and cannot be spread over ranks: make this one with "
+                "hasten::data::loader<Sampler>(dataset, options) or accelerator.data_loader<Sampler>(dataset, "
+                "options)");
+}
+
+/// Whether prepare takes a T.
+template <class T>
+concept Preparable = requires(const Preparation& preparation, T&& object) {
+  prepare_object(preparation, std::forward<T>(object), true);
+};
+
+}  // namespace hasten

@@ -1,0 +1,120 @@
+// See accelerator_state.h.
+#include "accelerator_state.h"
+
+#include <c10/util/ScopeExit.h>
+
+#include <utility>
+
+#include "hasten/memory/allocator.h"
+#include "hasten/parallel/shard/prepare_sharding.h"
+#include "hasten/process/random.h"
+
+namespace hasten {
+namespace {
+
+process::Process make_process(const ReadOptions& read) {
+  const auto& options = read.options;
+  return process::Process(
+      {.cpu = options.cpu, .timeout = options.timeout, .check = options.check, .backend = options.backend},
+      read.environment);
+}
+
+}  // namespace
+
+AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
+    : options(read.options),
+      operations(std::make_shared<parallel::Operations>(own ? *std::move(own) : make_process(read), gradients)),
+      accumulation(accumulation_options(options)) {
+  start(read.environment);
+}
+
+void AcceleratorState::start(const Environment& environment) {
+  sharding = parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer);
+  if (options.seed) process::set_seed(process(), *options.seed);
+  precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
+                                               operations->logger("precision"));
+  precision->start(options, optimizer_registry, sharding != nullptr);
+  parallel::share_casts(sharding, precision->precision());
+  if (process().device().is_cpu()) {
+    const auto setting = memory::tune_malloc(environment, options.tune_allocator);
+    operations->logger("accelerator").info(memory::describe(setting));
+  }
+}
+
+void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
+  parallel::BackwardContext context{.models = models.all(),
+                                    .group = process().group(),
+                                    .num_batches = accumulation.options().num_steps,
+                                    .ends_window = gradients->sync_gradients(),
+                                    .optimizer_calls = gradients->num_optimizer_calls()};
+  parallel::BackwardOptions own = given;
+  Models held;
+  if (operations->is_joining()) {
+    own.weight = given.weight.value_or(1.0);
+    const auto active = operations->notify(parallel::describe(context));
+    for (const auto& model : context.models) model->set_active(active.first(), active.all_of(process().world_size()));
+    held = parallel::keep_window_open(active.call, context);
+    gradients->set_sync_gradients(context.ends_window);
+  }
+  const parallel::NoSync until_all_end(std::move(held));
+  if (own.weight) gradients->set_weighted();
+  // Autocast is off in backward, whatever scope the caller has left open.
+  const auto scope = precision::Autocast::off();
+  parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
+}
+
+parallel::NoSync AcceleratorState::accumulate(Models chosen) {
+  accumulation.next(*gradients);
+  if (gradients->sync_gradients()) return parallel::NoSync();
+  return no_sync(std::move(chosen), accumulation.options().sync_each_batch);
+}
+
+parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
+  exchanges = exchanges || parallel::exchanges_each_backward(sharding);
+  return parallel::NoSync(chosen.empty() ? models.all() : std::move(chosen), exchanges);
+}
+
+void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
+  operations->reject_in_join("join_uneven_inputs");
+  precision->require_whole_weights("join_uneven_inputs");
+  const auto scope = std::make_shared<parallel::Join>(process().group());
+  operations->set_join(scope);
+  const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
+  parallel::run_joined(
+      *scope, fn, joined,
+      {.group = process().group(),
+       .models = models,
+       .optimizer_registry = optimizer_registry,
+       .accumulation = accumulation,
+       .gradients = *gradients,
+       .answer = [this](const auto& call, const auto& active) { operations->shadow(call, active); }});
+}
+
+std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
+  if (!models.contains(module)) operations->reject_in_join("prepare of a model");
+  if (place) module.to(process().device());
+  precision->convert(module);
+  return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));
+}
+
+double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  return precision->clip_grad_norm_(parameters, norm_type, [&] {
+    return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type);
+  });
+}
+
+void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  precision->unscale(parameters);
+  parallel::clip_grad_value_(sharding, parameters, clip_value);
+}
+
+parallel::LocalSgdOptions AcceleratorState::local_sgd_options(parallel::LocalSgdOptions given) const {
+  precision->require_whole_weights("local_sgd");
+  given.on_average = [precision = precision, then = given.on_average] {
+    precision->share_least_scale();
+    if (then) then();
+  };
+  return given;
+}
+
+}  // namespace hasten

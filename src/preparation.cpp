@@ -1,0 +1,45 @@
+// See preparation.h.
+#include "hasten/preparation.h"
+
+#include "accelerator_state.h"
+
+namespace hasten {
+
+const AcceleratorOptions& Preparation::options() const noexcept {
+  return state_->options;
+}
+
+const process::Process& Preparation::process() const noexcept {
+  return state_->process();
+}
+
+const std::shared_ptr<training::GradientState>& Preparation::gradient_state() const noexcept {
+  return state_->gradients;
+}
+
+std::shared_ptr<const parallel::Ddp> Preparation::distribute(torch::nn::Module& module, bool place) const {
+  return state_->distribute(module, place);
+}
+
+std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& module) const {
+  return state_->precision->scopes(module);
+}
+
+void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {
+  state_->optimizer_registry.add(optimizer);
+  state_->precision->add(optimizer);
+}
+
+parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
+  return state_->optimizer_registry;
+}
+
+data::LoaderOptions Preparation::loader_options(bool place) const {
+  return hasten::loader_options(options(), place);
+}
+
+optim::PreparedSchedulerOptions Preparation::scheduler_options() const {
+  return hasten::scheduler_options(options(), process().world_size());
+}
+
+}  // namespace hasten

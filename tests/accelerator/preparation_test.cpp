@@ -1,0 +1,77 @@
+#include "hasten/preparation.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "hasten/accelerator.h"
+
+namespace tuned {
+
+/// A kind of object that hasten knows nothing of, with a prepare_object of its own.
+struct Throttle {
+  double rate = 1.0;
+};
+struct PreparedThrottle {
+  double rate;
+  int world_size;
+  bool placed;
+};
+PreparedThrottle prepare_object(const hasten::Preparation& preparation, const Throttle& throttle, bool place) {
+  return {throttle.rate / preparation.process().world_size(), preparation.process().world_size(), place};
+}
+
+struct Unknown {};
+
+}  // namespace tuned
+
+namespace hasten {
+namespace {
+
+using process::Process;
+
+static_assert(Preparable<torch::nn::Linear&> && Preparable<torch::optim::SGD&> && Preparable<tuned::Throttle>);
+static_assert(!Preparable<tuned::Unknown> && !Preparable<int>);
+
+Accelerator alone(const AcceleratorOptions& options = {}) {
+  return Accelerator(Process(process::RankInfo{}, comm::Group()), options);
+}
+
+TEST(Preparation, AnotherKindOfObjectIsPreparedByItsOwnFunction) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  torch::nn::Linear net(2, 1);
+
+  const auto [model, throttle] = accelerator.prepare(net, tuned::Throttle{0.5});
+
+  EXPECT_EQ(throttle.rate, 0.5);
+  EXPECT_EQ(throttle.world_size, 1);
+  EXPECT_TRUE(throttle.placed);
+  EXPECT_EQ(model(torch::ones({3, 2})).sizes(), (at::IntArrayRef{3, 1}));
+}
+
+TEST(Preparation, TheOwnFunctionIsToldWhereTheObjectGoes) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+
+  EXPECT_FALSE(accelerator.prepare({.device_placement = {false}}, tuned::Throttle{}).placed);
+}
+
+TEST(Preparation, SharesTheStateOfItsAcceleratorAndOutlivesIt) {
+  std::optional<Accelerator> accelerator = alone({.gradient_accumulation_steps = 3, .tune_allocator = false});
+  const Preparation preparation = accelerator->preparation();
+  const auto* gradients = &accelerator->gradient_state();
+  accelerator.reset();
+
+  EXPECT_EQ(preparation.options().gradient_accumulation_steps, 3);
+  EXPECT_EQ(preparation.gradient_state().get(), gradients);
+}
+
+TEST(Preparation, BorrowsLvaluesOwnsRvaluesAndSharesHolders) {
+  torch::nn::LinearImpl borrowed(1, 1);
+  torch::nn::Linear holder(1, 1);
+
+  EXPECT_EQ(hold(borrowed).get(), &borrowed);
+  EXPECT_EQ(hold(holder)->ptr(), holder.ptr());
+  EXPECT_EQ(*hold(std::string("owned")), "owned");
+}
+
+}  // namespace
+}  // namespace hasten
