@@ -49,6 +49,10 @@ void require_keys(const Values& values) {
     if (key.empty() || key.size() > kMostKeyBytes) {
       throw UsageError(kRoom, "a key of ", key.size(), " bytes ('", key.substr(0, 40), "'); expected 1 to ", kMostKeyBytes, ". Name the value.");
     }
+    if (values[i].second.kind() == Value::Kind::kInvalid) {
+      throw UsageError(kRoom, "the value of '", key, "' is ", values[i].second.what_is_wrong(),
+                       "; expected a number, a text or a tensor of one element. Reduce it (mean(), item()), or log a histogram.");
+    }
     if (values[i].second.kind() == Value::Kind::kGroup) require_keys(values[i].second.as_group());
     for (size_t j = 0; j < i && values.size() <= 32; ++j) {
       if (values[j].first == key) throw UsageError(kRoom, "the key '", key, "' stands twice in one call; expected each once. Rename one.");

@@ -67,6 +67,10 @@ std::vector<double> tensorflow_limits() {
 Value::Value(std::initializer_list<Entry> group) : Value(Values(group)) {}
 Value::Value(Values group) : data_(std::make_shared<const Values>(std::move(group))) {}
 
+Value Value::invalid(std::string what) {
+  return Value(Invalid{std::move(what)});
+}
+
 double Value::as_number() const {
   switch (kind()) {
     case Kind::kInt: return static_cast<double>(std::get<int64_t>(data_));

@@ -42,7 +42,7 @@ struct ValueOf;
 /// A number, a text, or a group of them under keys of their own (TensorBoard shows a group in one chart).
 class Value {
  public:
-  enum class Kind { kDouble, kInt, kBool, kString, kGroup, kPending };
+  enum class Kind { kDouble, kInt, kBool, kString, kGroup, kPending, kInvalid };
 
   Value(bool value) : data_(value) {}
   template <class T>
@@ -61,6 +61,10 @@ class Value {
     requires requires(const T& value) { ValueOf<T>::make(value); }
   Value(const T& value) : Value(ValueOf<T>::make(value)) {}
 
+  /// A value that log refuses: "the value of 'KEY' is `what`; expected …".
+  static Value invalid(std::string what);
+  const std::string& what_is_wrong() const { return std::get<Invalid>(data_).what; }
+
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
   /// Return the value of that kind; as_number is for kDouble, kInt and kBool (0 or 1).
   /// Collective: no. Blocks: no. Throws: std::bad_variant_access for another kind.
@@ -72,8 +76,12 @@ class Value {
   bool is_number() const noexcept { return kind() <= Kind::kBool; }
 
  private:
+  struct Invalid {
+    std::string what;
+  };
+  explicit Value(Invalid invalid) : data_(std::move(invalid)) {}
   // A shared_ptr, since a vector of the class itself cannot be a member of its variant.
-  std::variant<double, int64_t, bool, std::string, std::shared_ptr<const Values>, std::shared_ptr<Pending>> data_;
+  std::variant<double, int64_t, bool, std::string, std::shared_ptr<const Values>, std::shared_ptr<Pending>, Invalid> data_;
 };
 
 /// Settings of any nesting, written as nested braces: `{{"lr", 0.1}, {"betas", {0.9, 0.95}}}`. A list of pairs whose
