@@ -30,6 +30,12 @@ int test(const std::vector<std::string>& words);
 /// `hasten tpu-config`.
 int tpu_config(const std::vector<std::string>& words);
 
+/// `hasten track status|recover|sync|follow`.
+int track(const std::vector<std::string>& words);
+
+/// `hasten board`.
+int board(const std::vector<std::string>& words);
+
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);
 

@@ -31,6 +31,8 @@ std::vector<Command> commands() {
           {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
           {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
           {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
+          {"track", "show how far the trackers of runs have come, complete or replay runs", track},
+          {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 

@@ -30,6 +30,14 @@ const std::shared_ptr<parallel::Sharding>& Accelerator::sharding() const noexcep
   return state_->sharding;
 }
 
+tracking::Trackers& Accelerator::trackers() const noexcept {
+  return state_->trackers;
+}
+
+Logger Accelerator::logger(const std::string& name, std::optional<LogLevel> level) const {
+  return state_->logger(name, level);
+}
+
 void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {
   state_->backward(loss, options);
 }

@@ -37,6 +37,11 @@
 #include "hasten/process/print.h"
 #include "hasten/process/process.h"
 #include "hasten/process/split.h"
+#include "hasten/tracking/each.h"
+#include "hasten/tracking/progress.h"
+#include "hasten/tracking/trackers.h"
+#include "hasten/training/deferred_scalar.h"
+#include "hasten/training/image_values.h"
 
 namespace hasten {
 
@@ -288,6 +293,39 @@ class Accelerator {
     return data::skip_first_batches(loader, num_batches);
   }
 
+  // ---- Trackers of the run (tracking/trackers.h, docs/tracking.md): one-line forwards under Accelerate's names.
+
+  tracking::Trackers& trackers() const noexcept;
+  void init_trackers(const std::string& project_name, const tracking::Config& config = {},
+                     const tracking::Config& init_kwargs = {}) const {
+    trackers().init(project_name, config, init_kwargs);
+  }
+  void log(const tracking::Values& values, std::optional<int64_t> step = {}, const tracking::Config& log_kwargs = {}) const {
+    trackers().log(values, step, log_kwargs);
+  }
+  void log_images(const tracking::ImageValues& images, std::optional<int64_t> step = {},
+                  const tracking::Config& log_kwargs = {}) const {
+    trackers().log_images(images, step, log_kwargs);
+  }
+  void log_table(const std::string& key, const tracking::Table& table, std::optional<int64_t> step = {}) const {
+    trackers().log_table(key, table, step);
+  }
+  void log_figure(const std::string& key, const std::filesystem::path& file, std::optional<int64_t> step = {}) const {
+    trackers().log_figure(key, file, step);
+  }
+  void log_artifact(const std::filesystem::path& file, const std::string& artifact_path = "") const {
+    trackers().log_artifact(file, artifact_path);
+  }
+  void log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path = "") const {
+    trackers().log_artifacts(folder, artifact_path);
+  }
+  tracking::TrackerHandle get_tracker(const std::string& name) const { return trackers().tracker(name); }
+  /// A progress bar on each machine's main process (Accelerate's utils.tqdm), or on what options.enabled says.
+  tracking::Progress progress(std::optional<int64_t> total, tracking::ProgressOptions options = {}) const {
+    options.enabled = options.enabled && is_local_main_process();
+    return tracking::Progress(total, std::move(options));
+  }
+
   // ---- What the ranks do together (parallel/join/operations.h).
 
   /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
@@ -322,9 +360,10 @@ class Accelerator {
                          comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->pad_across_processes(value, options, site);
   }
-  /// The end of a training: all ranks have come when it returns. To be called once, last.
-  /// Saves under way are complete as well. Throws: DataError with what went wrong in one.
-  void end_training() const { checkpoints().end(), operations_->wait_for_everyone(); }
+  /// The end of a training: ends the run of the trackers; saves under way are complete, and all ranks have come when it
+  /// returns. To be called once, last. Collective: yes. Blocks: at most TrackingOptions::finish_timeout_s for trackers, and
+  /// until all have come. Throws: DataError with what went wrong in a save; CommError.
+  void end_training() const { trackers().finish(), checkpoints().end(), operations_->wait_for_everyone(); }
   void wait_for_everyone() const { operations_->wait_for_everyone(); }
   /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
   /// early, a loss that is no number).
@@ -359,7 +398,8 @@ class Accelerator {
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
   /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  Logger logger(const std::string& name) const { return operations_->logger(name); }
+  /// Its lines from warning on are notes of the run as well. `level` unset: log_level of the environment.
+  Logger logger(const std::string& name, std::optional<LogLevel> level = {}) const;
   /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
   /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
   template <class Fn>

@@ -19,6 +19,7 @@
 #include "hasten/precision/grad_scaler.h"
 #include "hasten/precision/options.h"
 #include "hasten/precision/policy.h"
+#include "hasten/tracking/trackers.h"
 
 namespace hasten {
 
@@ -73,6 +74,10 @@ struct AcceleratorOptions {
   comm::BackendKind backend = comm::BackendKind::kAuto;
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
   std::optional<bool> check = {};
+  /// What shows the run, by name, tracking::LoggerType or object: {"tensorboard", "wandb"} (docs/tracking.md). The same on
+  /// all ranks. Empty: init_trackers is refused.
+  std::vector<tracking::LogWith> log_with = {};
+  tracking::TrackingOptions tracking = {};
   /// Where the run's files go, and how checkpoints are named and kept (Accelerate's ProjectConfiguration).
   checkpoint::ProjectConfiguration project = {};
 };
