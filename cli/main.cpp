@@ -41,7 +41,7 @@ std::string help() {
   for (const Command& command : commands()) {
     text.append("  ")
         .append(command.name)
-        .append(15 - command.name.size(), ' ')
+        .append(14 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

@@ -30,6 +30,10 @@ constexpr const char* kHelp =
     "  env           print versions, devices and the configuration, for a bug report\n"
     "  test          check the library on the configured processes\n"
     "  tpu-config    run commands on the machines of a TPU pod\n"
+    "  merge-weights merge a sharded checkpoint into model.safetensors\n"
+    "  convert       convert weights between safetensors, torch.save and checkpoints\n"
+    "  zero-to-fp32  merge a DeepSpeed ZeRO checkpoint\n"
+    "  checkpoint    list, show, verify, compare, prune or repair checkpoints\n"
     "  completion    print the completion of bash or zsh\n"
     "\n"
     "Options:\n"
@@ -83,7 +87,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "merge-weights", "convert", "zero-to-fp32", "checkpoint", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 
