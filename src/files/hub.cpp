@@ -354,7 +354,8 @@ std::vector<std::string> files_of(Server& server, const std::string& base, const
   std::string url = text(base, "/tree/", commit, "?recursive=true&expand=false");
   while (!url.empty()) {
     const http::Response answer = server.get(url);
-    for (const core::Value& entry : parsed(answer, url, repo).as_list()) {
+    const core::Value entries = parsed(answer, url, repo);
+    for (const core::Value& entry : entries.as_list()) {
       if (entry.at("type").as_string() == "file") files.push_back(entry.at("path").as_string());
     }
     url = next_page(answer.header("link"));
