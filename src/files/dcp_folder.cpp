@@ -116,7 +116,7 @@ const PythonValue& attribute(const PythonValue& value, const char* name) {
   return *found;
 }
 
-std::vector<int64_t> sizes_of(const PythonValue& value) {
+std::vector<int64_t> chunk_sizes(const PythonValue& value) {
   std::vector<int64_t> sizes;
   for (const PythonValue& size : value.as_items()) {
     sizes.push_back(size.as_int());
@@ -125,7 +125,7 @@ std::vector<int64_t> sizes_of(const PythonValue& value) {
   return sizes;
 }
 
-Dtype dtype_of(const PythonValue& properties) {
+Dtype chunk_dtype(const PythonValue& properties) {
   if (properties.is_object()) {
     const PythonValue& state = properties.as_object().state;
     if (state.is_sequence() && state.size() > 0) return state[size_t{0}].as_dtype();
@@ -175,7 +175,7 @@ struct DcpReader {
       if (transforms != nullptr && transforms->size() > 0) {
         throw DataError(kOrigin, "", "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions");
       }
-      if (offset != nullptr && !offset->is_none()) place.box.offset = sizes_of(*offset);
+      if (offset != nullptr && !offset->is_none()) place.box.offset = chunk_sizes(*offset);
       places[attribute(index, "fqn").as_string()].push_back(std::move(place));
     }
   }
@@ -197,7 +197,7 @@ struct DcpReader {
     std::vector<ChunkPlace> found;
     auto& all = places[flat];
     for (const PythonValue& chunk : chunks.as_items()) {
-      const Box box{sizes_of(attribute(chunk, "offsets")), sizes_of(attribute(chunk, "sizes"))};
+      const Box box{chunk_sizes(attribute(chunk, "offsets")), chunk_sizes(attribute(chunk, "sizes"))};
       if (box.offset.size() != box.size.size()) throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes");
       const auto place = std::find_if(all.begin(), all.end(), [&](const ChunkPlace& one) { return one.box.offset == box.offset; });
       if (place == all.end()) throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file");
@@ -228,8 +228,8 @@ struct DcpReader {
       }
       const auto path = folder.paths_.find(key);
       TensorInfo info{.name = path == folder.paths_.end() ? key : joined(path->second, std::min(from, path->second.size() - 1)),
-                      .dtype = dtype_of(attribute(entry, "properties")),
-                      .shape = sizes_of(attribute(entry, "size"))};
+                      .dtype = chunk_dtype(attribute(entry, "properties")),
+                      .shape = chunk_sizes(attribute(entry, "size"))};
       folder.order_.emplace_back(key, info.name);
       source->add_tensor(std::move(info), chunks_of(key, *chunks));
     }

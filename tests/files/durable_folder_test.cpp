@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using files::testing::ScratchFolder;
 
-std::string contents(const fs::path& path) {
+std::string read_whole(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -43,7 +43,7 @@ void save(Disk& disk, const std::string& path, char fill, const CommitOptions& o
 char letter_at(const std::string& path) {
   recover_folder(real_disk(), path);
   if (!fs::exists(path)) return 0;
-  const std::string data = contents(path + "/data"), manifest = contents(path + "/manifest.json");
+  const std::string data = read_whole(path + "/data"), manifest = read_whole(path + "/manifest.json");
   if (manifest.size() != 10 || data.size() != 15000) return '?';
   return data == std::string(15000, manifest[0]) ? manifest[0] : '?';
 }
@@ -150,8 +150,8 @@ TEST(DurableFolder, FilesOfTheUserAreCarriedOver) {
   save(real_disk(), folder / "c", 'n', {.is_replaced = [](const std::string& name) { return name == "old_shard"; }});
 
   EXPECT_EQ(letter_at(folder / "c"), 'n');
-  EXPECT_EQ(contents(folder / "c/notes.txt"), "mine");
-  EXPECT_EQ(contents(folder / "c/sub/deep.txt"), "mine too");
+  EXPECT_EQ(read_whole(folder / "c/notes.txt"), "mine");
+  EXPECT_EQ(read_whole(folder / "c/sub/deep.txt"), "mine too");
   EXPECT_TRUE(fs::is_symlink(folder / "c/link"));
   EXPECT_FALSE(fs::exists(folder / "c/old_shard"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
@@ -180,7 +180,7 @@ TEST(DurableFolder, LeftoversGoWhenTheyAreOldAndNobodyKeepsThem) {
 
   EXPECT_EQ(removed, std::vector<std::string>{".c.tmp-aa11"});
   EXPECT_TRUE(fs::exists(b));
-  EXPECT_EQ(contents(folder / "c/manifest.json"), "kept");  // put back, as nothing had taken its place
+  EXPECT_EQ(read_whole(folder / "c/manifest.json"), "kept");  // put back, as nothing had taken its place
   EXPECT_TRUE(fs::exists(folder / ".c.tmp-notours"));
 }
 

@@ -29,7 +29,7 @@ json nested(const std::vector<int64_t>& shape, const json& flat, size_t dim, siz
   return list;
 }
 
-json all_values(const TensorSource& source, const std::string& suffix) {
+json merged_values(const TensorSource& source, const std::string& suffix) {
   json values = json::object();
   for (const std::string& name : source.names()) {
     if (!name.ends_with(suffix)) continue;
@@ -67,8 +67,8 @@ TEST(GoldenZeroCheckpoints, GiveTheMergedWeightsAndMoments) {
       const std::string path = zero_path(golden.input.at("folder"));
       const DeepSpeedFolder folder = open_deepspeed_folder(path);
       const json tied = golden.input.value("tied", json::array());
-      given = {{"weights", all_values(*open_source(path), "")}, {"files", all_files(path)}};
-      for (const char* slot : {"exp_avg", "exp_avg_sq"}) given[slot] = with_tied(all_values(*folder.moments, text(".", slot)), tied);
+      given = {{"weights", merged_values(*open_source(path), "")}, {"files", all_files(path)}};
+      for (const char* slot : {"exp_avg", "exp_avg_sq"}) given[slot] = with_tied(merged_values(*folder.moments, text(".", slot)), tied);
       if (folder.world_size != golden.input.value("world", folder.world_size)) given = {{"world", folder.world_size}};
     } catch (const std::exception& error) {
       given = {{"failed", error.what()}};
