@@ -45,6 +45,7 @@ std::string help() {
     text.append("  ")
         .append(command.name)
         .append(17 - command.name.size(), ' ')
+        .append(14 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

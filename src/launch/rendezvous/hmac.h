@@ -1,8 +1,9 @@
-// Keyed hashes, for proving a secret without telling it. OpenSSL's libcrypto does the work.
+// Bytes of keys and hashes of the rendezvous; the hashes themselves are core's (core/hash.h).
 #pragma once
 
 #include <string>
-#include <string_view>
+
+#include "hasten/core/hash.h"
 
 namespace hasten::launcher {
 
@@ -11,17 +12,9 @@ using Bytes = std::string;
 
 constexpr size_t kHashBytes = 32;
 
-/// HMAC-SHA256 (RFC 2104) of `message` under `key`: kHashBytes bytes. Throws: InternalError if libcrypto
-/// refuses.
-Bytes hmac(const Bytes& key, std::string_view message);
-
-/// Whether two hashes are equal, in a time that does not tell where they differ.
-bool same_hash(std::string_view one, std::string_view other);
-
-/// kHashBytes bytes that nobody can guess. Throws: InternalError if the system has none.
-Bytes random_bytes();
-
-/// "0a1f…".
-std::string hex(std::string_view bytes);
+inline Bytes hmac(const Bytes& key, std::string_view message) { return core::hmac_sha256(key, message); }
+inline bool same_hash(std::string_view one, std::string_view other) { return core::equal_in_constant_time(one, other); }
+inline Bytes random_bytes() { return core::random_bytes(kHashBytes); }
+inline std::string hex(std::string_view bytes) { return core::hex_digits(bytes); }
 
 }  // namespace hasten::launcher
