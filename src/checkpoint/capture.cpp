@@ -233,6 +233,19 @@ void capture_masters(const RunParts& run, const std::vector<ModelEntry>& models,
   }
 }
 
+void capture_components(const RunParts& run, Capture& out) {
+  for (const auto& component : *run.components) {
+    auto state = component.state();
+    out.parts["components"][component.name] = std::move(state.value);
+    for (auto& piece : state.pieces) {
+      if (piece.replica > 0) continue;
+      piece.info.name = state_name("component", component.name, piece.info.name);
+      out.add({std::move(piece.info), "custom", std::move(piece.box), piece.replica < 0 ? kEveryRank : run.process.rank()},
+              std::move(piece.data));
+    }
+  }
+}
+
 }  // namespace
 
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {
@@ -273,6 +286,7 @@ Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models
       capture_registered(run, object, out);
     }
   }
+  capture_components(run, out);
   const auto random = process::capture_random_state();
   const std::string own = text("random.", run.process.rank(), '.');
   out.add(whole_piece(own + "cpu", random.cpu, "random", run.process.rank()), random.cpu);
