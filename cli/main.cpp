@@ -26,6 +26,10 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"merge-weights", "merge a sharded checkpoint into model.safetensors", merge_weights},
+          {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
+          {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
+          {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
@@ -37,7 +41,7 @@ std::string help() {
   for (const Command& command : commands()) {
     text.append("  ")
         .append(command.name)
-        .append(14 - command.name.size(), ' ')
+        .append(15 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }
