@@ -59,10 +59,13 @@ bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
 
 }  // namespace
 
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
+}
+
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
     : topic_(std::move(topic)) {
-  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
-  const std::string path = folder + "/" + topic_ + ".json";
+  const std::string path = golden_folder() + "/" + topic_ + ".json";
   std::ifstream file(path);
   if (!file)
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
