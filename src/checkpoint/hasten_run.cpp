@@ -3,6 +3,8 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "checkpoint/load_target.h"

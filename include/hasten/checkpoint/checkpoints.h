@@ -5,6 +5,7 @@
 // Checkpoints; its methods are Accelerate's. The form is docs/formats/hasten.md's, the plan save_plan.h's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -115,7 +116,7 @@ class Checkpoints {
   }
   template <training::Stateful T>
   void register_object(const std::string& name, T& object) {
-    registry().add(training::StateKind::kCustom, std::shared_ptr<T>(std::shared_ptr<void>(), &object), name);
+    registry().add(training::StateKind::kCustom, std::shared_ptr<T>(std::make_shared<std::byte>(), &object), name);
   }
 
   /// A component whose state is split over the ranks in boxes of its own; pieces are kept under the component's name, and
