@@ -55,6 +55,12 @@ AcceleratorOptions options_of(const Setting& setting, const std::string& project
   return options;
 }
 
+auto make_loader(const Accelerator& accelerator) {
+  const auto problem = testing::problem_for("mlp", 3);
+  return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
+      data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
+}
+
 // A run: a small model, AdamW with two groups, a schedule, a shuffled loader and an object of the program's own.
 struct Run {
   explicit Run(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
@@ -101,12 +107,6 @@ struct Run {
   std::optional<optim::PreparedScheduler<optim::StepLR>> scheduler;
   Ema ema;
   std::vector<double> losses;
-  using Data = data::TensorDataset;
-  static auto make_loader(const Accelerator& accelerator) {
-    const auto problem = testing::problem_for("mlp", 3);
-    return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
-        data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
-  }
   decltype(make_loader(std::declval<const Accelerator&>())) loader = make_loader(accelerator);
 };
 
