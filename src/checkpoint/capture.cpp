@@ -186,10 +186,10 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
 }
 
 // State trees: values in the manifest, tensors of rank 0.
-void capture_tree(const RunParts& run, const std::string& kind, const std::string& name, const training::State& state,
-                  Capture& out) {
+void capture_tree(const RunParts& run, StateKind of, const std::string& name, const training::State& state, Capture& out) {
   const auto split = training::split_tensors(state);
-  out.parts[kind + "s"][name] = split.value;
+  const std::string kind = name_of(of);
+  out.parts[part_name(of)][name] = split.value;
   if (run.process.rank() != 0) return;
   for (const auto& [path, tensor] : split.tensors) {
     const std::string kept_as = kind == "optimizer" ? "optimizer" : "custom";
@@ -199,7 +199,7 @@ void capture_tree(const RunParts& run, const std::string& kind, const std::strin
 
 void capture_registered(const RunParts& run, const training::Registered& object, Capture& out) {
   try {
-    capture_tree(run, name_of(object.kind), object.name, object.state(), out);
+    capture_tree(run, object.kind, object.name, object.state(), out);
   } catch (const UsageError& error) {
     if (object.kind != StateKind::kLoader) throw;
     run.log.warning_once(text("loader ", object.name, " has no position to save, so a resumed run begins its epoch anew: ",
@@ -247,6 +247,11 @@ void capture_components(const RunParts& run, Capture& out) {
 }
 
 }  // namespace
+
+std::string part_name(StateKind kind) {
+  const std::string name = name_of(kind);
+  return kind == StateKind::kScaler || kind == StateKind::kCustom ? name : name + "s";
+}
 
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {
   return path.empty() ? kind + "." + object : kind + "." + object + "." + path;

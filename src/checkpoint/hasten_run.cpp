@@ -158,8 +158,6 @@ class HastenRun : public SavedRun {
   }
 
  private:
-  static std::string part_name(StateKind kind) { return std::string(name_of(kind)) + "s"; }
-
   bool streams_are_equal(const files::ManifestTensor& first) const {
     for (int64_t rank = 1; rank < manifest_.world_size; ++rank) {
       const auto* other = manifest_.find(text("random.", rank, ".cpu"));

@@ -77,6 +77,7 @@ struct Run {
 
   // Steps over the loader, from where it stands; `stop` ends it after so many.
   void train(int64_t steps) {
+    loader.load_state(loader.state());  // a loop that was left goes on where it was left, as a loaded one does
     while (steps > 0) {
       for (auto& batch : loader) {
         optimizer->zero_grad();
