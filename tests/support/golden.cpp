@@ -59,6 +59,10 @@ bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
 
 }  // namespace
 
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
+}
+
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
     : topic_(std::move(topic)) {
   const std::string path = golden_folder() + "/" + topic_ + ".json";
