@@ -22,6 +22,10 @@ const AcceleratorOptions& Accelerator::options() const noexcept {
   return state_->options;
 }
 
+checkpoint::Checkpoints& Accelerator::checkpoints() const noexcept {
+  return *state_->checkpoints;
+}
+
 const std::shared_ptr<parallel::Sharding>& Accelerator::sharding() const noexcept {
   return state_->sharding;
 }

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "hasten/checkpoint/checkpoints.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/process/random.h"
@@ -36,6 +37,11 @@ void AcceleratorState::start(const Environment& environment) {
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr);
   parallel::share_casts(sharding, precision->precision());
+  checkpoints = std::make_shared<checkpoint::Checkpoints>(
+      checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
+                           .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
+                           .sharding = sharding, .low_weights = &precision->low_weights()},
+      options.project);
   trackers = make_trackers(options, environment, process());
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);

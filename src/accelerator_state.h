@@ -25,6 +25,9 @@
 
 namespace hasten {
 
+namespace checkpoint {
+class Checkpoints;
+}
 namespace parallel {
 class Sharding;
 }
@@ -57,6 +60,7 @@ struct AcceleratorState {
   /// What splits state over the ranks; null where nothing is split.
   std::shared_ptr<parallel::Sharding> sharding = {};
   std::shared_ptr<MixedPrecision> precision = {};
+  std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
 
  private:

@@ -8,7 +8,7 @@ namespace hasten {
 tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment, const process::Process& process) {
   tracking::TrackersSetup setup{.log_with = options.log_with,
                                 .options = options.tracking,
-                                .logging_dir = options.logging_dir,
+                                .logging_dir = options.project.logging_dir,
                                 .rank = process.rank(),
                                 .world_size = process.world_size(),
                                 .run_key = {},

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "hasten/checkpoint/options.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
@@ -77,10 +78,8 @@ struct AcceleratorOptions {
   /// all ranks. Empty: init_trackers is refused.
   std::vector<tracking::LogWith> log_with = {};
   tracking::TrackingOptions tracking = {};
-  /// Where the run's files go, as Accelerate's ProjectConfiguration has it; neither is made. logging_dir is
-  /// for trackers; empty: project_dir.
-  std::filesystem::path project_dir = {};
-  std::filesystem::path logging_dir = {};
+  /// Where the run's files go, and how checkpoints are named and kept (Accelerate's ProjectConfiguration).
+  checkpoint::ProjectConfiguration project = {};
 };
 
 struct PrepareOptions {

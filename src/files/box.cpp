@@ -96,7 +96,7 @@ std::optional<Box> intersection(const Box& one, const Box& other) {
 std::string describe(const Box& box) {
   std::vector<std::string> parts;
   for (size_t d = 0; d < box.offset.size(); ++d) parts.push_back(text(box.offset[d], ":", box.offset[d] + box.size[d]));
-  return "[" + join(parts) + "]";
+  return text("[", join(parts), "]");
 }
 
 std::vector<int64_t> contiguous_strides(std::span<const int64_t> shape) {
@@ -138,56 +138,43 @@ void for_each_run(std::span<const int64_t> shape, const Box& box, const std::fun
   } while (next_index(index, std::span(box.size).first(outer)));
 }
 
+void copy_elements(const void* source, std::span<const int64_t> source_strides, void* target,
+                   std::span<const int64_t> target_strides, std::span<const int64_t> size, size_t item_bytes) {
+  if (is_empty(size)) return;
+  size_t outer = size.size();
+  int64_t count = 1;
+  while (outer > 0 && (size[outer - 1] == 1 || (source_strides[outer - 1] == count && target_strides[outer - 1] == count))) count *= size[--outer];
+  const size_t bytes = static_cast<size_t>(count) * item_bytes;
+  const auto item = static_cast<int64_t>(item_bytes);
+  std::vector<int64_t> index(outer, 0);
+  do {
+    int64_t from = 0, to = 0;
+    for (size_t d = 0; d < outer; ++d) {
+      from += index[d] * source_strides[d];
+      to += index[d] * target_strides[d];
+    }
+    std::memcpy(static_cast<char*>(target) + to * item, static_cast<const char*>(source) + from * item, bytes);
+  } while (next_index(index, size.first(outer)));
+}
+
 int64_t copy_common(const void* source, const Box& have, void* target, const Box& want, size_t item_bytes) {
   const auto common = intersection(have, want);
   if (!common) return 0;
   const auto from = contiguous_strides(have.size), to = contiguous_strides(want.size);
-  const size_t ndim = common->size.size();
   int64_t source_base = 0, target_base = 0;
-  for (size_t d = 0; d < ndim; ++d) {
+  for (size_t d = 0; d < common->size.size(); ++d) {
     source_base += (common->offset[d] - have.offset[d]) * from[d];
     target_base += (common->offset[d] - want.offset[d]) * to[d];
   }
-  size_t outer = ndim;
-  int64_t count = 1;
-  bool whole = true;
-  while (outer > 0 && whole) {
-    --outer;
-    count *= common->size[outer];
-    whole = common->size[outer] == have.size[outer] && common->size[outer] == want.size[outer];
-  }
-  std::vector<int64_t> index(outer, 0);
-  const size_t bytes = static_cast<size_t>(count) * item_bytes;
-  do {
-    int64_t source_at = source_base, target_at = target_base;
-    for (size_t d = 0; d < outer; ++d) {
-      source_at += index[d] * from[d];
-      target_at += index[d] * to[d];
-    }
-    std::memcpy(static_cast<char*>(target) + static_cast<size_t>(target_at) * item_bytes,
-                static_cast<const char*>(source) + static_cast<size_t>(source_at) * item_bytes, bytes);
-  } while (next_index(index, std::span(common->size).first(outer)));
+  const auto item = static_cast<int64_t>(item_bytes);
+  copy_elements(static_cast<const char*>(source) + source_base * item, from, static_cast<char*>(target) + target_base * item, to, common->size, item_bytes);
   return numel_of(*common);
 }
 
-void copy_strided(const void* source, std::span<const int64_t> strides, const Box& box, void* target,
-                  size_t item_bytes) {
-  if (is_empty(box.size)) return;
-  const size_t ndim = box.size.size();
-  size_t outer = ndim;
-  int64_t count = 1;
-  while (outer > 0 && (strides[outer - 1] == count || box.size[outer - 1] == 1)) count *= box.size[--outer];
-  const char* base = static_cast<const char*>(source);
-  for (size_t d = 0; d < ndim; ++d) base += box.offset[d] * strides[d] * static_cast<int64_t>(item_bytes);
-  char* to = static_cast<char*>(target);
-  const size_t bytes = static_cast<size_t>(count) * item_bytes;
-  std::vector<int64_t> index(outer, 0);
-  do {
-    int64_t at = 0;
-    for (size_t d = 0; d < outer; ++d) at += index[d] * strides[d];
-    std::memcpy(to, base + at * static_cast<int64_t>(item_bytes), bytes);
-    to += bytes;
-  } while (next_index(index, std::span(box.size).first(outer)));
+void copy_strided(const void* source, std::span<const int64_t> strides, const Box& box, void* target, size_t item_bytes) {
+  int64_t base = 0;
+  for (size_t d = 0; d < box.size.size(); ++d) base += box.offset[d] * strides[d];
+  copy_elements(static_cast<const char*>(source) + base * static_cast<int64_t>(item_bytes), strides, target, contiguous_strides(box.size), box.size, item_bytes);
 }
 
 }  // namespace hasten::files

@@ -1,11 +1,10 @@
 // Whole pickled modules and state_dicts as tensor sources; see python_file.h.
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <set>
 
 #include "files/named_source.h"
 #include "files/origin.h"
+#include "files/tensor_files.h"
 #include "hasten/files/python_file.h"
 
 namespace hasten::files {
@@ -102,23 +101,12 @@ class PythonSource : public NamedSource {
   std::string_view form() const override { return "torch.save"; }
   using NamedSource::remark;
 
-  std::optional<TensorLocation> location(std::string_view name) const override {
-    const PythonTensor& tensor = tensors_[index_of(name)];
-    if (!tensor.unreadable.empty() || tensor.storage->path.empty() || tensor.storage->swapped || tensor.conj || tensor.neg) return std::nullopt;
-    return TensorLocation{tensor.storage->path, tensor.storage->offset + static_cast<uint64_t>(tensor.offset) * element_bytes(tensor.dtype), tensor.stride};
-  }
+  std::optional<TensorLocation> location(std::string_view name) const override { return plain_location(tensors_[index_of(name)]); }
 
  protected:
   void read_tensor(size_t index, const Box& box, void* target) const override {
-    const PythonTensor& tensor = tensors_[index];
     try {
-      const auto place = location(names()[index]);
-      if (place && tensor.stride == contiguous_strides(tensor.shape)) {
-        // Read, not mapped: pages of a stream through a large file then do not count as this process's memory.
-        read_box(file(place->path), place->offset, tensor.shape, box, element_bytes(tensor.dtype), target);
-      } else {
-        files::read_tensor(tensor, box, target);
-      }
+      files_.read(tensors_[index], box, target);
     } catch (const DataError& error) {
       if (!error.path().empty()) throw;
       fail_data(path(), "'", names()[index], "': ", error.what());
@@ -126,16 +114,8 @@ class PythonSource : public NamedSource {
   }
 
  private:
-  const PosixFile& file(const std::string& path) const {
-    const std::lock_guard lock(mutex_);
-    auto& file = files_[path];
-    if (file == nullptr) file = std::make_unique<PosixFile>(PosixFile::open_to_read(path));
-    return *file;
-  }
-
   std::vector<PythonTensor> tensors_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::string, std::unique_ptr<PosixFile>> files_;
+  TensorFiles files_;
 };
 
 /// Returns the value that holds the weights, and says if it had to be chosen.
@@ -191,8 +171,8 @@ TensorSourcePtr python_source(const PythonValue& value, const std::string& path,
   flatten(options.key.empty() ? weights_in(value, remark) : value.at(options.key), "", 0, tensors);
   const std::string stripped = options.strip_prefix ? strip_prefixes(tensors) : "";
   auto source = std::make_shared<PythonSource>(path, std::move(tensors));
-  if (!remark.empty()) source->remark("in '" + path + "' " + remark + ".");
-  if (!stripped.empty()) source->remark("the prefix '" + stripped + "' of all names in '" + path + "' is taken off.");
+  if (!remark.empty()) source->remark(text("in '", path, "' ", remark, "."));
+  if (!stripped.empty()) source->remark(text("the prefix '", stripped, "' of all names in '", path, "' is taken off."));
   return source;
 }
 

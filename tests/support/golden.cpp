@@ -61,8 +61,7 @@ bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
 
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
     : topic_(std::move(topic)) {
-  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
-  const std::string path = folder + "/" + topic_ + ".json";
+  const std::string path = golden_folder() + "/" + topic_ + ".json";
   std::ifstream file(path);
   if (!file)
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
@@ -119,6 +118,10 @@ void GoldenTopic::finish() const {
             << " as expected, " << as_fixed_ << " as fixed, " << by_difference_
             << " by a documented difference)" << std::endl;
   EXPECT_EQ(well, cases_.size()) << topic_ << ": every case must be judged, and well";
+}
+
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
 }
 
 json golden_error(const std::string& python_class) {

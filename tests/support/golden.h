@@ -68,6 +68,9 @@ class GoldenTopic {
   size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
 };
 
+/// The folder of the golden cases: $HASTEN_GOLDEN_DIR, or the project's own.
+std::string golden_folder();
+
 /// The outcome of an error: compared by kind. Our UsageError is Python's ValueError.
 nlohmann::json golden_error(const std::string& python_class);
 

@@ -242,14 +242,8 @@ std::vector<at::Tensor> carry_out(const json& description, const std::vector<at:
   return comm::detail::reduce(unchecked, tensors, options, site);
 }
 
-void OptimizerRegistry::add(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
-  optimizers_.push_back(optimizer);
-}
-
-void OptimizerRegistry::broadcast_from(const comm::Group& group, int root) const {
-  for (const auto& weak : optimizers_) {
-    const auto optimizer = weak.lock();
-    if (!optimizer) continue;
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root) {
+  for (const auto& [name, optimizer] : registry.optimizers()) {
     std::stringstream mine;
     if (group.rank() == root) {
       torch::serialize::OutputArchive archive;
@@ -265,12 +259,11 @@ void OptimizerRegistry::broadcast_from(const comm::Group& group, int root) const
     archive.load_from(theirs, device_of(*optimizer));
     optimizer->load(archive);
   }
-  for (const auto& one : others_) {
-    const auto scheduler = one.object.lock();
-    if (!scheduler) continue;
-    const json state = group.rank() == root ? one.state(scheduler.get()) : json();
+  for (const auto& one : registry.all()) {
+    if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
+    const json state = group.rank() == root ? json(one.state().value().to_json()) : json();
     const json theirs = comm::broadcast_object(group, state, root);
-    if (group.rank() != root) one.load(scheduler.get(), theirs);
+    if (group.rank() != root) one.load_state(core::Value::parse_json(theirs.get<std::string>()));
   }
 }
 
@@ -295,7 +288,7 @@ void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& 
   }
   if (!last) return;
   for (const auto& model : models) model->broadcast_from(last->first());
-  loop.optimizer_registry.broadcast_from(loop.group, last->first());
+  broadcast_states(loop.optimizer_registry, loop.group, last->first());
   loop.accumulation.set_step(comm::broadcast_object(loop.group, loop.accumulation.step(), last->first()));
 }
 
