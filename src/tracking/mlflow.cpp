@@ -229,7 +229,7 @@ class Mlflow : public Tracker {
       append_json(json, wanted);
       const http::Response made = send_post("experiments/create", std::move(json));
       if (made.ok()) return string_at(parsed(made, "experiments/create"), "experiment_id");
-      if (made.body.find("RESOURCE_ALREADY_EXISTS") == std::string::npos) parsed(made, "experiments/create");
+      if (made.body.find("_ALREADY_EXISTS") == std::string::npos) parsed(made, "experiments/create");
     }
     throw CommError(kMlflow, "experiments/create", uri_, " neither has nor makes the experiment '", name, "'");
   }

@@ -12,6 +12,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/tracking/commands.h"
+#include "hasten/tracking/tracker.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {
