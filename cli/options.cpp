@@ -85,7 +85,7 @@ const std::vector<OptionGroup>& estimate_memory_options() {
          .kind = kList,
          .value = "DTYPE",
          .help = "float32, float16, bfloat16, int8 or int4, with commas; the default is all but bfloat16"},
-        {.name = "map", .value = "SIZES", .peers = launcher::kHasten, .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
+        {.name = "map", .peers = launcher::kHasten, .value = "SIZES", .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
         {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "As JSON"},
         {.name = "library_name", .value = "NAME", .help = "Not used: headers say what is there"},
         {.name = "trust_remote_code", .kind = kSwitch, .help = "Not used: no code is run"}}}};
