@@ -36,6 +36,18 @@ int remote(const std::vector<std::string>& words);
 /// `hasten estimate-memory MODEL`.
 int estimate_memory(const std::vector<std::string>& words);
 
+/// `hasten merge-weights CHECKPOINT_DIRECTORY OUTPUT_PATH`.
+int merge_weights(const std::vector<std::string>& words);
+
+/// `hasten convert IN OUT`.
+int convert(const std::vector<std::string>& words);
+
+/// `hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR`.
+int zero_to_fp32(const std::vector<std::string>& words);
+
+/// `hasten checkpoint list|show|verify|diff|prune|repair`.
+int checkpoint(const std::vector<std::string>& words);
+
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);
 

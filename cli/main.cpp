@@ -27,6 +27,10 @@ std::vector<Command> commands() {
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
           {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
+          {"merge-weights", "merge a sharded checkpoint into model.safetensors", merge_weights},
+          {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
+          {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
+          {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 

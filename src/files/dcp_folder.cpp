@@ -232,7 +232,7 @@ struct DcpReader {
       folder.flat_of_name_[info.name] = key;
       source->add_tensor(std::move(info), chunks_of(key, *chunks));
     }
-    if (from == 1) source->remark("the state_dict in '" + folder.folder_ + "' has one top key, which is opened.");
+    if (from == 1) source->remark(text("the state_dict in '", folder.folder_, "' has one top key, which is opened."));
     folder.tensors_ = std::move(source);
   }
 };

@@ -77,11 +77,11 @@ class RealDisk : public Disk {
   void rename(const std::string& from, const std::string& to, Rename kind) override {
     const unsigned flags = kind == Rename::kNoReplace ? RENAME_NOREPLACE : kind == Rename::kExchange ? RENAME_EXCHANGE : 0;
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
-      throw DiskError("rename '" + from + "' to", to, errno == ENOSYS ? EINVAL : errno);
+      throw DiskError(text("rename '", from, "' to"), to, errno == ENOSYS ? EINVAL : errno);
     }
   }
   void link(const std::string& from, const std::string& to) override {
-    if (::link(from.c_str(), to.c_str()) != 0) throw DiskError("link '" + from + "' to", to, errno);
+    if (::link(from.c_str(), to.c_str()) != 0) throw DiskError(text("link '", from, "' to"), to, errno);
   }
   void unlink(const std::string& path) override {
     if (::unlink(path.c_str()) != 0) throw DiskError("remove", path, errno);

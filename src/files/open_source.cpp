@@ -175,7 +175,7 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
 TensorSourcePtr numbered_part(const std::string& folder, const std::string& part) {
   const std::string suffix = part.substr(part.find_first_of("_") == std::string::npos ? part.size() : part.find('_'));
   const std::string stem = part.substr(0, part.size() - suffix.size());
-  for (const std::string& name : {stem + suffix + ".safetensors", "pytorch_" + stem + suffix + ".bin", stem + suffix + ".bin"}) {
+  for (const std::string& name : {stem + suffix + ".safetensors", text("pytorch_", stem, suffix, ".bin"), stem + suffix + ".bin"}) {
     if (is_there(folder, name)) return open_files({.files = {(fs::path(folder) / name).string()}}, folder);
   }
   throw UsageError(kOrigin, "'", folder, "' has no part '", part, "'; it has ", join(files_in(folder)), ".");

@@ -45,10 +45,10 @@ bool is_container(const PythonValue& value) { return value.is_sequence() || valu
 
 std::string key_of(const PythonValue& key) {
   switch (key.kind()) {
-    case Kind::kString: return "s" + key.as_string();
-    case Kind::kInt: return "i" + key.int_text();
+    case Kind::kString: return text('s', key.as_string());
+    case Kind::kInt: return text('i', key.int_text());
     case Kind::kBool: return key.as_bool() ? "i1" : "i0";
-    case Kind::kBytes: return "b" + key.as_bytes();
+    case Kind::kBytes: return text('b', key.as_bytes());
     default: return "";
   }
 }

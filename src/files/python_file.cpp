@@ -141,7 +141,7 @@ class ZipFile {
   }
 
   void attach(PythonStorage& storage) {
-    const ZipRecord* record = find("data/" + storage.key);
+    const ZipRecord* record = find(text("data/", storage.key));
     if (record == nullptr) bad_id(text("storage '", storage.key, "' is not in the file"));
     if (record->size < static_cast<uint64_t>(storage.bytes)) {
       bad_id(text("storage '", storage.key, "' has ", record->size, " bytes, expected ", storage.bytes));

@@ -98,7 +98,7 @@ PythonValue rebuild_sparse(const Items& args) {
   if (!layout.is_string() || !data.is_sequence()) fail("a sparse tensor has no layout");
   PythonTensor tensor;
   if (layout.as_string() != "torch.sparse_coo") {
-    tensor.unreadable = "it has the layout " + layout.as_string();
+    tensor.unreadable = text("it has the layout ", layout.as_string());
     return tensor;
   }
   const PythonValue &indices = arg(data.as_items(), 0, "a sparse tensor"), &values = arg(data.as_items(), 1, "a sparse tensor");
@@ -152,7 +152,7 @@ std::optional<PythonValue> call_torch(const std::string& module, const std::stri
   }
   if (module == "torch" && name == "device") {
     if (args.empty() || !args[0].is_string()) fail("a torch.device has no name");
-    return PythonValue::device(args[0].as_string() + (args.size() > 1 && args[1].is_int() ? ":" + args[1].int_text() : ""));
+    return PythonValue::device(args.size() > 1 && args[1].is_int() ? text(args[0].as_string(), ':', args[1].int_text()) : args[0].as_string());
   }
   if (name == "_get_layout" && !args.empty() && args[0].is_string()) return args[0];
   if (name.starts_with("_rebuild_from_type")) return rebuild_from_type(args);

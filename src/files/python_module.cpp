@@ -171,8 +171,8 @@ TensorSourcePtr python_source(const PythonValue& value, const std::string& path,
   flatten(options.key.empty() ? weights_in(value, remark) : value.at(options.key), "", 0, tensors);
   const std::string stripped = options.strip_prefix ? strip_prefixes(tensors) : "";
   auto source = std::make_shared<PythonSource>(path, std::move(tensors));
-  if (!remark.empty()) source->remark("in '" + path + "' " + remark + ".");
-  if (!stripped.empty()) source->remark("the prefix '" + stripped + "' of all names in '" + path + "' is taken off.");
+  if (!remark.empty()) source->remark(text("in '", path, "' ", remark, "."));
+  if (!stripped.empty()) source->remark(text("the prefix '", stripped, "' of all names in '", path, "' is taken off."));
   return source;
 }
 

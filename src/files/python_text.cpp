@@ -78,7 +78,7 @@ std::optional<PythonValue> int_of_bytes(std::string_view bytes) {
     digits.insert(0, part);
   }
   if (digits.empty()) digits = "0";
-  return PythonValue::big_int(negative ? "-" + digits : digits);
+  return PythonValue::big_int(negative ? digits.insert(0, 1, '-') : digits);
 }
 
 std::string bytes_of_int(std::string_view decimal) {

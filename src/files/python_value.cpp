@@ -340,7 +340,7 @@ const PythonValue& PythonValue::at(std::string_view key) const {
   std::vector<std::string> keys;
   for (const auto& [known, value] : as_pairs()) keys.push_back(key_text(known));
   throw DataError(kOrigin, "", "a Python dict has no key '", key, "'", did_you_mean(key, keys), "; it has ", keys.size(),
-                  keys.size() <= 20 ? " (" + join(keys) + ")" : "", ".");
+                  keys.size() <= 20 ? text(" (", join(keys), ")") : "", ".");
 }
 
 const PythonValue& PythonValue::operator[](size_t index) const {

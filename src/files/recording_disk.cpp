@@ -110,7 +110,6 @@ void RecordingDisk::record(DiskCall call) {
   if (!fails) return;
   if (once_) fail_at_ = SIZE_MAX;
   calls_.pop_back();
-  if (!once_) calls_.push_back({.kind = DiskCall::Kind::kSyncFolder, .path = "(failed)"});
   throw DiskError("use", path, code_);
 }
 

@@ -37,13 +37,13 @@ WeightFiles in_folder(const fs::path& folder) {
   WeightFiles found;
   const bool safe = there("model.safetensors") || there("model.safetensors.index.json");
   if (safe && (there("pytorch_model.bin") || there("pytorch_model.bin.index.json"))) {
-    found.remarks.push_back("'" + folder.string() + "' has weights as safetensors and as pytorch_model.bin; safetensors is read.");
+    found.remarks.push_back(text("'", folder.string(), "' has weights as safetensors and as pytorch_model.bin; safetensors is read."));
   }
   for (const char* stem : {"model.safetensors", "pytorch_model.bin"}) {
     const std::string index = std::string(stem) + ".index.json";
     if (there(stem)) {
       found.files = {(folder / stem).string()};
-      if (there(index)) found.remarks.push_back("'" + (folder / stem).string() + "' is read, and the index beside it is not.");
+      if (there(index)) found.remarks.push_back(text("'", (folder / stem).string(), "' is read, and the index beside it is not."));
       return found;
     }
     if (there(index)) {
