@@ -126,6 +126,17 @@ TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
   EXPECT_EQ(streamer.counts().resident_bytes, static_cast<int64_t>(place.bytes));
 }
 
+TEST_F(DispatchTest, AboveTheLimitWeightsAreCastByOperators) {
+  const torch::NoGradGuard no_grad;
+  constexpr int64_t kLayer = int64_t{192} * 192 * 4;
+  const DispatchOptions limited{.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}, .dtype = at::kDouble};
+  const auto streamed = load(limited), whole = load({.device_map = "auto", .dtype = at::kDouble});
+
+  EXPECT_TRUE(streamed(x_.to(at::kDouble)).equal(whole(x_.to(at::kDouble))));
+  EXPECT_EQ(streamed->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(whole->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kDouble);
+}
+
 TEST_F(DispatchTest, BackwardThroughAMappedModelGivesTheSameGradients) {
   auto model = load({.device_map = "auto"});
   const at::Tensor x = x_.clone().requires_grad_(), y = x_.clone().requires_grad_();
@@ -149,7 +160,7 @@ TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
 
 TEST_F(DispatchTest, ADtypeHoldsWithAndWithoutAMap) {
   for (const DeviceMapChoice& map : {DeviceMapChoice(), DeviceMapChoice("auto"), DeviceMapChoice(DeviceMap{{"", "disk"}})}) {
-    const auto model = load({.device_map = map, .keep_in_fp32_modules = {"layers.1"}, .dtype = at::kBFloat16});
+    const auto model = load({.device_map = map, .dtype = at::kBFloat16, .keep_in_fp32_modules = {"layers.1"}});
 
     EXPECT_EQ(model->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kBFloat16);
     EXPECT_EQ(model->layers[1]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
