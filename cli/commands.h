@@ -39,6 +39,9 @@ int board(const std::vector<std::string>& words);
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);
 
+/// `hasten estimate-memory MODEL`.
+int estimate_memory(const std::vector<std::string>& words);
+
 /// `hasten merge-weights CHECKPOINT_DIRECTORY OUTPUT_PATH`.
 int merge_weights(const std::vector<std::string>& words);
 
@@ -50,8 +53,6 @@ int zero_to_fp32(const std::vector<std::string>& words);
 
 /// `hasten checkpoint list|show|verify|diff|prune|repair`.
 int checkpoint(const std::vector<std::string>& words);
-/// `hasten estimate-memory MODEL`.
-int estimate_memory(const std::vector<std::string>& words);
 
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);

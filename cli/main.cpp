@@ -26,6 +26,7 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"merge-weights", "merge a sharded checkpoint into model.safetensors", merge_weights},
           {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
           {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
