@@ -1,5 +1,5 @@
 // HMAC by libcrypto's one-shot function; see hmac.h.
-#include "launch/rendezvous/hmac.h"
+#include "hasten/core/hmac.h"
 
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
@@ -7,7 +7,7 @@
 
 #include "hasten/core/error.h"
 
-namespace hasten::launcher {
+namespace hasten {
 
 Bytes hmac(const Bytes& key, std::string_view message) {
   Bytes hash(kHashBytes, '\0');
@@ -16,7 +16,7 @@ Bytes hmac(const Bytes& key, std::string_view message) {
                           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
                           reinterpret_cast<unsigned char*>(hash.data()), &size);
   if (done == nullptr || size != kHashBytes)
-    throw InternalError({"launch"}, "libcrypto cannot compute HMAC-SHA256.");
+    throw InternalError({"core"}, "libcrypto cannot compute HMAC-SHA256.");
   return hash;
 }
 
@@ -27,7 +27,7 @@ bool same_hash(std::string_view one, std::string_view other) {
 Bytes random_bytes() {
   Bytes bytes(kHashBytes, '\0');
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw InternalError({"launch"}, "the system gives no random bytes.");
+    throw InternalError({"core"}, "the system gives no random bytes.");
   return bytes;
 }
 
@@ -40,4 +40,4 @@ std::string hex(std::string_view bytes) {
   return digits;
 }
 
-}  // namespace hasten::launcher
+}  // namespace hasten

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace hasten::launcher {
+namespace hasten {
 
 /// Bytes of a key, a nonce or a hash.
 using Bytes = std::string;
@@ -24,4 +24,4 @@ Bytes random_bytes();
 /// "0a1f…".
 std::string hex(std::string_view bytes);
 
-}  // namespace hasten::launcher
+}  // namespace hasten
