@@ -1,11 +1,11 @@
-// Bytes of keys and hashes of the rendezvous; the hashes themselves are core's (core/hash.h).
+// Bytes of keys, nonces and message hashes, under the short names of launch and comm; the hashes are core/hash.h's.
 #pragma once
 
 #include <string>
 
 #include "hasten/core/hash.h"
 
-namespace hasten::launcher {
+namespace hasten {
 
 /// Bytes of a key, a nonce or a hash.
 using Bytes = std::string;
@@ -17,4 +17,4 @@ inline bool same_hash(std::string_view one, std::string_view other) { return cor
 inline Bytes random_bytes() { return core::random_bytes(kHashBytes); }
 inline std::string hex(std::string_view bytes) { return core::hex_digits(bytes); }
 
-}  // namespace hasten::launcher
+}  // namespace hasten
