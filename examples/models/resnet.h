@@ -82,6 +82,13 @@ struct BlockImpl : nn::Module {
 TORCH_MODULE(Block);
 
 
+/// A Sequential that can lie in another one.
+struct StageImpl : nn::SequentialImpl {
+  using SequentialImpl::SequentialImpl;
+  torch::Tensor forward(const torch::Tensor& x) { return SequentialImpl::forward(x); }
+};
+TORCH_MODULE(Stage);
+
 /// Body and head; `classes` outputs. named_groups({"body_stem", "body_stages", "head"}) splits it as fastai does.
 struct ResNetImpl : nn::Module {
   ResNetImpl(int64_t classes, const ResNetOptions& o, int64_t channels = 3, double dropout = 0.25) : activation(o.activation) {
@@ -105,7 +112,7 @@ struct ResNetImpl : nn::Module {
     int64_t in = width;
     for (size_t stage = 0; stage < o.blocks.size(); ++stage) {
       const int64_t own = 64LL << stage;
-      nn::Sequential blocks;
+      Stage blocks;
       for (int64_t i = 0; i < o.blocks[stage]; ++i) {
         blocks->push_back(Block(in, own, i == 0 && stage > 0 ? 2 : 1, o));
         in = o.bottleneck ? own * 4 : own;
@@ -154,6 +161,8 @@ inline ResNet xresnet18(int64_t classes, Activation activation = Activation::kRe
 }
 
 /// Layer groups of fine-tuning: stem, stages, head.
-inline hasten::learner::Splitter resnet_groups() { return hasten::learner::named_groups({"body_stem", "body_stages", "head"}); }
+inline std::vector<std::vector<torch::Tensor>> resnet_groups(nn::Module& model) {
+  return hasten::learner::named_groups({"body_stem", "body_stages", "head"})(model);
+}
 
 }  // namespace models

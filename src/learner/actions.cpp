@@ -108,7 +108,7 @@ void Learner::Impl::compute_loss() {
 
 void Learner::Impl::backward() {
   auto& used = *current;
-  if (used.accelerator.world_size() == 1) return used.accelerator.backward(state.loss_grad);
+  if (used.accelerator.world_size() == 1 || !weighs_batches) return used.accelerator.backward(state.loss_grad);
   // Batches of the ranks may differ in size: gradients are the mean over samples.
   used.accelerator.backward(state.loss_grad, {.weight = static_cast<double>(state.batch.size())});
 }

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "hasten/learner/callbacks/predictions.h"
+#include "hasten/learner/distributed.h"
 #include "hasten/learner/recorder.h"
 #include "hasten/parallel/parameters/state_dict.h"
 #include "learner/checkpoint.h"
@@ -117,7 +118,7 @@ Predictions Learner::get_preds(const PredsOptions& o) const {
 Prediction Learner::predict(const std::vector<at::Tensor>& inputs) const {
   Batch batch;
   for (const auto& input : inputs) batch.inputs.push_back(input.unsqueeze(0));
-  const auto preds = get_preds({.loader = Loader(std::vector<Batch>{std::move(batch)}), .with_decoded = true});
+  const auto preds = get_preds({.loader = Loader(std::vector<Batch>(static_cast<size_t>(distributed_world_size(*this)), batch)), .with_decoded = true});
   Prediction result{.label = preds.decoded[0], .probabilities = preds.preds[0]};
   const auto& vocab = loaders().vocab;
   const bool is_class = result.label.dim() == 0 && !result.label.is_floating_point();

@@ -260,7 +260,8 @@ int64_t CheckpointReader::epoch(int64_t num_epochs) const {
     throw UsageError(Origin{"learner"}, folder_.string(), " is of a fit of ", state_.at("n_epoch").as_int(), " epochs, this one has ", num_epochs,
                      "; schedules would not fit. Resume with the same number.");
   }
-  return state_.at("epoch").as_int();
+  // Saved behind an epoch: the next one.
+  return state_.at("epoch").as_int() + (in_training() ? 0 : 1);
 }
 
 bool CheckpointReader::in_training() const { return state_.at("training").as_bool(); }
@@ -294,11 +295,11 @@ void CheckpointReader::restore(Learner& learn) const {
     const auto* one = saved.find(entry.callback->name());
     if (one != nullptr && !one->is_null()) entry.callback->load_state(*one);
   }
-  impl.state.epoch = state_.at("epoch").as_int();
+  impl.state.epoch = state_.at("epoch").as_int() + (in_training() ? 0 : 1);
   impl.state.train_iter = state_.at("train_iter").as_int();
   impl.state.pct_train = state_.at("pct_train").as_double();
   impl.resume_loader = state_.at("loader");
-  impl.resume_iter = state_.at("iter").as_int() + 1;
+  impl.resume_iter = in_training() ? state_.at("iter").as_int() + 1 : 0;
   auto& engine = impl.engine();
   if (engine.valid && !state_.at("valid_loader").is_null()) engine.valid->load_state(state_.at("valid_loader"));
   restore_random(state_.at("random"), engine.accelerator);

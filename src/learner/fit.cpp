@@ -42,7 +42,7 @@ FitOptions fit_options(const Options& options, Schedules schedules) {
 void Learner::Impl::create_opt() {
   auto own = optimizer_groups(groups);
   // The number only starts it; each fit sets its own.
-  optimizer = options.opt_func(own.groups, options.lr.expand(1, "lr").front());
+  optimizer = options.opt_func(own.groups, 1e-3);
   hypers = Hypers(optimizer, own.places);
   for (const auto& place : own.places) {
     if (place.plain >= 0) write_hyper(optimizer->param_groups()[static_cast<size_t>(place.plain)].options(), "wd", 0);

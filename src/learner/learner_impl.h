@@ -81,6 +81,8 @@ struct Learner::Impl final : LoopActions {
   LoopState state = {};
   Loop loop{*this};
   bool logging = true, bars = true;
+  /// Backward weighs a batch by its samples; off where a callback does.
+  bool weighs_batches = true;
   /// The default one, of LearnerOptions::accelerator or this process alone; and the one in use.
   std::shared_ptr<Engine> own_engine = {}, current = {};
   /// What the next validation pass reads in the place of the engine's, prepared when the pass begins.

@@ -74,6 +74,10 @@ class BatchesSource final : public LoaderSource {
   std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator) const override {
     std::vector<Batch> mine;
     const auto world = static_cast<size_t>(accelerator.world_size());
+    if (batches_.size() % world != 0) {
+      throw UsageError(Origin{"learner", accelerator.rank(), accelerator.world_size()}, batches_.size(), " batches in memory for ", world,
+                       " ranks; expected a multiple, so that all ranks get as many. Use a data::loader, which evens them out.");
+    }
     for (size_t i = static_cast<size_t>(accelerator.rank()); i < batches_.size(); i += world) mine.push_back(batches_[i]);
     return std::make_unique<PreparedBatches>(std::move(mine), accelerator.device());
   }

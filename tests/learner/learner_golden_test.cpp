@@ -329,12 +329,19 @@ json hypers(const GoldenCase& golden) {
   return {{"lr", json_of(learn.hypers().get("lr"))}};
 }
 
+/// A Sequential that can lie in another one.
+struct PairImpl : torch::nn::SequentialImpl {
+  using SequentialImpl::SequentialImpl;
+  at::Tensor forward(const at::Tensor& x) { return SequentialImpl::forward(x); }
+};
+TORCH_MODULE(Pair);
+
 json freeze(const GoldenCase& golden) {
   const auto& input = golden.input;
   torch::nn::Sequential net;
   std::vector<size_t> firsts;
   for (int i = 0; i < input.at("groups").get<int>(); ++i) {
-    net->push_back(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2)));
+    net->push_back(Pair(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2)));
     firsts.push_back(static_cast<size_t>(i));
   }
   Learner learn({.train = ones(1)}, net, {.loss = mse(), .splitter = child_groups(firsts), .train_bn = input.value("train_bn", true)});
@@ -518,10 +525,10 @@ Metric metric_named(const std::string& name) {
       {"HammingLoss", [] { return hamming_loss(); }}, {"MatthewsCorrCoef", [] { return matthews_corr_coef(); }},
       {"F1Score_macro", [] { return f1_score({.average = Averaging::kMacro}); }}, {"F1Score_micro", [] { return f1_score({.average = Averaging::kMicro}); }},
       {"F1Score_weighted", [] { return f1_score({.average = Averaging::kWeighted}); }}, {"FBeta2_macro", [] { return fbeta(2, {.average = Averaging::kMacro}); }},
-      {"Jaccard_macro", [] { return jaccard({.average = Averaging::kMacro}); }}, {"Precision_macro", [] { return precision({.average = Averaging::kMacro}); }},
+      {"Jaccard_macro", [] { return jaccard({.average = Averaging::kMacro}); }}, {"Precision_macro", [] { return learner::precision({.average = Averaging::kMacro}); }},
       {"Recall_macro", [] { return recall({.average = Averaging::kMacro}); }}, {"RocAuc", [] { return roc_auc(); }},
       {"APScoreBinary", [] { return ap_score_binary(); }}, {"F1Score", [] { return f1_score(); }}, {"FBeta2", [] { return fbeta(2); }},
-      {"Jaccard", [] { return jaccard(); }}, {"Precision", [] { return precision(); }}, {"Recall", [] { return recall(); }},
+      {"Jaccard", [] { return jaccard(); }}, {"Precision", [] { return learner::precision(); }}, {"Recall", [] { return recall(); }},
       {"RocAucBinary", [] { return roc_auc_binary(); }}, {"APScoreMulti", [] { return ap_score_multi(); }}, {"F1ScoreMulti", [] { return f1_score_multi(); }},
       {"FBetaMulti2", [] { return fbeta_multi(2); }}, {"HammingLossMulti", [] { return hamming_loss_multi(); }}, {"JaccardMulti", [] { return jaccard_multi(); }},
       {"PrecisionMulti", [] { return precision_multi(); }}, {"RecallMulti", [] { return recall_multi(); }}, {"RocAucMulti", [] { return roc_auc_multi(); }},
@@ -639,8 +646,8 @@ json training(const GoldenCase& golden) {
   for (const auto& name : input.at("metrics")) list.push_back(metric_named(name));
   std::optional<double> wd;
   if (o.contains("wd")) wd = o.at("wd").get<double>();
-  Learner learn(loaders_of(input), model, {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer")), .splitter = splitter,
-                .metrics = list, .wd = wd, .wd_bn_bias = o.value("wd_bn_bias", false), .train_bn = o.value("train_bn", true)});
+  Learner learn(loaders_of(input), model, {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer")), .metrics = list,
+                .splitter = splitter, .wd = wd, .wd_bn_bias = o.value("wd_bn_bias", false), .train_bn = o.value("train_bn", true)});
   learn.recorder().options().add_time = false;
   learn.recorder().options().train_metrics = o.value("train_metrics", false);
   if (o.contains("clip")) learn.add(GradientClip(o.at("clip").get<double>()));

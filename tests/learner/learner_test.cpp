@@ -56,7 +56,7 @@ void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std
 using LearnerFiles = hasten::testing::InFolder;
 
 TEST(Learner, EqualsThePlainLoopBitForBit) {
-  const auto mine = net(), plain = net();
+  auto mine = net(), plain = net();
   auto options = quiet();
   options.splitter = one_group();
   options.wd_bn_bias = true;
@@ -88,7 +88,7 @@ TEST(Learner, EqualsThePlainLoopBitForBit) {
 }
 
 TEST(Learner, FindsARateWithoutATrace) {
-  const auto with = net(0.3), without = net(0.3);
+  auto with = net(0.3), without = net(0.3);
   const Learner a(data_of(), with, quiet()), b(data_of(), without, quiet());
 
   torch::manual_seed(9);
@@ -118,7 +118,7 @@ struct SaveAndStop : Callback {
 };
 
 TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
-  const auto whole = net(0.3);
+  auto whole = net(0.3);
   const Learner once(data_of(30), whole, quiet(folder_));
   torch::manual_seed(11);
   once.add(EarlyStopping({.patience = 9}), SaveAndStop(-1, path("unused")));
@@ -127,7 +127,7 @@ TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
   ASSERT_EQ(batches, 12);
 
   for (int64_t cut = 1; cut < batches; ++cut) {
-    const auto first = net(0.3), second = net(0.3);
+    auto first = net(0.3), second = net(0.3);
     torch::manual_seed(11);
     const Learner before(data_of(30), first, quiet(folder_));
     before.add(EarlyStopping({.patience = 9}), SaveAndStop(cut, path("checkpoint")));
@@ -158,7 +158,7 @@ TEST_F(LearnerFiles, RefusesToResumeAnotherFit) {
 }
 
 TEST_F(LearnerFiles, SavesAndLoadsWeightsAndOptimizer) {
-  const auto first = net(), second = net();
+  auto first = net(), second = net();
   const Learner a(data_of(), first, quiet(folder_)), b(data_of(), second, quiet(folder_));
   a.no_logging([&] { a.fit(1, 0.02); });
   a.save("one");
@@ -233,7 +233,7 @@ TEST(Learner, KnowsAtCompileTimeWhichEventsACallbackHas) {
 }
 
 TEST(Learner, AccumulatesTheMeanOverTheSamplesSeen) {
-  const auto mine = net(), plain = net();
+  auto mine = net(), plain = net();
   const Learner learn(data_of(20, false), mine, {.loss = cross_entropy(), .opt_func = optim::fastai::sgd(), .splitter = one_group()});
   const auto examples = rows(20, 1);
 

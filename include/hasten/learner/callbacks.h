@@ -8,4 +8,5 @@
 #include "hasten/learner/callbacks/progress.h"
 #include "hasten/learner/callbacks/rnn.h"
 #include "hasten/learner/callbacks/tracker.h"
+#include "hasten/learner/callbacks/tracking.h"
 #include "hasten/learner/callbacks/training.h"

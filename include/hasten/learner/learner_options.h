@@ -27,8 +27,8 @@ struct LearnerOptions {
   std::function<at::Tensor(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& targets)> loss_of_all = {};
   optim::fastai::Factory opt_func = optim::fastai::adam();
   HyperValue lr = 1e-3;
-  Splitter splitter = one_group();
   std::vector<Metric> metrics = {};
+  Splitter splitter = one_group();
   Callbacks cbs = {};
   std::filesystem::path path = ".";
   std::filesystem::path model_dir = "models";

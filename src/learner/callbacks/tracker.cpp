@@ -43,16 +43,18 @@ bool TrackerCallback::is_better(double value) const {
 
 void TrackerCallback::before_fit(Learner& learn) {
   if (options.reset_on_fit) best = worst();
-  new_best = has_row = false;
+  new_best = has_row = trained = false;
   const auto known = learn.recorder().columns();
   if (std::find(known.begin(), known.end(), options.monitor) != known.end()) return;
   throw UsageError(Origin{"learner"}, "no column '", options.monitor, "' to monitor", did_you_mean(options.monitor, known), " Columns: ",
                    join(known), ".");
 }
 
+void TrackerCallback::before_train(Learner& /*learn*/) { trained = true; }
+
 void TrackerCallback::after_epoch(Learner& learn) {
   new_best = false;
-  has_row = !learn.is_unwinding() && !learn.recorder().final_record().empty();
+  has_row = trained && !learn.is_unwinding() && !learn.recorder().final_record().empty();
   if (!has_row) return;
   double value = learn.recorder().value_of(options.monitor);
   const auto& group = learn.accelerator().group();
@@ -85,7 +87,7 @@ void SaveModel::before_fit(Learner& learn) {
 
 void SaveModel::after_epoch(Learner& learn) {
   if (save.every_epoch > 0) {
-    if (!learn.is_unwinding() && learn.epoch() % save.every_epoch == 0) learn.save(text(save.fname, "_", learn.epoch()), save.with_opt);
+    if (trained && !learn.is_unwinding() && learn.epoch() % save.every_epoch == 0) learn.save(text(save.fname, "_", learn.epoch()), save.with_opt);
     return;
   }
   TrackerCallback::after_epoch(learn);
@@ -95,7 +97,7 @@ void SaveModel::after_epoch(Learner& learn) {
 }
 
 void SaveModel::after_fit(Learner& learn) {
-  if (learn.is_unwinding()) return;
+  if (learn.is_unwinding() || !trained) return;
   if (save.at_end) {
     learn.save(save.fname, save.with_opt);
   } else if (save.every_epoch == 0 && saved) {

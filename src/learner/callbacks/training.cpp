@@ -90,11 +90,12 @@ void GradientClip::before_step(Learner& learn) {
   learn.accelerator().clip_grad_norm_(learn.model().module()->parameters(), max_norm, norm_type);
 }
 
-void GradientAccumulation::before_fit(Learner& /*learn*/) {
+void GradientAccumulation::before_fit(Learner& learn) {
   if (options.n_acc < 1) {
     throw UsageError(Origin{"learner"}, "GradientAccumulation of ", options.n_acc, " samples; expected at least 1.");
   }
   count = 0;
+  learn.impl().weighs_batches = false;
 }
 
 bool GradientAccumulation::steps_now(const Learner& learn) const {
@@ -123,7 +124,10 @@ void GradientAccumulation::before_step(Learner& learn) {
   count = 0;
 }
 
-void GradientAccumulation::after_fit(Learner& /*learn*/) { no_sync_.reset(); }
+void GradientAccumulation::after_fit(Learner& learn) {
+  no_sync_.reset();
+  learn.impl().weighs_batches = true;
+}
 
 void ParamScheduler::before_fit(Learner& learn) {
   hps.clear();

@@ -32,6 +32,7 @@ struct TrackerCallback : Callback {
   int order() const override { return 60; }
   bool removed_for_predictions() const override { return true; }
   void before_fit(Learner& learn) override;
+  void before_train(Learner& learn) override;
   void after_epoch(Learner& learn) override;
   core::Value state() const override;
   void load_state(const core::Value& state) override;
@@ -45,6 +46,8 @@ struct TrackerCallback : Callback {
   double worst() const;
   /// A row was written in this epoch.
   bool has_row = false;
+  /// A validation alone is no epoch.
+  bool trained = false;
 };
 
 struct SaveModelOptions {
