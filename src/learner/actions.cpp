@@ -30,9 +30,19 @@ Engine& Learner::Impl::engine() {
     used.prepared_for = optimizer;
     used.optimizer.emplace(used.accelerator.prepare(*optimizer));
   }
-  if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator);
-  if (!used.valid && loaders.valid) used.valid = loaders.valid.prepare(used.accelerator);
   return used;
+}
+
+PreparedLoader* Learner::Impl::train_loader() {
+  auto& used = engine();
+  if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator);
+  return used.train.get();
+}
+
+PreparedLoader* Learner::Impl::valid_loader() {
+  auto& used = engine();
+  if (!used.valid && loaders.valid) used.valid = loaders.valid.prepare(used.accelerator);
+  return used.valid.get();
 }
 
 void Learner::Impl::use(std::shared_ptr<Engine> other) {
@@ -51,7 +61,7 @@ void Learner::Impl::begin_batches() {
   auto& used = engine();
   if (!state.training && other_source) other_loader = std::exchange(other_source, std::nullopt)->prepare(used.accelerator);
   if (state.training && probing && !probe) probe = loaders.train.prepare(used.accelerator);
-  pass_ = state.training ? (probing ? probe.get() : used.train.get()) : (other_loader ? other_loader.get() : used.valid.get());
+  pass_ = state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
   state.n_iter = pass_ == nullptr ? 0 : static_cast<int64_t>(pass_->size());
   state.iter = -1;
   if (state.training && resume_loader) {

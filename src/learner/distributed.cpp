@@ -29,7 +29,7 @@ void DistributedTrainer::before_fit(Learner& learn) {
   if (options.sync_bn && accelerator.world_size() > 1) {
     parallel::convert_sync_batchnorm(*learn.model().module(), accelerator.process().group());
   }
-  impl.engine();  // prepares model, optimizer and loaders, in this order on all ranks
+  impl.engine();  // prepares model and optimizer, in this order on all ranks
   if (!accelerator.is_main_process()) impl.logging = false;
 }
 

@@ -237,8 +237,9 @@ void Learner::save_checkpoint(const fs::path& folder) const {
                                  {"training", state.training}, {"frozen", impl.frozen}});
   value["groups"] = names_value(group_names(impl.groups));
   auto& engine = impl.engine();
-  value["loader"] = engine.train ? engine.train->state() : core::Value();
-  value["valid_loader"] = engine.valid ? engine.valid->state() : core::Value();
+  auto *train = impl.train_loader(), *valid = impl.valid_loader();
+  value["loader"] = train != nullptr ? train->state() : core::Value();
+  value["valid_loader"] = valid != nullptr ? valid->state() : core::Value();
   auto callbacks = core::Value::map();
   for (const auto& entry : impl.entries) callbacks[entry.callback->name()] = entry.callback->state();
   value["callbacks"] = std::move(callbacks);
@@ -301,7 +302,8 @@ void CheckpointReader::restore(Learner& learn) const {
   impl.resume_loader = state_.at("loader");
   impl.resume_iter = in_training() ? state_.at("iter").as_int() + 1 : 0;
   auto& engine = impl.engine();
-  if (engine.valid && !state_.at("valid_loader").is_null()) engine.valid->load_state(state_.at("valid_loader"));
+  auto* valid = impl.valid_loader();
+  if (valid != nullptr && !state_.at("valid_loader").is_null()) valid->load_state(state_.at("valid_loader"));
   restore_random(state_.at("random"), engine.accelerator);
 }
 
@@ -309,7 +311,7 @@ void ResumeCallback::before_train(Learner& learn) {
   if (std::exchange(started, true)) return;
   // TrainEval has set the position to the epoch's start.
   auto& state = learn.impl().state;
-  const auto size = static_cast<int64_t>(learn.impl().engine().train->size());
+  const auto size = static_cast<int64_t>(learn.impl().train_loader()->size());
   state.pct_train = static_cast<double>(state.epoch * size + learn.impl().resume_iter) / static_cast<double>(size * state.n_epoch);
 }
 

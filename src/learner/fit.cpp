@@ -232,7 +232,7 @@ LrFindResult Learner::lr_find(const LrFindOptions& o) const {
   const auto finder = std::make_shared<LrFinder>(o);
   Snapshot before(impl);
   if (!impl.loaders.train) throw UsageError(Origin{"learner"}, "lr_find without training data; set Loaders::train.");
-  const auto size = static_cast<int64_t>(impl.engine().train->size());
+  const auto size = static_cast<int64_t>(impl.train_loader()->size());
   const int64_t world = distributed_world_size(*this);
   const int64_t per_rank = std::max<int64_t>(1, (size + world - 1) / world);
   {

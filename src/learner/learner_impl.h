@@ -58,6 +58,9 @@ struct Learner::Impl final : LoopActions {
   void zero_grad() override;
 
   Engine& engine();
+  /// The engine's loaders, prepared when they are needed first; null without data.
+  PreparedLoader* train_loader();
+  PreparedLoader* valid_loader();
   void use(std::shared_ptr<Engine> other);
   Tensors call_model(const Tensors& inputs);
   at::Tensor loss_of(const Tensors& outputs, const Tensors& targets) const;
