@@ -98,15 +98,15 @@ inline double largest(const json& value) {
 }
 
 inline torch::nn::Sequential model_of(const json& spec) {
-  using namespace torch::nn;
-  Sequential model;
+  namespace nn = torch::nn;
+  nn::Sequential model;
   for (const auto& layer : spec.at("layers")) {
     const auto type = layer.at("type").get<std::string>();
-    if (type == "Linear") model->push_back(Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
-    else if (type == "Tanh") model->push_back(Tanh());
-    else if (type == "ReLU") model->push_back(ReLU());
-    else if (type == "BatchNorm1d") model->push_back(BatchNorm1d(layer.at("features").get<int64_t>()));
-    else if (type == "LayerNorm") model->push_back(LayerNorm(LayerNormOptions({layer.at("features").get<int64_t>()})));
+    if (type == "Linear") model->push_back(nn::Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
+    else if (type == "Tanh") model->push_back(nn::Tanh());
+    else if (type == "ReLU") model->push_back(nn::ReLU());
+    else if (type == "BatchNorm1d") model->push_back(nn::BatchNorm1d(layer.at("features").get<int64_t>()));
+    else if (type == "LayerNorm") model->push_back(nn::LayerNorm(nn::LayerNormOptions({layer.at("features").get<int64_t>()})));
     else throw std::runtime_error("unknown layer " + type);
   }
   const at::NoGradGuard no_grad;
