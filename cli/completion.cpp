@@ -26,6 +26,8 @@ std::vector<Words> commands() {
           {"env", env_options(), ""},
           {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
+          {"plan", plan_options(), ""},
+          {"to-fsdp2", to_fsdp2_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

@@ -26,6 +26,8 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"plan", "print the memory of a training, for every sharding strategy", plan_command},
+          {"to-fsdp2", "bring a configuration of FSDP 1 to FSDP 2", to_fsdp2},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 

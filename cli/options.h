@@ -15,6 +15,8 @@ const std::vector<launcher::OptionGroup>& config_options();
 const std::vector<launcher::OptionGroup>& env_options();
 const std::vector<launcher::OptionGroup>& test_options();
 const std::vector<launcher::OptionGroup>& tpu_config_options();
+const std::vector<launcher::OptionGroup>& plan_options();
+const std::vector<launcher::OptionGroup>& to_fsdp2_options();
 const std::vector<launcher::OptionGroup>& no_options();
 
 /// Reads a command line that has nothing but options and up to `most_words` other words.

@@ -30,6 +30,8 @@ constexpr const char* kHelp =
     "  env           print versions, devices and the configuration, for a bug report\n"
     "  test          check the library on the configured processes\n"
     "  tpu-config    run commands on the machines of a TPU pod\n"
+    "  plan          print the memory of a training, for every sharding strategy\n"
+    "  to-fsdp2      bring a configuration of FSDP 1 to FSDP 2\n"
     "  completion    print the completion of bash or zsh\n"
     "\n"
     "Options:\n"
@@ -83,7 +85,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 
