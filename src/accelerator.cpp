@@ -10,6 +10,7 @@
 #include "hasten/process/random.h"
 #include "mixed_precision.h"
 #include "read_options.h"
+#include "shard_front.h"
 
 namespace hasten {
 namespace {
@@ -24,7 +25,9 @@ process::Process make_process(const ReadOptions& read) {
 }  // namespace
 
 struct Accelerator::Impl {
+  Impl(const ReadOptions& read, int world_size) : options(read.options), shards(options, read.environment, world_size) {}
   AcceleratorOptions options;
+  ShardFront shards;
   training::Accumulation accumulation{accumulation_options(options)};
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};
@@ -39,14 +42,21 @@ Accelerator::Accelerator(process::Process own, const AcceleratorOptions& options
 
 Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process> own)
     : AcceleratorBase(own ? *std::move(own) : make_process(read)),
-      impl_(std::make_shared<Impl>(Impl{read.options})) {
+      impl_(std::make_shared<Impl>(read, world_size())) {
+  const auto& shards = impl_->shards;
+  if (shards.uses_fsdp()) set_sharded_by(DistributedType::kFsdp);
+  if (shards.uses_deepspeed()) set_sharded_by(DistributedType::kDeepSpeed);
+  shards.log_notes(logger("shard"));
   set_sharding(parallel::make_sharding(process().group(), options().shard, *shared_gradient_state(),
-                                       options().optimizer));
+                                       options().optimizer, shards.splits_later()));
   if (options().seed) process::set_seed(process(), *options().seed);
   impl_->precision = std::make_shared<MixedPrecision>(options(), read.environment, process(), shared_gradient_state(),
                                                       impl_->models, logger("precision"));
   impl_->precision->start(options(), optimizer_registry(), sharding() != nullptr);
   parallel::share_casts(sharding(), impl_->precision->precision());
+  impl_->shards.clip_steps(*shared_gradient_state(), [shared = sharding(), precision = impl_->precision](const auto& parameters, double max_norm) {
+    precision->clip_grad_norm_(parameters, 2.0, [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
+  });
   if (device().is_cpu()) {
     const auto setting = memory::tune_malloc(read.environment, options().tune_allocator);
     logger("accelerator").info(memory::describe(setting));
@@ -54,6 +64,7 @@ Accelerator::Accelerator(const ReadOptions& read, std::optional<process::Process
 }
 
 void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {
+  impl_->shards.require_filled();
   parallel::BackwardContext context{.models = impl_->models.all(),
                                     .group = process().group(),
                                     .num_batches = impl_->accumulation.options().num_steps,
@@ -111,6 +122,7 @@ void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) 
 
 double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type) const {
+  if (sync_gradients()) impl_->shards.note_clipped();
   return impl_->precision->clip_grad_norm_(parameters, norm_type, [&] {
     return parallel::clip_grad_norm_(sharding(), parameters, max_norm, norm_type);
   });
@@ -130,6 +142,16 @@ std::shared_ptr<const parallel::Ddp> Accelerator::distribute(torch::nn::Module& 
   if (place) module.to(device());
   impl_->precision->convert(module);
   return impl_->models.distribute(module, process().group(), parallel::with_sharding(options().ddp, sharding()));
+}
+
+const plan::DeepSpeedSettings& Accelerator::deepspeed_plugin() const { return impl_->shards.selected(); }
+void Accelerator::select_deepspeed_plugin(const std::string& name) const { impl_->shards.select(name, sharding()); }
+void Accelerator::fill_auto(const plan::AutoInputs& known) const { impl_->shards.fill(known); }
+std::shared_ptr<torch::optim::Optimizer> Accelerator::make_real(const parallel::DummyOptim& dummy) const {
+  return impl_->shards.make_real(dummy);
+}
+std::shared_ptr<optim::Scheduler> Accelerator::make_real(const parallel::DummyScheduler& dummy) const {
+  return impl_->shards.make_real(dummy);
 }
 
 const optim::LowWeights* Accelerator::low_weights() const noexcept {

@@ -32,6 +32,7 @@
 #include "hasten/parallel/model/jit_module.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/state_dict.h"
+#include "hasten/parallel/shard/dummy.h"
 #include "hasten/process/process.h"
 
 namespace hasten {
@@ -56,6 +57,11 @@ class Accelerator : public AcceleratorBase {
   /// naming the first difference; CommError.
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
+    if (distributed_type() == DistributedType::kDeepSpeed) {
+      plan::AutoInputs known{.has_model = false};
+      (parallel::note_for_auto(known, objects), ...);
+      fill_auto(known);
+    }
     const auto placed = device_placements(own, sizeof...(T), options().device_placement);
     auto place = placed.begin();
     if constexpr (sizeof...(T) == 1) {
@@ -153,6 +159,11 @@ class Accelerator : public AcceleratorBase {
     join(fn, options);
   }
 
+  /// The selected DeepSpeed plugin with its configuration; `select` takes another for models prepared from now on, each of
+  /// which keeps its own. Throws: UsageError without one, or for an unknown name.
+  const plan::DeepSpeedSettings& deepspeed_plugin() const;
+  void select_deepspeed_plugin(const std::string& name) const;
+
   /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
   Precision mixed_precision() const noexcept;
   /// A scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
@@ -220,6 +231,11 @@ class Accelerator : public AcceleratorBase {
   static std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object);
   template <class T>
   auto prepare_one(T&& object, bool place) const;
+  template <class O>
+  auto prepare_shared(std::shared_ptr<O> object) const;
+  void fill_auto(const plan::AutoInputs& known) const;
+  std::shared_ptr<torch::optim::Optimizer> make_real(const parallel::DummyOptim& dummy) const;
+  std::shared_ptr<optim::Scheduler> make_real(const parallel::DummyScheduler& dummy) const;
   using Models = parallel::DistributedModels::Models;
   template <class... M>
   Models ddps(const parallel::PreparedModel<M>&... models) const {
@@ -257,6 +273,17 @@ std::shared_ptr<std::remove_cvref_t<T>> Accelerator::hold(T&& object) {
   }
 }
 
+template <class O>
+auto Accelerator::prepare_shared(std::shared_ptr<O> object) const {
+  if constexpr (optim::is_optimizer_v<O>) {
+    add_optimizer(object);
+    return optim::PreparedOptimizer<O>(std::move(object), shared_gradient_state(), options().optimizer);
+  } else {
+    optimizer_registry().add_scheduler(object);
+    return optim::PreparedScheduler<O>(std::move(object), shared_gradient_state(), scheduler_options());
+  }
+}
+
 template <class T>
 auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
   using Object = std::remove_cvref_t<T>;
@@ -277,16 +304,10 @@ auto Accelerator::prepare_one(T&& object, [[maybe_unused]] bool place) const {
     auto ddp = distribute(parallel::module_of(*model), place);
     auto scopes = scopes_of(parallel::module_of(*model));
     return parallel::PreparedModel<Object>(std::move(model), std::move(ddp), std::move(scopes));
-  } else if constexpr (optim::is_optimizer_v<Object>) {
-    auto optimizer = hold(std::forward<T>(object));
-    add_optimizer(optimizer);
-    return optim::PreparedOptimizer<Object>(std::move(optimizer), shared_gradient_state(),
-                                            options().optimizer);
-  } else if constexpr (optim::SchedulerLike<Object>) {
-    auto scheduler = hold(std::forward<T>(object));
-    optimizer_registry().add_scheduler(scheduler);
-    return optim::PreparedScheduler<Object>(std::move(scheduler), shared_gradient_state(),
-                                            scheduler_options());
+  } else if constexpr (std::is_same_v<Object, parallel::DummyOptim> || std::is_same_v<Object, parallel::DummyScheduler>) {
+    return prepare_shared(make_real(object));
+  } else if constexpr (optim::is_optimizer_v<Object> || optim::SchedulerLike<Object>) {
+    return prepare_shared(hold(std::forward<T>(object)));
   } else {
     static_assert(data::is_loader_v<Object> || data::is_torch_loader_v<Object>,
                   "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers and "

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ class Sharding;
 }
 
 /// Accelerate's names of what takes part.
-enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
+enum class DistributedType { kNo, kMultiCpu, kMultiGpu, kFsdp, kDeepSpeed };
 
 class AcceleratorBase {
  public:
@@ -51,6 +52,7 @@ class AcceleratorBase {
   int num_processes() const noexcept { return world_size(); }
   bool use_distributed() const noexcept { return world_size() > 1; }
   DistributedType distributed_type() const noexcept {
+    if (shared_->sharded_by) return *shared_->sharded_by;
     if (!use_distributed()) return DistributedType::kNo;
     return device().is_cuda() ? DistributedType::kMultiGpu : DistributedType::kMultiCpu;
   }
@@ -201,6 +203,7 @@ class AcceleratorBase {
   bool is_joining() const noexcept { return shared_->join != nullptr; }
   void set_join(std::shared_ptr<parallel::Join> join) const { shared_->join = std::move(join); }
   void set_sharding(std::shared_ptr<parallel::Sharding> sharding) const { shared_->sharding = std::move(sharding); }
+  void set_sharded_by(DistributedType type) const { shared_->sharded_by = type; }
   parallel::ActiveRanks announce(const nlohmann::json& call) const { return shared_->join->announce(call); }
   /// Inside join_uneven_inputs: a UsageError on all ranks, since those without data could not take part.
   void refuse_in_join(const std::string& call) const {
@@ -230,6 +233,8 @@ class AcceleratorBase {
     std::unique_ptr<const process::StopSignals> stop_signals = {};
     std::shared_ptr<parallel::Join> join = {};
     std::shared_ptr<parallel::Sharding> sharding = {};
+    /// kFsdp or kDeepSpeed, where their settings were given.
+    std::optional<DistributedType> sharded_by = {};
   };
   std::shared_ptr<Shared> shared_;
 };

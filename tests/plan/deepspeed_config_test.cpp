@@ -126,5 +126,17 @@ TEST(DeepSpeedPlugin, what_is_unknown_stays_auto_until_the_first_backward) {
   EXPECT_EQ(settings.config.get_value("train_batch_size"), Value(8));
 }
 
+TEST(DeepSpeedKeys, every_key_stands_in_the_documentation_with_its_answer) {
+  std::ifstream file(HASTEN_SOURCE_DIR "/docs/from-deepspeed.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const char* answers[] = {"honoured", "where filled", "ignored", "refused", "removed"};
+  for (const auto& key : deepspeed_keys()) {
+    const auto row = text.find(std::string("| `") + key.path + "` |");
+    ASSERT_NE(row, std::string::npos) << key.path;
+    const std::string line = text.substr(row, text.find('\n', row) - row);
+    EXPECT_THAT(line, HasSubstr(std::string("| ") + answers[static_cast<int>(key.answer)] + " |")) << line;
+  }
+}
+
 }  // namespace
 }  // namespace hasten::plan

@@ -8,8 +8,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "hasten/core/env.h"
@@ -26,11 +29,27 @@ namespace hasten::precision {
 /// kDelayed: one scale a tensor, from the amax of past windows.
 enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
 
+/// Which modules take part, by name and module: any callable of that form. Holds it by a pointer, since g++ 12 takes a
+/// std::function inside options that are written in place for uninitialised.
+class Fp8Filter {
+ public:
+  Fp8Filter() = default;
+  template <class Fn>
+    requires(std::is_invocable_r_v<bool, const Fn&, const std::string&, const torch::nn::Module&> &&
+             !std::is_same_v<std::remove_cvref_t<Fn>, Fp8Filter>)
+  Fp8Filter(Fn fn) : fn_(std::make_shared<const std::function<bool(const std::string&, const torch::nn::Module&)>>(std::move(fn))) {}
+  explicit operator bool() const noexcept { return fn_ != nullptr; }
+  bool operator()(const std::string& name, const torch::nn::Module& module) const { return (*fn_)(name, module); }
+
+ private:
+  std::shared_ptr<const std::function<bool(const std::string&, const torch::nn::Module&)>> fn_ = {};
+};
+
 /// Accelerate's AORecipeKwargs and TERecipeKwargs in one.
 struct Fp8Options {
   Fp8Recipe recipe = Fp8Recipe::kTensorwise;
   /// Which linear layers take part. Unset: all but the first and the last, whose sizes are divisible by 16.
-  std::function<bool(const std::string& name, const torch::nn::Module& module)> filter = {};
+  Fp8Filter filter = {};
   /// Zeros are added where the inner dim is not divisible by 16, instead of leaving the layer out.
   bool pad_inner_dim = true;
   bool enable_fsdp_float8_all_gather = true;
