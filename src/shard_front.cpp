@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
@@ -116,7 +117,9 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
   options.scaler.init_scale = fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
   options.scaler.growth_interval = std::max<int64_t>(1, resolved.count("fp16.loss_scale_window"));
   if (fixed > 0) {
-    options.scaler.min_scale = options.scaler.max_scale = fixed;
+    // A static scale: it neither grows nor shrinks.
+    options.scaler.min_scale = fixed;
+    options.scaler.growth_interval = std::numeric_limits<int64_t>::max();
   } else {
     options.scaler.min_scale = resolved.real("fp16.min_loss_scale");
   }

@@ -2,6 +2,7 @@
 // wait for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

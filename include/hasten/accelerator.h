@@ -48,13 +48,11 @@ class Accelerator : public AcceleratorBase {
   /// A process made by the caller.
   explicit Accelerator(process::Process process, const AcceleratorOptions& options = {});
 
-  /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
-  /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
-  /// holders and shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no
-  /// longer exchanged. Preparing twice is the same as once.
-  /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say.
-  /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
-  /// naming the first difference; CommError.
+  /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a handle for each,
+  /// alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and shared_ptrs share their
+  /// module), rvalues are owned. A model whose last handle is gone is no longer exchanged. Preparing twice is the same as once.
+  /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say. Collective: yes, if there is
+  /// a module. Blocks: then. Throws: UsageError, if the ranks' modules differ naming the first difference; CommError.
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     if (distributed_type() == DistributedType::kDeepSpeed) {
@@ -111,12 +109,11 @@ class Accelerator : public AcceleratorBase {
   /// gradient. Blocks: until gradients have been exchanged. Throws: as parallel::backward.
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {}) const;
 
-  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them,
-  /// and the loader's last, these models (all prepared ones if none is named) keep their gradients on their
-  /// rank, and prepared optimizers and schedulers wait. `const auto scope = accelerator.accumulate(model);`
-  /// Call zero_grad() behind step(): at the head of the window's last batch it forgets those before.
-  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another
-  /// Accelerator.
+  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them, and the loader's
+  /// last, these models (all prepared ones if none is named) keep their gradients on their rank, and prepared optimizers and
+  /// schedulers wait. `const auto scope = accelerator.accumulate(model);` Call zero_grad() behind step(): at the head of the
+  /// window's last batch it forgets those before. Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError
+  /// for a model of another Accelerator.
   template <class... M>
   parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
     return accumulate(ddps(models...));
@@ -138,16 +135,12 @@ class Accelerator : public AcceleratorBase {
     return parallel::LocalSgd(model, group(), local_sgd_options(options));
   }
 
-  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
-  /// collectives of the others with nothing: backward, SyncBatchNorm, LocalSgd, gather, reduce, padding,
-  /// objects, check_trigger, should_stop, wait_for_everyone and end_training, main_process_first,
-  /// find_executable_batch_size, in_order lines of the logger. At the end they take over parameters, buffers,
-  /// optimizers and schedulers, so that all ranks end alike. Gradients are the mean over the ranks that had
-  /// data: a backward without a weight has weight 1. What they could not answer is refused: prepare of a
-  /// model, a change of its parameters, join_uneven_inputs in itself, and where some have run out a loop over
-  /// a further loader whose ranks share an order. `models` is a prepared model, or a tuple of several. Once
-  /// for each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError
-  /// on all ranks for what is refused, and if ranks with data do different things; what fn throws.
+  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the collectives of the
+  /// others with nothing; at the end they take over parameters, buffers, optimizers and schedulers. Gradients are the mean over
+  /// the ranks that had data: a backward without a weight has weight 1. Refused in it: prepare of a model, a change of its
+  /// parameters, join_uneven_inputs itself, a loop over a further loader whose ranks share an order where some have run out.
+  /// `models` is a prepared model, or a tuple of several. Once for each loop over a loader. Collective: yes. Blocks: until all
+  /// ranks have run out. Throws: UsageError on all ranks for what is refused, or for different calls of ranks with data.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {
@@ -185,10 +178,9 @@ class Accelerator : public AcceleratorBase {
     unscale_gradients(optimizer.unwrap());
   }
 
-  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be
-  /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients(). With fp16
-  /// gradients are unscaled first; in the middle of a window it measures their norm and changes nothing.
-  /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
+  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be infinity) is at most
+  /// max_norm; returns the norm before. To be called where sync_gradients(). With fp16 gradients are unscaled first; in the
+  /// middle of a window it measures and changes nothing. Collective: where something is split. Blocks: then. Throws: CommError.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0) const;
   /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.

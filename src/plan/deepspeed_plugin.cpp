@@ -63,7 +63,7 @@ class PluginReader {
   }
 
  private:
-  std::optional<std::string> variable(const std::string& name) const { return environment_.text("ACCELERATE_" + name); }
+  std::optional<std::string> variable(const std::string& name) const { return environment_.text(name); }
 
   void numbers() {
     s_.writes_accumulation = !plugin_.gradient_accumulation_steps.is_null();
@@ -71,20 +71,20 @@ class PluginReader {
     s_.is_train_batch_min = plugin_.is_train_batch_min;
     if (s_.writes_accumulation) {
       s_.gradient_accumulation_steps = plugin_.gradient_accumulation_steps;
-    } else if (const auto text = variable("GRADIENT_ACCUMULATION_STEPS")) {
+    } else if (const auto text = variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")) {
       const bool digits = std::all_of(text->begin(), text->end(), [](unsigned char c) { return std::isdigit(c); });
       s_.gradient_accumulation_steps = digits ? Value(parse_number<int64_t>(*text, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "a number")) : Value(*text);
       s_.writes_accumulation = digits;
     }
     if (s_.writes_clipping) {
       s_.gradient_clipping = plugin_.gradient_clipping;
-    } else if (const auto text = variable("GRADIENT_CLIPPING")) {
+    } else if (const auto text = variable("ACCELERATE_GRADIENT_CLIPPING")) {
       s_.writes_clipping = true;
       s_.gradient_clipping = *text == "auto" ? Value("auto") : Value(parse_number<double>(*text, "ACCELERATE_GRADIENT_CLIPPING", "a number or auto"));
     }
     if (!plugin_.zero_stage.is_null()) {
       s_.zero_stage = plugin_.zero_stage;
-    } else if (const auto text = variable("DEEPSPEED_ZERO_STAGE")) {
+    } else if (const auto text = variable("ACCELERATE_DEEPSPEED_ZERO_STAGE")) {
       s_.zero_stage = parse_number<int64_t>(*text, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "a stage, 0 to 3");
     }
   }
@@ -93,17 +93,17 @@ class PluginReader {
     const auto read = [&](std::string& own, const std::optional<std::string>& given, const char* name) {
       own = given ? *given : variable(name).value_or("none");
     };
-    read(s_.offload_optimizer_device, plugin_.offload_optimizer_device, "DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE");
-    read(s_.offload_param_device, plugin_.offload_param_device, "DEEPSPEED_OFFLOAD_PARAM_DEVICE");
-    read(s_.offload_optimizer_nvme_path, plugin_.offload_optimizer_nvme_path, "DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH");
-    read(s_.offload_param_nvme_path, plugin_.offload_param_nvme_path, "DEEPSPEED_OFFLOAD_PARAM_NVME_PATH");
+    read(s_.offload_optimizer_device, plugin_.offload_optimizer_device, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE");
+    read(s_.offload_param_device, plugin_.offload_param_device, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE");
+    read(s_.offload_optimizer_nvme_path, plugin_.offload_optimizer_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH");
+    read(s_.offload_param_nvme_path, plugin_.offload_param_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH");
     s_.zero3_save_16bit_model = plugin_.zero3_save_16bit_model.value_or(
         environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL").value_or(false));
-    s_.transformer_moe_cls_names = split(plugin_.transformer_moe_cls_names.value_or(variable("DEEPSPEED_MOE_LAYER_CLS_NAMES").value_or("")));
+    s_.transformer_moe_cls_names = split(plugin_.transformer_moe_cls_names.value_or(variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES").value_or("")));
   }
 
   void refuse_msamp() const {
-    if (!plugin_.enable_msamp.value_or(variable("FP8_BACKEND") == "MSAMP")) return;
+    if (!plugin_.enable_msamp.value_or(variable("ACCELERATE_FP8_BACKEND") == "MSAMP")) return;
     throw UsageError(kOfPlugin, "enable_msamp asks for MS-AMP, which is not built. Set mixed_precision = kFp8 with a recipe of Fp8Options.");
   }
 
@@ -169,7 +169,7 @@ class PluginReader {
         "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device",
         "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model", "mixed_precision"};
     std::vector<std::string> found;
-    for (const auto& field : split(variable("CONFIG_DS_FIELDS").value_or(""))) {
+    for (const auto& field : split(variable("ACCELERATE_CONFIG_DS_FIELDS").value_or(""))) {
       if (std::find(refused.begin(), refused.end(), field) != refused.end()) found.push_back(field);
     }
     if (found.empty()) return;

@@ -87,7 +87,7 @@ class FsdpReader {
     } else {
       resharding_of_version_2();
     }
-    s_.cpu_offload = flag(plugin_.cpu_offload, "OFFLOAD_PARAMS", false);
+    s_.cpu_offload = flag(plugin_.cpu_offload, "FSDP_OFFLOAD_PARAMS", false);
     prefetches();
     state_dict();
     wrapping();
@@ -102,7 +102,7 @@ class FsdpReader {
 
  private:
   std::optional<std::string> variable(const std::string& name) const {
-    const auto found = variables_.find("FSDP_" + name);
+    const auto found = variables_.find(name);
     return found == variables_.end() ? std::nullopt : std::optional(found->second);
   }
   void note(std::string words) { s_.notes.push_back(std::move(words)); }
@@ -110,13 +110,13 @@ class FsdpReader {
   bool flag(const std::optional<bool>& given, const std::string& name, bool otherwise) const {
     if (given) return *given;
     const auto text = variable(name);
-    return text ? parse_bool(*text, "FSDP_" + name) : otherwise;
+    return text ? parse_bool(*text, name) : otherwise;
   }
 
   void version() {
     if (plugin_.fsdp_version) {
       s_.fsdp_version = *plugin_.fsdp_version;
-    } else if (const auto text = variable("VERSION")) {
+    } else if (const auto text = variable("FSDP_VERSION")) {
       s_.fsdp_version = parse_name(*text, "FSDP_VERSION", {"1", "2"});
     }
     if (s_.fsdp_version != 1 && s_.fsdp_version != 2) {
@@ -130,7 +130,7 @@ class FsdpReader {
   }
 
   void strategy_of_version_1() {
-    const auto given = plugin_.sharding_strategy ? plugin_.sharding_strategy : variable("SHARDING_STRATEGY");
+    const auto given = plugin_.sharding_strategy ? plugin_.sharding_strategy : variable("FSDP_SHARDING_STRATEGY");
     const std::string source = plugin_.sharding_strategy ? "sharding_strategy" : "FSDP_SHARDING_STRATEGY";
     const auto own = given ? parse_sharding_strategy(strategy_text(*given), source) : ShardingStrategy::kFullShard;
     s_.sharding_strategy = own;
@@ -140,7 +140,7 @@ class FsdpReader {
     } else if (!plugin_.reshard_after_forward.is_null()) {
       throw UsageError(kFsdp, "reshard_after_forward is ", plugin_.reshard_after_forward.to_json(),
                        " under fsdp_version 1; expected a strategy's name. Set fsdp_version = 2, or sharding_strategy.");
-    } else if (const auto from_variable = variable("RESHARD_AFTER_FORWARD")) {
+    } else if (const auto from_variable = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       text = *from_variable, reshard = "FSDP_RESHARD_AFTER_FORWARD";
     }
     if (text.empty()) return;
@@ -171,11 +171,11 @@ class FsdpReader {
     } else if (!argument.is_null()) {
       throw UsageError(kFsdp, "reshard_after_forward is ", argument.to_json(),
                        " under fsdp_version 2; expected true or false. For groups of ranks set ShardOptions::shard_over.");
-    } else if (const auto text = variable("RESHARD_AFTER_FORWARD")) {
+    } else if (const auto text = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       source = "FSDP_RESHARD_AFTER_FORWARD";
       own = parse_bool(*text, source);
     }
-    const auto given = plugin_.sharding_strategy ? plugin_.sharding_strategy : variable("SHARDING_STRATEGY");
+    const auto given = plugin_.sharding_strategy ? plugin_.sharding_strategy : variable("FSDP_SHARDING_STRATEGY");
     if (given) {
       const std::string name = plugin_.sharding_strategy ? "sharding_strategy" : "FSDP_SHARDING_STRATEGY";
       const auto strategy = parse_sharding_strategy(strategy_text(*given), name);
@@ -195,14 +195,14 @@ class FsdpReader {
   }
 
   void prefetches() {
-    auto text = plugin_.backward_prefetch ? plugin_.backward_prefetch : variable("BACKWARD_PREFETCH");
+    auto text = plugin_.backward_prefetch ? plugin_.backward_prefetch : variable("FSDP_BACKWARD_PREFETCH");
     if (text && upper(*text) != "NO_PREFETCH") {
       s_.backward_hint = static_cast<BackwardPrefetch>(
           parse_name(*text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", prefetch_names()));
     }
     if (s_.fsdp_version == 1) {
       s_.backward_prefetch = s_.backward_hint;
-      s_.forward_prefetch = flag(plugin_.forward_prefetch, "FORWARD_PREFETCH", false);
+      s_.forward_prefetch = flag(plugin_.forward_prefetch, "FSDP_FORWARD_PREFETCH", false);
     } else if (plugin_.forward_prefetch) {
       throw UsageError(kFsdp, "forward_prefetch is ", *plugin_.forward_prefetch ? "true" : "false",
                        " under fsdp_version 2, where units are always filled ahead. Leave it out.");
@@ -210,7 +210,7 @@ class FsdpReader {
   }
 
   void state_dict() {
-    const auto text = plugin_.state_dict_type ? plugin_.state_dict_type : variable("STATE_DICT_TYPE");
+    const auto text = plugin_.state_dict_type ? plugin_.state_dict_type : variable("FSDP_STATE_DICT_TYPE");
     s_.state_dict_type = s_.fsdp_version == 1 ? StateDictType::kFull : StateDictType::kSharded;
     if (text) {
       s_.state_dict_type = static_cast<StateDictType>(
@@ -231,7 +231,7 @@ class FsdpReader {
   }
 
   void wrapping() {
-    const auto text = plugin_.auto_wrap_policy ? plugin_.auto_wrap_policy : variable("AUTO_WRAP_POLICY");
+    const auto text = plugin_.auto_wrap_policy ? plugin_.auto_wrap_policy : variable("FSDP_AUTO_WRAP_POLICY");
     if (text) {
       // Numbers are no names of policies.
       const auto& names = wrap_names();
@@ -242,7 +242,7 @@ class FsdpReader {
       }
       s_.auto_wrap_policy = static_cast<AutoWrapPolicy>(found - names.begin());
     }
-    const auto classes = variable("TRANSFORMER_CLS_TO_WRAP"), least = variable("MIN_NUM_PARAMS");
+    const auto classes = variable("FSDP_TRANSFORMER_CLS_TO_WRAP"), least = variable("FSDP_MIN_NUM_PARAMS");
     if (s_.auto_wrap_policy == AutoWrapPolicy::kTransformer) {
       s_.transformer_cls_names_to_wrap = plugin_.transformer_cls_names_to_wrap;
       if (!s_.transformer_cls_names_to_wrap && classes) {
@@ -265,24 +265,24 @@ class FsdpReader {
 
   // Settings that FSDP 1 alone has.
   void obsolete() {
-    s_.cpu_ram_efficient_loading = flag(plugin_.cpu_ram_efficient_loading, "CPU_RAM_EFFICIENT_LOADING", false);
+    s_.cpu_ram_efficient_loading = flag(plugin_.cpu_ram_efficient_loading, "FSDP_CPU_RAM_EFFICIENT_LOADING", false);
     if (s_.fsdp_version == 2) {
       if (plugin_.use_orig_params || plugin_.sync_module_states) {
         note("use_orig_params and sync_module_states mean nothing under fsdp_version 2: both are always so.");
       }
       return;
     }
-    s_.use_orig_params = flag(plugin_.use_orig_params, "USE_ORIG_PARAMS", false);
+    s_.use_orig_params = flag(plugin_.use_orig_params, "FSDP_USE_ORIG_PARAMS", false);
     if (plugin_.use_orig_params == false) note("use_orig_params = false is read as true: parameters are never flattened.");
-    s_.sync_module_states = flag(plugin_.sync_module_states, "SYNC_MODULE_STATES", false) || s_.cpu_ram_efficient_loading;
+    s_.sync_module_states = flag(plugin_.sync_module_states, "FSDP_SYNC_MODULE_STATES", false) || s_.cpu_ram_efficient_loading;
     if (s_.cpu_ram_efficient_loading && plugin_.sync_module_states == false) {
       note("sync_module_states is true, since cpu_ram_efficient_loading needs it.");
     }
   }
 
   void recompute() {
-    s_.activation_checkpointing = flag(plugin_.activation_checkpointing, "ACTIVATION_CHECKPOINTING", false);
-    s_.activation_checkpointing_offload = flag(plugin_.activation_checkpointing_offload, "ACTIVATION_CHECKPOINTING_OFFLOAD", false);
+    s_.activation_checkpointing = flag(plugin_.activation_checkpointing, "FSDP_ACTIVATION_CHECKPOINTING", false);
+    s_.activation_checkpointing_offload = flag(plugin_.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", false);
     if (s_.activation_checkpointing_offload && !s_.activation_checkpointing) {
       throw UsageError(kFsdp, "activation_checkpointing_offload without activation_checkpointing. Set both, or neither.");
     }
@@ -294,7 +294,7 @@ class FsdpReader {
   void ignored() {
     s_.ignored_modules = plugin_.ignored_modules;
     if (!s_.ignored_modules.empty()) return;
-    const auto pattern = variable("IGNORED_MODULES");
+    const auto pattern = variable("FSDP_IGNORED_MODULES");
     if (pattern && !pattern->empty()) s_.ignored_modules.push_back(*pattern);
   }
 

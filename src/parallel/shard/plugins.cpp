@@ -57,7 +57,7 @@ void add_node(const torch::nn::Module& module, plan::ModuleNode& node, std::set<
   }
   for (const auto& item : module.named_children()) {
     if (!item.value() || !seen.insert(item.value().get()).second) continue;
-    node.children.push_back({.name = item.key()});
+    node.children.push_back({.name = item.key(), .class_name = {}});
     add_node(*item.value(), node.children.back(), seen);
   }
 }

@@ -8,6 +8,7 @@
 
 #include "hasten/accelerator.h"
 #include "hasten/optim/schedulers/deepspeed.h"
+#include "hasten/parallel/shard/dummy.h"
 #include "hasten/parallel/shard/plugins.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "support/models.h"
