@@ -15,11 +15,13 @@ namespace {
 
 const Origin kFront{"accelerator"};
 
-/// The precision that the program or the launcher asks for; nothing if neither does.
+/// The precision that the program or the launcher asks for; nothing if neither does. The launcher says "no" by itself, so
+/// that counts as nothing.
 std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
-  if (options.mixed_precision) return options.mixed_precision;
   const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
-  return text ? std::optional(precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION")) : std::nullopt;
+  auto wanted = options.mixed_precision;
+  if (!wanted && text) wanted = precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION");
+  return wanted == Precision::kNo ? std::nullopt : wanted;
 }
 
 std::optional<c10::ScalarType> dtype_of(const std::string& name) {
@@ -68,7 +70,7 @@ ShardFront::ShardFront(AcceleratorOptions& options, const Environment& environme
 void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
   fsdp_ = plan::resolve_fsdp(options.fsdp.value_or(plan::FsdpPlugin{}), environment);
   const auto wanted = precision_of(options, environment);
-  if (wanted && *wanted != Precision::kNo) plan::set_mixed_precision(*fsdp_, precision::name_of(*wanted));
+  if (wanted) plan::set_mixed_precision(*fsdp_, precision::name_of(*wanted));
   if (fsdp_->mixed_precision_policy) {
     const auto& policy = *fsdp_->mixed_precision_policy;
     if (!wanted && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;

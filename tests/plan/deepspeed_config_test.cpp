@@ -131,7 +131,7 @@ TEST(DeepSpeedKeys, every_key_stands_in_the_documentation_with_its_answer) {
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const char* answers[] = {"honoured", "where filled", "ignored", "refused", "removed"};
   for (const auto& key : deepspeed_keys()) {
-    const auto row = text.find(std::string("| `") + key.path + "` |");
+    const auto row = text.find(std::string("| `") + key.path + "` |", text.find("## Every key"));
     ASSERT_NE(row, std::string::npos) << key.path;
     const std::string line = text.substr(row, text.find('\n', row) - row);
     EXPECT_THAT(line, HasSubstr(std::string("| ") + answers[static_cast<int>(key.answer)] + " |")) << line;
