@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -29,20 +28,21 @@ namespace hasten::precision {
 /// kDelayed: one scale a tensor, from the amax of past windows.
 enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
 
-/// Which modules take part, by name and module: any callable of that form. Holds it by a pointer, since g++ 12 takes a
-/// std::function inside options that are written in place for uninitialised.
+/// Which modules take part, by name and module: any callable of that form. It is kept in a list of at most one, since g++ 12
+/// takes an empty std::function, or shared_ptr, inside options that are written in place for uninitialised.
 class Fp8Filter {
  public:
+  using Function = std::function<bool(const std::string&, const torch::nn::Module&)>;
   Fp8Filter() = default;
   template <class Fn>
     requires(std::is_invocable_r_v<bool, const Fn&, const std::string&, const torch::nn::Module&> &&
              !std::is_same_v<std::remove_cvref_t<Fn>, Fp8Filter>)
-  Fp8Filter(Fn fn) : fn_(std::make_shared<const std::function<bool(const std::string&, const torch::nn::Module&)>>(std::move(fn))) {}
-  explicit operator bool() const noexcept { return fn_ != nullptr; }
-  bool operator()(const std::string& name, const torch::nn::Module& module) const { return (*fn_)(name, module); }
+  Fp8Filter(Fn fn) : functions_{Function(std::move(fn))} {}
+  explicit operator bool() const noexcept { return !functions_.empty(); }
+  bool operator()(const std::string& name, const torch::nn::Module& module) const { return functions_.front()(name, module); }
 
  private:
-  std::shared_ptr<const std::function<bool(const std::string&, const torch::nn::Module&)>> fn_ = {};
+  std::vector<Function> functions_ = {};
 };
 
 /// Accelerate's AORecipeKwargs and TERecipeKwargs in one.
