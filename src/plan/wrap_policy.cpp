@@ -29,7 +29,7 @@ using Ids = std::set<const void*>;
 /// A module with its whole name, and which of them become units.
 class Planner {
  public:
-  Planner(const ModuleNode& model, const WrapOptions& options) : model_(model), options_(options) {}
+  Planner(const WrapModule& model, const WrapOptions& options) : model_(model), options_(options) {}
 
   std::vector<WrapUnit> units() {
     collect_ignored(model_, "", false);
@@ -56,7 +56,7 @@ class Planner {
   }
   static std::string below(const std::string& name, const std::string& child) { return name.empty() ? child : name + "." + child; }
 
-  void collect_ignored(const ModuleNode& module, const std::string& name, bool inside) {
+  void collect_ignored(const WrapModule& module, const std::string& name, bool inside) {
     inside = inside || (!name.empty() && is_ignored(name));
     if (inside) {
       for (const auto& parameter : module.parameters) ignored_.insert(parameter.id);
@@ -64,7 +64,7 @@ class Planner {
     for (const auto& child : module.children) collect_ignored(child, below(name, child.name), inside);
   }
 
-  void parameters_below(const ModuleNode& module, Ids& ids, int64_t& numel, bool with_ignored) const {
+  void parameters_below(const WrapModule& module, Ids& ids, int64_t& numel, bool with_ignored) const {
     for (const auto& parameter : module.parameters) {
       if (!with_ignored && ignored_.count(parameter.id) > 0) continue;
       if (ids.insert(parameter.id).second) numel += parameter.numel;
@@ -72,19 +72,19 @@ class Planner {
     for (const auto& child : module.children) parameters_below(child, ids, numel, with_ignored);
   }
 
-  int64_t numel_below(const ModuleNode& module) const {
+  int64_t numel_below(const WrapModule& module) const {
     Ids ids;
     int64_t numel = 0;
     parameters_below(module, ids, numel, false);
     return numel;
   }
 
-  bool matches(const ModuleNode& module) const {
+  bool matches(const WrapModule& module) const {
     return std::any_of(options_.classes.begin(), options_.classes.end(),
                        [&](const std::string& wanted) { return class_matches(module.class_name, wanted); });
   }
 
-  void classes_of(const ModuleNode& module, std::set<std::string>& names) const {
+  void classes_of(const WrapModule& module, std::set<std::string>& names) const {
     names.insert(short_class(module.class_name));
     for (const auto& child : module.children) classes_of(child, names);
   }
@@ -100,13 +100,13 @@ class Planner {
     }
   }
 
-  static bool has_class(const ModuleNode& module, const std::string& wanted) {
+  static bool has_class(const WrapModule& module, const std::string& wanted) {
     return class_matches(module.class_name, wanted) ||
            std::any_of(module.children.begin(), module.children.end(), [&](const auto& child) { return has_class(child, wanted); });
   }
 
   /// Elements that became units below and at this module (torch's _recursive_wrap).
-  int64_t wrap_1(const ModuleNode& module, const std::string& name) {
+  int64_t wrap_1(const WrapModule& module, const std::string& name) {
     if (is_ignored(name)) return 0;
     const bool by_class = options_.rule == WrapRule::kTransformer;
     const int64_t all = numel_below(module);
@@ -125,14 +125,14 @@ class Planner {
   }
 
   /// Children first; every module that fits (Accelerate's fsdp2_prepare_auto_wrap_policy).
-  void wrap_2(const ModuleNode& module, const std::string& name) {
+  void wrap_2(const WrapModule& module, const std::string& name) {
     if (is_ignored(name)) return;
     for (const auto& child : module.children) wrap_2(child, below(name, child.name));
     const bool becomes = options_.rule == WrapRule::kTransformer ? matches(module) : numel_below(module) > options_.min_num_params;
     if (becomes) wrapped_.insert(name);
   }
 
-  void assign(const ModuleNode& module, const std::string& name, size_t unit, Ids& taken) {
+  void assign(const WrapModule& module, const std::string& name, size_t unit, Ids& taken) {
     if (!name.empty() && wrapped_.count(name) > 0) {
       units_.push_back({.module = name});
       unit = units_.size() - 1;
@@ -144,7 +144,7 @@ class Planner {
     for (const auto& child : module.children) assign(child, below(name, child.name), unit, taken);
   }
 
-  const ModuleNode& model_;
+  const WrapModule& model_;
   const WrapOptions& options_;
   Ids ignored_;
   std::set<std::string> wrapped_;
@@ -158,7 +158,7 @@ bool class_matches(const std::string& class_name, const std::string& wanted) {
   return class_name == wanted || name == wanted || name == wanted + "Impl";
 }
 
-std::vector<WrapUnit> plan_units(const ModuleNode& model, const WrapOptions& options) {
+std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options) {
   return Planner(model, options).units();
 }
 

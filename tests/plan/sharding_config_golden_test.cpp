@@ -125,8 +125,8 @@ json fsdp_case(const json& input) {
 
 class Tree {
  public:
-  ModuleNode read(const json& tree, const std::string& name) {
-    ModuleNode node{.name = name, .class_name = tree.at("class").get<std::string>()};
+  WrapModule read(const json& tree, const std::string& name) {
+    WrapModule node{.name = name, .class_name = tree.at("class").get<std::string>()};
     for (const auto& each : tree.value("params", json::array())) {
       int64_t numel = 1;
       for (const auto& size : each.at("shape")) numel *= size.get<int64_t>();

@@ -11,7 +11,7 @@
 namespace hasten::plan {
 
 /// A parameter: equal `id`s are one tensor.
-struct ParameterNode {
+struct WrapParameter {
   std::string name;
   int64_t numel = 0;
   const void* id = nullptr;
@@ -19,11 +19,11 @@ struct ParameterNode {
 
 /// A module: its own parameters by their last names, and its children in their order. A module that is registered twice is
 /// listed at its first place only.
-struct ModuleNode {
+struct WrapModule {
   std::string name;        ///< the last part of its name
   std::string class_name;  ///< as it is written, with its namespace
-  std::vector<ParameterNode> parameters = {};
-  std::vector<ModuleNode> children = {};
+  std::vector<WrapParameter> parameters = {};
+  std::vector<WrapModule> children = {};
 };
 
 enum class WrapRule { kNone, kTransformer, kSize };
@@ -45,7 +45,7 @@ struct WrapUnit {
 
 /// The units, the root's first, the others in the order of the model. The root's may be empty.
 /// Collective: no. Blocks: no. Throws: UsageError for a class that no module has, with the classes there are.
-std::vector<WrapUnit> plan_units(const ModuleNode& model, const WrapOptions& options);
+std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options);
 
 /// Returns true if a class's written name is `wanted`: whole, its part behind the last "::", or that without "Impl".
 /// Collective: no. Blocks: no. Throws: nothing.

@@ -50,7 +50,7 @@ int64_t times(int64_t elements, int64_t bytes) {
   return elements > std::numeric_limits<int64_t>::max() / bytes ? std::numeric_limits<int64_t>::max() : elements * bytes;
 }
 
-void add_node(const torch::nn::Module& module, plan::ModuleNode& node, std::set<const torch::nn::Module*>& seen) {
+void add_node(const torch::nn::Module& module, plan::WrapModule& node, std::set<const torch::nn::Module*>& seen) {
   node.class_name = module.name();
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     if (item.value().defined()) node.parameters.push_back({item.key(), item.value().numel(), item.value().unsafeGetTensorImpl()});
@@ -98,8 +98,8 @@ ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::
   return base;
 }
 
-plan::ModuleNode module_tree(const torch::nn::Module& module) {
-  plan::ModuleNode root;
+plan::WrapModule module_tree(const torch::nn::Module& module) {
+  plan::WrapModule root;
   std::set<const torch::nn::Module*> seen = {&module};
   add_node(module, root, seen);
   return root;

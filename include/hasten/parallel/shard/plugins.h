@@ -21,7 +21,7 @@ ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base
 ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config, ShardOptions base);
 
 /// A module as the unit rules see it. Collective: no. Blocks: no. Throws: nothing.
-plan::ModuleNode module_tree(const torch::nn::Module& module);
+plan::WrapModule module_tree(const torch::nn::Module& module);
 
 /// Units of a module by WrapRule kTransformer or kSize, as lists of parameters' names in the model's order; the root's first.
 /// Collective: no. Blocks: no. Throws: UsageError as plan::plan_units.
