@@ -35,6 +35,11 @@ int track(const std::vector<std::string>& words);
 
 /// `hasten board`.
 int board(const std::vector<std::string>& words);
+/// `hasten plan --memory MODEL`.
+int plan_command(const std::vector<std::string>& words);
+
+/// `hasten to-fsdp2`.
+int to_fsdp2(const std::vector<std::string>& words);
 
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);

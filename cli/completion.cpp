@@ -35,6 +35,8 @@ std::vector<Words> commands() {
           {"estimate-memory", estimate_memory_options(), ""},
           {"track", track_options(), "status recover sync"},
           {"board", board_options(), ""},
+          {"plan", plan_options(), ""},
+          {"to-fsdp2", to_fsdp2_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

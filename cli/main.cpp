@@ -34,6 +34,8 @@ std::vector<Command> commands() {
           {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"track", "show how far the trackers of runs have come, complete or replay runs", track},
           {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
+          {"plan", "print the memory of a training, for every sharding strategy", plan_command},
+          {"to-fsdp2", "bring a configuration of FSDP 1 to FSDP 2", to_fsdp2},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 

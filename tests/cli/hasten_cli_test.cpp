@@ -41,6 +41,8 @@ constexpr const char* kHelp =
     "  convert       convert weights between safetensors, torch.save and checkpoints\n"
     "  zero-to-fp32  merge a DeepSpeed ZeRO checkpoint\n"
     "  checkpoint    list, show, verify, compare, prune or repair checkpoints\n"
+    "  plan          print the memory of a training, for every sharding strategy\n"
+    "  to-fsdp2      bring a configuration of FSDP 1 to FSDP 2\n"
     "  completion    print the completion of bash or zsh\n"
     "\n"
     "Options:\n"
@@ -96,6 +98,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   add_flags("hasten", kHelp, flags);
   for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "completion"}) {
   for (const char* command : {"launch", "config", "env", "test", "tpu-config", "merge-weights", "convert", "zero-to-fp32", "checkpoint", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 
