@@ -12,7 +12,9 @@
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/options.h"
 #include "hasten/checkpoint/project_save.h"
+#include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/files/manifest.h"
+#include "hasten/optim/schedulers/schedulers.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/named_state.h"
 #include "support/folder.h"
@@ -62,8 +64,8 @@ auto make_loader(const Accelerator& accelerator) {
 }
 
 // A run: a small model, AdamW with two groups, a schedule, a shuffled loader and an object of the program's own.
-struct Run {
-  explicit Run(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
+struct TrainingRun {
+  explicit TrainingRun(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
       : accelerator(process, options_of(setting, project)) {
     testing::initialise(*net, seed);
     model.emplace(accelerator.prepare(net));
@@ -128,12 +130,12 @@ TEST_F(CheckpointsRanks, ARunThatIsLoadedGoesOnBitForBit) {
   for (const auto& setting : settings) {
     const std::string folder = path(setting.name());
     run_ranks(setting.world, [&](auto& process) {
-      Run whole(process, setting);
+      TrainingRun whole(process, setting);
       whole.train(6);  // in the middle of the second epoch
       whole.accelerator.save_state(folder);
       whole.train(10);
 
-      Run loaded(process, setting, {}, 99);
+      TrainingRun loaded(process, setting, {}, 99);
       const auto result = loaded.accelerator.load_state(folder);
       EXPECT_EQ(result.step, 6);
       EXPECT_TRUE(result.missing.empty() && result.unexpected.empty());
@@ -157,7 +159,7 @@ TEST_F(CheckpointsRanks, AnyNumberOfRanksAndAnyStrategyLoadWhatAnyOtherSaved) {
     std::vector<at::Tensor> values;
     std::vector<double> after;
     run_ranks(saved.world, [&](auto& process) {
-      Run run(process, saved);
+      TrainingRun run(process, saved);
       run.train(6);
       run.accelerator.save_state(folder);
       if (process.is_main_process()) values = run.values();
@@ -167,7 +169,7 @@ TEST_F(CheckpointsRanks, AnyNumberOfRanksAndAnyStrategyLoadWhatAnyOtherSaved) {
     EXPECT_TRUE(files::verify_folder(folder).errors.empty());
     for (const auto& into : settings) {
       run_ranks(into.world, [&](auto& process) {
-        Run run(process, into, {}, 7);
+        TrainingRun run(process, into, {}, 7);
         run.accelerator.load_state(folder);
         EXPECT_TRUE(equal(run.values(), values)) << saved.name() << " -> " << into.name();
         run.train(3);
@@ -206,7 +208,7 @@ TEST_F(CheckpointsRanks, AutomaticNamesGoUpAndOldOnesGoAfterTheCommit) {
 
 TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
   run_ranks(2, [&](auto& process) {
-    Run run(process, {2}, folder_);
+    TrainingRun run(process, {2}, folder_);
     EXPECT_FALSE(run.accelerator.resume().has_value());
     run.train(2);
     run.accelerator.save_state().wait();
@@ -221,7 +223,7 @@ TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
   }
 
   run_ranks(3, [&](auto& process) {
-    Run run(process, {3}, folder_);
+    TrainingRun run(process, {3}, folder_);
     const auto resumed = run.accelerator.resume();
     ASSERT_TRUE(resumed.has_value());
     EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
@@ -234,7 +236,7 @@ TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
 
 TEST_F(CheckpointsRanks, ALoadThatDoesNotFitSaysAllAndChangesNothing) {
   run_ranks(2, [&](auto& process) {
-    Run(process, {2}).accelerator.save_state(path("saved"));
+    TrainingRun(process, {2}).accelerator.save_state(path("saved"));
     Accelerator accelerator(process, options_of({2}));
     testing::Cnn net;
     testing::initialise(*net, 3);
@@ -255,7 +257,7 @@ TEST_F(CheckpointsRanks, ALoadThatDoesNotFitSaysAllAndChangesNothing) {
 
 TEST_F(CheckpointsRanks, RanksThatNameOtherPathsAreToldOnAllRanks) {
   const auto words = run_ranks_collecting(2, [&](auto& process) {
-    Run run(process, {2});
+    TrainingRun run(process, {2});
     run.accelerator.save_state(path(process.rank() == 0 ? "one" : "other"));
   });
 
@@ -265,7 +267,7 @@ TEST_F(CheckpointsRanks, RanksThatNameOtherPathsAreToldOnAllRanks) {
 
 TEST_F(CheckpointsRanks, HooksAddFilesAndTakeModelsOut) {
   run_ranks(2, [&](auto& process) {
-    Run run(process, {2});
+    TrainingRun run(process, {2});
     auto handle = run.accelerator.register_save_state_pre_hook([&](auto& models, const std::string& folder) {
       ASSERT_EQ(models.size(), 1u);
       EXPECT_EQ(models[0].weights.names().front(), "first.weight");
@@ -285,7 +287,7 @@ TEST_F(CheckpointsRanks, HooksAddFilesAndTakeModelsOut) {
 
 TEST_F(CheckpointsRanks, ASaveThatFailsLeavesTheOneBeforeAndSaysWhy) {
   run_ranks(2, [&](auto& process) {
-    Run run(process, {2}, folder_);
+    TrainingRun run(process, {2}, folder_);
     run.accelerator.save_state().wait();
     // A file stands where a rank wants to write its own.
     auto handle = run.accelerator.register_save_state_pre_hook([&](auto&, const std::string& folder) {
@@ -370,7 +372,7 @@ TEST_F(CheckpointsRanks, ComponentsHandOverBoxesAndGetThoseOfTheirOwnLayout) {
 
 TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {
   run_ranks(2, [&](auto& process) {
-    Run run(process, {2, ShardStage::kParameters});
+    TrainingRun run(process, {2, ShardStage::kParameters});
     const auto whole = run.accelerator.get_state_dict(*run.model);
     EXPECT_THAT(whole.names(), ElementsAre("first.weight", "first.bias", "second.weight", "second.bias"));
     const auto main_only = run.accelerator.get_state_dict(*run.model, {.rank0_only = true, .dtype = at::kBFloat16});
@@ -392,11 +394,11 @@ TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
   for (const auto stage : {ShardStage::kNone, ShardStage::kParameters}) {
     const std::string folder = path(text("accelerate", static_cast<int>(stage)));
     run_ranks(2, [&](auto& process) {
-      Run run(process, {2, stage});
+      TrainingRun run(process, {2, stage});
       run.train(5);
       run.accelerator.save_state(folder, {.layout = checkpoint::Layout::kAccelerate});
       run.train(4);
-      Run loaded(process, {2, stage}, {}, 77);
+      TrainingRun loaded(process, {2, stage}, {}, 77);
       loaded.accelerator.load_state(folder);
       loaded.train(4);
 

@@ -11,6 +11,7 @@
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/env.h"
+#include "hasten/optim/schedulers/schedulers.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"

@@ -12,6 +12,7 @@
 #include "hasten/checkpoint/weights.h"
 #include "hasten/files/open_source.h"
 #include "hasten/files/weight_search.h"
+#include "hasten/optim/schedulers/schedulers.h"
 #include "support/folder.h"
 #include "support/golden.h"
 #include "support/models.h"
