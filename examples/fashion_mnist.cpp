@@ -29,7 +29,7 @@ torch::nn::Sequential make_net() {
 struct Options {
   int epochs = 4;
   std::string data = hasten::data::kFashionMnistRoot;
-  std::string save, evaluate, runs;
+  std::string save, evaluate, runs, mixed_precision;
   uint64_t seed = 1;
   int64_t limit = 60'000;
   int threads = 0;
@@ -47,6 +47,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of the first weights and the order of the images")
       ->capture_default_str();
   app.add_option("--limit", options.limit, "train with the first images only")->check(CLI::Range(1, 60'000));
+  app.add_option("--mixed_precision", options.mixed_precision, "what layers compute in (default: the launcher's choice, else no)")
+      ->check(CLI::IsMember({"no", "fp16", "bf16", "fp8"}));
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
     app.parse(argc, argv);
@@ -96,6 +98,9 @@ void run(const Options& options) {
   if (!options.runs.empty()) {
     settings.log_with = {"tensorboard"};
     settings.project.project_dir = options.runs;
+  }
+  if (!options.mixed_precision.empty()) {
+    settings.mixed_precision = hasten::precision::parse_precision(options.mixed_precision, "--mixed_precision");
   }
   hasten::Accelerator accelerator(settings);  // +
   auto net = make_net();
