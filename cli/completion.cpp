@@ -32,7 +32,6 @@ std::vector<Words> commands() {
           {"convert", convert_options(), ""},
           {"zero-to-fp32", zero_to_fp32_options(), ""},
           {"checkpoint", checkpoint_options(), "list show verify diff prune repair"},
-          {"estimate-memory", estimate_memory_options(), ""},
           {"track", track_options(), "status recover sync"},
           {"board", board_options(), ""},
           {"plan", plan_options(), ""},

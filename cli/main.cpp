@@ -31,7 +31,6 @@ std::vector<Command> commands() {
           {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
           {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
           {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
-          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"track", "show how far the trackers of runs have come, complete or replay runs", track},
           {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
           {"plan", "print the memory of a training, for every sharding strategy", plan_command},
@@ -48,7 +47,6 @@ std::string help() {
     text.append("  ")
         .append(command.name)
         .append(17 - command.name.size(), ' ')
-        .append(14 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

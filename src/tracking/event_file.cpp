@@ -48,6 +48,11 @@ void EventFile::append(std::string_view event) {
   if (buffer_.size() >= kBufferedBytes) flush();
 }
 
+void EventFile::append_scalar(double time_s, int64_t step, std::string_view tag, float value) {
+  summary::append_scalar_record(buffer_, time_s, step, tag, value);
+  if (buffer_.size() >= kBufferedBytes) flush();
+}
+
 void EventFile::flush() {
   size_t written = 0;
   while (written < buffer_.size()) {

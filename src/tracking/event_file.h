@@ -19,6 +19,8 @@ class EventFile {
 
   /// Frames the event and keeps it until flush, or until 256 KiB have come together. Throws: DataError (a full disk).
   void append(std::string_view event);
+  /// The same for the event of one scalar.
+  void append_scalar(double time_s, int64_t step, std::string_view tag, float value);
   /// Throws: DataError.
   void flush();
   /// The bytes written and kept.

@@ -1,6 +1,8 @@
 // See summary.h.
 #include "tracking/summary.h"
 
+#include <cstring>
+
 #include "tracking/crc32c.h"
 #include "tracking/json.h"
 #include "tracking/proto.h"
@@ -144,6 +146,49 @@ std::string start_event(double time_s, int64_t step) {
   event.fixed64(1, time_s);
   if (step != 0) event.varint(2, static_cast<uint64_t>(step));
   return event.bytes(7, ProtoWriter().varint(1, 1).str()).str();
+}
+
+void append_scalar_record(std::string& out, double time_s, int64_t step, std::string_view tag, float value) {
+  const auto varint_size = [](uint64_t number) {
+    uint64_t size = 1;
+    while (number >>= 7) ++size;
+    return size;
+  };
+  const uint64_t value_size = 1 + varint_size(tag.size()) + tag.size() + 5;
+  const uint64_t summary_size = 1 + varint_size(value_size) + value_size;
+  const uint64_t step_size = step == 0 ? 0 : 1 + varint_size(static_cast<uint64_t>(step));
+  const uint64_t size = 9 + step_size + 1 + varint_size(summary_size) + summary_size;
+  const size_t start = out.size();
+  out.resize(start + size + 16);
+  char* at = out.data() + start;
+  const auto put = [&at](const auto& bytes) {
+    std::memcpy(at, &bytes, sizeof bytes);
+    at += sizeof bytes;
+  };
+  const auto put_varint = [&at](uint64_t number) {
+    for (; number >= 128; number >>= 7) *at++ = static_cast<char>(number | 128);
+    *at++ = static_cast<char>(number);
+  };
+  put(size);
+  put(masked_crc32c({at - 8, 8}));
+  const char* const data = at;
+  *at++ = 0x09;
+  put(time_s);
+  if (step != 0) {
+    *at++ = 0x10;
+    put_varint(static_cast<uint64_t>(step));
+  }
+  *at++ = 0x2a;
+  put_varint(summary_size);
+  *at++ = 0x0a;
+  put_varint(value_size);
+  *at++ = 0x0a;
+  put_varint(tag.size());
+  std::memcpy(at, tag.data(), tag.size());
+  at += tag.size();
+  *at++ = 0x15;
+  put(value);
+  put(masked_crc32c({data, size}));
 }
 
 std::string record(std::string_view data) {

@@ -33,6 +33,9 @@ std::string graph_event(double time_s, std::string_view graph);
 /// Makes TensorBoard drop what other files of the run have at `step` and later.
 std::string start_event(double time_s, int64_t step);
 
+/// Appends record(event(time_s, step, scalar(tag, value))), made in one pass.
+void append_scalar_record(std::string& out, double time_s, int64_t step, std::string_view tag, float value);
+
 /// The record of a TFRecord file: length, its checksum, data, its checksum.
 std::string record(std::string_view data);
 

@@ -160,10 +160,13 @@ class TensorBoard : public Tracker {
   void add(int64_t step, const std::string& summary) { file("").append(summary::event(time_s(), step, summary)); }
 
   void log_one(const std::string& run, const std::string& tag, const Value& value, int64_t step) {
-    const std::string bytes = value.kind() == Value::Kind::kString ? summary::text(tag, value.as_string())
-                              : double_scalars_                    ? summary::double_scalar(tag, value.as_number())
-                                                : summary::scalar(tag, static_cast<float>(value.as_number()));
-    file(run).append(summary::event(time_s(), step, bytes));
+    if (value.kind() == Value::Kind::kString) {
+      file(run).append(summary::event(time_s(), step, summary::text(tag, value.as_string())));
+    } else if (double_scalars_) {
+      file(run).append(summary::event(time_s(), step, summary::double_scalar(tag, value.as_number())));
+    } else {
+      file(run).append_scalar(time_s(), step, tag, static_cast<float>(value.as_number()));
+    }
   }
 
   void write_experiment(const Values& values) {

@@ -35,7 +35,7 @@ TEST_F(TrackCommands, StatusTellsWhatIsLeftAndRecoverCompletesIt) {
   const auto after = hasten_command({"track", "status", folder_});
 
   EXPECT_EQ(before.exit_code, 3);
-  EXPECT_EQ(before.out, "p/r: finished\n  csv: 252 bytes to go\n  journal part 1, byte 176: skipped, no value at byte 0\n") << before.err;
+  EXPECT_EQ(before.out, "p/r: finished\n  csv: 223 bytes to go\n  journal part 1, byte 167: skipped, no value at byte 0\n") << before.err;
   EXPECT_EQ(recovered.exit_code, 0) << recovered.out << recovered.err;
   EXPECT_THAT(recovered.out, HasSubstr("p/r: complete\n"));
   EXPECT_EQ(after.exit_code, 0);

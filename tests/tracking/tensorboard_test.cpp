@@ -54,6 +54,17 @@ TEST(Summary, BytesAreThoseOfTheProtocol) {
   EXPECT_EQ(summary::record("x").size(), 17u);
 }
 
+TEST(Summary, AScalarsRecordInOnePassHasTheSameBytes) {
+  for (const int64_t step : {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{128}, int64_t{1} << 40}) {
+    for (const size_t length : {1, 100, 130, 500}) {
+      const std::string tag(length, 't');
+      std::string bytes = "before";
+      summary::append_scalar_record(bytes, 1769000000.25, step, tag, 0.5F);
+      EXPECT_EQ(bytes, "before" + summary::record(summary::event(1769000000.25, step, summary::scalar(tag, 0.5F)))) << step << ' ' << length;
+    }
+  }
+}
+
 TEST(EventFileName, HasTenDigitsHostPidAndCounter) {
   EXPECT_EQ(event_file_name(1769000000.9, "host", 12, 3), "events.out.tfevents.1769000000.host.12.3");
   EXPECT_EQ(event_file_name(5, "h", 1, 0), "events.out.tfevents.0000000005.h.1.0");
