@@ -21,7 +21,7 @@ class Average final : public Metric::Impl {
   void reset() override { mean_.reset(); }
   void accumulate(const MetricInput& input) override {
     const auto value = value_(input);
-    if (value.defined()) mean_.update(value.detach().mean(), static_cast<double>(input.size));
+    if (value.defined()) mean_.update(value.numel() == 1 ? value.detach() : value.detach().mean(), static_cast<double>(input.size));
   }
   double value(const comm::Group& group) const override { return mean_.compute(group); }
   bool needs_targets() const override { return needs_targets_; }
