@@ -141,7 +141,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   uint64_t register_call(Pending pending);
   void complete(uint64_t call, const std::function<void(Pending&)>& finish);
   void fail_call(uint64_t call, const std::exception_ptr& error);
-  void start_call(const detail::CallSpec& spec, detail::Packed packed, Pending pending, Kind kind, detail::ObjectId object);
+  void start_call(const detail::CallSpec& spec, detail::Packed packed, Pending pending, Kind kind, uint64_t created);
   void set_deadline(Pending& pending, const CallOptions& options) const;
   std::vector<WireReference> pass_on(const detail::Packed& packed, int to);
   void take_back(const std::vector<WireReference>& references);

@@ -249,7 +249,8 @@ class EngineBridge final : public Bridge {
     tda::addRecvRpcBackward({context, message}, tensors, static_cast<trpc::worker_id_t>(from), {});
   }
 
-  void enter_pass(int64_t id, uint32_t pass, bool retain_graph, const std::vector<at::Tensor>& roots);
+  void enter_pass(int64_t id, uint32_t pass, bool retain_graph);
+  std::function<void()> plan_settlement(int64_t id, uint32_t pass, bool retain_graph, const std::vector<at::Tensor>& roots);
   JitFuturePtr run_with_zeros(const tda::ContextPtr& context, int64_t message, bool retain_graph);
   JitFuturePtr ask_to_settle(int to, int64_t context, int64_t message, uint32_t pass, bool retain_graph);
 
@@ -328,7 +329,7 @@ void EngineBridge::on_engine(int from, Decoded message) {
     try {
       auto request = message_of(*shared);
       if (request->type() == trpc::BACKWARD_AUTOGRAD_REQ) {
-        enter_pass(head.context, head.pass, (head.flags & kRetainGraph) != 0, {});
+        enter_pass(head.context, head.pass, (head.flags & kRetainGraph) != 0);
       } else if (request->type() == trpc::CLEANUP_AUTOGRAD_CONTEXT_REQ) {
         if (head.context >= 0) forget(head.context);
       } else {
@@ -387,17 +388,28 @@ JitFuturePtr EngineBridge::run_with_zeros(const tda::ContextPtr& context, int64_
   return tda::DistEngine::getInstance().executeSendFunctionAsync(context, found->second, retain_graph);
 }
 
-void EngineBridge::enter_pass(int64_t id, uint32_t pass, bool retain_graph, const std::vector<at::Tensor>& roots) {
+// The first message of a pass settles what no gradient reaches, before any message of it runs.
+void EngineBridge::enter_pass(int64_t id, uint32_t pass, bool retain_graph) {
   const auto known = state(id);
   const std::lock_guard entering(known->entering);
-  const auto context = container().getOrCreateContext(id);
-  std::vector<ContextState::Failed> failed;
-  std::map<int64_t, int> received_from;
   {
     const std::lock_guard lock(known->mutex);
     if (known->pass >= pass) return;
     known->pass = pass;
     known->retain_graph = retain_graph;
+  }
+  plan_settlement(id, pass, retain_graph, {})();
+}
+
+// Walks the graph now; what is returned sends the settlements.
+std::function<void()> EngineBridge::plan_settlement(int64_t id, uint32_t pass, bool retain_graph,
+                                                    const std::vector<at::Tensor>& roots) {
+  const auto known = state(id);
+  const auto context = container().getOrCreateContext(id);
+  std::vector<ContextState::Failed> failed;
+  std::map<int64_t, int> received_from;
+  {
+    const std::lock_guard lock(known->mutex);
     failed = known->failed;
     received_from = known->received_from;
   }
@@ -415,18 +427,21 @@ void EngineBridge::enter_pass(int64_t id, uint32_t pass, bool retain_graph, cons
     }
     return next;
   };
+  std::vector<std::pair<int, int64_t>> to_ask;
   for (const int64_t message : unreached(starts, awaited, next_of)) {
     const auto from = received_from.find(message);
-    if (from != received_from.end())
-      context->addOutstandingRpc(ask_to_settle(from->second, id, message, pass, retain_graph));
+    if (from != received_from.end()) to_ask.emplace_back(from->second, message);
   }
-  for (const auto& one : failed) {
-    if (!core_.messages().why_gone(one.to).empty()) {
-      if (const auto future = run_with_zeros(context, one.message, retain_graph)) context->addOutstandingRpc(future);
-    } else {
-      context->addOutstandingRpc(ask_to_settle(one.to, id, one.reply_message, pass, retain_graph));
+  return [this, id, pass, retain_graph, context, failed, to_ask] {
+    for (const auto& [to, message] : to_ask) context->addOutstandingRpc(ask_to_settle(to, id, message, pass, retain_graph));
+    for (const auto& one : failed) {
+      if (!core_.messages().why_gone(one.to).empty()) {
+        if (const auto future = run_with_zeros(context, one.message, retain_graph)) context->addOutstandingRpc(future);
+      } else {
+        context->addOutstandingRpc(ask_to_settle(one.to, id, one.reply_message, pass, retain_graph));
+      }
     }
-  }
+  };
 }
 
 void EngineBridge::on_settle(int from, const Head& head) {
@@ -441,7 +456,7 @@ void EngineBridge::on_settle(int from, const Head& head) {
     };
     try {
       const bool retain_graph = (head.flags & kRetainGraph) != 0;
-      enter_pass(head.context, head.pass, retain_graph, {});
+      enter_pass(head.context, head.pass, retain_graph);
       {
         const auto known = state(head.context);
         const std::lock_guard lock(known->mutex);
@@ -495,10 +510,22 @@ void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bo
   {
     const auto known = state(id);
     const std::lock_guard lock(known->mutex);
-    pass = known->pass + 1;
+    pass = ++known->pass;
+    known->retain_graph = retain_graph;
   }
+  // Partners answer a settlement with gradients at once, and the engine must know this pass before they come: so the
+  // settlements are sent when the first root's function runs.
+  const auto settle = plan_settlement(id, pass, retain_graph, roots);
+  const auto hook = roots[0].register_hook([settle](const at::Tensor& gradient) {
+    settle();
+    return gradient;
+  });
+  struct Unhook {
+    const at::Tensor& root;
+    unsigned hook;
+    ~Unhook() { root.remove_hook(hook); }
+  } const unhook{roots[0], hook};
   try {
-    enter_pass(id, pass, retain_graph, roots);
     tda::DistEngine::getInstance().execute(id, roots, retain_graph);
   } catch (const hasten::Error&) {
     throw;
@@ -518,64 +545,6 @@ std::unique_ptr<Bridge> Bridge::claim(AgentCore& core) {
   claim.taken = true;
   claim.rank = core.rank();
   return std::make_unique<EngineBridge>(core);
-}
-
-AutogradContext::Scope::Scope(int64_t id) : before_(tda::DistAutogradContainer::currentContextId()) {
-  tda::DistAutogradContainer::forceCurrentContextId(id);
-}
-
-AutogradContext::Scope::~Scope() {
-  tda::DistAutogradContainer::forceCurrentContextId(before_);
-}
-
-namespace {
-Bridge& bridge_of(const std::shared_ptr<detail::Core>& core) {
-  Bridge* const bridge = static_cast<AgentCore&>(*core).bridge();
-  if (bridge == nullptr)
-    throw UsageError({"rpc"}, "an autograd context was used at an agent that is not the first of its process.");
-  return *bridge;
-}
-}  // namespace
-
-void AutogradContext::backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options) const {
-  // Calls that have not ended would leave the graph incomplete.
-  for (const auto* scope : detail::current_thread().scopes) {
-    for (const auto& call : *scope) call->wait();
-  }
-  bridge_of(core_).backward(id_, roots, options.retain_graph);
-}
-
-std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() const {
-  return bridge_of(core_).gradients(id_);
-}
-
-at::Tensor AutogradContext::gradient(const at::Tensor& parameter) const {
-  return bridge_of(core_).gradient(id_, parameter);
-}
-
-void AutogradContext::set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) const {
-  if (!bridge_of(core_).set_gradient(id_, parameter, gradient))
-    throw UsageError({"rpc"}, "set_gradient() of a parameter that has no gradient in this context.");
-}
-
-void average_gradients(const AutogradContext& context, const std::vector<at::Tensor>& parameters, const comm::Group& group) {
-  std::vector<at::Tensor> flat;
-  std::vector<bool> has;
-  for (const at::Tensor& parameter : parameters) {
-    const at::Tensor gradient = context.gradient(parameter);
-    has.push_back(gradient.defined());
-    flat.push_back((gradient.defined() ? gradient : torch::zeros_like(parameter)).reshape({-1}));
-  }
-  if (flat.empty()) return;
-  const at::NoGradGuard no_grad;
-  const at::Tensor all = torch::cat(flat);
-  group.all_reduce_(all, comm::ReduceOp::kMean);
-  int64_t offset = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& parameter = parameters[i];
-    if (has[i]) context.set_gradient(parameter, all.slice(0, offset, offset + parameter.numel()).reshape(parameter.sizes()).clone());
-    offset += parameter.numel();
-  }
 }
 
 }  // namespace hasten::rpc

@@ -161,11 +161,11 @@ void AgentCore::call(const detail::CallSpec& spec, detail::Packed packed, const 
   pending.reply = reply;
   auto& state = reply->state();
   state.awaited_rank = spec.to == rank_ ? -1 : spec.to;
-  start_call(spec, std::move(packed), std::move(pending), Kind::kCall, spec.object);
+  start_call(spec, std::move(packed), std::move(pending), Kind::kCall, 0);
 }
 
 void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, Pending pending, Kind kind,
-                           detail::ObjectId object) {
+                           uint64_t created) {
   if (closed_) throw_closed();
   const auto& function = find(spec);
   pending.to = spec.to;
@@ -176,9 +176,9 @@ void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, 
   head.kind = static_cast<uint16_t>(kind);
   head.function = function.index;
   head.signature = function.signature;
-  head.object_creator = object.creator;
-  head.object_number = object.number;
-  head.unused = 0;
+  head.object_creator = spec.object.creator;
+  head.object_number = spec.object.number;
+  head.created = created;
   if (pending.deadline != Clock::time_point::max()) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(pending.deadline - Clock::now()).count();
     head.left_us = std::max<int64_t>(left, 1);

@@ -4,6 +4,7 @@
 // rounds with the same numbers, in which every message sent was received, show that nothing is under way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>

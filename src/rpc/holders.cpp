@@ -19,8 +19,11 @@ void Holders::drop(const Grant& grant) {
 }
 
 void Holders::lose(int worker) {
-  std::erase_if(held_, [&](const auto& one) { return one.second == worker; });
   const auto given = [&](const Grant& one) { return one.giver == static_cast<uint32_t>(worker); };
+  // A grant of its that no holder has confirmed belongs to a message that was lost with it.
+  std::erase_if(held_, [&](const auto& one) {
+    return one.second == worker || (given(one.first) && !confirmed_.contains(one.first));
+  });
   std::erase_if(dropped_, given);
   std::erase_if(confirmed_, given);
 }

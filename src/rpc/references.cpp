@@ -56,7 +56,7 @@ std::shared_ptr<detail::Reference> AgentCore::create(const detail::CallSpec& spe
   Pending pending;
   pending.reply = reply;
   if (!is_local) reply->awaited_rank = spec.to;
-  start_call(spec, std::move(packed), std::move(pending), Kind::kCreate, id);
+  start_call(spec, std::move(packed), std::move(pending), Kind::kCreate, id.number);
   // The creation's own grant: at the owner itself the reference holds, so it is not needed.
   if (is_local) objects_->drop(id, grant);
   return reference;

@@ -78,7 +78,7 @@ std::string Serving::state() const {
 }
 
 void Serving::schedule() {
-  const bool on_object = function_.served.of_object || (!creates_ && head_.object_number != 0);
+  const bool on_object = function_.served.of_object || head_.object_number != 0;
   if (!on_object) {
     place();
     return;
@@ -168,7 +168,7 @@ void Serving::store(detail::Object object) {
     return;
   }
   if (answered_) return;
-  agent_->objects_->store({head_.object_creator, head_.object_number}, std::move(object));
+  agent_->objects_->store(created_id(), std::move(object));
   answer_after_nested(Kind::kReply, {});
 }
 
@@ -178,7 +178,7 @@ void Serving::reply(detail::Packed packed) {
 
 void Serving::fail(std::exception_ptr error) noexcept {
   try {
-    if (creates_) agent_->objects_->fail({head_.object_creator, head_.object_number}, error);
+    if (creates_) agent_->objects_->fail(created_id(), error);
     std::string type;
     const std::string words = words_of(error, type);
     detail::Packed packed;
@@ -255,10 +255,9 @@ void AgentCore::on_call(int from, Decoded message) {
     return;
   }
   ServedFunction& function = *functions_[index];
-  const detail::ObjectId id{message.head.object_creator, message.head.object_number};
   const bool creates = static_cast<Kind>(message.head.kind) == Kind::kCreate;
-  if (creates && (id.creator != static_cast<uint32_t>(from) || !objects_->expect(id))) {
-    refuse(text(message_prefix(origin()), "a value was created twice, or for another worker."));
+  if (creates && !objects_->expect({static_cast<uint32_t>(from), message.head.created})) {
+    refuse(text(message_prefix(origin()), "a value was created twice."));
     return;
   }
   // In the order of arrival, so that a settlement that comes later finds it.

@@ -39,6 +39,7 @@ class Serving final : public detail::ServedCall {
 
  private:
   void place();
+  detail::ObjectId created_id() const { return {static_cast<uint32_t>(from_), head_.created}; }
   void answer(Kind kind, detail::Packed packed);
   void answer_after_nested(Kind kind, detail::Packed packed);
   void finish_stats(Clock::time_point ended);

@@ -52,7 +52,7 @@ struct Head {
   int64_t message = -1, reply_message = -1;
   uint32_t object_creator = 0, unused = 0;
   uint64_t object_number = 0;
-  uint64_t reserved = 0;
+  uint64_t created = 0;  // number of the value that a creation makes; its creator is the sender
 };
 static_assert(sizeof(Head) == 96 && detail::Packed::kReservedBytes == 16 + sizeof(Head));
 constexpr uint16_t kRetainGraph = 1;

@@ -94,8 +94,15 @@ class RRef {
 
 template <class T>
 struct Codec<RRef<T>> {
-  static void write(Writer& to, const RRef<T>& value) { to.reference(value.reference()); }
-  static RRef<T> read(Reader& from) { return RRef<T>(from.reference()); }
+  // A byte, so that a count of references is checked against the bytes as any other count.
+  static void write(Writer& to, const RRef<T>& value) {
+    to.number<uint8_t>(0);
+    to.reference(value.reference());
+  }
+  static RRef<T> read(Reader& from) {
+    from.number<uint8_t>();
+    return RRef<T>(from.reference());
+  }
   static std::string describe() { return "rref<" + detail::type_name<T>() + ">"; }
 };
 

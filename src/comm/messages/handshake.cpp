@@ -12,30 +12,30 @@ namespace {
 constexpr std::string_view kMagic = "HSTNMSG1";
 
 // Layouts as in docs/formats/rpc.md.
-struct Hello {
+struct HelloMessage {
   char magic[8];
   uint32_t rank, to;
   char nonce[kHashBytes];
   uint64_t nonce_address;
 };
-struct Challenge {
+struct ChallengeMessage {
   char nonce[kHashBytes];
   uint64_t nonce_address;
   uint64_t can_pull;
   char mac[kHashBytes];
 };
-struct Proof {
+struct ProofMessage {
   uint64_t can_pull;
   char mac[kHashBytes];
 };
 
 template <class T>
-std::string bytes_of(const T& message) {
+std::string handshake_bytes(const T& message) {
   return {reinterpret_cast<const char*>(&message), sizeof message};
 }
 
 template <class T>
-T message_of(std::string_view bytes) {
+T handshake_of(std::string_view bytes) {
   T message;
   if (bytes.size() != sizeof message) throw InternalError({"messages"}, "a handshake of ", bytes.size(), " bytes");
   std::memcpy(&message, bytes.data(), sizeof message);
@@ -44,7 +44,7 @@ T message_of(std::string_view bytes) {
 
 template <class T>
 std::string without_mac(const T& message) {
-  return bytes_of(message).substr(0, offsetof(T, mac));
+  return handshake_bytes(message).substr(0, offsetof(T, mac));
 }
 
 [[noreturn]] void refuse_peer(const std::string& why) {
@@ -66,20 +66,20 @@ Handshake Handshake::acceptor(Bytes key, int rank, int world_size, Probe probe) 
 
 std::string Handshake::start() {
   if (state_ != State::kChallenge) return "";
-  Hello hello{};
+  HelloMessage hello{};
   std::memcpy(hello.magic, kMagic.data(), kMagic.size());
   hello.rank = static_cast<uint32_t>(rank_);
   hello.to = static_cast<uint32_t>(peer_);
   std::memcpy(hello.nonce, nonce_.data(), kHashBytes);
   hello.nonce_address = reinterpret_cast<uintptr_t>(nonce_.data());
-  return said_ = bytes_of(hello);
+  return said_ = handshake_bytes(hello);
 }
 
 size_t Handshake::num_expected() const {
   switch (state_) {
-    case State::kHello: return sizeof(Hello);
-    case State::kChallenge: return sizeof(Challenge);
-    case State::kProof: return sizeof(Proof);
+    case State::kHello: return sizeof(HelloMessage);
+    case State::kChallenge: return sizeof(ChallengeMessage);
+    case State::kProof: return sizeof(ProofMessage);
     case State::kDone: return 0;
   }
   return 0;
@@ -96,39 +96,39 @@ std::string Handshake::take(std::string_view message) {
 }
 
 std::string Handshake::take_hello(std::string_view message) {
-  const auto hello = message_of<Hello>(message);
+  const auto hello = handshake_of<HelloMessage>(message);
   if (std::string_view(hello.magic, sizeof hello.magic) != kMagic) refuse_peer("its first bytes are no hello");
   const bool is_rank = hello.rank < static_cast<uint32_t>(world_size_) && hello.rank != static_cast<uint32_t>(rank_);
   if (!is_rank || hello.to != static_cast<uint32_t>(rank_))
     refuse_peer(text("it says to be rank ", hello.rank, " that calls rank ", hello.to));
   peer_ = static_cast<int>(hello.rank);
   said_ = message;
-  Challenge challenge{};
+  ChallengeMessage challenge{};
   std::memcpy(challenge.nonce, nonce_.data(), kHashBytes);
   challenge.nonce_address = reinterpret_cast<uintptr_t>(nonce_.data());
   challenge.can_pull = probe_(hello.nonce_address, {hello.nonce, kHashBytes});
   said_ += without_mac(challenge);
   std::memcpy(challenge.mac, hmac(key_, "server" + said_).data(), kHashBytes);
   state_ = State::kProof;
-  return bytes_of(challenge);
+  return handshake_bytes(challenge);
 }
 
 std::string Handshake::take_challenge(std::string_view message) {
-  const auto challenge = message_of<Challenge>(message);
+  const auto challenge = handshake_of<ChallengeMessage>(message);
   said_ += without_mac(challenge);
   if (!same_hash(hmac(key_, "server" + said_), {challenge.mac, kHashBytes}))
     refuse_peer("it does not know the key of this run");
   peer_can_pull_ = challenge.can_pull != 0;
-  Proof proof{};
+  ProofMessage proof{};
   proof.can_pull = probe_(challenge.nonce_address, {challenge.nonce, kHashBytes});
   said_ += without_mac(proof);
   std::memcpy(proof.mac, hmac(key_, "client" + said_).data(), kHashBytes);
   state_ = State::kDone;
-  return bytes_of(proof);
+  return handshake_bytes(proof);
 }
 
 void Handshake::take_proof(std::string_view message) {
-  const auto proof = message_of<Proof>(message);
+  const auto proof = handshake_of<ProofMessage>(message);
   said_ += without_mac(proof);
   if (!same_hash(hmac(key_, "client" + said_), {proof.mac, kHashBytes}))
     refuse_peer("it does not know the key of this run");

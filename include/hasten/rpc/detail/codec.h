@@ -93,7 +93,7 @@ struct FieldsCodec {
  private:
   template <class... F>
   static void add_fields(std::string& text, std::tuple<F...>*) {
-    const char* comma = "";
+    [[maybe_unused]] const char* comma = "";
     // A struct that holds itself is named, not described again.
     ((text += comma, text += holds_itself<std::remove_cvref_t<F>>() ? "self" : detail::describe<std::remove_cvref_t<F>>(),
       comma = ","),

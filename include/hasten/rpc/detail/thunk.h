@@ -73,7 +73,7 @@ std::string describe_call(std::tuple<P...>*) {
     text = detail::describe<R>();
   }
   text += "(";
-  const char* comma = "";
+  [[maybe_unused]] const char* comma = "";
   ((text += comma, text += detail::describe<std::remove_cvref_t<P>>(), comma = ","), ...);
   return text + ")";
 }
