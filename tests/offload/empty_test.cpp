@@ -42,6 +42,8 @@ TEST(EmptyWeights, ParametersHaveNoMemoryAndAllElseItsValues) {
 
   EXPECT_TRUE(net->fc->weight.is_meta() && net->fc->bias.is_meta());
   EXPECT_TRUE(net->fc->weight.requires_grad());
+  const std::vector<at::Tensor> real{net->inv_freq, net->mask, net->plain, net->table, net->where};
+  for (size_t i = 0; i < real.size(); ++i) ASSERT_FALSE(real[i].is_meta()) << i;
   EXPECT_TRUE(net->inv_freq.equal(plain->inv_freq));
   EXPECT_TRUE(net->mask.equal(plain->mask));
   EXPECT_TRUE(net->plain.equal(plain->plain));

@@ -25,6 +25,17 @@ bool is_cast_class(const torch::nn::Module& module) {
   return is_one_of<LinearImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl, ConvTranspose3dImpl>(module);
 }
 
+// The class by its name, or one derived from it.
+bool is_of_class(const torch::nn::Module& module, const std::string& name) {
+  using namespace torch::nn;
+  if (plan::short_class_name(module.name()) == name) return true;
+  return (name == "Linear" && is_one_of<LinearImpl>(module)) || (name == "Conv1d" && is_one_of<Conv1dImpl>(module)) ||
+         (name == "Conv2d" && is_one_of<Conv2dImpl>(module)) || (name == "Conv3d" && is_one_of<Conv3dImpl>(module)) ||
+         (name == "ConvTranspose1d" && is_one_of<ConvTranspose1dImpl>(module)) ||
+         (name == "ConvTranspose2d" && is_one_of<ConvTranspose2dImpl>(module)) ||
+         (name == "ConvTranspose3d" && is_one_of<ConvTranspose3dImpl>(module));
+}
+
 class Casting {
  public:
   Casting(at::ScalarType storage_type, const CastingOptions& options) : storage_type_(storage_type) {
@@ -52,8 +63,7 @@ class Casting {
 
  private:
   bool is_skipped(const torch::nn::Module& module, const std::string& name) const {
-    const std::string class_name = plan::short_class_name(module.name());
-    return std::find(classes_.begin(), classes_.end(), class_name) != classes_.end() ||
+    return std::any_of(classes_.begin(), classes_.end(), [&](const std::string& c) { return is_of_class(module, c); }) ||
            std::any_of(patterns_.begin(), patterns_.end(), [&](const std::regex& p) { return std::regex_search(name, p); });
   }
 
