@@ -12,7 +12,8 @@ namespace {
 /// A world of this process, whatever a launcher has started.
 Accelerator alone() {
   const auto device = at::hasCUDA() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
-  return Accelerator(process::Process(process::RankInfo{}, comm::Group(), device));
+  const AcceleratorOptions options;
+  return Accelerator(process::Process(process::RankInfo{}, comm::Group(), device), options);
 }
 
 }  // namespace

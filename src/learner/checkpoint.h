@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "hasten/checkpoint/state_dict.h"
 #include "hasten/learner/learner.h"
 
 namespace hasten::learner {
@@ -20,7 +21,7 @@ void write_file(const std::filesystem::path& path, const std::string& bytes);
 std::string read_file(const std::filesystem::path& path);
 
 /// Safetensors bytes of named tensors. Throws: UsageError for a dtype that the format lacks.
-std::string safetensors_bytes(const std::map<std::string, at::Tensor>& tensors, const std::map<std::string, std::string>& metadata);
+std::string safetensors_bytes(const checkpoint::StateDict& tensors, const std::map<std::string, std::string>& metadata);
 
 /// Copies tensors into a module's parameters and buffers of the same names.
 /// Throws: UsageError, with strict, naming missing and unexpected names and shapes.

@@ -9,7 +9,6 @@
 #include "hasten/learner/callbacks/predictions.h"
 #include "hasten/learner/distributed.h"
 #include "hasten/learner/recorder.h"
-#include "hasten/parallel/parameters/state_dict.h"
 #include "learner/checkpoint.h"
 #include "learner/learner_impl.h"
 

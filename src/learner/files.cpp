@@ -12,7 +12,7 @@
 #include "hasten/data/dataset/safetensors.h"
 #include "hasten/learner/files.h"
 #include "hasten/learner/recorder.h"
-#include "hasten/parallel/parameters/state_dict.h"
+#include "hasten/checkpoint/state_dict.h"
 #include "hasten/process/random.h"
 #include "learner/checkpoint.h"
 #include "learner/learner_impl.h"
@@ -122,7 +122,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string safetensors_bytes(const std::map<std::string, at::Tensor>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string safetensors_bytes(const checkpoint::StateDict& tensors, const std::map<std::string, std::string>& metadata) {
   auto header = core::Value::map();
   if (!metadata.empty()) {
     auto notes = core::Value::map();
@@ -146,7 +146,7 @@ std::string safetensors_bytes(const std::map<std::string, at::Tensor>& tensors, 
 }
 
 void load_tensors(torch::nn::Module& module, const std::map<std::string, at::Tensor>& tensors, bool strict, const std::string& path) {
-  const auto own = parallel::state_dict(module);
+  const auto own = checkpoint::state_dict(module);
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : own) {
     const auto found = tensors.find(name);
@@ -154,7 +154,7 @@ void load_tensors(torch::nn::Module& module, const std::map<std::string, at::Ten
     else if (found->second.sizes() != tensor.sizes()) problems.push_back(text("'", name, "' is ", found->second.sizes(), ", the model's is ", tensor.sizes()));
   }
   for (const auto& [name, tensor] : tensors) {
-    if (own.count(name) == 0) problems.push_back("'" + name + "' is not in the model");
+    if (!own.contains(name)) problems.push_back("'" + name + "' is not in the model");
   }
   if (strict && !problems.empty()) {
     throw UsageError(Origin{"learner"}, path, " does not fit the model: ", join(problems), ". Load with strict = false to take what fits.");
@@ -170,7 +170,7 @@ fs::path Learner::save(const std::string& name, bool with_opt) const {
   const auto base = model_path(name).string();
   const fs::path weights = base + ".safetensors";
   if (accelerator().is_main_process()) {
-    write_file(weights, safetensors_bytes(parallel::state_dict(*impl_->model.module()), {{"format", "pt"}}));
+    write_file(weights, safetensors_bytes(checkpoint::state_dict(*impl_->model.module()), {{"format", "pt"}}));
     const bool opt = with_opt && impl_->optimizer;
     if (opt) write_file(base + ".optimizer.pt", save_optimizer(*impl_->optimizer));
     write_file(base + ".json", core::Value::map({{"with_opt", opt}, {"groups", names_value(group_names(impl_->groups))}}).to_json(2) + "\n");
@@ -194,7 +194,7 @@ void Learner::load(const std::string& name, const LoadOptions& o) const {
 
 void Learner::export_to(const fs::path& folder) const {
   if (accelerator().is_main_process()) {
-    write_file(folder / "model.safetensors", safetensors_bytes(parallel::state_dict(*impl_->model.module()), {{"format", "pt"}}));
+    write_file(folder / "model.safetensors", safetensors_bytes(checkpoint::state_dict(*impl_->model.module()), {{"format", "pt"}}));
     std::vector<std::string> names, metrics;
     for (const auto& one : cbs()) names.emplace_back(one.callback->name());
     for (const auto& metric : options().metrics) metrics.push_back(metric.name());
@@ -245,7 +245,7 @@ void Learner::save_checkpoint(const fs::path& folder) const {
   value["callbacks"] = std::move(callbacks);
   value["random"] = random_value(engine.accelerator);
   if (engine.accelerator.is_main_process()) {
-    write_file(folder / "model.safetensors", safetensors_bytes(parallel::state_dict(*impl.model.module()), {}));
+    write_file(folder / "model.safetensors", safetensors_bytes(checkpoint::state_dict(*impl.model.module()), {}));
     write_file(folder / "optimizer.pt", save_optimizer(opt()));
     // Last: a folder without it is no checkpoint.
     write_file(folder / "fit.json", value.to_json(1) + "\n");

@@ -15,6 +15,7 @@ using Forward = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, K
 
 void require_in_range(const GenerateOptions& options) {
   std::vector<std::string> wrong;
+  wrong.reserve(4);
   if (options.max_new_tokens < 0) wrong.push_back(text("max_new_tokens = ", options.max_new_tokens, " (expected 0 or more)"));
   if (options.temperature < 0) wrong.push_back(text("temperature = ", options.temperature, " (expected 0 or more)"));
   if (options.top_k < 0) wrong.push_back(text("top_k = ", options.top_k, " (expected 0 or more)"));
