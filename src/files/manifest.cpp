@@ -88,7 +88,7 @@ void append_tensor(std::string& out, const ManifestTensor& tensor) {
   out += '}';
 }
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // an ordered object would search all its keys for each new one
 
 const Json& part_of(const std::string& path, const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -226,12 +226,14 @@ void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
   }
 }
 
-void read_tensors(const std::string& path, const Json& json, Manifest& manifest) {
+/// Reads the tensors in the order of `names`, as they stand in the file.
+void read_tensors(const std::string& path, const Json& json, const std::vector<std::string>& names, Manifest& manifest) {
   const Json& tensors = part_of(path, json, "tensors");
   if (!tensors.is_object()) bad_manifest(path, "'tensors' is no object");
   std::map<std::string_view, const ManifestTensor*> held;
   manifest.tensors.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors.items()) manifest.tensors.push_back(tensor_of(path, name, tensor));
+  if (names.size() != tensors.size()) bad_manifest(path, "a tensor stands twice");
+  for (const std::string& name : names) manifest.tensors.push_back(tensor_of(path, name, tensors.at(name)));
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (!held.emplace(tensor.info.name, &tensor).second) bad_manifest(path, "tensor '", tensor.info.name, "' stands twice");
     if (tensor.tied_to.empty()) check_pieces(path, tensor, manifest.files);
@@ -285,9 +287,14 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view json, const std::string& path) {
   Json parsed;
+  std::vector<std::string> names;
+  bool in_tensors = false;
   try {
-    parsed = Json::parse(json, [&](int depth, Json::parse_event_t, Json&) {
+    parsed = Json::parse(json, [&](int depth, Json::parse_event_t event, Json& value) {
       if (depth > 200) bad_manifest(path, "it nests more than 200 levels deep");
+      if (event != Json::parse_event_t::key) return true;
+      if (depth == 1) in_tensors = value == "tensors";
+      if (depth == 2 && in_tensors) names.push_back(value.get<std::string>());
       return true;
     });
     if (!parsed.is_object() || parsed.value("format", "") != kFormat) bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
@@ -297,12 +304,15 @@ Manifest parse_manifest(std::string_view json, const std::string& path) {
                       kVersion, ". Use a newer hasten.");
     }
     read_facts(path, parsed, manifest);
-    read_tensors(path, parsed, manifest);
-    for (const char* key : {"format", "version", "writer", "libtorch", "save_id", "time", "world_size", "strategy", "hosts",
-                            "step", "iteration", "files", "tensors"}) {
-      parsed.erase(key);
-    }
-    manifest.parts = core::Value::parse_json(parsed.dump(), path);
+    read_tensors(path, parsed, names, manifest);
+    // The parts keep the order of their keys.
+    const auto parts = nlohmann::ordered_json::parse(json, [](int depth, nlohmann::ordered_json::parse_event_t event, nlohmann::ordered_json& value) {
+      static const std::vector<std::string> kFacts{"format", "version", "writer", "libtorch", "save_id", "time", "world_size", "strategy", "hosts",
+                                                   "step", "iteration", "files", "tensors"};
+      if (event != nlohmann::ordered_json::parse_event_t::key || depth != 1) return true;
+      return std::find(kFacts.begin(), kFacts.end(), value.get<std::string>()) == kFacts.end();
+    });
+    manifest.parts = core::Value::parse_json(parts.dump(), path);
     if (const core::Value* accumulation = manifest.parts.find("accumulation")) {
       manifest.accumulation = *accumulation;
       manifest.parts.erase("accumulation");
