@@ -50,7 +50,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 
 int main() {
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{
-      .use_seedable_sampler = true, .seed = 1, .mixed_precision = hasten::Precision::kBf16});
+      .loader = {.use_seedable_sampler = true}, .seed = 1, .mixed_precision = hasten::Precision::kBf16});
   accelerator.print("computes in ", hasten::precision::name_of(accelerator.mixed_precision()));
   run(accelerator, 20);
   return 0;
