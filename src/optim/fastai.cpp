@@ -167,10 +167,11 @@ void State::serialize(torch::serialize::InputArchive& archive) {
   c10::IValue count;
   archive.read("step", count);
   step(count.toInt());
-  at::Tensor tensor;
-  if (archive.try_read("grad_avg", tensor, true)) grad_avg(tensor);
-  if (archive.try_read("sqr_avg", tensor, true)) sqr_avg(tensor);
-  if (archive.try_read("slow", tensor, true)) slow(tensor);
+  // A handle each: reading into a defined tensor writes over it.
+  at::Tensor grads, squares, slow_weights;
+  if (archive.try_read("grad_avg", grads, true)) grad_avg(grads);
+  if (archive.try_read("sqr_avg", squares, true)) sqr_avg(squares);
+  if (archive.try_read("slow", slow_weights, true)) slow(slow_weights);
 }
 
 Optimizer::Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults, const Fixed& fixed)

@@ -110,11 +110,20 @@ DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map) 
   for (const auto& [name, device] : map.entries()) {
     if (!name.empty() && tree.find(name) == nullptr) check.unknown_modules.push_back(name);
   }
-  const auto add_uncovered = [&](const std::vector<NamedTensor>& tensors) {
+  // One name of a tied tensor is enough.
+  std::set<int64_t> covered;
+  const auto note_covered = [&](const std::vector<NamedTensor>& tensors) {
     for (const NamedTensor& item : tensors) {
-      if (item.tensor->persistent && map.device_of(item.name) == nullptr) check.uncovered_tensors.push_back(item.name);
+      if (map.device_of(item.name) != nullptr) covered.insert(item.tensor->identity);
     }
   };
+  const auto add_uncovered = [&](const std::vector<NamedTensor>& tensors) {
+    for (const NamedTensor& item : tensors) {
+      if (item.tensor->persistent && covered.count(item.tensor->identity) == 0) check.uncovered_tensors.push_back(item.name);
+    }
+  };
+  note_covered(tree.all_parameters());
+  note_covered(tree.buffers());
   add_uncovered(tree.all_parameters());
   add_uncovered(tree.buffers());
   return check;

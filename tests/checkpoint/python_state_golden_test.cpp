@@ -265,10 +265,11 @@ TEST(PythonStateGolden, ScalersAreRead) {
 
 // ---- Whole runs.
 
+/// Keeps what it is given: Accelerate's runs registered an object of a count and a tensor.
 struct Count {
-  core::Value now = core::Value::map();
-  core::Value state() const { return now; }
-  void load_state(const core::Value& state) { now = state; }
+  training::State now = training::State(core::Value::map());
+  training::State state() const { return now; }
+  void load_state(const training::State& state) { now = state; }
 };
 
 struct NetImpl : torch::nn::Module {

@@ -14,7 +14,7 @@ namespace {
 
 using test::Command;
 using test::CommandResult;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class Etcd : public test::LaunchFolder {
  protected:

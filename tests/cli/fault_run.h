@@ -104,14 +104,14 @@ class FaultRun : public SshMachines {
   }
 
   static void expect_root_cause(const CommandResult& result, int rank, const std::string& end) {
-    EXPECT_THAT(result.err, testing::HasSubstr(text("╭ hasten: rank ", rank, " of ")));
-    EXPECT_THAT(result.err, testing::HasSubstr(text(" failed first: ", end, "\n")));
+    EXPECT_THAT(result.err, ::testing::HasSubstr(text("╭ hasten: rank ", rank, " of ")));
+    EXPECT_THAT(result.err, ::testing::HasSubstr(text(" failed first: ", end, "\n")));
   }
 
   // What a launcher that was killed together with all its keepers could not remove.
   void remove_what_is_left() const {
     for (const auto& entry : std::filesystem::directory_iterator(temporary())) {
-      EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("hasten_"));
+      EXPECT_THAT(entry.path().filename().string(), ::testing::StartsWith("hasten_"));
       std::filesystem::remove_all(entry);
     }
   }

@@ -110,7 +110,9 @@ void exchange(const hasten::testing::RankOptions& options, int64_t pull_bytes) {
     std::array<int, 3> next{};
     for (const auto& got : all) {
       EXPECT_EQ(got.head, std::to_string(next[static_cast<size_t>(got.from)]++)) << "messages of one rank keep their order";
-      if (got.head == "25") EXPECT_EQ(got.body, std::string(large.size(), static_cast<char>('a' + got.from)));
+      if (got.head == "25") {
+        EXPECT_EQ(got.body, std::string(large.size(), static_cast<char>('a' + got.from)));
+      }
     }
     process.group().barrier();
     for (int i = 0; i < 5000 && num_sent < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));

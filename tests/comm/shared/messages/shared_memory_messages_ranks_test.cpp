@@ -7,6 +7,7 @@
 
 #include "comm/on_shared_memory.h"
 #include "hasten/comm/group/group.h"
+#include "hasten/core/error.h"
 
 namespace hasten::comm {
 namespace {
