@@ -1,7 +1,8 @@
 // ResNet50 in two halves on two workers, with micro-batches that overlap; distributed autograd and one optimizer over both.
 //
 // hasten launch --roles master=1,stage=2 rpc pipeline_resnet50 [IMAGES [SIZE [BATCHES]]]; the tutorial of torch.distributed has
-// 3 batches of 120 images of 128 x 128, in 1, 2, 4 and 8 micro-batches.
+// 3 batches of 120 images of 128 x 128, in 1, 2, 4 and 8 micro-batches. With a SIZE of 32 or less the last maps are 1 x 1, and
+// batch norm refuses a micro-batch of one image.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>

@@ -203,6 +203,20 @@ void finish(SaveJob& job, const std::string& words) noexcept {
   }
 }
 
+// The store is often rank 0's own, and ends with it: the others read the outcome first, unless they are gone.
+void wait_until_seen(const SaveJob& job) noexcept {
+  const auto until = Clock::now() + std::chrono::seconds(10);
+  try {
+    for (int rank = 1; rank < job.world_size; ++rank) {
+      while (!job.board->get(key_of(job, text("seen.", rank))) && Clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  } catch (const std::exception&) {
+    // A store that does not answer has no reader left.
+  }
+}
+
 void run_rank_0(SaveJob& job) {
   std::string words;
   try {
@@ -212,7 +226,10 @@ void run_rank_0(SaveJob& job) {
     words = error.what();
     give_up(job);
   }
-  if (job.world_size > 1) job.board->put(key_of(job, "outcome"), words.empty() ? "ok" : words);
+  if (job.world_size > 1) {
+    job.board->put(key_of(job, "outcome"), words.empty() ? "ok" : words);
+    wait_until_seen(job);
+  }
   if (words.empty() && job.retire) job.retire(*job.disk);
   finish(job, words);
 }
@@ -227,7 +244,10 @@ void run_other(SaveJob& job) {
   job.board->put(key_of(job, std::to_string(job.rank)), words);
   const auto until = Clock::now() + job.timeout + std::chrono::seconds(30);
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-    if (const auto outcome = job.board->get(key_of(job, "outcome"))) return finish(job, *outcome == "ok" ? "" : *outcome);
+    if (const auto outcome = job.board->get(key_of(job, "outcome"))) {
+      job.board->put(key_of(job, text("seen.", job.rank)), "yes");
+      return finish(job, *outcome == "ok" ? "" : *outcome);
+    }
     if (Clock::now() > until) break;
     std::this_thread::sleep_for(pause);
   }

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::string kGolden = HASTEN_SOURCE_DIR "/tests/golden/";
 const std::string kDcp = kGolden + "python_files/dcp_adamw_w2";

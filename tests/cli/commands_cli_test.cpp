@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class Commands : public testing::Test {
  protected:
@@ -50,7 +50,7 @@ TEST_F(Commands, EnvSaysTheSameAsTextAndAsJson) {
   for (const char* name : {"compiler", "libtorch", "system", "cores"}) {
     EXPECT_THAT(text.out, HasSubstr("\n" + std::string(name) + ": " + json[name].get<std::string>() + "\n"));
   }
-  EXPECT_THAT(json["libtorch"].get<std::string>(), testing::MatchesRegex("2\\.[0-9]+\\..*"));
+  EXPECT_THAT(json["libtorch"].get<std::string>(), ::testing::MatchesRegex("2\\.[0-9]+\\..*"));
   EXPECT_THAT(text.out, HasSubstr("\nmemory: "));
   EXPECT_THAT(json["memory"].get<std::string>(), HasSubstr(" GiB free"));
   EXPECT_TRUE(json["GPUs"].is_array());
@@ -116,8 +116,8 @@ TEST_F(Commands, BashOffersCommandsOptionsAndValues) {
 TEST_F(Commands, CompletionIsForBashAndZsh) {
   // Not with -o filenames: zsh would then put no blank after an option.
   EXPECT_THAT(run({"completion", "zsh"}).out,
-              testing::AllOf(StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"),
-                             testing::EndsWith("\ncomplete -o default -F _hasten hasten\n")));
+              ::testing::AllOf(StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"),
+                             ::testing::EndsWith("\ncomplete -o default -F _hasten hasten\n")));
   EXPECT_EQ(
       run({"completion", "bsh"}).err,
       "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");

@@ -14,9 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CommandResult;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class Config : public testing::Test {
  protected:

@@ -16,10 +16,10 @@ namespace {
 
 using test::Command;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 class Elastic : public test::LaunchFolder {
  protected:
@@ -87,7 +87,7 @@ TEST_F(Elastic, NodesFinishTogetherAndLeaveNothingBehind) {
   EXPECT_EQ(one.exit_code, 0);
   EXPECT_EQ(other.exit_code, 0);
   std::vector<std::string> lines = test::lines_of(one.out + other.out);
-  EXPECT_THAT(lines, testing::UnorderedElementsAre("0/4 0 127.0.0.1", "1/4 1 127.0.0.1", "2/4 0 127.0.0.1",
+  EXPECT_THAT(lines, ::testing::UnorderedElementsAre("0/4 0 127.0.0.1", "1/4 1 127.0.0.1", "2/4 0 127.0.0.1",
                                                    "3/4 1 127.0.0.1"));
   EXPECT_THAT(one.err + other.err, HasSubstr("hasten: hosting the rendezvous at 127.0.0.1:" + port_ + "\n"));
   EXPECT_TRUE(std::filesystem::is_empty(temporary()));

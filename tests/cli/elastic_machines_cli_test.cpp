@@ -12,8 +12,8 @@ namespace hasten {
 namespace {
 
 using test::Command;
-using testing::EndsWith;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::StartsWith;
 
 class ElasticMachines : public test::Machines {
  protected:
@@ -79,7 +79,7 @@ TEST_F(ElasticMachines, TheEndpointsMachineCanBeLostAndComeBack) {
 
   const std::string next = world_after(second, "/3");
   EXPECT_THAT(next, EndsWith("/2"));
-  EXPECT_THAT(next, testing::AnyOf(StartsWith("10.77.0.2 "), StartsWith("10.77.0.3 ")));
+  EXPECT_THAT(next, ::testing::AnyOf(StartsWith("10.77.0.2 "), StartsWith("10.77.0.3 ")));
   EXPECT_THAT(world_after(third, "/3"), EndsWith("/2"));
   Command& back = node(0);  // it finds nobody at its own address, hosts a run, and is told of the other
   for (const Command* command : {&second, &third, &back})

@@ -70,7 +70,7 @@ class ElasticNodes : public MachineFaults {
   // All nodes, and node 0 before the others.
   void start_nodes(int num_nodes) {
     start_node(0);
-    EXPECT_THAT(nodes_[0]->run.read_error_line(), testing::HasSubstr("hosting the rendezvous at "));
+    EXPECT_THAT(nodes_[0]->run.read_error_line(), ::testing::HasSubstr("hosting the rendezvous at "));
     for (int i = 1; i < num_nodes; ++i) start_node(static_cast<size_t>(i));
     wait_for_round(all());
   }
@@ -130,7 +130,7 @@ class ElasticNodes : public MachineFaults {
     EXPECT_EQ(nodes_[i]->result.exit_code, exit_code) << nodes_[i]->result.err;
   }
   void expect_said(size_t i, const std::string& words) const {
-    EXPECT_THAT(nodes_[i]->result.err, testing::HasSubstr(words));
+    EXPECT_THAT(nodes_[i]->result.err, ::testing::HasSubstr(words));
   }
   void end(const Nodes& members) {
     for (const size_t i : members) kill(nodes_[i]->run.pid(), SIGTERM);

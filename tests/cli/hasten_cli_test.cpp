@@ -92,9 +92,8 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "completion"}) {
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "merge-weights", "convert", "zero-to-fp32", "checkpoint", "completion"}) {
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "plan", "to-fsdp2", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights", "convert", "zero-to-fp32",
+                              "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

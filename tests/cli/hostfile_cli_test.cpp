@@ -9,9 +9,9 @@ namespace {
 
 using test::Command;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::UnorderedElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
 class Hostfile : public test::SshMachines {

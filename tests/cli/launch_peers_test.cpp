@@ -13,7 +13,7 @@ namespace hasten {
 namespace {
 
 using test::CommandResult;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class LaunchPeers : public test::LaunchFolder {
  protected:
@@ -62,7 +62,7 @@ class LaunchPeers : public test::LaunchFolder {
         run({python_, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, program}));
 
     EXPECT_EQ(ours.size(), static_cast<size_t>(10 * num_processes));
-    EXPECT_THAT(ours, testing::Each(HasSubstr("/" + count + " step ")));
+    EXPECT_THAT(ours, ::testing::Each(HasSubstr("/" + count + " step ")));
     EXPECT_EQ(ours, theirs);
   }
 
@@ -76,7 +76,7 @@ TEST_F(LaunchPeers, AcceleratesTestScriptGetsToItsEndOnTwoProcesses) {
   EXPECT_THAT(result.out, HasSubstr("Num processes: 2\n"));
   EXPECT_THAT(result.out, HasSubstr("**Breakpoint trigger test**")) << result.err;
   // After its last line it sometimes aborts in Gloo's teardown, under torchrun as well.
-  EXPECT_THAT(result.exit_code, testing::AnyOf(0, 128 + SIGABRT)) << result.err;
+  EXPECT_THAT(result.exit_code, ::testing::AnyOf(0, 128 + SIGABRT)) << result.err;
 }
 
 TEST_F(LaunchPeers, AcceleratesTestSyncEndsWell) {

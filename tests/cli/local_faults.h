@@ -62,7 +62,7 @@ class LocalFaults : public FaultRun {
 
     EXPECT_EQ(result.exit_code, exit_code);
     expect_root_cause(result, victim, text("exit code ", exit_code));
-    EXPECT_THAT(result.err, testing::HasSubstr("│   last words\n╰"));
+    EXPECT_THAT(result.err, ::testing::HasSubstr("│   last words\n╰"));
   }
 
   void kill_launcher() {
@@ -121,7 +121,7 @@ class LocalFaults : public FaultRun {
     const CommandResult result = run_command(on_a_disk_of("128k", launch), environment());
 
     EXPECT_EQ(result.exit_code, exit_code);
-    EXPECT_THAT(result.err, testing::HasSubstr("No space left on device"));
+    EXPECT_THAT(result.err, ::testing::HasSubstr("No space left on device"));
     expect_root_cause(result, victim, text("exit code ", exit_code));
   }
 

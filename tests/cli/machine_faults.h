@@ -31,7 +31,7 @@ class MachineFaults : public LocalFaults {
 
   static void expect_machine(const CommandResult& result, int machine) {
     EXPECT_EQ(result.exit_code, 255);
-    EXPECT_THAT(result.err, testing::HasSubstr(text("hasten: machine ", machine, " of 2 (", address(machine),
+    EXPECT_THAT(result.err, ::testing::HasSubstr(text("hasten: machine ", machine, " of 2 (", address(machine),
                                                     ") ended first: exit code 255; ssh")));
   }
 

@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
 
 class Options : public testing::Test {
  protected:
@@ -157,7 +157,7 @@ TEST_F(Options, AVirtualLocalRankIsAlwaysZero) {
               "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES > $TMPDIR/$RANK; cat $TMPDIR/$RANK"},
              {{"CUDA_VISIBLE_DEVICES", "4,6"}});
 
-  EXPECT_THAT(result.out, testing::AnyOf("0 4\n0 6\n", "0 6\n0 4\n"));
+  EXPECT_THAT(result.out, ::testing::AnyOf("0 4\n0 6\n", "0 6\n0 4\n"));
 }
 
 TEST_F(Options, BoundWorkersMayUseTheirCpusOnly) {

@@ -17,11 +17,11 @@ using test::Command;
 using test::CommandResult;
 using test::lines_of;
 using test::Terminal;
-using testing::AllOf;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::UnorderedElementsAre;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 class Output : public test::LaunchFolder {
  protected:

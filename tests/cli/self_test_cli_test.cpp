@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::CommandResult;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class SelfTest : public test::LaunchFolder {};
 

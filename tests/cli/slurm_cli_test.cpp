@@ -10,8 +10,8 @@ namespace {
 
 using test::CommandResult;
 using test::Daemon;
-using testing::HasSubstr;
-using testing::UnorderedElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
 class Slurm : public test::Machines {
@@ -110,10 +110,10 @@ TEST_F(Slurm, ExplainSaysWhatCameFromTheStep) {
   const CommandResult result =
       srun({"--ntasks-per-node=1", "--export=PATH,TMPDIR,HF_HOME,SLURM_CONF"}, {"--explain"});
 
-  EXPECT_THAT(result.out, testing::ContainsRegex("nnodes +2 +Slurm: SLURM_STEP_TASKS_PER_NODE\n"))
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("nnodes +2 +Slurm: SLURM_STEP_TASKS_PER_NODE\n"))
       << result.err;
-  EXPECT_THAT(result.out, testing::ContainsRegex("node_rank +1 +Slurm: SLURM_NODEID\n"));
-  EXPECT_THAT(result.out, testing::ContainsRegex("master_addr +node0 +Slurm: SLURM_STEP_NODELIST\n"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("node_rank +1 +Slurm: SLURM_NODEID\n"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("master_addr +node0 +Slurm: SLURM_STEP_NODELIST\n"));
 }
 
 TEST_F(Slurm, AFailureOnOneMachineEndsTheStepAndLeavesNobody) {

@@ -11,8 +11,8 @@ namespace {
 
 using test::Command;
 using test::CommandResult;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 class Static : public test::Machines {

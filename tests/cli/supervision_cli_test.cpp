@@ -13,9 +13,9 @@ namespace {
 using test::Command;
 using test::CommandResult;
 using test::Terminal;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class Supervision : public test::LaunchFolder {};
 
@@ -41,7 +41,7 @@ TEST_F(Supervision, TheReportIsAboutTheLastAttempt) {
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, HasSubstr("│ restarts: 1 of 1 were made\n"));
   EXPECT_THAT(result.err, EndsWith("│ its last lines on standard error:\n│   words of 1\n╰ exit code 4\n"));
-  EXPECT_THAT(result.err, testing::Not(HasSubstr("old")));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("old")));
 }
 
 TEST_F(Supervision, SigtermEndsTheWaitingForARestart) {
@@ -154,7 +154,7 @@ TEST_F(Supervision, WhoIsToldToEndDoesNotWaitForAStoppedTerminal) {
 
   kill(terminal.pid(), SIGTERM);  // nobody has read the terminal, and nobody will
 
-  EXPECT_THAT(terminal.wait(), testing::AnyOf(0, 143));  // the worker may have been quicker
+  EXPECT_THAT(terminal.wait(), ::testing::AnyOf(0, 143));  // the worker may have been quicker
 }
 
 }  // namespace

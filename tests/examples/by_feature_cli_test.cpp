@@ -51,7 +51,7 @@ struct Feature {
 };
 
 const std::vector<Feature> kFeatures = {
-    {"automatic_batch_size", 4},  {"checkpointing", 26}, {"comm_hooks", 5}, {"gan", 34},
+    {"automatic_batch_size", 4},  {"checkpointing", 29}, {"comm_hooks", 5}, {"gan", 34},
     {"gradient_accumulation", 4}, {"local_sgd", 3},  {"metrics", 13},
     {"mixed_precision", 6},       {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
     {"uneven_inputs", 14},        {"warm_up", 13}};

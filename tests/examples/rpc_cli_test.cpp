@@ -47,7 +47,7 @@ TEST(RpcExamples, TheRnnLearnsOverTwoWorkers) {
 }
 
 TEST(RpcExamples, TrainersLearnAtTheParameterServer) {
-  EXPECT_GE(numbers_after(rpc_output("ps=1,trainer=2", {"parameter_server", "60"}), "accuracy").at(0), 0.97);
+  EXPECT_GE(numbers_after(rpc_output("ps=1,trainer=2", {"parameter_server", "180"}), "accuracy").at(0), 0.97);
 }
 
 TEST(RpcExamples, BatchedUpdatesLearn) {
@@ -55,17 +55,17 @@ TEST(RpcExamples, BatchedUpdatesLearn) {
 }
 
 TEST(RpcExamples, ThePipelineEndsWithAllNumbersOfMicroBatches) {
-  const auto losses = numbers_after(rpc_output("master=1,stage=2", {"pipeline_resnet50", "4", "32", "1"}), "loss");
+  const auto losses = numbers_after(rpc_output("master=1,stage=2", {"pipeline_resnet50", "8", "64", "1"}), "loss");
 
-  ASSERT_EQ(losses.size(), 3u);  // 1, 2 and 4 micro-batches
+  ASSERT_EQ(losses.size(), 4u);  // 1, 2, 4 and 8 micro-batches
   for (const double loss : losses) EXPECT_TRUE(std::isfinite(loss) && loss > 0) << loss;
 }
 
 TEST(RpcExamples, DataParallelTrainersOverAServerStayEqual) {
-  const std::string out = rpc_output("master=1,ps=1,trainer=2", {"ddp_and_rpc", "20"});
+  const std::string out = rpc_output("master=1,ps=1,trainer=2", {"ddp_and_rpc", "200"});
 
   EXPECT_EQ(numbers_after(out, "differ by").at(0), 0);
-  EXPECT_LT(numbers_after(out, "loss").at(0), 2.3);
+  EXPECT_LT(numbers_after(out, "loss").at(0), 1.7);  // that of a guess is log 8, 2.08
 }
 
 TEST(RpcExamples, HogWildAndAveragingLearn) {
