@@ -61,7 +61,7 @@ class ServerPlace {
 };
 
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 180;
+  const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 240;
   torch::manual_seed(0);
   torch::set_num_threads(1);
   hasten::process::Process process({.cpu = true});
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   if (process.rank() > 0) {
     const auto server = agent.call<hasten::rpc::RRef<ParameterServer>>(0, "server");
     const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(
-        agent, server.sync<&ParameterServer::parameter_rrefs>(), torch::optim::SGDOptions(0.1));
+        agent, server.sync<&ParameterServer::parameter_rrefs>(), torch::optim::SGDOptions(0.03));
     const auto digits = make_digits(32 * steps, static_cast<uint64_t>(process.rank()));
     for (int64_t step = 0; step < steps; ++step) {
       agent.autograd([&](hasten::rpc::AutogradContext& context) {

@@ -47,7 +47,7 @@ TEST(RpcExamples, TheRnnLearnsOverTwoWorkers) {
 }
 
 TEST(RpcExamples, TrainersLearnAtTheParameterServer) {
-  EXPECT_GE(numbers_after(rpc_output("ps=1,trainer=2", {"parameter_server", "180"}), "accuracy").at(0), 0.97);
+  EXPECT_GE(numbers_after(rpc_output("ps=1,trainer=2", {"parameter_server", "240"}), "accuracy").at(0), 0.97);
 }
 
 TEST(RpcExamples, BatchedUpdatesLearn) {
