@@ -1,6 +1,8 @@
 // Callbacks of recurrent models, whose outputs are (prediction, raw, dropped): hidden states and their regularisation.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include "hasten/learner/callback.h"
 
 namespace hasten::learner {
