@@ -59,6 +59,10 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
   options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
                                             .value_or(options.gradient_accumulation_steps);
+  if (!options.change_process) {
+    options.tune_allocator = false;
+    options.ddp.in_place_bytes.reset();
+  }
   // HASTEN_DEBUG is read where groups are made.
   if (!options.check && !environment.has("HASTEN_DEBUG")) {
     options.check = environment.flag("ACCELERATE_DEBUG_MODE");

@@ -39,6 +39,11 @@ json patched(json values, const json& patch) {
   return values;
 }
 
+// Also of bytes that are no text.
+std::string shown(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
   if (tolerance.is_none() || given.type() != wanted.type()) return given == wanted;
   if (wanted.is_number_float()) {
@@ -74,12 +79,16 @@ GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const Golde
   if (cases_.empty()) throw std::runtime_error("golden cases: nothing selected in " + path);
 }
 
+void GoldenTopic::judge(const GoldenCase& golden, const std::function<json()>& run) {
+  judge(golden, outcome_of(run));
+}
+
 void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
   const auto same = [&](const json& wanted) {
     for (const auto& [key, value] : wanted.items()) {
       if (!given.contains(key) || !near(given.at(key), value, tolerance_)) return false;
     }
-    return true;
+    return !given.contains("exception");
   };
   json wanted = golden.expected;
   if (same(wanted)) {
@@ -94,14 +103,14 @@ void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
   bool ruled = false;
   for (const auto& quirk : golden.quirks) {
     if (const auto rule = rules_.find(quirk); rule != rules_.end()) {
-      wanted = patched(wanted, rule->second(golden));
+      wanted = patched(wanted, outcome_of([&] { return rule->second(golden); }));
       ruled = true;
     }
   }
   for (const auto& rule : everywhere_) {
     GoldenCase so_far = golden;
     so_far.expected = wanted;
-    wanted = patched(wanted, rule(so_far));
+    wanted = patched(wanted, outcome_of([&] { return rule(so_far); }));
     ruled = true;
   }
   if (ruled && same(wanted)) {
@@ -109,8 +118,8 @@ void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
     return;
   }
   ADD_FAILURE() << topic_ << " " << golden.name << " [" << join(golden.quirks) << "]\n   input "
-                << golden.input << "\nexpected " << golden.expected << "\n   fixed " << golden.fixed
-                << "\n wanted " << wanted << "\n  given " << given;
+                << shown(golden.input) << "\nexpected " << shown(golden.expected) << "\n   fixed " << shown(golden.fixed)
+                << "\n wanted " << shown(wanted) << "\n  given " << shown(given);
 }
 
 void GoldenTopic::finish() const {
@@ -119,6 +128,19 @@ void GoldenTopic::finish() const {
             << " as expected, " << as_fixed_ << " as fixed, " << by_difference_
             << " by a documented difference)" << std::endl;
   EXPECT_EQ(well, cases_.size()) << topic_ << ": every case must be judged, and well";
+}
+
+json outcome_of(const std::function<json()>& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return {{"exception", error.what()}};
+  }
+}
+
+int num_ranks_of(const GoldenCase& golden) {
+  const json number = golden.input.is_object() ? golden.input.value("num_processes", json(1)) : json(1);
+  return number.is_number_integer() && number > 0 && number <= 16 ? number.get<int>() : 1;
 }
 
 json golden_error(const std::string& python_class) {

@@ -54,6 +54,9 @@ class GoldenTopic {
   /// Compares what we gave, key by key of `expected`, and counts it; a GoogleTest failure if it is neither as
   /// expected, nor as fixed, nor by a rule. Call it once for each case.
   void judge(const GoldenCase& golden, const nlohmann::json& given);
+  /// The same for what `run` returns. What it throws is a red case of its own, and the next one is judged all the same: an
+  /// unknown option, a missing key, a value of another type.
+  void judge(const GoldenCase& golden, const std::function<nlohmann::json()>& run);
 
   /// Prints "golden TOPIC: N of M cases (E as expected, F as fixed, D by a documented difference)"; a
   /// GoogleTest failure if not every selected case was judged well.
@@ -67,6 +70,12 @@ class GoldenTopic {
   Tolerance tolerance_;
   size_t as_expected_ = 0, as_fixed_ = 0, by_difference_ = 0;
 };
+
+/// What `run` returns, or {"exception": …} for what it throws, which no case expects.
+nlohmann::json outcome_of(const std::function<nlohmann::json()>& run);
+
+/// The number of ranks that a case asks for; 1 where it does not say so, or says something else than a number.
+int num_ranks_of(const GoldenCase& golden);
 
 /// The outcome of an error: compared by kind. Our UsageError is Python's ValueError.
 nlohmann::json golden_error(const std::string& python_class);

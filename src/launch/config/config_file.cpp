@@ -4,11 +4,13 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "hasten/core/error.h"
+#include "hasten/core/text.h"
 #include "hasten/launch/options/command_line.h"
 #include "launch/config/config_keys.h"
 #include "launch/config/config_syntax.h"
@@ -152,6 +154,11 @@ Config load_config(const std::string& path) {
 }
 
 Config basic_config(const std::string& mixed_precision, int num_gpus) {
+  static const std::vector<std::string> kChoices = {"no", "fp16", "bf16", "fp8"};
+  if (std::find(kChoices.begin(), kChoices.end(), mixed_precision) == kChoices.end()) {
+    throw UsageError({"config"}, "mixed_precision '", mixed_precision, "'", did_you_mean(mixed_precision, kChoices), "; expected one of ",
+                     join(kChoices), '.');
+  }
   Config config;
   config.given = {{"distributed_type", {std::string(num_gpus > 1 ? "MULTI_GPU" : "NO")}},
                   {"mixed_precision", {mixed_precision}},

@@ -34,6 +34,7 @@ Config load_config(const std::string& path);
 
 /// The configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
 /// writes. `num_gpus` as machine.h counts them.
+/// Throws: UsageError for a mixed_precision other than no, fp16, bf16 and fp8.
 Config basic_config(const std::string& mixed_precision, int num_gpus);
 
 /// The values sorted by key, as Accelerate writes them. The second for files that end in .json.
