@@ -30,8 +30,28 @@ int test(const std::vector<std::string>& words);
 /// `hasten tpu-config`.
 int tpu_config(const std::vector<std::string>& words);
 
+/// `hasten track status|recover|sync|follow`.
+int track(const std::vector<std::string>& words);
+
+/// `hasten board`.
+int board(const std::vector<std::string>& words);
+
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);
+
+/// `hasten merge-weights CHECKPOINT_DIRECTORY OUTPUT_PATH`.
+int merge_weights(const std::vector<std::string>& words);
+
+/// `hasten convert IN OUT`.
+int convert(const std::vector<std::string>& words);
+
+/// `hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR`.
+int zero_to_fp32(const std::vector<std::string>& words);
+
+/// `hasten checkpoint list|show|verify|diff|prune|repair`.
+int checkpoint(const std::vector<std::string>& words);
+/// `hasten estimate-memory MODEL`.
+int estimate_memory(const std::vector<std::string>& words);
 
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);

@@ -6,6 +6,7 @@
 #include "hasten/core/text.h"
 #include "help.h"
 #include "options.h"
+#include "weights_options.h"
 
 namespace hasten::cli {
 namespace {
@@ -26,6 +27,13 @@ std::vector<Words> commands() {
           {"env", env_options(), ""},
           {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
+          {"merge-weights", merge_weights_options(), ""},
+          {"convert", convert_options(), ""},
+          {"zero-to-fp32", zero_to_fp32_options(), ""},
+          {"checkpoint", checkpoint_options(), "list show verify diff prune repair"},
+          {"estimate-memory", estimate_memory_options(), ""},
+          {"track", track_options(), "status recover sync"},
+          {"board", board_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

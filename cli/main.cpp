@@ -26,6 +26,13 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"merge-weights", "merge a sharded checkpoint into model.safetensors", merge_weights},
+          {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
+          {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
+          {"checkpoint", "list, show, verify, compare, prune or repair checkpoints", checkpoint},
+          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
+          {"track", "show how far the trackers of runs have come, complete or replay runs", track},
+          {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
@@ -37,7 +44,7 @@ std::string help() {
   for (const Command& command : commands()) {
     text.append("  ")
         .append(command.name)
-        .append(14 - command.name.size(), ' ')
+        .append(17 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

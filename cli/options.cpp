@@ -77,6 +77,68 @@ const std::vector<OptionGroup>& tpu_config_options() {
   return groups;
 }
 
+const std::vector<OptionGroup>& estimate_memory_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "dtypes",
+         .kind = kList,
+         .value = "DTYPE",
+         .help = "float32, float16, bfloat16, int8 or int4, with commas; the default is all but bfloat16"},
+        {.name = "map", .value = "SIZES", .peers = launcher::kHasten, .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
+        {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "As JSON"},
+        {.name = "library_name", .value = "NAME", .help = "Not used: headers say what is there"},
+        {.name = "trust_remote_code", .kind = kSwitch, .help = "Not used: no code is run"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& track_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "to", .peers = launcher::kHasten, .value = "NAME", .help = "For sync: the tracker, such as wandb or tensorboard"},
+        {.name = "options", .peers = launcher::kHasten, .value = "JSON", .help = "For sync: the tracker's options, as init_kwargs has them"},
+        {.name = "timeout",
+         .kind = kReal,
+         .peers = launcher::kHasten,
+         .fallback = "600",
+         .least = 0.1,
+         .most = 1e6,
+         .help = "For recover and sync: seconds for each run"},
+        {.name = "drain_timeout",
+         .kind = kReal,
+         .peers = launcher::kHasten,
+         .fallback = "30",
+         .least = 0,
+         .most = 1e6,
+         .help = "For follow, which trainings start: seconds after the training's end"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& board_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "output", .letter = 'o', .peers = launcher::kHasten, .value = "FILE", .help = "The page; default: board.html in the (first) folder"},
+        {.name = "serve",
+         .kind = kSwitch,
+         .peers = launcher::kHasten,
+         .help = "Serve the page instead of writing it, and follow runs that go on"},
+        {.name = "bind",
+         .peers = launcher::kHasten,
+         .fallback = "127.0.0.1",
+         .value = "ADDRESS",
+         .help = "For --serve: the address to listen at. All who reach it see the runs"},
+        {.name = "port",
+         .kind = kInteger,
+         .peers = launcher::kHasten,
+         .fallback = "6007",
+         .least = 0,
+         .most = 65535,
+         .help = "For --serve; 0: any"}}}};
+  return groups;
+}
+
 const std::vector<OptionGroup>& no_options() {
   static const std::vector<OptionGroup> none;
   return none;

@@ -15,6 +15,9 @@ const std::vector<launcher::OptionGroup>& config_options();
 const std::vector<launcher::OptionGroup>& env_options();
 const std::vector<launcher::OptionGroup>& test_options();
 const std::vector<launcher::OptionGroup>& tpu_config_options();
+const std::vector<launcher::OptionGroup>& estimate_memory_options();
+const std::vector<launcher::OptionGroup>& track_options();
+const std::vector<launcher::OptionGroup>& board_options();
 const std::vector<launcher::OptionGroup>& no_options();
 
 /// Reads a command line that has nothing but options and up to `most_words` other words.

@@ -8,7 +8,7 @@
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
 # Its Impl holds a class of the file's own, which g++ warns of where the file is not compiled by itself.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp ${PROJECT_SOURCE_DIR}/src/core/curl.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Flags of every target of ours; never handed on to a user's targets. -fPIC is given by hand, because CMake's own
@@ -146,5 +146,5 @@ function(hasten_front_door)
   endforeach()
   add_library(hasten_plain STATIC ${plain})
   target_include_directories(hasten_plain PUBLIC ${PROJECT_SOURCE_DIR}/include)
-  target_link_libraries(hasten_plain PUBLIC hasten_flags PRIVATE spdlog::spdlog yaml-cpp OpenSSL::Crypto)
+  target_link_libraries(hasten_plain PUBLIC hasten_flags PRIVATE spdlog::spdlog yaml-cpp OpenSSL::Crypto ZLIB::ZLIB PNG::PNG)
 endfunction()

@@ -16,6 +16,9 @@ namespace base {
 namespace automatic_batch_size {
 #include "by_feature/automatic_batch_size.cpp"
 }
+namespace checkpointing {
+#include "by_feature/checkpointing.cpp"
+}
 namespace comm_hooks {
 #include "by_feature/comm_hooks.cpp"
 }
@@ -51,6 +54,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, std::function<int()>> programs = {
       {"base", base::main},
       {"automatic_batch_size", automatic_batch_size::main},
+      {"checkpointing", [&] { return checkpointing::main(argc - 1, argv + 1); }},
       {"comm_hooks", comm_hooks::main},
       {"gan", gan::main},
       {"gradient_accumulation", gradient_accumulation::main},

@@ -30,7 +30,7 @@ UNTESTED = {
 }
 # Words in capitals that look like variables of the environment and are none.
 # dtypes of safetensors, PyTorch's name of an option, cuDNN's word for a lack of memory
-NO_VARIABLES = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "T_0", "CUDNN_STATUS_NOT_SUPPORTED"}
+NO_VARIABLES = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "T_0", "CUDNN_STATUS_NOT_SUPPORTED", "DCP_SHARDING_INFO", "DCP_VERSION"}
 # … and values that stand in Accelerate's configuration files.
 NO_VARIABLES |= set("""
     AMAZON_SAGEMAKER AOT_EAGER AOT_TS_NVFUSER ATTN_IMPLEMENTATION BACKWARD_POST BACKWARD_PRE DATA_PARALLEL FULL_SHARD

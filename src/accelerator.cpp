@@ -22,8 +22,20 @@ const AcceleratorOptions& Accelerator::options() const noexcept {
   return state_->options;
 }
 
+checkpoint::Checkpoints& Accelerator::checkpoints() const noexcept {
+  return *state_->checkpoints;
+}
+
 const std::shared_ptr<parallel::Sharding>& Accelerator::sharding() const noexcept {
   return state_->sharding;
+}
+
+tracking::Trackers& Accelerator::trackers() const noexcept {
+  return state_->trackers;
+}
+
+Logger Accelerator::logger(const std::string& name, std::optional<LogLevel> level) const {
+  return state_->logger(name, level);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const parallel::BackwardOptions& options) const {

@@ -5,9 +5,11 @@
 
 #include <utility>
 
+#include "hasten/checkpoint/checkpoints.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/process/random.h"
+#include "tracking_setup.h"
 
 namespace hasten {
 namespace {
@@ -39,10 +41,25 @@ void AcceleratorState::start(const Environment& environment) {
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr);
   parallel::share_casts(sharding, precision->precision());
+  checkpoints = std::make_shared<checkpoint::Checkpoints>(
+      checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
+                           .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
+                           .sharding = sharding, .low_weights = &precision->low_weights()},
+      options.project);
+  trackers = make_trackers(options, environment, process());
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);
     operations->logger("accelerator").info(memory::describe(setting));
   }
+}
+
+Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel> level) const {
+  Logger logger = operations->logger(name);
+  if (level) logger.set_level(*level);
+  logger.on_warning([run = trackers](LogLevel of, std::string_view line) mutable {
+    run.note(std::string(line), of == LogLevel::kWarning ? "warning" : "error");
+  });
+  return logger;
 }
 
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
@@ -61,6 +78,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
     gradients->set_sync_gradients(context.ends_window);
   }
   const parallel::NoSync until_all_end(std::move(held));
+  trackers.count_step();
   if (own.weight) gradients->set_weighted();
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();

@@ -17,6 +17,7 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/process/process.h"
+#include "hasten/tracking/trackers.h"
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
 #include "mixed_precision.h"
@@ -24,6 +25,9 @@
 
 namespace hasten {
 
+namespace checkpoint {
+class Checkpoints;
+}
 namespace parallel {
 class Sharding;
 }
@@ -45,6 +49,7 @@ struct AcceleratorState {
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
+  Logger logger(const std::string& name, std::optional<LogLevel> level) const;
 
   AcceleratorOptions options;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
@@ -55,6 +60,8 @@ struct AcceleratorState {
   /// What splits state over the ranks; null where nothing is split.
   std::shared_ptr<parallel::Sharding> sharding = {};
   std::shared_ptr<MixedPrecision> precision = {};
+  std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
+  mutable tracking::Trackers trackers = {};
 
  private:
   void start(const Environment& environment);

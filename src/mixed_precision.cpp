@@ -103,18 +103,12 @@ MixedPrecision::MixedPrecision(const AcceleratorOptions& options, const Environm
   hook_ = std::make_shared<AutocastHook>(device_.type(), autocast_);
 }
 
-/// The scaler as join's registry takes it: ranks that ran out of data take its state over.
+/// The scaler as the registry takes it. Factors and interval come from the state too, as PyTorch's load_state_dict has it.
 struct MixedPrecision::JoinedScaler {
   std::shared_ptr<precision::WindowScaler> scaler;
-  nlohmann::json state() const {
-    const auto own = scaler->state();
-    return {own.scale, own.growth_tracker};
-  }
-  void load_state(const nlohmann::json& state) const {
-    auto own = scaler->state();
-    own.scale = state.at(0).get<double>();
-    own.growth_tracker = state.at(1).get<int64_t>();
-    if (own.enabled) scaler->load_state(own);
+  precision::GradScalerState state() const { return scaler->state(); }
+  void load_state(const precision::GradScalerState& state) const {
+    if (scaler->state().enabled && state.enabled) scaler->load_state(state);
   }
 };
 
@@ -152,7 +146,7 @@ void MixedPrecision::start(const AcceleratorOptions& options, parallel::Optimize
                           .warn = [log = log_](const std::string& words) { log.warning(words); }});
   gradients_->step_policies().add(training::StepOrder::kUnscale, scaler_);
   joined_ = std::make_shared<JoinedScaler>(JoinedScaler{scaler_});
-  registry.add_scheduler(joined_);
+  registry.add(training::StateKind::kScaler, joined_);
 }
 
 std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Module& module) {

@@ -67,7 +67,7 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   if (!options.check && !environment.has("HASTEN_DEBUG")) {
     options.check = environment.flag("ACCELERATE_DEBUG_MODE");
   }
-  if (options.logging_dir.empty()) options.logging_dir = options.project_dir;
+  if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.project_dir;
   return {std::move(options), std::move(environment)};
 }
 

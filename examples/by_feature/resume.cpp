@@ -1,13 +1,10 @@
-// base.cpp that is stopped in the middle of an epoch and goes on there: model, optimizer and the loader's
-// position are in a folder. The end is the same as without the stop.
+// base.cpp that is stopped in the middle of an epoch and goes on there: model, optimizer and the loaders'
+// positions are in a folder. The end is the same as without the stop.
 //
 //   ./resume stop FOLDER          stops after 30 batches
 //   ./resume go_on FOLDER         on any number of processes
 #include <hasten/hasten.h>
 #include <torch/torch.h>
-
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 using torch::data::samplers::RandomSampler;
 using torch::data::samplers::SequentialSampler;
@@ -29,33 +26,21 @@ torch::nn::Sequential make_net() {
 void run(hasten::Accelerator& accelerator, int64_t batch_size, bool stop, const std::string& folder) {
   auto net = make_net();
   torch::optim::Adam adam(net->parameters(), 1e-2);
-  if (!stop) {
-    torch::load(net, folder + "/model.pt");
-    torch::load(adam, folder + "/optimizer.pt");
-  }
   auto [model, optimizer, train, test] =
       accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
                           hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
-  int batches = 0, first_epoch = 0;
-  if (!stop) {
-    const auto state = nlohmann::json::parse(std::ifstream(folder + "/loader.json"));
-    train.load_state(state.get<hasten::data::LoaderState>());
-    first_epoch = static_cast<int>(train.state().epoch);
-  }
+  if (!stop) accelerator.load_state(folder + "/state");
 
-  for (int epoch = first_epoch; epoch < 3; ++epoch) {
+  int batches = 0;
+  for (int epoch = static_cast<int>(train.state().epoch); epoch < 3; ++epoch) {
     for (auto& batch : train) {
       optimizer.zero_grad();
       auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
       accelerator.backward(loss);
       optimizer.step();
       if (!stop || ++batches < 30) continue;
-      if (accelerator.is_main_process()) {
-        torch::save(net, folder + "/model.pt");
-        torch::save(adam, folder + "/optimizer.pt");
-        std::ofstream(folder + "/loader.json") << nlohmann::json(train.state());
-      }
+      accelerator.save_state(folder + "/state");
       accelerator.print("stopped in epoch ", epoch);
       return;
     }

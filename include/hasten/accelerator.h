@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "hasten/accelerator_options.h"
+#include "hasten/checkpoint/checkpoints.h"
+#include "hasten/checkpoint/project_save.h"
 #include "hasten/data/loader/data_loader.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/optim/prepared/low_weights.h"
@@ -31,12 +33,16 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/prepared_model.h"
-#include "hasten/parallel/parameters/state_dict.h"
 #include "hasten/preparation.h"
 #include "hasten/process/distributed_type.h"
 #include "hasten/process/print.h"
 #include "hasten/process/process.h"
 #include "hasten/process/split.h"
+#include "hasten/tracking/each.h"
+#include "hasten/tracking/progress.h"
+#include "hasten/tracking/trackers.h"
+#include "hasten/training/deferred_scalar.h"
+#include "hasten/training/image_values.h"
 
 namespace hasten {
 
@@ -74,6 +80,8 @@ class Accelerator {
   /// What splits state over the ranks (slices of optimizer state, whole ones for saving); null where nothing is
   /// split.
   const std::shared_ptr<parallel::Sharding>& sharding() const noexcept;
+  /// Saving and loading the run's state (checkpoint/checkpoints.h).
+  checkpoint::Checkpoints& checkpoints() const noexcept;
   /// What prepare_object is given, for kinds of objects of a program's own (preparation.h).
   Preparation preparation() const noexcept { return Preparation(state_); }
 
@@ -248,16 +256,83 @@ class Accelerator {
     }
   }
 
-  /// parallel::state_dict of a module, prepared or not.
+  // ---- Checkpoints: checkpoint::Checkpoints and checkpoint/weights.h under Accelerate's names.
+
+  checkpoint::Save save_state(const std::string& path = {}, const checkpoint::SaveOptions& options = {}) const {
+    return checkpoints().save_state(path, options);
+  }
+  checkpoint::Loaded load_state(const std::string& path = {}, const checkpoint::LoadOptions& options = {}) const {
+    return checkpoints().load_state(path, options);
+  }
+  std::optional<checkpoint::Loaded> resume(const checkpoint::ResumeOptions& options = {}) const {
+    return checkpoints().resume(options);
+  }
+  /// `("ema", ema)`, or objects alone, which are numbered: each has state() and load_state() (training/stateful.h).
+  template <class... T>
+  void register_for_checkpointing(T&&... objects) const {
+    checkpoint::register_objects(checkpoints(), std::forward<T>(objects)...);
+  }
+  checkpoint::HookHandle register_save_state_pre_hook(checkpoint::Checkpoints::Hook hook) const {
+    return checkpoints().add_save_hook(std::move(hook));
+  }
+  checkpoint::HookHandle register_load_state_pre_hook(checkpoint::Checkpoints::Hook hook) const {
+    return checkpoints().add_load_hook(std::move(hook));
+  }
+  int64_t save_iteration() const noexcept { return checkpoints().save_iteration(); }
+  /// checkpoint::save_model of a model, prepared or not, on the first process (of each host with save_on_each_node).
+  /// Collective: no. Blocks: on the disk. Throws: as checkpoint::save_model.
   template <class M>
-  static std::map<std::string, at::Tensor> get_state_dict(M& model) {
-    return parallel::state_dict(parallel::module_of(unwrap_model(model)));
+  void save_model(M& model, const std::string& folder, const checkpoint::SaveModelOptions& options = {}) const {
+    checkpoint::save_model(process(), this->options().project, parallel::module_of(unwrap_model(model)), folder, options);
+  }
+  /// checkpoint::save of tensors, a StateDict, plain or nested values, or a module's state_dict, on the first process.
+  template <class T>
+  void save(const T& object, const std::string& path, const checkpoint::SaveFileOptions& options = {}) const {
+    checkpoint::save(process(), this->options().project, unwrap_model(object), path, options);
+  }
+  /// checkpoint::state_dict of a module, prepared or not, on every rank; copied only as the options say.
+  template <class M>
+  checkpoint::StateDict get_state_dict(M& model, const checkpoint::GetStateDictOptions& options = {}) const {
+    return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), options);
   }
 
   /// A loader that leaves out its first batches; see data::skip_first_batches.
   template <class Loader>
   static Loader skip_first_batches(const Loader& loader, size_t num_batches) {
     return data::skip_first_batches(loader, num_batches);
+  }
+
+  // ---- Trackers of the run (tracking/trackers.h, docs/tracking.md): one-line forwards under Accelerate's names.
+
+  tracking::Trackers& trackers() const noexcept;
+  void init_trackers(const std::string& project_name, const tracking::Config& config = {},
+                     const tracking::Config& init_kwargs = {}) const {
+    trackers().init(project_name, config, init_kwargs);
+  }
+  void log(const tracking::Values& values, std::optional<int64_t> step = {}, const tracking::Config& log_kwargs = {}) const {
+    trackers().log(values, step, log_kwargs);
+  }
+  void log_images(const tracking::ImageValues& images, std::optional<int64_t> step = {},
+                  const tracking::Config& log_kwargs = {}) const {
+    trackers().log_images(images, step, log_kwargs);
+  }
+  void log_table(const std::string& key, const tracking::Table& table, std::optional<int64_t> step = {}) const {
+    trackers().log_table(key, table, step);
+  }
+  void log_figure(const std::string& key, const std::filesystem::path& file, std::optional<int64_t> step = {}) const {
+    trackers().log_figure(key, file, step);
+  }
+  void log_artifact(const std::filesystem::path& file, const std::string& artifact_path = "") const {
+    trackers().log_artifact(file, artifact_path);
+  }
+  void log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path = "") const {
+    trackers().log_artifacts(folder, artifact_path);
+  }
+  tracking::TrackerHandle get_tracker(const std::string& name) const { return trackers().tracker(name); }
+  /// A progress bar on each machine's main process (Accelerate's utils.tqdm), or on what options.enabled says.
+  tracking::Progress progress(std::optional<int64_t> total, tracking::ProgressOptions options = {}) const {
+    options.enabled = options.enabled && is_local_main_process();
+    return tracking::Progress(total, std::move(options));
   }
 
   // ---- What the ranks do together (parallel/join/operations.h).
@@ -294,8 +369,10 @@ class Accelerator {
                          comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->pad_across_processes(value, options, site);
   }
-  /// The end of a training: all ranks have come when it returns. To be called once, last.
-  void end_training() const { operations_->wait_for_everyone(); }
+  /// The end of a training: ends the run of the trackers; saves under way are complete, and all ranks have come when it
+  /// returns. To be called once, last. Collective: yes. Blocks: at most TrackingOptions::finish_timeout_s for trackers, and
+  /// until all have come. Throws: DataError with what went wrong in a save; CommError.
+  void end_training() const { trackers().finish(), checkpoints().end(), operations_->wait_for_everyone(); }
   void wait_for_everyone() const { operations_->wait_for_everyone(); }
   /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
   /// early, a loss that is no number).
@@ -330,7 +407,8 @@ class Accelerator {
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
   /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  Logger logger(const std::string& name) const { return operations_->logger(name); }
+  /// Its lines from warning on are notes of the run as well. `level` unset: log_level of the environment.
+  Logger logger(const std::string& name, std::optional<LogLevel> level = {}) const;
   /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
   /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
   template <class Fn>
@@ -348,8 +426,8 @@ class Accelerator {
 
   /// As they were read: with what the environment says, and with logging_dir.
   const AcceleratorOptions& options() const noexcept;
-  const std::filesystem::path& project_dir() const noexcept { return options().project_dir; }
-  const std::filesystem::path& logging_dir() const noexcept { return options().logging_dir; }
+  const std::filesystem::path& project_dir() const noexcept { return options().project.project_dir; }
+  const std::filesystem::path& logging_dir() const noexcept { return options().project.logging_dir; }
 
  private:
   explicit Accelerator(std::shared_ptr<AcceleratorState> state);

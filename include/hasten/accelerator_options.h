@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "hasten/checkpoint/options.h"
 #include "hasten/comm/group/group.h"
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
@@ -18,6 +19,7 @@
 #include "hasten/precision/grad_scaler.h"
 #include "hasten/precision/options.h"
 #include "hasten/precision/policy.h"
+#include "hasten/tracking/trackers.h"
 
 namespace hasten {
 
@@ -75,10 +77,12 @@ struct AcceleratorOptions {
   comm::BackendKind backend = comm::BackendKind::kAuto;
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
   std::optional<bool> check = {};
-  /// Where the run's files go, as Accelerate's ProjectConfiguration has it; neither is made. logging_dir is
-  /// for trackers; empty: project_dir.
-  std::filesystem::path project_dir = {};
-  std::filesystem::path logging_dir = {};
+  /// What shows the run, by name, tracking::LoggerType or object: {"tensorboard", "wandb"} (docs/tracking.md). The same on
+  /// all ranks. Empty: init_trackers is refused.
+  std::vector<tracking::LogWith> log_with = {};
+  tracking::TrackingOptions tracking = {};
+  /// Where the run's files go, and how checkpoints are named and kept (Accelerate's ProjectConfiguration).
+  checkpoint::ProjectConfiguration project = {};
 };
 
 struct PrepareOptions {

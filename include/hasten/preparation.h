@@ -47,6 +47,11 @@ class Preparation {
   void add_scheduler(const std::shared_ptr<S>& scheduler) const {
     optimizer_registry().add_scheduler(scheduler);
   }
+  /// Registers where a loader stands, for checkpoints.
+  template <class Core>
+  void add_loader(const std::shared_ptr<Core>& core) const {
+    optimizer_registry().add(training::StateKind::kLoader, core);
+  }
   data::LoaderOptions loader_options(bool place) const;
   optim::PreparedSchedulerOptions scheduler_options() const;
 
@@ -141,6 +146,7 @@ template <class T>
 std::remove_cvref_t<T> prepare_object(const Preparation& preparation, T&& loader, bool place) {
   std::remove_cvref_t<T> held(std::forward<T>(loader));
   held.prepare(preparation.process(), preparation.gradient_state(), preparation.loader_options(place));
+  preparation.add_loader(held.core());
   return held;
 }
 

@@ -52,6 +52,7 @@ struct Logger::Impl {
   LogIdentity identity;
   std::string prefix;
   spdlog::logger logger;
+  std::function<void(LogLevel, std::string_view)> observer;
   std::mutex seen_mutex;
   std::set<std::string> seen;
 
@@ -72,11 +73,22 @@ bool Logger::enabled(LogLevel level) const {
   return impl_->logger.should_log(to_spdlog(level));
 }
 
+void Logger::set_level(LogLevel level) const {
+  impl_->logger.set_level(to_spdlog(level));
+}
+
+void Logger::on_warning(std::function<void(LogLevel, std::string_view)> observer) {
+  impl_->observer = std::move(observer);
+}
+
 void Logger::log(LogLevel level, std::string_view line, LogOptions options) const {
   Impl& impl = *impl_;
   // spdlog drops the line if the level is off; the barriers of an in_order line are passed all the same,
   // since the level may differ between ranks.
-  const auto write = [&] { impl.logger.log(to_spdlog(level), "{}{}", impl.prefix, line); };
+  const auto write = [&] {
+    impl.logger.log(to_spdlog(level), "{}{}", impl.prefix, line);
+    if (level >= LogLevel::kWarning && impl.observer && enabled(level)) impl.observer(level, line);
+  };
   if (options.in_order && impl.identity.world_size > 1) {
     if (!impl.identity.barrier) {
       throw UsageError({"log", impl.identity.rank, impl.identity.world_size},

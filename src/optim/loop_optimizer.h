@@ -7,24 +7,10 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/optim/loop_state.h"
 #include "hasten/optim/steps/rules.h"
 
 namespace hasten::optim::detail {
-
-/// One parameter's state. Unused parts stay undefined or 0.
-struct LoopState : torch::optim::OptimizerCloneableParamState<LoopState> {
-  TORCH_ARG(int64_t, step) = 0;
-  /// exp_avg, or the momentum buffer.
-  TORCH_ARG(at::Tensor, first);
-  TORCH_ARG(at::Tensor, second);
-  TORCH_ARG(at::Tensor, master);
-  /// NovoGrad's second moment.
-  TORCH_ARG(double, moment) = 0;
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-};
 
 steps::Storage storage_of(at::ScalarType dtype);
 LoopState& loop_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);

@@ -252,3 +252,29 @@ void GradScaler::load_state(const GradScalerState& state) const {
 }
 
 }  // namespace hasten::precision
+
+namespace hasten::training {
+
+State StateCodec<precision::GradScalerState>::encode(const precision::GradScalerState& state) {
+  if (!state.enabled) return State(core::Value::map());
+  return State(core::Value::map({{"scale", state.scale},
+                                 {"growth_factor", state.growth_factor},
+                                 {"backoff_factor", state.backoff_factor},
+                                 {"growth_interval", state.growth_interval},
+                                 {"_growth_tracker", state.growth_tracker}}));
+}
+
+precision::GradScalerState StateCodec<precision::GradScalerState>::decode(const State& state) {
+  precision::GradScalerState out;
+  const core::Value value = state.value();
+  out.enabled = !value.empty();
+  if (!out.enabled) return out;
+  out.scale = value.at("scale").as_double();
+  out.growth_factor = value.at("growth_factor").as_double();
+  out.backoff_factor = value.at("backoff_factor").as_double();
+  out.growth_interval = value.at("growth_interval").as_int();
+  out.growth_tracker = value.at("_growth_tracker").as_int();
+  return out;
+}
+
+}  // namespace hasten::training

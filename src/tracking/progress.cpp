@@ -1,7 +1,7 @@
 // The progress bar: first the line as a pure function, then when and where it is drawn; see progress.h.
 //
 // A redraw is a carriage return and a line padded with blanks to the terminal's width, without escape
-// sequences, so that it works on every terminal. The last column stays free, because some terminals wrap as
+// sequences, so that it works on every terminal; only bars in each other move the cursor up by one. The last column stays free, because some terminals wrap as
 // soon as it is filled.
 #include "hasten/tracking/progress.h"
 
@@ -61,17 +61,24 @@ std::string number(double value) {
   return digits;
 }
 
+// Steps a second, 0 if unknown.
+double rate_of(const ProgressState& state) {
+  if (state.rate) return *state.rate;
+  const int64_t done = state.done - state.initial;
+  return done <= 0 || state.elapsed_s <= 0 ? 0 : static_cast<double>(done) / state.elapsed_s;
+}
+
 std::string rate(const ProgressState& state) {
-  if (state.done <= 0 || state.elapsed_s <= 0) return "? " + state.unit + "/s";
-  const double per_second = static_cast<double>(state.done) / state.elapsed_s;
+  const double per_second = rate_of(state);
+  if (per_second <= 0) return "? " + state.unit + "/s";
   return per_second < 1 ? number(1 / per_second) + " s/" + state.unit
                         : number(per_second) + " " + state.unit + "/s";
 }
 
 std::string remaining(const ProgressState& state) {
-  if (state.done <= 0) return "?";
-  return duration(state.elapsed_s * static_cast<double>(*state.total - state.done) /
-                  static_cast<double>(state.done));
+  const double per_second = rate_of(state);
+  if (per_second <= 0) return state.done > state.initial ? duration(0) : "?";
+  return duration(static_cast<double>(*state.total - state.done) / per_second);
 }
 
 std::string bar(double fraction, int columns) {
@@ -124,8 +131,10 @@ Progress::Progress(std::optional<int64_t> total, ProgressOptions options) : opti
   if (!options_.enabled) return;
   if (!options_.clock_s) options_.clock_s = steady_clock_s;
   terminal_ = is_terminal(options_.output);
-  state_ = {.description = options_.description, .unit = options_.unit, .total = total};
-  start_s_ = options_.clock_s();
+  state_ = {.description = options_.description, .unit = options_.unit, .done = options_.initial, .total = total, .initial = options_.initial};
+  if (options_.below != nullptr) depth_ = options_.below->depth_ + 1;
+  start_s_ = measured_s_ = options_.clock_s();
+  measured_done_ = options_.initial;
   if (terminal_) draw();
 }
 
@@ -146,22 +155,52 @@ void Progress::advance(int64_t n, std::string_view postfix) {
 void Progress::finish() {
   if (!options_.enabled || finished_) return;
   finished_ = true;
-  draw();
-  std::fputc('\n', options_.output);
+  if (terminal_ && !options_.leave) {
+    write_line("");
+    std::fputs("\r", options_.output);
+  } else if (options_.leave) {
+    // A bar inside another leaves its line above that one.
+    depth_ = 0;
+    draw(/*last=*/true);
+    std::fputc('\n', options_.output);
+    if (options_.below != nullptr && terminal_) options_.below->draw();
+  }
   std::fflush(options_.output);
 }
 
-void Progress::draw() {
+void Progress::measure_rate() {
+  const double time_s = drawn_s_ - measured_s_;
+  const int64_t done = state_.done - measured_done_;
+  if (options_.smoothing <= 0 || done <= 0 || time_s <= 0) return;
+  const double weight = options_.smoothing;
+  mean_done_ = weight * static_cast<double>(done) + (1 - weight) * mean_done_;
+  mean_s_ = weight * time_s + (1 - weight) * mean_s_;
+  state_.rate = mean_done_ / mean_s_;
+  measured_s_ = drawn_s_;
+  measured_done_ = state_.done;
+}
+
+void Progress::draw(bool last) {
   drawn_s_ = options_.clock_s();
   state_.elapsed_s = drawn_s_ - start_s_;
+  measure_rate();
+  if (last) state_.rate.reset();  // over the whole loop
   if (!terminal_) {
     std::fputs(format_progress(state_).c_str(), options_.output);
     return;
   }
+  write_line(format_progress(state_, terminal_columns(options_.output) - 1));
+}
+
+// Writes the line, padded to the terminal's width, `depth_` lines below the cursor, which stays where it was.
+void Progress::write_line(const std::string& line) {
   const int columns = terminal_columns(options_.output) - 1;
-  std::string line = format_progress(state_, columns);
-  line.append(static_cast<size_t>(std::max(0, columns - width(line))), ' ');
-  std::fputs(("\r" + line).c_str(), options_.output);
+  std::string padded = line;
+  padded.append(static_cast<size_t>(std::max(0, columns - width(line))), ' ');
+  std::string bytes(static_cast<size_t>(depth_), '\n');
+  bytes += "\r" + padded;
+  if (depth_ > 0) bytes += text("\x1b[", depth_, 'A');
+  std::fputs(bytes.c_str(), options_.output);
   std::fflush(options_.output);
 }
 

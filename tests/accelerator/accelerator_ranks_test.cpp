@@ -345,7 +345,7 @@ TEST(AcceleratorRanks, AModelThatWasChangedIsHookedAgainByTheNextForward) {
 
 TEST(AcceleratorRanks, SaysWhereFilesGoAndWhatTakesPart) {
   run_ranks(2, [](Process& process) {
-    const Accelerator accelerator(process, {.project_dir = "run"});
+    const Accelerator accelerator(process, {.project = {.project_dir = "run"}});
     EXPECT_EQ(accelerator.project_dir(), "run");
     EXPECT_EQ(accelerator.logging_dir(), "run");
     EXPECT_EQ(accelerator.distributed_type(), DistributedType::kMultiCpu);

@@ -75,10 +75,10 @@ TEST(ReadOptions, OneSwitchLeavesTheProcessAsItIs) {
 }
 
 TEST(ReadOptions, LogsGoIntoTheProjectsFolderUnlessTheyHaveOne) {
-  EXPECT_EQ(read_options({.project_dir = "runs"}, Environment()).options.logging_dir, "runs");
-  EXPECT_EQ(read_options({.project_dir = "runs", .logging_dir = "logs"}, Environment()).options.logging_dir,
+  EXPECT_EQ(read_options({.project = {.project_dir = "runs"}}, Environment()).options.project.logging_dir, "runs");
+  EXPECT_EQ(read_options({.project = {.project_dir = "runs", .logging_dir = "logs"}}, Environment()).options.project.logging_dir,
             "logs");
-  EXPECT_EQ(read_options({}, Environment()).options.logging_dir, "");
+  EXPECT_EQ(read_options({}, Environment()).options.project.logging_dir, "");
 }
 
 // What `hasten launch` and `accelerate launch` hand on without being asked for anything.

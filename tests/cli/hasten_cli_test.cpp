@@ -25,12 +25,13 @@ constexpr const char* kHelp =
     "Usage: hasten COMMAND [ARGUMENTS]\n"
     "\n"
     "Commands:\n"
-    "  launch        run a program or Python script in several processes\n"
-    "  config        write the configuration file: by questions, default, or update\n"
-    "  env           print versions, devices and the configuration, for a bug report\n"
-    "  test          check the library on the configured processes\n"
-    "  tpu-config    run commands on the machines of a TPU pod\n"
-    "  completion    print the completion of bash or zsh\n"
+    "  launch           run a program or Python script in several processes\n"
+    "  config           write the configuration file: by questions, default, or update\n"
+    "  env              print versions, devices and the configuration, for a bug report\n"
+    "  test             check the library on the configured processes\n"
+    "  tpu-config       run commands on the machines of a TPU pod\n"
+    "  estimate-memory  print the memory that a model's weights take\n"
+    "  completion       print the completion of bash or zsh\n"
     "\n"
     "Options:\n"
     "  -h, --help    this text; hasten COMMAND --help for a command's\n"
@@ -83,7 +84,7 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -51,7 +51,7 @@ struct Feature {
 };
 
 const std::vector<Feature> kFeatures = {
-    {"automatic_batch_size", 4},  {"comm_hooks", 5}, {"gan", 34},
+    {"automatic_batch_size", 4},  {"checkpointing", 26}, {"comm_hooks", 5}, {"gan", 34},
     {"gradient_accumulation", 4}, {"local_sgd", 3},  {"metrics", 13},
     {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
     {"uneven_inputs", 14},        {"warm_up", 13}};
@@ -134,6 +134,15 @@ TEST_P(ByFeatureOnProcesses, ResumedInMidEpochItEndsAsWithoutTheStop) {
   EXPECT_THAT(stopped, HasSubstr("stopped in epoch"));
   EXPECT_THAT(resumed, HasSubstr("epoch 2"));
   EXPECT_EQ(whole.substr(whole.size() - resumed.size()), resumed);
+}
+
+TEST_P(ByFeatureOnProcesses, CheckpointingGoesOnFromTheNewestComplete) {
+  const std::string first = output("checkpointing", {folder_});
+  const std::string again = output("checkpointing", {folder_});
+
+  EXPECT_THAT(first, HasSubstr("begins"));
+  EXPECT_THAT(first, HasSubstr("epoch 2"));
+  EXPECT_THAT(again, HasSubstr("goes on at step "));
 }
 
 TEST_P(ByFeatureOnProcesses, PreemptionEndsInOrderWithTheModelSaved) {

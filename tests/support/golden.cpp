@@ -66,8 +66,7 @@ bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
 
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
     : topic_(std::move(topic)) {
-  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
-  const std::string path = folder + "/" + topic_ + ".json";
+  const std::string path = golden_folder() + "/" + topic_ + ".json";
   std::ifstream file(path);
   if (!file)
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
@@ -141,6 +140,10 @@ json outcome_of(const std::function<json()>& run) {
 int num_ranks_of(const GoldenCase& golden) {
   const json number = golden.input.is_object() ? golden.input.value("num_processes", json(1)) : json(1);
   return number.is_number_integer() && number > 0 && number <= 16 ? number.get<int>() : 1;
+}
+
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
 }
 
 json golden_error(const std::string& python_class) {

@@ -76,6 +76,8 @@ nlohmann::json outcome_of(const std::function<nlohmann::json()>& run);
 
 /// The number of ranks that a case asks for; 1 where it does not say so, or says something else than a number.
 int num_ranks_of(const GoldenCase& golden);
+/// The folder of the golden cases: $HASTEN_GOLDEN_DIR, or the project's own.
+std::string golden_folder();
 
 /// The outcome of an error: compared by kind. Our UsageError is Python's ValueError.
 nlohmann::json golden_error(const std::string& python_class);

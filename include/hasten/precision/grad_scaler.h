@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "hasten/precision/loss_scale_rule.h"
+#include "hasten/training/stateful.h"
 
 namespace hasten::precision {
 
@@ -108,3 +109,10 @@ void unscale_gradients_(const std::vector<at::Tensor>& gradients, const at::Tens
                         const at::Tensor& found_inf, bool allow_fp16);
 
 }  // namespace hasten::precision
+
+/// PyTorch's keys; an empty map for a disabled scaler.
+template <>
+struct hasten::training::StateCodec<hasten::precision::GradScalerState> {
+  static State encode(const precision::GradScalerState& state);
+  static precision::GradScalerState decode(const State& state);
+};

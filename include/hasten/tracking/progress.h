@@ -3,8 +3,8 @@
 // On a terminal it is one line, redrawn in place at most every tenth of a second; anywhere else (a log file,
 // a pipe, a job's output) it is one plain line when the loop is done, so that a log has one line per epoch.
 // What the line says is a pure function of the state (format_progress), apart from when and where it is
-// drawn. It knows nothing of ranks: pass `accelerator.is_main_process()` as `enabled`. Curves and files of
-// metrics are the trackers' work.
+// drawn. It knows nothing of ranks: `accelerator.progress(total)` is enabled on each machine's main process. Curves and
+// files of metrics are the trackers' work.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,14 @@ struct ProgressOptions {
   std::string description = {};
   /// What is counted, in the rate: "42.1 it/s".
   std::string unit = "it";
+  /// How far the loop is already, after a resume. The rate counts what comes after it.
+  int64_t initial = 0;
+  /// false: the bar is gone once it has finished; for bars inside others.
+  bool leave = true;
+  /// Weight of the time since the last redraw in the rate: 0 is the mean since the start, 1 the last interval (tqdm's).
+  double smoothing = 0.3;
+  /// The bar of the loop around this one: this bar is drawn in the line below it. Borrowed, must outlive this one.
+  class Progress* below = nullptr;
   /// false: nothing is written and `advance` costs nothing; for the other ranks.
   bool enabled = true;
   /// Borrowed, must outlive the bar. Standard error, so that redirected results stay free of it.
@@ -40,19 +48,23 @@ struct ProgressState {
   /// Unset: unknown.
   std::optional<int64_t> total = {};
   double elapsed_s = 0;
+  /// Not counted in the mean rate.
+  int64_t initial = 0;
+  /// Per second. Unset: the mean since the start.
+  std::optional<double> rate = {};
   /// Free text at the end of the line: "loss 0.43".
   std::string postfix = {};
 };
 
 /// The line for `state`, without line end: "epoch 0:  45%|===>    | 422/938 [00:10<00:12, 42.1 it/s, loss
-/// 0.43]" (elapsed < remaining, from the mean rate so far), with the bar as wide as fits into `columns` and
+/// 0.43]" (elapsed < remaining, from the rate), with the bar as wide as fits into `columns` and
 /// the text cut there (lengths count UTF-8 characters). Without `columns`, or without a known total, there is
 /// no bar and no percentage. A rate below one a second is written as seconds per unit; control characters
 /// become blanks. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string format_progress(const ProgressState& state, std::optional<int> columns = {});
 
-/// The bar of one loop: made before it, advanced in it, finished after it. One bar at a time on a terminal;
-/// used from one thread.
+/// The bar of one loop: made before it, advanced in it, finished after it. Bars of loops in each other stand in lines below
+/// each other (ProgressOptions::below); others take turns on a terminal. Used from one thread.
 class Progress {
  public:
   /// Draws the bar at 0. `total`: how often the loop runs; std::nullopt where nobody knows.
@@ -68,12 +80,17 @@ class Progress {
   /// write is ignored.
   void advance(int64_t n = 1, std::string_view postfix = {});
 
+  /// Replaces the text behind the bar, and shows it at the next redraw. Collective: no. Blocks: no. Throws: as advance.
+  void set_postfix(std::string_view postfix) { state_.postfix = postfix; }
+
   /// Draws the last state and ends the line; the second call does nothing.
   /// Collective: no. Blocks: while the output does. Throws: as advance.
   void finish();
 
  private:
-  void draw();
+  void draw(bool last = false);
+  void measure_rate();
+  void write_line(const std::string& line);
 
   ProgressOptions options_;
   ProgressState state_;
@@ -81,6 +98,9 @@ class Progress {
   bool finished_ = false;
   double start_s_ = 0;
   double drawn_s_ = 0;
+  int depth_ = 0;
+  int64_t measured_done_ = 0;
+  double measured_s_ = 0, mean_done_ = 0, mean_s_ = 0;  // weighted means, of a redraw's steps and time
 };
 
 }  // namespace hasten::tracking

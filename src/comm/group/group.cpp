@@ -407,6 +407,10 @@ void Group::fail(const std::string& words) const noexcept {
   impl_->fail(words);
 }
 
+std::optional<Store> Group::store() const {
+  return impl_->run_store;
+}
+
 std::optional<std::string> Group::failure() const noexcept {
   return impl_->failure();
 }

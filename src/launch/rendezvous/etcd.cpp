@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "hasten/core/base64.h"
 #include "hasten/core/text.h"
 
 namespace hasten::launcher {
 namespace {
 
 constexpr int kUnauthorized = 401;
-const std::string kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 nlohmann::json parsed(const std::string& text) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -24,32 +24,6 @@ std::string value_of(const nlohmann::json& range) {
 }
 
 }  // namespace
-
-std::string base64(const std::string& bytes) {
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    unsigned group = 0;
-    for (size_t j = 0; j < 3; ++j)
-      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    for (size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? kDigits[group >> (18 - 6 * j) & 63] : '=';
-  }
-  return text;
-}
-
-std::optional<std::string> from_base64(const std::string& text) {
-  std::string bytes;
-  unsigned group = 0, num_bits = 0;
-  for (const char letter : text.substr(0, text.find('='))) {
-    const size_t digit = kDigits.find(letter);
-    if (digit == std::string::npos) return std::nullopt;
-    group = group << 6 | static_cast<unsigned>(digit);
-    num_bits += 6;
-    if (num_bits < 8) continue;
-    num_bits -= 8;
-    bytes += static_cast<char>(group >> num_bits & 255);
-  }
-  return bytes;
-}
 
 std::optional<std::string> EtcdClaim::request(const std::string& path, const std::string& body) {
   HttpAnswer answer;

@@ -46,9 +46,4 @@ class EtcdClaim {
   std::string error_;
 };
 
-/// RFC 4648.
-std::string base64(const std::string& bytes);
-/// Nothing if the text is not base64.
-std::optional<std::string> from_base64(const std::string& text);
-
 }  // namespace hasten::launcher

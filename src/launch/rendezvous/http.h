@@ -25,8 +25,7 @@ struct HttpRequest {
 /// POSTs. Blocks: as long as its maker said at most.
 using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
 
-/// By libcurl, which is loaded now and not when the command starts. Throws: UsageError if it is not there, or
-/// hasten was built without it.
+/// Over http::Client, which loads libcurl now and not when the command starts. Throws: UsageError as that.
 HttpPost make_http_post(std::chrono::milliseconds patience, const EtcdAccess& access);
 
 }  // namespace hasten::launcher

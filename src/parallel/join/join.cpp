@@ -77,7 +77,7 @@ class JoinedStates : public training::Joinable {
   std::string name() const override { return "states"; }
   void shadow(const JoinCall&, const ActiveRanks&) override {}
   void finish(int root) override {
-    loop_.optimizer_registry.broadcast_from(loop_.group, root);
+    broadcast_states(loop_.optimizer_registry, loop_.group, root);
     loop_.accumulation.set_step(comm::broadcast_object(loop_.group, loop_.accumulation.step(), root));
   }
 
@@ -160,14 +160,8 @@ void Join::finish(int root) {
   for (auto* component : components_) component->finish(root);
 }
 
-void OptimizerRegistry::add(const std::shared_ptr<torch::optim::Optimizer>& optimizer) {
-  optimizers_.push_back(optimizer);
-}
-
-void OptimizerRegistry::broadcast_from(const comm::Group& group, int root) const {
-  for (const auto& weak : optimizers_) {
-    const auto optimizer = weak.lock();
-    if (!optimizer) continue;
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root) {
+  for (const auto& [name, optimizer] : registry.optimizers()) {
     std::stringstream mine;
     if (group.rank() == root) {
       torch::serialize::OutputArchive archive;
@@ -183,12 +177,11 @@ void OptimizerRegistry::broadcast_from(const comm::Group& group, int root) const
     archive.load_from(theirs, device_of(*optimizer));
     optimizer->load(archive);
   }
-  for (const auto& one : others_) {
-    const auto scheduler = one.object.lock();
-    if (!scheduler) continue;
-    const json state = group.rank() == root ? one.state(scheduler.get()) : json();
+  for (const auto& one : registry.all()) {
+    if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
+    const json state = group.rank() == root ? json(one.state().value().to_json()) : json();
     const json theirs = comm::broadcast_object(group, state, root);
-    if (group.rank() != root) one.load(scheduler.get(), theirs);
+    if (group.rank() != root) one.load_state(core::Value::parse_json(theirs.get<std::string>()));
   }
 }
 

@@ -324,7 +324,7 @@ at::Tensor Sharding::step_in_tiles(torch::optim::Optimizer& optimizer, const Spl
     for (const at::Tensor& parameter : group.params()) {
       const auto found = split.find(parameter.unsafeGetTensorImpl());
       if (found == split.end()) continue;
-      const int64_t more = stepped_interval(found->second, StepKind::kElementwise).size();
+      const int64_t more = shard::stepped_interval(found->second, StepKind::kElementwise).size();
       if (numel > 0 && numel + more > options_.optimizer_offload.tile_numel) {
         tiles.emplace_back();
         numel = 0;
@@ -360,6 +360,14 @@ at::Tensor Sharding::step_in_tiles(torch::optim::Optimizer& optimizer, const Spl
   return loss;
 }
 
+std::optional<ShardInterval> Sharding::stepped_interval(const torch::optim::Optimizer& optimizer,
+                                                        const at::Tensor& parameter) const {
+  const auto& all = impl_->split();
+  const auto place = all.find(parameter.unsafeGetTensorImpl());
+  if (place == all.end()) return std::nullopt;
+  return shard::stepped_interval(place->second, step_kind(optimizer));
+}
+
 std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optimizer& optimizer) const {
   const auto& all = impl_->split();
   const StepKind kind = step_kind(optimizer);
@@ -369,11 +377,11 @@ std::vector<ShardedStatePiece> Sharding::sharded_state(const torch::optim::Optim
       const auto place = all.find(parameter.unsafeGetTensorImpl());
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (place == all.end() || state == optimizer.state().end()) continue;
-      const auto interval = stepped_interval(place->second, kind);
+      const auto interval = shard::stepped_interval(place->second, kind);
       const auto add = [&](const char* name, at::Tensor& tensor) {
         if (!tensor.defined()) return;
         pieces.push_back({place->second.model->items()[place->second.item].name, name, interval,
-                          parameter.sizes().vec(), cut_state(tensor, parameter.numel(), interval)});
+                          parameter.sizes().vec(), cut_state(tensor, parameter.numel(), interval), parameter});
       };
       if (visit_state(*state->second, add)) continue;
       throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "the state of '",
@@ -398,7 +406,7 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
       const ShardInterval whole{0, parameter.numel()};
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
       auto own = own_pieces(state == optimizer.state().end() ? nullptr : state->second.get(), names.size(),
-                            parameter, stepped_interval(place->second, kind));
+                            parameter, shard::stepped_interval(place->second, kind));
       // Which of them there are on any rank, and the steps counted, plus one.
       group_.all_reduce_(own.facts, comm::ReduceOp::kMax);
       const int64_t* facts = own.facts.const_data_ptr<int64_t>();
@@ -406,10 +414,10 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
         if (facts[i] == 0) continue;
         group_.all_reduce_(own.tensors[i]);
         pieces.push_back({name, names[i], whole, parameter.sizes().vec(),
-                          own.tensors[i].as_strided(parameter.sizes(), parameter.strides())});
+                          own.tensors[i].as_strided(parameter.sizes(), parameter.strides()), parameter});
       }
       if (facts[names.size()] == 0) continue;
-      pieces.push_back({name, "step", {0, 1}, {}, torch::scalar_tensor(facts[names.size()] - 1, at::kLong)});
+      pieces.push_back({name, "step", {0, 1}, {}, torch::scalar_tensor(facts[names.size()] - 1, at::kLong), parameter});
     }
   }
   return pieces;

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "hasten/core/base64.h"
+
 namespace hasten::launcher {
 namespace {
 
@@ -122,19 +124,6 @@ TEST(EtcdClaim, WhatGoesWrongIsNamed) {
     EXPECT_FALSE(claim.refresh("h:1"));
     EXPECT_EQ(claim.error(), error);
   }
-}
-
-TEST(Base64, IsThatOfTheStandard) {
-  for (const auto& [bytes, text] : std::vector<std::pair<std::string, std::string>>{{"", ""},
-                                                                                    {"f", "Zg=="},
-                                                                                    {"fo", "Zm8="},
-                                                                                    {"foo", "Zm9v"},
-                                                                                    {"foob", "Zm9vYg=="},
-                                                                                    {"\xff\xfe", "//4="}}) {
-    EXPECT_EQ(base64(bytes), text);
-    EXPECT_EQ(from_base64(text), bytes);
-  }
-  EXPECT_FALSE(from_base64("?"));
 }
 
 }  // namespace

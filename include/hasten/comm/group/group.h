@@ -181,6 +181,9 @@ class Group {
   /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
   void fail(const std::string& words) const noexcept;
 
+  /// The run's store; nothing in a world of one. For threads that must not use the group's collectives.
+  std::optional<Store> store() const;
+
   /// What the first failing rank of the run said, "rank 2: …", if one did and the store still answers.
   std::optional<std::string> failure() const noexcept;
 

@@ -122,6 +122,9 @@ class Loader {
     return result;
   }
 
+  /// What the handles share, which has state() and load_state(); for a registry that holds it weakly.
+  const std::shared_ptr<Core>& core() const noexcept { return core_; }
+
  protected:
   /// All ranks of the group draw rank 0's order, though each gives all that it draws.
   void share_order(const comm::Group& group) { core_->share_order(group); }

@@ -2,13 +2,16 @@
 //
 // Position counts what the training loop has received, of the global order, over all ranks; so it does not
 // depend on workers, and a run goes on from it on another number of processes. Taking and loading it is
-// loader.h's, keeping it in a file the caller's (or checkpoint's): it converts to and from nlohmann::json.
+// loader.h's, keeping it in a file the caller's (or checkpoint's): it converts to and from
+// nlohmann::json and training::State.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "hasten/training/stateful.h"
 
 namespace hasten::data {
 
@@ -48,3 +51,10 @@ void from_json(const Json& json, LoaderState& state) {
 }
 
 }  // namespace hasten::data
+
+/// A seed beyond 2^63 is kept as decimal text; the generator as a tensor of bytes.
+template <>
+struct hasten::training::StateCodec<hasten::data::LoaderState> {
+  static State encode(const data::LoaderState& state);
+  static data::LoaderState decode(const State& state);
+};

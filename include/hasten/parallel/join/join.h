@@ -21,6 +21,7 @@
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/joinable.h"
+#include "hasten/training/stateful.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -72,30 +73,11 @@ class Join : public training::JoinScope {
   bool ended_ = false;
 };
 
-/// Optimizers and schedulers, held weakly, whose state ranks take over.
-class OptimizerRegistry {
- public:
-  void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
-  template <class S>
-  void add_scheduler(const std::shared_ptr<S>& scheduler) {
-    others_.push_back(
-        {scheduler, [](void* object) { return static_cast<S*>(object)->state(); },
-         [](void* object, const nlohmann::json& state) { static_cast<S*>(object)->load_state(state); }});
-  }
+using OptimizerRegistry = training::StateRegistry;
 
-  /// Gives every rank `root`'s states.
-  /// Collective: yes. Blocks: yes. Throws: CommError.
-  void broadcast_from(const comm::Group& group, int root) const;
-
- private:
-  struct Scheduler {
-    std::weak_ptr<void> object;
-    nlohmann::json (*state)(void*);
-    void (*load)(void*, const nlohmann::json&);
-  };
-  std::vector<std::weak_ptr<torch::optim::Optimizer>> optimizers_;
-  std::vector<Scheduler> others_;
-};
+/// Gives every rank `root`'s states of optimizers, schedulers and the scaler.
+/// Collective: yes. Blocks: yes. Throws: UsageError for a scheduler whose state holds tensors; CommError.
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root);
 
 /// What a loop of uneven length trains.
 struct JoinedLoop {

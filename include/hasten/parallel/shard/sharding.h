@@ -36,6 +36,8 @@ struct ShardedStatePiece {
   ShardInterval interval;
   std::vector<int64_t> parameter_sizes;
   at::Tensor tensor;
+  /// The parameter itself.
+  at::Tensor of = {};
 };
 
 class Sharding {
@@ -71,6 +73,9 @@ class Sharding {
   /// LBFGS; CommError; what own_step throws.
   at::Tensor step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& own_step);
 
+  /// The elements of a parameter that this rank steps, none or all of them among others; nothing for a parameter that is
+  /// not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
+  std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) const;
   /// This rank's pieces of the optimizer's state, and the numbers beside them (step counts) unchanged.
   /// Collective: no. Blocks: no. Throws: UsageError for a class whose state is not known here.
   std::vector<ShardedStatePiece> sharded_state(const torch::optim::Optimizer& optimizer) const;

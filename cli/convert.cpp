@@ -1,0 +1,120 @@
+// `hasten convert` and `hasten zero-to-fp32`: weights of any form that is read, written in one that Python or hasten loads.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <regex>
+
+#include "commands.h"
+#include "hasten/core/error.h"
+#include "hasten/core/version.h"
+#include "hasten/files/manifest.h"
+#include "hasten/files/open_source.h"
+#include "hasten/files/shard_split.h"
+#include "hasten/files/weight_writer.h"
+#include "help.h"
+#include "weights_options.h"
+
+namespace hasten::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+const HelpText kHelp = {
+    "hasten convert IN OUT [OPTIONS]",
+    "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
+    "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
+    "Nothing in IN is executed. Memory does not grow with the model."};
+
+const HelpText kZeroHelp = {
+    "hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR [OPTIONS]",
+    "Merges the fp32 weights of a DeepSpeed ZeRO checkpoint, as the script zero_to_fp32.py in its folder does.",
+    "The same as hasten convert --from deepspeed."};
+
+struct Replacement {
+  std::regex old;
+  std::string with;
+};
+
+/// Reads "s/OLD/NEW/", with any character in the place of "/".
+Replacement replacement_of(const std::string& words) {
+  const auto fail = [&] { throw UsageError({"convert"}, "--rename '", words, "' has another form; expected s/OLD/NEW/."); };
+  if (words.size() < 4 || words[0] != 's') fail();
+  const char mark = words[1];
+  const size_t middle = words.find(mark, 2), end = middle == std::string::npos ? middle : words.find(mark, middle + 1);
+  if (end == std::string::npos || end + 1 != words.size() || middle == 2) fail();
+  try {
+    return {std::regex(words.substr(2, middle - 2)), words.substr(middle + 1, end - middle - 1)};
+  } catch (const std::regex_error& error) {
+    throw UsageError({"convert"}, "--rename '", words, "' holds no regular expression: ", error.what(), ".");
+  }
+}
+
+files::TensorSourcePtr with_renames(files::TensorSourcePtr source, const std::vector<std::string>& renames) {
+  if (renames.empty()) return source;
+  std::vector<Replacement> replacements;
+  for (const std::string& words : renames) replacements.push_back(replacement_of(words));
+  return files::renamed(std::move(source), [&](std::string name) {
+    for (const Replacement& one : replacements) name = std::regex_replace(name, one.old, one.with);
+    return name;
+  });
+}
+
+void say(const files::TensorSource& source, const files::WrittenWeights& written) {
+  std::cout << source.names().size() << " tensors, " << size_words(written.tensor_bytes) << ", in";
+  for (const std::string& file : written.files) std::cout << " " << file;
+  std::cout << "\n";
+}
+
+/// Makes a folder of weights one of hasten's: a manifest over its files.
+void add_manifest(const std::string& folder) {
+  files::Manifest manifest = files::manifest_of_headers(folder);
+  manifest.writer = text("hasten ", version(), " convert");
+  files::write_manifest(files::real_disk(), folder, manifest);
+}
+
+}  // namespace
+
+int convert(const std::vector<std::string>& words) {
+  const launcher::CommandLine line = read_words("convert", convert_options(), words, 2, 2);
+  if (line.help) {
+    std::cout << help_of(kHelp, convert_options(), colours_wanted());
+    return 0;
+  }
+  const std::string to = line.has("to") ? line.text("to") : "safetensors";
+  files::SourceOptions options{.form = line.text("from"), .tag = line.text("tag"), .part = line.text("only"), .exclude_frozen_parameters = line.has("exclude_frozen")};
+  if (options.part == "model") options.part.clear();
+  const auto renames = line.has("rename") ? line.options.at("rename").values : std::vector<std::string>();
+  const files::TensorSourcePtr source = with_renames(files::open_source(line.rest[0], options), renames);
+  for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
+  if (source->names().empty()) throw UsageError({"convert"}, "'", line.rest[0], "' holds no tensors. Give the file or folder of the weights.");
+  files::WeightWriteOptions write{.safe_serialization = to != "torch", .max_shard_bytes = files::parse_shard_size(line.has("max_shard_size") ? line.text("max_shard_size") : "5GB")};
+  if (line.has("dtype")) write.dtype = files::dtype_of_torch_name(line.text("dtype"));
+  if (to == "accelerate") write.max_shard_bytes = UINT64_MAX;  // a state folder has one file a model
+  const bool folder = to == "accelerate" || to == "hasten";
+  if (folder && fs::exists(line.rest[1]) && !fs::is_directory(line.rest[1])) {
+    throw UsageError({"convert"}, "'", line.rest[1], "' is a file, and --to ", to, " writes a folder. Give another path.");
+  }
+  if (folder) fs::create_directories(line.rest[1]);
+  say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
+  if (to == "hasten") add_manifest(line.rest[1]);
+  return 0;
+}
+
+int zero_to_fp32(const std::vector<std::string>& words) {
+  const launcher::CommandLine line = read_words("zero-to-fp32", zero_to_fp32_options(), words, 2, 2);
+  if (line.help) {
+    std::cout << help_of(kZeroHelp, zero_to_fp32_options(), colours_wanted());
+    return 0;
+  }
+  const files::TensorSourcePtr source = files::open_source(
+      line.rest[0], {.form = "deepspeed", .tag = line.text("tag"), .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
+  if (line.has("debug")) {
+    for (const std::string& name : source->names()) std::cout << name << " [" << join(source->info(name).shape) << "]\n";
+  }
+  const std::string limit = line.has("max_shard_size") ? line.text("max_shard_size") : "5GB";
+  files::WeightWriteOptions write{.safe_serialization = line.has("safe_serialization"), .max_shard_bytes = files::parse_shard_size(limit), .dtype = files::Dtype::kFloat32};
+  say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
+  return 0;
+}
+
+}  // namespace hasten::cli

@@ -1,0 +1,142 @@
+// `hasten estimate-memory`: what loading or training a model takes, from the headers of its files alone.
+//
+// After `accelerate estimate-memory`, which builds the model in Python to find out. The table is the same.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "commands.h"
+#include "hasten/core/error.h"
+#include "hasten/core/value.h"
+#include "hasten/files/catalog.h"
+#include "hasten/plan/device_map.h"
+#include "hasten/plan/memory_estimate.h"
+#include "hasten/plan/memory_limits.h"
+#include "help.h"
+#include "options.h"
+
+namespace hasten::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using core::Value;
+
+const HelpText kHelp = {"hasten estimate-memory [OPTIONS] MODEL",
+                        "Prints the memory that a model's weights take in several dtypes, and that training with Adam takes. MODEL is a "
+                        "weight file, an index or a folder; only headers are read.",
+                        "Largest Layer is what a device needs beside its weights if the rest is offloaded."};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) {
+    if (!part.empty()) parts.push_back(part);
+  }
+  return parts;
+}
+
+std::vector<std::string> dtypes_of(const launcher::CommandLine& line) {
+  if (!line.has("dtypes")) return {"float32", "float16", "int8", "int4"};
+  std::vector<std::string> dtypes;
+  for (const std::string& value : line.options.at("dtypes").values) {
+    for (auto& dtype : split(value)) dtypes.push_back(dtype);
+  }
+  return dtypes;
+}
+
+// The configuration beside the weights, null if there is none.
+Value config_beside(const std::string& model) {
+  const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
+  std::ifstream file(folder / "config.json");
+  if (!file) return {};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return Value::parse_json(text.str(), (folder / "config.json").string());
+}
+
+plan::ModuleTree tree_of(const files::Catalog& catalog, bool as_float32) {
+  std::vector<plan::TensorNode> tensors;
+  for (const std::string& name : catalog.names()) {
+    const auto& info = catalog.info(name);
+    const bool is_float = files::is_floating_point(info.dtype);
+    tensors.push_back({name, info.shape, as_float32 && is_float ? "float32" : std::string(files::torch_name(info.dtype)), -1, true});
+  }
+  return plan::ModuleTree::from_names(tensors);
+}
+
+// Bytes that the key-value cache takes for a token in two-byte elements; 0 if the configuration does not say.
+int64_t cache_bytes_per_token(const Value& config) {
+  const auto integer = [&](std::initializer_list<const char*> keys) -> int64_t {
+    for (const char* key : keys) {
+      const Value* value = config.find(key);
+      if (value != nullptr && value->is_int()) return value->as_int();
+    }
+    return 0;
+  };
+  const int64_t layers = integer({"num_hidden_layers", "n_layer"}), heads = integer({"num_attention_heads", "n_head"});
+  const int64_t hidden = integer({"hidden_size", "n_embd"});
+  if (layers == 0 || heads == 0 || hidden == 0) return 0;
+  const int64_t own_heads = integer({"num_key_value_heads"}), own_dim = integer({"head_dim"});
+  constexpr int64_t kKeysAndValues = 2, kBytes = 2;
+  return kKeysAndValues * kBytes * layers * (own_heads > 0 ? own_heads : heads) * (own_dim > 0 ? own_dim : hidden / heads);
+}
+
+// The last size is the CPU's, those before it are accelerators'.
+plan::MemoryLimits limits_of(const std::string& sizes) {
+  const auto parts = split(sizes);
+  plan::MaxMemory limits;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    limits.emplace_back(i + 1 < parts.size() ? plan::Device(static_cast<int>(i)) : plan::Device("cpu"), plan::Bytes(parts[i]));
+  }
+  return plan::memory_limits(limits);
+}
+
+files::Catalog open_model(const std::string& model) {
+  if (fs::exists(model)) return files::Catalog::open(model);
+  throw UsageError(Origin{"estimate-memory"}, "'", model, "' is not there. Name a weight file, an index or a folder.");
+}
+
+}  // namespace
+
+int estimate_memory(const std::vector<std::string>& words) {
+  const auto& options = estimate_memory_options();
+  const launcher::CommandLine line = read_options("estimate-memory", options, words, 1);
+  if (line.help) return std::cout << help_of(kHelp, options, colours_wanted()), 0;
+  if (line.rest.empty()) throw UsageError(Origin{"estimate-memory"}, "no model is named. See hasten estimate-memory --help.");
+  const std::string model = line.rest.front();
+  const auto catalog = open_model(model);
+  const Value config = config_beside(model);
+  // Blocks of transformers' models stay whole on a device.
+  const bool has_blocks = config.find("model_type") != nullptr;
+  const std::vector<std::string> whole = has_blocks ? std::vector<std::string>{"block"} : std::vector<std::string>{};
+  const auto sizes = plan::calculate_maximum_sizes(tree_of(catalog, true), whole);
+  const auto rows = plan::estimate_rows(sizes, dtypes_of(line));
+  plan::DeviceMap map;
+  if (line.has("map")) {
+    plan::InferOptions infer;
+    infer.no_split_module_classes = whole;
+    map = plan::infer_auto_device_map(tree_of(catalog, false), limits_of(line.text("map")), infer).device_map;
+  }
+  const int64_t cache = cache_bytes_per_token(config);
+  if (!line.has("json")) {
+    const std::string name = fs::path(model).lexically_normal().has_filename() ? fs::path(model).filename().string() : fs::path(model).parent_path().filename().string();
+    std::cout << plan::estimate_table(rows, name) << "\n";
+    if (cache > 0) std::cout << "Key-value cache in 16 bits: " << plan::convert_bytes(cache) << " a token\n";
+    if (line.has("map")) std::cout << map.to_json() << "\n";
+    return 0;
+  }
+  auto out = Value::map({{"total_bytes", sizes.total}, {"largest_layer_bytes", sizes.largest.bytes}, {"largest_layers", sizes.largest.names}});
+  auto list = Value::list();
+  for (const auto& row : rows) {
+    list.push_back(Value::map({{"dtype", row.dtype}, {"largest_layer", row.largest_layer}, {"total", row.total}, {"training_adam", row.training}}));
+  }
+  out["dtypes"] = list;
+  if (cache > 0) out["cache_bytes_per_token"] = cache;
+  if (line.has("map")) out["device_map"] = Value::parse_json(map.to_json());
+  std::cout << out.to_json(2) << "\n";
+  return 0;
+}
+
+}  // namespace hasten::cli

@@ -1,0 +1,112 @@
+// The tables of weights_options.h.
+#include "weights_options.h"
+
+#include <cstdio>
+
+#include "hasten/core/error.h"
+
+namespace hasten::cli {
+namespace {
+
+using launcher::Option;
+using launcher::OptionGroup;
+using enum launcher::OptionKind;
+
+Option max_shard_size(std::string_view fallback) {
+  return {.name = "max_shard_size", .peers = launcher::kHasten, .fallback = fallback, .value = "SIZE", .help = "Largest file, such as 5GB or 300MB; a larger tensor gets a file alone"};
+}
+
+Option tag() { return {.name = "tag", .letter = 't', .peers = launcher::kHasten, .value = "NAME", .help = "The DeepSpeed checkpoint's tag instead of the one that 'latest' names"}; }
+
+Option exclude_frozen(std::string_view name) {
+  return {.name = name, .kind = kSwitch, .peers = launcher::kHasten, .help = "Leave out frozen parameters of a DeepSpeed checkpoint"};
+}
+
+}  // namespace
+
+const std::vector<OptionGroup>& merge_weights_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "unsafe_serialization", .kind = kSwitch, .help = "Write pytorch_model.bin instead of model.safetensors"},
+        {.name = "remove_checkpoint_dir", .kind = kSwitch, .help = "Remove the checkpoint's folder, once the output is on disk and reads back with the same bytes"},
+        max_shard_size("one file")}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& convert_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Forms",
+       "",
+       {{.name = "to", .kind = kChoice, .peers = launcher::kHasten, .fallback = "safetensors", .choices = "safetensors torch accelerate hasten", .help = "The form to write"},
+        {.name = "from", .kind = kChoice, .peers = launcher::kHasten, .fallback = "found out", .choices = "safetensors torch hasten dcp fsdp deepspeed accelerate", .help = "The form of IN"},
+        {.name = "dtype", .kind = kChoice, .peers = launcher::kHasten, .choices = "float32 float16 bfloat16", .help = "Cast floating-point tensors"},
+        max_shard_size("5GB")}},
+      {"Tensors",
+       "",
+       {{.name = "only", .peers = launcher::kHasten, .fallback = "model", .value = "PART", .help = "Which part of a checkpoint: model, model_1, optimizer"},
+        {.name = "rename", .kind = kList, .peers = launcher::kHasten, .value = "s/OLD/NEW/", .help = "Replace in names; OLD is a regular expression; may be given several times"},
+        exclude_frozen("exclude_frozen"),
+        tag()}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& zero_to_fp32_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "safe_serialization", .kind = kSwitch, .peers = launcher::kHasten, .help = "Write safetensors instead of pytorch_model.bin"},
+        max_shard_size("5GB"), tag(), exclude_frozen("exclude_frozen_parameters"),
+        {.name = "debug", .letter = 'd', .kind = kSwitch, .peers = launcher::kHasten, .help = "List the tensors"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& checkpoint_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "fast", .kind = kSwitch, .peers = launcher::kHasten, .help = "For verify: files, sizes and headers, not all bytes"},
+        {.name = "keep", .kind = kInteger, .peers = launcher::kHasten, .least = 1, .most = 1e9, .help = "For prune: how many of the newest stay"},
+        {.name = "keep_every", .kind = kInteger, .peers = launcher::kHasten, .least = 1, .most = 1e9, .help = "For prune: numbers that are multiples stay besides"},
+        {.name = "dry_run", .kind = kSwitch, .peers = launcher::kHasten, .help = "For prune: say what would go"},
+        {.name = "force_takeover", .kind = kSwitch, .peers = launcher::kHasten, .help = "For prune and repair: go on although a run holds the folder"},
+        {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "For list: as JSON"}}}};
+  return groups;
+}
+
+launcher::CommandLine read_words(const std::string& command, const std::vector<OptionGroup>& options, const std::vector<std::string>& words,
+                                 size_t least, size_t most) {
+  launcher::CommandLine whole;
+  std::vector<std::string> left = words, found;
+  while (true) {
+    launcher::CommandLine part = launcher::read_command_line(options, left);
+    whole.help = whole.help || part.help;
+    whole.problems.insert(whole.problems.end(), part.problems.begin(), part.problems.end());
+    for (auto& [name, given] : part.options) {
+      auto& values = whole.options[name].values;
+      whole.options[name].written = given.written;
+      values.insert(values.end(), given.values.begin(), given.values.end());
+    }
+    if (part.rest.empty()) break;
+    found.push_back(part.rest.front());
+    left.assign(part.rest.begin() + 1, part.rest.end());
+  }
+  if (whole.help) return whole;
+  if (found.size() > most) whole.problems.push_back(text("unexpected word '", found[most], "'"));
+  if (found.size() < least) whole.problems.push_back(text(found.size(), found.size() == 1 ? " word is" : " words are", " given, expected ", least));
+  if (!whole.problems.empty()) launcher::refuse(command, whole.problems, text("See hasten ", command, " --help."));
+  whole.rest = std::move(found);
+  return whole;
+}
+
+std::string size_words(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 999.5 && unit < 4; ++unit) value /= 1000;
+  char words[48];
+  std::snprintf(words, sizeof words, unit == 0 || value >= 99.5 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return words;
+}
+
+}  // namespace hasten::cli

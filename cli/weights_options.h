@@ -1,0 +1,26 @@
+// The options of the commands on weights and checkpoints, and the reading of lines whose options stand among the words.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/files/dtype.h"
+#include "hasten/launch/options/command_line.h"
+
+namespace hasten::cli {
+
+const std::vector<launcher::OptionGroup>& merge_weights_options();
+const std::vector<launcher::OptionGroup>& convert_options();
+const std::vector<launcher::OptionGroup>& zero_to_fp32_options();
+const std::vector<launcher::OptionGroup>& checkpoint_options();
+
+/// Reads options before, between and after words; the words come out as `rest`.
+/// Throws: UsageError for anything wrong with it, or a number of words outside [least, most].
+launcher::CommandLine read_words(const std::string& command, const std::vector<launcher::OptionGroup>& options,
+                                 const std::vector<std::string>& words, size_t least, size_t most);
+
+/// "1.5 GB": powers of ten, as sizes of shards are given.
+std::string size_words(uint64_t bytes);
+
+}  // namespace hasten::cli

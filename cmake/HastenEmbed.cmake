@@ -1,0 +1,22 @@
+# hasten_embed(TARGET FILE NAME): makes a header with the text of a file as a string constant, `NAME`, in namespace hasten::tracking.
+#   src/tracking/bridge.py becomes tracking_bridge_py.h in the build folder, which the target may include.
+function(hasten_embed target file name)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  file(READ ${PROJECT_SOURCE_DIR}/${file} text)
+  file(SHA256 ${PROJECT_SOURCE_DIR}/${file} hash)
+  # A literal holds at most 64 KiB in all compilers that matter; these are put together by the compiler.
+  string(LENGTH "${text}" length)
+  set(pieces "")
+  set(begin 0)
+  while(begin LESS length)
+    string(SUBSTRING "${text}" ${begin} 12000 piece)
+    string(APPEND pieces "R\"HASTEN(${piece})HASTEN\"\n")
+    math(EXPR begin "${begin} + 12000")
+  endwhile()
+  string(REGEX REPLACE "[/.]" "_" header "${file}")
+  string(REPLACE "src_" "" header "${header}")
+  set(content "// Made from ${file} by cmake/HastenEmbed.cmake.\n#pragma once\nnamespace hasten::tracking {\ninline constexpr char ${name}[] =\n${pieces};\ninline constexpr char ${name}Hash[] = \"${hash}\";  // SHA-256\n}\n")
+  file(WRITE ${PROJECT_BINARY_DIR}/embedded/${header}.h.new "${content}")
+  file(COPY_FILE ${PROJECT_BINARY_DIR}/embedded/${header}.h.new ${PROJECT_BINARY_DIR}/embedded/${header}.h ONLY_IF_DIFFERENT)
+  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/embedded)
+endfunction()

@@ -1,0 +1,107 @@
+// Options and results of saving and loading a run's state.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hasten::checkpoint {
+
+/// Accelerate's ProjectConfiguration: where a run's files go.
+struct ProjectConfiguration {
+  /// The run's folder; made when it is first needed.
+  std::filesystem::path project_dir = {};
+  /// For trackers; empty: project_dir.
+  std::filesystem::path logging_dir = {};
+  /// save_state() without a path writes project_dir/checkpoints/checkpoint_{n}, in the background.
+  bool automatic_checkpoint_naming = false;
+  /// With automatic naming, so many checkpoints stay; older ones are removed once the new one is complete.
+  std::optional<int64_t> total_limit = {};
+  /// Of those beyond the limit, each whose number is a multiple stays as well.
+  std::optional<int64_t> keep_every = {};
+  /// The number of the next checkpoint, if no higher one is there.
+  int64_t iteration = 0;
+  /// save() writes on the first process of each host instead of the first of all.
+  bool save_on_each_node = false;
+  /// How long rank 0 waits for the other ranks' files.
+  std::chrono::seconds save_timeout = std::chrono::minutes(30);
+
+  /// Sets project_dir, and logging_dir if it is empty.
+  void set_directories(const std::filesystem::path& folder) {
+    project_dir = folder;
+    if (logging_dir.empty()) logging_dir = folder;
+  }
+};
+
+/// The form of a saved state.
+enum class Layout {
+  /// manifest.json and safetensors files, for any number of processes.
+  kHasten,
+  /// Accelerate's files, which its load_state reads, and hasten.json beside them.
+  kAccelerate,
+};
+
+struct SaveOptions {
+  /// Returns once the state is copied; false: once it is on disk. Unset: as automatic naming is.
+  std::optional<bool> background = {};
+  Layout layout = Layout::kHasten;
+  /// kAccelerate: model.safetensors; false: pytorch_model.bin.
+  bool safe_serialization = true;
+  /// If a save is still under way, this one is left out instead of waiting for it.
+  bool skip_if_busy = false;
+};
+
+enum class OptimizerLoad { kLoad, kSkip };
+
+struct LoadOptions {
+  /// Names and shapes must be the same, and each registered object must be in the folder; false: what fits is loaded.
+  bool strict = true;
+  OptimizerLoad optimizer = OptimizerLoad::kLoad;
+  /// Random streams go on where they stood.
+  bool random = true;
+  /// Beginnings of names in the folder, and what stands for them here.
+  std::vector<std::pair<std::string, std::string>> rename = {};
+};
+
+struct ResumeOptions {
+  /// The checkpoint of this step; unset: the newest complete one.
+  std::optional<int64_t> step = {};
+  LoadOptions load = {};
+};
+
+/// The result of a load.
+struct Loaded {
+  std::string path = {};
+  int64_t step = 0;
+  int64_t iteration = 0;
+  /// Tensors and objects that the run has and the folder lacks; the other way round; and files that are not known.
+  std::vector<std::string> missing = {};
+  std::vector<std::string> unexpected = {};
+  std::vector<std::string> unknown = {};
+};
+
+/// A save, under way or done. A value handle; its end waits for nothing.
+class Save {
+ public:
+  struct State;
+  Save() = default;
+  explicit Save(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  /// The folder that appears when the save is complete; empty for a save that was left out (skip_if_busy).
+  const std::string& path() const noexcept;
+  /// True if it is complete or has failed. Collective: no. Blocks: no. Throws: nothing.
+  bool done() const noexcept;
+  /// Collective: no. Blocks: until the folder is complete on disk. Throws: DataError with the words of the rank that failed.
+  void wait() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace hasten::checkpoint

@@ -1,0 +1,128 @@
+// Weights of a module in files: written for Python and transformers, read from anywhere.
+//
+// save_model writes what load_checkpoint_in_model and transformers read, load_weights reads any TensorSource: safetensors,
+// Hugging Face's indexes, torch.save files, DCP and DeepSpeed folders, hasten's own checkpoints. A load checks names and
+// shapes first, so that one that is refused leaves the module as it was.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hasten/checkpoint/state_dict.h"
+#include "hasten/core/value.h"
+#include "hasten/files/python_value.h"
+#include "hasten/files/tensor_source.h"
+#include "hasten/training/stateful.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace hasten::checkpoint {
+
+struct SaveModelOptions {
+  /// "10GB", "300MB" or bytes as text: TB, GB, MB, KB in powers of ten.
+  std::string max_shard_size = "10GB";
+  /// safetensors; false: pytorch_model*.bin in torch.save's form.
+  bool safe_serialization = true;
+  /// Put into file names: "fp16" gives model.fp16.safetensors.
+  std::string variant = {};
+};
+
+/// Writes a state_dict to a folder: one file, or several and an index. Files of an earlier save that are no longer part of it
+/// are removed last. Tensors of one memory are stored once in safetensors, under the first of their names.
+/// Collective: no. Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none; DataError.
+void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options = {});
+
+struct SavePretrainedOptions {
+  /// False: nothing is written (transformers' is_main_process).
+  bool is_main_process = true;
+  /// Writes one file instead of the library's own writer.
+  std::function<void(const StateDict&, const std::string& path)> save_function = {};
+  std::string max_shard_size = "50GB";
+  std::string variant = {};
+  bool safe_serialization = true;
+  /// Written to config.json unless it is null.
+  core::Value config = {};
+};
+
+/// transformers' save_pretrained: model[.variant].safetensors, with an index if there are several, and config.json.
+/// Collective: no. Blocks: on the disk. Throws: as save_model.
+void save_pretrained(const std::string& folder, const StateDict& state, const SavePretrainedOptions& options = {});
+
+struct SaveFileOptions {
+  /// safetensors instead of torch.save's form; tensors only.
+  bool safe_serialization = false;
+};
+
+/// torch.save: the file appears by rename. Python opens it with torch.load(…, weights_only=True).
+/// Collective: no. Blocks: on the disk. Throws: UsageError for a dtype or layout that the form lacks; DataError.
+void save(const StateDict& state, const std::string& path, const SaveFileOptions& options = {});
+void save(const at::Tensor& tensor, const std::string& path, const SaveFileOptions& options = {});
+void save(const training::State& state, const std::string& path, const SaveFileOptions& options = {});
+void save(const files::PythonValue& value, const std::string& path);
+/// A module's state_dict: no C++ library can pickle Python's classes.
+void save(const torch::nn::Module& module, const std::string& path, const SaveFileOptions& options = {});
+
+struct LoadWeightsOptions {
+  /// All tensors of the module must be there, and no others; false: what fits is taken.
+  bool strict = true;
+  /// Floating tensors of the module get this dtype; unset: files' values are cast to the module's.
+  std::optional<c10::ScalarType> dtype = {};
+  /// Beginnings of names in the file, and what stands for them in the module.
+  std::vector<std::pair<std::string, std::string>> rename = {};
+  /// Names or patterns with '*' of the module's tensors that are left alone (non-persistent buffers).
+  std::vector<std::string> exclude = {};
+};
+
+struct WeightsReport {
+  /// Of the module, not in the file; of the file, not in the module.
+  std::vector<std::string> missing = {}, unexpected = {};
+  /// What the reader has to say, each once.
+  std::vector<std::string> remarks = {};
+};
+
+/// Copies tensors into the module's, cast and moved where they live; tied tensors stay tied.
+/// Collective: no. Blocks: on the files. Throws: UsageError with all that is missing, unexpected (did you mean) and mismatched,
+/// and nothing has changed then; DataError for files that cannot be read.
+WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options = {});
+/// A path: a file of weights, an index, a folder (files::find_weights), or a checkpoint of any form.
+WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options = {});
+/// A state_dict of a Python file, or a whole module in one.
+WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value, const LoadWeightsOptions& options = {});
+WeightsReport load_weights(torch::nn::Module& module, const StateDict& state, const LoadWeightsOptions& options = {});
+
+/// A StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
+files::TensorSourcePtr source_of(const StateDict& state, const std::string& path = "state_dict");
+
+// ---- For loads of several modules at once.
+
+/// A tensor that a load fills.
+struct WantedTensor {
+  std::string name = {};
+  at::Tensor tensor = {};
+};
+
+/// Which tensor of a source fills which wanted one. Nothing is read yet.
+struct WeightMatch {
+  /// Index into the wanted tensors, and the name in the source.
+  std::vector<std::pair<size_t, std::string>> pairs = {};
+  std::vector<std::string> missing = {}, unexpected = {}, mismatched = {};
+};
+
+/// `names`: those of the source that count. A wanted tensor of the same memory as a matched one is not missing.
+/// Collective: no. Blocks: no. Throws: nothing.
+WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::TensorSource& source,
+                          const std::vector<std::string>& names, const std::vector<std::pair<std::string, std::string>>& rename = {});
+/// One sentence with all differences; "" if there are none.
+std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& wanted);
+/// Reads the tensor of a source into `target`, in its dtype, strides and device. `through_copy`: by copy_, for memory that
+/// others watch. Collective: no. Blocks: on the file. Throws: DataError.
+void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name, bool through_copy = false);
+
+}  // namespace hasten::checkpoint

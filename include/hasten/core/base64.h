@@ -1,0 +1,16 @@
+// Base64 (RFC 4648, section 4), as HTTP's Basic authorization and etcd's JSON take it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace hasten {
+
+/// Returns the text for `bytes`, padded with '='. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+std::string base64(std::string_view bytes);
+
+/// Returns the bytes of `text`, or nothing if it is not base64. Collective: no. Blocks: no. Throws: as base64.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace hasten

@@ -1,0 +1,56 @@
+// WeightStreamer: weights over mapped files that are read just before operators use them, and dropped behind.
+//
+// It works on operators, so modules need no hooks, and a weight that is used without calling its module is found, too.
+// The tensors stay where they are: an operator reads the mapping, and this class decides which of its pages are there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hasten/offload/units/mapped_region.h"
+
+namespace hasten::offload {
+
+struct StreamPiece {
+  std::shared_ptr<MappedRegion> region = {};
+  uint64_t offset = 0, bytes = 0;
+};
+
+struct StreamUnit {
+  std::string name = {};
+  std::vector<std::string> tensor_names = {};
+  std::vector<at::Tensor> tensors = {};  ///< over the pieces, in their order
+  std::vector<StreamPiece> pieces = {};
+  bool streamed = true;  ///< false: stays once it has been read
+  int64_t bytes() const noexcept;
+};
+
+struct StreamCounts {
+  int64_t reads = 0, drops = 0;
+  int64_t resident_bytes = 0;  ///< of units that writes have made resident
+};
+
+class WeightStreamer {
+ public:
+  /// Intercepts the tensors' operators. Collective: no. Blocks: no. Throws: nothing.
+  explicit WeightStreamer(std::vector<StreamUnit> units);
+  /// Ends interception. Tensors stay over their files.
+  ~WeightStreamer();
+
+  const std::vector<StreamUnit>& units() const;
+  StreamCounts counts() const;
+  /// Throws: DataError if a file was written to.
+  void require_unchanged() const;
+  /// Ends interception; what is not in memory is read by page faults from then on.
+  void stop();
+
+ private:
+  class Engine;
+  std::shared_ptr<Engine> engine_;
+};
+
+}  // namespace hasten::offload

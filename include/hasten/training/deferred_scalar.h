@@ -1,0 +1,20 @@
+// Tensors among logged values: `accelerator.log({{"loss", loss}}, step)`.
+//
+// A tensor of one element on the CPU is read at once. One on a GPU is copied to pinned memory on the current stream and read
+// when an event says that the copy is done, so logging it does not wait for the GPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "hasten/tracking/value.h"
+
+namespace hasten::tracking {
+
+template <>
+struct ValueOf<at::Tensor> {
+  /// A tensor of another number of elements becomes an invalid value, which log refuses with its key and shape.
+  /// Collective: no. Blocks: no. Throws: c10::Error if the copy cannot be started.
+  static Value make(const at::Tensor& tensor);
+};
+
+}  // namespace hasten::tracking

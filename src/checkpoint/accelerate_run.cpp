@@ -1,0 +1,220 @@
+// Folders of Accelerate, FSDP, DCP and DeepSpeed as a SavedRun; see load_target.h.
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "checkpoint/accelerate_folder.h"
+#include "checkpoint/load_target.h"
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/checkpoint/training_state.h"
+#include "hasten/core/error.h"
+#include "hasten/core/hash.h"
+#include "hasten/files/dcp_folder.h"
+#include "hasten/files/deepspeed_folder.h"
+#include "hasten/files/manifest.h"
+#include "hasten/files/open_source.h"
+#include "hasten/files/python_file.h"
+#include "hasten/files/safetensors_source.h"
+#include "hasten/process/random.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+using core::Value;
+using files::PythonValue;
+using training::StateKind;
+namespace fs = std::filesystem;
+
+// DeepSpeed's moments by PARAMETER.SLOT. Steps are those of the run.
+OptimizerState deepspeed_optimizer(const std::string& folder) {
+  const auto saved = files::open_deepspeed_folder(folder);
+  OptimizerState state;
+  for (size_t g = 0; g < saved.groups.size(); ++g) {
+    OptimizerGroup group{core::Value::map(), saved.groups[g]};
+    if (saved.param_groups.is_sequence() && g < saved.param_groups.size()) {
+      for (const auto& [key, option] : saved.param_groups[g].as_pairs()) {
+        const bool plain = key.is_string() && (option.is_number() || option.is_bool() || option.is_sequence()) && key.as_string() != "params";
+        if (plain) group.options[key.as_string()] = state_of_python(option, key.as_string()).value();
+      }
+    }
+    state.groups.push_back(std::move(group));
+  }
+  std::map<std::string, Slots> slots;
+  if (saved.moments != nullptr) {
+    for (const auto& name : saved.moments->names()) {
+      const size_t dot = name.rfind('.');
+      slots[name.substr(0, dot)].emplace_back(name.substr(dot + 1), training::State(read_tensor(*saved.moments, name)));
+    }
+  }
+  for (auto& [name, own] : slots) {
+    if (std::none_of(own.begin(), own.end(), [](const auto& slot) { return slot.first == "step"; })) {
+      own.emplace_back("step", training::State(saved.step));
+    }
+    state.state.emplace_back(name, std::move(own));
+  }
+  return state;
+}
+
+// FSDP's folder of DCP, or DeepSpeed's.
+OptimizerState folder_optimizer(const std::string& folder, const std::vector<std::string>& names) {
+  if (files::is_deepspeed(folder)) return deepspeed_optimizer(folder);
+  const auto whole = files::DcpFolder::open(folder).state_dict();
+  const auto* inner = whole.find("optimizer");
+  return optimizer_from_python(inner != nullptr ? *inner : whole, names);
+}
+
+class AccelerateRun : public SavedRun {
+ public:
+  AccelerateRun(const Checkpoints::Impl& own, const std::string& folder) : SavedRun(folder) {
+    const std::string beside = in("hasten.json");
+    if (fs::exists(beside)) {
+      std::ifstream stream(beside);
+      const std::string json((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+      manifest_ = files::parse_manifest(json, beside);
+      step = manifest_->step;
+      iteration = manifest_->iteration;
+    }
+    while (fs::exists(in(text("random_states_", num_random_, ".pkl")))) ++num_random_;
+    for (size_t i = 0; i < own.run.registry->of(StateKind::kCustom).size() + 1; ++i) {
+      if (fs::exists(in(text("custom_checkpoint_", i, ".pkl")))) num_custom_ = i + 1;
+    }
+    note_names(own);
+  }
+
+  Weights weights(size_t model) const override {
+    for (const auto& name : {numbered("model", model, ".safetensors"), numbered("pytorch_model", model, ".bin"),
+                             text("pytorch_model_fsdp_", model), numbered("pytorch_model_fsdp", model, ".bin"),
+                             numbered("pytorch_model", model, "")}) {
+      if (!fs::exists(in(name))) continue;
+      Weights found{files::open_source(in(name)), {}, true};
+      found.names = found.source->names();
+      return found;
+    }
+    if (model > 0 || num_random_ > 0) return {};
+    // A folder of weights alone: DCP's, DeepSpeed's, an export.
+    Weights found{files::open_source(path), {}, true};
+    found.names = found.source->names();
+    return found;
+  }
+  bool has(const training::Registered& object) const override { return files_.count(key_of(object)) > 0; }
+  std::string others(StateKind) const override { return {}; }
+  std::vector<std::string> without_object(const training::StateRegistry& registry) const override {
+    std::vector<std::string> missing;
+    const size_t here = registry.of(StateKind::kCustom).size();
+    for (size_t i = here; i < num_custom_; ++i) missing.push_back(text("custom_checkpoint_", i, ".pkl"));
+    return missing;
+  }
+  std::string optimizer_type(const std::string&) const override { return {}; }
+
+  void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
+                      const ParameterNames& name_of) const override {
+    const std::string file = files_.at({StateKind::kOptimizer, name});
+    std::vector<std::string> names;
+    for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+      const auto& parameters = optimizer.param_groups()[g].params();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const std::string known = name_of(parameters[i]);
+        names.push_back(known.empty() ? text("group", g, '.', i) : known);
+      }
+    }
+    const auto state = fs::is_directory(file) ? folder_optimizer(file, names) : optimizer_from_python(files::PythonFile::open(file).value(), names);
+    const auto report = load_optimizer_state(optimizer, state, name_of);
+    if (!report.unused.empty()) own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
+  }
+
+  void load_object(Checkpoints::Impl&, const training::Registered& object) const override {
+    if (object.kind == StateKind::kLoader) return object.load_state(training::State(manifest_->parts.at("loaders").at(object.name)));
+    const auto file = files::PythonFile::open(files_.at(key_of(object)));
+    if (object.kind == StateKind::kScheduler) {
+      object.load_state(scheduler_from_python(file.value(), object.state().value()));
+    } else if (object.kind == StateKind::kScaler) {
+      object.load_state(scaler_from_python(file.value(), object.state().value()));
+    } else {
+      object.load_state(state_of_python(file.value(), object.name));
+    }
+  }
+
+  void load_random(Checkpoints::Impl& own) const override {
+    if (num_random_ == 0) return;
+    const int64_t rank = own.run.process.rank();
+    const int64_t from = std::min<int64_t>(rank, num_random_ - 1);
+    const auto random = random_from_python(files::PythonFile::open(in(text("random_states_", from, ".pkl"))).value());
+    if (rank < num_random_) {
+      auto state = random.torch;
+      state.cuda.resize(std::min(state.cuda.size(), process::capture_random_state().cuda.size()));
+      process::restore_random_state(state);
+      own.python_random = random.python;
+      own.numpy_random = random.numpy;
+      return;
+    }
+    const uint64_t words[2] = {seed_of(random.torch.cpu), static_cast<uint64_t>(rank)};
+    torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
+    own.run.log.info(text("the saved run had ", num_random_, " ranks, so this rank's random stream begins anew, from the saved "
+                          "seed and its rank"), {.main_process_only = false});
+  }
+
+ private:
+  using Key = std::pair<StateKind, std::string>;
+  static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
+  std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
+
+  // Objects are found by their number: Accelerate's files have no names.
+  void note_names(const Checkpoints::Impl& own) {
+    std::set<std::string> known{"hasten.json", "sampler.bin"};
+    std::map<StateKind, size_t> count;
+    const auto note = [&](const training::Registered& object, const std::string& name) {
+      if (!fs::exists(in(name))) return false;
+      files_.emplace(key_of(object), in(name));
+      known.insert(name);
+      return true;
+    };
+    for (const auto& object : own.run.registry->all()) {
+      const size_t i = count[object.kind]++;
+      if (object.kind == StateKind::kOptimizer) {
+        const bool found = note(object, numbered("optimizer", i, ".bin")) || note(object, text("optimizer_", i));
+        if (!found && i == 0 && files::is_deepspeed(path)) files_.emplace(key_of(object), path);
+        if (!found && i == 0 && files::is_deepspeed(in("pytorch_model"))) note(object, "pytorch_model");
+      } else if (object.kind == StateKind::kScheduler) {
+        note(object, numbered("scheduler", i, ".bin"));
+      } else if (object.kind == StateKind::kScaler) {
+        note(object, "scaler.pt");
+      } else if (object.kind == StateKind::kCustom) {
+        note(object, text("custom_checkpoint_", i, ".pkl"));
+      } else if (manifest_ && manifest_->parts.find("loaders") != nullptr && manifest_->parts.at("loaders").contains(object.name)) {
+        files_.emplace(key_of(object), in("hasten.json"));
+      }
+    }
+    for (const auto& entry : fs::directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      if (!known.count(name) && !is_state_file(name) && name[0] != '.') unknown.push_back(name);
+    }
+    if (num_random_ > 0 && step == 0) {
+      step = random_from_python(files::PythonFile::open(in("random_states_0.pkl")).value()).step;
+    }
+  }
+
+  std::optional<files::Manifest> manifest_ = {};
+  int64_t num_random_ = 0;
+  size_t num_custom_ = 0;
+  std::map<Key, std::string> files_ = {};
+};
+
+}  // namespace
+
+std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, const std::string& path) {
+  return std::make_unique<AccelerateRun>(own, path);
+}
+
+std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std::string& path) {
+  if (fs::exists(fs::path(path) / files::kManifestFile)) return open_hasten_run(own, path);
+  return open_accelerate_run(own, path);
+}
+
+}  // namespace hasten::checkpoint

@@ -1,0 +1,305 @@
+// Models, optimizers and the rest as pieces; see capture.h.
+#include "checkpoint/capture.h"
+
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <torch/serialize.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/core/error.h"
+#include "hasten/files/box.h"
+#include "hasten/optim/prepared/low_weights.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "hasten/process/random.h"
+#include "hasten/training/accumulation.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+using core::Value;
+using training::StateKind;
+
+// One tensor by memory, for tied names.
+struct SameMemory {
+  const void* data;
+  std::vector<int64_t> sizes, strides;
+  bool operator<(const SameMemory& other) const {
+    return std::tie(data, sizes, strides) < std::tie(other.data, other.sizes, other.strides);
+  }
+};
+
+bool trains_apart(const RunParts& run) {
+  const auto models = run.models->all();
+  return std::any_of(models.begin(), models.end(), [](const auto& model) { return model->step().local_sgd().now; });
+}
+
+PieceInfo whole_piece(const std::string& name, const at::Tensor& tensor, const std::string& kind, int rank) {
+  PieceInfo piece{info_of(name, tensor), kind, {}, rank};
+  piece.box = files::whole_box(piece.info.shape);
+  return piece;
+}
+
+void capture_model(const RunParts& run, const ModelEntry& model, bool apart, Capture& out) {
+  std::unordered_set<std::string> parameters;
+  for (const auto& item : model.module->named_parameters()) parameters.insert(item.key());
+  std::map<SameMemory, std::string> seen;
+  for (const auto& [name, tensor] : model.weights) {
+    const std::string full = manifest_name(model.index, name);
+    if (tensor.numel() > 0) {
+      const SameMemory memory{tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()};
+      const auto [found, is_new] = seen.emplace(memory, full);
+      if (!is_new) {
+        out.tied.emplace_back(full, found->second);
+        continue;
+      }
+    }
+    const bool is_equal = parameters.count(name) > 0 && !apart;
+    if (!is_equal && run.process.rank() != 0) continue;
+    out.add(whole_piece(full, tensor, model_kind(model.index), is_equal ? kEveryRank : 0), tensor);
+  }
+}
+
+// A flat slice in the memory order of a dense parameter, as boxes of the parameter and views of the slice.
+void add_slices(const std::string& name, const parallel::ShardedStatePiece& piece, int rank, Capture& out) {
+  const auto sizes = piece.of.sizes().vec();
+  const auto strides = piece.of.strides().vec();
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  std::vector<int64_t> laid;
+  for (const size_t d : order) laid.push_back(sizes[d]);
+  int64_t begin = 0;
+  for (const auto& box : files::boxes_of_range(laid, piece.interval.begin, piece.interval.end)) {
+    const int64_t count = files::numel_of(box);
+    const at::Tensor view = piece.tensor.reshape({-1}).narrow(0, begin, count).view(box.size);
+    begin += count;
+    files::Box own{std::vector<int64_t>(sizes.size()), std::vector<int64_t>(sizes.size())};
+    std::vector<int64_t> back(sizes.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      own.offset[order[i]] = box.offset[i];
+      own.size[order[i]] = box.size[i];
+      back[order[i]] = static_cast<int64_t>(i);
+    }
+    out.add({{name, file_dtype(view.scalar_type()), sizes}, "optimizer", std::move(own), rank}, view.permute(back));
+  }
+}
+
+// Plain parts of all parameters' states: the commonest once, the others by name.
+Value compact(const std::vector<std::pair<std::string, Value>>& skeletons, bool all_by_name) {
+  Value out = Value::map({{"default", Value()}, {"other", Value::map()}});
+  for (const auto& [name, skeleton] : skeletons) {
+    const bool has_tensors = skeleton.to_json().find("$tensor") != std::string::npos;
+    if (!has_tensors || all_by_name) {
+      out["other"][name] = skeleton;
+    } else if (out["default"].is_null()) {
+      out["default"] = skeleton;
+    } else if (!(skeleton == out["default"])) {
+      out["other"][name] = skeleton;
+    }
+  }
+  return out;
+}
+
+Value groups_value(const OptimizerState& state) {
+  Value groups = Value::list();
+  for (const auto& group : state.groups) {
+    groups.push_back(Value::map({{"options", group.options}, {"params", Value(group.parameters)}}));
+  }
+  return groups;
+}
+
+std::unordered_map<std::string, at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
+  std::unordered_map<std::string, at::Tensor> parameters;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& all = optimizer.param_groups()[g].params();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::string name = name_of(all[i]);
+      parameters.emplace(name.empty() ? text("group", g, '.', i) : name, all[i]);
+    }
+  }
+  return parameters;
+}
+
+// By parameter and slot, for classes whose state is stepped in slices.
+using Slices = std::map<std::pair<std::string, std::string>, parallel::ShardedStatePiece>;
+
+Slices slices_of(const RunParts& run, const torch::optim::Optimizer& optimizer, const OptimizerState& state,
+                 const ParameterNames& name_of, bool is_split) {
+  Slices slices;
+  const bool in_slices = state.type == "SGD" || state.type == "Adam" || state.type == "AdamW" || state.type == "Adagrad" ||
+                         state.type == "RMSprop";
+  if (!is_split || !in_slices) return slices;
+  for (auto& piece : run.sharding->sharded_state(optimizer)) {
+    std::pair key(name_of(piece.of), piece.name);
+    slices.emplace(std::move(key), std::move(piece));
+  }
+  return slices;
+}
+
+void capture_optimizer(const RunParts& run, const std::string& name, const torch::optim::Optimizer& optimizer,
+                       const ParameterNames& name_of, bool apart, Capture& out) {
+  if (find_codec(optimizer) == nullptr) {
+    out.parts["optimizers"][name] = Value::map({{"type", "archive"}});
+    if (run.process.rank() == 0) {
+      const at::Tensor bytes = archive_of(optimizer);
+      out.add(whole_piece(state_name("optimizer", name, "archive"), bytes, "optimizer", 0), bytes);
+    }
+    return;
+  }
+  const bool is_split = run.sharding != nullptr && run.sharding->steps(optimizer);
+  const int shared_rank = apart ? 0 : kEveryRank;
+  const auto state = optimizer_state(optimizer, name_of);
+  const auto parameters = parameters_of(optimizer, name_of);
+  const auto slices = slices_of(run, optimizer, state, name_of, is_split);
+  std::vector<std::pair<std::string, Value>> skeletons;
+  for (const auto& [parameter, slots] : state.state) {
+    const auto own = is_split ? run.sharding->stepped_interval(optimizer, parameters.at(parameter)) : std::nullopt;
+    if (own && own->size() == 0) continue;  // another rank's
+    auto split = training::split_tensors(training::State(slots));
+    skeletons.emplace_back(parameter, std::move(split.value));
+    const int rank = own ? run.process.rank() : shared_rank;
+    if (rank == 0 && run.process.rank() != 0) continue;
+    for (const auto& [path, tensor] : split.tensors) {
+      const std::string full = state_name("optimizer", name, parameter + "." + path);
+      const auto slice = slices.find({parameter, path});
+      if (slice != slices.end()) {
+        add_slices(full, slice->second, rank, out);
+      } else {
+        out.add(whole_piece(full, tensor, "optimizer", rank), tensor);
+      }
+    }
+  }
+  out.parts["optimizers"][name] = Value::map({{"type", state.type}, {"groups", groups_value(state)}});
+  auto& where = is_split && run.process.rank() != 0 ? out.own_parts : out.parts;
+  where["optimizer_states"][name] = compact(skeletons, is_split && run.process.rank() != 0);
+}
+
+// State trees: values in the manifest, tensors of rank 0.
+void capture_tree(const RunParts& run, const std::string& kind, const std::string& name, const training::State& state,
+                  Capture& out) {
+  const auto split = training::split_tensors(state);
+  out.parts[kind + "s"][name] = split.value;
+  if (run.process.rank() != 0) return;
+  for (const auto& [path, tensor] : split.tensors) {
+    const std::string kept_as = kind == "optimizer" ? "optimizer" : "custom";
+    out.add(whole_piece(state_name(kind, name, path), tensor, kept_as, 0), tensor);
+  }
+}
+
+void capture_registered(const RunParts& run, const training::Registered& object, Capture& out) {
+  try {
+    capture_tree(run, name_of(object.kind), object.name, object.state(), out);
+  } catch (const UsageError& error) {
+    if (object.kind != StateKind::kLoader) throw;
+    run.log.warning_once(text("loader ", object.name, " has no position to save, so a resumed run begins its epoch anew: ",
+                              error.what()));
+  }
+}
+
+// Gradients of a window that is open are each rank's own.
+void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& models, Capture& out) {
+  if (run.accumulation == nullptr) return;
+  out.parts["accumulation_step"] = run.accumulation->step();
+  if (run.gradients == nullptr || run.gradients->sync_gradients() || run.sharding != nullptr) return;
+  for (const auto& model : models) {
+    for (const auto& item : model.module->named_parameters()) {
+      const at::Tensor gradient = item.value().grad();
+      if (!gradient.defined() || gradient.is_sparse()) continue;
+      const std::string name = text("gradient.", run.process.rank(), '.', manifest_name(model.index, item.key()));
+      out.add(whole_piece(name, gradient, "gradient", run.process.rank()), gradient);
+    }
+  }
+}
+
+void capture_masters(const RunParts& run, const std::vector<ModelEntry>& models, Capture& out) {
+  if (run.low_weights == nullptr || *run.low_weights == nullptr) return;
+  for (const auto& model : models) {
+    for (const auto& item : model.module->named_parameters()) {
+      const at::Tensor exact = (*run.low_weights)->value_of(item.value());
+      if (exact.is_same(item.value())) continue;
+      out.add(whole_piece("optimizer.master." + manifest_name(model.index, item.key()), exact, "optimizer", kEveryRank), exact);
+    }
+  }
+}
+
+}  // namespace
+
+std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {
+  return path.empty() ? kind + "." + object : kind + "." + object + "." + path;
+}
+
+std::vector<ModelEntry> models_of(const RunParts& run) {
+  std::vector<ModelEntry> models;
+  for (auto* module : run.models->modules()) models.push_back({module, models.size(), {}});
+  return models;
+}
+
+ParameterNames manifest_names(const RunParts& run) {
+  auto names = std::make_shared<std::unordered_map<const c10::TensorImpl*, std::string>>();
+  for (const auto& model : models_of(run)) {
+    for (const auto& item : model.module->named_parameters()) {
+      names->emplace(item.value().unsafeGetTensorImpl(), manifest_name(model.index, item.key()));
+    }
+  }
+  return [names](const at::Tensor& parameter) {
+    const auto found = names->find(parameter.unsafeGetTensorImpl());
+    return found == names->end() ? std::string() : found->second;
+  };
+}
+
+Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models) {
+  const at::NoGradGuard no_grad;
+  Capture out;
+  const bool apart = trains_apart(run);
+  for (const auto& model : models) capture_model(run, model, apart, out);
+  capture_masters(run, models, out);
+  const auto name_of = manifest_names(run);
+  for (const auto& object : run.registry->all()) {
+    if (object.kind == StateKind::kOptimizer && !object.state) {
+      const auto* optimizer = static_cast<const torch::optim::Optimizer*>(object.object.get());
+      capture_optimizer(run, object.name, *optimizer, name_of, apart, out);
+    } else {
+      capture_registered(run, object, out);
+    }
+  }
+  const auto random = process::capture_random_state();
+  const std::string own = text("random.", run.process.rank(), '.');
+  out.add(whole_piece(own + "cpu", random.cpu, "random", run.process.rank()), random.cpu);
+  for (size_t i = 0; i < random.cuda.size(); ++i) {
+    out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", run.process.rank()), random.cuda[i]);
+  }
+  capture_gradients(run, models, out);
+  return out;
+}
+
+at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::stringstream stream;
+  archive.save_to(stream);
+  const std::string bytes = stream.str();
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes) {
+  const auto* begin = static_cast<const char*>(bytes.const_data_ptr());
+  std::istringstream stream(std::string(begin, begin + bytes.nbytes()));
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  optimizer.load(archive);
+}
+
+}  // namespace hasten::checkpoint

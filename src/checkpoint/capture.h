@@ -1,0 +1,49 @@
+// Capture: what a rank gives to a save: pieces with global names, and plain values beside them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/checkpoint/checkpoints.h"
+#include "hasten/checkpoint/optimizer_state.h"
+#include "hasten/checkpoint/save_plan.h"
+
+namespace hasten::checkpoint {
+
+struct Capture {
+  std::vector<PieceInfo> infos = {};
+  /// The values, one for each info; the run's own memory.
+  std::vector<at::Tensor> data = {};
+  /// Equal on all ranks, or rank 0's.
+  core::Value parts = core::Value::map();
+  /// What this rank alone knows.
+  core::Value own_parts = core::Value::map();
+  /// Names whose tensor is stored under another name.
+  std::vector<std::pair<std::string, std::string>> tied = {};
+
+  void add(PieceInfo info, at::Tensor tensor) {
+    infos.push_back(std::move(info));
+    data.push_back(std::move(tensor));
+  }
+};
+
+/// The run's models in order of preparation.
+std::vector<ModelEntry> models_of(const RunParts& run);
+/// Names of parameters over all models, as the manifest has them.
+ParameterNames manifest_names(const RunParts& run);
+
+/// Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of a registered
+/// object throws.
+Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models);
+
+/// "optimizer.0.weight.exp_avg"
+std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
+
+/// A state that is not kept slot by slot: libtorch's archive of the optimizer in bytes.
+at::Tensor archive_of(const torch::optim::Optimizer& optimizer);
+void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes);
+
+}  // namespace hasten::checkpoint

@@ -1,0 +1,212 @@
+// hasten's own form as a SavedRun: parts of the manifest, and tensors by name; see load_target.h.
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <set>
+
+#include "checkpoint/load_target.h"
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/core/error.h"
+#include "hasten/core/hash.h"
+#include "hasten/files/manifest.h"
+#include "hasten/optim/prepared/low_weights.h"
+#include "hasten/process/random.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+using core::Value;
+using training::StateKind;
+
+const Value* part_of(const files::Manifest& manifest, const std::string& kind, const std::string& name) {
+  const Value* part = manifest.parts.find(kind);
+  return part == nullptr ? nullptr : part->find(name);
+}
+
+class HastenRun : public SavedRun {
+ public:
+  explicit HastenRun(const std::string& folder)
+      : SavedRun(folder), manifest_(files::read_manifest(folder)), source_(files::open_hasten_folder(folder)) {
+    files::check_files(manifest_, folder);
+    step = manifest_.step;
+    iteration = manifest_.iteration;
+    if (const Value* count = manifest_.parts.find("accumulation_step")) accumulation_step = count->as_int();
+    for (const auto& tensor : manifest_.tensors) names_[tensor.kind].push_back(tensor.info.name);
+  }
+
+  Weights weights(size_t model) const override {
+    const auto found = names_.find(model_kind(model));
+    if (found == names_.end()) return {};
+    return {source_, found->second};
+  }
+  bool has(const training::Registered& object) const override {
+    return part_of(manifest_, part_name(object.kind), object.name) != nullptr;
+  }
+  std::string others(StateKind kind) const override {
+    const Value* part = manifest_.parts.find(part_name(kind));
+    if (part == nullptr || part->empty()) return {};
+    std::vector<std::string> names;
+    for (const auto& item : part->as_map()) names.push_back(item.first);
+    return text("; it has ", hasten::join(names));
+  }
+  std::vector<std::string> without_object(const training::StateRegistry& registry) const override {
+    std::vector<std::string> missing;
+    for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kLoader, StateKind::kScaler, StateKind::kCustom}) {
+      const Value* part = manifest_.parts.find(part_name(kind));
+      if (part == nullptr || !part->is_map()) continue;
+      std::set<std::string> known;
+      for (const auto& object : registry.of(kind)) known.insert(object.name);
+      for (const auto& item : part->as_map()) {
+        if (!known.count(item.first)) missing.push_back(text(name_of(kind), ' ', item.first));
+      }
+    }
+    return missing;
+  }
+  std::string optimizer_type(const std::string& name) const override {
+    const Value* part = part_of(manifest_, "optimizers", name);
+    const Value* type = part == nullptr ? nullptr : part->find("type");
+    return type == nullptr ? std::string() : type->as_string();
+  }
+
+  void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
+                      const ParameterNames& name_of) const override {
+    const Value& part = *part_of(manifest_, "optimizers", name);
+    if (part.at("type").as_string() == "archive") {
+      return load_archive(optimizer, read_tensor(*source_, state_name("optimizer", name, "archive")));
+    }
+    OptimizerState state;
+    state.type = part.at("type").as_string();
+    for (const auto& group : part.at("groups").as_list()) {
+      OptimizerGroup one{group.at("options"), {}};
+      for (const auto& parameter : group.at("params").as_list()) one.parameters.push_back(parameter.as_string());
+      state.groups.push_back(std::move(one));
+    }
+    add_slots(name, state);
+    const auto report = checkpoint::load_optimizer_state(optimizer, state, name_of);
+    if (!report.unused.empty()) {
+      own.run.log.warning(text("optimizer ", name, ": state of ", hasten::join(report.unused), " is of no parameter here"));
+    }
+  }
+
+  void load_object(Checkpoints::Impl&, const training::Registered& object) const override {
+    const Value& part = *part_of(manifest_, part_name(object.kind), object.name);
+    object.load_state(training::join_tensors(part, [&](const std::string& path) {
+      return read_tensor(*source_, state_name(name_of(object.kind), object.name, path));
+    }));
+  }
+
+  void load_masters(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
+    if (own.run.low_weights == nullptr || *own.run.low_weights == nullptr) return;
+    for (const auto& model : models) {
+      for (const auto& item : model.module->named_parameters()) {
+        const std::string name = "optimizer.master." + manifest_name(model.index, item.key());
+        if (source_->contains(name)) (*own.run.low_weights)->set_value(item.value(), read_tensor(*source_, name));
+      }
+    }
+  }
+
+  // In the world that saved, each rank's own; in another one rank 0 has them all, so that the mean is the same.
+  void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
+    if (!names_.count("gradient")) return;
+    const int64_t rank = own.run.process.rank(), world = own.run.process.world_size();
+    for (const auto& model : models) {
+      for (auto& item : model.module->named_parameters()) {
+        const auto name = [&](int64_t of) { return text("gradient.", of, '.', manifest_name(model.index, item.key())); };
+        at::Tensor sum;
+        if (world == manifest_.world_size) {
+          if (source_->contains(name(rank))) sum = read_tensor(*source_, name(rank));
+        } else if (rank == 0) {
+          for (int64_t of = 0; of < manifest_.world_size; ++of) {
+            if (!source_->contains(name(of))) continue;
+            const at::Tensor one = read_tensor(*source_, name(of));
+            sum = sum.defined() ? sum.add_(one) : one;
+          }
+          if (sum.defined()) sum.mul_(static_cast<double>(world) / static_cast<double>(manifest_.world_size));
+        }
+        at::Tensor parameter = item.value();
+        parameter.mutable_grad() = sum.defined() ? sum.to(parameter.device()) : at::Tensor();
+      }
+    }
+  }
+
+  void load_random(Checkpoints::Impl& own) const override {
+    const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
+    if (rank < saved) return restore(rank);
+    if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first)) return restore(0);
+    // The seed stands at the beginning of the generator's state.
+    const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
+    uint64_t words[2] = {0, static_cast<uint64_t>(rank)};
+    if (state.defined() && state.nbytes() >= sizeof(uint64_t)) std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
+    torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
+    own.run.log.info(text("the saved run had ", saved, " ranks, so this rank's random stream begins anew, from the saved seed and "
+                          "its rank"), {.main_process_only = false});
+  }
+
+ private:
+  static std::string part_name(StateKind kind) { return std::string(name_of(kind)) + "s"; }
+
+  bool streams_are_equal(const files::ManifestTensor& first) const {
+    for (int64_t rank = 1; rank < manifest_.world_size; ++rank) {
+      const auto* other = manifest_.find(text("random.", rank, ".cpu"));
+      if (other == nullptr || other->pieces.empty() || first.pieces.empty()) return false;
+      if (!(other->pieces[0].xxh3 == first.pieces[0].xxh3)) return false;
+    }
+    return true;
+  }
+
+  void restore(int64_t rank) const {
+    const std::string prefix = text("random.", rank, '.');
+    if (!source_->contains(prefix + "cpu")) return;
+    process::RandomState state{read_tensor(*source_, prefix + "cpu")};
+    const size_t here = process::capture_random_state().cuda.size();
+    for (size_t i = 0; i < here && source_->contains(text(prefix, "cuda", i)); ++i) {
+      state.cuda.push_back(read_tensor(*source_, text(prefix, "cuda", i)));
+    }
+    process::restore_random_state(state);
+  }
+
+  // A parameter with tensors and without an own entry has the commonest plain part.
+  void add_slots(const std::string& name, OptimizerState& state) const {
+    const Value* states = part_of(manifest_, "optimizer_states", name);
+    if (states == nullptr) return;
+    const Value& common = states->at("default");
+    const Value& other = states->at("other");
+    std::set<std::string> done;
+    for (const auto& group : state.groups) {
+      for (const auto& parameter : group.parameters) {
+        if (!done.insert(parameter).second) continue;
+        const std::string prefix = state_name("optimizer", name, parameter + ".");
+        const Value* skeleton = other.find(parameter);
+        if (skeleton == nullptr && !common.is_null() && has_all(common, prefix)) skeleton = &common;
+        if (skeleton == nullptr) continue;
+        const auto tree = training::join_tensors(*skeleton, [&](const std::string& path) { return read_tensor(*source_, prefix + path); });
+        state.state.emplace_back(parameter, tree.map());
+      }
+    }
+  }
+
+  bool has_all(const Value& skeleton, const std::string& prefix) const {
+    bool all = true;
+    training::join_tensors(skeleton, [&](const std::string& path) {
+      all = all && source_->contains(prefix + path);
+      return at::Tensor();
+    });
+    return all;
+  }
+
+  files::Manifest manifest_;
+  files::TensorSourcePtr source_;
+  std::map<std::string, std::vector<std::string>> names_ = {};  // by kind
+};
+
+}  // namespace
+
+void SavedRun::load_masters(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
+void SavedRun::load_gradients(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
+
+std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl&, const std::string& path) {
+  return std::make_unique<HastenRun>(path);
+}
+
+}  // namespace hasten::checkpoint

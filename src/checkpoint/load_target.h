@@ -1,0 +1,74 @@
+// SavedRun: a saved state of any form, as a load sees it; LoadTarget: the run that it is loaded into.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/capture.h"
+#include "checkpoint/impl.h"
+#include "hasten/checkpoint/weights.h"
+
+namespace hasten::checkpoint {
+
+class SavedRun {
+ public:
+  explicit SavedRun(std::string folder) : path(std::move(folder)) {}
+  virtual ~SavedRun() = default;
+
+  /// The tensors of a model; null if there are none.
+  struct Weights {
+    files::TensorSourcePtr source = {};
+    std::vector<std::string> names = {};
+    /// Names are the module's; false: the manifest's, with "model_1/" before them.
+    bool plain = false;
+  };
+  virtual Weights weights(size_t model) const = 0;
+  virtual bool has(const training::Registered& object) const = 0;
+  /// "; it has ema, teacher", for messages.
+  virtual std::string others(training::StateKind kind) const = 0;
+  /// Objects of the folder that this run lacks.
+  virtual std::vector<std::string> without_object(const training::StateRegistry& registry) const = 0;
+  /// The class of an optimizer; "" if the form does not say.
+  virtual std::string optimizer_type(const std::string& name) const = 0;
+  virtual void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
+                              const ParameterNames& name_of) const = 0;
+  virtual void load_object(Checkpoints::Impl& own, const training::Registered& object) const = 0;
+  virtual void load_masters(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const;
+  virtual void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const;
+  virtual void load_random(Checkpoints::Impl& own) const = 0;
+
+  std::string path;
+  int64_t step = 0, iteration = 0, accumulation_step = 0;
+  std::vector<std::string> unknown = {};
+};
+
+/// Finds out the form by content. Collective: no. Blocks: on the files. Throws: UsageError if it is none; DataError.
+std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std::string& path);
+/// hasten's own form, and Accelerate's with FSDP's, DCP's and DeepSpeed's.
+std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl& own, const std::string& path);
+std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, const std::string& path);
+
+class LoadTarget {
+ public:
+  explicit LoadTarget(std::vector<ModelEntry> models) : models_(std::move(models)) {}
+  std::vector<ModelEntry>& models() noexcept { return models_; }
+  /// Everything that can be refused. Throws: UsageError with all of it.
+  void check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
+  void apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options);
+
+ private:
+  struct Weights {
+    std::vector<WantedTensor> wanted;
+    WeightMatch match;
+    files::TensorSourcePtr source;
+  };
+  void check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved);
+  std::vector<ModelEntry> models_;
+  std::vector<Weights> weights_ = {};
+  std::vector<std::string> errors_ = {};
+};
+
+}  // namespace hasten::checkpoint

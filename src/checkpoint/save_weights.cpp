@@ -1,0 +1,200 @@
+// Weights written as safetensors or in torch.save's form; see weights.h.
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <unordered_map>
+
+#include "checkpoint/write_file.h"
+#include "hasten/checkpoint/project_save.h"
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/core/error.h"
+#include "hasten/files/disk.h"
+#include "hasten/files/python_file.h"
+#include "hasten/files/safetensors_header.h"
+#include "hasten/files/shard_split.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first of the names of one memory, in order. Views that overlap without being equal stay apart: each is written whole.
+std::vector<StateDict::Item> without_ties(const StateDict& state) {
+  std::set<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>>> seen;
+  std::vector<StateDict::Item> kept;
+  for (const auto& [name, tensor] : state) {
+    const bool is_new =
+        tensor.numel() == 0 || seen.emplace(tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()).second;
+    if (is_new) kept.emplace_back(name, tensor);
+  }
+  return kept;
+}
+
+std::vector<files::ShardTensor> shard_tensors(const std::vector<StateDict::Item>& items) {
+  std::vector<files::ShardTensor> tensors;
+  for (const auto& [name, tensor] : items) {
+    files::ShardTensor one{name, static_cast<uint64_t>(tensor.nbytes()), {}};
+    if (tensor.numel() > 0) one.storage = static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.storage().unsafeGetStorageImpl()));
+    tensors.push_back(std::move(one));
+  }
+  return tensors;
+}
+
+StateDict part_of(const StateDict& state, const std::vector<std::string>& names, bool with_versions) {
+  StateDict part;
+  if (with_versions) part.versions = state.versions;
+  for (const auto& name : names) part.set(name, state.at(name));
+  return part;
+}
+
+void require_folder(const std::string& folder) {
+  if (fs::exists(folder) && !fs::is_directory(folder)) {
+    throw UsageError(Origin{"checkpoint"}, "'", folder, "' is a file; expected a folder for the weights. Name another one.");
+  }
+  fs::create_directories(folder);
+}
+
+// Shards of any earlier save, whichever of the two forms it had, and the other form's index.
+void remove_stale(const std::string& folder, const std::vector<std::string>& patterns, const std::set<std::string>& written) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours = std::any_of(patterns.begin(), patterns.end(),
+                                     [&](const std::string& pattern) { return files::is_shard_of(name, pattern); });
+    if (is_ours && !written.count(name)) files::real_disk().unlink(entry.path());
+  }
+}
+
+void write_one(const StateDict& state, const std::string& path, bool safe) {
+  if (safe) {
+    write_safetensors(state, path);
+  } else {
+    save(to_python(state), path);
+  }
+}
+
+using WriteOne = std::function<void(const StateDict&, const std::string&)>;
+
+void write_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options, const WriteOne& write) {
+  require_folder(folder);
+  const uint64_t limit = files::parse_shard_size(options.max_shard_size);
+  const std::string variant = options.variant.empty() ? "" : "." + options.variant;
+  const std::string safe = "model" + variant + "{suffix}.safetensors", plain = "pytorch_model" + variant + "{suffix}.bin";
+  const std::string& pattern = options.safe_serialization ? safe : plain;
+  const auto items = options.safe_serialization ? without_ties(state) : std::vector<StateDict::Item>(state.begin(), state.end());
+  auto split = files::split_into_shards(shard_tensors(items), limit, pattern);
+  if (split.files.empty()) {  // a module without tensors: an empty file says so
+    std::string name = pattern;
+    name.erase(name.find("{suffix}"), 8);
+    split.files.push_back({std::move(name), {}});
+  }
+  std::set<std::string> written;
+  for (const auto& file : split.files) {
+    write(part_of(state, file.names, !split.is_sharded()), folder + "/" + file.file);
+    written.insert(file.file);
+  }
+  if (split.is_sharded()) {
+    std::string index = pattern;
+    index.erase(index.find("{suffix}"), 8);
+    index += ".index.json";
+    write_text(folder + "/" + index, files::to_json(split.index()));
+    written.insert(index);
+  }
+  remove_stale(folder, {safe, plain}, written);
+  files::real_disk().sync_folder(folder);
+}
+
+}  // namespace
+
+void write_text(const std::string& path, const std::string& bytes) {
+  const std::string temporary = temporary_name(path);
+  files::write_file(files::real_disk(), temporary, bytes);
+  files::real_disk().rename(temporary, path, files::Rename::kReplace);
+}
+
+std::string temporary_name(const std::string& path) {
+  const fs::path full(path);
+  return (full.parent_path() / text('.', full.filename().string(), ".tmp-", ::getpid())).string();
+}
+
+void write_safetensors(const StateDict& state, const std::string& path) {
+  std::vector<files::TensorInfo> infos;
+  for (const auto& [name, tensor] : state) infos.push_back(info_of(name, tensor));
+  const auto layout = files::lay_out_safetensors(infos, {{"format", "pt"}});
+  const std::string temporary = temporary_name(path);
+  try {
+    auto file = files::real_disk().create(temporary);
+    file->write_at(0, layout.head.data(), layout.head.size());
+    size_t i = 0;
+    for (const auto& [name, tensor] : state) {
+      const at::Tensor plain = tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+      if (plain.numel() > 0) file->write_at(layout.offsets[i], plain.const_data_ptr(), plain.nbytes());
+      ++i;
+    }
+    file->sync();
+    file->close();
+    files::real_disk().rename(temporary, path, files::Rename::kReplace);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
+}
+
+void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options) {
+  write_model(state, folder, options, [safe = options.safe_serialization](const StateDict& part, const std::string& path) {
+    write_one(part, path, safe);
+  });
+}
+
+void save_pretrained(const std::string& folder, const StateDict& state, const SavePretrainedOptions& options) {
+  if (!options.is_main_process) return;
+  const SaveModelOptions model{options.max_shard_size, options.safe_serialization, options.variant};
+  if (options.save_function) {
+    write_model(state, folder, model, options.save_function);
+  } else {
+    save_model(state, folder, model);
+  }
+  if (!options.config.is_null()) write_text(folder + "/config.json", options.config.to_json(2) + "\n");
+}
+
+void save(const files::PythonValue& value, const std::string& path) {
+  files::save_python_file(files::real_disk(), path, value);
+}
+
+void save(const StateDict& state, const std::string& path, const SaveFileOptions& options) {
+  if (!options.safe_serialization) return save(to_python(state), path);
+  StateDict kept;
+  for (const auto& [name, tensor] : without_ties(state)) kept.set(name, tensor);
+  write_safetensors(kept, path);
+}
+
+void save(const at::Tensor& tensor, const std::string& path, const SaveFileOptions& options) {
+  if (options.safe_serialization) {
+    throw UsageError(Origin{"checkpoint"}, "a single tensor has no name for safetensors; expected a StateDict. Give it a name.");
+  }
+  save(to_python(training::State(tensor)), path);
+}
+
+void save(const training::State& state, const std::string& path, const SaveFileOptions& options) {
+  if (!options.safe_serialization) return save(to_python(state), path);
+  const auto split = training::split_tensors(state);
+  StateDict tensors;
+  for (const auto& [name, tensor] : split.tensors) tensors.set(name, tensor);
+  save(tensors, path, options);
+}
+
+void save(const torch::nn::Module& module, const std::string& path, const SaveFileOptions& options) {
+  save(state_dict(module), path, options);
+}
+
+void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
+                const std::string& folder, const SaveModelOptions& options) {
+  if (writes(process, project)) save_model(state_dict(module), folder, options);
+}
+
+}  // namespace hasten::checkpoint

@@ -1,0 +1,109 @@
+// Names and tensors of modules in Python's order; see state_dict.h.
+#include "hasten/checkpoint/state_dict.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+
+#include <algorithm>
+
+#include "hasten/core/error.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+// Python's classes of batch and instance norm have version 2, since their state counts batches.
+int64_t version_of(const torch::nn::Module& module) {
+  using namespace torch::nn;
+  const auto* one = &module;
+  const bool is_norm = dynamic_cast<const BatchNorm1dImpl*>(one) || dynamic_cast<const BatchNorm2dImpl*>(one) ||
+                       dynamic_cast<const BatchNorm3dImpl*>(one) || dynamic_cast<const InstanceNorm1dImpl*>(one) ||
+                       dynamic_cast<const InstanceNorm2dImpl*>(one) || dynamic_cast<const InstanceNorm3dImpl*>(one);
+  return is_norm ? 2 : 1;
+}
+
+bool is_excluded(const std::string& name, const StateDictOptions& options) {
+  return std::any_of(options.exclude.begin(), options.exclude.end(),
+                     [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+}
+
+void collect(const torch::nn::Module& module, const std::string& path, const StateDictOptions& options, StateDict& out) {
+  out.versions.emplace_back(path.empty() ? path : path.substr(0, path.size() - 1), version_of(module));
+  const auto keep = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) out.set(options.prefix + path + name, options.keep_vars ? tensor : tensor.detach());
+  };
+  for (const auto& item : module.named_parameters(false)) keep(item.key(), item.value());
+  for (const auto& item : module.named_buffers(false)) {
+    if (!is_excluded(path + item.key(), options)) keep(item.key(), item.value());
+  }
+  for (const auto& child : module.named_children()) collect(*child.value(), path + child.key() + ".", options, out);
+}
+
+}  // namespace
+
+void StateDict::set(const std::string& name, at::Tensor tensor) {
+  const auto [place, is_new] = index_.emplace(name, items_.size());
+  if (is_new) {
+    items_.emplace_back(name, std::move(tensor));
+  } else {
+    items_[place->second].second = std::move(tensor);
+  }
+}
+
+const at::Tensor* StateDict::find(std::string_view name) const noexcept {
+  const auto found = index_.find(std::string(name));
+  return found == index_.end() ? nullptr : &items_[found->second].second;
+}
+
+const at::Tensor& StateDict::at(std::string_view name) const {
+  if (const auto* tensor = find(name)) return *tensor;
+  throw UsageError(Origin{"checkpoint"}, "a state_dict of ", size(), " tensors has no '", name, "'", did_you_mean(name, names()));
+}
+
+std::vector<std::string> StateDict::names() const {
+  std::vector<std::string> all;
+  all.reserve(items_.size());
+  for (const auto& item : items_) all.push_back(item.first);
+  return all;
+}
+
+StateDict state_dict(const torch::nn::Module& module, const StateDictOptions& options) {
+  StateDict out;
+  collect(module, "", options, out);
+  return out;
+}
+
+StateDict converted(const StateDict& state, int rank, const GetStateDictOptions& options) {
+  StateDict out;
+  if (options.rank0_only && rank != 0) return out;
+  out.versions = state.versions;
+  for (const auto& [name, tensor] : state) {
+    at::Tensor own = tensor;
+    if (options.device) own = own.to(*options.device);
+    if (options.dtype && own.is_floating_point()) own = own.to(*options.dtype);
+    out.set(name, own);
+  }
+  return out;
+}
+
+bool matches_pattern(std::string_view name, std::string_view pattern) noexcept {
+  size_t n = 0, p = 0, star = std::string_view::npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+}  // namespace hasten::checkpoint

@@ -1,0 +1,32 @@
+// Reading tensors of Python's files with pread where their bytes lie plainly in a file; private to the room.
+//
+// Pages of a mapping count as this process's memory, those that are read do not: a stream through a file larger than
+// memory stays small.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "files/named_source.h"
+#include "hasten/files/python_file.h"
+
+namespace hasten::files {
+
+/// Returns where the tensor's values lie, if as they are in memory: in a file, in this byte order, unchanged.
+std::optional<TensorLocation> plain_location(const PythonTensor& tensor);
+
+/// Opened files, kept open. Several threads may read.
+class TensorFiles {
+ public:
+  /// Reads a box as read_tensor does.
+  void read(const PythonTensor& tensor, const Box& box, void* target) const;
+
+ private:
+  const PosixFile& opened(const std::string& path) const;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<PosixFile>> files_;
+};
+
+}  // namespace hasten::files

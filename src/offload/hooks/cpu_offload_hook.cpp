@@ -1,0 +1,110 @@
+// See cpu_offload_hook.h.
+#include "hasten/offload/hooks/cpu_offload_hook.h"
+
+#include <algorithm>
+
+namespace hasten::offload {
+namespace {
+
+int64_t bytes_of(const torch::nn::Module& module) {
+  int64_t sum = 0;
+  for (const auto& tensor : module.parameters()) sum += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& tensor : module.buffers()) sum += static_cast<int64_t>(tensor.nbytes());
+  return sum;
+}
+
+}  // namespace
+
+struct UserCpuOffloadHook::State {
+  std::shared_ptr<torch::nn::Module> module;
+  at::Device device = at::kCPU;
+  std::shared_ptr<State> previous;
+  std::shared_ptr<OffloadGroup::State> group;
+  int64_t bytes = 0;
+  bool on_device = true, removed = false;
+
+  void offload() {
+    if (removed || !on_device) return;
+    module->to(at::kCPU);
+    on_device = false;
+  }
+};
+
+struct OffloadGroup::State {
+  int64_t capacity_bytes = 0;
+  /// Least recently used first.
+  std::vector<std::weak_ptr<UserCpuOffloadHook::State>> models;
+};
+
+OffloadGroup::OffloadGroup(int64_t capacity_bytes) : state_(std::make_shared<State>()) {
+  state_->capacity_bytes = capacity_bytes;
+}
+
+std::vector<size_t> OffloadGroup::to_evict(const std::vector<std::pair<size_t, int64_t>>& on_device, int64_t bytes, int64_t capacity_bytes) {
+  if (bytes > capacity_bytes) {
+    throw UsageError(Origin{"offload"}, "a model of ", bytes, " bytes does not fit the group's capacity of ", capacity_bytes, " bytes. Raise the capacity.");
+  }
+  int64_t used = 0;
+  for (const auto& [index, size] : on_device) used += size;
+  std::vector<size_t> evicted;
+  for (const auto& [index, size] : on_device) {
+    if (used + bytes <= capacity_bytes) break;
+    evicted.push_back(index);
+    used -= size;
+  }
+  return evicted;
+}
+
+UserCpuOffloadHook::UserCpuOffloadHook(std::shared_ptr<torch::nn::Module> module, at::Device execution_device,
+                                       const UserCpuOffloadHook* previous, const OffloadGroup* group)
+    : state_(std::make_shared<State>()) {
+  state_->bytes = bytes_of(*module);
+  state_->module = std::move(module);
+  state_->device = execution_device;
+  if (previous != nullptr) state_->previous = previous->state_;
+  if (group != nullptr) {
+    state_->group = group->state_;
+    state_->group->models.push_back(state_);
+  }
+}
+
+void UserCpuOffloadHook::offload() const {
+  state_->offload();
+}
+
+void UserCpuOffloadHook::remove() const {
+  state_->removed = true;
+}
+
+bool UserCpuOffloadHook::is_on_device() const {
+  return state_->on_device;
+}
+
+at::Device UserCpuOffloadHook::execution_device() const {
+  return state_->device;
+}
+
+void UserCpuOffloadHook::before_forward() const {
+  if (state_->removed) return;
+  if (state_->previous) state_->previous->offload();
+  if (state_->group) {
+    auto& models = state_->group->models;
+    std::vector<std::shared_ptr<State>> alive;
+    for (const auto& weak : models) {
+      if (auto model = weak.lock()) alive.push_back(std::move(model));
+    }
+    std::vector<std::pair<size_t, int64_t>> on_device;
+    for (size_t i = 0; i < alive.size(); ++i) {
+      if (alive[i]->on_device && alive[i] != state_) on_device.emplace_back(i, alive[i]->bytes);
+    }
+    for (const size_t index : OffloadGroup::to_evict(on_device, state_->bytes, state_->group->capacity_bytes)) alive[index]->offload();
+    std::erase_if(alive, [&](const auto& model) { return model == state_; });
+    alive.push_back(state_);
+    models.assign(alive.begin(), alive.end());
+  }
+  if (state_->on_device) return;
+  state_->module->to(state_->device);
+  state_->on_device = true;
+}
+
+}  // namespace hasten::offload

@@ -1,0 +1,210 @@
+// See construction_tape.h.
+#include "offload/load/construction_tape.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+namespace hasten::offload::detail {
+namespace {
+
+template <class Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) visit_tensors(item, visit);
+  }
+}
+
+// The same value with tensors exchanged.
+template <class Exchange>
+c10::IValue with_exchanged(const c10::IValue& value, const Exchange& exchange) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(exchange(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> tensors = value.toTensorVector();
+    for (at::Tensor& tensor : tensors) {
+      if (tensor.defined()) tensor = exchange(tensor);
+    }
+    return tensors;
+  }
+  if (value.isOptionalTensorList()) {
+    auto list = value.toOptionalTensorList().copy();
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::optional<at::Tensor> tensor = list.get(i);
+      if (tensor && tensor->defined()) list.set(i, exchange(*tensor));
+    }
+    return list;
+  }
+  return value;
+}
+
+bool gives_tensors(const c10::FunctionSchema& schema) {
+  const auto& returns = schema.returns();
+  return std::any_of(returns.begin(), returns.end(), [](const c10::Argument& value) {
+    return value.type()->isSubtypeOf(*c10::TensorType::get()) || value.type()->kind() == c10::TypeKind::ListType;
+  });
+}
+
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+}
+
+void set_device(const c10::FunctionSchema& schema, interception::Stack& stack, size_t base) {
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (schema.arguments()[i].name() == "device") stack[base + i] = c10::Device(c10::kMeta);
+  }
+}
+
+}  // namespace
+
+struct ConstructionTape::Needed {
+  std::unordered_set<const c10::TensorImpl*> tensors;
+  std::unordered_set<const void*> storages;
+
+  void add(const at::Tensor& tensor) {
+    tensors.insert(tensor.unsafeGetTensorImpl());
+    if (const void* storage = storage_of(tensor); storage != nullptr && tensor.is_meta()) storages.insert(storage);
+  }
+};
+
+bool ConstructionTape::touches(const c10::IValue& value) const {
+  bool found = false;
+  visit_tensors(value, [&](const at::Tensor& tensor) { found = found || has(tensor); });
+  return found;
+}
+
+void ConstructionTape::make_real(interception::Stack& stack, size_t base) const {
+  std::vector<at::Tensor> wanted;
+  for (size_t i = base; i < stack.size(); ++i) {
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+      if (has(tensor) && tensor.is_meta()) wanted.push_back(tensor);
+    });
+  }
+  const Values values = replay(wanted);
+  for (size_t i = base; i < stack.size(); ++i) {
+    stack[i] = with_exchanged(stack[i], [&](const at::Tensor& tensor) {
+      const auto found = values.find(tensor.unsafeGetTensorImpl());
+      return found == values.end() ? tensor : found->second;
+    });
+  }
+}
+
+bool ConstructionTape::intercept(const c10::OperatorHandle& op, interception::Stack& stack) {
+  const auto& schema = op.schema();
+  const size_t base = stack.size() - schema.arguments().size();
+  std::vector<c10::IValue> inputs(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+  const bool is_taped = std::any_of(inputs.begin(), inputs.end(), [&](const c10::IValue& value) { return touches(value); });
+  // Values that the constructor reads (item, equal) are computed.
+  if (is_taped && !gives_tensors(schema)) {
+    make_real(stack, base);
+    op.callBoxed(stack);
+    return true;
+  }
+  set_device(schema, stack, base);
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::Error&) {
+    // No kernel for meta, a shape that depends on values, or a mixture with real tensors.
+    if (!is_taped) throw;
+    stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+    stack.insert(stack.end(), inputs.begin(), inputs.end());
+    make_real(stack, base);
+    op.callBoxed(stack);
+  }
+  record(op, std::move(inputs), stack);
+  return true;
+}
+
+void ConstructionTape::record(const c10::OperatorHandle& op, std::vector<c10::IValue> inputs, const interception::Stack& stack) {
+  Entry entry{op, std::move(inputs), {}, {}};
+  bool has_meta = false;
+  for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) {
+      // Real results need no replay, but keep their place in the list of outputs.
+      const bool is_meta = tensor.is_meta();
+      entry.outputs.push_back(is_meta ? tensor.unsafeGetTensorImpl() : nullptr);
+      entry.alive.emplace_back(tensor.getIntrusivePtr());
+      if (is_meta) known_.insert(tensor.unsafeGetTensorImpl());
+      has_meta = has_meta || is_meta;
+    });
+  }
+  if (has_meta) entries_.push_back(std::move(entry));
+}
+
+std::vector<at::Tensor> ConstructionTape::living() const {
+  std::unordered_map<const c10::TensorImpl*, size_t> held;
+  for (const Entry& entry : entries_) {
+    for (const c10::IValue& value : entry.inputs) {
+      visit_tensors(value, [&](const at::Tensor& tensor) {
+        // A list of tensors holds them once, and toTensorVector has copied them meanwhile.
+        ++held[tensor.unsafeGetTensorImpl()];
+      });
+    }
+  }
+  std::vector<at::Tensor> found;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const Entry& entry : entries_) {
+    for (size_t i = 0; i < entry.outputs.size(); ++i) {
+      if (entry.outputs[i] == nullptr || !seen.insert(entry.outputs[i]).second) continue;
+      const auto tensor = entry.alive[i].lock();
+      if (!tensor || tensor.use_count() <= held[entry.outputs[i]] + 1) continue;
+      found.emplace_back(at::Tensor(tensor));
+    }
+  }
+  return found;
+}
+
+bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) {
+  const auto& arguments = entry.op.schema().arguments();
+  bool found = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    visit_tensors(entry.inputs[i], [&](const at::Tensor& tensor) {
+      found = found || needed.tensors.count(tensor.unsafeGetTensorImpl()) > 0 || needed.storages.count(storage_of(tensor)) > 0;
+    });
+  }
+  return found;
+}
+
+ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>& wanted) const {
+  Needed needed;
+  for (const at::Tensor& tensor : wanted) needed.add(tensor);
+  std::vector<const Entry*> chosen;
+  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+    const bool gives = std::any_of(entry->outputs.begin(), entry->outputs.end(),
+                                   [&](const auto* output) { return output != nullptr && needed.tensors.count(output) > 0; });
+    if (!gives && !writes_to(*entry, needed)) continue;
+    chosen.push_back(&*entry);
+    for (const c10::IValue& value : entry->inputs) visit_tensors(value, [&](const at::Tensor& tensor) { needed.add(tensor); });
+  }
+
+  const at::NoGradGuard no_grad;
+  const interception::PassScope pass;
+  Values values;
+  for (auto entry = chosen.rbegin(); entry != chosen.rend(); ++entry) {
+    interception::Stack stack;
+    for (const c10::IValue& value : (*entry)->inputs) {
+      stack.push_back(with_exchanged(value, [&](const at::Tensor& tensor) {
+        const auto found = values.find(tensor.unsafeGetTensorImpl());
+        return found == values.end() ? tensor : found->second;
+      }));
+    }
+    (*entry)->op.callBoxed(stack);
+    size_t index = 0;
+    for (const c10::IValue& result : stack) {
+      visit_tensors(result, [&](const at::Tensor& tensor) {
+        if (index < (*entry)->outputs.size() && (*entry)->outputs[index] != nullptr) values[(*entry)->outputs[index]] = tensor;
+        ++index;
+      });
+    }
+  }
+  return values;
+}
+
+}  // namespace hasten::offload::detail

@@ -1,0 +1,387 @@
+// See dispatch.h.
+#include "hasten/offload/load/dispatch.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <map>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+
+#include "hasten/core/error.h"
+#include "hasten/core/log.h"
+#include "hasten/files/offload_folder.h"
+#include "hasten/interception/interceptor.h"
+#include "hasten/offload/units/set_tensor.h"
+#include "hasten/offload/units/unit_plan.h"
+#include "hasten/offload/units/weight_streamer.h"
+#include "offload/load/unit_partition.h"
+
+namespace hasten::offload {
+namespace {
+
+const Device kCpu("cpu"), kDisk("disk");
+
+// Marks tensors that lie over a file or are streamed, and leads from them to what streams them.
+class OffloadMark : public interception::Interceptor {
+ public:
+  std::weak_ptr<WeightStreamer> streamer;
+  std::vector<std::string_view> operators() const override { return {}; }
+  bool intercept(const c10::OperatorHandle&, interception::Stack&) override { return false; }
+};
+
+void require_devices(const DeviceMap& map) {
+  std::set<std::string> absent;
+  for (const auto& [name, device] : map.entries()) {
+    if (device != kCpu && device != kDisk) absent.insert(plan::device_text(device));
+  }
+  if (absent.empty()) return;
+  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent), ", which this process has not. It has: cpu, disk.");
+}
+
+// A buffer without an entry goes where its module's first tensor is.
+std::optional<Device> device_of(const DeviceMap& map, const ModuleTree& tree, const NamedTensorRef& item) {
+  if (const Device* device = map.device_of(item.name)) return *device;
+  if (!item.is_buffer) return std::nullopt;
+  const size_t dot = item.name.rfind('.');
+  const std::string module = dot == std::string::npos ? "" : item.name.substr(0, dot);
+  const auto node = tree.find(module);
+  if (node == nullptr) return std::nullopt;
+  for (const auto& parameter : node->parameters) {
+    if (const Device* device = map.device_of(module.empty() ? parameter.name : module + "." + parameter.name)) return *device;
+  }
+  return std::nullopt;
+}
+
+std::map<std::string, Device> devices_of(torch::nn::Module& module, const DeviceMap& map) {
+  const ModuleTree tree = tree_of(module);
+  std::map<std::string, Device> devices;
+  bool covered = true;
+  for (const auto& item : named_tensors(module)) {
+    const auto device = device_of(map, tree, item);
+    covered = covered && device.has_value();
+    if (device) devices[item.name] = *device;
+  }
+  if (!covered) plan::check_device_map(tree, map);  // throws, with all names
+  const auto check = plan::examine_device_map(tree, map);
+  std::vector<std::string> unknown;
+  for (const auto& name : check.unknown_modules) {
+    if (devices.count(name) == 0) unknown.push_back(name);
+  }
+  if (!unknown.empty()) Logger("offload").warning("the device map names modules that the model lacks: " + join(unknown) + ".");
+  return devices;
+}
+
+files::TensorInfo info_of(const NamedTensorRef& item) {
+  return {item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()};
+}
+
+void write_folder(const std::string& folder, const std::vector<NamedTensorRef>& items) {
+  std::vector<files::TensorInfo> infos;
+  for (const auto& item : items) {
+    const at::Tensor values = item.tensor.detach().contiguous();
+    infos.push_back(info_of(item));
+    files::write_offload_weight(folder, infos.back(), values.numel() == 0 ? nullptr : values.const_data_ptr());
+  }
+  files::merge_offload_index(folder, infos);
+}
+
+}  // namespace
+
+namespace detail {
+
+class DispatchState {
+ public:
+  DeviceMap map;
+  LoadReport load;
+  HookList hooks;
+  Report report;
+  std::shared_ptr<WeightStreamer> streamer;
+  std::vector<std::shared_ptr<MappedRegion>> regions;
+  DispatchOptions options;
+};
+
+namespace {
+
+// Units, their plan, and the streamer if the plan needs one.
+void start_units(DispatchState& state, torch::nn::Module& module) {
+  auto units = partition_units(module, state.options.no_split_module_classes, state.load.places);
+  std::vector<PlannedUnit> planned;
+  int64_t in_heap = 0;
+  for (const auto& item : named_tensors(module)) state.report.model_bytes += static_cast<int64_t>(item.tensor.nbytes());
+  for (const auto& unit : units) planned.push_back({unit.name, unit.bytes()});
+  for (const auto& unit : planned) in_heap -= unit.bytes;
+  in_heap += state.report.model_bytes;
+  const auto limits = max_memory(state.options.max_memory);
+  const double* limit = limits.find(kCpu);
+  const int64_t budget = limit == nullptr ? plan::available_memory_bytes() : static_cast<int64_t>(*limit);
+  state.report.budget_bytes = budget;
+  // Weights that the page cache holds count against the limit only if they do not fit it together.
+  const UnitPlan plan = plan_units(planned, std::max<int64_t>(budget - std::max<int64_t>(in_heap, 0), 0));
+  for (size_t i = 0; i < units.size(); ++i) {
+    units[i].streamed = plan.streamed[i];
+    const char* const action = !plan.is_streaming() ? "mapped" : plan.streamed[i] ? "streamed" : "resident";
+    const char* const reason = !plan.is_streaming() ? "the model fits the limit" : plan.streamed[i] ? "beyond the limit" : "first units within the limit";
+    const Device* device = state.map.device_of(units[i].tensor_names.front());
+    state.report.units.push_back({units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason});
+  }
+  if (plan.is_streaming()) state.streamer = std::make_shared<WeightStreamer>(std::move(units));
+}
+
+void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+  auto mark = std::make_shared<OffloadMark>();
+  mark->streamer = state.streamer;
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& item : named_tensors(module)) {
+    const auto device = devices.find(item.name);
+    const bool on_disk = device != devices.end() && device->second == kDisk && (!item.is_buffer || state.options.offload_buffers);
+    if (on_disk && seen.insert(item.tensor.unsafeGetTensorImpl()).second) interception::add_interceptor(item.tensor, mark);
+  }
+}
+
+DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+  std::set<MappedRegion*> seen;
+  for (const auto& [name, place] : state->load.places) {
+    if (place.region && seen.insert(place.region.get()).second) state->regions.push_back(place.region);
+  }
+  start_units(*state, module);
+  mark_offloaded(*state, module, devices);
+  return state;
+}
+
+std::vector<NamedTensorRef> items_on_disk(torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+  std::vector<NamedTensorRef> items;
+  for (const auto& item : named_tensors(module)) {
+    const auto device = devices.find(item.name);
+    if (device != devices.end() && device->second == kDisk) items.push_back(item);
+  }
+  return items;
+}
+
+// Exchanges the contents of tensors for those of a source that may have only some of them.
+void take_from(DispatchState& state, torch::nn::Module& module, const files::TensorSource& source) {
+  LoadOptions load;
+  load.io = state.options.io;
+  load.dtype = state.options.dtype;
+  load.keep_in_fp32_modules = state.options.keep_in_fp32_modules;
+  load.replace_storage = true;
+  load.partial = true;
+  auto places = load_checkpoint_in_model(module, source, load).places;
+  for (auto& [name, place] : places) state.load.places[name] = place;
+}
+
+// Copies "disk" weights to a folder of its own, as they are in the source, and takes them from there.
+void copy_to_folder(DispatchState& state, torch::nn::Module& module, const files::TensorSource& source,
+                    const std::map<std::string, Device>& devices) {
+  SourceReader reader(source, state.options.io);
+  std::vector<NamedTensorRef> items;
+  std::vector<std::string> names;
+  for (const auto& item : items_on_disk(module, devices)) {
+    if (!source.contains(item.name) || (item.is_buffer && !state.options.offload_buffers)) continue;
+    items.push_back({item.name, reader.tensor(item.name), item.is_buffer});
+    names.push_back(item.name);
+  }
+  write_folder(state.options.offload_folder, items);
+  if (!names.empty()) take_from(state, module, files::Catalog::open(state.options.offload_folder).under(names));
+}
+
+void require_same_tensors(const files::TensorSource& source, const std::vector<NamedTensorRef>& items, const std::string& folder) {
+  for (const auto& item : items) {
+    const bool same = source.contains(item.name) && at::IntArrayRef(source.info(item.name).shape) == item.tensor.sizes() &&
+                      scalar_type_of(source.info(item.name).dtype) == item.tensor.scalar_type();
+    if (same) continue;
+    throw UsageError(Origin{"offload"}, "the offload folder ", folder, " holds another model: '", item.name,
+                     "' is not in its index with this shape and dtype. Name an empty folder, or remove that one.");
+  }
+}
+
+}  // namespace
+
+DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options) {
+  auto state = std::make_shared<DispatchState>();
+  state->map = map;
+  state->options = options;
+  const auto devices = devices_of(module, map);
+  require_devices(map);
+  const auto on_disk = items_on_disk(module, devices);
+  if (!on_disk.empty()) {
+    if (options.offload_index) {
+      take_from(*state, module, *options.offload_index);
+    } else if (options.offload_dir.empty()) {
+      std::vector<std::string> modules;
+      for (const auto& [name, device] : map.entries()) {
+        if (device == kDisk) modules.push_back(name.empty() ? "the whole model" : name);
+      }
+      throw UsageError(Origin{"offload"}, "the device map puts ", join(modules), " on disk, and the weights are in memory. Set "
+                       "offload_dir, a folder to write them to, or offload_index, the files they lie in.");
+    } else {
+      write_folder(options.offload_dir, on_disk);
+      std::vector<std::string> names;
+      for (const auto& item : on_disk) names.push_back(item.name);
+      take_from(*state, module, files::Catalog::open(options.offload_dir).under(names));
+    }
+  }
+  return finish(std::move(state), module, devices);
+}
+
+DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options) {
+  auto state = std::make_shared<DispatchState>();
+  state->options = options;
+  auto load = options.load_options();
+  std::map<std::string, Device> devices;
+  if (!options.device_map.is_none()) {
+    state->map = options.device_map.map_for(tree_of(module), options.map_options());
+    require_devices(state->map);
+    // A map that leaves tensors out is taken as far as it goes; the rest is "cpu".
+    const ModuleTree tree = tree_of(module);
+    for (const auto& item : named_tensors(module)) devices[item.name] = device_of(state->map, tree, item).value_or(kCpu);
+    load.replace_storage = true;
+  }
+  state->load = load_checkpoint_in_model(module, source, load);
+  if (options.copy_to_offload_folder && !options.offload_folder.empty()) copy_to_folder(*state, module, source, devices);
+  return finish(std::move(state), module, devices);
+}
+
+DispatchStatePtr start_cpu_offload(torch::nn::Module& module) {
+  auto state = std::make_shared<DispatchState>();
+  state->map = DeviceMap{{"", kCpu}};
+  const auto empty = empty_tensors(module);
+  if (!empty.empty()) {
+    throw UsageError(Origin{"offload"}, "cpu_offload: ", join(empty), " are empty. Load a checkpoint, or call offload::materialize(module).");
+  }
+  return finish(std::move(state), module, devices_of(module, state->map));
+}
+
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder, const DispatchOptions& options) {
+  const auto items = named_tensors(module);
+  if (files::is_offload_folder(folder)) {
+    require_same_tensors(*files::open_offload_folder(folder), items, folder);
+  } else {
+    write_folder(folder, items);
+  }
+  return start_disk_offload(module, files::Catalog::open(folder), options);
+}
+
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options) {
+  auto state = std::make_shared<DispatchState>();
+  state->map = DeviceMap{{"", kDisk}};
+  state->options = options;
+  auto load = options.load_options();
+  load.replace_storage = true;
+  state->load = load_checkpoint_in_model(module, source, load);
+  return finish(std::move(state), module, devices_of(module, state->map));
+}
+
+const DeviceMap& device_map_of(const DispatchState& state) {
+  return state.map;
+}
+
+const LoadReport& load_report_of(const DispatchState& state) {
+  return state.load;
+}
+
+Report report_of(const DispatchState& state) {
+  return state.report;
+}
+
+StreamCounts stream_counts_of(const DispatchState& state) {
+  return state.streamer ? state.streamer->counts() : StreamCounts{};
+}
+
+HookList& root_hooks_of(DispatchState& state) {
+  return state.hooks;
+}
+
+void begin_pass(DispatchState& state) {
+  for (const auto& region : state.regions) region->require_unchanged();
+}
+
+void reload(DispatchState& state, torch::nn::Module& module, const std::string& path) {
+  auto load = state.options.load_options();
+  load.replace_storage = true;
+  load.strict = true;
+  undispatch(module);
+  state.streamer.reset();
+  state.load = load_checkpoint_in_model(module, path, load);
+  state.regions.clear();
+  state.report = {};
+  std::map<std::string, Device> devices;
+  const ModuleTree tree = tree_of(module);
+  for (const auto& item : named_tensors(module)) devices[item.name] = device_of(state.map, tree, item).value_or(kCpu);
+  std::set<MappedRegion*> seen;
+  for (const auto& [name, place] : state.load.places) {
+    if (place.region && seen.insert(place.region.get()).second) state.regions.push_back(place.region);
+  }
+  start_units(state, module);
+  mark_offloaded(state, module, devices);
+}
+
+bool has_offloaded(const torch::nn::Module& module) {
+  return is_offloaded(module);
+}
+
+void refuse_move() {
+  throw UsageError(Origin{"offload"}, "a dispatched model has its devices from the map. Call offload::undispatch(model.module()) "
+                   "before to().");
+}
+
+}  // namespace detail
+
+DeviceMap DeviceMapChoice::map_for(const ModuleTree& tree, const MapOptions& options) const {
+  if (const auto* map = std::get_if<DeviceMap>(&choice_)) return *map;
+  return device_map_by_name(tree, std::get<std::string>(choice_), options);
+}
+
+MapOptions DispatchOptions::map_options() const {
+  MapOptions options;
+  options.max_memory = max_memory;
+  options.no_split_module_classes = no_split_module_classes;
+  options.dtype = dtype;
+  options.offload_buffers = offload_buffers;
+  return options;
+}
+
+LoadOptions DispatchOptions::load_options() const {
+  LoadOptions options;
+  options.dtype = dtype;
+  options.keep_in_fp32_modules = keep_in_fp32_modules;
+  options.strict = strict;
+  options.rename = rename;
+  options.key_map = key_map;
+  options.transpose = transpose;
+  options.not_saved = not_saved;
+  options.io = io;
+  options.resident = resident;
+  return options;
+}
+
+std::string Report::text() const {
+  std::ostringstream out;
+  out << "model " << model_bytes << " bytes, limit " << budget_bytes << " bytes\n";
+  for (const UnitReport& unit : units) {
+    out << std::left << std::setw(32) << (unit.name.empty() ? "(root)" : unit.name) << std::setw(8) << plan::device_text(unit.device)
+        << std::right << std::setw(14) << unit.bytes << "  " << std::left << std::setw(10) << unit.action << unit.reason << "\n";
+  }
+  return std::move(out).str();
+}
+
+void undispatch(torch::nn::Module& module) {
+  for (const auto& item : named_tensors(module)) {
+    const auto mark = interception::find_interceptor<OffloadMark>(item.tensor);
+    if (!mark) continue;
+    if (const auto streamer = mark->streamer.lock()) streamer->stop();
+    interception::remove_interceptor(item.tensor, mark.get());
+  }
+}
+
+bool is_offloaded(const at::Tensor& tensor) {
+  return interception::find_interceptor<OffloadMark>(tensor) != nullptr;
+}
+
+bool is_offloaded(const torch::nn::Module& module) {
+  const auto items = named_tensors(module);
+  return std::any_of(items.begin(), items.end(), [](const NamedTensorRef& item) { return is_offloaded(item.tensor); });
+}
+
+}  // namespace hasten::offload

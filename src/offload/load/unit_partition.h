@@ -1,0 +1,20 @@
+// Partition of a module's mapped weights into units for streaming.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hasten/offload/load/load.h"
+#include "hasten/offload/units/weight_streamer.h"
+
+namespace hasten::offload::detail {
+
+/// A unit is a block of a class in the list, or else a module with tensors of its own, merged with its neighbours up to
+/// kUnitBytes. Tensors in the heap, and those below 64 KB, are in no unit: they stay in memory.
+std::vector<StreamUnit> partition_units(const torch::nn::Module& module, const std::vector<std::string>& no_split_module_classes,
+                                        const std::map<std::string, LoadedPlace>& places);
+
+}  // namespace hasten::offload::detail

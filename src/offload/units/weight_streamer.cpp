@@ -1,0 +1,190 @@
+// See weight_streamer.h.
+#include "hasten/offload/units/weight_streamer.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "hasten/interception/interceptor.h"
+#include "hasten/offload/units/named_memory.h"
+#include "hasten/offload/units/read_ahead.h"
+
+namespace hasten::offload {
+namespace {
+
+template <class Visit>
+void visit_argument(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t StreamUnit::bytes() const noexcept {
+  int64_t sum = 0;
+  for (const StreamPiece& piece : pieces) sum += static_cast<int64_t>(piece.bytes);
+  return sum;
+}
+
+class WeightStreamer::Engine : public interception::Interceptor {
+ public:
+  explicit Engine(std::vector<StreamUnit> units)
+      : units_(std::move(units)), reader_(units_.size(), [this](size_t unit) { read(unit); }) {
+    successors_.resize(units_.size());
+    for (size_t i = 0; i < units_.size(); ++i) {
+      successors_[i] = (i + 1) % units_.size();
+      for (const at::Tensor& tensor : units_[i].tensors) by_storage_[tensor.storage().unsafeGetStorageImpl()] = i;
+      if (!units_[i].streamed) continue;
+      for (size_t k = 0; k < units_[i].pieces.size(); ++k) protect(units_[i], k);
+    }
+  }
+
+  interception::Level level() const override { return interception::Level::kEveryOperator; }
+
+  bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
+    const auto& arguments = op.schema().arguments();
+    const size_t base = stack.size() - arguments.size();
+    std::vector<size_t> used;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_write = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+      visit_argument(stack[base + i], [&](const at::Tensor& tensor) {
+        const auto unit = unit_of(tensor);
+        if (!unit) return;
+        if (is_write) make_resident(*unit);
+        if (std::find(used.begin(), used.end(), *unit) == used.end()) used.push_back(*unit);
+      });
+    }
+    if (!used.empty()) use(used);
+    return false;
+  }
+
+  const std::vector<StreamUnit>& units() const { return units_; }
+
+  StreamCounts counts() const {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+  void release_all() {
+    const std::lock_guard lock(mutex_);
+    for (const StreamUnit& unit : units_) set_writable(unit);
+    names_.clear();
+  }
+
+ private:
+  std::optional<size_t> unit_of(const at::Tensor& tensor) const {
+    if (!tensor.has_storage()) return std::nullopt;
+    const auto found = by_storage_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == by_storage_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  // A kernel that writes past the operator's schema ends by a fault that names the parameter, and never loses a value.
+  void protect(const StreamUnit& unit, size_t index) {
+    const StreamPiece& piece = unit.pieces[index];
+    names_.emplace_back(unit.tensors[index].const_data_ptr(), piece.bytes, unit.tensor_names[index]);
+    piece.region->set_writable(piece.offset, piece.bytes, false);
+  }
+
+  static void set_writable(const StreamUnit& unit) {
+    for (const StreamPiece& piece : unit.pieces) piece.region->set_writable(piece.offset, piece.bytes, true);
+  }
+
+  void read(size_t index) {
+    for (const StreamPiece& piece : units_[index].pieces) {
+      piece.region->require_unchanged();
+      piece.region->read_into_cache(piece.offset, piece.bytes);
+    }
+    const std::lock_guard lock(mutex_);
+    ++counts_.reads;
+  }
+
+  void make_resident(size_t index) {
+    const std::lock_guard lock(mutex_);
+    StreamUnit& unit = units_[index];
+    if (!unit.streamed) return;
+    unit.streamed = false;
+    counts_.resident_bytes += unit.bytes();
+    set_writable(unit);
+  }
+
+  // Units that the operator before used, and this one does not, are dropped; then the next one is asked for.
+  void use(const std::vector<size_t>& used) {
+    std::vector<size_t> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      if (used == active_) return;
+      for (const size_t unit : active_) {
+        if (std::find(used.begin(), used.end(), unit) == used.end()) dropped.push_back(unit);
+      }
+      if (!active_.empty() && active_.back() != used.front()) successors_[active_.back()] = used.front();
+      active_ = used;
+      for (const size_t unit : dropped) drop(unit);
+    }
+    for (const size_t unit : used) reader_.wait(unit);
+    reader_.request(next_after(used.back()));
+  }
+
+  void drop(size_t index) {
+    const StreamUnit& unit = units_[index];
+    if (!unit.streamed) return;
+    for (const StreamPiece& piece : unit.pieces) piece.region->drop(piece.offset, piece.bytes);
+    reader_.forget(index);
+    ++counts_.drops;
+  }
+
+  size_t next_after(size_t unit) const {
+    const std::lock_guard lock(mutex_);
+    return successors_[unit];
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<StreamUnit> units_;
+  std::unordered_map<const c10::StorageImpl*, size_t> by_storage_;
+  std::vector<size_t> successors_, active_;
+  std::vector<NamedMemory> names_;
+  StreamCounts counts_;
+  ReadAhead reader_;  // last: its thread ends first
+};
+
+WeightStreamer::WeightStreamer(std::vector<StreamUnit> units) : engine_(std::make_shared<Engine>(std::move(units))) {
+  for (const StreamUnit& unit : engine_->units()) {
+    for (const at::Tensor& tensor : unit.tensors) interception::add_interceptor(tensor, engine_);
+  }
+}
+
+WeightStreamer::~WeightStreamer() {
+  if (engine_) stop();
+}
+
+const std::vector<StreamUnit>& WeightStreamer::units() const {
+  return engine_->units();
+}
+
+StreamCounts WeightStreamer::counts() const {
+  return engine_->counts();
+}
+
+void WeightStreamer::require_unchanged() const {
+  for (const StreamUnit& unit : engine_->units()) {
+    for (const StreamPiece& piece : unit.pieces) piece.region->require_unchanged();
+  }
+}
+
+void WeightStreamer::stop() {
+  for (const StreamUnit& unit : engine_->units()) {
+    for (const at::Tensor& tensor : unit.tensors) interception::remove_interceptor(tensor, engine_.get());
+  }
+  engine_->release_all();
+}
+
+}  // namespace hasten::offload

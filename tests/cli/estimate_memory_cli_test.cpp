@@ -1,0 +1,65 @@
+// `hasten estimate-memory` on files of known headers.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "hasten/files/safetensors_header.h"
+#include "support/folder.h"
+
+namespace hasten::test {
+namespace {
+
+class EstimateMemory : public testing::InFolder {
+ protected:
+  EstimateMemory() {
+    using files::Dtype;
+    const auto layout = files::lay_out_safetensors({{"0.weight", Dtype::kBFloat16, {10, 10}}, {"0.bias", Dtype::kBFloat16, {10}},
+                                                    {"1.weight", Dtype::kBFloat16, {20, 10}}, {"1.bias", Dtype::kBFloat16, {20}}}, {}, 8);
+    write("tiny/model.safetensors", layout.head + std::string(layout.file_bytes - layout.head.size(), '\0'));
+  }
+  static CommandResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), {HASTEN_COMMAND, "estimate-memory"});
+    return run_command(words);
+  }
+};
+
+TEST_F(EstimateMemory, PrintsThePeersTable) {
+  const auto result = run({path("tiny")});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "┌─────────────────────────────────────────────────────┐\n"
+            "│           Memory Usage for loading `tiny`           │\n"
+            "├───────┬─────────────┬───────────┬───────────────────┤\n"
+            "│ dtype │Largest Layer│ Total Size│Training using Adam│\n"
+            "├───────┼─────────────┼───────────┼───────────────────┤\n"
+            "│float32│  880 bytes  │  1.29 KB  │      5.16 KB      │\n"
+            "│float16│ 440.0 bytes │660.0 bytes│      2.58 KB      │\n"
+            "│  int8 │ 220.0 bytes │330.0 bytes│        N/A        │\n"
+            "│  int4 │ 110.0 bytes │165.0 bytes│        N/A        │\n"
+            "└───────┴─────────────┴───────────┴───────────────────┘\n");
+}
+
+TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
+  write("tiny/config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8, "num_key_value_heads": 2})");
+
+  const auto result = run({path("tiny"), "--json", "--dtypes", "float16", "--map", "1KB,1GB"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto value = nlohmann::json::parse(result.out);
+  EXPECT_EQ(value["total_bytes"], 1320);
+  EXPECT_EQ(value["cache_bytes_per_token"], 2 * 2 * 2 * 2 * 2);
+  EXPECT_EQ(value["dtypes"][0]["dtype"], "float16");
+  EXPECT_EQ(value["device_map"], (nlohmann::json{{"0", 0}, {"1", "cpu"}}));
+}
+
+TEST_F(EstimateMemory, BadInputIsNamed) {
+  EXPECT_NE(run({path("none")}).err.find("is not there"), std::string::npos);
+  EXPECT_EQ(run({path("none")}).exit_code, 2);
+  EXPECT_NE(run({path("tiny"), "--dtypes", "float17"}).err.find("did you mean 'float16'?"), std::string::npos);
+  EXPECT_EQ(run({}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace hasten::test

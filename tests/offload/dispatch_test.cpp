@@ -1,0 +1,312 @@
+#include "hasten/offload/load/dispatch.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "hasten/core/error.h"
+#include "hasten/files/safetensors_header.h"
+#include "hasten/offload/hooks/cpu_offload_hook.h"
+#include "hasten/offload/hooks/hook_site.h"
+#include "hasten/offload/units/set_tensor.h"
+#include "hasten/offload/units/unit_plan.h"
+#include "hasten/offload/units/weight_streamer.h"
+#include "support/folder.h"
+
+namespace hasten::offload {
+namespace {
+
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(int64_t width = 192) : torch::nn::Module("Stack") {
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int i = 0; i < 6; ++i) layers->push_back(torch::nn::Linear(width, width));
+  }
+  at::Tensor forward(const at::Tensor& input) {
+    at::Tensor x = input;
+    for (const auto& layer : *layers) x = torch::relu(layer->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList layers{nullptr};
+};
+TORCH_MODULE(Stack);
+
+void save(const torch::nn::Module& module, const std::string& path) {
+  std::vector<files::TensorInfo> infos;
+  std::vector<at::Tensor> tensors;
+  for (const auto& item : named_tensors(module)) {
+    infos.push_back({item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()});
+    tensors.push_back(item.tensor.detach().contiguous());
+  }
+  const auto layout = files::lay_out_safetensors(infos, {});
+  std::ofstream file(path, std::ios::binary);
+  file << layout.head;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    file.seekp(static_cast<std::streamoff>(layout.offsets[i]));
+    file.write(static_cast<const char*>(tensors[i].const_data_ptr()), static_cast<std::streamsize>(tensors[i].nbytes()));
+  }
+}
+
+class DispatchTest : public testing::InFolder {
+ protected:
+  DispatchTest() {
+    torch::manual_seed(1);
+    net_ = Stack();
+    x_ = torch::randn({2, 192});
+    wanted_ = net_->forward(x_).detach();
+    save(*net_, path("model.safetensors"));
+  }
+  Dispatched<Stack> load(const DispatchOptions& options) const {
+    return load_checkpoint_and_dispatch(empty_weights([] { return Stack(); }), path("model.safetensors"), options);
+  }
+  Stack net_{nullptr};
+  at::Tensor x_, wanted_;
+};
+
+TEST_F(DispatchTest, AMappedModelComputesTheSameBits) {
+  const torch::NoGradGuard no_grad;
+  const auto model = load({.device_map = "auto"});
+
+  EXPECT_TRUE(model(x_).equal(wanted_));
+  EXPECT_TRUE(model->forward(x_).equal(wanted_));
+  EXPECT_EQ(model.load_report().copied_bytes, 0);
+  EXPECT_GT(model.load_report().mapped_bytes, 0);
+  EXPECT_EQ(model.report().units.front().action, "mapped");
+}
+
+TEST_F(DispatchTest, AStreamedModelComputesTheSameBitsWithinItsBudget) {
+  const torch::NoGradGuard no_grad;
+  // Room for three of six layers: one stays, one is in use while the next is read.
+  constexpr int64_t kLayer = int64_t{192} * 192 * 4;
+  const auto model = load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
+
+  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
+
+  const auto units = model.report().units;
+  ASSERT_EQ(units.size(), 6u);
+  EXPECT_EQ(units[0].action, "resident");
+  for (size_t i = 1; i < 6; ++i) EXPECT_EQ(units[i].action, "streamed");
+  EXPECT_GE(model.stream_counts().drops, 5 * 2);
+  EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "auto", .max_memory = {{"cpu", kLayer}}, .no_split_module_classes = {"Linear"}}); })
+                .find("twice the largest unit"),
+            std::string::npos);
+}
+
+TEST_F(DispatchTest, StreamedWeightsGiveGradientsOfTheSameBits) {
+  constexpr int64_t kLayer = int64_t{192} * 192 * 4;
+  auto model = load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
+  const at::Tensor x = x_.clone().requires_grad_(), y = x_.clone().requires_grad_();
+
+  model(x).sum().backward();
+  net_->forward(y).sum().backward();
+
+  EXPECT_TRUE(x.grad().equal(y.grad()));
+  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+}
+
+TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
+  const torch::NoGradGuard no_grad;
+  auto net = empty_weights([] { return Stack(); });
+  const auto report = load_checkpoint_in_model(*net, files::Catalog::open(path("model.safetensors")));
+  const auto& place = report.places.at("layers.2.weight");
+  auto& weight = net->layers[2]->as<torch::nn::Linear>()->weight;
+  WeightStreamer streamer({{"layers.2", {"layers.2.weight"}, {weight}, {{place.region, place.offset, place.bytes}}, true},
+                           {"none", {}, {}, {}, true}});
+
+  weight.mul_(2);
+  for (int pass = 0; pass < 2; ++pass) net->forward(x_);
+
+  EXPECT_TRUE(weight.equal(net_->layers[2]->as<torch::nn::Linear>()->weight * 2));
+  EXPECT_EQ(streamer.counts().resident_bytes, static_cast<int64_t>(place.bytes));
+}
+
+TEST_F(DispatchTest, BackwardThroughAMappedModelGivesTheSameGradients) {
+  auto model = load({.device_map = "auto"});
+  const at::Tensor x = x_.clone().requires_grad_(), y = x_.clone().requires_grad_();
+
+  model(x).sum().backward();
+  net_->forward(y).sum().backward();
+
+  EXPECT_TRUE(x.grad().equal(y.grad()));
+  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+}
+
+TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
+  const torch::NoGradGuard no_grad;
+  {
+    const auto model = load({.device_map = "auto"});
+    for (auto& parameter : model->parameters()) parameter.zero_();
+  }
+
+  EXPECT_TRUE(load({.device_map = "auto"})(x_).equal(wanted_));
+}
+
+TEST_F(DispatchTest, ADtypeHoldsWithAndWithoutAMap) {
+  for (const DeviceMapChoice& map : {DeviceMapChoice(), DeviceMapChoice("auto"), DeviceMapChoice(DeviceMap{{"", "disk"}})}) {
+    const auto model = load({.device_map = map, .keep_in_fp32_modules = {"layers.1"}, .dtype = at::kBFloat16});
+
+    EXPECT_EQ(model->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(model->layers[1]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
+  }
+}
+
+TEST_F(DispatchTest, WhatIsMissingIsReplayedOrAnErrorIfStrict) {
+  struct LargerImpl : StackImpl {
+    LargerImpl() { extra = register_module("extra", torch::nn::Linear(2, 2)); }
+    torch::nn::Linear extra{nullptr};
+  };
+  auto net = empty_weights([] { return std::make_shared<LargerImpl>(); });
+
+  const auto words = testing::words_of<DataError>([&] { load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true}); });
+  EXPECT_TRUE(net->layers[0]->as<torch::nn::Linear>()->weight.is_meta()) << "nothing may be loaded";
+  const auto report = load_checkpoint_in_model(*net, path("model.safetensors"));
+
+  EXPECT_NE(words.find("extra.weight"), std::string::npos) << words;
+  EXPECT_EQ(report.replayed, (std::vector<std::string>{"extra.weight", "extra.bias"}));
+  EXPECT_FALSE(net->extra->weight.is_meta());
+}
+
+TEST_F(DispatchTest, AnotherShapeIsRefusedBeforeAnyTensorChanges) {
+  Stack other(100);
+  const at::Tensor before = other->layers[0]->as<torch::nn::Linear>()->weight.detach().clone();
+
+  const auto words = testing::words_of<DataError>([&] { load_checkpoint_in_model(*other, path("model.safetensors")); });
+
+  EXPECT_NE(words.find("'layers.0.weight' is [192, 192] in the file and [100, 100] in the module"), std::string::npos) << words;
+  EXPECT_TRUE(before.equal(other->layers[0]->as<torch::nn::Linear>()->weight));
+}
+
+TEST_F(DispatchTest, AFileThatIsCutWhileMappedIsAnErrorAtTheNextPass) {
+  const torch::NoGradGuard no_grad;
+  const auto model = load({.device_map = "auto"});
+  model(x_);
+  std::filesystem::resize_file(path("model.safetensors"), 5000);
+
+  EXPECT_NE(testing::words_of<DataError>([&] { model(x_); }).find("was written to while the model used it"), std::string::npos);
+}
+
+TEST_F(DispatchTest, AReplacedFileIsNoChangeAndReloadTakesIt) {
+  const torch::NoGradGuard no_grad;
+  auto model = load({.device_map = "auto"});
+  Stack other;
+  save(*other, path("new"));
+  std::filesystem::rename(path("new"), path("model.safetensors"));
+
+  EXPECT_TRUE(model(x_).equal(wanted_));
+  model.reload(path("model.safetensors"));
+
+  EXPECT_TRUE(model(x_).equal(other->forward(x_)));
+}
+
+TEST_F(DispatchTest, AnOffloadFolderOfAnotherModelIsRefused) {
+  const auto model = disk_offload(net_, path("folder"));
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(model(x_).equal(wanted_));
+
+  const auto words = testing::words_of<UsageError>([&] { disk_offload(Stack(64), path("folder")); });
+
+  EXPECT_NE(words.find("holds another model"), std::string::npos) << words;
+}
+
+TEST_F(DispatchTest, ADeviceThatIsNotThereAndAMapWithHolesAreRefused) {
+  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"", 3}}); }).find("names the devices 3"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"layers.0", "cpu"}}); }).find("layers.1.weight"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "balance"}); }).find("did you mean 'balanced'?"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"", "disk"}}); }).find("offload_dir"), std::string::npos);
+}
+
+TEST_F(DispatchTest, ADispatchedModelIsNotMovedBeforeItIsUndispatched) {
+  const auto model = load({.device_map = DeviceMap{{"", "disk"}}});
+
+  EXPECT_NE(testing::words_of<UsageError>([&] { model.to(at::kDouble); }).find("undispatch"), std::string::npos);
+  undispatch(model.module());
+  model.to(at::kDouble);
+
+  EXPECT_EQ(model->parameters()[0].scalar_type(), at::kDouble);
+}
+
+TEST(UnitPlan, KeepsTheFirstUnitsAndStreamsTheRest) {
+  const std::vector<PlannedUnit> units{{"a", 10}, {"b", 10}, {"c", 20}, {"d", 10}};
+
+  EXPECT_FALSE(plan_units(units, 50).is_streaming());
+  const UnitPlan plan = plan_units(units, 49);
+  EXPECT_EQ(plan.streamed, (std::vector<bool>{false, true, true, true}));
+  EXPECT_LE(plan.resident_bytes + 2 * plan.largest_bytes, 49 + 1);
+  const auto words = testing::words_of<UsageError>([&] { plan_units(units, 39); });
+  EXPECT_NE(words.find("2 * 20 = 40"), std::string::npos) << words;
+  EXPECT_NE(words.find("'c'"), std::string::npos) << words;
+}
+
+struct CountingHook : ModelHook {
+  int before = 0, after = 0;
+  void before_forward(torch::nn::Module&, Arguments& arguments) override {
+    ++before;
+    arguments.get<at::Tensor>(0) = arguments.get<at::Tensor>(0) + 1;
+  }
+  void after_forward(torch::nn::Module&, Output&) override { ++after; }
+};
+
+struct HookedNetImpl : torch::nn::Module {
+  HookedNetImpl() {
+    fc = register_module("fc", Hooked<torch::nn::Linear>(4, 4));
+    plain = register_module("plain", torch::nn::Linear(4, 4));
+    list = register_module("list", torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::ReLU()));
+  }
+  at::Tensor forward(const at::Tensor& x) { return list->forward(plain(fc->forward(x))); }
+  Hooked<torch::nn::Linear> fc{nullptr};
+  torch::nn::Linear plain{nullptr};
+  torch::nn::Sequential list{nullptr};
+};
+TORCH_MODULE(HookedNet);
+
+TEST(Hooks, RunForHookedMembersAndSlotsAndAreRefusedElsewhere) {
+  HookedNet net;
+  const auto counter = std::make_shared<CountingHook>();
+  add_hook(*net, "fc", counter);
+  add_hook(*net, "list.0", counter);
+
+  net->forward(torch::ones({1, 4}));
+
+  EXPECT_EQ(counter->before, 2);
+  EXPECT_EQ(counter->after, 2);
+  EXPECT_NE(net->fc->as<torch::nn::Linear>(), nullptr);
+  EXPECT_EQ(net->named_parameters().keys().front(), "fc.weight");
+  const auto words = testing::words_of<UsageError>([&] { add_hook(*net, "plain", counter); });
+  EXPECT_NE(words.find("offload::Hooked"), std::string::npos) << words;
+  EXPECT_NE(testing::words_of<UsageError>([&] { add_hook(*net, "list.O", counter); }).find("did you mean"), std::string::npos);
+  remove_hooks(*net);
+  net->forward(torch::ones({1, 4}));
+  EXPECT_EQ(counter->before, 2);
+}
+
+TEST(Hooks, OnUseTellsWhenAModulesTensorsAreUsed) {
+  HookedNet net;
+  std::vector<std::string> events;
+  const auto first = on_use(*net->plain, [&] { events.push_back("enter plain"); }, [&] { events.push_back("leave plain"); });
+  const auto second = on_use(*net->list->ptr(0), [&] { events.push_back("enter list"); }, [&] { events.push_back("leave list"); });
+  const torch::NoGradGuard no_grad;
+
+  net->forward(torch::ones({1, 4}));
+  OnUse::finish();
+
+  EXPECT_EQ(events, (std::vector<std::string>{"enter plain", "leave plain", "enter list", "leave list"}));
+}
+
+TEST(CpuOffloadWithHook, ACallSendsTheModelBeforeItAway) {
+  auto [first, first_hook] = cpu_offload_with_hook(torch::nn::Linear(2, 2), at::kCPU);
+  auto [second, second_hook] = cpu_offload_with_hook(torch::nn::Linear(2, 2), at::kCPU, first_hook);
+
+  first(torch::ones({1, 2}));
+  EXPECT_TRUE(first_hook.is_on_device());
+  second(torch::ones({1, 2}));
+
+  EXPECT_FALSE(first_hook.is_on_device());
+  EXPECT_TRUE(second_hook.is_on_device());
+  EXPECT_EQ(OffloadGroup::to_evict({{0, 4}, {1, 4}, {2, 4}}, 6, 12), (std::vector<size_t>{0, 1}));
+  EXPECT_THROW(OffloadGroup::to_evict({}, 13, 12), UsageError);
+}
+
+}  // namespace
+}  // namespace hasten::offload

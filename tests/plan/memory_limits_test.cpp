@@ -1,0 +1,123 @@
+#include "hasten/plan/memory_limits.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "hasten/core/error.h"
+#include "hasten/plan/device_map.h"
+#include "hasten/plan/memory_estimate.h"
+#include "support/folder.h"
+
+namespace hasten::plan {
+namespace {
+
+class MemoryLimitsTest : public testing::InFolder {
+ protected:
+  MemoryLimitsTest() { write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n"); }
+  int64_t available() const { return available_memory_bytes(path("proc"), path("cgroup")); }
+};
+
+TEST_F(MemoryLimitsTest, WithoutAControlGroupItIsMemAvailable) {
+  EXPECT_EQ(available(), 4000 * 1024);
+}
+
+TEST_F(MemoryLimitsTest, ALimitOfVersionTwoCountsWithoutReclaimableFilePages) {
+  write("proc/self/cgroup", "0::/job/task\n");
+  write("cgroup/job/task/memory.max", "max\n");
+  write("cgroup/job/memory.max", "3000000\n");
+  write("cgroup/job/memory.current", "2500000\n");
+  write("cgroup/job/memory.stat", "anon 1\ninactive_file 1500000\n");
+
+  EXPECT_EQ(available(), 2000000);
+}
+
+TEST_F(MemoryLimitsTest, ALimitOfVersionOneCounts) {
+  write("proc/self/cgroup", "5:cpu:/\n4:memory:/job\n");
+  write("cgroup/memory/job/memory.limit_in_bytes", "1000000\n");
+  write("cgroup/memory/job/memory.usage_in_bytes", "400000\n");
+  write("cgroup/memory/job/memory.stat", "total_inactive_file 100000\n");
+  write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("cgroup/memory/memory.usage_in_bytes", "5\n");
+
+  EXPECT_EQ(available(), 700000);
+}
+
+TEST(Devices, AnUnknownOneIsRefusedWithTheNearest) {
+  EXPECT_EQ(parse_device("cuda:1"), Device(1));
+  EXPECT_EQ(parse_device("disk"), Device("disk"));
+  EXPECT_NE(testing::words_of<UsageError>([] { parse_device("disk "); }).find("did you mean 'disk'?"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([] { memory_limits({{"cpuu", "1GB"}}); }).find("did you mean 'cpu'?"), std::string::npos);
+}
+
+// A random tree of a few levels, some of whose tensors are tied.
+ModuleNodePtr random_module(std::mt19937& random, int depth, int64_t& identity) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  auto node = std::make_shared<ModuleNode>();
+  node->class_name = below(3) == 0 ? "Block" : "Other";
+  for (int i = below(3); i > 0; --i) {
+    const bool is_tied = identity > 0 && below(6) == 0;
+    const int64_t id = is_tied ? below(static_cast<int>(identity)) : identity++;
+    // Tied names have one shape: it follows from the identity.
+    node->parameters.push_back({text("p", i), {1 + id % 7, 3}, "float32", id, true});
+  }
+  if (depth > 0) {
+    for (int i = below(4); i > 0; --i) node->children.emplace_back(text("m", i), random_module(random, depth - 1, identity));
+  }
+  return node;
+}
+
+TEST(DeviceMap, OfRandomTreesCoversAllKeepsTiesTogetherAndFitsTheLimits) {
+  const unsigned seed = 20240607;
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    int64_t identity = 0;
+    const ModuleTree tree{random_module(random, 3, identity)};
+    MemoryLimits limits;
+    for (int d = 0; d < 2; ++d) limits.entries.emplace_back(Device(d), static_cast<double>(random() % 400));
+    limits.entries.emplace_back(Device("cpu"), static_cast<double>(random() % 400));
+    InferOptions options;
+    options.fallback_allocation = round % 2 == 0;
+    if (round % 3 == 0) options.no_split_module_classes = {"Block"};
+
+    const DeviceMap map = infer_auto_device_map(tree, limits, options).device_map;
+
+    SCOPED_TRACE(text("seed ", seed, " round ", round, ": ", map.to_json()));
+    EXPECT_TRUE(examine_device_map(tree, map).uncovered_tensors.empty());
+    std::map<int64_t, Device> places;
+    std::map<std::string, double> used;
+    for (const NamedTensor& item : tree.all_parameters()) {
+      const Device* device = map.device_of(item.name);
+      ASSERT_NE(device, nullptr) << item.name;
+      const auto [place, is_new] = places.try_emplace(item.tensor->identity, *device);
+      EXPECT_EQ(place->second, *device) << item.name;
+      if (is_new) used[device_text(*device)] += item.tensor->num_elements() * 4;
+    }
+    for (const auto& [device, limit] : limits.entries) EXPECT_LE(used[device_text(device)], limit) << device_text(device);
+  }
+}
+
+TEST(DeviceMap, AMapWithHolesNamesAllTensorsAndTheNearestModule) {
+  const auto tree = ModuleTree::from_names({{"encoder.weight", {2}}, {"decoder.weight", {2}}});
+
+  const auto words = testing::words_of<UsageError>([&] { check_device_map(tree, {{"encodr", "cpu"}, {"decoder", 0}}); });
+
+  EXPECT_NE(words.find("encoder.weight"), std::string::npos) << words;
+  EXPECT_NE(words.find("'encodr', did you mean 'encoder'?"), std::string::npos) << words;
+}
+
+TEST(EstimateTable, ALongNameWidensTheLastColumn) {
+  const MaximumSizes sizes{1320, {880, {"1"}}};
+
+  const std::string table = estimate_table(estimate_rows(sizes, {"float32"}), std::string(60, 'x'));
+
+  std::istringstream lines(table);
+  std::string first, second;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  EXPECT_NE(second.find(std::string(60, 'x')), std::string::npos);
+  EXPECT_THROW(estimate_rows(sizes, {"float33"}), UsageError);
+}
+
+}  // namespace
+}  // namespace hasten::plan
