@@ -1,9 +1,11 @@
 // JoinedModels: distributed models as a component of a loop of uneven length.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/joinable.h"
