@@ -35,9 +35,17 @@ int track(const std::vector<std::string>& words);
 
 /// `hasten board`.
 int board(const std::vector<std::string>& words);
+/// `hasten plan --memory MODEL`.
+int plan_command(const std::vector<std::string>& words);
+
+/// `hasten to-fsdp2`.
+int to_fsdp2(const std::vector<std::string>& words);
 
 /// `hasten remote KIND [TASK]`, which `hasten launch` starts on other machines.
 int remote(const std::vector<std::string>& words);
+
+/// `hasten estimate-memory MODEL`.
+int estimate_memory(const std::vector<std::string>& words);
 
 /// `hasten merge-weights CHECKPOINT_DIRECTORY OUTPUT_PATH`.
 int merge_weights(const std::vector<std::string>& words);
@@ -50,8 +58,6 @@ int zero_to_fp32(const std::vector<std::string>& words);
 
 /// `hasten checkpoint list|show|verify|diff|prune|repair`.
 int checkpoint(const std::vector<std::string>& words);
-/// `hasten estimate-memory MODEL`.
-int estimate_memory(const std::vector<std::string>& words);
 
 /// `hasten completion bash|zsh`.
 int completion(const std::vector<std::string>& words);

@@ -27,6 +27,7 @@ std::vector<Words> commands() {
           {"env", env_options(), ""},
           {"test", test_options(), ""},
           {"tpu-config", tpu_config_options(), ""},
+          {"estimate-memory", estimate_memory_options(), ""},
           {"merge-weights", merge_weights_options(), ""},
           {"convert", convert_options(), ""},
           {"zero-to-fp32", zero_to_fp32_options(), ""},
@@ -34,6 +35,8 @@ std::vector<Words> commands() {
           {"estimate-memory", estimate_memory_options(), ""},
           {"track", track_options(), "status recover sync"},
           {"board", board_options(), ""},
+          {"plan", plan_options(), ""},
+          {"to-fsdp2", to_fsdp2_options(), ""},
           {"completion", no_options(), "bash zsh"}};
 }
 

@@ -73,6 +73,7 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
       .monitor_interval_s = settings.real("monitor_interval").value_or(0.1),
       .run_id = plan.run_id,
       .role = plan.role,
+      .roles = plan.roles,
       .log_dir = settings.text("log_dir").value_or(""),
       .redirects = settings.text("redirects").value_or(""),
       .tee = settings.text("tee").value_or(""),

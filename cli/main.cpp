@@ -26,6 +26,7 @@ std::vector<Command> commands() {
           {"env", "print versions, devices and the configuration, for a bug report", env},
           {"test", "check the library on the configured processes", test},
           {"tpu-config", "run commands on the machines of a TPU pod", tpu_config},
+          {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"merge-weights", "merge a sharded checkpoint into model.safetensors", merge_weights},
           {"convert", "convert weights between safetensors, torch.save and checkpoints", convert},
           {"zero-to-fp32", "merge a DeepSpeed ZeRO checkpoint", zero_to_fp32},
@@ -33,6 +34,8 @@ std::vector<Command> commands() {
           {"estimate-memory", "print the memory that a model's weights take", estimate_memory},
           {"track", "show how far the trackers of runs have come, complete or replay runs", track},
           {"board", "make one HTML page of runs: curves, images, settings, speed of ranks", board},
+          {"plan", "print the memory of a training, for every sharding strategy", plan_command},
+          {"to-fsdp2", "bring a configuration of FSDP 1 to FSDP 2", to_fsdp2},
           {"completion", "print the completion of bash or zsh", completion}};
 }
 
@@ -45,6 +48,7 @@ std::string help() {
     text.append("  ")
         .append(command.name)
         .append(17 - command.name.size(), ' ')
+        .append(14 - command.name.size(), ' ')
         .append(command.summary)
         .append("\n");
   }

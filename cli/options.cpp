@@ -85,7 +85,7 @@ const std::vector<OptionGroup>& estimate_memory_options() {
          .kind = kList,
          .value = "DTYPE",
          .help = "float32, float16, bfloat16, int8 or int4, with commas; the default is all but bfloat16"},
-        {.name = "map", .value = "SIZES", .peers = launcher::kHasten, .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
+        {.name = "map", .peers = launcher::kHasten, .value = "SIZES", .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
         {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "As JSON"},
         {.name = "library_name", .value = "NAME", .help = "Not used: headers say what is there"},
         {.name = "trust_remote_code", .kind = kSwitch, .help = "Not used: no code is run"}}}};
@@ -136,6 +136,30 @@ const std::vector<OptionGroup>& board_options() {
          .least = 0,
          .most = 65535,
          .help = "For --serve; 0: any"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& plan_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {{.name = "memory", .kind = kSwitch, .peers = launcher::kHasten, .help = "Print the table of memory"},
+        {.name = "config", .peers = launcher::kHasten, .value = "FILE", .help = "A DeepSpeed configuration, whose dtype and optimizer count"},
+        {.name = "ranks_per_host", .kind = kInteger, .peers = launcher::kHasten, .fallback = "1", .least = 1, .most = 1 << 20, .help = "Processes on each host"},
+        {.name = "num_machines", .kind = kInteger, .fallback = "1", .least = 1, .most = 1 << 20, .help = "Hosts"},
+        {.name = "mixed_precision", .kind = kChoice, .choices = "no fp16 bf16 fp8", .help = "What to compute in"},
+        {.name = "optimizer_bytes", .kind = kInteger, .peers = launcher::kHasten, .fallback = "8", .least = 0, .most = 64, .help = "State a parameter: Adam 8, momentum 4"},
+        {.name = "limit_gib", .kind = kReal, .peers = launcher::kHasten, .least = 0, .most = 1e9, .help = "Memory of a host; the first strategy that fits is named"}}}};
+  return groups;
+}
+
+const std::vector<OptionGroup>& to_fsdp2_options() {
+  static const std::vector<OptionGroup> groups = {
+      {"Options",
+       "",
+       {config_file(),
+        {.name = "overwrite", .kind = kSwitch, .help = "Write over the file"},
+        {.name = "output_file", .value = "FILE", .help = "Write to this file"}}}};
   return groups;
 }
 

@@ -47,7 +47,7 @@ int show_status(const std::string& folder) {
     std::cout << status.project << '/' << status.run_id << (status.rank > 0 ? text(" rank ", status.rank) : "") << ": "
               << (status.is_running ? "running" : status.end.empty() ? "ended without a word" : status.end) << '\n';
     for (const auto& [state, left] : status.sinks) {
-      const bool has_all = state.done && left == 0;
+      const bool has_all = state.done;
       all = all && has_all;
       std::cout << "  " << state.name << ": " << (has_all ? "has everything" : text(size_text(left), " to go"))
                 << (state.parked ? "; given up: " : state.error.empty() ? "" : "; ") << state.error << '\n';

@@ -8,7 +8,7 @@
 set_property(GLOBAL PROPERTY HASTEN_ROOMS "")
 
 # Its Impl holds a class of the file's own, which g++ warns of where the file is not compiled by itself.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp ${PROJECT_SOURCE_DIR}/src/core/curl.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/launch/workers/local_processes.cpp ${PROJECT_SOURCE_DIR}/src/core/curl.cpp ${PROJECT_SOURCE_DIR}/src/files/dcp_folder.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Flags of every target of ours; never handed on to a user's targets. -fPIC is given by hand, because CMake's own

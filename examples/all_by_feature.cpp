@@ -34,6 +34,9 @@ namespace local_sgd {
 namespace metrics {
 #include "by_feature/metrics.cpp"
 }
+namespace mixed_precision {
+#include "by_feature/mixed_precision.cpp"
+}
 namespace preemption {
 #include "by_feature/preemption.cpp"
 }
@@ -60,6 +63,7 @@ int main(int argc, char** argv) {
       {"gradient_accumulation", gradient_accumulation::main},
       {"local_sgd", local_sgd::main},
       {"metrics", metrics::main},
+      {"mixed_precision", mixed_precision::main},
       {"preemption", [&] { return preemption::main(argc - 1, argv + 1); }},
       {"resume", [&] { return resume::main(argc - 1, argv + 1); }},
       {"sync_batch_norm", sync_batch_norm::main},

@@ -29,7 +29,7 @@ torch::nn::Sequential make_net() {
 struct Options {
   int epochs = 4;
   std::string data = hasten::data::kFashionMnistRoot;
-  std::string save, evaluate;
+  std::string save, evaluate, runs, mixed_precision;
   uint64_t seed = 1;
   int64_t limit = 60'000;
   int threads = 0;
@@ -43,9 +43,12 @@ Options parse(int argc, char** argv) {
   app.add_option("--save", options.save, "file for the trained network");
   app.add_option("--evaluate", options.evaluate, "only say how good the network in this file is")
       ->check(CLI::ExistingFile);
+  app.add_option("--runs", options.runs, "folder for TensorBoard's files and `hasten board`; without it nothing is logged");
   app.add_option("--seed", options.seed, "of the first weights and the order of the images")
       ->capture_default_str();
   app.add_option("--limit", options.limit, "train with the first images only")->check(CLI::Range(1, 60'000));
+  app.add_option("--mixed_precision", options.mixed_precision, "what layers compute in (default: the launcher's choice, else no)")
+      ->check(CLI::IsMember({"no", "fp16", "bf16", "fp8"}));
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
     app.parse(argc, argv);
@@ -65,8 +68,14 @@ std::string rounded(double value, int digits) {
   return hasten::text(std::fixed, std::setprecision(digits), value);
 }
 
+struct Accuracy {
+  double fraction = 0;
+  int64_t num_images = 0;
+  std::string text() const { return hasten::text("accuracy ", rounded(fraction, 4), " of ", num_images); }
+};
+
 // Each process looks at its share of the images; the answers come together, every image once.
-std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
+Accuracy evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
   const torch::NoGradGuard no_grad;
   model->eval();
   int64_t correct = 0, images = 0;
@@ -77,8 +86,7 @@ std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) 
     correct += answers.eq(targets).sum().template item<int64_t>();
     images += targets.size(0);
   }
-  return hasten::text("accuracy ", rounded(static_cast<double>(correct) / static_cast<double>(images), 4),
-                      " of ", images);
+  return {static_cast<double>(correct) / static_cast<double>(images), images};
 }
 
 void run(const Options& options) {
@@ -86,7 +94,15 @@ void run(const Options& options) {
   const auto train_images = first(hasten::data::fashion_mnist(options.data, /*train=*/true), options.limit);
   const auto test_images = hasten::data::fashion_mnist(options.data, /*train=*/false).map(Stack<>());
 
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
+  hasten::AcceleratorOptions settings{.seed = options.seed};  // +
+  if (!options.runs.empty()) {
+    settings.log_with = {"tensorboard"};
+    settings.project.project_dir = options.runs;
+  }
+  if (!options.mixed_precision.empty()) {
+    settings.mixed_precision = hasten::precision::parse_precision(options.mixed_precision, "--mixed_precision");
+  }
+  hasten::Accelerator accelerator(settings);  // +
   auto net = make_net();
   hasten::parallel::channels_last(net);  // convolutions and pooling are a quarter to a third faster so
   if (!options.evaluate.empty()) torch::load(net, options.evaluate);
@@ -96,9 +112,14 @@ void run(const Options& options) {
       hasten::data::loader<SequentialSampler>(test_images, 500));
 
   if (!options.evaluate.empty()) {
-    accelerator.print(evaluate(accelerator, model, test));
+    accelerator.print(evaluate(accelerator, model, test).text());
     return;
   }
+  const bool logs = !options.runs.empty();
+  if (logs) {
+    accelerator.init_trackers("fashion_mnist", {{"epochs", options.epochs}, {"learning_rate", 5e-3}, {"batch_size", 64}, {"limit", options.limit}});
+  }
+  int64_t step = 0;
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
     const auto start = std::chrono::steady_clock::now();
@@ -110,16 +131,20 @@ void run(const Options& options) {
       loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
       accelerator.backward(loss);  // + was loss.backward()
       optimizer.step();
+      if (logs) accelerator.log({{"train/loss", loss}}, step);
+      ++step;
       bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
     }
     bar.finish();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const double rate = static_cast<double>(*train_images.size()) / seconds.count();
-    accelerator.print("epoch ", epoch, ": loss ", rounded(loss.item<double>(), 2), ", ",
-                      evaluate(accelerator, model, test), ", ", rounded(rate, 0), " samples/s");
+    const Accuracy accuracy = evaluate(accelerator, model, test);
+    if (logs) accelerator.log({{"test/accuracy", accuracy.fraction}, {"train/samples_per_s", rate}}, step);
+    accelerator.print("epoch ", epoch, ": loss ", rounded(loss.item<double>(), 2), ", ", accuracy.text(), ", ",
+                      rounded(rate, 0), " samples/s");
   }
 
-  accelerator.wait_for_everyone();  // +
+  accelerator.end_training();  // +
   if (!options.save.empty() && accelerator.is_main_process()) {
     torch::save(accelerator.unwrap_model(model), options.save);
   }

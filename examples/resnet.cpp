@@ -7,6 +7,7 @@
 // would not have.
 #include <hasten/data/dataset/image_folder.h>
 #include <hasten/hasten.h>
+#include <hasten/precision/amp.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,7 @@ struct Options {
   double lr = 0.1;
   uint64_t seed = 42;
   int threads = 0;
+  std::string opt_level;
 };
 
 Options parse(int argc, char** argv) {
@@ -41,6 +43,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--lr", options.lr, "highest learning rate, for 256 images a step")->capture_default_str();
   app.add_option("--workers", options.workers, "threads a process that read images")->capture_default_str();
   app.add_option("--seed", options.seed, "of the weights, crops and order")->capture_default_str();
+  app.add_option("--opt_level", options.opt_level, "Apex's level of mixed precision (default: float32)")
+      ->check(CLI::IsMember({"O0", "O1", "O2", "O3"}));
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
     app.parse(argc, argv);
@@ -160,6 +164,9 @@ void run(const Options& options) {
       net, sgd, cosine, hasten::data::loader<RandomSampler>(train_images.map(Stack<>()), loading),
       hasten::data::loader<SequentialSampler>(val_images.map(Stack<>()), loading));
 
+  const bool with_amp = !options.opt_level.empty();
+  hasten::precision::Amp amp({.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
+  const auto [amp_model, amp_optimizer] = amp.initialize(net, sgd);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
     hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
@@ -167,14 +174,19 @@ void run(const Options& options) {
     torch::Tensor loss;
     for (auto& batch : train) {
       optimizer.zero_grad();
-      loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
-      accelerator.backward(loss);  // + was loss.backward()
-      optimizer.step();
+      loss = torch::nn::functional::cross_entropy(with_amp ? amp_model(batch.data) : model(batch.data), batch.target);
+      if (with_amp) {
+        amp.scale_loss(loss, amp_optimizer, [&](const torch::Tensor& scaled) { accelerator.backward(scaled); });
+        amp_optimizer.step();
+      } else {
+        accelerator.backward(loss);  // + was loss.backward()
+        optimizer.step();
+      }
       scheduler.step();
       bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
     }
     bar.finish();
-    accelerator.print("epoch ", epoch, ": ", evaluate(accelerator, model, val));
+    accelerator.print("epoch ", epoch, ": ", with_amp ? evaluate(accelerator, amp_model, val) : evaluate(accelerator, model, val));
   }
 
   accelerator.wait_for_everyone();  // +

@@ -6,6 +6,7 @@
 //
 // "// +" marks what a program for one process would not have.
 #include <hasten/hasten.h>
+#include <hasten/precision/amp.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +22,7 @@ struct Options {
   size_t train = 48, test = 9;
   uint64_t seed = 42;
   int threads = 0;
+  std::string opt_level;
 };
 
 Options parse(int argc, char** argv) {
@@ -34,6 +36,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--train", options.train, "number of training volumes")->capture_default_str();
   app.add_option("--test", options.test, "number of test volumes")->capture_default_str();
   app.add_option("--seed", options.seed, "of the weights and the volumes")->capture_default_str();
+  app.add_option("--opt_level", options.opt_level, "Apex's level of mixed precision (default: float32)")
+      ->check(CLI::IsMember({"O0", "O1", "O2", "O3"}));
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
     app.parse(argc, argv);
@@ -167,6 +171,9 @@ void run(const Options& options) {
       net, adam, hasten::data::loader<RandomSampler>(volumes(options.train, options.seed), batch),
       hasten::data::loader<SequentialSampler>(volumes(options.test, options.seed + 1), batch));
 
+  const bool with_amp = !options.opt_level.empty();
+  hasten::precision::Amp amp({.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
+  const auto [amp_model, amp_optimizer] = amp.initialize(net, adam);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
     hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
@@ -174,13 +181,18 @@ void run(const Options& options) {
     torch::Tensor loss;
     for (auto& batch_of_volumes : train) {
       optimizer.zero_grad();
-      loss = loss_of(model(batch_of_volumes.data), batch_of_volumes.target);
-      accelerator.backward(loss);  // + was loss.backward()
-      optimizer.step();
+      loss = loss_of(with_amp ? amp_model(batch_of_volumes.data) : model(batch_of_volumes.data), batch_of_volumes.target);
+      if (with_amp) {
+        amp.scale_loss(loss, amp_optimizer, [&](const torch::Tensor& scaled) { accelerator.backward(scaled); });
+        amp_optimizer.step();
+      } else {
+        accelerator.backward(loss);  // + was loss.backward()
+        optimizer.step();
+      }
       bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
     }
     bar.finish();
-    accelerator.print("epoch ", epoch, ": ", evaluate(accelerator, model, test));
+    accelerator.print("epoch ", epoch, ": ", with_amp ? evaluate(accelerator, amp_model, test) : evaluate(accelerator, model, test));
   }
 }
 

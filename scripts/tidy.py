@@ -29,12 +29,12 @@ UNTESTED = {
     "include/hasten/comm/backend/backend.h": "an interface; its implementations are tested through Group",
 }
 # Words in capitals that look like variables of the environment and are none.
-# dtypes of safetensors, PyTorch's name of an option, cuDNN's word for a lack of memory
-NO_VARIABLES = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "T_0", "CUDNN_STATUS_NOT_SUPPORTED", "DCP_SHARDING_INFO", "DCP_VERSION"}
+# dtypes and a key of safetensors, zip's padding, PyTorch's name of an option, cuDNN's word for a lack of memory
+NO_VARIABLES = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "DCP_SHARDING_INFO", "FB", "DCP_VERSION", "T_0", "CUDNN_STATUS_NOT_SUPPORTED"}
 # … and values that stand in Accelerate's configuration files.
 NO_VARIABLES |= set("""
     AMAZON_SAGEMAKER AOT_EAGER AOT_TS_NVFUSER ATTN_IMPLEMENTATION BACKWARD_POST BACKWARD_PRE DATA_PARALLEL FULL_SHARD
-    FULL_STATE_DICT HYBRID_SHARD HYBRID_SHARD_ZERO2 LOCAL_MACHINE MEGATRON_LM MODEL_PARALLEL MULTI_CPU MULTI_GPU MULTI_HPU
+    FULL_STATE_DICT HYBRID_SHARD HYBRID_SHARD_ZERO2 LOCAL_MACHINE LOCAL_STATE_DICT MEGATRON_LM MODEL_PARALLEL MULTI_CPU MULTI_GPU MULTI_HPU
     MULTI_MLU MULTI_MUSA MULTI_NEURON MULTI_NPU MULTI_SDAA MULTI_XPU NO_PREFETCH NO_SHARD NO_WRAP NVPRIMS_NVFUSER
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
@@ -417,6 +417,8 @@ def c10d_in_comm(tree):
         for line, _ in source.find(r"\bnamespace\s+c10d\b|\bc10d\s*::"):
             yield Finding(source.path, line, "c10d outside comm; use comm::Group")
         for line, match in source.includes():
+            if source.room == "rpc" and re.match(r"torch/csrc/distributed/(rpc|autograd)/", match.group(1)):
+                continue  # libtorch's distributed autograd, which is no collective
             if match.group(1).startswith("torch/csrc/distributed"):
                 yield Finding(source.path, line, f"<{match.group(1)}> outside comm; use comm::Group")
 

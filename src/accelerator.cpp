@@ -6,6 +6,7 @@
 #include "accelerator_state.h"
 #include "hasten/memory/allocator.h"
 #include "read_options.h"
+#include "shard_front.h"
 
 namespace hasten {
 
@@ -28,6 +29,18 @@ checkpoint::Checkpoints& Accelerator::checkpoints() const noexcept {
 
 const std::shared_ptr<parallel::Sharding>& Accelerator::sharding() const noexcept {
   return state_->sharding;
+}
+
+DistributedType Accelerator::distributed_type() const noexcept {
+  return state_->distributed_type();
+}
+
+const plan::DeepSpeedSettings& Accelerator::deepspeed_plugin() const {
+  return state_->shards->selected();
+}
+
+void Accelerator::select_deepspeed_plugin(const std::string& name) const {
+  state_->shards->select(name, state_->sharding);
 }
 
 tracking::Trackers& Accelerator::trackers() const noexcept {

@@ -30,17 +30,22 @@ process::Process make_process(const ReadOptions& read) {
 AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<process::Process> own)
     : options(read.options),
       operations(std::make_shared<parallel::Operations>(own ? *std::move(own) : make_process(read), gradients)),
+      shards(std::make_shared<ShardFront>(options, read.environment, process().world_size())),
       accumulation(accumulation_options(options)) {
   start(read.environment);
 }
 
 void AcceleratorState::start(const Environment& environment) {
-  sharding = parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer);
+  shards->log_notes(operations->logger("shard"));
+  sharding = parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer, shards->splits_later());
   if (options.seed) process::set_seed(process(), *options.seed);
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr);
   parallel::share_casts(sharding, precision->precision());
+  shards->clip_steps(*gradients, [shared = sharding, held = precision](const auto& parameters, double max_norm) {
+    held->clip_grad_norm_(parameters, 2.0, [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
+  });
   checkpoints = std::make_shared<checkpoint::Checkpoints>(
       checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
                            .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
@@ -53,6 +58,12 @@ void AcceleratorState::start(const Environment& environment) {
   }
 }
 
+process::DistributedType AcceleratorState::distributed_type() const noexcept {
+  if (shards->uses_fsdp()) return process::DistributedType::kFsdp;
+  if (shards->uses_deepspeed()) return process::DistributedType::kDeepSpeed;
+  return process::distributed_type(process());
+}
+
 Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel> level) const {
   Logger logger = operations->logger(name);
   if (level) logger.set_level(*level);
@@ -63,6 +74,7 @@ Logger AcceleratorState::logger(const std::string& name, std::optional<LogLevel>
 }
 
 void AcceleratorState::backward(const at::Tensor& loss, const parallel::BackwardOptions& given) {
+  shards->require_filled();
   parallel::BackwardContext context{.models = models.all(),
                                     .group = process().group(),
                                     .num_batches = accumulation.options().num_steps,
@@ -121,6 +133,7 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
 }
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
+  if (gradients->sync_gradients()) shards->note_clipped();
   return precision->clip_grad_norm_(parameters, norm_type, [&] {
     return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type);
   });

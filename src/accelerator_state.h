@@ -16,12 +16,14 @@
 #include "hasten/parallel/join/join.h"
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
+#include "hasten/process/distributed_type.h"
 #include "hasten/process/process.h"
 #include "hasten/tracking/trackers.h"
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
 #include "mixed_precision.h"
 #include "read_options.h"
+#include "shard_front.h"
 
 namespace hasten {
 
@@ -39,6 +41,7 @@ struct AcceleratorState {
   AcceleratorState(const ReadOptions& read, std::optional<process::Process> own);
 
   const process::Process& process() const noexcept { return operations->process(); }
+  process::DistributedType distributed_type() const noexcept;
 
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options);
   parallel::NoSync accumulate(Models chosen);
@@ -54,6 +57,8 @@ struct AcceleratorState {
   AcceleratorOptions options;
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
   std::shared_ptr<parallel::Operations> operations;
+  /// FSDP's and DeepSpeed's settings; changes `options`, so the members below see what they come to.
+  std::shared_ptr<ShardFront> shards;
   training::Accumulation accumulation;
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};

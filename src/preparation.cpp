@@ -34,6 +34,22 @@ parallel::OptimizerRegistry& Preparation::optimizer_registry() const noexcept {
   return state_->optimizer_registry;
 }
 
+bool Preparation::uses_deepspeed() const noexcept {
+  return state_->shards->uses_deepspeed();
+}
+
+void Preparation::fill_auto(const plan::AutoInputs& known) const {
+  state_->shards->fill(known);
+}
+
+std::shared_ptr<torch::optim::Optimizer> Preparation::make_real(const parallel::DummyOptim& dummy) const {
+  return state_->shards->make_real(dummy);
+}
+
+std::shared_ptr<optim::Scheduler> Preparation::make_real(const parallel::DummyScheduler& dummy) const {
+  return state_->shards->make_real(dummy);
+}
+
 data::LoaderOptions Preparation::loader_options(bool place) const {
   return hasten::loader_options(options(), place);
 }

@@ -21,8 +21,6 @@ struct Missing {
 
 constexpr Missing kMissing[] = {
     {"ACCELERATE_DYNAMO_BACKEND", "--dynamo_backend", "torch.compile, a compiler of Python"},
-    {"ACCELERATE_USE_FSDP", "--use_fsdp", "FSDP"},
-    {"ACCELERATE_USE_DEEPSPEED", "--use_deepspeed", "DeepSpeed"},
     {"ACCELERATE_USE_MEGATRON_LM", "--use_megatron_lm", "Megatron-LM"},
     {"ACCELERATE_USE_PARALLELISM_CONFIG", "--use_parallelism_config", "tensor or context parallelism"},
     {"ACCELERATE_CPU_AFFINITY", "--enable_cpu_affinity",
@@ -57,11 +55,14 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
-  options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
-                                            .value_or(options.gradient_accumulation_steps);
   if (!options.change_process) {
     options.tune_allocator = false;
     options.ddp.in_place_bytes.reset();
+  }
+  // "auto" is a DeepSpeed configuration's word for the program's number.
+  if (environment.text("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") != "auto") {
+    options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
+                                              .value_or(options.gradient_accumulation_steps);
   }
   // HASTEN_DEBUG is read where groups are made.
   if (!options.check && !environment.has("HASTEN_DEBUG")) {

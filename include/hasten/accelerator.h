@@ -33,6 +33,7 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/shard/dummy.h"
 #include "hasten/preparation.h"
 #include "hasten/process/distributed_type.h"
 #include "hasten/process/print.h"
@@ -92,7 +93,8 @@ class Accelerator {
   int local_process_index() const noexcept { return local_rank(); }
   int num_processes() const noexcept { return world_size(); }
   bool use_distributed() const noexcept { return world_size() > 1; }
-  DistributedType distributed_type() const noexcept { return process::distributed_type(process()); }
+  /// kFsdp or kDeepSpeed where their settings were given, else as the process's device says.
+  DistributedType distributed_type() const noexcept;
   int rank() const noexcept { return process().rank(); }
   int local_rank() const noexcept { return process().local_rank(); }
   int world_size() const noexcept { return process().world_size(); }
@@ -117,6 +119,7 @@ class Accelerator {
     static_assert((Preparable<T> && ...),
                   "prepare takes torch::nn modules, torch::optim optimizers, hasten::optim schedulers, hasten::data "
                   "loaders, and objects with a prepare_object of their own (hasten/preparation.h)");
+    note_objects(preparation(), objects...);
     const auto placed = device_placements(own, sizeof...(T), options().device_placement);
     auto place = placed.begin();
     if constexpr (sizeof...(T) == 1) {
@@ -168,12 +171,11 @@ class Accelerator {
   /// gradient. Blocks: until gradients have been exchanged. Throws: as parallel::backward.
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {}) const;
 
-  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them,
-  /// and the loader's last, these models (all prepared ones if none is named) keep their gradients on their
-  /// rank, and prepared optimizers and schedulers wait. `const auto scope = accelerator.accumulate(model);`
-  /// Call zero_grad() behind step(): at the head of the window's last batch it forgets those before.
-  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another
-  /// Accelerator.
+  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them, and the loader's
+  /// last, these models (all prepared ones if none is named) keep their gradients on their rank, and prepared optimizers and
+  /// schedulers wait. `const auto scope = accelerator.accumulate(model);` Call zero_grad() behind step(): at the head of the
+  /// window's last batch it forgets those before. Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError
+  /// for a model of another Accelerator.
   template <class... M>
   parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
     return accumulate(ddps(models...));
@@ -195,16 +197,12 @@ class Accelerator {
     return parallel::LocalSgd(model, group(), local_sgd_options(options));
   }
 
-  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the
-  /// collectives of the others with nothing: backward, SyncBatchNorm, LocalSgd, gather, reduce, padding,
-  /// objects, check_trigger, should_stop, wait_for_everyone and end_training, main_process_first,
-  /// find_executable_batch_size, in_order lines of the logger. At the end they take over parameters, buffers,
-  /// optimizers and schedulers, so that all ranks end alike. Gradients are the mean over the ranks that had
-  /// data: a backward without a weight has weight 1. What they could not answer is refused: prepare of a
-  /// model, a change of its parameters, join_uneven_inputs in itself, and where some have run out a loop over
-  /// a further loader whose ranks share an order. `models` is a prepared model, or a tuple of several. Once
-  /// for each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError
-  /// on all ranks for what is refused, and if ranks with data do different things; what fn throws.
+  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the collectives of the
+  /// others with nothing; at the end they take over parameters, buffers, optimizers and schedulers. Gradients are the mean over
+  /// the ranks that had data: a backward without a weight has weight 1. Refused in it: prepare of a model, a change of its
+  /// parameters, join_uneven_inputs itself, a loop over a further loader whose ranks share an order where some have run out.
+  /// `models` is a prepared model, or a tuple of several. Once for each loop over a loader. Collective: yes. Blocks: until all
+  /// ranks have run out. Throws: UsageError on all ranks for what is refused, or for different calls of ranks with data.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {
@@ -215,6 +213,11 @@ class Accelerator {
     }
     join(fn, options);
   }
+
+  /// The selected DeepSpeed plugin with its configuration; `select` takes another for models prepared from now on, each of
+  /// which keeps its own. Throws: UsageError without one, or for an unknown name.
+  const plan::DeepSpeedSettings& deepspeed_plugin() const;
+  void select_deepspeed_plugin(const std::string& name) const;
 
   /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
   Precision mixed_precision() const noexcept;
@@ -237,10 +240,9 @@ class Accelerator {
     unscale_gradients(optimizer.unwrap());
   }
 
-  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be
-  /// infinity) is at most max_norm; returns the norm before. To be called where sync_gradients(). With fp16
-  /// gradients are unscaled first; in the middle of a window it measures their norm and changes nothing.
-  /// Collective: no: gradients are alike on all ranks. Blocks: no. Throws: nothing.
+  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be infinity) is at most
+  /// max_norm; returns the norm before. To be called where sync_gradients(). With fp16 gradients are unscaled first; in the
+  /// middle of a window it measures and changes nothing. Collective: where something is split. Blocks: then. Throws: CommError.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0) const;
   /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.

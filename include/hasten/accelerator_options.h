@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hasten/checkpoint/options.h"
@@ -14,6 +16,8 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/shard/options.h"
+#include "hasten/plan/deepspeed_plugin.h"
+#include "hasten/plan/fsdp_plugin.h"
 #include "hasten/precision/autocast.h"
 #include "hasten/precision/fp8.h"
 #include "hasten/precision/grad_scaler.h"
@@ -25,6 +29,8 @@ namespace hasten {
 
 using parallel::ShardOptions;
 using parallel::ShardStage;
+using plan::DeepSpeedPlugin;
+using plan::FsdpPlugin;
 using precision::Precision;
 
 struct AcceleratorOptions {
@@ -68,6 +74,12 @@ struct AcceleratorOptions {
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.
   parallel::ShardOptions shard = {.stage = parallel::ShardStage::kNone};
+  /// Accelerate's FSDP settings, instead of `shard`; ACCELERATE_USE_FSDP and FSDP_* say the same (docs/sharding.md).
+  std::optional<FsdpPlugin> fsdp = {};
+  /// A DeepSpeed configuration, instead of `shard`; ACCELERATE_USE_DEEPSPEED says the same. Or several by name, of which the
+  /// first is selected at first.
+  std::optional<DeepSpeedPlugin> deepspeed = {};
+  std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
   /// How prepared optimizers step; see optim/steps/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu`

@@ -21,6 +21,7 @@
 #include "hasten/parallel/model/jit_module.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/forward_scope.h"
+#include "hasten/parallel/shard/dummy.h"
 
 namespace hasten {
 
@@ -52,6 +53,12 @@ class Preparation {
   void add_loader(const std::shared_ptr<Core>& core) const {
     optimizer_registry().add(training::StateKind::kLoader, core);
   }
+  /// Whether a DeepSpeed configuration waits for what prepare is given, and hands that over.
+  bool uses_deepspeed() const noexcept;
+  void fill_auto(const plan::AutoInputs& known) const;
+  /// Return what the selected DeepSpeed configuration names in a dummy's place. Throw: UsageError if it names nothing.
+  std::shared_ptr<torch::optim::Optimizer> make_real(const parallel::DummyOptim& dummy) const;
+  std::shared_ptr<optim::Scheduler> make_real(const parallel::DummyScheduler& dummy) const;
   data::LoaderOptions loader_options(bool place) const;
   optim::PreparedSchedulerOptions scheduler_options() const;
 
@@ -101,13 +108,22 @@ auto prepare_object(const Preparation& preparation, T&& script, bool place) {
   return prepare_object(preparation, parallel::JitModule(std::forward<T>(script)), place);
 }
 
+template <class O>
+auto prepare_shared_optimizer(const Preparation& preparation, std::shared_ptr<O> held) {
+  preparation.add_optimizer(held);
+  return optim::PreparedOptimizer<O>(std::move(held), preparation.gradient_state(), preparation.options().optimizer);
+}
+
+template <class S>
+auto prepare_shared_scheduler(const Preparation& preparation, std::shared_ptr<S> held) {
+  preparation.add_scheduler(held);
+  return optim::PreparedScheduler<S>(std::move(held), preparation.gradient_state(), preparation.scheduler_options());
+}
+
 template <class T>
   requires optim::is_optimizer_v<T>
 auto prepare_object(const Preparation& preparation, T&& optimizer, bool) {
-  auto held = hold(std::forward<T>(optimizer));
-  preparation.add_optimizer(held);
-  return optim::PreparedOptimizer<std::remove_cvref_t<T>>(held, preparation.gradient_state(),
-                                                          preparation.options().optimizer);
+  return prepare_shared_optimizer(preparation, hold(std::forward<T>(optimizer)));
 }
 
 /// An optimizer that a factory has made: owned if it is moved here, else borrowed.
@@ -135,10 +151,19 @@ void prepare_object(const Preparation&, T&&, bool) {
 template <class T>
   requires(optim::SchedulerLike<std::remove_cvref_t<T>> && !is_prepared_v<T>)
 auto prepare_object(const Preparation& preparation, T&& scheduler, bool) {
-  auto held = hold(std::forward<T>(scheduler));
-  preparation.add_scheduler(held);
-  return optim::PreparedScheduler<std::remove_cvref_t<T>>(std::move(held), preparation.gradient_state(),
-                                                          preparation.scheduler_options());
+  return prepare_shared_scheduler(preparation, hold(std::forward<T>(scheduler)));
+}
+
+/// The dummies of a DeepSpeed configuration: the optimizer or scheduler that it names.
+template <class T>
+  requires std::is_same_v<std::remove_cvref_t<T>, parallel::DummyOptim>
+auto prepare_object(const Preparation& preparation, T&& dummy, bool) {
+  return prepare_shared_optimizer(preparation, preparation.make_real(dummy));
+}
+template <class T>
+  requires std::is_same_v<std::remove_cvref_t<T>, parallel::DummyScheduler>
+auto prepare_object(const Preparation& preparation, T&& dummy, bool) {
+  return prepare_shared_scheduler(preparation, preparation.make_real(dummy));
 }
 
 template <class T>
@@ -157,6 +182,15 @@ void prepare_object(const Preparation&, T&&, bool) {
                 "torch::data's loaders keep their sampler private and cannot be spread over ranks: make this one with "
                 "hasten::data::loader<Sampler>(dataset, options) or accelerator.data_loader<Sampler>(dataset, "
                 "options)");
+}
+
+/// Fills the "auto" values of a DeepSpeed configuration from the objects of one call of prepare.
+template <class... T>
+void note_objects(const Preparation& preparation, const T&... objects) {
+  if (!preparation.uses_deepspeed()) return;
+  plan::AutoInputs known{.has_model = false};
+  (parallel::note_for_auto(known, objects), ...);
+  preparation.fill_auto(known);
 }
 
 /// Whether prepare takes a T.

@@ -186,10 +186,10 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
 }
 
 // State trees: values in the manifest, tensors of rank 0.
-void capture_tree(const RunParts& run, const std::string& kind, const std::string& name, const training::State& state,
-                  Capture& out) {
+void capture_tree(const RunParts& run, StateKind of, const std::string& name, const training::State& state, Capture& out) {
   const auto split = training::split_tensors(state);
-  out.parts[kind + "s"][name] = split.value;
+  const std::string kind = name_of(of);
+  out.parts[part_name(of)][name] = split.value;
   if (run.process.rank() != 0) return;
   for (const auto& [path, tensor] : split.tensors) {
     const std::string kept_as = kind == "optimizer" ? "optimizer" : "custom";
@@ -199,7 +199,7 @@ void capture_tree(const RunParts& run, const std::string& kind, const std::strin
 
 void capture_registered(const RunParts& run, const training::Registered& object, Capture& out) {
   try {
-    capture_tree(run, name_of(object.kind), object.name, object.state(), out);
+    capture_tree(run, object.kind, object.name, object.state(), out);
   } catch (const UsageError& error) {
     if (object.kind != StateKind::kLoader) throw;
     run.log.warning_once(text("loader ", object.name, " has no position to save, so a resumed run begins its epoch anew: ",
@@ -233,7 +233,25 @@ void capture_masters(const RunParts& run, const std::vector<ModelEntry>& models,
   }
 }
 
+void capture_components(const RunParts& run, Capture& out) {
+  for (const auto& component : *run.components) {
+    auto state = component.state();
+    out.parts["components"][component.name] = std::move(state.value);
+    for (auto& piece : state.pieces) {
+      if (piece.replica > 0) continue;
+      piece.info.name = state_name("component", component.name, piece.info.name);
+      out.add({std::move(piece.info), "custom", std::move(piece.box), piece.replica < 0 ? kEveryRank : run.process.rank()},
+              std::move(piece.data));
+    }
+  }
+}
+
 }  // namespace
+
+std::string part_name(StateKind kind) {
+  const std::string name = name_of(kind);
+  return kind == StateKind::kScaler || kind == StateKind::kCustom ? name : name + "s";
+}
 
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {
   return path.empty() ? kind + "." + object : kind + "." + object + "." + path;
@@ -273,6 +291,7 @@ Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models
       capture_registered(run, object, out);
     }
   }
+  capture_components(run, out);
   const auto random = process::capture_random_state();
   const std::string own = text("random.", run.process.rank(), '.');
   out.add(whole_piece(own + "cpu", random.cpu, "random", run.process.rank()), random.cpu);

@@ -39,6 +39,8 @@ ParameterNames manifest_names(const RunParts& run);
 /// object throws.
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models);
 
+/// The key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
+std::string part_name(training::StateKind kind);
 /// "optimizer.0.weight.exp_avg"
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
 

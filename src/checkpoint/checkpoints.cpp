@@ -111,6 +111,15 @@ HookHandle Checkpoints::add_load_hook(Hook hook) {
   return impl_->add(impl_->load_hooks, std::move(hook));
 }
 
+void Checkpoints::add_component(training::NamedStateful component) {
+  for (const auto& other : *impl_->run.components) {
+    if (other.name == component.name) {
+      throw UsageError(impl_->origin(), "two components are named '", component.name, "'; expected a name for each.");
+    }
+  }
+  impl_->run.components->push_back(std::move(component));
+}
+
 int64_t Checkpoints::save_iteration() const noexcept {
   return impl_->iteration;
 }

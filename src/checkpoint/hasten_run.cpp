@@ -3,6 +3,8 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "checkpoint/load_target.h"
@@ -130,6 +132,18 @@ class HastenRun : public SavedRun {
     }
   }
 
+  bool has_component(const std::string& name) const override { return part_of(manifest_, "components", name) != nullptr; }
+  void load_component(const training::NamedStateful& component) const override {
+    auto state = component.state();
+    state.value = *part_of(manifest_, "components", component.name);
+    for (auto& piece : state.pieces) {
+      const std::string name = state_name("component", component.name, piece.info.name);
+      piece.data = at::empty(piece.box.size, at::TensorOptions().dtype(torch_dtype(source_->info(name).dtype)));
+      if (piece.data.numel() > 0) source_->read(name, piece.box, piece.data.mutable_data_ptr());
+    }
+    component.load_state(state);
+  }
+
   void load_random(Checkpoints::Impl& own) const override {
     const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
     if (rank < saved) return restore(rank);
@@ -144,8 +158,6 @@ class HastenRun : public SavedRun {
   }
 
  private:
-  static std::string part_name(StateKind kind) { return std::string(name_of(kind)) + "s"; }
-
   bool streams_are_equal(const files::ManifestTensor& first) const {
     for (int64_t rank = 1; rank < manifest_.world_size; ++rank) {
       const auto* other = manifest_.find(text("random.", rank, ".cpu"));

@@ -124,6 +124,11 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
     loaded.missing.push_back(kind + " " + object.name);
     if (options.strict) errors_.push_back(text("the folder has no ", kind, " '", object.name, "'", saved.others(object.kind)));
   }
+  for (const auto& component : *own.run.components) {
+    if (saved.has_component(component.name)) continue;
+    loaded.missing.push_back("component " + component.name);
+    if (options.strict) errors_.push_back(text("the folder has no component '", component.name, "'"));
+  }
   for (const auto& name : saved.without_object(*own.run.registry)) loaded.unexpected.push_back(name);
   if (options.optimizer == OptimizerLoad::kLoad) check_optimizers(own, saved);
   if (!errors_.empty()) {
@@ -160,6 +165,9 @@ void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const Load
         saved.load_object(own, object);
       }
     }
+  }
+  for (const auto& component : *own.run.components) {
+    if (saved.has_component(component.name)) saved.load_component(component);
   }
   saved.load_gradients(own, models_);
   if (options.random) saved.load_random(own);

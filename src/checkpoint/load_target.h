@@ -39,6 +39,8 @@ class SavedRun {
   virtual void load_masters(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const;
   virtual void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const;
   virtual void load_random(Checkpoints::Impl& own) const = 0;
+  virtual bool has_component(const std::string&) const { return false; }
+  virtual void load_component(const training::NamedStateful&) const {}
 
   std::string path;
   int64_t step = 0, iteration = 0, accumulation_step = 0;

@@ -13,6 +13,9 @@ namespace {
 
 using files::PythonValue;
 
+// Names classes that PyTorch lacks; its own are known by their keys.
+constexpr const char* kClassKey = "hasten_class";
+
 PythonValue option_to_python(const std::string& name, const core::Value& value) {
   if (name != "betas" || !value.is_list()) return to_python(value);
   PythonValue::Items items;
@@ -30,6 +33,8 @@ PythonValue::Pairs group_to_python(const std::string& type, const core::Value& o
   if (type == "LBFGS") return pairs;
   add("maximize", false);
   if (type == "Adam" || type == "AdamW") add("decoupled_weight_decay", type == "AdamW");
+  const bool is_torchs = type == "SGD" || type == "Adam" || type == "AdamW" || type == "RMSprop" || type == "Adagrad";
+  if (!is_torchs) add(kClassKey, type);
   return pairs;
 }
 
@@ -111,6 +116,8 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
       const auto state = state_of_python(option, "param_groups." + key.as_string());
       own.options[key.as_string()] = state.is_tensor() ? core::Value(state.tensor().to(at::kDouble).item<double>()) : state.value();
     }
+    if (const auto* name = own.options.find(kClassKey)) out.type = name->as_string();
+    own.options.erase(kClassKey);
     const auto& numbers = group["params"];
     for (size_t i = 0; i < numbers.size(); ++i, ++count) {
       const bool is_named = numbers[i].is_string();

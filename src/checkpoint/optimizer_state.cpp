@@ -35,6 +35,10 @@ training::State fitted(const training::State& state, const at::Tensor& parameter
     const at::Tensor& tensor = state.tensor();
     const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" && slot != "step" &&
                          tensor.dim() > 0;
+    if (tensor.sizes() == parameter.sizes()) {  // in the parameter's memory order too, which kernels and slices go by
+      const auto dtype = follows ? parameter.scalar_type() : tensor.scalar_type();
+      return at::empty_like(parameter.detach(), parameter.options().dtype(dtype).requires_grad(false)).copy_(tensor);
+    }
     return follows ? tensor.to(parameter.device(), parameter.scalar_type(), false, true)
                    : tensor.to(parameter.device(), tensor.scalar_type(), false, true);
   }
@@ -135,6 +139,7 @@ OptimizerState optimizer_state(const torch::optim::Optimizer& optimizer, const P
 
 OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const OptimizerState& state,
                                      const ParameterNames& name_of, const LoadOptimizerOptions& options) {
+  const at::NoGradGuard no_grad;
   const auto& codec = codec_of(optimizer, options.codec);
   const auto places = places_of(optimizer, name_of);
   check(optimizer, state, places, options, codec);

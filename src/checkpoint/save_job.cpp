@@ -24,7 +24,7 @@ using core::Value;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunk = size_t{8} << 20;
-constexpr size_t kPage = 4096;
+constexpr size_t kDirectBlock = 4096;
 
 std::string key_of(const SaveJob& job, const std::string& name) {
   return "hasten/save/" + job.save_id + "/" + name;
@@ -35,7 +35,7 @@ std::string report_name(int rank) {
 }
 
 // Bytes of a piece as they lie in the file.
-size_t bytes_of(const PieceInfo& piece) {
+size_t piece_bytes(const PieceInfo& piece) {
   return static_cast<size_t>(files::numel_of(piece.box)) * files::element_bytes(piece.info.dtype);
 }
 
@@ -53,7 +53,7 @@ void require_space(const SaveJob& job) {
 // Direct writes take whole pages; the file is cut to its size afterwards.
 void write_planned(files::Disk& disk, const std::string& path, const PlannedFile& file, const char* buffer) {
   auto out = disk.create(path, true);
-  const size_t padded = (file.bytes + kPage - 1) / kPage * kPage;
+  const size_t padded = (file.bytes + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
   for (size_t at = 0; at < padded; at += kChunk) out->write_at(at, buffer + at, std::min(kChunk, padded - at));
   out->truncate(file.bytes);
   out->sync();
@@ -66,7 +66,7 @@ Value report_of(const SaveJob& job) {
     const auto& file = job.files[i];
     Value pieces = Value::list();
     for (const auto& [piece, position] : file.pieces) {
-      const auto hash = core::xxh3_128(job.buffers[i] + position, bytes_of((*job.pieces)[piece]));
+      const auto hash = core::xxh3_128(job.buffers[i] + position, piece_bytes((*job.pieces)[piece]));
       pieces.push_back(Value::list({static_cast<int64_t>(piece), static_cast<int64_t>(position), hash.hex()}));
     }
     report["files"].push_back(Value::map({{"name", file.name},

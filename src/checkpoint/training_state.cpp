@@ -16,7 +16,7 @@ using files::PythonValue;
 
 constexpr size_t kWords = 624;
 
-[[noreturn]] void throw_form(const std::string& what) {
+[[noreturn]] void throw_state_form(const std::string& what) {
   throw DataError(Origin{"checkpoint"}, "", what, ". Load the state of the same class.");
 }
 
@@ -102,16 +102,16 @@ PythonValue scheduler_to_python(const Value& state) {
 }
 
 Value scheduler_from_python(const PythonValue& saved, const Value& own) {
-  if (!saved.is_mapping()) throw_form(text("a scheduler's state is a ", saved.type_name(), "; expected a dict"));
+  if (!saved.is_mapping()) throw_state_form(text("a scheduler's state is a ", saved.type_name(), "; expected a dict"));
   Value out = own;
   const auto* parts = saved.find("_schedulers");
   const Value* own_parts = own.find("schedulers");
   if ((parts != nullptr) != (own_parts != nullptr)) {
-    throw_form(text("a state of ", parts != nullptr ? "several schedulers" : "one scheduler", " for ", own.at("scheduler").as_string()));
+    throw_state_form(text("a state of ", parts != nullptr ? "several schedulers" : "one scheduler", " for ", own.at("scheduler").as_string()));
   }
   if (parts != nullptr) {
     if (parts->size() != own_parts->size()) {
-      throw_form(text("a state of ", parts->size(), " schedulers for ", own.at("scheduler").as_string(), " of ", own_parts->size()));
+      throw_state_form(text("a state of ", parts->size(), " schedulers for ", own.at("scheduler").as_string(), " of ", own_parts->size()));
     }
     for (size_t i = 0; i < parts->size(); ++i) {
       out["schedulers"].as_list()[i] = scheduler_from_python((*parts)[i], own_parts->as_list()[i]);
@@ -119,7 +119,7 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
   }
   const auto* best = saved.find("best");
   if ((best != nullptr) != own.contains("best")) {
-    throw_form(text("a state ", best != nullptr ? "of ReduceLROnPlateau" : "without 'best'", " for ", own.at("scheduler").as_string()));
+    throw_state_form(text("a state ", best != nullptr ? "of ReduceLROnPlateau" : "without 'best'", " for ", own.at("scheduler").as_string()));
   }
   int64_t last_epoch = 0;
   if (const auto* epoch = saved.find("last_epoch")) {
@@ -148,7 +148,7 @@ PythonValue scaler_to_python(const Value& state) {
 }
 
 Value scaler_from_python(const PythonValue& saved, const Value& own) {
-  if (!saved.is_mapping()) throw_form(text("a scaler's state is a ", saved.type_name(), "; expected a dict"));
+  if (!saved.is_mapping()) throw_state_form(text("a scaler's state is a ", saved.type_name(), "; expected a dict"));
   if (saved.size() == 0) return Value::map();
   Value out = own;
   if (const auto* apex = find_any(saved, {"loss_scaler0", "loss_scaler"})) {
@@ -156,7 +156,7 @@ Value scaler_from_python(const PythonValue& saved, const Value& own) {
     out["_growth_tracker"] = apex->at("unskipped").as_int();
     return out;
   }
-  if (!saved.contains("scale")) throw_form("a scaler's state without 'scale'");
+  if (!saved.contains("scale")) throw_state_form("a scaler's state without 'scale'");
   for (const char* key : {"scale", "growth_factor", "backoff_factor"}) {
     if (const auto* value = saved.find(key)) out[key] = value->is_tensor() ? tensor_of(*value).item().toDouble() : value->as_double();
   }
@@ -202,7 +202,7 @@ std::vector<uint32_t> mt19937_state(uint64_t seed, bool by_array) {
 
 PythonRandom random_from_python(const PythonValue& saved) {
   const auto* cpu = saved.find("torch_manual_seed");
-  if (cpu == nullptr || !cpu->is_tensor()) throw_form("a file of random states without 'torch_manual_seed'");
+  if (cpu == nullptr || !cpu->is_tensor()) throw_state_form("a file of random states without 'torch_manual_seed'");
   PythonRandom out;
   out.torch.cpu = tensor_of(*cpu);
   if (const auto* step = saved.find("step")) out.step = step->as_int();

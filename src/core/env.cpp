@@ -99,6 +99,14 @@ std::optional<std::string> Environment::choice(const std::string& name,
   refuse(name, *value, "one of " + join(choices) + did_you_mean(word, choices));
 }
 
+std::optional<std::string> Environment::take(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr) return std::nullopt;
+  std::string taken = value;
+  unsetenv(name.c_str());
+  return taken;
+}
+
 void Environment::apply() const {
   for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
 }

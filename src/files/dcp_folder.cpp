@@ -116,7 +116,7 @@ const PythonValue& attribute(const PythonValue& value, const char* name) {
   return *found;
 }
 
-std::vector<int64_t> sizes_of(const PythonValue& value) {
+std::vector<int64_t> chunk_sizes(const PythonValue& value) {
   std::vector<int64_t> sizes;
   for (const PythonValue& size : value.as_items()) {
     sizes.push_back(size.as_int());
@@ -125,7 +125,7 @@ std::vector<int64_t> sizes_of(const PythonValue& value) {
   return sizes;
 }
 
-Dtype dtype_of(const PythonValue& properties) {
+Dtype chunk_dtype(const PythonValue& properties) {
   if (properties.is_object()) {
     const PythonValue& state = properties.as_object().state;
     if (state.is_sequence() && state.size() > 0) return state[size_t{0}].as_dtype();
@@ -164,7 +164,7 @@ struct DcpReader {
 
   void read_places() {
     for (const auto& [index, info] : attribute(metadata, "storage_data").as_pairs()) {
-      const PythonValue& offset = attribute(index, "offset");
+      const PythonValue* offset = index.is_object() ? index.as_object().attribute("offset") : nullptr;
       ChunkPlace place{.file = attribute(info, "relative_path").as_string(),
                        .offset = attribute(info, "offset").as_uint(),
                        .length = attribute(info, "length").as_uint()};
@@ -175,7 +175,7 @@ struct DcpReader {
       if (transforms != nullptr && transforms->size() > 0) {
         throw DataError(kOrigin, "", "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions");
       }
-      if (!offset.is_none()) place.box.offset = sizes_of(offset);
+      if (offset != nullptr && !offset->is_none()) place.box.offset = chunk_sizes(*offset);
       places[attribute(index, "fqn").as_string()].push_back(std::move(place));
     }
   }
@@ -197,7 +197,7 @@ struct DcpReader {
     std::vector<ChunkPlace> found;
     auto& all = places[flat];
     for (const PythonValue& chunk : chunks.as_items()) {
-      const Box box{sizes_of(attribute(chunk, "offsets")), sizes_of(attribute(chunk, "sizes"))};
+      const Box box{chunk_sizes(attribute(chunk, "offsets")), chunk_sizes(attribute(chunk, "sizes"))};
       if (box.offset.size() != box.size.size()) throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes");
       const auto place = std::find_if(all.begin(), all.end(), [&](const ChunkPlace& one) { return one.box.offset == box.offset; });
       if (place == all.end()) throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file");
@@ -222,14 +222,15 @@ struct DcpReader {
         if (place != places.end() && place->second.size() == 1) {
           const ChunkPlace& one = place->second.front();
           folder.values_[key] = {one.file, one.offset, one.length, {}};
+          folder.order_.emplace_back(key, "");
         }
         continue;
       }
       const auto path = folder.paths_.find(key);
       TensorInfo info{.name = path == folder.paths_.end() ? key : joined(path->second, std::min(from, path->second.size() - 1)),
-                      .dtype = dtype_of(attribute(entry, "properties")),
-                      .shape = sizes_of(attribute(entry, "size"))};
-      folder.flat_of_name_[info.name] = key;
+                      .dtype = chunk_dtype(attribute(entry, "properties")),
+                      .shape = chunk_sizes(attribute(entry, "size"))};
+      folder.order_.emplace_back(key, info.name);
       source->add_tensor(std::move(info), chunks_of(key, *chunks));
     }
     if (from == 1) source->remark(text("the state_dict in '", folder.folder_, "' has one top key, which is opened."));
@@ -306,12 +307,17 @@ PythonValue DcpFolder::state_dict() const {
     const auto found = paths_.find(flat);
     return found == paths_.end() || found->second.empty() || found->second.size() > 100 ? std::vector<DcpKey>{flat} : found->second;
   };
-  for (const auto& [name, flat] : flat_of_name_) {
+  std::map<std::string, PythonValue> others = values();
+  for (const auto& [flat, name] : order_) {
+    if (name.empty()) {
+      put_at(root, path_of(flat), std::move(others[flat]));
+      continue;
+    }
     const TensorInfo& info = tensors_->info(name);
     auto storage = std::make_shared<PythonStorage>();
     storage->dtype = info.dtype;
     storage->bytes = bytes_of(info);
-    storage->read = [source = tensors_, name](uint64_t begin, uint64_t size, void* target) {
+    storage->read = [source = tensors_, name = name](uint64_t begin, uint64_t size, void* target) {
       const TensorInfo& tensor = source->info(name);
       const auto item = static_cast<int64_t>(element_bytes(tensor.dtype));
       const auto first = static_cast<int64_t>(begin) / item;
@@ -325,7 +331,6 @@ PythonValue DcpFolder::state_dict() const {
     tensor.stride = contiguous_strides(info.shape);
     put_at(root, path_of(flat), std::move(tensor));
   }
-  for (auto& [key, value] : values()) put_at(root, path_of(key), std::move(value));
   return with_lists(root);
 }
 

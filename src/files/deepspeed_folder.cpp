@@ -182,11 +182,12 @@ class Optimizers {
     }
   }
 
-  /// Returns the partitions of a moment if every rank has one for every group.
+  /// Returns true if every rank has a partition of this moment for every group. In stages 1 and 2 moments keep the padding
+  /// at the end of a group that the weights are saved without.
   bool complete(const std::string& name) const {
     const Partitions& all = moments.at(name);
     return all.size() == weights.size() && std::equal(all.begin(), all.end(), weights.begin(), [](const auto& a, const auto& b) {
-             return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) { return x.shape == y.shape; });
+             return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) { return x.shape.front() >= y.shape.front(); });
            });
   }
 

@@ -14,15 +14,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kChunk = 8 << 20;
+constexpr size_t kHashChunk = 8 << 20;
 
 std::string path_in(const std::string& folder, const std::string& file) { return (fs::path(folder) / file).string(); }
 
 core::Xxh128 hash_of_range(const PosixFile& file, uint64_t begin, uint64_t size, std::string& buffer) {
   core::Xxh128Stream hash;
-  buffer.resize(std::min<uint64_t>(size, kChunk));
+  buffer.resize(std::min<uint64_t>(size, kHashChunk));
   for (uint64_t done = 0; done < size;) {
-    const size_t count = static_cast<size_t>(std::min<uint64_t>(size - done, kChunk));
+    const size_t count = static_cast<size_t>(std::min<uint64_t>(size - done, kHashChunk));
     file.read_at(begin + done, buffer.data(), count);
     hash.update(buffer.data(), count);
     done += count;

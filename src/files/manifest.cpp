@@ -97,7 +97,7 @@ const Json& part_of(const std::string& path, const Json& object, const char* key
 }
 
 template <class T>
-T number_of(const std::string& path, const Json& json, const char* what) {
+T whole_number_of(const std::string& path, const Json& json, const char* what) {
   if (!json.is_number_integer() || json.get<int64_t>() < 0) bad_manifest(path, what, " is no whole number from 0 on");
   return json.get<T>();
 }
@@ -105,7 +105,7 @@ T number_of(const std::string& path, const Json& json, const char* what) {
 std::vector<int64_t> numbers_of(const std::string& path, const Json& json, const char* what) {
   if (!json.is_array()) bad_manifest(path, what, " is no list");
   std::vector<int64_t> numbers;
-  for (const auto& one : json) numbers.push_back(number_of<int64_t>(path, one, what));
+  for (const auto& one : json) numbers.push_back(whole_number_of<int64_t>(path, one, what));
   return numbers;
 }
 
@@ -119,10 +119,10 @@ core::Xxh128 hash_of(const std::string& path, const Json& json) {
 
 ManifestPiece piece_of(const std::string& path, const Json& json) {
   if (!json.is_array() || json.size() != 5) bad_manifest(path, "a piece is not [file, offset, size, xxh3, position]");
-  return {.file = number_of<size_t>(path, json[0], "a piece's file"),
+  return {.file = whole_number_of<size_t>(path, json[0], "a piece's file"),
           .box = {numbers_of(path, json[1], "a piece's offset"), numbers_of(path, json[2], "a piece's size")},
           .xxh3 = hash_of(path, json[3]),
-          .position = number_of<uint64_t>(path, json[4], "a piece's position")};
+          .position = whole_number_of<uint64_t>(path, json[4], "a piece's position")};
 }
 
 std::vector<ManifestPiece> split_pieces(const std::string& path, const Json& json, const TensorInfo& info) {
@@ -139,10 +139,10 @@ std::vector<ManifestPiece> split_pieces(const std::string& path, const Json& jso
     Box box = whole_box(info.shape);
     box.size[axis] = info.shape[axis] / split[1];
     box.offset[axis] = static_cast<int64_t>(pieces.size()) * box.size[axis];
-    pieces.push_back({.file = number_of<size_t>(path, part[0], "a part's file"),
+    pieces.push_back({.file = whole_number_of<size_t>(path, part[0], "a part's file"),
                       .box = std::move(box),
                       .xxh3 = hash_of(path, part[1]),
-                      .position = number_of<uint64_t>(path, part[2], "a part's position")});
+                      .position = whole_number_of<uint64_t>(path, part[2], "a part's position")});
   }
   return pieces;
 }
@@ -218,7 +218,7 @@ void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
   for (const Json& file : part_of(path, json, "files")) {
     if (!file.is_object()) bad_manifest(path, "a file is no object");
     manifest.files.push_back({.name = file.value("name", ""),
-                              .bytes = number_of<uint64_t>(path, part_of(path, file, "bytes"), "a file's size"),
+                              .bytes = whole_number_of<uint64_t>(path, part_of(path, file, "bytes"), "a file's size"),
                               .header_xxh3 = hash_of(path, part_of(path, file, "header_xxh3"))});
     if (!is_inside(manifest.files.back().name)) {
       bad_manifest(path, "it names the file '", manifest.files.back().name, "', which is not inside its folder");
@@ -291,7 +291,7 @@ Manifest parse_manifest(std::string_view json, const std::string& path) {
       return true;
     });
     if (!parsed.is_object() || parsed.value("format", "") != kFormat) bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
-    Manifest manifest{.version = number_of<int64_t>(path, part_of(path, parsed, "version"), "its version")};
+    Manifest manifest{.version = whole_number_of<int64_t>(path, part_of(path, parsed, "version"), "its version")};
     if (manifest.version > kVersion) {
       throw DataError(kOrigin, path, "'", path, "' has version ", manifest.version, " of hasten's form, and this hasten reads up to ",
                       kVersion, ". Use a newer hasten.");

@@ -99,14 +99,14 @@ std::vector<std::string> files_in(const std::string& folder) {
   return names;
 }
 
-bool is_there(const std::string& folder, const std::string& name) { return fs::exists(fs::path(folder) / name); }
+bool has_entry(const std::string& folder, const std::string& name) { return fs::exists(fs::path(folder) / name); }
 
 /// Returns the folder of FSDP's sharded state inside `folder` for the part wanted, "" if there is none.
 std::string fsdp_folder(const std::string& folder, const std::string& part) {
   const size_t dash = part.find('_');
   const std::string number = dash == std::string::npos ? "0" : part.substr(dash + 1);
   const std::string name = (part.starts_with("optimizer") ? "optimizer_" : "pytorch_model_fsdp_") + number;
-  return is_there(folder, name) && DcpFolder::is_dcp((fs::path(folder) / name).string()) ? (fs::path(folder) / name).string() : "";
+  return has_entry(folder, name) && DcpFolder::is_dcp((fs::path(folder) / name).string()) ? (fs::path(folder) / name).string() : "";
 }
 
 std::vector<std::string> sharded_files(const std::string& folder) {
@@ -131,14 +131,14 @@ std::vector<std::string> sharded_files(const std::string& folder) {
 }
 
 std::string form_of_folder(const std::string& folder, const std::string& part) {
-  if (is_there(folder, std::string(kManifestFile))) return "hasten";
+  if (has_entry(folder, std::string(kManifestFile))) return "hasten";
   if (DcpFolder::is_dcp(folder)) return "dcp";
-  if (!fsdp_folder(folder, part).empty() || is_there(folder, "pytorch_model_fsdp.bin")) return "fsdp";
+  if (!fsdp_folder(folder, part).empty() || has_entry(folder, "pytorch_model_fsdp.bin")) return "fsdp";
   if (is_deepspeed(folder)) return "deepspeed";
   const auto names = files_in(folder);
   const bool index = std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(".index.json"); });
-  if (index || is_there(folder, "model.safetensors") || is_there(folder, "pytorch_model.bin")) {
-    return is_there(folder, "model.safetensors") || is_there(folder, "model.safetensors.index.json") ? "safetensors" : "torch";
+  if (index || has_entry(folder, "model.safetensors") || has_entry(folder, "pytorch_model.bin")) {
+    return has_entry(folder, "model.safetensors") || has_entry(folder, "model.safetensors.index.json") ? "safetensors" : "torch";
   }
   if (!sharded_files(folder).empty()) return "safetensors";
   unknown_folder(folder);
@@ -176,7 +176,7 @@ TensorSourcePtr numbered_part(const std::string& folder, const std::string& part
   const std::string suffix = part.substr(part.find_first_of("_") == std::string::npos ? part.size() : part.find('_'));
   const std::string stem = part.substr(0, part.size() - suffix.size());
   for (const std::string& name : {stem + suffix + ".safetensors", text("pytorch_", stem, suffix, ".bin"), stem + suffix + ".bin"}) {
-    if (is_there(folder, name)) return open_files({.files = {(fs::path(folder) / name).string()}}, folder);
+    if (has_entry(folder, name)) return open_files({.files = {(fs::path(folder) / name).string()}}, folder);
   }
   throw UsageError(kOrigin, "'", folder, "' has no part '", part, "'; it has ", join(files_in(folder)), ".");
 }
@@ -198,7 +198,7 @@ TensorSourcePtr open_folder(const std::string& path, const SourceOptions& option
     return open_python_source((fs::path(path) / (options.part.starts_with("optimizer") ? "optimizer.bin" : "pytorch_model_fsdp.bin")).string());
   }
   if (!options.part.empty() && options.part != "model") return numbered_part(path, options.part);
-  if (form == "safetensors" && !is_there(path, "model.safetensors") && !is_there(path, "model.safetensors.index.json")) {
+  if (form == "safetensors" && !has_entry(path, "model.safetensors") && !has_entry(path, "model.safetensors.index.json")) {
     if (const auto shards = sharded_files(path); !shards.empty()) return open_sharded_safetensors(path, shards);
   }
   return open_files(find_weights(path), path);

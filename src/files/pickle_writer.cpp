@@ -13,7 +13,7 @@ namespace {
 using Kind = PythonValue::Kind;
 constexpr int kMaxDepth = 500;
 
-class Writer {
+class PickleWriter {
  public:
   WrittenPickle finish(const PythonValue& value) {
     out_ = "\x80\x02";
@@ -243,6 +243,6 @@ class Writer {
 
 }  // namespace
 
-WrittenPickle write_pickle(const PythonValue& value) { return Writer().finish(value); }
+WrittenPickle write_pickle(const PythonValue& value) { return PickleWriter().finish(value); }
 
 }  // namespace hasten::files

@@ -11,7 +11,7 @@ namespace hasten::files {
 namespace {
 
 using Kind = PythonValue::Kind;
-constexpr int kMaxDepth = 500;
+constexpr int kMaxModuleDepth = 500;
 
 /// Returns the module inside a wrapper that adds a prefix to all names, or the module itself.
 const PythonValue& unwrapped(const PythonValue& module, int depth = 0) {
@@ -49,7 +49,7 @@ void add_tensors(const PythonValue* from, const std::string& prefix, const std::
 }
 
 void add_module(const PythonValue& wrapped, const std::string& prefix, int depth, PythonValue::Pairs& out, PythonValue::Pairs& metadata) {
-  if (depth > kMaxDepth) throw DataError(kOrigin, "", "a pickled module nests more than ", kMaxDepth, " levels deep.");
+  if (depth > kMaxModuleDepth) throw DataError(kOrigin, "", "a pickled module nests more than ", kMaxModuleDepth, " levels deep.");
   const PythonValue& module = unwrapped(wrapped);
   if (!is_module(module)) return;
   const PythonValue::Object& object = module.as_object();
@@ -65,7 +65,7 @@ void add_module(const PythonValue& wrapped, const std::string& prefix, int depth
 
 // ---- names ----------------------------------------------------------------------------------------------------------
 
-using Named = std::vector<std::pair<std::string, PythonTensor>>;
+using NamedTensors = std::vector<std::pair<std::string, PythonTensor>>;
 
 bool holds_tensors(const PythonValue& value) {
   return value.is_mapping() && std::any_of(value.as_pairs().begin(), value.as_pairs().end(), [](const auto& pair) { return pair.second.is_tensor(); });
@@ -73,8 +73,8 @@ bool holds_tensors(const PythonValue& value) {
 
 std::string key_name(const PythonValue& key) { return key.is_string() ? key.as_string() : key.is_int() ? key.int_text() : key.type_name(); }
 
-void flatten(const PythonValue& value, const std::string& name, int depth, Named& out) {
-  if (depth > kMaxDepth) throw DataError(kOrigin, "", "a Python value nests more than ", kMaxDepth, " levels deep.");
+void flatten(const PythonValue& value, const std::string& name, int depth, NamedTensors& out) {
+  if (depth > kMaxModuleDepth) throw DataError(kOrigin, "", "a Python value nests more than ", kMaxModuleDepth, " levels deep.");
   if (value.is_tensor()) {
     if (value.as_tensor().storage != nullptr || value.as_tensor().is_sparse()) out.emplace_back(name, value.as_tensor());
     return;
@@ -92,7 +92,7 @@ void flatten(const PythonValue& value, const std::string& name, int depth, Named
 
 class PythonSource : public NamedSource {
  public:
-  PythonSource(std::string path, Named tensors) : NamedSource(std::move(path)) {
+  PythonSource(std::string path, NamedTensors tensors) : NamedSource(std::move(path)) {
     for (auto& [name, tensor] : tensors) {
       add({name, tensor.dtype, tensor.shape});
       tensors_.push_back(std::move(tensor));
@@ -133,7 +133,7 @@ const PythonValue& weights_in(const PythonValue& value, std::string& remark) {
   return chosen == nullptr ? value : *chosen;
 }
 
-std::string strip_prefixes(Named& tensors) {
+std::string strip_prefixes(NamedTensors& tensors) {
   std::string stripped;
   for (bool again = true; again && !tensors.empty();) {
     again = false;
@@ -167,7 +167,7 @@ PythonValue state_dict_of_module(const PythonValue& module) {
 
 TensorSourcePtr python_source(const PythonValue& value, const std::string& path, const PythonSourceOptions& options) {
   std::string remark;
-  Named tensors;
+  NamedTensors tensors;
   flatten(options.key.empty() ? weights_in(value, remark) : value.at(options.key), "", 0, tensors);
   const std::string stripped = options.strip_prefix ? strip_prefixes(tensors) : "";
   auto source = std::make_shared<PythonSource>(path, std::move(tensors));

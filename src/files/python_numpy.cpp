@@ -12,7 +12,7 @@ namespace {
 using Kind = PythonValue::Kind;
 using Items = PythonValue::Items;
 
-[[noreturn]] void fail(std::string what) { throw BadPickle{std::move(what)}; }
+[[noreturn]] void fail_array(std::string what) { throw BadPickle{std::move(what)}; }
 
 struct NumpyDtype {
   std::string code = {};   ///< "f8"
@@ -29,7 +29,7 @@ bool is_dtype_object(const PythonValue& value) {
 NumpyDtype dtype_of(const PythonValue& value) {
   if (!is_dtype_object(value) || !value.as_object().args.is_sequence() || value.as_object().args.size() == 0 ||
       !value.as_object().args[size_t{0}].is_string()) {
-    fail(text("a numpy dtype is a ", value.type_name()));
+    fail_array(text("a numpy dtype is a ", value.type_name()));
   }
   NumpyDtype dtype{.code = value.as_object().args[size_t{0}].as_string()};
   const PythonValue& state = value.as_object().state;
@@ -41,7 +41,7 @@ NumpyDtype dtype_of(const PythonValue& value) {
   size_t size = 0;
   const char* end = dtype.code.data() + dtype.code.size();
   const auto [last, error] = std::from_chars(dtype.code.data() + 1, end, size);
-  if (dtype.code.size() < 2 || error != std::errc() || last != end || size > (1 << 30)) fail(text("the numpy dtype '", dtype.code, "' is unknown"));
+  if (dtype.code.size() < 2 || error != std::errc() || last != end || size > (1 << 30)) fail_array(text("the numpy dtype '", dtype.code, "' is unknown"));
   const char kind = dtype.code.front();
   dtype.item = kind == 'U' ? 4 * size : size;
   dtype.part = kind == 'c' ? size / 2 : kind == 'U' ? 4 : kind == 'S' || kind == 'V' ? 1 : size;
@@ -49,10 +49,10 @@ NumpyDtype dtype_of(const PythonValue& value) {
 }
 
 std::vector<int64_t> shape_of(const PythonValue& value) {
-  if (!value.is_sequence()) fail(text("a numpy array's shape is a ", value.type_name()));
+  if (!value.is_sequence()) fail_array(text("a numpy array's shape is a ", value.type_name()));
   std::vector<int64_t> shape;
   for (const PythonValue& size : value.as_items()) {
-    if (!size.is_int() || size.is_big_int() || size.as_int() < 0) fail("a numpy array's shape holds no size");
+    if (!size.is_int() || size.is_big_int() || size.as_int() < 0) fail_array("a numpy array's shape holds no size");
     shape.push_back(size.as_int());
   }
   return shape;
@@ -62,10 +62,10 @@ std::vector<int64_t> shape_of(const PythonValue& value) {
 void fill(PythonArray& array, const NumpyDtype& dtype, std::vector<int64_t> shape, bool fortran, const std::string& bytes) {
   int64_t size = static_cast<int64_t>(dtype.item);
   for (const int64_t one : shape) {
-    if (__builtin_mul_overflow(size, one, &size)) fail("a numpy array is larger than 63 bits count");
+    if (__builtin_mul_overflow(size, one, &size)) fail_array("a numpy array is larger than 63 bits count");
   }
   if (size != static_cast<int64_t>(bytes.size())) {
-    fail(text("a numpy array of ", dtype.code, " [", join(shape), "] has ", bytes.size(), " bytes, expected ", size));
+    fail_array(text("a numpy array of ", dtype.code, " [", join(shape), "] has ", bytes.size(), " bytes, expected ", size));
   }
   array.dtype = dtype.code;
   array.bytes = bytes;
@@ -112,7 +112,7 @@ std::optional<PythonValue> call_numpy(const std::string& name, const Items& args
 }
 
 void build_numpy_array(PythonValue& value, const PythonValue& state) {
-  if (!state.is_sequence() || state.size() != 5 || !state[3].is_bool()) fail("a numpy array has a state of another form");
+  if (!state.is_sequence() || state.size() != 5 || !state[3].is_bool()) fail_array("a numpy array has a state of another form");
   const std::string* bytes = bytes_of_value(state[4]);
   auto& array = const_cast<PythonArray&>(value.as_array());
   if (bytes == nullptr) {  // an array of objects, or Python 2's text

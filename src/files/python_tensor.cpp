@@ -19,12 +19,12 @@ void negate(char* bytes, size_t size, size_t part, size_t first, size_t step) {
 }
 
 /// First and last element of the box in the storage.
-struct Extent {
+struct ElementExtent {
   int64_t first, last;
 };
 
-Extent extent_of(const PythonTensor& tensor, const Box& box) {
-  Extent extent{tensor.offset, tensor.offset};
+ElementExtent extent_of(const PythonTensor& tensor, const Box& box) {
+  ElementExtent extent{tensor.offset, tensor.offset};
   for (size_t d = 0; d < box.size.size(); ++d) {
     extent.first += box.offset[d] * tensor.stride[d];
     extent.last += (box.offset[d] + box.size[d] - 1) * tensor.stride[d];
@@ -40,7 +40,7 @@ void read_tensor(const PythonTensor& tensor, const Box& box, void* target) {
   const int64_t numel = numel_of(box);
   if (numel == 0) return;
   const size_t item = element_bytes(tensor.dtype), bytes = static_cast<size_t>(numel) * item;
-  const Extent extent = extent_of(tensor, box);
+  const ElementExtent extent = extent_of(tensor, box);
   Box whole{std::vector<int64_t>(box.size.size(), 0), box.size};
   if (tensor.storage->data != nullptr) {
     copy_strided(tensor.storage->data + extent.first * static_cast<int64_t>(item), tensor.stride, whole, target, item);

@@ -71,14 +71,16 @@ std::optional<PythonValue> int_of_bytes(std::string_view bytes) {
     }
   }
   while (!words.empty() && words.back() == 0) words.pop_back();
-  std::string digits;
+  std::vector<std::string> parts;  // of nine digits, the last ones first
   while (!words.empty()) {
-    std::string part = std::to_string(divide(words));
-    if (!words.empty()) part.insert(0, 9 - part.size(), '0');
-    digits.insert(0, part);
+    const std::string part = std::to_string(divide(words));
+    parts.emplace_back(words.empty() ? 0 : 9 - part.size(), '0');
+    parts.back() += part;
   }
-  if (digits.empty()) digits = "0";
-  return PythonValue::big_int(negative ? digits.insert(0, 1, '-') : digits);
+  std::string digits(negative && !parts.empty() ? 1 : 0, '-');
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) digits += *part;
+  if (digits.empty()) digits.push_back('0');
+  return PythonValue::big_int(digits);
 }
 
 std::string bytes_of_int(std::string_view decimal) {

@@ -36,7 +36,7 @@ class RecordingFile : public DiskFile {
   std::string path_;
 };
 
-std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
 bool is_name_change(const DiskCall& call) {
   using Kind = DiskCall::Kind;
@@ -159,7 +159,7 @@ void replay(const std::vector<DiskCall>& log, const std::string& from, const std
   for (size_t i = 0; i < count && options.choose; ++i) {
     if (!is_name_change(log[i])) continue;
     for (const std::string& name : {log[i].path, log[i].kind == DiskCall::Kind::kRename ? log[i].target : log[i].path}) {
-      const std::string parent = parent_of(name);
+      const std::string parent = folder_of(name);
       if (lost_from.contains(parent) || synced_later(log, i, count, DiskCall::Kind::kSyncFolder, parent)) continue;
       if (options.choose(2) == 0) lost_from[parent] = i;
     }
@@ -167,8 +167,8 @@ void replay(const std::vector<DiskCall>& log, const std::string& from, const std
   for (size_t i = 0; i < count; ++i) {
     DiskCall call = log[i];
     if (is_name_change(call)) {
-      const auto lost = lost_from.find(parent_of(call.path));
-      if (lost != lost_from.end() && i >= lost->second && !synced_later(log, i, count, DiskCall::Kind::kSyncFolder, parent_of(call.path))) continue;
+      const auto lost = lost_from.find(folder_of(call.path));
+      if (lost != lost_from.end() && i >= lost->second && !synced_later(log, i, count, DiskCall::Kind::kSyncFolder, folder_of(call.path))) continue;
     }
     const bool content = call.kind == DiskCall::Kind::kWrite || call.kind == DiskCall::Kind::kTruncate;
     if (content && options.choose && !synced_later(log, i, count, DiskCall::Kind::kSync, call.path)) {

@@ -60,7 +60,7 @@ uint64_t whole_number(const std::string& path, const std::string& name, const nl
   return value.get<uint64_t>();
 }
 
-std::vector<int64_t> shape_of(const std::string& path, const std::string& name, const nlohmann::json& json, Dtype dtype) {
+std::vector<int64_t> stated_shape(const std::string& path, const std::string& name, const nlohmann::json& json, Dtype dtype) {
   if (!json.is_array()) bad_header(path, "tensor '", name, "' has the shape ", shown(json), ", expected a list");
   std::vector<int64_t> shape;
   for (const auto& size : json) {
@@ -87,7 +87,7 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   const auto& dtype = part("dtype");
   const auto known = dtype.is_string() ? dtype_of_safetensors_name(dtype.get_ref<const std::string&>()) : std::nullopt;
   if (!known) bad_header(path, "tensor '", name, "' has the dtype ", shown(dtype), ", which torch has not");
-  SafetensorsEntry entry{.info = {.name = name, .dtype = *known, .shape = shape_of(path, name, part("shape"), *known)}};
+  SafetensorsEntry entry{.info = {.name = name, .dtype = *known, .shape = stated_shape(path, name, part("shape"), *known)}};
   const auto& offsets = part("data_offsets");
   if (!offsets.is_array() || offsets.size() != 2) {
     bad_header(path, "tensor '", name, "' has the data_offsets ", shown(offsets), ", expected [begin, end]");

@@ -78,7 +78,6 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
         members.insert(members.end(), more->second.begin(), more->second.end());
       }
     }
-    if (shards.size() == 1) std::sort(members.begin(), members.end());
     ShardFile file{.file = with_suffix(pattern, shards.size() == 1 ? "" : numbered(s + 1, shards.size()))};
     for (const size_t i : members) file.names.push_back(tensors[i].name);
     split.files.push_back(std::move(file));
@@ -108,8 +107,8 @@ uint64_t parse_shard_size(std::string_view size) {
   char* end = nullptr;
   const double value = std::strtod(words.c_str(), &end);
   const bool decimal = words.find_first_not_of("0123456789.eE+-_") == std::string::npos;
-  if (unit == 0 || words.empty() || *end != '\0' || !decimal || !(value * unit >= 0 && value * unit < 9e18)) fail();
-  return static_cast<uint64_t>(value * unit);
+  if (unit == 0 || words.empty() || *end != '\0' || !decimal || !(value * unit < 9e18)) fail();
+  return value > 0 ? static_cast<uint64_t>(value * unit) : 0;
 }
 
 bool is_shard_of(std::string_view file, std::string_view pattern) {

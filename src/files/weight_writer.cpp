@@ -211,9 +211,9 @@ std::string pattern_of(bool safe, const std::string& variant) {
   return safe ? text("model", middle, "{suffix}.safetensors") : text("pytorch_model", middle, "{suffix}.bin");
 }
 
-void make_folders(Disk& disk, const fs::path& path) {
+void make_parents(Disk& disk, const fs::path& path) {
   if (path.empty() || fs::is_directory(path)) return;
-  make_folders(disk, path.parent_path());
+  make_parents(disk, path.parent_path());
   disk.make_folder(path.string());
 }
 
@@ -244,14 +244,14 @@ WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::
   Job job(disk, source, options);
   if (is_file_name(out) && !fs::is_directory(out)) {
     const fs::path parent = fs::path(out).parent_path();
-    make_folders(disk, parent);
+    make_parents(disk, parent);
     job.write_file(source.names(), out);
     written.files = {out};
     if (options.sync) disk.sync_folder(parent.empty() ? "." : parent.string());
     return written;
   }
   if (fs::exists(out) && !fs::is_directory(out)) throw UsageError(kOrigin, "'", out, "' is a file, expected the path of a folder. Give another path.");
-  make_folders(disk, fs::path(out).lexically_normal().has_filename() ? fs::path(out) : fs::path(out).parent_path());
+  make_parents(disk, fs::path(out).lexically_normal().has_filename() ? fs::path(out) : fs::path(out).parent_path());
   const ShardSplit split = split_of(source, cast, options);
   std::vector<std::string> kept;
   for (const ShardFile& file : split.files) {

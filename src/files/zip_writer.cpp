@@ -13,13 +13,13 @@ namespace {
 constexpr uint64_t kMax32 = 0xffffffff;
 constexpr uint64_t kLocalBytes = 30, kWideBytes = 20, kPaddingHead = 4;
 
-class Writer {
+class ByteWriter {
  public:
-  Writer& number(uint64_t value, size_t size) {
+  ByteWriter& number(uint64_t value, size_t size) {
     for (size_t i = 0; i < size; ++i) out_ += static_cast<char>(value >> (8 * i));
     return *this;
   }
-  Writer& text(std::string_view words) {
+  ByteWriter& text(std::string_view words) {
     out_ += words;
     return *this;
   }
@@ -30,7 +30,7 @@ class Writer {
 };
 
 bool is_wide(uint64_t size) { return size >= kMax32; }
-uint64_t narrow(uint64_t value) { return std::min(value, kMax32); }
+uint64_t narrow32(uint64_t value) { return std::min(value, kMax32); }
 
 uint64_t extra_before_padding(const ZipPart& part) { return is_wide(part.size) ? kWideBytes : 0; }
 
@@ -57,9 +57,9 @@ std::string zip_local_header(const std::vector<ZipPart>& parts, const ZipLayout&
   const uint64_t extra = extra_before_padding(part);
   const uint64_t total = layout.body_at[index] - layout.header_at[index];
   const uint64_t padding = total - kLocalBytes - part.name.size() - extra - kPaddingHead;
-  Writer out;
+  ByteWriter out;
   out.number(0x04034b50, 4).number(is_wide(part.size) ? 45 : 0, 2).number(0x0800, 2).number(0, 2).number(0, 4);
-  out.number(crc, 4).number(narrow(part.size), 4).number(narrow(part.size), 4);
+  out.number(crc, 4).number(narrow32(part.size), 4).number(narrow32(part.size), 4);
   out.number(part.name.size(), 2).number(extra + kPaddingHead + padding, 2).text(part.name);
   if (extra > 0) out.number(1, 2).number(16, 2).number(part.size, 8).number(part.size, 8);
   out.text("FB").number(padding, 2).text(std::string(padding, 'Z'));
@@ -67,15 +67,15 @@ std::string zip_local_header(const std::vector<ZipPart>& parts, const ZipLayout&
 }
 
 std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& layout, const std::vector<uint32_t>& crcs) {
-  Writer out;
+  ByteWriter out;
   for (size_t i = 0; i < parts.size(); ++i) {
     const ZipPart& part = parts[i];
     const bool wide_offset = layout.header_at[i] >= kMax32, wide = is_wide(part.size) || wide_offset;
     const uint64_t field = (is_wide(part.size) ? 16 : 0) + (wide_offset ? 8 : 0);
     out.number(0x02014b50, 4).number(0, 2).number(wide ? 45 : 0, 2).number(0x0800, 2).number(0, 2).number(0, 4);
-    out.number(crcs[i], 4).number(narrow(part.size), 4).number(narrow(part.size), 4);
+    out.number(crcs[i], 4).number(narrow32(part.size), 4).number(narrow32(part.size), 4);
     out.number(part.name.size(), 2).number(wide ? field + 4 : 0, 2).number(0, 2).number(0, 2).number(0, 2).number(0, 4);
-    out.number(narrow(layout.header_at[i]), 4).text(part.name);
+    out.number(narrow32(layout.header_at[i]), 4).text(part.name);
     if (!wide) continue;
     out.number(1, 2).number(field, 2);
     if (is_wide(part.size)) out.number(part.size, 8).number(part.size, 8);
@@ -83,12 +83,12 @@ std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& la
   }
   std::string directory = out.take();
   const uint64_t bytes = directory.size(), end = layout.directory_at + bytes, count = parts.size();
-  Writer tail;
+  ByteWriter tail;
   tail.number(0x06064b50, 4).number(44, 8).number(45, 2).number(45, 2).number(0, 4).number(0, 4);
   tail.number(count, 8).number(count, 8).number(bytes, 8).number(layout.directory_at, 8);
   tail.number(0x07064b50, 4).number(0, 4).number(end, 8).number(1, 4);
   tail.number(0x06054b50, 4).number(0, 4).number(std::min<uint64_t>(count, 0xffff), 2).number(std::min<uint64_t>(count, 0xffff), 2);
-  tail.number(narrow(bytes), 4).number(narrow(layout.directory_at), 4).number(0, 2);
+  tail.number(narrow32(bytes), 4).number(narrow32(layout.directory_at), 4).number(0, 2);
   return directory + tail.take();
 }
 

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "hasten/core/error.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/llama.h"
+#include "hasten/offload/units/set_tensor.h"
 
 namespace hasten::models {
 namespace {
@@ -31,6 +33,15 @@ std::string model_type(const core::Value& config) {
   return type == nullptr || !type->is_string() ? "" : type->as_string();
 }
 
+// The dtype of the file's weights: of its first floating-point matrix.
+std::optional<at::ScalarType> file_dtype(const files::TensorSource& source) {
+  for (const std::string& name : source.names()) {
+    const auto& info = source.info(name);
+    if (info.shape.size() > 1 && files::is_floating_point(info.dtype)) return offload::scalar_type_of(info.dtype);
+  }
+  return std::nullopt;
+}
+
 bool any_begins_with(const files::TensorSource& source, const std::string& prefix) {
   const auto& names = source.names();
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
@@ -49,6 +60,7 @@ CausalLmPtr make_causal_lm(const core::Value& config) {
 offload::DispatchOptions causal_lm_load_options(const core::Value& config, const files::TensorSource& source,
                                                 offload::DispatchOptions options) {
   const bool is_gpt2 = model_type(config) == "gpt2";
+  if (!options.dtype) options.dtype = file_dtype(source);
   const std::string prefix = is_gpt2 ? "transformer." : "model.";
   // A base model saved by itself lacks the prefix.
   if (!any_begins_with(source, prefix)) options.rename.emplace_back("^(?!lm_head\\.)", prefix);

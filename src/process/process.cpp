@@ -5,6 +5,7 @@
 #include <torch/cuda.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,7 @@ struct Process::Impl {
   RankInfo identity;
   comm::Group group;
   c10::Device device;
+  std::string run_key = {};
   /// Null where nobody could read them: in a world of one and for given groups.
   std::shared_ptr<const FailureReporter> last_words = nullptr;
 };
@@ -85,6 +87,33 @@ class StoreRegistry {
   std::map<std::string, std::pair<comm::Store, int>> places_;
 };
 
+// 64 hexadecimal digits. A key of another form is an error: without it the run would be less safe than it was told to be.
+std::string bytes_of_key(const std::string& digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16);
+    if (error == std::errc() && end == digits.data() + i + 2) bytes += static_cast<char>(value);
+  }
+  if (digits.size() != 64 || bytes.size() != 32) {
+    throw UsageError({"process"}, "HASTEN_RUN_KEY has ", digits.size(),
+                     " characters; expected 64 hexadecimal digits. Let hasten launch set it, or unset it.");
+  }
+  return bytes;
+}
+
+/// The key of the run. It leaves the environment at the first use, and further Process objects have it from here.
+std::string take_run_key(const Environment& environment) {
+  static std::mutex mutex;
+  static auto* const key = new std::string;  // never destroyed
+  const std::lock_guard lock(mutex);
+  if (const auto digits = environment.text("HASTEN_RUN_KEY")) {
+    Environment::take("HASTEN_RUN_KEY");
+    return *key = bytes_of_key(*digits);
+  }
+  return *key;
+}
+
 /// Meets the other ranks at the master's address.
 void connect(FailureReporter& process, const ProcessOptions& options) {
   const RankInfo& identity = process.identity;
@@ -125,7 +154,8 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   install(words);
   const RankInfo identity = read_rank_info(environment);
   if (identity.world_size == 1) {
-    return std::make_shared<Impl>(Impl{identity, comm::Group(), take_device(identity, options, environment)});
+    return std::make_shared<Impl>(
+        Impl{identity, comm::Group(), take_device(identity, options, environment), take_run_key(environment)});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
   install(words);
@@ -133,12 +163,16 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   connect(*connected, options);
   install(connected);
   return std::make_shared<Impl>(
-      Impl{identity, *connected->group, take_device(identity, options, environment), connected});
+      Impl{identity, *connected->group, take_device(identity, options, environment),
+           take_run_key(environment), connected});
 }
 
 Process::Process(const ProcessOptions& options, const Environment& environment)
     : impl_(from_environment(options, environment)) {}
 
+const std::string& Process::run_key() const noexcept {
+  return impl_->run_key;
+}
 const RankInfo& Process::identity() const noexcept {
   return impl_->identity;
 }

@@ -110,6 +110,9 @@ RankInfo from_torchrun(const Environment& environment) {
   id.agent_store = environment.flag("TORCHELASTIC_USE_AGENT_STORE").value_or(false);
   id.restart_count =
       static_cast<int>(environment.integer("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX).value_or(0));
+  id.role = environment.text("ROLE_NAME").value_or(id.role);
+  id.role_rank = static_cast<int>(environment.integer("ROLE_RANK", 0, INT_MAX).value_or(id.rank));
+  id.role_world_size = static_cast<int>(environment.integer("ROLE_WORLD_SIZE", 1, INT_MAX).value_or(id.world_size));
   return id;
 }
 

@@ -20,6 +20,10 @@ const number = v => {
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return v.toExponential(3);
   return String(+v.toPrecision(5));
 };
+const tick = v => {
+  const size = Math.abs(v);
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? v.toExponential(1) : String(+v.toPrecision(4));
+};
 const clock = s => new Date(s * 1000).toLocaleString();
 const span = s => s < 120 ? number(s) + " s" : s < 7200 ? number(s / 60) + " min" : number(s / 3600) + " h";
 
@@ -115,7 +119,7 @@ class Chart {
       g.lineTo(width - 8, at);
       g.stroke();
       g.textAlign = "right";
-      g.fillText(number(log ? Math.pow(10, y) : y), 48, at + 4);
+      g.fillText(tick(log ? Math.pow(10, y) : y), 48, at + 4);
     }
     g.textAlign = "left";
     g.fillText(this.show(x0), 52, height - 6);

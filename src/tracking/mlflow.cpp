@@ -145,7 +145,7 @@ class Mlflow : public Tracker {
     const auto same = [&](const core::Value& one) { return string_at(one, "path") == path; };
     if (std::none_of(tables_.as_list().begin(), tables_.as_list().end(), same)) {
       tables_.push_back(core::Value::map({{"path", path}, {"type", "table"}}));
-      waiting_.tags.push_back({"mlflow.loggedArtifacts", tables_.to_json()});
+      waiting_.tags.push_back({"mlflow.loggedArtifacts", tables_tag()});
     }
     return true;
   }
@@ -229,7 +229,7 @@ class Mlflow : public Tracker {
       append_json(json, wanted);
       const http::Response made = send_post("experiments/create", std::move(json));
       if (made.ok()) return string_at(parsed(made, "experiments/create"), "experiment_id");
-      if (made.body.find("RESOURCE_ALREADY_EXISTS") == std::string::npos) parsed(made, "experiments/create");
+      if (made.body.find("_ALREADY_EXISTS") == std::string::npos) parsed(made, "experiments/create");
     }
     throw CommError(kMlflow, "experiments/create", uri_, " neither has nor makes the experiment '", name, "'");
   }
@@ -257,6 +257,17 @@ class Mlflow : public Tracker {
       for (const auto& [key, value] : own.as_map()) add(key, value.is_string() ? value.as_string() : value.to_json());
     }
     return tags;
+  }
+
+  // With the blanks of Python's json, since the client searches for this text.
+  std::string tables_tag() const {
+    std::string tag;
+    for (const core::Value& one : tables_.as_list()) {
+      tag += tag.empty() ? "[{\"path\": " : ", {\"path\": ";
+      append_json_string(tag, string_at(one, "path"));
+      tag += ", \"type\": \"table\"}";
+    }
+    return tag + "]";
   }
 
   void send_waiting() {

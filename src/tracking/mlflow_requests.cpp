@@ -40,11 +40,11 @@ std::string KeyMap::map(const std::string& key, std::string& changed) {
     if (std::isalnum(byte) == 0 && std::string("_-. :/").find(letter) == std::string::npos) letter = '_';
   }
   // MLflow also refuses what is no normal path.
-  for (size_t i = 0; (i = mapped.find("//", i)) != std::string::npos;) mapped.replace(i, 2, "/_");
+  for (size_t i = 0; (i = mapped.find("//", i)) != std::string::npos;) mapped[i + 1] = '_';
   if (!mapped.empty() && mapped.front() == '/') mapped.front() = '_';
   if (!mapped.empty() && mapped.back() == '/') mapped.back() = '_';
-  for (size_t i = 0; (i = mapped.find("..", i)) != std::string::npos;) mapped.replace(i, 2, "__");
-  if (mapped.empty() || mapped == ".") mapped = "_";
+  for (size_t i = 0; (i = mapped.find("..", i)) != std::string::npos;) mapped[i] = mapped[i + 1] = '_';
+  if (mapped.empty() || mapped == ".") mapped = std::string(1, '_');
   const std::string base = mapped.substr(0, kMostKey - 8);
   for (int number = 2; !used_.insert(mapped).second; ++number) mapped = text(base, '_', number);
   known_[key] = mapped;

@@ -46,8 +46,12 @@ std::string LogWith::name() const {
 }
 
 void Registry::add(const std::string& name, TrackerTraits traits, TrackerFactory make, std::vector<std::string> options) {
-  traits.name = name;
-  add({.traits = std::move(traits), .make = std::move(make), .options = std::move(options)});
+  RegistryEntry entry;
+  entry.traits = std::move(traits);
+  entry.traits.name = name;
+  entry.make = std::move(make);
+  entry.options = std::move(options);
+  add(std::move(entry));
 }
 
 void Registry::add(RegistryEntry entry) {
@@ -79,20 +83,22 @@ std::vector<std::string> Registry::names() const {
 
 Registry built_in() {
   Registry registry;
-  const auto python = [&](const char* name, bool directory, bool main_only, const char* module) {
-    registry.add({.traits = {name, directory, main_only}, .python_module = module, .is_built_in = true});
+  const auto add = [&](const char* name, bool needs_directory, const char* module, TrackerFactory make, std::vector<std::string> options) {
+    RegistryEntry entry;
+    entry.traits.name = name;
+    entry.traits.requires_logging_directory = needs_directory;
+    entry.make = std::move(make);
+    entry.options = std::move(options);
+    entry.python_module = module;
+    entry.is_built_in = true;
+    registry.add(std::move(entry));
   };
-  registry.add({.traits = {"journal"}, .is_built_in = true});
-  registry.add({.traits = {"tensorboard", true}, .make = make_tensorboard, .options = tensorboard_options(), .is_built_in = true});
-  registry.add({.traits = {"csv", true}, .make = make_csv, .options = csv_options(), .is_built_in = true});
-  registry.add({.traits = {"mlflow"}, .make = make_mlflow, .options = mlflow_options(), .python_module = "mlflow", .is_built_in = true});
-  python("wandb", false, true, "wandb");
-  python("comet_ml", false, true, "comet_ml");
-  python("aim", true, true, "aim");
-  python("clearml", false, true, "clearml");
-  python("dvclive", false, true, "dvclive");
-  python("swanlab", false, true, "swanlab");
-  python("trackio", false, true, "trackio");
+  add("journal", false, "", {}, {});
+  add("tensorboard", true, "", make_tensorboard, tensorboard_options());
+  add("csv", true, "", make_csv, csv_options());
+  add("mlflow", false, "mlflow", make_mlflow, mlflow_options());
+  add("aim", true, "aim", {}, {});
+  for (const char* name : {"wandb", "comet_ml", "clearml", "dvclive", "swanlab", "trackio"}) add(name, false, name, {}, {});
   return registry;
 }
 

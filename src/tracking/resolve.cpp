@@ -115,7 +115,7 @@ ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value&
       const RegistryEntry& entry = registry.at(name);
       if (!seen.insert(name).second) continue;
       if (entry.traits.requires_logging_directory && setup.logging_dir.empty()) {
-        throw UsageError(kOrigin, "the tracker '", name, "' needs a folder. Set AcceleratorOptions.project_dir or logging_dir.");
+        throw UsageError(kOrigin, "the tracker '", name, "' needs a folder. Set AcceleratorOptions.project.project_dir or logging_dir.");
       }
       const core::Value* options = init_kwargs.find(name);
       SinkConfig sink{name, options != nullptr ? *options : core::Value(), {}};
@@ -184,7 +184,7 @@ std::filesystem::path journal_root(const TrackersSetup& setup) {
   if (const auto state = setup.environment.text("XDG_STATE_HOME")) return std::filesystem::path(*state) / "hasten";
   if (const auto home = setup.environment.text("HOME")) return std::filesystem::path(*home) / ".local/state/hasten";
   throw UsageError(kOrigin, "there is no folder for the journal: neither journal_dir, project_dir nor HOME is set. Set "
-                   "AcceleratorOptions.project_dir.");
+                   "AcceleratorOptions.project.project_dir.");
 }
 
 }  // namespace hasten::tracking

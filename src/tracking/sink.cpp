@@ -33,6 +33,15 @@ std::string string_member(const core::Value& map, const char* key) {
   return found.is_string() ? found.as_string() : "";
 }
 
+// Whether a run was taken up again behind a place.
+bool goes_on(const std::filesystem::path& journal, JournalPosition from) {
+  JournalReader reader(journal, from);
+  while (const auto record = reader.next()) {
+    if (record->op == "resume") return true;
+  }
+  return false;
+}
+
 class TrackerSink : public Sink {
  public:
   using Sink::Sink;
@@ -214,8 +223,7 @@ Sink::Sink(std::shared_ptr<SinkContext> context, SinkConfig config)
   state_.name = config_.name;
   state_.parked = false;
   state_.error.clear();
-  // A run that goes on after its end has more records.
-  if (state_.done) state_.done = JournalReader(context_->options.journal, state_.position).num_bytes_left() == 0;
+  if (state_.done) state_.done = !goes_on(context_->options.journal, state_.position);
   shown_ = state_;
 }
 

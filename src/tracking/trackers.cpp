@@ -108,7 +108,7 @@ class ActiveRun {
   }
   void say(const std::string& line) {
     logger_.warning(line, {.main_process_only = false});
-    write_note(line, "warning");
+    if (!ended) write_note(line, "warning");
   }
   void write_note(const std::string& words, const std::string& level) {
     std::string line;
@@ -133,6 +133,7 @@ class ActiveRun {
   ImageWriter images;
   std::unique_ptr<FollowerProcess> process;
   std::vector<std::unique_ptr<Follower>> own;  // followers on threads of this process
+  std::atomic<bool> ended = false;  // the "finish" record, behind which nothing stands, has been written
   std::atomic<int64_t> num_steps = 0, num_samples = 0, wait_ns = 0;
 
  private:
@@ -148,7 +149,7 @@ class ActiveRun {
         write_metrics();
         metrics_at += milliseconds(interval_s_);
       }
-      const auto pause = std::chrono::milliseconds(queue.empty() ? 100 : 2);
+      const auto pause = queue.empty() ? std::min(milliseconds(interval_s_), std::chrono::milliseconds(100)) : std::chrono::milliseconds(2);
       lock.lock();
       if (!ends_) changed_.wait_for(lock, pause);
     }
@@ -316,10 +317,11 @@ void Trackers::Impl::finish(RunEnd end, bool waits) {
   if (!run) return;
   finished = true;
   run->images.drain();
+  run->stop();
   run->queue.drain(/*all=*/true);
   const char* const kWords[] = {"finished", "failed", "crashed", "interrupted"};
   run->journal->append(core::Value::map({{"op", "finish"}, {"t", unix_time_s()}, {"end", kWords[static_cast<int>(end)]}}));
-  run->stop();
+  run->ended = true;
   bool all = true;
   if (waits) {
     const auto timeout = milliseconds(setup.options.finish_timeout_s);

@@ -154,10 +154,6 @@ Histogram histogram(const double* values, size_t num_values) {
     result.limits.push_back(limit(bucket));
     result.counts.push_back(counts[bucket]);
   }
-  if (last + 1 < counts.size()) {
-    result.limits.push_back(limit(last + 1));
-    result.counts.push_back(0);
-  }
   return result;
 }
 

@@ -82,7 +82,7 @@ class TensorImages : public PendingImages {
       const uint8_t* first = host_.const_data_ptr<uint8_t>() + static_cast<int64_t>(num_bytes) * i;
       images.push_back({static_cast<int>(host_.size(2)), static_cast<int>(host_.size(1)), static_cast<int>(host_.size(3)), {first, first + num_bytes}});
     }
-    host_ = {};
+    host_ = at::Tensor();
     return images;
   }
   int64_t num_bytes() const noexcept override { return host_.defined() ? host_.numel() : 0; }

@@ -14,6 +14,7 @@
 #include "hasten/checkpoint/project_save.h"
 #include "hasten/files/manifest.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "hasten/training/named_state.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -54,6 +55,12 @@ AcceleratorOptions options_of(const Setting& setting, const std::string& project
   return options;
 }
 
+auto make_loader(const Accelerator& accelerator) {
+  const auto problem = testing::problem_for("mlp", 3);
+  return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
+      data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
+}
+
 // A run: a small model, AdamW with two groups, a schedule, a shuffled loader and an object of the program's own.
 struct Run {
   explicit Run(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
@@ -70,6 +77,7 @@ struct Run {
 
   // Steps over the loader, from where it stands; `stop` ends it after so many.
   void train(int64_t steps) {
+    loader.load_state(loader.state());  // a loop that was left goes on where it was left, as a loaded one does
     while (steps > 0) {
       for (auto& batch : loader) {
         optimizer->zero_grad();
@@ -100,12 +108,6 @@ struct Run {
   std::optional<optim::PreparedScheduler<optim::StepLR>> scheduler;
   Ema ema;
   std::vector<double> losses;
-  using Data = data::TensorDataset;
-  static auto make_loader(const Accelerator& accelerator) {
-    const auto problem = testing::problem_for("mlp", 3);
-    return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
-        data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
-  }
   decltype(make_loader(std::declval<const Accelerator&>())) loader = make_loader(accelerator);
 };
 
@@ -331,6 +333,39 @@ TEST_F(CheckpointsRanks, AnOpenWindowsGradientsGoOn) {
     return net->parameters()[0].detach().clone();
   };
   run_ranks(2, [&](auto& process) { EXPECT_TRUE(train(process, false).equal(train(process, true))); });
+}
+
+// A tensor [12] in equal parts, one a rank: what tensor parallelism hands over.
+struct Parts {
+  Parts(int rank, int world, float base) : begin(12 / world * rank), own(at::arange(begin, begin + 12 / world).to(at::kFloat) + base) {}
+  training::NamedStateful component() {
+    return {"parts",
+            [this] {
+              training::Piece piece{{"w", files::Dtype::kFloat32, {12}}, {{begin}, {own.size(0)}}, own};
+              return training::NamedState{{piece}, core::Value::map({{"axis", "tp"}})};
+            },
+            [this](const training::NamedState& state) { own.copy_(state.pieces.at(0).data); }};
+  }
+  int64_t begin;
+  at::Tensor own;
+};
+
+TEST_F(CheckpointsRanks, ComponentsHandOverBoxesAndGetThoseOfTheirOwnLayout) {
+  for (const int world : {3, 2}) {
+    run_ranks(world, [&](auto& process) {
+      Accelerator accelerator(process, options_of({world}));
+      Parts parts(process.rank(), world, world == 3 ? 100.F : 0.F);
+      accelerator.checkpoints().add_component(parts.component());
+      if (world == 3) {
+        accelerator.save_state(path("parts"));
+      } else {
+        accelerator.load_state(path("parts"));
+        EXPECT_TRUE(parts.own.equal(at::arange(parts.begin, parts.begin + 6).to(at::kFloat) + 100));
+      }
+      EXPECT_THROW(accelerator.checkpoints().add_component(parts.component()), UsageError);
+      process.wait_for_everyone();
+    });
+  }
 }
 
 TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {

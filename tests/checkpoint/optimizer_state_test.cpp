@@ -164,6 +164,10 @@ TEST(OptimizerState, AnotherClassOrShapeIsRefusedAndNothingChanges) {
 struct CountingOptions : torch::optim::OptimizerCloneableOptions<CountingOptions> {
   explicit CountingOptions(double lr = 1) : lr_(lr) {}
   TORCH_ARG(double, lr) = 1;
+
+ public:
+  double get_lr() const override { return lr(); }
+  void set_lr(const double value) override { lr(value); }
 };
 struct CountingState : torch::optim::OptimizerCloneableParamState<CountingState> {
   TORCH_ARG(int64_t, count) = 0;

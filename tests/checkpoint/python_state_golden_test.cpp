@@ -22,8 +22,7 @@ using testing::GoldenCase;
 using testing::GoldenTopic;
 
 std::string golden_path(const std::string& name) {
-  const auto folder = Environment::current().text("HASTEN_GOLDEN_DIR");
-  return folder.value_or(HASTEN_GOLDEN_DEFAULT) + "/" + name;
+  return testing::golden_folder() + "/" + name;
 }
 
 // Keys that are not this test's matter stand as they are.

@@ -25,10 +25,6 @@ using testing::GoldenCase;
 using testing::GoldenTopic;
 namespace fs = std::filesystem;
 
-std::string golden_folder() {
-  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
-}
-
 at::ScalarType dtype_named(const std::string& name) {
   const auto dtype = files::dtype_of_torch_name(name);
   if (!dtype) throw std::runtime_error("a dtype that is not known: " + name);
@@ -204,7 +200,7 @@ TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
       json facts = saved_facts(folder);
       facts["tensors"] = facts_of(*module);
       // What Python wrote reads back the same.
-      const std::string theirs = golden_folder() + "/" + golden.input.at("folder").get<std::string>();
+      const std::string theirs = testing::golden_folder() + "/" + golden.input.at("folder").get<std::string>();
       if (!golden.expected.at("files").empty()) {
         const auto before = facts_of(*module);
         for (auto& item : module->parameters()) torch::NoGradGuard(), item.zero_();
@@ -293,7 +289,7 @@ TEST_F(WeightsGolden, LoadCheckpointInModelsFolders) {
       }
       LoadWeightsOptions options{.strict = golden.input.at("strict")};
       if (!golden.input.at("dtype").is_null()) options.dtype = dtype_named(golden.input.at("dtype"));
-      load_weights(*module, golden_folder() + "/" + golden.input.at("folder").get<std::string>(), options);
+      load_weights(*module, testing::golden_folder() + "/" + golden.input.at("folder").get<std::string>(), options);
       return {{"tensors", facts_of(*module)}};
     });
     if (!golden.quirks.empty() && golden.quirks[0] == "strict-ignores-missing-keys" && given.contains("error") &&

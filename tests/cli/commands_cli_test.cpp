@@ -123,5 +123,31 @@ TEST_F(Commands, CompletionIsForBashAndZsh) {
       "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");
 }
 
+TEST_F(Commands, ToFsdp2ConvertsTheSectionAndKeepsTheRest) {
+  const std::string file = write("fsdp.yaml",
+                                 "distributed_type: FSDP\nsurprise: 3\nfsdp_config:\n  fsdp_sharding_strategy: shard_grad_op\n"
+                                 "  fsdp_use_orig_params: true\n  fsdp_forward_prefetch: false\n  fsdp_own: x\n");
+  const CommandResult done = run({"to-fsdp2", "--config_file", file, "--output_file", folder() + "/two.yaml"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("fsdp_use_orig_params is removed"));
+  std::ifstream two(folder() + "/two.yaml");
+  const std::string text((std::istreambuf_iterator<char>(two)), {});
+  EXPECT_EQ(text, "distributed_type: FSDP\nfsdp_config:\n  fsdp_own: x\n  fsdp_reshard_after_forward: false\n  fsdp_version: 2\nsurprise: 3\n");
+  EXPECT_THAT(run({"to-fsdp2", "--config_file", file}).err, HasSubstr("--overwrite"));
+  EXPECT_THAT(run({"to-fsdp2", "--config_file", file, "--output_file", file}).err, HasSubstr("exists already"));
+  EXPECT_EQ(run({"to-fsdp2", "--config_file", file, "--overwrite"}).exit_code, 0);
+}
+
+TEST_F(Commands, PlanPrintsTheMemoryOfEveryStrategy) {
+  const CommandResult done = run({"plan", "--memory", "1B", "--ranks_per_host", "8", "--limit_gib", "20"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("1000000000 parameters on 1 host with 8 ranks each"));
+  EXPECT_THAT(done.out, HasSubstr("the first that fits is stage 2"));
+  const std::string config = write("ds.json", "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}} // words\n");
+  EXPECT_THAT(run({"plan", "--memory", "--config", config, "124M"}).out, HasSubstr("two-byte compute"));
+  EXPECT_THAT(run({"plan", "--memory", "much"}).err, HasSubstr("'much' is no number of parameters"));
+  EXPECT_THAT(run({"plan", "124M"}).err, HasSubstr("--memory"));
+}
+
 }  // namespace
 }  // namespace hasten

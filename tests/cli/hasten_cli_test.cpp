@@ -32,6 +32,18 @@ constexpr const char* kHelp =
     "  tpu-config       run commands on the machines of a TPU pod\n"
     "  estimate-memory  print the memory that a model's weights take\n"
     "  completion       print the completion of bash or zsh\n"
+    "  launch        run a program or Python script in several processes\n"
+    "  config        write the configuration file: by questions, default, or update\n"
+    "  env           print versions, devices and the configuration, for a bug report\n"
+    "  test          check the library on the configured processes\n"
+    "  tpu-config    run commands on the machines of a TPU pod\n"
+    "  merge-weights merge a sharded checkpoint into model.safetensors\n"
+    "  convert       convert weights between safetensors, torch.save and checkpoints\n"
+    "  zero-to-fp32  merge a DeepSpeed ZeRO checkpoint\n"
+    "  checkpoint    list, show, verify, compare, prune or repair checkpoints\n"
+    "  plan          print the memory of a training, for every sharding strategy\n"
+    "  to-fsdp2      bring a configuration of FSDP 1 to FSDP 2\n"
+    "  completion    print the completion of bash or zsh\n"
     "\n"
     "Options:\n"
     "  -h, --help    this text; hasten COMMAND --help for a command's\n"
@@ -85,6 +97,8 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
 
   add_flags("hasten", kHelp, flags);
   for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "merge-weights", "convert", "zero-to-fp32", "checkpoint", "completion"}) {
+  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -135,6 +135,13 @@ TEST_F(Options, TheLocalRankIsAnArgumentBeforeTheUsersIfAskedFor) {
   EXPECT_EQ(launch({"--pass_local_rank", "echo", "a"}).out, "--local-rank=0 a\n");
 }
 
+TEST_F(Options, RolesSayHowManyWorkersThereAre) {
+  const std::string out =
+      launch({"--roles", "ps=1,trainer=2", "sh", "-c", "echo $RANK $ROLE_NAME $ROLE_RANK ${#HASTEN_RUN_KEY}"}).out;
+  EXPECT_THAT(out, ::testing::HasSubstr("0 ps 0 64\n"));
+  EXPECT_THAT(out, ::testing::HasSubstr("2 trainer 1 64\n"));
+}
+
 TEST_F(Options, RoleRunIdAndSignalsReachTheWorkers) {
   EXPECT_EQ(
       launch({"--role", "trainer", "--rdzv_id", "job9", "sh", "-c", "echo $ROLE_NAME $TORCHELASTIC_RUN_ID"})

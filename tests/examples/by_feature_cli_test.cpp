@@ -53,7 +53,7 @@ struct Feature {
 const std::vector<Feature> kFeatures = {
     {"automatic_batch_size", 4},  {"checkpointing", 26}, {"comm_hooks", 5}, {"gan", 34},
     {"gradient_accumulation", 4}, {"local_sgd", 3},  {"metrics", 13},
-    {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
+    {"mixed_precision", 6},       {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
     {"uneven_inputs", 14},        {"warm_up", 13}};
 
 TEST(ByFeature, EachIsTheBaseWithAFewOtherLines) {
@@ -97,6 +97,7 @@ TEST_P(ByFeatureOnProcesses, TheBaseLearnsAndCountsEachSampleOnce) {
 }
 
 TEST_P(ByFeatureOnProcesses, AccumulationLocalSgdAndWarmUpLearn) {
+  EXPECT_THAT(output("mixed_precision"), MatchesRegex("computes in bf16\n(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n"));
   for (const char* program : {"gradient_accumulation", "local_sgd"}) {
     EXPECT_THAT(output(program), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n")) << program;
   }

@@ -65,16 +65,16 @@ inline json element_json(Dtype dtype, const std::string& bytes, size_t i) {
     case Dtype::kInt32: return element<int32_t>(bytes, i);
     case Dtype::kUInt64: return element<uint64_t>(bytes, i);
     case Dtype::kInt64: return element<int64_t>(bytes, i);
-    case Dtype::kFloat16: return real_json(small_float(element<uint16_t>(bytes, i), 5, 10, 15, true, false));
-    case Dtype::kBFloat16: return real_json(std::bit_cast<float>(uint32_t{element<uint16_t>(bytes, i)} << 16));
+    case Dtype::kFloat16: return float_json(small_float(element<uint16_t>(bytes, i), 5, 10, 15, true, false));
+    case Dtype::kBFloat16: return float_json(std::bit_cast<float>(uint32_t{element<uint16_t>(bytes, i)} << 16));
     case Dtype::kFloat32: return float_json(element<float>(bytes, i));
     case Dtype::kFloat64: return real_json(element<double>(bytes, i));
     case Dtype::kComplex64: return json::array({float_json(element<float>(bytes, 2 * i)), float_json(element<float>(bytes, 2 * i + 1))});
     case Dtype::kComplex128: return json::array({real_json(element<double>(bytes, 2 * i)), real_json(element<double>(bytes, 2 * i + 1))});
-    case Dtype::kFloat8E4M3Fn: return real_json(small_float(element<uint8_t>(bytes, i), 4, 3, 7, false, false));
-    case Dtype::kFloat8E5M2: return real_json(small_float(element<uint8_t>(bytes, i), 5, 2, 15, true, false));
-    case Dtype::kFloat8E4M3Fnuz: return real_json(small_float(element<uint8_t>(bytes, i), 4, 3, 8, false, true));
-    case Dtype::kFloat8E5M2Fnuz: return real_json(small_float(element<uint8_t>(bytes, i), 5, 2, 16, false, true));
+    case Dtype::kFloat8E4M3Fn: return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 7, false, false));
+    case Dtype::kFloat8E5M2: return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 15, true, false));
+    case Dtype::kFloat8E4M3Fnuz: return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 8, false, true));
+    case Dtype::kFloat8E5M2Fnuz: return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 16, false, true));
     default: return nullptr;
   }
 }

@@ -11,6 +11,10 @@
 #include "hasten/files/safetensors_header.h"
 #include "hasten/offload/hooks/cpu_offload_hook.h"
 #include "hasten/offload/hooks/hook_site.h"
+#include "hasten/offload/hooks/layerwise_casting.h"
+#include "hasten/offload/load/memory_source.h"
+#include "hasten/offload/units/cast_weights.h"
+#include "hasten/offload/units/read_ahead.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
@@ -122,6 +126,17 @@ TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
   EXPECT_EQ(streamer.counts().resident_bytes, static_cast<int64_t>(place.bytes));
 }
 
+TEST_F(DispatchTest, AboveTheLimitWeightsAreCastByOperators) {
+  const torch::NoGradGuard no_grad;
+  constexpr int64_t kLayer = int64_t{192} * 192 * 4;
+  const DispatchOptions limited{.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}, .dtype = at::kDouble};
+  const auto streamed = load(limited), whole = load({.device_map = "auto", .dtype = at::kDouble});
+
+  EXPECT_TRUE(streamed(x_.to(at::kDouble)).equal(whole(x_.to(at::kDouble))));
+  EXPECT_EQ(streamed->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(whole->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kDouble);
+}
+
 TEST_F(DispatchTest, BackwardThroughAMappedModelGivesTheSameGradients) {
   auto model = load({.device_map = "auto"});
   const at::Tensor x = x_.clone().requires_grad_(), y = x_.clone().requires_grad_();
@@ -145,7 +160,7 @@ TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
 
 TEST_F(DispatchTest, ADtypeHoldsWithAndWithoutAMap) {
   for (const DeviceMapChoice& map : {DeviceMapChoice(), DeviceMapChoice("auto"), DeviceMapChoice(DeviceMap{{"", "disk"}})}) {
-    const auto model = load({.device_map = map, .keep_in_fp32_modules = {"layers.1"}, .dtype = at::kBFloat16});
+    const auto model = load({.device_map = map, .dtype = at::kBFloat16, .keep_in_fp32_modules = {"layers.1"}});
 
     EXPECT_EQ(model->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kBFloat16);
     EXPECT_EQ(model->layers[1]->as<torch::nn::Linear>()->weight.scalar_type(), at::kFloat);
@@ -237,6 +252,56 @@ TEST(UnitPlan, KeepsTheFirstUnitsAndStreamsTheRest) {
   const auto words = testing::words_of<UsageError>([&] { plan_units(units, 39); });
   EXPECT_NE(words.find("2 * 20 = 40"), std::string::npos) << words;
   EXPECT_NE(words.find("'c'"), std::string::npos) << words;
+}
+
+TEST(ReadAhead, AReadThatFailsIsThrownWhereItIsWaitedForAndTriedAgain) {
+  int calls = 0;
+  ReadAhead reader(2, [&](size_t unit) {
+    ++calls;
+    if (unit == 1 && calls < 3) throw DataError(Origin{"offload"}, "f", "read error");
+  });
+  reader.request(0);
+  reader.wait(0);
+  reader.wait(0);
+  EXPECT_EQ(calls, 1);
+
+  EXPECT_THROW(reader.wait(1), DataError);
+  EXPECT_NO_THROW(reader.wait(1));
+  reader.forget(0);
+  reader.wait(0);
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(LayerwiseCasting, WeightsRestSmallComputeWideAndGetGradients) {
+  torch::manual_seed(2);
+  torch::nn::Sequential net(torch::nn::Linear(8, 8), torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 3));
+  const at::Tensor x = torch::randn({4, 8});
+  {
+    const auto casts = layerwise_casting(*net, at::kBFloat16, at::kFloat, {.skip_modules_pattern = {"^2$"}});
+    const auto first = net->ptr<torch::nn::LinearImpl>(0);
+    EXPECT_EQ(first->weight.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(net->ptr<torch::nn::LinearImpl>(2)->weight.scalar_type(), at::kFloat);
+    EXPECT_EQ(compute_type_of(first->weight), at::kFloat);
+
+    const at::Tensor y = net->forward(x);
+    y.sum().backward();
+
+    EXPECT_EQ(y.scalar_type(), at::kFloat);
+    EXPECT_EQ(first->weight.grad().scalar_type(), at::kBFloat16);
+    EXPECT_EQ(first->weight.detach().scalar_type(), at::kBFloat16) << "saving stores what rests";
+  }
+  EXPECT_THROW(net->forward(x), c10::Error) << "without the handle nothing is cast";
+}
+
+TEST(MemorySource, FillsAModuleFromAStateDict) {
+  torch::nn::Linear net(2, 2);
+
+  const auto report = load_checkpoint_in_model(*net, *memory_source({{"weight", torch::eye(2)}, {"other", torch::ones({1})}}));
+
+  EXPECT_TRUE(net->weight.equal(torch::eye(2)));
+  EXPECT_EQ(report.missing, std::vector<std::string>{"bias"});
+  EXPECT_EQ(report.unexpected, std::vector<std::string>{"other"});
+  EXPECT_THROW(offloaded_weights_loader({}), UsageError);
 }
 
 struct CountingHook : ModelHook {

@@ -38,7 +38,7 @@ TORCH_MODULE(TiedPair);
 TEST(EmptyWeights, ParametersHaveNoMemoryAndAllElseItsValues) {
   const EmptyNet plain;
 
-  const auto net = empty_weights([] { return EmptyNet(); });
+  auto net = empty_weights([] { return EmptyNet(); });
 
   EXPECT_TRUE(net->fc->weight.is_meta() && net->fc->bias.is_meta());
   EXPECT_TRUE(net->fc->weight.requires_grad());
@@ -52,14 +52,14 @@ TEST(EmptyWeights, ParametersHaveNoMemoryAndAllElseItsValues) {
 }
 
 TEST(EmptyWeights, BuffersStayEmptyIfAsked) {
-  const auto net = empty_weights([] { return EmptyNet(); }, {.include_buffers = true});
+  auto net = empty_weights([] { return EmptyNet(); }, {.include_buffers = true});
 
   EXPECT_TRUE(net->mask.is_meta());
   EXPECT_FALSE(net->plain.is_meta());
 }
 
 TEST(EmptyWeights, TiesOfAConstructorAreKept) {
-  const auto net = empty_weights([] { return TiedPair(); });
+  auto net = empty_weights([] { return TiedPair(); });
 
   EXPECT_TRUE(net->first.is_same(net->second));
   materialize(*net);
@@ -74,8 +74,8 @@ TEST(Materialize, GivesWhatPlainConstructionGives) {
                                  torch::nn::ConvTranspose1d(2, 3, 3));
   };
   torch::manual_seed(7);
-  const auto plain = make();
-  const auto empty = empty_weights(make);
+  auto plain = make();
+  auto empty = empty_weights(make);
   EXPECT_EQ(empty_tensors(*empty).size(), plain->parameters().size());
   torch::manual_seed(7);
 
@@ -89,8 +89,8 @@ TEST(Materialize, GivesWhatPlainConstructionGives) {
 TEST(Materialize, RecurrentAndAttentionModulesAreThoseOfPlainConstruction) {
   const auto compare = [](const auto& make) {
     torch::manual_seed(3);
-    const auto plain = make();
-    const auto empty = empty_weights(make);
+    auto plain = make();
+    auto empty = empty_weights(make);
     torch::manual_seed(3);
     materialize(*empty);
     for (const auto& item : plain->named_parameters()) EXPECT_TRUE(empty->named_parameters()[item.key()].equal(item.value())) << item.key();
@@ -103,7 +103,7 @@ TEST(Materialize, RecurrentAndAttentionModulesAreThoseOfPlainConstruction) {
 }
 
 TEST(Materialize, OnlyFillsWhatIsAskedFor) {
-  const auto net = empty_weights([] { return EmptyNet(); });
+  auto net = empty_weights([] { return EmptyNet(); });
 
   const auto filled = materialize(*net, {.only = {"fc.bias"}});
 
@@ -125,7 +125,7 @@ TEST(Materialize, ATrainingStepWorksAfterwards) {
 }
 
 TEST(EmptyWeights, UsingAnEmptyParameterNamesIt) {
-  const auto net = empty_weights([] { return EmptyNet(); });
+  auto net = empty_weights([] { return EmptyNet(); });
 
   const auto words = testing::words_of<UsageError>([&] { net->fc->forward(torch::ones({1, 64})); });
 
@@ -149,7 +149,7 @@ TORCH_MODULE(PointerNet);
 
 TEST(EmptyWeights, APointerAccessIsRefusedWithTheRemedyThatWorks) {
   const auto words = testing::words_of<UsageError>([] { empty_weights([] { return PointerNet(false); }); });
-  const auto net = empty_weights([] { return PointerNet(true); });
+  auto net = empty_weights([] { return PointerNet(true); });
 
   EXPECT_NE(words.find("offload::real"), std::string::npos) << words;
   EXPECT_EQ(net->table[1].item<float>(), 5);
@@ -157,7 +157,7 @@ TEST(EmptyWeights, APointerAccessIsRefusedWithTheRemedyThatWorks) {
 }
 
 TEST(InitOnDevice, AnyOtherDeviceConstructsThere) {
-  const auto net = init_on_device(at::kCPU, [] { return torch::nn::Linear(2, 3); });
+  auto net = init_on_device(at::kCPU, [] { return torch::nn::Linear(2, 3); });
 
   EXPECT_TRUE(net->weight.is_cpu());
   EXPECT_TRUE(empty_tensors(*net).empty());

@@ -10,6 +10,7 @@
 #include "hasten/optim/apex_sgd.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/larc.h"
+#include "hasten/optim/loop_state.h"
 #include "hasten/optim/novograd.h"
 
 namespace hasten::optim {
@@ -39,6 +40,19 @@ std::vector<Make> all() {
           make<Lamb>(LambOptions(0.05)), make<Lamb>(LambOptions(0.05).adam_w_mode(false).grad_averaging(false).use_nvlamb(true)),
           make<NovoGrad>(NovoGradOptions(0.05).weight_decay(0.1)),
           make<NovoGrad>(NovoGradOptions(0.05).weight_decay(0.1).reg_inside_moment(true).norm_type(0).init_zero(true))};
+}
+
+TEST(LoopState, AStepLeavesItsCountAndMoments) {
+  const auto own = parameters(at::kFloat);
+  ApexAdam adam(own, ApexAdamOptions(0.05));
+  set_gradients(own, 1);
+  adam.step();
+
+  const auto& state = static_cast<const detail::LoopState&>(*adam.state().at(own[0].unsafeGetTensorImpl()));
+
+  EXPECT_EQ(state.step(), 1);
+  EXPECT_EQ(state.first().sizes(), own[0].sizes());
+  EXPECT_TRUE(state.second().defined());
 }
 
 TEST(ApexOptimizers, LoopsAndOperatorsGiveTheSame) {

@@ -7,6 +7,7 @@
 #include "hasten/core/error.h"
 #include "hasten/plan/device_map.h"
 #include "hasten/plan/memory_estimate.h"
+#include "hasten/plan/module_tree.h"
 #include "support/folder.h"
 
 namespace hasten::plan {

@@ -26,7 +26,9 @@ GoldenCase read_case(const json& entry) {
   golden.expected = entry.at("expected");
   golden.fixed = entry.value("fixed", json());
   golden.quirks = entry.value("quirks", std::vector<std::string>());
-  if (golden.expected.contains("error")) golden.expected.erase("message");  // the kind counts, not the words
+  for (json* each : {&golden.expected, &golden.fixed}) {
+    if (each->is_object() && each->contains("error")) each->erase("message");  // the kind counts, not the words
+  }
   return golden;
 }
 
@@ -64,17 +66,23 @@ bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
 
 }  // namespace
 
+std::string golden_folder() {
+  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
+}
+
 GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected)
     : topic_(std::move(topic)) {
   const std::string path = golden_folder() + "/" + topic_ + ".json";
   std::ifstream file(path);
   if (!file)
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
-  const json content = json::parse(file);
+  json content = json::parse(file);
   for (const auto& entry : content.at("cases")) {
     GoldenCase golden = read_case(entry);
     if (!selected || selected(golden)) cases_.push_back(std::move(golden));
   }
+  content.erase("cases");
+  beside_ = std::move(content);
   if (cases_.empty()) throw std::runtime_error("golden cases: nothing selected in " + path);
 }
 

@@ -40,6 +40,8 @@ class GoldenTopic {
   explicit GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected = {});
 
   const std::vector<GoldenCase>& cases() const noexcept { return cases_; }
+  /// What the file has beside its cases ("models", versions).
+  const nlohmann::json& beside() const noexcept { return beside_; }
 
   /// The rule that holds for cases with this quirk.
   void on_quirk(const std::string& quirk, GoldenRule rule) { rules_[quirk] = std::move(rule); }
@@ -65,6 +67,7 @@ class GoldenTopic {
  private:
   std::string topic_;
   std::vector<GoldenCase> cases_;
+  nlohmann::json beside_;
   std::map<std::string, GoldenRule> rules_;
   std::vector<GoldenRule> everywhere_;
   Tolerance tolerance_;

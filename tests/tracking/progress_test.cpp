@@ -131,7 +131,7 @@ class Pipe : public Channel {
 };
 
 // A clock that a test sets.
-class ProgressOutput : public testing::Test {
+class ProgressOutput : public ::testing::Test {
  protected:
   ProgressOptions options(std::FILE* output) {
     return {.description = "epoch 0", .output = output, .clock_s = [this] { return now_s; }};

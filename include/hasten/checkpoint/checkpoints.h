@@ -5,6 +5,7 @@
 // Checkpoints; its methods are Accelerate's. The form is docs/formats/hasten.md's, the plan save_plan.h's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "hasten/checkpoint/state_dict.h"
 #include "hasten/core/log.h"
 #include "hasten/process/process.h"
+#include "hasten/training/named_state.h"
 #include "hasten/training/stateful.h"
 
 namespace hasten::optim {
@@ -46,6 +48,8 @@ struct RunParts {
   training::Accumulation* accumulation = nullptr;
   std::shared_ptr<parallel::Sharding> sharding = {};
   const std::shared_ptr<optim::LowWeights>* low_weights = nullptr;
+  /// Components that hand over state by boxes (tensor and pipeline parallelism, offload).
+  std::shared_ptr<std::vector<training::NamedStateful>> components = std::make_shared<std::vector<training::NamedStateful>>();
 };
 
 /// Takes a hook off again at remove() or at its end.
@@ -112,8 +116,13 @@ class Checkpoints {
   }
   template <training::Stateful T>
   void register_object(const std::string& name, T& object) {
-    registry().add(training::StateKind::kCustom, std::shared_ptr<T>(std::shared_ptr<void>(), &object), name);
+    registry().add(training::StateKind::kCustom, std::shared_ptr<T>(std::make_shared<std::byte>(), &object), name);
   }
+
+  /// A component whose state is split over the ranks in boxes of its own; pieces are kept under the component's name, and
+  /// its load_state gets the boxes that its state() asks for then. Collective: no. Blocks: no. Throws: UsageError for a name
+  /// that is taken.
+  void add_component(training::NamedStateful component);
 
   /// Hooks run in the order in which they came, on all ranks. Collective: no. Blocks: no. Throws: nothing.
   HookHandle add_save_hook(Hook hook);

@@ -44,6 +44,10 @@ class Environment {
 
   const std::map<std::string, std::string>& variables() const noexcept { return variables_; }
 
+  /// Reads a variable of this process and removes it, so that programs started later do not have it. For secrets. Not
+  /// safe beside other threads that read the environment.
+  static std::optional<std::string> take(const std::string& name);
+
   /// Sets these variables in this process; others stay. Not safe beside other threads (setenv is not), so
   /// only for a process that has just been forked.
   void apply() const;

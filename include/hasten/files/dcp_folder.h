@@ -47,7 +47,8 @@ class DcpFolder {
   std::string folder_;
   TensorSourcePtr tensors_;
   std::map<std::string, Chunk> values_;
-  std::map<std::string, std::string> flat_of_name_;  ///< name in tensors_ -> flat key
+  /// Flat keys in the order of the file, with the names of tensors ("" for other values).
+  std::vector<std::pair<std::string, std::string>> order_;
   std::map<std::string, std::vector<DcpKey>> paths_;
   friend struct DcpReader;
 };

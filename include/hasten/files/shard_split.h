@@ -36,7 +36,8 @@ struct ShardSplit {
 ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t max_shard_bytes,
                              std::string_view pattern = "model{suffix}.safetensors");
 
-/// Returns the bytes of "5GB", "300 mb", "1e-3MB": TB, GB, MB, KB in any case, powers of ten. Bare digits are bytes.
+/// Returns the bytes of "5GB", "300 mb", "1e-3MB": TB, GB, MB, KB in any case, powers of ten. Bare digits are bytes. A
+/// negative size counts as 0: every tensor gets a file alone.
 /// Throws: UsageError for anything else.
 uint64_t parse_shard_size(std::string_view size);
 

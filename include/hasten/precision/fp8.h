@@ -10,6 +10,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "hasten/core/env.h"
@@ -26,11 +28,28 @@ namespace hasten::precision {
 /// kDelayed: one scale a tensor, from the amax of past windows.
 enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
 
+/// Which modules take part, by name and module: any callable of that form. It is kept in a list of at most one, since g++ 12
+/// takes an empty std::function, or shared_ptr, inside options that are written in place for uninitialised.
+class Fp8Filter {
+ public:
+  using Function = std::function<bool(const std::string&, const torch::nn::Module&)>;
+  Fp8Filter() = default;
+  template <class Fn>
+    requires(std::is_invocable_r_v<bool, const Fn&, const std::string&, const torch::nn::Module&> &&
+             !std::is_same_v<std::remove_cvref_t<Fn>, Fp8Filter>)
+  Fp8Filter(Fn fn) : functions_{Function(std::move(fn))} {}
+  explicit operator bool() const noexcept { return !functions_.empty(); }
+  bool operator()(const std::string& name, const torch::nn::Module& module) const { return functions_.front()(name, module); }
+
+ private:
+  std::vector<Function> functions_ = {};
+};
+
 /// Accelerate's AORecipeKwargs and TERecipeKwargs in one.
 struct Fp8Options {
   Fp8Recipe recipe = Fp8Recipe::kTensorwise;
   /// Which linear layers take part. Unset: all but the first and the last, whose sizes are divisible by 16.
-  std::function<bool(const std::string& name, const torch::nn::Module& module)> filter = {};
+  Fp8Filter filter = {};
   /// Zeros are added where the inner dim is not divisible by 16, instead of leaving the layer out.
   bool pad_inner_dim = true;
   bool enable_fsdp_float8_all_gather = true;

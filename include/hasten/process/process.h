@@ -52,6 +52,13 @@ class Process {
   int node_rank() const noexcept { return identity().node_rank; }
   int world_size() const noexcept { return identity().world_size; }
   int local_world_size() const noexcept { return identity().local_world_size; }
+  /// This worker's role in the run (`hasten launch --roles ps=1,trainer=2`), "default" without roles.
+  const std::string& role() const noexcept { return identity().role; }
+  int role_rank() const noexcept { return identity().role_rank; }
+  int role_world_size() const noexcept { return identity().role_world_size; }
+  /// 32 bytes that only this run's processes know, drawn by `hasten launch`; "" without it. The first Process of a program
+  /// takes it from HASTEN_RUN_KEY and removes that variable.
+  const std::string& run_key() const noexcept;
   c10::Device device() const noexcept;
   const comm::Group& group() const noexcept;
 

@@ -163,7 +163,7 @@ struct Histogram {
 };
 
 /// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero, and keeps those in
-/// use with an empty one on each side (what torch.utils.tensorboard's `bins="tensorflow"` does).
+/// use and an empty one before them (what torch.utils.tensorboard's `bins="tensorflow"` does).
 /// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
 Histogram histogram(const double* values, size_t num_values);
 

@@ -20,10 +20,18 @@ Environment worker_environment(const Environment& inherited, const RunSettings& 
   set("LOCAL_WORLD_SIZE", place.local_world_size);
   set("GROUP_RANK", place.node_rank);
   set("GROUP_WORLD_SIZE", place.num_nodes);
-  // One role a run: a worker's place in the role is its place in the world.
-  set("ROLE_NAME", settings.role);
-  set("ROLE_RANK", place.rank);
-  set("ROLE_WORLD_SIZE", place.world_size);
+  // With one role a worker's place in it is its place in the world.
+  RoleCount role{settings.role, place.world_size};
+  int role_rank = place.rank;
+  for (const RoleCount& one : settings.roles) {
+    role = one;
+    if (role_rank < one.count) break;
+    role_rank -= one.count;
+  }
+  set("ROLE_NAME", role.name);
+  set("ROLE_RANK", role_rank);
+  set("ROLE_WORLD_SIZE", role.count);
+  if (!settings.run_key.empty()) set("HASTEN_RUN_KEY", settings.run_key);
   set("MASTER_ADDR", settings.master_addr);
   set("MASTER_PORT", settings.master_port);
   set("TORCHELASTIC_RESTART_COUNT", settings.restart_count);

@@ -135,12 +135,16 @@ std::string default_config_path(const Environment& environment) {
   return config_folder(environment) + "/default_config.yaml";
 }
 
-Config load_config(const std::string& path) {
+ConfigMap read_config_map(const std::string& path) {
   const std::string content = content_of(path);
-  const ConfigValue read = path.ends_with(".json") ? read_json(content, path) : read_yaml(content, path);
-  const auto* map = read.as<ConfigMap>();
+  ConfigValue read = path.ends_with(".json") ? read_json(content, path) : read_yaml(content, path);
+  auto* map = std::get_if<ConfigMap>(&read.held);
   if (map == nullptr) refuse_syntax(path, "it holds no mapping of keys to values");
-  Config config{.path = path, .given = *map};
+  return std::move(*map);
+}
+
+Config load_config(const std::string& path) {
+  Config config{.path = path, .given = read_config_map(path)};
   modernise(config.given);
   std::vector<std::string> problems = missing_or_unknown(config.given, config.sagemaker);
   for (std::string& problem : config_problems(config.given, config.sagemaker))

@@ -39,7 +39,9 @@ class Planner {
     const Machines machines = count_machines();
     plan.min_machines = machines.least;
     plan.max_machines = machines.most;
+    read_roles(plan);
     count_processes(plan);
+    check_roles(plan);
     plan.run_id = *settings_.text("rdzv_id");
     find_meeting_point(plan);
     plan.machine_rank = machine_rank(plan);
@@ -109,6 +111,52 @@ class Planner {
       problems_.push_back(text("--standalone is for one machine, but there is ", shown(*chosen)));
     }
     return machines;
+  }
+
+  // "ps=1,trainer=2".
+  void read_roles(RunPlan& plan) {
+    const auto all = settings_.text("roles");
+    if (!all) return;
+    std::istringstream words(*all);
+    for (std::string word; std::getline(words, word, ',');) {
+      const size_t equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      const int count = equals == std::string::npos ? 1 : whole_number(std::string_view(word).substr(equals + 1)).value_or(0);
+      const bool again = std::any_of(plan.roles.begin(), plan.roles.end(), [&](const RoleCount& one) { return one.name == name; });
+      if (name.empty() || count < 1 || count > kMostProcesses || again) {
+        problems_.push_back(text("--roles: '", word, "' of '", *all, "' is not NAME=NUMBER with a name of its own and at least 1"));
+        continue;
+      }
+      plan.roles.push_back({name, count});
+    }
+    if (settings_.of("role").source == Source::kOption)
+      problems_.push_back("--role and --roles both name the workers' roles; give one");
+  }
+
+  int64_t num_in_roles(const RunPlan& plan) const {
+    int64_t sum = 0;
+    for (const RoleCount& one : plan.roles) sum += one.count;
+    return sum;
+  }
+
+  // Roles say how many processes there are, where nothing else does.
+  void check_roles(RunPlan& plan) {
+    if (plan.roles.empty()) return;
+    const int64_t sum = num_in_roles(plan);
+    if (settings_.of("num_processes").values.empty() && settings_.of("nproc_per_node").values.empty()) {
+      if (sum % plan.min_machines != 0 || sum > kMostProcesses) {
+        problems_.push_back(text("--roles makes ", sum, " processes, which cannot be shared out evenly among ", plan.min_machines,
+                                 " machines; give --nproc_per_node"));
+        return;
+      }
+      plan.num_processes = static_cast<int>(sum);
+      plan.num_local_processes = static_cast<int>(sum / plan.min_machines);
+    }
+    if (sum != plan.num_processes)
+      problems_.push_back(text("--roles makes ", sum, " processes, but the run has ", plan.num_processes,
+                               ". Leave the number out, or give the same."));
+    if (plan.min_machines != plan.max_machines)
+      problems_.push_back("--roles needs a fixed number of machines, because it counts all processes");
   }
 
   // nproc_per_node as a number; nothing if it is not set or wrong.

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "launch/base/endpoint.h"
-#include "launch/rendezvous/hmac.h"
+#include "hasten/core/hmac.h"
 
 namespace hasten::launcher {
 

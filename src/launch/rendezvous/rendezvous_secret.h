@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hasten/core/env.h"
-#include "launch/rendezvous/hmac.h"
+#include "hasten/core/hmac.h"
 
 namespace hasten::launcher {
 

@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "hasten/core/error.h"
+#include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/base/worker_environment.h"
@@ -222,6 +223,9 @@ class LocalRun {
     settings_.max_restarts = options.max_restarts;
     if (!options.run_id.empty()) settings_.run_id = options.run_id;
     settings_.role = options.role;
+    settings_.roles = options.roles;
+    // Launchers of several machines have no secret in common here; there the processes use the store's.
+    if (options.num_machines == 1) settings_.run_key = hex(random_bytes());
     if (options.num_machines > 1 && !is_loopback(options.master_addr))
       interface_ = interface_towards(options.master_addr);
     if (!options.signals_to_handle.empty()) settings_.signals = signal_names(options.signals_to_handle);

@@ -27,11 +27,12 @@ struct ContentTag {
 };
 template struct MemberAccess<ContentTag, &AnyModule::content_>;
 
-// The holder of a slot's module, with hooks around its forward.
+// The holder of a slot's module, with hooks around its forward. It has a type of its own: at<T>(i) casts the holder by
+// the type that it names, so it has to throw while there are hooks.
 class HookedSlot : public AnyModulePlaceholder {
  public:
   HookedSlot(std::unique_ptr<AnyModulePlaceholder> content, std::shared_ptr<HookList> hooks)
-      : AnyModulePlaceholder(content->type_info), content_(std::move(content)), hooks_(std::move(hooks)) {}
+      : AnyModulePlaceholder(typeid(HookedSlot)), content_(std::move(content)), hooks_(std::move(hooks)) {}
 
   AnyValue forward(std::vector<AnyValue>&& values) override {
     std::vector<detail::HookValue> seen;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iomanip>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 #include "hasten/core/log.h"
 #include "hasten/files/offload_folder.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/offload/units/cast_weights.h"
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
@@ -98,24 +100,51 @@ class DispatchState {
   HookList hooks;
   Report report;
   std::shared_ptr<WeightStreamer> streamer;
+  std::vector<CastWeights> casts;
   std::vector<std::shared_ptr<MappedRegion>> regions;
   DispatchOptions options;
 };
 
 namespace {
 
+int64_t cpu_budget(const DispatchOptions& options) {
+  const auto limits = max_memory(options.max_memory);
+  const double* limit = limits.find(kCpu);
+  return limit == nullptr ? plan::available_memory_bytes() : static_cast<int64_t>(*limit);
+}
+
+// Bytes that the module has if its floating-point tensors are of the dtype.
+int64_t bytes_in_dtype(const torch::nn::Module& module, std::optional<at::ScalarType> dtype) {
+  int64_t sum = 0;
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& item : named_tensors(module)) {
+    if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
+    const bool is_cast = dtype && item.tensor.is_floating_point();
+    sum += item.tensor.numel() * static_cast<int64_t>(c10::elementSize(is_cast ? *dtype : item.tensor.scalar_type()));
+  }
+  return sum;
+}
+
+// Weights that rest in the file's dtype, by the dtype they compute in.
+void start_casts(DispatchState& state, torch::nn::Module& module) {
+  std::map<at::ScalarType, std::vector<at::Tensor>> weights;
+  for (const auto& item : named_tensors(module)) {
+    const auto cast = state.load.cast_at_use.find(item.name);
+    if (cast != state.load.cast_at_use.end()) weights[cast->second].push_back(item.tensor);
+  }
+  for (auto& [type, tensors] : weights) state.casts.emplace_back(std::move(tensors), type);
+}
+
 // Units, their plan, and the streamer if the plan needs one.
 void start_units(DispatchState& state, torch::nn::Module& module) {
   auto units = partition_units(module, state.options.no_split_module_classes, state.load.places);
   std::vector<PlannedUnit> planned;
   int64_t in_heap = 0;
-  for (const auto& item : named_tensors(module)) state.report.model_bytes += static_cast<int64_t>(item.tensor.nbytes());
+  state.report.model_bytes = bytes_in_dtype(module, {});
   for (const auto& unit : units) planned.push_back({unit.name, unit.bytes()});
   for (const auto& unit : planned) in_heap -= unit.bytes;
   in_heap += state.report.model_bytes;
-  const auto limits = max_memory(state.options.max_memory);
-  const double* limit = limits.find(kCpu);
-  const int64_t budget = limit == nullptr ? plan::available_memory_bytes() : static_cast<int64_t>(*limit);
+  const int64_t budget = cpu_budget(state.options);
   state.report.budget_bytes = budget;
   // Weights that the page cache holds count against the limit only if they do not fit it together.
   const UnitPlan plan = plan_units(planned, std::max<int64_t>(budget - std::max<int64_t>(in_heap, 0), 0));
@@ -127,6 +156,7 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
     state.report.units.push_back({units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason});
   }
   if (plan.is_streaming()) state.streamer = std::make_shared<WeightStreamer>(std::move(units));
+  start_casts(state, module);  // after streaming: a cast reads the weight
 }
 
 void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
@@ -237,6 +267,7 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
     const ModuleTree tree = tree_of(module);
     for (const auto& item : named_tensors(module)) devices[item.name] = device_of(state->map, tree, item).value_or(kCpu);
     load.replace_storage = true;
+    load.cast_at_use = bytes_in_dtype(module, options.dtype) > cpu_budget(options);
   }
   state->load = load_checkpoint_in_model(module, source, load);
   if (options.copy_to_offload_folder && !options.offload_folder.empty()) copy_to_folder(*state, module, source, devices);
@@ -303,6 +334,8 @@ void reload(DispatchState& state, torch::nn::Module& module, const std::string& 
   load.strict = true;
   undispatch(module);
   state.streamer.reset();
+  state.casts.clear();
+  load.cast_at_use = bytes_in_dtype(module, state.options.dtype) > cpu_budget(state.options);
   state.load = load_checkpoint_in_model(module, path, load);
   state.regions.clear();
   state.report = {};

@@ -64,6 +64,7 @@ class Loading {
  public:
   Loading(torch::nn::Module& module, const files::TensorSource& source, const LoadOptions& options)
       : module_(module), source_(source), options_(options), transposed_(compiled(options.transpose)), not_saved_(compiled(options.not_saved)) {
+    for (const auto& [pattern, replacement] : options.rename) renames_.emplace_back(compiled(pattern), replacement);
     for (const std::string& name : source.names()) by_module_name_[renamed(name)] = name;
   }
 
@@ -83,7 +84,7 @@ class Loading {
   };
 
   std::string renamed(std::string name) const {
-    for (const auto& [pattern, replacement] : options_.rename) name = std::regex_replace(name, compiled(pattern), replacement);
+    for (const auto& [pattern, replacement] : renames_) name = std::regex_replace(name, pattern, replacement);
     return name;
   }
 
@@ -139,9 +140,8 @@ class Loading {
   }
 
   at::ScalarType wanted_type(const Match& match, at::ScalarType in_file) const {
-    const at::ScalarType own = match.target->tensor.is_meta() ? in_file : match.target->tensor.scalar_type();
-    if (!c10::isFloatingType(in_file)) return own;
-    if (!options_.dtype) return own;
+    const at::ScalarType own = match.target->tensor.scalar_type();
+    if (!c10::isFloatingType(own) || !c10::isFloatingType(in_file) || !options_.dtype) return own;
     const bool keeps = std::any_of(options_.keep_in_fp32_modules.begin(), options_.keep_in_fp32_modules.end(), [&](const std::string& parts) {
       return std::any_of(match.target->names.begin(), match.target->names.end(), [&](const std::string& n) { return has_parts(n, parts); });
     });
@@ -157,7 +157,9 @@ class Loading {
       at::Tensor value = reader.tensor(match.name_there, &place);
       if (is_transposed(match.name)) value = value.t();
       const at::ScalarType type = wanted_type(match, value.scalar_type());
-      if (type != value.scalar_type()) {
+      if (type != value.scalar_type() && options_.cast_at_use && place.region) {
+        report_.cast_at_use[match.target->names.front()] = type;
+      } else if (type != value.scalar_type()) {
         value = value.to(type);
         place = {};
       }
@@ -194,6 +196,7 @@ class Loading {
   const files::TensorSource& source_;
   const LoadOptions& options_;
   std::vector<std::regex> transposed_, not_saved_;
+  std::vector<std::pair<std::regex, std::string>> renames_;
   std::unordered_map<std::string, std::string> by_module_name_;
   std::vector<Target> targets_;
   std::vector<Match> matches_;

@@ -224,7 +224,8 @@ void Reducer::finish() {
 
 // What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
 std::optional<double> Reducer::out_factor() {
-  const double factor = options_.predivide(group_.world_size()) / group_.world_size();
+  const double mean = options_.predivide(group_.world_size()) / group_.world_size();
+  const double factor = options_.average || window_.weight() ? mean : mean * group_.world_size();
   ReducerBucket& carrier = *buckets_[tail_bucket_];
   carrier.wait();
   // On a GPU reading waits for the device.

@@ -36,6 +36,8 @@ class BatchNormInterceptor : public interception::Interceptor,
   /// carries its original's interceptor, but not on the same tensor.
   std::weak_ptr<torch::nn::Module> module;
   const c10::TensorImpl* carrier = nullptr;
+  /// True once the module was reverted; its hooks stay and pass gradients on.
+  std::shared_ptr<bool> reverted;
 
  private:
   bool trains(const at::Tensor& tensor, bool training, bool tracks) const;
@@ -62,12 +64,13 @@ std::vector<at::Tensor> carriers(const torch::nn::Module& batch_norm) {
 }
 
 // set_data takes the interceptor from a tensor but leaves its hooks.
-void refuse_backward_without_interceptor(const at::Tensor& weight, const std::string& name, const Origin& origin) {
+void refuse_backward_without_interceptor(const at::Tensor& weight, const std::string& name, const Origin& origin,
+                                         const std::shared_ptr<const bool>& reverted) {
   if (!weight.requires_grad()) return;
   const c10::weak_intrusive_ptr<c10::TensorImpl> weak(weight.getIntrusivePtr());
-  weight.register_hook([weak, name, origin](const at::Tensor& gradient) {
+  weight.register_hook([weak, name, origin, reverted](const at::Tensor& gradient) {
     const auto strong = weak.lock();
-    if (!strong) return gradient;
+    if (!strong || *reverted) return gradient;
     const at::Tensor tensor(strong);
     if (interception::find_interceptor<BatchNormInterceptor>(tensor)) return gradient;
     throw UsageError(origin, "'", name,
@@ -76,22 +79,29 @@ void refuse_backward_without_interceptor(const at::Tensor& weight, const std::st
   });
 }
 
+void forget(const at::Tensor& tensor) {
+  while (const auto before = interception::find_interceptor<BatchNormInterceptor>(tensor)) {
+    *before->reverted = true;
+    interception::remove_interceptor(tensor, before.get());
+  }
+}
+
 void intercept(torch::nn::Module& batch_norm, const std::string& name,
           const c10::intrusive_ptr<SyncGroup>& group) {
   const auto tensors = carriers(batch_norm);
+  const auto reverted = std::make_shared<bool>(false);
   for (const at::Tensor& tensor : tensors) {
     // Converting a model again replaces what it had.
-    while (const auto before = interception::find_interceptor<BatchNormInterceptor>(tensor)) {
-      interception::remove_interceptor(tensor, before.get());
-    }
+    forget(tensor);
     auto interceptor = std::make_shared<BatchNormInterceptor>();
     interceptor->group = group;
+    interceptor->reverted = reverted;
     interceptor->name = name;
     interceptor->module = batch_norm.weak_from_this();
     interceptor->carrier = tensor.unsafeGetTensorImpl();
     interception::add_interceptor(tensor, std::move(interceptor));
   }
-  refuse_backward_without_interceptor(tensors.front(), name, origin_of(group->group()));
+  refuse_backward_without_interceptor(tensors.front(), name, origin_of(group->group()), reverted);
 }
 
 // Names as in named_modules(), which needs the root to be held by a shared_ptr.
@@ -153,6 +163,12 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
   const auto own = c10::make_intrusive<SyncGroup>(*group.split(0, group.rank()));
   for_each_batch_norm(model, "",
                       [&](torch::nn::Module& module, const std::string& name) { intercept(module, name, own); });
+}
+
+void revert_sync_batchnorm(torch::nn::Module& model) {
+  for_each_batch_norm(model, "", [](torch::nn::Module& module, const std::string&) {
+    for (const at::Tensor& tensor : carriers(module)) forget(tensor);
+  });
 }
 
 struct UnevenBatchNorms::Impl {

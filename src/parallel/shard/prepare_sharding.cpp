@@ -40,8 +40,8 @@ class StepsSlices : public training::StepPolicy {
 
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
-                                        const optim::PreparedOptimizerOptions& optimizer) {
-  if (options.stage == ShardStage::kNone || group.world_size() == 1) return nullptr;
+                                        const optim::PreparedOptimizerOptions& optimizer, bool always) {
+  if ((options.stage == ShardStage::kNone && !always) || group.world_size() == 1) return nullptr;
   auto sharding = std::make_shared<Sharding>(group, options);
   gradients.step_policies().add(training::StepOrder::kStep, std::make_shared<StepsSlices>(sharding, optimizer));
   return sharding;
@@ -54,7 +54,7 @@ void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision
 }
 
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding) {
-  if (!sharding) return options;
+  if (!sharding || sharding->options().stage == ShardStage::kNone) return options;
   options.make_exchange = [sharding](const comm::Group& group) { return sharding->make_exchange(group); };
   return options;
 }

@@ -14,6 +14,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
+#include "hasten/parallel/shard/plugins.h"
 #include "parallel/shard/shard_bucket.h"
 
 namespace hasten::parallel::shard {
@@ -67,13 +68,14 @@ void ShardedModel::release() {
 }
 
 bool ShardedModel::is_ignored(const std::string& name) const {
-  return std::any_of(options_.ignored.begin(), options_.ignored.end(), [&](const std::string& ignored) {
+  return std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& ignored) {
     return name == ignored || name.starts_with(ignored + '.');
   });
 }
 
 void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std::string>& names,
                           const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left) {
+  ignored_ = ignored_names(module, options_.ignored);
   std::map<const c10::TensorImpl*, size_t> trainable_index;
   for (size_t i = 0; i < trainable.size(); ++i) {
     if (trainable[i].defined()) trainable_index[trainable[i].unsafeGetTensorImpl()] = i;
@@ -232,11 +234,13 @@ std::string ShardedModel::parameter_file() const {
 
 // Units in the order in which gradients come: the last one first.
 std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Module& module) const {
-  if (!options_.units) return group_by_size(items_, unit_bytes());
+  const auto rule = options_.wrap.rule;
+  const bool by_rule = rule == WrapPolicy::Rule::kTransformer || rule == WrapPolicy::Rule::kSize;
+  if (!options_.units && !by_rule) return group_by_size(items_, unit_bytes());
   std::map<std::string, size_t> left;
   for (size_t item = 0; item < items_.size(); ++item) left[items_[item].name] = item;
   std::vector<std::vector<size_t>> groups;
-  for (const auto& names : options_.units(module)) {
+  for (const auto& names : options_.units ? options_.units(module) : wrap_units(module, options_.wrap, ignored_)) {
     std::vector<size_t> members;
     for (const auto& name : names) {
       const auto found = left.find(name);

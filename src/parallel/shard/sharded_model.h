@@ -121,6 +121,8 @@ class ShardedModel : public GradientExchange {
 
   comm::Group group_;
   ShardOptions options_;
+  /// options_.ignored as names of modules and parameters of the module at hand.
+  std::vector<std::string> ignored_;
   std::function<bool(const at::Tensor&)> is_taken_;
   std::vector<SharedStorage> storages_;
   std::vector<ShardedParameter> parameters_;

@@ -216,7 +216,7 @@ bool Sharding::Impl::has_other_plans(const torch::optim::Optimizer& optimizer, c
 void Sharding::Impl::note_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind) {
   auto& stepped = stepped_[&optimizer];
   for (const auto& [parameter, place] : split) {
-    stepped[parameter] = {place.model->num_plans(), stepped_interval(place, kind)};
+    stepped[parameter] = {place.model->num_plans(), shard::stepped_interval(place, kind)};
   }
 }
 
@@ -230,7 +230,7 @@ void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const Spli
     for (const at::Tensor& parameter : param_group.params()) {
       const auto place = split.find(parameter.unsafeGetTensorImpl());
       if (place == split.end() || !moved.insert(place->first).second) continue;
-      const auto now = stepped_interval(place->second, kind);
+      const auto now = shard::stepped_interval(place->second, kind);
       const auto known = stepped.find(place->first);
       const auto from = known == stepped.end() ? now : known->second.interval;
       move_state(optimizer, parameter, {place->second.model->items()[place->second.item].name, from, now}, group);

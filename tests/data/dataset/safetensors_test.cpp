@@ -173,7 +173,7 @@ TEST_F(Safetensors, HolesOverlapsAndBackwardRangesAreRefused) {
 
 TEST_F(Safetensors, OffsetsThatDoNotFitDtypeAndShapeAreRefused) {
   EXPECT_NE(refused(R"({"a":)" + entry("F32", "[2]", 0, 4) + "}", "1234")
-                .find("tensor 'a' of Float [2] lies at [0, 4), which are 4 bytes, expected 8"),
+                .find("tensor 'a' of float32 [2] lies at [0, 4), which are 4 bytes, expected 8"),
             std::string::npos);
   EXPECT_NE(
       refused(R"({"a":)" + entry("F32", "[4611686018427387904,4611686018427387904]", 0, 4) + "}", "1234")

@@ -36,6 +36,21 @@ TEST(WorkerEnvironment, AnOuterRunsPlaceIsReplaced) {
   EXPECT_EQ(environment.text("TORCHELASTIC_USE_AGENT_STORE"), "False");
 }
 
+TEST(WorkerEnvironment, RolesTakeTheRanksInTheirOrder) {
+  const RunSettings settings{.roles = {{"ps", 1}, {"trainer", 2}, {"observer", 3}}, .run_key = "00ff"};
+  const auto of_rank = [&](int rank) {
+    return worker_environment(Environment::of({}), settings, {.rank = rank, .world_size = 6}, "e");
+  };
+
+  EXPECT_EQ(of_rank(0).text("ROLE_NAME"), "ps");
+  EXPECT_EQ(of_rank(2).text("ROLE_NAME"), "trainer");
+  EXPECT_EQ(of_rank(2).integer("ROLE_RANK"), 1);
+  EXPECT_EQ(of_rank(5).text("ROLE_NAME"), "observer");
+  EXPECT_EQ(of_rank(5).integer("ROLE_RANK"), 2);
+  EXPECT_EQ(of_rank(5).integer("ROLE_WORLD_SIZE"), 3);
+  EXPECT_EQ(of_rank(5).text("HASTEN_RUN_KEY"), "00ff");
+}
+
 TEST(WorkerEnvironment, CountsRanksOverMachinesAndLocalRanksOnOne) {
   const WorkerPlace place{
       .rank = 5, .local_rank = 1, .world_size = 6, .local_world_size = 2, .node_rank = 2, .num_nodes = 3};

@@ -67,6 +67,8 @@ TEST(RunPlan, MachinesMayHaveDifferentNumbersOfProcesses) {
 }
 
 TEST(RunPlan, ChecksTheProduct) {
+  EXPECT_THAT(refused({"-n", "4", "--roles", "ps=1,trainer=2"}), HasSubstr("--roles makes 3 processes, but the run has 4"));
+  EXPECT_THAT(refused({"--roles", "ps=1,ps=x"}), HasSubstr("'ps=x' of 'ps=1,ps=x' is not NAME=NUMBER"));
   EXPECT_EQ(refused({"-n", "4", "--nproc_per_node", "2"}),
             "[launch] --nproc_per_node 2 * 1 machine = 2, but --num_processes is 4. Give one of the two, or "
             "the same "

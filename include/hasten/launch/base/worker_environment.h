@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "hasten/core/env.h"
 
@@ -21,6 +22,13 @@ struct WorkerPlace {
   int num_nodes = 1;
 };
 
+/// Workers of one role; the roles of a run take the ranks in their order.
+struct RoleCount {
+  std::string name;
+  int count = 1;
+  bool operator==(const RoleCount&) const = default;
+};
+
 /// What the workers of one run have in common.
 struct RunSettings {
   /// Where rank 0 of the workers opens the store; the launcher itself serves none.
@@ -28,6 +36,10 @@ struct RunSettings {
   int master_port = 29500;
   std::string run_id = "none";
   std::string role = "default";
+  /// Several roles (--roles ps=1,trainer=2) in the place of one; empty: all workers have `role`.
+  std::vector<RoleCount> roles = {};
+  /// HASTEN_RUN_KEY: 64 hexadecimal digits by which the processes of this run know each other; empty: none is set.
+  std::string run_key = {};
   int restart_count = 0;
   int max_restarts = 0;
   /// Those that the launcher hands on, by name.

@@ -32,6 +32,10 @@ std::string default_config_path(const Environment& environment);
 /// all that is wrong is told at once.
 Config load_config(const std::string& path);
 
+/// Reads the file's mapping as it is, without a check of its keys.
+/// Collective: no. Blocks: no. Throws: UsageError if it cannot be read, or is no mapping.
+ConfigMap read_config_map(const std::string& path);
+
 /// The configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
 /// writes. `num_gpus` as machine.h counts them.
 /// Throws: UsageError for a mixed_precision other than no, fp16, bf16 and fp8.

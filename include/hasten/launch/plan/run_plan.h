@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hasten/launch/base/machine.h"
+#include "hasten/launch/base/worker_environment.h"
 #include "hasten/launch/plan/settings.h"
 #include "hasten/launch/rendezvous/rendezvous_conf.h"
 
@@ -33,6 +34,7 @@ struct RunPlan {
   RendezvousConf rdzv_conf = {};  ///< its join_timeout is for static machines, too
   std::string run_id = "none";    ///< empty: one is made (--standalone)
   std::string role = "default";
+  std::vector<RoleCount> roles = {};  ///< --roles; together as many as there are processes
 
   /// Whether machines may come and go: the launchers meet in a rendezvous (elastic_run.h).
   bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hasten/core/env.h"
+#include "hasten/launch/base/worker_environment.h"
 
 namespace hasten {
 
@@ -45,6 +46,8 @@ struct LaunchOptions {
   std::string run_id = {};
   /// The workers' ROLE_NAME, and in the prefix of `tee`.
   std::string role = "default";
+  /// Several roles in its place, which take the ranks in their order; together as many as there are workers.
+  std::vector<launcher::RoleCount> roles = {};
   /// Where the workers' output goes; see launcher::OutputOptions (output.h). With `redirects` or `tee` and
   /// without `log_dir`, files are kept below TMPDIR.
   std::string log_dir = {};

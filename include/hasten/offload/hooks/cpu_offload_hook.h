@@ -33,6 +33,7 @@ class OffloadGroup {
 /// Handle of a model that is moved when it is called.
 class UserCpuOffloadHook {
  public:
+  struct State;
   UserCpuOffloadHook() = default;
   UserCpuOffloadHook(std::shared_ptr<torch::nn::Module> module, at::Device execution_device, const UserCpuOffloadHook* previous,
                      const OffloadGroup* group);
@@ -46,7 +47,6 @@ class UserCpuOffloadHook {
   at::Device execution_device() const;
 
  private:
-  struct State;
   std::shared_ptr<State> state_;
 };
 

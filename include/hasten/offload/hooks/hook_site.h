@@ -21,7 +21,8 @@ struct RemoveHookOptions {
 };
 
 /// Adds a hook to the module of that dotted name below `root`. It runs if the module is a Hooked<…>, or a slot of a
-/// Sequential; the root's own hook runs by the handle of a dispatched model (Dispatched::add_hook).
+/// Sequential; the root's own hook runs by the handle of a dispatched model (Dispatched::add_hook). While a slot has hooks,
+/// `ptr(i)` works, and `at<T>(i)` throws.
 /// Collective: no. Blocks: no. Throws: UsageError for a name that is not there, with the nearest one, and for a module
 /// whose forward nothing reaches, with the ways that do.
 void add_hook(torch::nn::Module& root, const std::string& name, ModelHookPtr hook, const AddHookOptions& options = {});

@@ -145,7 +145,7 @@ class Dispatched {
   }
 
  private:
-  M model_;
+  mutable M model_;  // a handle's constness is not the module's
   detail::DispatchStatePtr state_;
 };
 

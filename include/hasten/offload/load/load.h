@@ -31,7 +31,7 @@ enum class Resident {
 };
 
 struct LoadOptions {
-  /// The dtype that floating-point tensors get; empty: that of the file for empty modules, the module's own otherwise.
+  /// The dtype that floating-point tensors get; empty: the module's own.
   std::optional<at::ScalarType> dtype = {};
   /// Dotted parts of names ("norm", "layers.0.norm") of tensors that stay float32 whatever `dtype` is.
   std::vector<std::string> keep_in_fp32_modules = {};
@@ -52,6 +52,9 @@ struct LoadOptions {
   bool replace_storage = false;
   /// The source has only some of the module's tensors on purpose: missing ones are left as they are, without a word.
   bool partial = false;
+  /// Mapped weights of another dtype stay as they are in the file and are cast by operators (LoadReport::cast_at_use): no
+  /// memory for a copy. For those who stream.
+  bool cast_at_use = false;
 };
 
 /// Where a loaded tensor lies, for those who stream it.
@@ -65,6 +68,7 @@ struct LoadReport {
   std::vector<std::string> unexpected = {};    ///< of the file, not in the module
   std::vector<std::string> replayed = {};      ///< missing ones that were empty
   std::map<std::string, LoadedPlace> places = {};  ///< by the module's first name of the tensor
+  std::map<std::string, at::ScalarType> cast_at_use = {};
   int64_t mapped_bytes = 0, copied_bytes = 0;
   /// One message for missing and unexpected names; "" if there are none.
   std::string text() const;

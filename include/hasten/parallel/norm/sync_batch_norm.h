@@ -41,6 +41,11 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
   convert_sync_batchnorm(static_cast<torch::nn::Module&>(module_of(model)), group);
 }
 
+/// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing for
+/// modules that were not converted.
+/// Collective: no. Blocks: no. Throws: nothing.
+void revert_sync_batchnorm(torch::nn::Module& model);
+
 /// For loops in which ranks run out of batches at different times. While it lives, the model's synchronised
 /// BatchNorms say what they are about to exchange, so that a rank without a batch can take part; one small
 /// message more each. All ranks make it, and let it go, at the same point of their program. Not for several

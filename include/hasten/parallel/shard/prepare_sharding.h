@@ -13,10 +13,10 @@
 namespace hasten::parallel {
 
 /// Null in a world of one and for ShardStage::kNone. Prepared optimizers that share `gradients` step in it, by the
-/// kernels that `optimizer` allows. Collective: no (the steps are). Blocks: no. Throws: as Sharding's constructor.
+/// kernels that `optimizer` allows. `always`: also for kNone, since options will change. Collective: no (the steps are). Blocks: no. Throws: as Sharding's constructor.
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
-                                        const optim::PreparedOptimizerOptions& optimizer);
+                                        const optim::PreparedOptimizerOptions& optimizer, bool always = false);
 
 /// Models that are prepared from now on have one copy a host of their parameters in autocast's dtype, instead of one
 /// a rank, unless ShardOptions::param_dtype says otherwise. Collective: no. Blocks: no. Throws: nothing.

@@ -53,6 +53,11 @@ class Sharding {
   void set_param_dtype(const std::string& name) {
     if (options_.param_dtype.empty()) options_.param_dtype = name;
   }
+  /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests stays as it was.
+  void set_options(ShardOptions options) {
+    options.optimizer_offload = options_.optimizer_offload;
+    options_ = std::move(options);
+  }
   /// Whether backwards inside a window of accumulation exchange their gradients.
   bool exchanges_each_backward() const noexcept;
 

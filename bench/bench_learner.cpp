@@ -1,0 +1,115 @@
+// What a Learner costs beside a plain libtorch loop: a tiny MLP, with metrics and one-cycle, and without.
+//
+// The plain loop sets lr and momentum by the same schedule, smooths its loss and counts its accuracy; the bare one does none of
+// it. All run in one process, an epoch each in turn, and who goes first changes each time.
+#include <hasten/hasten.h>
+#include <hasten/learner/callbacks.h>
+#include <hasten/learner/learner.h>
+#include <hasten/learner/metrics.h>
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "support.h"
+
+namespace learner = hasten::learner;
+
+namespace {
+
+constexpr int64_t kFeatures = 32, kClasses = 5, kBatch = 64;
+
+torch::nn::Sequential make_net(int64_t width) {
+  torch::manual_seed(0);
+  return torch::nn::Sequential(torch::nn::Linear(kFeatures, width), torch::nn::ReLU(), torch::nn::Linear(width, kClasses));
+}
+
+double cosine(double from, double to, double part) { return from + (1 + std::cos(std::numbers::pi * (1 - part))) * (to - from) / 2; }
+
+struct Plain {
+  Plain(const torch::Tensor& x, const torch::Tensor& y, int64_t width)
+      : net(make_net(width)), adam(net->parameters(), torch::optim::AdamWOptions(1e-3).betas({0.9, 0.99}).eps(1e-5)),
+        optimizer(accelerator.prepare(adam)), model(accelerator.prepare(net)),
+        train(accelerator.prepare(hasten::data::loader(hasten::data::TensorDataset(x, y), hasten::data::SeedableRandomSampler(static_cast<size_t>(x.size(0))), kBatch))),
+        valid(accelerator.prepare(hasten::data::loader(hasten::data::TensorDataset(x, y), hasten::data::SeedableSequentialSampler(static_cast<size_t>(x.size(0))), kBatch))) {}
+
+  void epoch(bool with_all) {
+    net->train();
+    const auto steps = static_cast<double>(train.size());
+    double at = 0;
+    float smooth = 0;
+    for (auto& batch : train) {
+      if (with_all) {
+        const double part = at++ / steps;
+        auto& options = static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options());
+        options.lr(part < 0.25 ? cosine(4e-5, 1e-3, part * 4) : cosine(1e-3, 1e-8, (part - 0.25) / 0.75));
+        std::get<0>(options.betas()) = part < 0.25 ? cosine(0.95, 0.85, part * 4) : cosine(0.85, 0.95, (part - 0.25) / 0.75);
+      }
+      auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      if (with_all) {
+        smooth += 0.02F * (loss.item<float>() - smooth);
+        history.push_back(smooth);
+      }
+    }
+    const torch::NoGradGuard no_grad;
+    net->eval();
+    hasten::data::Mean mean;
+    int64_t correct = 0;
+    for (auto& batch : valid) {
+      const auto output = model(batch.data);
+      const auto loss = torch::nn::functional::cross_entropy(output, batch.target);
+      if (!with_all) continue;
+      mean.update(loss, static_cast<double>(batch.target.size(0)));
+      correct += output.argmax(1).eq(batch.target).sum().item<int64_t>();
+    }
+    counted += correct;
+  }
+
+  hasten::Accelerator accelerator{hasten::process::Process(hasten::process::RankInfo{}, hasten::comm::Group())};
+  torch::nn::Sequential net;
+  torch::optim::AdamW adam;
+  decltype(accelerator.prepare(adam)) optimizer;
+  decltype(accelerator.prepare(net)) model;
+  hasten::data::Loader<hasten::data::TensorDataset<2>, hasten::data::SeedableRandomSampler> train;
+  hasten::data::Loader<hasten::data::TensorDataset<2>, hasten::data::SeedableSequentialSampler> valid;
+  std::vector<float> history;
+  int64_t counted = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int64_t steps = 200, width = 64;
+  int rounds = 15;
+  CLI::App app("Times a Learner beside a plain loop.");
+  app.add_option("--steps", steps, "of an epoch")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "epochs of each side")->check(CLI::PositiveNumber);
+  app.add_option("--width", width, "of the hidden layer")->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  torch::set_num_threads(1);
+  const auto x = torch::randn({steps * kBatch, kFeatures}), y = torch::randint(kClasses, {steps * kBatch}, torch::kLong);
+  Plain plain(x, y, width), bare(x, y, width);
+  const auto loaders = learner::tensor_loaders({x, y}, {x, y}, {.batch_size = kBatch});
+  const learner::Learner full(loaders, make_net(width), {.loss = learner::cross_entropy(), .metrics = {learner::accuracy()}, .wd_bn_bias = true});
+  const learner::Learner empty(loaders, make_net(width),
+                               {.loss = learner::cross_entropy(), .cbs = learner::callbacks(learner::TrainEval()), .default_cbs = false, .wd_bn_bias = true});
+  const std::vector<std::function<void()>> sides = {[&] { plain.epoch(true); }, [&] { full.no_logging([&] { full.fit_one_cycle(1, 1e-3); }); },
+                                                    [&] { bare.epoch(false); }, [&] { empty.fit(1, 1e-3); }};
+  std::vector<std::vector<double>> ms(sides.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (size_t i = 0; i < sides.size(); ++i) {
+      const size_t side = round % 2 == 0 ? i : sides.size() - 1 - i;
+      const double took = bench::time_ms(sides[side]) / static_cast<double>(steps);
+      if (round >= 0) ms[side].push_back(took);
+    }
+  }
+  std::cout << nlohmann::json{{"plain_ms", bench::median(ms[0])}, {"learner_ms", bench::median(ms[1])}, {"bare_ms", bench::median(ms[2])},
+                              {"empty_ms", bench::median(ms[3])}}
+            << std::endl;
+}

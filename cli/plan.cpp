@@ -1,0 +1,101 @@
+// `hasten plan --memory MODEL`: the memory that a training of a model takes on each host, for every sharding strategy.
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "commands.h"
+#include "hasten/core/error.h"
+#include "hasten/core/value.h"
+#include "hasten/plan/deepspeed_config.h"
+#include "hasten/plan/shard_memory.h"
+#include "help.h"
+#include "options.h"
+
+namespace hasten::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using launcher::CommandLine;
+
+const HelpText kHelp = {
+    "hasten plan --memory [OPTIONS] MODEL",
+    "Prints the bytes that parameters, gradients and optimizer state take on each host, for data parallelism, ZeRO's "
+    "stages 1 to 3, and offload to files. MODEL is a number of parameters (124M, 1.3B), a safetensors file, or a folder of them.",
+    "The formulas are in docs/sharding.md."};
+
+struct Counted {
+  int64_t parameters = 0, largest = 0;
+};
+
+// Numbers of elements, from the JSON header in front of a safetensors file's values.
+void count_file(const fs::path& path, Counted& counted) {
+  std::ifstream file(path, std::ios::binary);
+  uint64_t size = 0;
+  file.read(reinterpret_cast<char*>(&size), sizeof size);
+  std::error_code ignored;
+  if (!file || size > fs::file_size(path, ignored) || size > (uint64_t{100} << 20)) {
+    throw DataError(Origin{"plan"}, path.string(), path.string(), " is no safetensors file: its header is missing or too long.");
+  }
+  std::string header(size, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(size));
+  const core::Value tensors = core::Value::parse_json(header, path.string());
+  for (const auto& [name, entry] : tensors.as_map()) {
+    if (name == "__metadata__") continue;
+    int64_t numel = 1;
+    for (const auto& length : entry.at("shape").as_list()) numel *= length.as_int();
+    counted.parameters += numel;
+    counted.largest = std::max(counted.largest, numel);
+  }
+}
+
+Counted count(const std::string& model) {
+  std::error_code ignored;
+  Counted counted;
+  if (fs::is_regular_file(model, ignored)) {
+    count_file(model, counted);
+  } else if (fs::is_directory(model, ignored)) {
+    for (const auto& entry : fs::directory_iterator(model)) {
+      if (entry.path().extension() == ".safetensors") count_file(entry.path(), counted);
+    }
+    if (counted.parameters == 0) throw UsageError(Origin{"plan"}, "'", model, "' has no safetensors file. Name a file, or a number of parameters.");
+  } else {
+    counted.parameters = plan::parse_parameter_count(model);
+  }
+  return counted;
+}
+
+// The ZeRO configuration's dtype and optimizer, where a file says them.
+void apply_config(const std::string& path, int world_size, plan::ShardMemoryInput& input) {
+  const auto config = plan::DeepSpeedConfig::read(path);
+  const auto resolved = plan::resolve_deepspeed(config, world_size, false);
+  if (resolved.on("fp16.enabled") || resolved.on("bf16.enabled")) input.compute_bytes = 2;
+  std::string type = resolved.text("optimizer.type");
+  for (auto& letter : type) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  if (type == "sgd") input.optimizer_bytes = 4;
+  if (type == "adagrad" || type == "rmsprop") input.optimizer_bytes = 4;
+  if (resolved.is_given("zero_optimization.reduce_bucket_size")) input.largest_unit = std::min(input.largest_unit, resolved.count("zero_optimization.reduce_bucket_size"));
+  std::cout << config.source() << ": stage " << resolved.stage << ".\n";
+}
+
+}  // namespace
+
+int plan_command(const std::vector<std::string>& words) {
+  const CommandLine line = read_options("plan", plan_options(), words, 1);
+  if (line.help) return std::cout << help_of(kHelp, plan_options(), colours_wanted()), 0;
+  if (!line.has("memory")) throw UsageError({"plan"}, "nothing to plan is named. Give --memory; see hasten plan --help.");
+  if (line.rest.empty()) throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
+  const auto integer = [&](const char* name, int otherwise) { return line.has(name) ? std::stoi(line.text(name)) : otherwise; };
+  const Counted counted = count(line.rest.front());
+  plan::ShardMemoryInput input{.parameters = counted.parameters, .largest_unit = std::max(int64_t{1} << 20, counted.largest),
+                               .ranks_per_host = integer("ranks_per_host", 1), .hosts = integer("num_machines", 1)};
+  if (line.has("config")) apply_config(line.text("config"), input.ranks_per_host * input.hosts, input);
+  if (line.has("mixed_precision")) input.compute_bytes = line.text("mixed_precision") == "no" ? 4 : 2;
+  if (line.has("optimizer_bytes")) input.optimizer_bytes = integer("optimizer_bytes", 8);
+  std::optional<int64_t> limit;
+  if (line.has("limit_gib")) limit = static_cast<int64_t>(std::stod(line.text("limit_gib")) * static_cast<double>(int64_t{1} << 30));
+  std::cout << plan::describe(input, plan::shard_memory(input), limit);
+  return 0;
+}
+
+}  // namespace hasten::cli

@@ -1,0 +1,121 @@
+// Messages: ordered byte messages between any two ranks of a group. Knows nothing of calls.
+//
+// A connection is made at the first message, over a Unix socket on one host and over TCP between hosts. Both ends prove
+// the run's key before a message is read. The sender writes in its own thread. Reading is done by the thread that runs
+// serve(), or by a thread that waits for an answer (read_from), which saves a switch of threads. A large body on one host
+// is copied once, by the receiver, out of the sender's memory (process_vm_readv); elsewhere it goes through the socket.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+
+namespace hasten::comm {
+
+/// A message to send. `head` has kPrefixBytes reserved bytes at its front, which Messages fills in.
+struct OutgoingMessage {
+  static constexpr size_t kPrefixBytes = 16;
+  std::string head = std::string(kPrefixBytes, '\0');
+  /// Memory that is sent after the head. It is neither copied nor changed until `sent` is called.
+  std::vector<std::span<const std::byte>> body = {};
+  /// Called once, in any thread, when `body` is no longer needed. Keeps the memory alive; must not throw or block.
+  std::function<void()> sent = {};
+};
+
+/// A message of which the head has come: says where its body goes and takes it in.
+class IncomingMessage {
+ public:
+  virtual ~IncomingMessage() = default;
+  /// Memory for the body, as many bytes as were announced.
+  std::vector<std::span<std::byte>> body = {};
+  /// Called once the body is there, in the reading thread; messages of one rank complete in their order.
+  virtual void complete() = 0;
+};
+
+/// The receiver of messages. All functions are called by the reading thread and must not wait.
+class MessageSink {
+ public:
+  virtual ~MessageSink() = default;
+  /// `head` is valid during the call only. If it throws, the connection is closed with the error's text.
+  virtual std::unique_ptr<IncomingMessage> begin(int from, std::string_view head, int64_t body_bytes) = 0;
+  /// No more messages come from `rank`. `left`: it has said so; otherwise it was lost, and `reason` says how.
+  virtual void gone(int rank, bool left, const std::string& reason) = 0;
+  /// The time given to set_timer() has come.
+  virtual void timer() = 0;
+};
+
+struct MessagesOptions {
+  /// 32 bytes that all ranks of the run know (Process::run_key). Empty on any rank: rank 0 draws a key and the group
+  /// carries it.
+  std::string run_key = {};
+  /// A rank on another host from which nothing has been heard for so long is lost. Ranks on one host are never taken
+  /// for lost while their process exists.
+  double lost_after_s = 10;
+  /// A larger message closes the connection.
+  int64_t max_message_bytes = int64_t{4} << 30;
+  /// Bodies of at least so many bytes are pulled by a receiver on the same host.
+  int64_t pull_bytes = 64 * 1024;
+  /// Handed to all ranks: Messages::about().
+  std::string about = {};
+};
+
+class Messages {
+ public:
+  /// Listens, and learns where the other ranks listen. `sink` must outlive it.
+  /// Collective: yes. Blocks: until all ranks have called. Throws: CommError, UsageError (no address to listen at).
+  Messages(const Group& group, MessageSink& sink, const MessagesOptions& options = {});
+  /// As close(false).
+  ~Messages();
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  int rank() const noexcept;
+  int world_size() const noexcept;
+  /// MessagesOptions::about of a rank.
+  const std::string& about(int rank) const;
+  /// True if all ranks have been given the same run key; false if rank 0 drew one.
+  bool has_run_key() const noexcept;
+  bool is_on_this_host(int rank) const;
+
+  /// Sends to another rank; messages to one rank arrive in order. The message has been written or queued when it returns.
+  /// Collective: no. Blocks: no. Throws: CommError if the rank is gone; UsageError in a child of fork().
+  void send(int to, OutgoingMessage message, bool flush = true);
+  /// Writes the messages to `to` that were sent with flush = false.
+  void flush(int to);
+
+  /// Waits for events, up to `timeout` (negative: for ever), and handles them. One thread at a time.
+  void serve(std::chrono::milliseconds timeout);
+  /// Lets serve() return.
+  void wake();
+  /// Reads messages of `rank` in this thread until `done()` or until the rank is gone; returns at once with false if
+  /// another thread reads them already or there is no connection.
+  bool read_from(int rank, const std::function<bool()>& done);
+  /// Calls MessageSink::timer at `when`, unless it is due earlier. Only the earliest time is kept.
+  void set_timer(std::chrono::steady_clock::time_point when);
+
+  /// "stopped" or "ended" where the system can tell (a rank of this host), else "".
+  std::string process_state(int rank) const;
+  /// Whether messages have been exchanged with the rank.
+  bool has_connection(int rank) const;
+  /// "" while the rank can be reached, else why it is gone.
+  std::string why_gone(int rank) const;
+
+  /// Closes all connections; `say_goodbye`: the others learn that this rank has left by intention. No thread may be in
+  /// another function of this object. Collective: no. Blocks: no. Throws: nothing.
+  void close(bool say_goodbye) noexcept;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hasten::comm

@@ -1,0 +1,14 @@
+// load_learner: a Learner from a folder that Learner::export_to wrote; no code lies in its files.
+#pragma once
+
+#include <filesystem>
+
+#include "hasten/learner/learner.h"
+
+namespace hasten::learner {
+
+/// Weights, classes and options of the folder; model, loss and data are given, as the program makes them.
+/// Collective: no. Blocks: on files. Throws: DataError for a folder that is none; UsageError for another model or loss.
+Learner load_learner(const std::filesystem::path& folder, Model model, LearnerOptions options, Loaders loaders = {});
+
+}  // namespace hasten::learner

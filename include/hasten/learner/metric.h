@@ -1,0 +1,86 @@
+// Metric: a number of a validation, accumulated batch by batch and summed over the ranks once.
+//
+// Each rank counts its own samples without padding; counts are integers and sums exact, so that the number of ranks does not
+// matter. metrics.h has fastai's metrics; the functions here make one's own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/comm/group/group.h"
+
+namespace hasten::learner {
+
+/// What a metric sees of a batch: without padding, on the model's device.
+struct MetricInput {
+  at::Tensor prediction = {};
+  at::Tensor target = {};
+  /// The batch's loss, a scalar; undefined without targets.
+  at::Tensor loss = {};
+  int64_t size = 0;
+};
+
+/// A value handle; copies share their counts.
+class Metric {
+ public:
+  class Impl {
+   public:
+    virtual ~Impl() = default;
+    virtual std::string name() const = 0;
+    virtual void reset() = 0;
+    virtual void accumulate(const MetricInput& input) = 0;
+    /// Over all ranks; NaN without samples. Collective.
+    virtual double value(const comm::Group& group) const = 0;
+    /// Whether a larger value is better, where the name does not tell.
+    virtual bool needs_targets() const { return true; }
+  };
+
+  explicit Metric(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::string name() const { return name_.empty() ? impl_->name() : name_; }
+  /// The same metric under another name in tables. Collective: no. Blocks: no. Throws: nothing.
+  Metric named(std::string name) const;
+  void reset() const { impl_->reset(); }
+  /// Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not fit.
+  void accumulate(const MetricInput& input) const {
+    if (!impl_->needs_targets() || input.target.defined()) impl_->accumulate(input);
+  }
+  /// Collective: yes. Blocks: yes. Throws: CommError.
+  double value(const comm::Group& group = {}) const { return impl_->value(group); }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+  std::string name_;
+};
+
+using MetricFunction = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target)>;
+
+/// The mean of a function's batch means, by samples (fastai's AvgMetric).
+Metric avg_metric(std::string name, MetricFunction function);
+/// The mean of the losses, by samples.
+Metric avg_loss(std::string name = "loss");
+/// A number that something else computes, such as a callback (fastai's ValueMetric).
+Metric value_metric(std::string name, std::function<double()> value);
+/// The mean of a part of the loss, by samples: `part` gives it after each batch (fastai's LossMetric).
+Metric loss_metric(std::string name, std::function<at::Tensor()> part);
+/// A function of all predictions and targets, gathered once at the end (fastai's AccumMetric). `prepare` is applied to each
+/// batch's prediction first.
+Metric accum_metric(std::string name, std::function<double(const at::Tensor& predictions, const at::Tensor& targets)> function,
+                    std::function<at::Tensor(const at::Tensor&)> prepare = {});
+
+/// A function of integer counts, which `count` gives for each batch as an int64 tensor [k]; the same k in every batch.
+Metric counted_metric(std::string name, MetricFunction count, std::function<double(const at::Tensor& counts)> finish);
+/// A function of the means of several elementwise values: `values` gives tensors whose elements are averaged one by one.
+Metric mean_metric(std::string name,
+                   std::function<std::vector<at::Tensor>(const at::Tensor& prediction, const at::Tensor& target)> values,
+                   std::function<double(const std::vector<double>& means)> finish);
+
+/// The rows of all ranks, one rank after the other; ranks may have different numbers of rows, or none (an undefined tensor).
+/// Collective: yes. Blocks: yes. Throws: CommError.
+at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows);
+
+}  // namespace hasten::learner

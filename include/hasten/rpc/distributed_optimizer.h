@@ -1,0 +1,145 @@
+// DistributedOptimizer: steps parameters where they are, with the gradients of an autograd context.
+//
+// Each owner has one local optimizer over its parameters, made with the same options. A step of several trainers at one
+// owner is one after the other, or without a lock (HogWild at the server).
+#pragma once
+
+#include <torch/optim.h>
+#include <torch/serialize/archive.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/core/error.h"
+#include "hasten/rpc/agent.h"
+
+namespace hasten::rpc {
+
+namespace detail {
+
+/// The options type of an optimizer of torch::optim.
+template <class O>
+struct OptionsOf;
+template <>
+struct OptionsOf<torch::optim::SGD> {
+  using type = torch::optim::SGDOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adam> {
+  using type = torch::optim::AdamOptions;
+};
+template <>
+struct OptionsOf<torch::optim::AdamW> {
+  using type = torch::optim::AdamWOptions;
+};
+template <>
+struct OptionsOf<torch::optim::Adagrad> {
+  using type = torch::optim::AdagradOptions;
+};
+template <>
+struct OptionsOf<torch::optim::RMSprop> {
+  using type = torch::optim::RMSpropOptions;
+};
+
+/// An owner's part: its optimizer and the parameters' own gradients, which a step leaves as they are.
+template <class O>
+class LocalOptimizer {
+ public:
+  using Options = typename OptionsOf<O>::type;
+  LocalOptimizer(const std::vector<RRef<at::Tensor>>& parameters, const std::string& options, bool lock) : lock_(lock) {
+    for (const auto& one : parameters) parameters_.push_back(one.local_value());
+    Options read(1e-3);
+    std::istringstream stream(options);
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    read.serialize(archive);
+    optimizer_ = std::make_unique<O>(parameters_, read);
+  }
+
+  /// Steps the parameters that have a gradient in the context.
+  void step(const AutogradContext& context) {
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    if (lock_) lock.lock();
+    std::vector<at::Tensor> before;
+    for (at::Tensor& parameter : parameters_) {
+      before.push_back(parameter.grad());
+      parameter.mutable_grad() = context.gradient(parameter);
+    }
+    optimizer_->step();
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = before[i];
+  }
+
+ private:
+  const bool lock_;
+  std::mutex mutex_;
+  std::vector<at::Tensor> parameters_;
+  std::unique_ptr<O> optimizer_;
+};
+
+template <class Options>
+std::string options_as_bytes(const Options& options) {
+  torch::serialize::OutputArchive archive;
+  options.serialize(archive);
+  std::ostringstream stream;
+  archive.save_to(stream);
+  return stream.str();
+}
+
+}  // namespace detail
+
+struct DistributedOptimizerOptions {
+  /// Steps at one owner go one after the other; false: HogWild at the server.
+  bool lock = true;
+};
+
+/// O is an optimizer of torch::optim. A step needs the AutogradContext that its backward ran in.
+template <class O>
+class DistributedOptimizer {
+ public:
+  using Options = typename detail::OptionsOf<O>::type;
+  /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad and RMSprop are served by every agent.
+  /// Collective: no. Blocks: until the owners have them. Throws: UsageError (no parameters); RemoteError, CommError.
+  DistributedOptimizer(const Agent& agent, const std::vector<RRef<at::Tensor>>& parameters, const Options& options,
+                       const DistributedOptimizerOptions& how = {}) {
+    if (parameters.empty()) throw UsageError({"rpc"}, "a DistributedOptimizer needs at least one parameter.");
+    std::map<int, std::vector<RRef<at::Tensor>>> by_owner;
+    for (const auto& one : parameters) by_owner[one.owner().id].push_back(one);
+    const std::string bytes = detail::options_as_bytes(options);
+    for (const auto& [owner, theirs] : by_owner)
+      locals_.push_back(agent.remote<detail::LocalOptimizer<O>>(owner, theirs, bytes, how.lock));
+    for (const auto& local : locals_) local.ready().wait();
+  }
+
+  /// Steps all owners at once, with the gradients of `context`. Collective: no. Blocks: until all have stepped.
+  /// Throws: one error that lists those of all owners.
+  void step(const AutogradContext& context) const {
+    std::vector<Future<void>> steps;
+    for (const auto& local : locals_) steps.push_back(local.template async<&detail::LocalOptimizer<O>::step>(context));
+    std::string problems;
+    for (const auto& one : steps) {
+      try {
+        one.wait();
+      } catch (const std::exception& error) {
+        problems += std::string(problems.empty() ? "" : "; ") + error.what();
+      }
+    }
+    if (!problems.empty()) throw CommError({"rpc"}, "step", "an optimizer's step failed: ", problems);
+  }
+
+ private:
+  std::vector<RRef<detail::LocalOptimizer<O>>> locals_;
+};
+
+/// Serves DistributedOptimizer<O> of other workers. Agents serve torch::optim's by themselves.
+template <class O>
+Functions& add_optimizer(Functions& functions) {
+  return functions.add_class<detail::LocalOptimizer<O>, std::vector<RRef<at::Tensor>>, std::string, bool>()
+      .template add<&detail::LocalOptimizer<O>::step>();
+}
+
+}  // namespace hasten::rpc

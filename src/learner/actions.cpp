@@ -1,0 +1,146 @@
+// What the loop does between its events: batches, forward, loss, backward and step, through the Accelerator.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "hasten/precision/outputs.h"
+#include "learner/learner_impl.h"
+
+namespace hasten::learner {
+namespace {
+
+/// A world of this process, whatever a launcher has started.
+Accelerator alone() {
+  const auto device = at::hasCUDA() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  return Accelerator(process::Process(process::RankInfo{}, comm::Group(), device));
+}
+
+}  // namespace
+
+Engine& Learner::Impl::engine() {
+  if (!current) {
+    if (!own_engine) {
+      own_engine = std::make_shared<Engine>(options.accelerator ? *options.accelerator : alone());
+    }
+    current = own_engine;
+  }
+  auto& used = *current;
+  if (!used.model) used.model.emplace(used.accelerator.prepare(model.module()));
+  if (optimizer && used.prepared_for != optimizer) {
+    used.prepared_for = optimizer;
+    used.optimizer.emplace(used.accelerator.prepare(*optimizer));
+  }
+  return used;
+}
+
+PreparedLoader* Learner::Impl::train_loader() {
+  auto& used = engine();
+  if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator);
+  return used.train.get();
+}
+
+PreparedLoader* Learner::Impl::valid_loader() {
+  auto& used = engine();
+  if (!used.valid && loaders.valid) used.valid = loaders.valid.prepare(used.accelerator);
+  return used.valid.get();
+}
+
+void Learner::Impl::use(std::shared_ptr<Engine> other) {
+  // Handles of one Accelerator must be gone before another's exchange the same parameters.
+  if (current && current != other) {
+    current->model.reset();
+    current->optimizer.reset();
+    current->prepared_for.reset();
+  }
+  current = std::move(other);
+}
+
+void Learner::Impl::begin_epoch(int64_t epoch) { state.epoch = epoch; }
+
+void Learner::Impl::begin_batches() {
+  auto& used = engine();
+  if (!state.training && other_source) other_loader = std::exchange(other_source, std::nullopt)->prepare(used.accelerator);
+  if (state.training && probing && !probe) probe = loaders.train.prepare(used.accelerator);
+  pass_ = state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
+  state.n_iter = pass_ == nullptr ? 0 : static_cast<int64_t>(pass_->size());
+  state.iter = -1;
+  if (state.training && resume_loader) {
+    state.iter = std::exchange(resume_iter, 0) - 1;
+    pass_->load_state(*std::exchange(resume_loader, std::nullopt));
+  }
+  if (pass_ == nullptr) return;
+  pass_->begin();
+  pass_open_ = true;
+}
+
+bool Learner::Impl::next_batch() {
+  if (pass_ == nullptr) return false;
+  if (!pass_->next(state.batch)) return false;
+  ++state.iter;
+  if (state.batch.inputs.empty()) {
+    throw UsageError(Origin{"learner"}, "batch ", state.iter, " of epoch ", state.epoch, " has no inputs; expected at least one tensor.");
+  }
+  if (state.training && loaders.augment) state.batch = loaders.augment(state.batch);
+  return true;
+}
+
+void Learner::Impl::end_batches() noexcept {
+  if (pass_open_) pass_->end();
+  pass_open_ = false;
+  pass_ = nullptr;
+}
+
+Tensors Learner::Impl::call_model(const Tensors& inputs) {
+  auto& prepared = *current->model;
+  if (prepared.ddp()) prepared.ddp()->before_forward();
+  const auto& scopes = prepared.scopes();
+  if (!scopes) return model(inputs);
+  const auto scope = scopes->enter(*model.module());
+  auto outputs = model(scopes->input_dtype ? precision::cast_inputs(*scopes->input_dtype, inputs) : inputs);
+  return scopes->float32_outputs ? precision::to_float32(outputs) : outputs;
+}
+
+void Learner::Impl::forward() {
+  const at::AutoGradMode gradients(state.training);
+  state.predictions = call_model(state.batch.inputs);
+}
+
+at::Tensor Learner::Impl::loss_of(const Tensors& outputs, const Tensors& targets) const {
+  if (options.loss_of_all) return options.loss_of_all(outputs, targets);
+  return options.loss(outputs.front(), targets.front());
+}
+
+void Learner::Impl::compute_loss() {
+  const at::AutoGradMode gradients(state.training);
+  state.loss_grad = loss_of(state.predictions, state.batch.targets);
+  state.loss = state.loss_grad.detach();
+}
+
+void Learner::Impl::backward() {
+  auto& used = *current;
+  if (used.accelerator.world_size() == 1 || !weighs_batches) return used.accelerator.backward(state.loss_grad);
+  // Batches of the ranks may differ in size: gradients are the mean over samples.
+  used.accelerator.backward(state.loss_grad, {.weight = static_cast<double>(state.batch.size())});
+}
+
+void Learner::Impl::step() { current->optimizer->step(); }
+void Learner::Impl::zero_grad() { current->optimizer->zero_grad(); }
+
+void Learner::Impl::forget() {
+  state.batch = {};
+  state.predictions.clear();
+  state.loss = at::Tensor();
+  state.loss_grad = at::Tensor();
+}
+
+void Learner::Impl::require_ready() {
+  const auto device = engine().accelerator.device();
+  for (const auto& parameter : model.module()->named_parameters()) {
+    if (parameter.value().device().type() != device.type()) {
+      throw UsageError(Origin{"learner"}, "parameter '", parameter.key(), "' is on ", parameter.value().device(), ", the Accelerator on ",
+                       device, "; expected one device. Move the model, or leave device_placement on.");
+    }
+  }
+}
+
+}  // namespace hasten::learner

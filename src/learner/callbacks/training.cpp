@@ -1,0 +1,176 @@
+// See callbacks/training.h.
+#include "hasten/learner/callbacks/training.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+
+#include <csignal>
+
+#include "hasten/learner/learner.h"
+#include "hasten/process/stop.h"
+#include "learner/learner_impl.h"
+
+namespace hasten::learner {
+
+void TrainEval::after_create(Learner& learn) { learn.impl().state.n_epoch = 1; }
+
+void TrainEval::before_fit(Learner& learn) {
+  auto& state = learn.impl().state;
+  state.epoch = 0;
+  state.train_iter = 0;
+  state.pct_train = 0;
+  state.loss = at::Tensor();
+  learn.impl().require_ready();
+  learn.model().reset();
+}
+
+void TrainEval::before_train(Learner& learn) {
+  auto& state = learn.impl().state;
+  state.pct_train = static_cast<double>(state.epoch) / static_cast<double>(state.n_epoch);
+  state.training = true;
+  learn.model().module()->train();
+}
+
+void TrainEval::before_validate(Learner& learn) {
+  learn.impl().state.training = false;
+  learn.model().module()->eval();
+}
+
+void TrainEval::after_batch(Learner& learn) {
+  auto& state = learn.impl().state;
+  ++state.train_iter;
+  // From integers, so that a resumed fit and a long one stand at the same positions.
+  state.pct_train = static_cast<double>(state.epoch * state.n_iter + state.iter + 1) / static_cast<double>(state.n_iter * state.n_epoch);
+}
+
+void TerminateOnNaN::after_batch(Learner& learn) {
+  const auto& accelerator = learn.accelerator();
+  bool finite = learn.loss_is_finite();
+  if (accelerator.world_size() > 1) {
+    auto bad = at::full({1}, finite ? 0 : 1, at::kLong);
+    accelerator.group().all_reduce_(bad, comm::ReduceOp::kMax);
+    finite = bad.item<int64_t>() == 0;
+  }
+  if (!finite) learn.cancel(Scope::kFit);
+}
+
+void ShortEpoch::after_batch(Learner& learn) {
+  if (static_cast<double>(learn.iter()) / static_cast<double>(learn.n_iter()) < pct) return;
+  if (learn.training()) learn.cancel(Scope::kTrain);
+  else if (short_valid) learn.cancel(Scope::kValid);
+}
+
+namespace {
+
+template <class... Norms>
+void freeze_statistics(torch::nn::Module& module) {
+  const auto frozen = [](auto* norm) {
+    if (norm != nullptr && norm->weight.defined() && !norm->weight.requires_grad()) norm->eval();
+  };
+  (frozen(dynamic_cast<Norms*>(&module)), ...);
+}
+
+}  // namespace
+
+void BnFreeze::before_train(Learner& learn) {
+  using namespace torch::nn;
+  for (const auto& module : learn.model().module()->modules()) {
+    freeze_statistics<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl>(*module);
+  }
+}
+
+void MCDropout::before_validate(Learner& learn) {
+  for (const auto& module : learn.model().module()->modules()) {
+    if (module->name().find("Dropout") != std::string::npos) module->train();
+  }
+}
+
+void GradientClip::before_step(Learner& learn) {
+  learn.accelerator().clip_grad_norm_(learn.model().module()->parameters(), max_norm, norm_type);
+}
+
+void GradientAccumulation::before_fit(Learner& learn) {
+  if (options.n_acc < 1) {
+    throw UsageError(Origin{"learner"}, "GradientAccumulation of ", options.n_acc, " samples; expected at least 1.");
+  }
+  count = 0;
+  learn.impl().weighs_batches = false;
+}
+
+bool GradientAccumulation::steps_now(const Learner& learn) const {
+  return count >= options.n_acc || (!options.as_fastai && learn.iter() + 1 == learn.n_iter());
+}
+
+void GradientAccumulation::after_loss(Learner& learn) {
+  if (!learn.loss_grad().defined()) return;
+  const int64_t samples = learn.targets().front().dim() == 0 ? 1 : learn.targets().front().size(0);
+  count += samples;
+  const auto divisor = options.as_fastai ? static_cast<double>(options.n_acc) : 1.0;
+  learn.loss_grad() = learn.loss_grad() * (static_cast<double>(samples) / divisor);
+  if (!steps_now(learn)) no_sync_ = std::make_shared<parallel::NoSync>(learn.accelerator().no_sync());
+}
+
+void GradientAccumulation::after_backward(Learner& /*learn*/) { no_sync_.reset(); }
+
+void GradientAccumulation::before_step(Learner& learn) {
+  if (!steps_now(learn)) return learn.cancel(Scope::kBatch);
+  if (!options.as_fastai) {
+    const at::NoGradGuard no_grad;
+    for (const auto& parameter : learn.model().module()->parameters()) {
+      if (parameter.grad().defined()) parameter.mutable_grad().div_(static_cast<double>(count));
+    }
+  }
+  count = 0;
+}
+
+void GradientAccumulation::after_fit(Learner& learn) {
+  no_sync_.reset();
+  learn.impl().weighs_batches = true;
+}
+
+void ParamScheduler::before_fit(Learner& learn) {
+  hps.clear();
+  for (const auto& [name, functions] : schedules) {
+    learn.hypers().get(name);  // refuses an unknown name before the first batch
+    if (functions.size() != 1 && functions.size() != learn.hypers().num_groups()) {
+      throw UsageError(Origin{"learner"}, functions.size(), " schedules for ", name, " with ", learn.hypers().num_groups(),
+                       " layer groups (", join(learn.hypers().group_names()), "); expected one, or one a group.");
+    }
+  }
+}
+
+void ParamScheduler::before_batch(Learner& learn) {
+  auto& hypers = learn.hypers();
+  const double position = learn.pct_train();
+  for (const auto& [name, functions] : schedules) {
+    for (size_t group = 0; group < hypers.num_groups(); ++group) {
+      hypers.set(name, group, functions[functions.size() == 1 ? 0 : group](position));
+    }
+  }
+}
+
+void ParamScheduler::after_batch(Learner& learn) {
+  for (const auto& [name, functions] : schedules) hps[name].push_back(learn.hypers().get(name).back());
+}
+
+void SkipToEpoch::before_epoch(Learner& learn) {
+  if (learn.epoch() < start_epoch) learn.cancel(Scope::kEpoch);
+}
+
+void StopOnSignal::before_fit(Learner& /*learn*/) {
+  stopped = false;
+  signals_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGINT, SIGTERM});
+}
+
+void StopOnSignal::after_batch(Learner& learn) {
+  const auto& signals = *std::static_pointer_cast<process::StopSignals>(signals_);
+  const auto& group = learn.accelerator().group();
+  if (group.world_size() == 1 ? !signals.received() : ((learn.iter() + 1) % every != 0 || !signals.should_stop(group))) return;
+  stopped = true;
+  learn.cancel(Scope::kFit);
+}
+
+void StopOnSignal::after_fit(Learner& /*learn*/) { signals_.reset(); }
+
+}  // namespace hasten::learner

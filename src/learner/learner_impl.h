@@ -1,0 +1,126 @@
+// Learner::Impl: what copies of a Learner share, and the loop's actions over an Accelerator.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hasten/learner/learner.h"
+#include "hasten/learner/loop.h"
+#include "hasten/process/stop.h"
+
+namespace hasten::learner {
+
+/// Model, optimizer and loaders as one Accelerator has prepared them. The order of epochs goes on from fit to fit.
+struct Engine {
+  explicit Engine(Accelerator with) : accelerator(std::move(with)) {}
+
+  Accelerator accelerator;
+  std::optional<parallel::PreparedModel<std::shared_ptr<torch::nn::Module>>> model = {};
+  std::shared_ptr<torch::optim::Optimizer> prepared_for = {};
+  std::optional<optim::PreparedOptimizer<torch::optim::Optimizer>> optimizer = {};
+  std::unique_ptr<PreparedLoader> train = {}, valid = {};
+};
+
+/// What changes in a loop; kept aside by a loop inside a loop.
+struct LoopState {
+  int64_t epoch = 0, n_epoch = 1, iter = 0, n_iter = 0, train_iter = 0;
+  double pct_train = 0;
+  bool training = false;
+  Batch batch = {};
+  Tensors predictions = {};
+  at::Tensor loss = {}, loss_grad = {};
+};
+
+struct Learner::Impl final : LoopActions {
+  Impl(Loaders own_loaders, Model own_model, LearnerOptions own_options);
+
+  // ---- Callbacks (learner.cpp).
+  void add(CallbackEntry entry);
+  CallbackEntry remove(std::string_view name);
+  void arrange();
+  void event(Event event) override;
+  [[noreturn]] void rethrow(std::string_view callback, Event event) const;
+
+  // ---- The loop's actions (actions.cpp).
+  void begin_epoch(int64_t epoch) override;
+  void begin_batches() override;
+  bool next_batch() override;
+  void end_batches() noexcept override;
+  void forward() override;
+  bool has_targets() const override { return !state.batch.targets.empty(); }
+  void compute_loss() override;
+  void backward() override;
+  void step() override;
+  void zero_grad() override;
+
+  Engine& engine();
+  /// The engine's loaders, prepared when they are needed first; null without data.
+  PreparedLoader* train_loader();
+  PreparedLoader* valid_loader();
+  void use(std::shared_ptr<Engine> other);
+  Tensors call_model(const Tensors& inputs);
+  at::Tensor loss_of(const Tensors& outputs, const Tensors& targets) const;
+  void require_ready();
+  void forget();
+
+  // ---- Fits (fit.cpp).
+  void create_opt();
+  void fit(int64_t num_epochs, const std::optional<HyperValue>& lr, const FitOptions& fit_options);
+  /// A validation pass over a loader; `inner`: without the events of fit and epoch.
+  void validate(const Loader& loader, bool inner);
+  Loader loader_of(int ds_idx, const std::optional<Loader>& given, bool reorder) const;
+
+  Loaders loaders;
+  Model model;
+  LearnerOptions options;
+  std::vector<LayerGroup> groups;
+  size_t frozen = 0;
+  std::shared_ptr<torch::optim::Optimizer> optimizer = {};
+  Hypers hypers = {};
+  LoopState state = {};
+  Loop loop{*this};
+  bool logging = true, bars = true;
+  /// Backward weighs a batch by its samples; off where a callback does.
+  bool weighs_batches = true;
+  /// The default one, of LearnerOptions::accelerator or this process alone; and the one in use.
+  std::shared_ptr<Engine> own_engine = {}, current = {};
+  /// What the next validation pass reads in the place of the engine's, prepared when the pass begins.
+  std::optional<Loader> other_source = {};
+  std::unique_ptr<PreparedLoader> other_loader = {};
+  /// The range test trains on a loader of its own, so that the order of later fits does not move.
+  bool probing = false;
+  std::unique_ptr<PreparedLoader> probe = {};
+  /// A position that the next training pass goes on from, and the batches before it.
+  std::optional<core::Value> resume_loader = {};
+  int64_t resume_iter = 0;
+
+  Callbacks entries = {};
+  using Lists = std::array<std::vector<CallbackEntry>, kNumEvents>;
+  std::shared_ptr<const Lists> lists = std::make_shared<Lists>();
+  /// A handle that does not own: for callbacks.
+  Learner self = {};
+
+ private:
+  PreparedLoader* pass_ = nullptr;
+  bool pass_open_ = false;
+};
+
+/// Puts a value back at the end of a scope.
+template <class T>
+class Restore {
+ public:
+  Restore(T& place, T value) : place_(place), before_(std::exchange(place, std::move(value))) {}
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
+  ~Restore() { place_ = std::move(before_); }
+
+ private:
+  T& place_;
+  T before_;
+};
+
+}  // namespace hasten::learner

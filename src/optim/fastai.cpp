@@ -1,0 +1,340 @@
+// See fastai.h. On the CPU a contiguous float32 parameter is stepped in one pass; all others by libtorch operators.
+#include "hasten/optim/fastai.h"
+
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+
+#include <cmath>
+
+#include "hasten/core/error.h"
+
+namespace hasten::optim::fastai {
+namespace {
+
+
+/// The numbers of one step of one parameter.
+struct Numbers {
+  double lr, mom, sqr_mom, eps, wd, beta, nu_1, nu_2;
+  double debias1, debias2;  ///< 1 - mom^t, 1 - sqr_mom^t
+  double rectifier;         ///< RAdam's v; 0 where variance is not tractable yet
+};
+
+Numbers numbers_of(const Options& o, int64_t step) {
+  const auto t = static_cast<double>(step);
+  Numbers n{.lr = o.lr(), .mom = o.mom(), .sqr_mom = o.sqr_mom(), .eps = o.eps(), .wd = o.wd(), .beta = o.beta(), .nu_1 = o.nu_1(),
+            .nu_2 = o.nu_2(), .debias1 = 1 - std::pow(o.mom(), t), .debias2 = 1 - std::pow(o.sqr_mom(), t), .rectifier = 0};
+  const double r_inf = 2 / (1 - n.sqr_mom) - 1;
+  const double r = r_inf - 2 * t * std::pow(n.sqr_mom, t) / n.debias2;
+  if (r > 5) n.rectifier = std::sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r));
+  return n;
+}
+
+bool keeps_average(const Fixed& fixed) {
+  return fixed.momentum || fixed.rule == Rule::kAdam || fixed.rule == Rule::kRAdam || fixed.rule == Rule::kQHAdam ||
+         fixed.rule == Rule::kLamb;
+}
+bool damps(Rule rule) { return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb; }
+bool keeps_squares(Rule rule) { return damps(rule) || rule == Rule::kRmsProp; }
+
+/// What the rule subtracts, per element, already times its rate; `a` and `s` are averages as they are now.
+template <Rule rule>
+inline float change(const Numbers& n, float g, float a, float s) {
+  const auto lr = static_cast<float>(n.lr), eps = static_cast<float>(n.eps);
+  const auto d1 = static_cast<float>(n.debias1), d2 = static_cast<float>(n.debias2);
+  if constexpr (rule == Rule::kSgd) return lr * a;
+  if constexpr (rule == Rule::kRmsProp) return lr * a / (std::sqrt(s) + eps);
+  if constexpr (rule == Rule::kAdam) return lr / d1 * a / (std::sqrt(s / d2) + eps);
+  if constexpr (rule == Rule::kQHAdam) {
+    const auto nu_1 = static_cast<float>(n.nu_1), nu_2 = static_cast<float>(n.nu_2);
+    return lr * ((1 - nu_1) * g + nu_1 * (a / d1)) / (std::sqrt((1 - nu_2) * g * g + nu_2 * (s / d2)) + eps);
+  }
+  if constexpr (rule == Rule::kRAdam) {
+    if (n.rectifier == 0) return lr / d1 * a;
+    float d = std::sqrt(s / d2);
+    if (n.beta != 0) {
+      const auto scaled = static_cast<float>(n.beta) * d;
+      d = scaled > 20.0F ? d : std::log1p(std::exp(scaled)) / static_cast<float>(n.beta);
+    } else {
+      d += eps;
+    }
+    return lr * static_cast<float>(n.rectifier) / d1 * a / d;
+  }
+  if constexpr (rule == Rule::kLamb) return (a / d1) / (std::sqrt(s / d2) + eps);  // times lr * q later
+  return 0;
+}
+
+struct Arrays {
+  float* p;
+  const float* g;
+  float* a;  ///< null without averages
+  float* s;
+  float* update;  ///< Lamb writes its update here, others step at once
+  int64_t count;
+};
+
+template <Rule rule>
+void loop(const Arrays& x, const Numbers& n, bool decoupled) {
+  const auto shrink = static_cast<float>(decoupled ? 1 - n.lr * n.wd : 1);
+  const auto l2 = static_cast<float>(decoupled ? 0 : n.wd), mom = static_cast<float>(n.mom), sm = static_cast<float>(n.sqr_mom);
+  const float damp = damps(rule) ? static_cast<float>(1 - n.mom) : 1.0F, square_damp = static_cast<float>(1 - n.sqr_mom);
+  for (int64_t i = 0; i < x.count; ++i) {
+    const float p = x.p[i] * shrink;
+    const float g = x.g[i] + l2 * x.p[i];
+    float a = g, s = 0;
+    if (x.a != nullptr) x.a[i] = a = mom * x.a[i] + damp * g;
+    if (x.s != nullptr) x.s[i] = s = sm * x.s[i] + square_damp * (g * g);
+    const float d = change<rule>(n, g, a, s);
+    if (rule == Rule::kLamb) {
+      x.p[i] = p;
+      x.update[i] = d;
+    } else {
+      x.p[i] = p - d;
+    }
+  }
+}
+
+void loop_of(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
+  switch (rule) {
+    case Rule::kSgd: return loop<Rule::kSgd>(x, n, decoupled);
+    case Rule::kRmsProp: return loop<Rule::kRmsProp>(x, n, decoupled);
+    case Rule::kAdam: return loop<Rule::kAdam>(x, n, decoupled);
+    case Rule::kRAdam: return loop<Rule::kRAdam>(x, n, decoupled);
+    case Rule::kQHAdam: return loop<Rule::kQHAdam>(x, n, decoupled);
+    default: return loop<Rule::kLamb>(x, n, decoupled);
+  }
+}
+
+/// The same as operators: what is subtracted, without Lamb's and Larc's rates of a layer.
+at::Tensor change_by_operators(Rule rule, const Numbers& n, const at::Tensor& g, const at::Tensor& a, const at::Tensor& s) {
+  switch (rule) {
+    case Rule::kSgd: return a * n.lr;
+    case Rule::kRmsProp: return (a / s.sqrt().add_(n.eps)).mul_(n.lr);
+    case Rule::kAdam: return (a / (s / n.debias2).sqrt_().add_(n.eps)).mul_(n.lr / n.debias1);
+    case Rule::kQHAdam:
+      return (g * (1 - n.nu_1) + a * (n.nu_1 / n.debias1))
+          .div_((g * g * (1 - n.nu_2) + s * (n.nu_2 / n.debias2)).sqrt_().add_(n.eps))
+          .mul_(n.lr);
+    case Rule::kRAdam: {
+      if (n.rectifier == 0) return a * (n.lr / n.debias1);
+      auto d = (s / n.debias2).sqrt_();
+      d = n.beta != 0 ? at::softplus(d, n.beta) : d.add_(n.eps);
+      return (a / d).mul_(n.lr * n.rectifier / n.debias1);
+    }
+    default: return (a / n.debias1).div_((s / n.debias2).sqrt_().add_(n.eps));
+  }
+}
+
+void require_at_least_0(const char* option, double value) {
+  if (value >= 0) return;
+  throw UsageError(Origin{"optim"}, "fastai optimizer: ", option, " ", value, "; expected at least 0.");
+}
+
+
+Factory factory(const Options& options, const Fixed& fixed) {
+  return [=](const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) {
+    return std::make_shared<Optimizer>(groups, Options(options).lr(lr), fixed);
+  };
+}
+
+}  // namespace
+
+void Options::serialize(torch::serialize::OutputArchive& archive) const {
+  const std::pair<const char*, double> values[] = {{"lr", lr()},     {"mom", mom()},   {"sqr_mom", sqr_mom()}, {"eps", eps()},
+                                                   {"wd", wd()},     {"beta", beta()}, {"nu_1", nu_1()},       {"nu_2", nu_2()},
+                                                   {"trust_coeff", trust_coeff()}};
+  for (const auto& [name, value] : values) archive.write(name, c10::IValue(value));
+}
+
+void Options::serialize(torch::serialize::InputArchive& archive) {
+  const auto read = [&](const char* name) {
+    c10::IValue value;
+    archive.read(name, value);
+    return value.toDouble();
+  };
+  lr(read("lr")).mom(read("mom")).sqr_mom(read("sqr_mom")).eps(read("eps")).wd(read("wd"));
+  beta(read("beta")).nu_1(read("nu_1")).nu_2(read("nu_2")).trust_coeff(read("trust_coeff"));
+}
+
+void State::serialize(torch::serialize::OutputArchive& archive) const {
+  archive.write("step", c10::IValue(step()));
+  const std::pair<const char*, const at::Tensor*> tensors[] = {{"grad_avg", &grad_avg()}, {"sqr_avg", &sqr_avg()}, {"slow", &slow()}};
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor->defined()) archive.write(name, *tensor, true);
+  }
+}
+
+void State::serialize(torch::serialize::InputArchive& archive) {
+  c10::IValue count;
+  archive.read("step", count);
+  step(count.toInt());
+  at::Tensor tensor;
+  if (archive.try_read("grad_avg", tensor, true)) grad_avg(tensor);
+  if (archive.try_read("sqr_avg", tensor, true)) sqr_avg(tensor);
+  if (archive.try_read("slow", tensor, true)) slow(tensor);
+}
+
+Optimizer::Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults, const Fixed& fixed)
+    : torch::optim::Optimizer(groups, std::make_unique<Options>(defaults)), fixed_(fixed) {
+  require_at_least_0("lr", defaults.lr());
+  require_at_least_0("eps", defaults.eps());
+  require_at_least_0("wd", defaults.wd());
+  if (fixed.lookahead_k < 0 || fixed.lookahead_alpha < 0 || fixed.lookahead_alpha > 1) {
+    throw UsageError(Origin{"optim"}, "lookahead with k ", fixed.lookahead_k, " and alpha ", fixed.lookahead_alpha,
+                     "; expected k above 0 and alpha in [0, 1].");
+  }
+}
+
+at::Tensor Optimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode with_gradients(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& group : param_groups()) {
+    const auto& options = static_cast<const Options&>(group.options());
+    for (const auto& parameter : group.params()) {
+      if (parameter.grad().defined()) step_one(options, parameter);
+    }
+  }
+  return loss;
+}
+
+void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.is_sparse()) {
+    throw UsageError(Origin{"optim"}, "fastai optimizer: a parameter of shape ", parameter.sizes(),
+                     " has a sparse gradient; expected a dense one. Use torch::optim::SGD, or an embedding with sparse(false).");
+  }
+  auto& slot = state_[parameter.unsafeGetTensorImpl()];
+  if (!slot) slot = std::make_unique<State>();
+  auto& state = static_cast<State&>(*slot);
+  const auto empty = [&] { return at::zeros_like(parameter, at::MemoryFormat::Preserve); };
+  if (keeps_average(fixed_) && !state.grad_avg().defined()) state.grad_avg(empty());
+  if (keeps_squares(fixed_.rule) && !state.sqr_avg().defined()) state.sqr_avg(empty());
+  if (fixed_.lookahead_k > 0 && !state.slow().defined()) state.slow(parameter.detach().clone());
+  state.step(state.step() + 1);
+  const Numbers n = numbers_of(options, state.step());
+  const bool loops = parameter.is_cpu() && parameter.scalar_type() == at::kFloat && gradient.scalar_type() == at::kFloat &&
+                     parameter.is_contiguous() && gradient.is_contiguous() && fixed_.rule != Rule::kLarc;
+  at::Tensor update;
+  if (loops) {
+    if (fixed_.rule == Rule::kLamb) update = at::empty_like(parameter);
+    const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; };
+    loop_of(fixed_.rule, {data(parameter), gradient.const_data_ptr<float>(), data(state.grad_avg()), data(state.sqr_avg()), data(update),
+             parameter.numel()}, n, fixed_.decouple_wd);
+  } else {
+    at::Tensor g = gradient;
+    if (n.wd != 0) {
+      if (fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
+      else g = g.add(parameter, n.wd);
+    }
+    at::Tensor a = g;
+    if (state.grad_avg().defined()) a = state.grad_avg().mul_(n.mom).add_(g, damps(fixed_.rule) ? 1 - n.mom : 1.0);
+    if (state.sqr_avg().defined()) state.sqr_avg().mul_(n.sqr_mom).addcmul_(g, g, 1 - n.sqr_mom);
+    if (fixed_.rule == Rule::kLarc) {
+      // Norms stay on the device, so that nothing waits for them.
+      const auto weight_norm = parameter.norm();
+      auto rate = weight_norm * (n.lr * options.trust_coeff()) / (g.norm() + weight_norm * n.wd + n.eps);
+      if (fixed_.clip) rate.clamp_max_(n.lr);
+      parameter.sub_(a * rate);
+    } else {
+      update = change_by_operators(fixed_.rule, n, g, a, state.sqr_avg());
+      if (fixed_.rule != Rule::kLamb) parameter.sub_(update);
+    }
+  }
+  if (fixed_.rule == Rule::kLamb) {
+    const auto r1 = parameter.pow(2).mean().sqrt_(), r2 = update.pow(2).mean().sqrt_();
+    const auto ratio = at::where((r1 > 0).logical_and(r2 > 0), (r1 / r2).clamp_max(10), at::ones_like(r1));
+    parameter.sub_(update.mul_(ratio * n.lr));
+  }
+  if (fixed_.lookahead_k > 0 && state.step() % fixed_.lookahead_k == 0) {
+    state.slow().lerp_(parameter, fixed_.lookahead_alpha);
+    parameter.copy_(state.slow());
+  }
+}
+
+void Optimizer::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::serialize<State, Options>(archive, *this);
+}
+void Optimizer::load(torch::serialize::InputArchive& archive) {
+  torch::optim::serialize<State, Options>(archive, *this);
+}
+
+Factory sgd(const SgdOptions& o) {
+  return factory(Options().mom(o.mom).wd(o.wd), {.rule = Rule::kSgd, .momentum = o.mom != 0, .decouple_wd = o.decouple_wd});
+}
+
+Factory rms_prop(const RmsPropOptions& o) {
+  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).wd(o.wd).eps(o.eps),
+                 {.rule = Rule::kRmsProp, .momentum = o.mom != 0, .decouple_wd = o.decouple_wd});
+}
+
+namespace {
+
+/// fastai::adam, which lookahead can take apart.
+struct AdamFactory {
+  AdamOptions o;
+  std::shared_ptr<torch::optim::Optimizer> operator()(const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) const {
+    if (o.decouple_wd) {
+      return std::make_shared<torch::optim::AdamW>(
+          groups, torch::optim::AdamWOptions(lr).betas({o.mom, o.sqr_mom}).eps(o.eps).weight_decay(o.wd));
+    }
+    return std::make_shared<torch::optim::Adam>(
+        groups, torch::optim::AdamOptions(lr).betas({o.mom, o.sqr_mom}).eps(o.eps).weight_decay(o.wd));
+  }
+};
+
+}  // namespace
+
+Factory adam(const AdamOptions& o) { return AdamFactory{o}; }
+
+Factory radam(const RAdamOptions& o) {
+  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd).beta(o.beta),
+                 {.rule = Rule::kRAdam, .decouple_wd = o.decouple_wd});
+}
+
+Factory qhadam(const QHAdamOptions& o) {
+  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).nu_1(o.nu_1).nu_2(o.nu_2).eps(o.eps).wd(o.wd),
+                 {.rule = Rule::kQHAdam, .decouple_wd = o.decouple_wd});
+}
+
+Factory larc(const LarcOptions& o) {
+  return factory(Options().mom(o.mom).trust_coeff(o.trust_coeff).eps(o.eps).wd(o.wd),
+                 {.rule = Rule::kLarc, .momentum = o.mom != 0, .decouple_wd = o.decouple_wd, .clip = o.clip});
+}
+
+Factory lamb(const LambOptions& o) {
+  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd), {.rule = Rule::kLamb, .decouple_wd = o.decouple_wd});
+}
+
+Factory lookahead(const Factory& inner, const LookaheadOptions& options) {
+  return [=](const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) -> std::shared_ptr<torch::optim::Optimizer> {
+    if (options.k < 1) {
+      throw UsageError(Origin{"optim"}, "lookahead with k ", options.k, "; expected at least 1 step between updates.");
+    }
+    if (const auto* adam = inner.target<AdamFactory>()) {
+      const auto& o = adam->o;
+      return std::make_shared<Optimizer>(groups, Options(lr).mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd),
+                                         Fixed{.rule = Rule::kAdam, .decouple_wd = o.decouple_wd, .lookahead_k = options.k,
+                                               .lookahead_alpha = options.alpha});
+    }
+    const auto made = inner(groups, lr);
+    const auto* known = dynamic_cast<const Optimizer*>(made.get());
+    if (known == nullptr) {
+      throw UsageError(Origin{"optim"}, "lookahead takes the optimizers of optim::fastai only; expected sgd, rms_prop, adam, radam, "
+                       "qhadam, larc or lamb.");
+    }
+    Fixed fixed = known->fixed();
+    fixed.lookahead_k = options.k;
+    fixed.lookahead_alpha = options.alpha;
+    return std::make_shared<Optimizer>(groups, static_cast<const Options&>(known->defaults()), fixed);
+  };
+}
+
+Factory ranger(const RangerOptions& o) {
+  return lookahead(radam({.mom = o.mom, .sqr_mom = o.sqr_mom, .eps = o.eps, .wd = o.wd, .beta = o.beta, .decouple_wd = o.decouple_wd}),
+                   o.lookahead);
+}
+
+}  // namespace hasten::optim::fastai

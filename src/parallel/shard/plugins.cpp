@@ -1,0 +1,145 @@
+// See plugins.h.
+#include "hasten/parallel/shard/plugins.h"
+
+#include <algorithm>
+#include <limits>
+#include <regex>
+#include <set>
+
+#include "hasten/core/error.h"
+
+namespace hasten::parallel {
+namespace {
+
+WrapPolicy wrap_policy(const plan::FsdpSettings& settings) {
+  WrapPolicy policy{.version = settings.fsdp_version};
+  if (!settings.auto_wrap_policy) return policy;
+  switch (*settings.auto_wrap_policy) {
+    case plan::AutoWrapPolicy::kNone:
+      policy.rule = WrapPolicy::Rule::kNone;
+      break;
+    case plan::AutoWrapPolicy::kTransformer:
+      policy.rule = WrapPolicy::Rule::kTransformer;
+      policy.classes = settings.transformer_cls_names_to_wrap.value_or(std::vector<std::string>());
+      break;
+    case plan::AutoWrapPolicy::kSize:
+      policy.rule = WrapPolicy::Rule::kSize;
+      policy.min_num_params = settings.min_num_params.value_or(0);
+      break;
+  }
+  return policy;
+}
+
+OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const std::string& section) {
+  const std::string path = "zero_optimization." + section;
+  OffloadOptions options;
+  const std::string device = resolved.text(path + ".device");
+  if (device == "cpu") options.device = OffloadDevice::kCpu;
+  if (device == "nvme") options.device = OffloadDevice::kFile;
+  options.path = resolved.text(path + ".nvme_path");
+  // A tile is read, stepped and written at a time; the peer's default of 10^9 elements means "all of it".
+  if (resolved.is_given("zero_optimization.sub_group_size")) {
+    options.tile_numel = std::min<int64_t>(resolved.count("zero_optimization.sub_group_size"), int64_t{1} << 26);
+  }
+  options.block_bytes = resolved.count("aio.block_size");
+  options.queue_depth = static_cast<int>(std::min<int64_t>(resolved.count("aio.queue_depth"), 1024));
+  return options;
+}
+
+int64_t times(int64_t elements, int64_t bytes) {
+  return elements > std::numeric_limits<int64_t>::max() / bytes ? std::numeric_limits<int64_t>::max() : elements * bytes;
+}
+
+void add_node(const torch::nn::Module& module, plan::WrapModule& node, std::set<const torch::nn::Module*>& seen) {
+  node.class_name = module.name();
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (item.value().defined()) node.parameters.push_back({item.key(), item.value().numel(), item.value().unsafeGetTensorImpl()});
+  }
+  for (const auto& item : module.named_children()) {
+    if (!item.value() || !seen.insert(item.value().get()).second) continue;
+    node.children.push_back({.name = item.key(), .class_name = {}});
+    add_node(*item.value(), node.children.back(), seen);
+  }
+}
+
+}  // namespace
+
+ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base) {
+  if (settings.is_replicated()) {
+    base.stage = ShardStage::kNone;
+    return base;
+  }
+  base.stage = settings.splits_parameters() ? ShardStage::kParameters : ShardStage::kGradients;
+  base.reshard_after_forward = settings.splits_parameters();
+  base.wrap = wrap_policy(settings);
+  base.ignored.insert(base.ignored.end(), settings.ignored_modules.begin(), settings.ignored_modules.end());
+  if (settings.mixed_precision_policy) {
+    const auto& dtype = settings.mixed_precision_policy->param_dtype;
+    if (dtype == "bfloat16" || dtype == "float16") base.param_dtype = dtype;
+  }
+  return base;
+}
+
+ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config, ShardOptions base) {
+  plan::require_supported(resolved, config);
+  base.stage = static_cast<ShardStage>(resolved.stage);
+  if (base.stage == ShardStage::kNone) return base;
+  base.optimizer_offload = offload_options(resolved, "offload_optimizer");
+  base.parameter_offload = offload_options(resolved, "offload_param");
+  const int64_t bytes = 4;
+  if (resolved.is_given("zero_optimization.reduce_bucket_size")) {
+    base.wrap.unit_bytes = std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.reduce_bucket_size"), bytes));
+  }
+  base.max_live_bytes = times(resolved.count("zero_optimization.stage3_max_live_parameters"), bytes);
+  base.prefetch_bytes = times(resolved.count("zero_optimization.stage3_prefetch_bucket_size"), bytes);
+  base.persist_numel = resolved.count("zero_optimization.stage3_param_persistence_threshold");
+  if (resolved.on("fp16.enabled")) base.param_dtype = "float16";
+  if (resolved.on("bf16.enabled")) base.param_dtype = "bfloat16";
+  return base;
+}
+
+plan::WrapModule module_tree(const torch::nn::Module& module) {
+  plan::WrapModule root;
+  std::set<const torch::nn::Module*> seen = {&module};
+  add_node(module, root, seen);
+  return root;
+}
+
+std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy, const std::vector<std::string>& ignored) {
+  const bool by_class = policy.rule == WrapPolicy::Rule::kTransformer;
+  const plan::WrapOptions options{.rule = by_class ? plan::WrapRule::kTransformer : plan::WrapRule::kSize, .version = policy.version,
+                                  .classes = policy.classes, .min_num_params = policy.min_num_params, .ignored = ignored};
+  std::vector<std::vector<std::string>> units;
+  for (auto& unit : plan::plan_units(module_tree(module), options)) {
+    if (!unit.parameters.empty()) units.push_back(std::move(unit.parameters));
+  }
+  return units;
+}
+
+std::vector<std::string> ignored_names(const torch::nn::Module& module, const std::vector<std::string>& patterns) {
+  std::vector<std::string> modules, names, found;
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) modules.push_back(item.key());
+  for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  for (const auto& pattern : patterns) {
+    const size_t before = found.size();
+    for (const auto* all : {&modules, &names}) {
+      if (std::find(all->begin(), all->end(), pattern) != all->end()) found.push_back(pattern);
+    }
+    if (found.size() > before) continue;
+    try {
+      const std::regex expression(pattern, std::regex::ECMAScript);
+      for (const auto& name : modules) {
+        if (std::regex_match(name, expression)) found.push_back(name);
+      }
+    } catch (const std::regex_error& error) {
+      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern, "' is no module, no parameter and no pattern (", error.what(), ").");
+    }
+    if (found.size() == before) {
+      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern, "' matches no module and no parameter of the model",
+                       did_you_mean(pattern, modules), ". The modules are ", join(modules), ".");
+    }
+  }
+  return found;
+}
+
+}  // namespace hasten::parallel

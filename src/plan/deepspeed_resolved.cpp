@@ -1,0 +1,278 @@
+// The checks of a DeepSpeed configuration against the table of keys; see deepspeed_config.h.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include "hasten/core/error.h"
+#include "hasten/core/text.h"
+#include "hasten/plan/deepspeed_config.h"
+#include "hasten/plan/deepspeed_keys.h"
+
+namespace hasten::plan {
+
+using core::Value;
+
+namespace {
+
+
+std::vector<std::string> words_of(const char* text) {
+  std::istringstream words{std::string(text)};
+  std::vector<std::string> all;
+  for (std::string word; words >> word;) all.push_back(word);
+  return all;
+}
+
+// What is wrong with a value of this key; "" if nothing is.
+std::string problem_of(const DeepSpeedKey& key, const Value& value) {
+  const auto expected = [&](const std::string& wanted) { return text("is ", value.to_json(), "; expected ", wanted); };
+  switch (key.type) {
+    case KeyType::kBool:
+      return value.is_bool() || value == Value(0) || value == Value(1) ? "" : expected("true or false");
+    case KeyType::kCount:
+    case KeyType::kReal: {
+      if (!value.is_number()) return expected(value.is_string() ? "a number, without quotes" : "a number");
+      const double number = value.as_double();
+      if (key.type == KeyType::kCount && number != std::floor(number)) return expected("a whole number");
+      return number < key.least ? expected(text(key.least > 0 && key.least < 1e-9 ? "above " : "at least ", key.least < 1e-9 && key.least > 0 ? 0 : key.least)) : "";
+    }
+    case KeyType::kText:
+      return value.is_string() ? "" : expected("text");
+    case KeyType::kChoice: {
+      const auto choices = words_of(key.choices);
+      std::string word = value.is_string() ? value.as_string() : value.to_json();
+      const bool folds = std::string(key.path) == "checkpoint.tag_validation";
+      if (folds) std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
+      if (value.is_string() && std::find(choices.begin(), choices.end(), word) != choices.end()) return "";
+      return expected(join(choices, " or ")) + did_you_mean(word, choices);
+    }
+    case KeyType::kSection:
+      return value.is_map() ? "" : expected("a map");
+    case KeyType::kFree:
+      return "";
+  }
+  return "";
+}
+
+}  // namespace
+
+/// Walks a configuration once; problems are collected, and thrown together.
+class DeepSpeedResolver {
+ public:
+  DeepSpeedResolver(const DeepSpeedConfig& config, int world_size) : config_(config), world_size_(world_size) {}
+
+  ResolvedDeepSpeed all(bool needs_batch) {
+    section(config_.config(), "");
+    rename();
+    stage();
+    precision();
+    optimizer();
+    ranges();
+    if (problems_.empty()) refusals();
+    if (problems_.empty()) batch(needs_batch);
+    if (problems_.empty()) return std::move(resolved_);
+    throw UsageError(Origin{"deepspeed"}, config_.source(), ": ", join(problems_, "; "), ".");
+  }
+
+ private:
+  void section(const Value& map, const std::string& prefix) {
+    for (const auto& [name, value] : map.as_map()) {
+      const std::string path = prefix.empty() ? name : prefix + "." + name;
+      const auto* key = find_deepspeed_key(path);
+      if (key == nullptr) {
+        unknown(path, prefix, name);
+      } else if (key->answer == KeyAnswer::kRemoved) {
+        problems_.push_back(path + ": " + key->words);
+      } else if (!(value.is_string() && value.as_string() == "auto") && !(value.is_null() && std::string(key->otherwise) == "null")) {
+        known(*key, path, value);
+      }
+    }
+  }
+
+  void unknown(const std::string& path, const std::string& prefix, const std::string& name) {
+    const auto names = deepspeed_key_names(prefix == "bfloat16" ? "bf16" : prefix);
+    const std::string guess = did_you_mean(name, names);
+    if (is_strict_section(prefix) || !guess.empty()) {
+      problems_.push_back("unknown key " + path + guess);
+    } else {
+      resolved_.notes.push_back("unknown key " + path + " is ignored");
+    }
+  }
+
+  void known(const DeepSpeedKey& key, const std::string& path, const Value& value) {
+    if (std::string(key.path) == "zero_optimization.stage" && value.is_bool()) {
+      resolved_.notes.push_back(text(path, " is ", value.as_bool() ? "true: read as 1" : "false: read as 0"));
+      resolved_.given_.emplace_back(key.path, Value(value.as_bool() ? 1 : 0));
+      return;
+    }
+    const std::string problem = problem_of(key, value);
+    if (!problem.empty()) {
+      problems_.push_back(path + " " + problem);
+      return;
+    }
+    if (key.type == KeyType::kSection) {
+      resolved_.given_.emplace_back(key.path, value);
+      section(value, path);
+      return;
+    }
+    if (find(key.path) != nullptr) {
+      problems_.push_back(text(path, " and ", key.path, " are one key; write it once"));
+      return;
+    }
+    Value own = value;
+    if (key.type == KeyType::kBool && value.is_int()) own = value.as_int() != 0;
+    if (key.type == KeyType::kCount) own = static_cast<int64_t>(std::min(value.as_double(), 9.2e18));
+    const bool differs = !(own == Value::parse_json(key.otherwise)) && !(own.is_number() && Value::parse_json(key.otherwise).is_number() &&
+                                                                        own.as_double() == Value::parse_json(key.otherwise).as_double());
+    if (differs && key.answer == KeyAnswer::kIgnored && key.words[0] != '\0') {
+      resolved_.notes.push_back(text(path, " is ignored: ", key.words));
+    }
+    if (differs && key.answer == KeyAnswer::kRefused) resolved_.refusals.push_back(text(path, ": ", key.words));
+    resolved_.given_.emplace_back(key.path, std::move(own));
+  }
+
+  const Value* find(const std::string& path) const {
+    for (const auto& [key, value] : resolved_.given_) {
+      if (key == path) return &value;
+    }
+    return nullptr;
+  }
+  void set(const std::string& path, Value value) {
+    std::erase_if(resolved_.given_, [&](const auto& each) { return each.first == path; });
+    resolved_.given_.emplace_back(path, std::move(value));
+  }
+
+  // Old names.
+  void rename() {
+    const std::string zero = "zero_optimization.";
+    for (const auto& [old, section] : {std::pair{"cpu_offload", "offload_optimizer"}, std::pair{"cpu_offload_param", "offload_param"}}) {
+      const auto* value = find(zero + old);
+      if (value == nullptr) continue;
+      if (find(zero + section) != nullptr) {
+        problems_.push_back(text(zero, old, " is the old name of ", section, ", which is there as well; leave the old one out"));
+      } else if (value->as_bool()) {
+        resolved_.notes.push_back(text(zero, old, " is the old name of ", section, ".device \"cpu\""));
+        set(zero + section, Value::map({{"device", "cpu"}}));
+        set(zero + section + ".device", "cpu");
+      }
+    }
+    if (const auto* value = find(zero + "stage3_gather_fp16_weights_on_model_save")) {
+      set(zero + "stage3_gather_16bit_weights_on_model_save", *value);
+    }
+    if (find("bfloat16") != nullptr && find("bf16") != nullptr && config_.find("bf16") != nullptr) {
+      problems_.push_back("bfloat16 is another name of bf16, which is there as well; leave one out");
+    }
+  }
+
+  void stage() {
+    const auto* value = find("zero_optimization.stage");
+    const int64_t stage = value == nullptr ? 0 : value->as_int();
+    if (stage > 3) problems_.push_back(text("zero_optimization.stage is ", stage, "; expected 0, 1, 2 or 3"));
+    resolved_.stage = static_cast<int>(stage);
+    if (stage == 3 && find("zero_optimization.overlap_comm") == nullptr) set("zero_optimization.overlap_comm", true);
+  }
+
+  void precision() {
+    const bool fp16 = resolved_.on("fp16.enabled"), bf16 = resolved_.on("bf16.enabled");
+    if (fp16 && bf16) problems_.push_back("fp16.enabled and bf16.enabled are both true; expected one of them");
+    if (fp16 && resolved_.real("fp16.loss_scale") == 0 && resolved_.count("fp16.loss_scale_window") <= 0) {
+      problems_.push_back("fp16.loss_scale_window is 0; expected above 0 where loss_scale is 0 (dynamic)");
+    }
+  }
+
+  void optimizer() {
+    for (const char* section : {"optimizer", "scheduler"}) {
+      const auto* map = find(section);
+      if (map != nullptr && !map->empty() && find(std::string(section) + ".type") == nullptr) {
+        problems_.push_back(text(section, " has no type; expected its name, such as ", section[0] == 'o' ? "AdamW" : "WarmupLR"));
+      }
+    }
+  }
+
+  void ranges() {
+    const auto* ratio = find("zero_optimization.offload_optimizer.ratio");
+    if (ratio != nullptr && ratio->as_double() > 1) {
+      problems_.push_back(text("zero_optimization.offload_optimizer.ratio is ", ratio->to_json(), "; expected 0 to 1"));
+    }
+  }
+
+  // What contradicts itself here, though DeepSpeed's own reading takes it.
+  void refusals() {
+    auto& all = resolved_.refusals;
+    const std::string zero = "zero_optimization.";
+    for (const char* section : {"offload_optimizer", "offload_param"}) {
+      const std::string device = resolved_.text(zero + section + ".device");
+      if (device == "none") continue;
+      const bool has_it = section == std::string("offload_param") ? resolved_.stage == 3 : resolved_.stage >= 1;
+      if (!has_it) all.push_back(text(zero, section, " at stage ", resolved_.stage, ", which splits nothing that it could move"));
+      if (device == "nvme" && !resolved_.is_given(zero + section + ".nvme_path")) {
+        all.push_back(text(zero, section, ".device is \"nvme\" without a nvme_path. Write the folder"));
+      }
+    }
+    if (!resolved_.on(zero + "compute_grad_norm") && resolved_.real("gradient_clipping") > 0) {
+      all.push_back("zero_optimization.compute_grad_norm is false, but gradient_clipping needs the norm");
+    }
+    if (resolved_.text("gradient_allreduce_op") == "sum" && resolved_.stage == 3) {
+      all.push_back("gradient_allreduce_op is \"sum\" at stage 3, which takes the mean");
+    }
+  }
+
+  std::optional<int64_t> number(const char* key) const {
+    const auto* value = find(key);
+    return value == nullptr ? std::nullopt : std::optional(value->as_int());
+  }
+
+  void batch(bool needs_batch) {
+    const auto train = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu");
+    if (!train && !micro && !needs_batch) return;
+    try {
+      resolved_.batch = solve_batch(train, micro, number("gradient_accumulation_steps"), world_size_);
+    } catch (const UsageError& error) {
+      std::string words = error.what();
+      words = words.substr(words.find(": ") == std::string::npos || words[0] != '[' ? 0 : words.find("] ") + 2);
+      while (words.ends_with('.')) words.pop_back();
+      problems_.push_back(words);
+    }
+  }
+
+  const DeepSpeedConfig& config_;
+  int world_size_;
+  ResolvedDeepSpeed resolved_;
+  std::vector<std::string> problems_;
+};
+
+const Value& ResolvedDeepSpeed::at(const std::string& key) const {
+  const auto* known = find_deepspeed_key(key);
+  if (known == nullptr) throw InternalError(Origin{"deepspeed"}, "no key ", key, " in the table");
+  for (const auto& [path, value] : given_) {
+    if (path == known->path) return value;
+  }
+  static const std::map<std::string, Value> defaults = [] {
+    std::map<std::string, Value> all;
+    for (const auto& each : deepspeed_keys()) all.emplace(each.path, Value::parse_json(each.otherwise));
+    return all;
+  }();
+  return defaults.at(known->path);
+}
+
+bool ResolvedDeepSpeed::on(const std::string& key) const { return at(key).is_bool() && at(key).as_bool(); }
+int64_t ResolvedDeepSpeed::count(const std::string& key) const { return at(key).is_null() ? 0 : at(key).as_int(); }
+double ResolvedDeepSpeed::real(const std::string& key) const { return at(key).is_null() ? 0.0 : at(key).as_double(); }
+std::string ResolvedDeepSpeed::text(const std::string& key) const { return at(key).is_string() ? at(key).as_string() : ""; }
+
+bool ResolvedDeepSpeed::is_given(const std::string& key) const {
+  const auto* known = find_deepspeed_key(key);
+  return known != nullptr && std::any_of(given_.begin(), given_.end(), [&](const auto& each) { return each.first == known->path; });
+}
+
+ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_size, bool needs_batch) {
+  return DeepSpeedResolver(config, world_size).all(needs_batch);
+}
+
+void require_supported(const ResolvedDeepSpeed& resolved, const DeepSpeedConfig& config) {
+  if (resolved.refusals.empty()) return;
+  throw UsageError(Origin{"deepspeed"}, config.source(), ": ", join(resolved.refusals, "; "), ".");
+}
+
+}  // namespace hasten::plan

@@ -1,0 +1,55 @@
+// Bridge: libtorch's distributed autograd over hasten's agent.
+//
+// libtorch has one container of contexts and one current agent a process, so the first agent of a process claims them.
+// This header names nothing of libtorch's; bridge.cpp does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hasten/rpc/autograd.h"
+#include "rpc/wire.h"
+
+namespace hasten::rpc {
+
+class AgentCore;
+
+class Bridge {
+ public:
+  /// The bridge of this process for `core`, null if another agent has it, or had it with another rank.
+  static std::unique_ptr<Bridge> claim(AgentCore& core);
+  virtual ~Bridge() = default;
+  virtual void start(const std::shared_ptr<AgentCore>& core) = 0;
+  virtual void stop() noexcept = 0;
+
+  /// The current context's id in this thread, -1 outside one.
+  virtual int64_t current() const = 0;
+  /// Caller: records the call and fills the head. Returns the head's context.
+  virtual void record_call(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;
+  /// Callee: what has arrived needs gradients from now on.
+  virtual void record_arrival(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad, int from) = 0;
+  /// Callee: the reply's tensors.
+  virtual void record_reply(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;
+  /// Caller: the reply has come.
+  virtual void record_answer(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad, int from) = 0;
+  /// Caller: the call failed, so its outputs will never get a gradient.
+  virtual void record_failure(const Head& head, int to) = 0;
+
+  virtual void on_engine(int from, Decoded message) = 0;
+  virtual void on_settle(int from, const Head& head) = 0;
+  virtual void lost(int rank) = 0;
+
+  virtual int64_t new_context() = 0;
+  virtual void release(int64_t context) = 0;
+  virtual void backward(int64_t context, const std::vector<at::Tensor>& roots, bool retain_graph) = 0;
+  virtual std::vector<std::pair<at::Tensor, at::Tensor>> gradients(int64_t context) const = 0;
+  virtual at::Tensor gradient(int64_t context, const at::Tensor& parameter) const = 0;
+  virtual bool set_gradient(int64_t context, const at::Tensor& parameter, const at::Tensor& gradient) const = 0;
+};
+
+}  // namespace hasten::rpc

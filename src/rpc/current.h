@@ -1,0 +1,33 @@
+// What a thread does for an agent at the moment: the call it serves, whether it reads messages.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "hasten/rpc/detail/state.h"
+
+namespace hasten::rpc::detail {
+
+class ServedCall;
+
+struct CurrentThread {
+  std::weak_ptr<Executor> executor;
+  /// The call whose handler this thread runs.
+  std::shared_ptr<ServedCall> served;
+  /// This thread reads messages now, so that it must not wait.
+  int reading = 0;
+  /// This thread is its pool's leader and handles messages.
+  bool leading = false;
+  /// This thread belongs to a pool.
+  bool in_pool = false;
+  /// Ranks with replies that have been queued and not written.
+  std::vector<int> unflushed;
+  /// Futures of the calls of agent.wait_all() scopes, innermost last.
+  std::vector<std::vector<std::shared_ptr<StateBase>>*> scopes;
+};
+
+CurrentThread& current_thread();
+
+}  // namespace hasten::rpc::detail

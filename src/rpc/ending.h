@@ -1,0 +1,42 @@
+// Ending: when all workers may stop, as a pure state machine at rank 0 (four counters, after Mattern).
+//
+// Each worker reports how many messages it has sent to and received from each other one, whenever nothing runs there. Two
+// rounds with the same numbers, in which every message sent was received, show that nothing is under way.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace hasten::rpc {
+
+/// One worker's counts, by the other worker's rank.
+struct EndingReport {
+  std::vector<uint64_t> sent, received;
+  bool operator==(const EndingReport&) const = default;
+};
+
+class Ending {
+ public:
+  explicit Ending(int world_size) : world_size_(world_size) {}
+  /// The next round, which all workers are asked for.
+  int round() const { return round_; }
+  void report(int rank, int round, EndingReport report);
+  void lose(int rank) { lost_.insert(rank); }
+  const std::set<int>& lost() const { return lost_; }
+  /// All have reported in this round: goes on to the next, or is done. Returns true if there is something to do.
+  bool advance();
+  bool done() const { return done_; }
+
+ private:
+  bool complete() const;
+  bool balanced() const;
+  const int world_size_;
+  int round_ = 1;
+  bool done_ = false;
+  std::set<int> lost_;
+  std::map<int, EndingReport> now_, before_;
+};
+
+}  // namespace hasten::rpc

@@ -1,0 +1,550 @@
+// AgentCore's life: start, messages that arrive, losses, timers and the end; see agent_core.h.
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "hasten/core/error.h"
+#include "rpc/agent_core.h"
+#include "rpc/bridge.h"
+#include "rpc/operators.h"
+#include "rpc/serving.h"
+
+namespace hasten::rpc {
+namespace {
+
+constexpr uint32_t kAsk = 1, kReport = 2, kBye = 3;
+constexpr size_t kLongestName = 127;
+
+bool is_good_name(const std::string& name) {
+  return !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c < 128 && std::isalnum(c) != 0) || c == '_' || c == ':' || c == '-';
+  });
+}
+
+// A call's message on its way into the tensors' memory.
+class Arriving final : public comm::IncomingMessage {
+ public:
+  Arriving(AgentCore& core, int from, Decoded message) : core_(core), from_(from), message_(std::move(message)) {
+    body = std::move(message_.body);
+  }
+  void complete() override { core_.dispatch(from_, std::move(message_)); }
+
+ private:
+  AgentCore& core_;
+  const int from_;
+  Decoded message_;
+};
+
+}  // namespace
+
+AgentCore::AgentCore(const process::Process& process, Functions functions, RpcOptions options)
+    : rank_(process.rank()),
+      world_size_(process.world_size()),
+      options_(std::move(options)),
+      log_("rpc", {rank_, world_size_}),
+      workers_(static_cast<size_t>(world_size_)),
+      sent_(static_cast<size_t>(world_size_)),
+      received_(static_cast<size_t>(world_size_)) {
+  if (options_.name.empty()) options_.name = text("worker", rank_);
+  workers_[static_cast<size_t>(rank_)].info = {options_.name, rank_};
+  pool_ = std::make_unique<Pool>(Pool::Options{
+      .num_threads = options_.num_threads,
+      .max_waiting = options_.max_threads,
+      .serve =
+          [this] {
+            ++detail::current_thread().reading;
+            messages_->serve(std::chrono::milliseconds(-1));
+            --detail::current_thread().reading;
+          },
+      .wake = [this] { if (messages_) messages_->wake(); },
+      .flush =
+          [this] {
+            for (const int to : std::exchange(detail::current_thread().unflushed, {})) messages_->flush(to);
+          },
+      .enter = [this] { detail::current_thread().executor = std::shared_ptr<detail::Executor>(shared_from_this(), this); }});
+  objects_ = std::make_unique<Objects>(*pool_);
+  serve_functions(std::move(functions));
+}
+
+AgentCore::~AgentCore() = default;
+
+void AgentCore::serve_functions(Functions functions) {
+  functions.add_all(own_functions(*this));
+  std::map<std::string, std::shared_ptr<Strand>> strands;
+  for (const detail::Served& served : functions.served()) {
+    auto function = std::make_unique<ServedFunction>();
+    function->served = served;
+    function->signature = detail::signature_hash(served.signature);
+    if (served.options.where == Where::kSerial) {
+      const std::string& name = served.options.strand.empty() ? served.name : served.options.strand;
+      auto& strand = strands[name];
+      if (!strand) strand = std::make_shared<Strand>(*pool_);
+      function->strand = strand;
+    }
+    functions_.push_back(std::move(function));
+  }
+}
+
+// One line a function: name, tab, signature.
+std::string AgentCore::about() const {
+  std::string lines = options_.name + "\n";
+  for (const auto& function : functions_) lines += function->served.name + "\t" + function->served.signature + "\n";
+  return lines;
+}
+
+void AgentCore::read_abouts() {
+  for (int rank = 0; rank < world_size_; ++rank) {
+    RemoteWorker& worker = workers_[static_cast<size_t>(rank)];
+    std::istringstream lines(messages_->about(rank));
+    std::string line;
+    std::getline(lines, line);
+    worker.info = {line, rank};
+    for (uint32_t index = 0; std::getline(lines, line); ++index) {
+      const size_t tab = line.find('\t');
+      worker.names.push_back(std::make_unique<std::string>(line.substr(0, tab)));
+      const std::string signature = line.substr(tab + 1);
+      worker.functions.emplace(*worker.names.back(),
+                               RemoteWorker::Function{index, detail::signature_hash(signature), signature});
+    }
+  }
+}
+
+// All ranks see all names, so all throw the same.
+void AgentCore::check_options(const process::Process& process) {
+  std::string problems;
+  std::map<std::string, std::vector<int>> by_name;
+  for (const auto& worker : workers_) {
+    if (!is_good_name(worker.info.name)) {
+      problems += text(" The name of rank ", worker.info.id, " is '", worker.info.name, "'; expected 1 to ", kLongestName,
+                       " characters of A-Z a-z 0-9 _ : -.");
+    }
+    by_name[worker.info.name].push_back(worker.info.id);
+  }
+  for (const auto& [name, ranks] : by_name) {
+    if (ranks.size() > 1) problems += text(" Ranks ", join(ranks), " have one name, '", name, "'.");
+    ranks_.emplace(name, ranks[0]);
+  }
+  if (!problems.empty())
+    throw UsageError({"rpc", process.rank(), process.world_size()}, "the workers' names do not fit:", problems,
+                     " Give each RpcOptions::name its own.");
+}
+
+void AgentCore::start(const process::Process& process) {
+  if (options_.num_threads < 1 || options_.max_threads < 1 || options_.timeout_s < 0) {
+    throw UsageError(origin(), "RpcOptions: num_threads ", options_.num_threads, ", max_threads ", options_.max_threads,
+                     ", timeout_s ", options_.timeout_s, "; expected at least 1, 1 and 0.");
+  }
+  messages_ = std::make_unique<comm::Messages>(process.group(), *this,
+                                               comm::MessagesOptions{.run_key = process.run_key(),
+                                                                     .lost_after_s = options_.lost_after_s,
+                                                                     .max_message_bytes = options_.max_message_bytes,
+                                                                     .about = about()});
+  read_abouts();
+  check_options(process);
+  bridge_ = Bridge::claim(*this);
+  if (bridge_) bridge_->start(self());
+  // No message is read before the threads start, and no worker sends before all are here.
+  pool_->start();
+  process.group().with_check(false).barrier();
+}
+
+std::shared_ptr<detail::Executor> AgentCore::executor() const {
+  const auto self = std::const_pointer_cast<detail::Core>(shared_from_this());
+  return {self, const_cast<AgentCore*>(this)};
+}
+
+std::unique_ptr<comm::IncomingMessage> AgentCore::begin(int from, std::string_view head, int64_t body_bytes) {
+  Decoded message = decode(head, body_bytes);
+  bytes_received_ += static_cast<int64_t>(head.size()) + body_bytes;
+  return std::make_unique<Arriving>(*this, from, std::move(message));
+}
+
+void AgentCore::dispatch(int from, Decoded message) {
+  const auto kind = static_cast<Kind>(message.head.kind);
+  const bool counted = kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
+  if (counted && from != rank_) ++received_[static_cast<size_t>(from)];
+  for (const WireReference& wire : message.references) message.packed.references.push_back(received(wire, from));
+  switch (kind) {
+    case Kind::kCall:
+    case Kind::kCreate: on_call(from, std::move(message)); break;
+    case Kind::kReply:
+    case Kind::kError:
+    case Kind::kEngineReply:
+    case Kind::kSettled: on_reply(from, message); break;
+    case Kind::kGrant:
+    case Kind::kConfirm:
+    case Kind::kDrop: on_reference(from, message); break;
+    case Kind::kEngine:
+      if (!bridge_) throw DataError(Origin{"rpc"}, "message", "a gradient for an agent without autograd");
+      bridge_->on_engine(from, std::move(message));
+      break;
+    case Kind::kSettle:
+      if (!bridge_) throw DataError(Origin{"rpc"}, "message", "a gradient for an agent without autograd");
+      bridge_->on_settle(from, message.head);
+      break;
+    case Kind::kStatus: on_status(from, message); break;
+    case Kind::kStatusReply: on_status_reply(message); break;
+    case Kind::kCancel: {
+      const std::lock_guard lock(serving_mutex_);
+      const auto found = serving_.find({from, message.head.call});
+      const auto call = found == serving_.end() ? nullptr : found->second.lock();
+      if (call) std::static_pointer_cast<Serving>(call)->cancel();
+      break;
+    }
+    case Kind::kEnding: on_ending(from, message); break;
+    case Kind::kLost: {
+      // Another worker has lost one: a message to it shows whether this one has, too.
+      const auto rank = static_cast<int>(message.head.function);
+      if (rank >= 0 && rank < world_size_ && rank != rank_ && messages_->why_gone(rank).empty()) {
+        Head probe;
+        probe.kind = static_cast<uint16_t>(Kind::kCancel);
+        pool_->submit({[self = self(), rank, probe] { self->send(rank, probe); }, false});
+      }
+      break;
+    }
+  }
+}
+
+void AgentCore::fail_pending_to(int rank, const std::string& what, const std::string& reason) {
+  std::vector<std::pair<uint64_t, std::exception_ptr>> failed;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    for (const auto& [id, pending] : pending_) {
+      if (pending.to != rank) continue;
+      const double seconds = std::chrono::duration<double>(Clock::now() - pending.started).count();
+      std::ostringstream time;
+      time.precision(1);
+      time << std::fixed << seconds;
+      failed.emplace_back(id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what, " while it ran ",
+                                                                pending.function, "() for ", time.str(), " s: ", reason, ".")));
+    }
+  }
+  for (const auto& [id, error] : failed) fail_call(id, error);
+}
+
+void AgentCore::gone(int rank, bool left, const std::string& reason) {
+  std::vector<std::function<void(const WorkerInfo&, WorkerEvent)>> listeners;
+  bool was_known = false;
+  {
+    const std::lock_guard lock(ending_mutex_);
+    was_known = !(left ? left_ : lost_).insert(rank).second;
+    listeners = listeners_;
+  }
+  if (was_known) return;
+  fail_pending_to(rank, left ? "has left" : "was lost", reason);
+  if (bridge_) bridge_->lost(rank);
+  const auto error = std::make_exception_ptr(CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
+  objects_->lose(rank, error);
+  // Holders whose grants came from the lost worker tell the owners themselves; then the worker's own holds end.
+  std::vector<std::tuple<Grant, detail::ObjectId, int>> orphaned;
+  {
+    const std::lock_guard lock(references_mutex_);
+    for (const auto& [grant, what] : held_) {
+      if (grant.giver == static_cast<uint32_t>(rank) && what.second != rank) orphaned.emplace_back(grant, what.first, what.second);
+    }
+  }
+  for (const auto& [grant, id, owner] : orphaned) {
+    Head head;
+    head.kind = static_cast<uint16_t>(Kind::kConfirm);
+    head.object_creator = id.creator;
+    head.object_number = id.number;
+    detail::Packed packed;
+    Writer writer(packed);
+    writer.number(grant.giver);
+    writer.number(grant.number);
+    writer.number(static_cast<int32_t>(rank_));
+    send(owner, head, std::move(packed));
+  }
+  const double grace_s = options_.timeout_s > 0 ? options_.timeout_s : 60;
+  later(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_s)),
+        [this, rank] { objects_->forget(rank); });
+  if (!left) {
+    Head head;
+    head.kind = static_cast<uint16_t>(Kind::kLost);
+    head.function = static_cast<uint32_t>(rank);
+    for (int other = 0; other < world_size_; ++other) {
+      if (other != rank && other != rank_ && messages_->has_connection(other)) send(other, head);
+    }
+  }
+  for (const auto& listener : listeners) {
+    pool_->submit({[listener, info = worker(rank), left] { listener(info, left ? WorkerEvent::kLeft : WorkerEvent::kLost); }, false});
+  }
+  if (in_shutdown_) advance_ending();
+}
+
+void AgentCore::later(Clock::time_point when, std::function<void()> what) {
+  {
+    const std::lock_guard lock(ending_mutex_);
+    later_.emplace(when, std::move(what));
+  }
+  messages_->set_timer(when);
+}
+
+void AgentCore::timer() {
+  std::vector<std::function<void()>> due;
+  std::optional<Clock::time_point> next;
+  {
+    const std::lock_guard lock(ending_mutex_);
+    while (!later_.empty() && later_.begin()->first <= Clock::now()) {
+      due.push_back(std::move(later_.begin()->second));
+      later_.erase(later_.begin());
+    }
+    if (!later_.empty()) next = later_.begin()->first;
+  }
+  for (const auto& what : due) what();
+  if (next) messages_->set_timer(*next);
+  expire_now();
+}
+
+// Calls whose time is over: their worker is asked for their state first.
+void AgentCore::expire_now() {
+  const auto now = Clock::now();
+  std::vector<uint64_t> over;
+  std::vector<std::pair<uint64_t, int>> to_ask;
+  auto next = Clock::time_point::max();
+  {
+    const std::lock_guard lock(calls_mutex_);
+    for (auto& [id, pending] : pending_) {
+      if (pending.deadline > now) {
+        next = std::min(next, pending.deadline);
+      } else if (pending.asked || pending.to == rank_) {
+        over.push_back(id);
+      } else {
+        pending.asked = true;
+        pending.deadline = now + std::chrono::milliseconds(500);
+        next = std::min(next, pending.deadline);
+        to_ask.emplace_back(id, pending.to);
+      }
+    }
+  }
+  // At most a hundred looks a second, however the deadlines lie.
+  if (next != Clock::time_point::max()) messages_->set_timer(std::max(next, now + std::chrono::milliseconds(10)));
+  for (const auto& [id, to] : to_ask) {
+    if (const std::string state = messages_->process_state(to); state == "stopped") {
+      time_out(id, "its process is stopped");
+      continue;
+    }
+    Head head;
+    head.kind = static_cast<uint16_t>(Kind::kStatus);
+    head.call = id;
+    send(to, head);
+  }
+  for (const uint64_t id : over) {
+    std::string state = "the worker does not answer";
+    {
+      const std::lock_guard lock(serving_mutex_);
+      const auto found = serving_.find({rank_, id});
+      const auto call = found == serving_.end() ? nullptr : found->second.lock();
+      if (call) state = "it is " + std::static_pointer_cast<Serving>(call)->state();
+    }
+    time_out(id, state);
+  }
+}
+
+std::exception_ptr AgentCore::timeout_error(const Pending& pending, const std::string& state) const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - pending.started).count();
+  std::ostringstream time;
+  time.precision(1);
+  time << std::fixed << seconds;
+  return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described(pending.to), " did not end within ",
+                                           time.str(), " s: ", state, ". Raise RpcOptions::timeout_s, or with({.timeout_s = …})."));
+}
+
+void AgentCore::time_out(uint64_t call, const std::string& state) {
+  std::exception_ptr error;
+  int to = -1;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    const auto found = pending_.find(call);
+    if (found == pending_.end()) return;
+    error = timeout_error(found->second, state);
+    to = found->second.to;
+  }
+  fail_call(call, error);
+  Head head;
+  head.kind = static_cast<uint16_t>(Kind::kCancel);
+  head.call = call;
+  send(to, head);
+}
+
+void AgentCore::on_status_reply(Decoded& message) {
+  Reader reader(message.packed, nullptr);
+  time_out(message.head.call, reader.string());
+}
+
+bool AgentCore::is_idle() {
+  const std::lock_guard lock(calls_mutex_);
+  return pending_.empty() && num_serving_ == 0;
+}
+
+EndingReport AgentCore::report_now() {
+  EndingReport report;
+  for (const auto& count : sent_) report.sent.push_back(count);
+  for (const auto& count : received_) report.received.push_back(count);
+  return report;
+}
+
+void AgentCore::maybe_report() {
+  Head head;
+  {
+    const std::lock_guard lock(ending_mutex_);
+    if (!in_shutdown_ || asked_round_ <= reported_round_ || !is_idle()) return;
+    reported_round_ = asked_round_;
+    head.call = static_cast<uint64_t>(asked_round_);
+  }
+  head.kind = static_cast<uint16_t>(Kind::kEnding);
+  head.function = kReport;
+  const EndingReport report = report_now();
+  detail::Packed packed;
+  Writer writer(packed);
+  for (const auto* counts : {&report.sent, &report.received}) {
+    for (const uint64_t count : *counts) writer.number(count);
+  }
+  send(0, head, std::move(packed));
+}
+
+void AgentCore::advance_ending() {
+  std::optional<Head> next;
+  std::string lost_ranks;
+  {
+    const std::lock_guard lock(ending_mutex_);
+    if (!in_shutdown_ || ended_->done()) return;
+    if (rank_ != 0) {
+      if (lost_.contains(0) || left_.contains(0)) ended_->set("0");
+      return;
+    }
+    for (const int rank : lost_) ending_->lose(rank);
+    for (const int rank : left_) ending_->lose(rank);
+    if (!ending_->advance()) return;
+    next.emplace();
+    next->kind = static_cast<uint16_t>(Kind::kEnding);
+    next->function = ending_->done() ? kBye : kAsk;
+    next->call = static_cast<uint64_t>(ending_->round());
+    lost_ranks = join(ending_->lost());
+  }
+  // Rank 0 last: it closes its connections then.
+  for (int rank = world_size_ - 1; rank >= 0; --rank) {
+    detail::Packed packed;
+    Writer(packed).string(lost_ranks);
+    send(rank, *next, std::move(packed));
+  }
+}
+
+void AgentCore::on_ending(int from, const Decoded& message) {
+  Decoded copy = message;
+  Reader reader(copy.packed, nullptr);
+  if (message.head.function == kAsk) {
+    {
+      const std::lock_guard lock(ending_mutex_);
+      asked_round_ = std::max(asked_round_, static_cast<int>(message.head.call));
+    }
+    maybe_report();
+  } else if (message.head.function == kReport && rank_ == 0) {
+    EndingReport report;
+    for (auto* counts : {&report.sent, &report.received}) {
+      for (int i = 0; i < world_size_; ++i) counts->push_back(reader.number<uint64_t>());
+    }
+    {
+      const std::lock_guard lock(ending_mutex_);
+      if (!ending_) return;
+      ending_->report(from, static_cast<int>(message.head.call), std::move(report));
+    }
+    advance_ending();
+  } else if (message.head.function == kBye && ended_) {
+    ended_->set(reader.string());
+  }
+}
+
+void AgentCore::shutdown(double timeout_s) {
+  if (closed_) return;
+  for (const int to : std::exchange(detail::current_thread().unflushed, {})) messages_->flush(to);
+  {
+    const std::lock_guard lock(ending_mutex_);
+    ended_ = std::make_shared<detail::State<std::string>>(nullptr);
+    if (rank_ == 0) ending_.emplace(world_size_);
+    in_shutdown_ = true;
+  }
+  if (rank_ == 0) {
+    Head head;
+    head.kind = static_cast<uint16_t>(Kind::kEnding);
+    head.function = kAsk;
+    head.call = 1;
+    for (int rank = world_size_ - 1; rank >= 0; --rank) send(rank, head);
+  } else {
+    maybe_report();
+  }
+  advance_ending();
+  if (timeout_s > 0) {
+    ended_->sleep(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s)));
+  } else {
+    ended_->sleep(std::nullopt);
+  }
+  const bool ended = ended_->done();
+  if (options_.report_leaks) {
+    for (const std::string& line : objects_->list())
+      log_.warning(text("an RRef's value still exists at shutdown: ", line), {.main_process_only = false});
+  }
+  std::string lost;
+  std::istringstream ranks(ended ? ended_->value() : "");
+  for (std::string rank; std::getline(ranks, rank, ',');) {
+    const int number = std::stoi(rank);
+    if (number != rank_) lost += text(lost.empty() ? "" : ", ", described(number), " (", messages_->why_gone(number), ")");
+  }
+  close(ended);
+  if (!ended) throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
+  if (!lost.empty())
+    throw CommError(origin(), "shutdown", "lost before the end: ", lost, ". The others have ended.");
+}
+
+void AgentCore::close(bool gracefully) noexcept {
+  if (closed_.exchange(true)) return;
+  try {
+    if (bridge_) bridge_->stop();
+    std::vector<uint64_t> pending;
+    {
+      const std::lock_guard lock(calls_mutex_);
+      for (const auto& [id, one] : pending_) pending.push_back(id);
+    }
+    const auto error = std::make_exception_ptr(CommError(origin(), "call", "the agent was closed before the call had ended."));
+    for (const uint64_t id : pending) fail_call(id, error);
+    pool_->stop();
+    if (messages_) messages_->close(true);
+    objects_->clear();
+  } catch (...) {
+    (void)gracefully;
+  }
+}
+
+void AgentCore::on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) {
+  const std::lock_guard lock(ending_mutex_);
+  listeners_.push_back(std::move(fn));
+}
+
+AgentStats AgentCore::stats() {
+  AgentStats stats;
+  stats.num_calls_sent = num_calls_sent_;
+  stats.num_calls_served = num_calls_served_;
+  stats.num_waiting = pool_->num_waiting();
+  stats.num_running = pool_->num_running();
+  stats.num_threads = pool_->num_threads();
+  stats.num_objects = static_cast<int64_t>(objects_->size());
+  stats.bytes_sent = bytes_sent_;
+  stats.bytes_received = bytes_received_;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    stats.num_pending = static_cast<int64_t>(pending_.size());
+  }
+  {
+    const std::lock_guard lock(references_mutex_);
+    stats.num_references = static_cast<int64_t>(held_.size());
+  }
+  for (const auto& function : functions_) {
+    const std::lock_guard lock(function->mutex);
+    if (function->num_calls == 0) continue;
+    stats.functions[function->served.name] = {function->num_calls, function->queue.quantile(0.5), function->queue.quantile(0.99),
+                                              function->run.quantile(0.5), function->run.quantile(0.99)};
+  }
+  return stats;
+}
+
+}  // namespace hasten::rpc

@@ -1,0 +1,147 @@
+// See wire.h.
+#include "rpc/wire.h"
+
+#include <torch/types.h>
+
+#include <cstring>
+#include <utility>
+
+#include "hasten/core/error.h"
+
+namespace hasten::rpc {
+namespace {
+
+struct WireTensor {
+  uint8_t dtype = 0, flags = 0, dims = 0, unused = 0;
+  uint32_t reserved = 0;
+};
+constexpr uint8_t kDefined = 1, kRequiresGrad = 2;
+constexpr int kMostDims = 64;
+
+[[noreturn]] void refuse_message(const std::string& what) {
+  throw DataError(Origin{"rpc"}, "message", what);
+}
+
+template <class T>
+void append(std::string& bytes, const T* values, size_t count) {
+  bytes.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+// Takes a T from the front.
+template <class T>
+T take(std::string_view& bytes) {
+  if (bytes.size() < sizeof(T)) refuse_message("a message that ends too early");
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
+}
+
+at::Tensor movable(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach().contiguous().resolve_conj().resolve_neg();
+  return plain.is_cuda() ? plain.cpu() : plain;
+}
+
+bool can_travel(at::ScalarType dtype) {
+  return dtype != at::ScalarType::Undefined && dtype < at::ScalarType::NumOptions && !at::isQIntType(dtype);
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? static_cast<uint32_t>(tensor._version()) : 0;
+}
+
+at::Tensor take_tensor(std::string_view& bytes, int64_t& body_left, bool& requires_grad) {
+  const auto wire = take<WireTensor>(bytes);
+  requires_grad = (wire.flags & kRequiresGrad) != 0;
+  if ((wire.flags & kDefined) == 0) return {};
+  const auto dtype = static_cast<at::ScalarType>(wire.dtype);
+  if (!can_travel(dtype)) refuse_message(text("a tensor of the unknown dtype ", int{wire.dtype}));
+  if (wire.dims > kMostDims) refuse_message(text("a tensor of ", int{wire.dims}, " dimensions; at most ", kMostDims));
+  std::vector<int64_t> sizes;
+  int64_t num_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  bool is_empty = false;
+  for (int i = 0; i < wire.dims; ++i) {
+    const auto size = take<int64_t>(bytes);
+    if (size < 0) refuse_message(text("a tensor of size ", size));
+    sizes.push_back(size);
+    if (size == 0) is_empty = true;
+    if (size > 0 && __builtin_mul_overflow(num_bytes, size, &num_bytes)) refuse_message("a tensor larger than any memory");
+  }
+  if (is_empty) num_bytes = 0;
+  if (num_bytes > body_left) refuse_message(text("a tensor of ", num_bytes, " bytes where ", body_left, " are to come"));
+  body_left -= num_bytes;
+  return torch::empty(sizes, dtype);
+}
+
+}  // namespace
+
+comm::OutgoingMessage encode(Head head, detail::Packed packed, const std::vector<WireReference>& references,
+                             std::function<void(size_t)> changed) {
+  head.num_tensors = static_cast<uint32_t>(packed.tensors.size());
+  head.num_references = static_cast<uint32_t>(references.size());
+  head.num_value_bytes = packed.bytes.size() - detail::Packed::kReservedBytes;
+  std::vector<at::Tensor> kept;
+  comm::OutgoingMessage message{std::move(packed.bytes)};
+  for (const at::Tensor& tensor : packed.tensors) {
+    WireTensor wire;
+    if (!tensor.defined()) {
+      append(message.head, &wire, 1);
+      continue;
+    }
+    if (!can_travel(tensor.scalar_type())) {
+      throw UsageError({"rpc"}, "a tensor of dtype ", c10::toString(tensor.scalar_type()), " cannot travel. Dequantize it first.");
+    }
+    const at::Tensor plain = movable(tensor);
+    wire.dtype = static_cast<uint8_t>(plain.scalar_type());
+    wire.flags = static_cast<uint8_t>(kDefined | (tensor.requires_grad() ? kRequiresGrad : 0));
+    wire.dims = static_cast<uint8_t>(plain.dim());
+    append(message.head, &wire, 1);
+    append(message.head, plain.sizes().data(), plain.sizes().size());
+    if (plain.numel() > 0)
+      message.body.push_back({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+    kept.push_back(plain);
+  }
+  append(message.head, references.data(), references.size());
+  std::memcpy(message.head.data() + comm::OutgoingMessage::kPrefixBytes, &head, sizeof head);
+  if (kept.empty()) return message;
+  if (!changed) {
+    message.sent = [kept = std::move(kept)] {};
+    return message;
+  }
+  std::vector<uint32_t> versions;
+  for (const at::Tensor& tensor : packed.tensors) versions.push_back(version_of(tensor));
+  message.sent = [kept = std::move(kept), given = std::move(packed.tensors), versions, changed = std::move(changed)] {
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (version_of(given[i]) != versions[i]) changed(i);
+    }
+  };
+  return message;
+}
+
+Decoded decode(std::string_view bytes, int64_t body_bytes) {
+  Decoded decoded;
+  decoded.head = take<Head>(bytes);
+  const Head& head = decoded.head;
+  if (head.kind == 0 || head.kind > kLastKind) refuse_message(text("a message of the unknown kind ", head.kind));
+  if (head.num_value_bytes > bytes.size()) refuse_message("a message with more values than bytes");
+  decoded.packed.bytes.assign(bytes.substr(0, head.num_value_bytes));
+  decoded.packed.begin = 0;
+  bytes.remove_prefix(head.num_value_bytes);
+  if (head.num_tensors > bytes.size() / sizeof(WireTensor)) refuse_message("a message with more tensors than bytes");
+  int64_t left = body_bytes;
+  for (uint32_t i = 0; i < head.num_tensors; ++i) {
+    bool requires_grad = false;
+    const at::Tensor tensor = take_tensor(bytes, left, requires_grad);
+    if (tensor.defined() && tensor.nbytes() > 0)
+      decoded.body.push_back({static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    decoded.packed.tensors.push_back(tensor);
+    decoded.requires_grad.push_back(requires_grad);
+  }
+  if (left != 0) refuse_message(text("a body with ", left, " bytes that belong to no tensor"));
+  if (bytes.size() != size_t{head.num_references} * sizeof(WireReference))
+    refuse_message(text("a message with ", bytes.size(), " bytes for ", head.num_references, " references"));
+  for (uint32_t i = 0; i < head.num_references; ++i) decoded.references.push_back(take<WireReference>(bytes));
+  return decoded;
+}
+
+}  // namespace hasten::rpc

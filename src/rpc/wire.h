@@ -1,0 +1,84 @@
+// How calls lie in messages: the head of fixed size, descriptions of tensors, references. docs/formats/rpc.md.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hasten/comm/messages/messages.h"
+#include "hasten/rpc/detail/core.h"
+#include "rpc/holders.h"
+
+namespace hasten::rpc {
+
+enum class Kind : uint16_t {
+  kCall = 1,
+  kReply,
+  kError,
+  kCreate,
+  kGrant,
+  kConfirm,
+  kDrop,
+  kEngine,
+  kEngineReply,
+  kSettle,
+  kSettled,
+  kStatus,
+  kStatusReply,
+  kCancel,
+  kEnding,
+  kLost,
+};
+constexpr uint16_t kLastKind = static_cast<uint16_t>(Kind::kLost);
+
+/// The first bytes of every message, little endian.
+struct Head {
+  uint16_t kind = 0, flags = 0;
+  uint32_t function = 0;       // index in the callee's list; of an engine message, libtorch's type
+  uint64_t call = 0;           // the caller's number
+  uint32_t signature = 0;
+  uint32_t num_tensors = 0;
+  uint32_t num_references = 0;
+  uint32_t pass = 0;           // backward pass of the context
+  uint64_t num_value_bytes = 0;
+  int64_t left_us = 0;         // until the caller gives up; 0: never
+  int64_t context = -1;        // autograd context and ids of the two autograd messages; -1: none
+  int64_t message = -1, reply_message = -1;
+  uint32_t object_creator = 0, unused = 0;
+  uint64_t object_number = 0;
+  uint64_t reserved = 0;
+};
+static_assert(sizeof(Head) == 96 && detail::Packed::kReservedBytes == 16 + sizeof(Head));
+constexpr uint16_t kRetainGraph = 1;
+
+/// A reference as it travels. The receiver holds `grant`, unless it is the owner.
+struct WireReference {
+  uint32_t creator = 0, owner = 0;
+  uint64_t number = 0;
+  Grant grant = {};
+};
+static_assert(sizeof(WireReference) == 32);
+
+/// A message for Messages::send. Tensors are made contiguous CPU tensors and kept until they are sent; `changed` is called
+/// with the index of a tensor that was changed in place before.
+comm::OutgoingMessage encode(Head head, detail::Packed packed, const std::vector<WireReference>& references,
+                             std::function<void(size_t)> changed = nullptr);
+
+/// A message taken apart: the tensors have memory for the body.
+struct Decoded {
+  Head head;
+  detail::Packed packed;
+  std::vector<WireReference> references;
+  std::vector<bool> requires_grad;
+  std::vector<std::span<std::byte>> body;
+};
+/// Throws: DataError for anything that does not fit together.
+Decoded decode(std::string_view bytes, int64_t body_bytes);
+
+}  // namespace hasten::rpc

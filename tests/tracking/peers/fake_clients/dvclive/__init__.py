@@ -1,0 +1,3 @@
+from fake_client import Recorder
+
+Live = Recorder("Live")
