@@ -150,10 +150,6 @@ int num_ranks_of(const GoldenCase& golden) {
   return number.is_number_integer() && number > 0 && number <= 16 ? number.get<int>() : 1;
 }
 
-std::string golden_folder() {
-  return Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT);
-}
-
 json golden_error(const std::string& python_class) {
   return {{"error", python_class}};
 }
