@@ -51,7 +51,7 @@ TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
   EXPECT_EQ(value["total_bytes"], 1320);
   EXPECT_EQ(value["cache_bytes_per_token"], 2 * 2 * 2 * 2 * 2);
   EXPECT_EQ(value["dtypes"][0]["dtype"], "float16");
-  EXPECT_EQ(value["device_map"], (nlohmann::json{{"0", 0}, {"1", "cpu"}}));
+  EXPECT_EQ(value["device_map"], (nlohmann::json{{"", 0}})) << "660 bytes of float16 fit into 1 KB";
 }
 
 TEST_F(EstimateMemory, BadInputIsNamed) {
