@@ -1,7 +1,7 @@
 // `hasten launch`: from the command line, the configuration file and the environment to a run.
 //
 // The steps are the launch room's, each a pure function: words (command_line.h), settings (settings.h), the
-// plan (run_plan.h), the variables (handed_on.h). The set of options is frozen in tests/cli/flags.txt.
+// plan (run_plan.h), the variables (accelerate_environment.h). The set of options is frozen in tests/cli/flags.txt.
 #include <filesystem>
 #include <fstream>
 #include <iostream>

@@ -38,6 +38,47 @@ NO_VARIABLES |= set("""
     MULTI_MLU MULTI_MUSA MULTI_NEURON MULTI_NPU MULTI_SDAA MULTI_XPU NO_PREFETCH NO_SHARD NO_WRAP NVPRIMS_NVFUSER
     SEQ_LENGTH SEQ_LENGTH_IS_VARIABLE SHARDED_STATE_DICT SHARD_GRAD_OP SIZE_BASED_WRAP TRANSFORMER_BASED_WRAP""".split())
 
+# Where a program comes in and its environment is read.
+ENTRIES = {"include/hasten/process/process.h", "src/accelerator.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp"}
+# Mutable state of the whole process, each with its reason.
+GLOBAL_STATE = {
+    "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
+    "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
+    "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
+    "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
+    "src/data/image/image.cpp": "memory of the worker's thread, used again for the next file",
+    "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
+    "src/data/sampler/sampler_stream.cpp": "torch's default generator is one for the process",
+    "src/data/sampler/worker_random.cpp": "the generator of the worker's thread, as torch.utils.data.get_worker_info",
+    "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",
+    "src/memory/allocator.cpp": "libtorch has one CPU allocator",
+    "src/offload/units/named_memory.cpp": "the handler of SIGSEGV is one for the process",
+    "src/parallel/ddp/gradient_allocator.cpp": "libtorch has one CPU allocator; what is open is the thread's",
+    "src/precision/autocast.cpp": "autocast's scopes are the thread's, as in libtorch",
+    "src/process/failure_reporter.cpp": "std::terminate has one handler",
+    "src/process/process.cpp": "a second Process of a program cannot open rank 0's port again",
+}
+# Destructors that wait for threads of their own.
+WAITING_DESTRUCTORS = {
+    "src/comm/connecting/peer_connections.cpp": "its own thread, which it wakes before",
+    "src/comm/shared/algorithms/queue.cpp": "its own thread, which it wakes before",
+}
+# Cycles of units that are to go; the list may only shrink.
+KNOWN_CYCLES = [
+    ("data/image/decoders", "data/image/image"),
+    ("launch/options/accelerate_options", "launch/options/option_table"),
+    ("launch/run/elastic_rounds", "launch/run/local_run"),
+    ("optim/apex_adam", "optim/apex_sgd", "optim/lamb", "optim/loop_optimizer", "optim/novograd"),
+    ("optim/steps/multi_tensor_step", "optim/steps/optimizer_step"),
+    ("parallel/shard/shard_bucket", "parallel/shard/sharded_model"),
+    ("precision/device_facts", "precision/policy"),
+]
+# Pronouns as actors, sentences that begin with a relative clause, and verbs of persons (docs/STYLE.md, Comments).
+BANNED = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Ww]ho|born|lent|harms?|is told|are told|was told|were told|gives away)\b"
+                    r"|(?:^|[.:] )\s*(?:What (?:is|are|a|an|the|it|they)|Who) ")
+# Files of others that comments name.
+FOREIGN_FILES = {"jpeglib.h", "train.cpp"}
+
 CODE_FOLDERS = ("include", "src", "cli", "self_test", "examples", "bench", "tests")
 SHIPPED = ("include", "src", "cli")
 
@@ -113,12 +154,16 @@ class Tree:
                         if path.suffix in (".h", ".cpp") and path.is_file()]
         self.paths = {source.path for source in self.sources}
         self.rooms = {}        # name -> rooms it may include, in the order of CMakeLists.txt
+        self.parts = {}        # name -> its sub-rooms, each after those it may include; "." is the room's own folder
         self.torch_rooms = set()
         cmake = (self.root / "CMakeLists.txt").read_text(encoding="utf-8")
         for match in re.finditer(r"^hasten_room\((\w+)((?:[^()]|\$<[^>]*>)*)\)", cmake, re.MULTILINE):
             words = match.group(2).split()
             named = words[words.index("ROOMS") + 1:] if "ROOMS" in words else []
             self.rooms[match.group(1)] = set(itertools.takewhile(str.islower, named))
+            if "PARTS" in words:
+                parts = list(itertools.takewhile(lambda word: not word.isupper(), words[words.index("PARTS") + 1:]))
+                self.parts[match.group(1)] = parts if "." in parts else [".", *parts]
             if "TORCH" in words:
                 self.torch_rooms.add(match.group(1))
 
@@ -150,6 +195,66 @@ def arrows(tree):
                 yield Finding(source.path, line, f"'{match.group(1)}' is private to room '{target}'")
 
 
+def unit_of(path):
+    """A header and its source are one unit, and so is the private header of its hidden implementation (X_impl.h)."""
+    unit = re.sub(r"^(?:include/|src/)?(?:hasten/)?", "", path).rsplit(".", 1)[0]
+    return unit if "hasten/" in path else re.sub(r"_impl$", "", unit)
+
+
+def includes_inside_rooms(tree):
+    """(source, line, unit of the source, unit that it includes), both of one room and not the same."""
+    for source in tree.sources:
+        if not source.shipped or source.room in ("cli", "front door"):
+            continue
+        for line, match in source.includes():
+            mine, other = unit_of(source.path), unit_of(match.group(1))
+            if other.split("/")[0] == source.room and other != mine and "/" in other:
+                yield source, line, mine, other
+
+
+def parts_in_order(tree):
+    """A sub-room includes only those that CMakeLists.txt names before it (hasten_room(… PARTS …))."""
+    def part_of(unit, parts):
+        inside = unit.split("/", 1)[1]
+        return max((part for part in parts if part != "." and inside.startswith(part + "/")), key=len, default=".")
+
+    for source, line, mine, other in includes_inside_rooms(tree):
+        parts = tree.parts.get(source.room)
+        if parts and parts.index(part_of(other, parts)) > parts.index(part_of(mine, parts)):
+            yield Finding(source.path, line, f"sub-room '{part_of(mine, parts)}' may not include '{part_of(other, parts)}', "
+                                             f"which comes after it in CMakeLists.txt ({other})")
+
+
+def no_cycles_of_units(tree):
+    """Inside a room no unit includes another that includes it again, over however many others."""
+    graph = {}
+    for _, _, mine, other in includes_inside_rooms(tree):
+        graph.setdefault(mine, set()).add(other)
+    reached = {}
+
+    def reach(unit):
+        if unit not in reached:
+            reached[unit] = set()
+            todo = [unit]
+            while todo:
+                for other in graph.get(todo.pop(), ()):
+                    if other not in reached[unit]:
+                        reached[unit].add(other)
+                        todo.append(other)
+        return reached[unit]
+
+    told = set()
+    for unit in sorted(graph):
+        cycle = frozenset(other for other in reach(unit) if unit in reach(other))
+        if cycle and cycle not in told:
+            told.add(cycle)
+            if not any(cycle <= set(known) for known in KNOWN_CYCLES):
+                yield Finding(unit, 1, f"a cycle of units: {', '.join(sorted(cycle))}. Move what they share into a unit of its own")
+    for known in KNOWN_CYCLES:
+        if tree.paths and not any(cycle <= set(known) for cycle in told) and any(unit in graph for unit in known):
+            yield Finding("scripts/tidy.py", 1, f"KNOWN_CYCLES names a cycle that is gone: {', '.join(known)}")
+
+
 def sizes(tree):
     for source in tree.sources:
         cap = HEADER_CAP if source.is_header else SOURCE_CAP
@@ -178,6 +283,107 @@ def environment_in_core(tree):
         if source.shipped and source.room != "core":
             for line, match in source.find(r"\b(?:(?:secure_)?getenv|setenv|unsetenv|putenv|environ)\b"):
                 yield Finding(source.path, line, f"{match.group(0)} outside core; take a hasten::Environment")
+
+
+def environment_is_handed_on(tree):
+    """Environment::current() stands only where a program comes in; all else is handed an Environment."""
+    for source in tree.sources:
+        if source.shipped and source.room not in ("core", "cli") and source.path not in ENTRIES:
+            for line, _ in source.find(r"\bEnvironment::current\(\)"):
+                yield Finding(source.path, line, "Environment::current() behind the entries of a program; take an Environment")
+
+
+def no_global_state(tree):
+    """No mutable variable of static or thread storage, but for those of GLOBAL_STATE, each with its reason."""
+    variable = (r"(?m)^[ \t]*(?:inline[ \t]+)?(?:static|thread_local)[ \t]+(?:static[ \t]+|thread_local[ \t]+|inline[ \t]+)*"
+                r"(?!constexpr|const\b|constinit|assert)[\w:<>,&* \t]*?[\w&*>][ \t]+[*&]*(?:const[ \t]+)?(\w+)(?:\[[^\]]*\])?[ \t]*(?:;|=|\{)")
+    found = set()
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for line, match in source.find(variable):
+            declared = match.group(0)[:match.start(1) - match.start(0)]
+            if re.search(r"\bconst\b", declared.split("*")[-1]) and "static auto*" not in declared and not declared.count("*"):
+                continue
+            found.add(source.path)
+            if source.path not in GLOBAL_STATE:
+                yield Finding(source.path, line, f"mutable state of the whole process: '{match.group(1)}'. Pass it in, or give the reason in tidy.py")
+    for path in GLOBAL_STATE:
+        if path in tree.paths and path not in found:
+            yield Finding("scripts/tidy.py", 1, f"GLOBAL_STATE names {path}, which has none")
+
+
+def destructors_do_not_block(tree):
+    """A destructor does not communicate or wait; what must end collectively takes a callable."""
+    for source in tree.sources:
+        if not source.shipped or source.path in WAITING_DESTRUCTORS:
+            continue
+        for line, match in source.find(r"~\w+\(\)\s*(?:noexcept(?:\([^)]*\))?\s*|override\s*)*\{"):
+            body, depth = source.code[match.end():], 1
+            for end, character in enumerate(body):
+                depth += {"{": 1, "}": -1}.get(character, 0)
+                if depth == 0:
+                    break
+            call = re.search(r"\b(wait|barrier|all_reduce_?|all_gather\w*|broadcast_?|broadcast_object|gather_object|receive_?)\s*\(", body[:end])
+            if call:
+                yield Finding(source.path, line, f"a destructor that calls {call.group(1)}(), which blocks")
+
+
+def comments_name_files_that_are_there(tree):
+    """A comment that names a file (reducer.h, src/comm/store.cpp) names one that exists."""
+    names = {path.name for folder in (*CODE_FOLDERS, "cmake", "docs", "scripts") for path in (tree.root / folder).rglob("*.*")}
+    paths = {path.relative_to(tree.root).as_posix() for folder in CODE_FOLDERS for path in (tree.root / folder).rglob("*.*")}
+    for source in tree.sources:
+        if not source.shipped:
+            continue
+        for number, line in enumerate(source.lines, 1):
+            comment = re.search(r"(?<![:\"])//(.*)", line)
+            for name in re.findall(r"(?<![\w<./-])([a-z][\w/]*\.(?:h|cpp|inc))\b(?!>)", comment.group(1) if comment else ""):
+                known = name.split("/")[-1] in names
+                if known and "/" in name:
+                    # A file's sub-rooms may be left out: comm/nested.h.
+                    room, base = name.removeprefix("hasten/").removeprefix("src/").split("/")[0], name.split("/")[-1]
+                    known = any(path.endswith("/" + base) and f"/{room}/" in f"/{path}" for path in paths)
+                if not known and not name.startswith(("torch/", "c10/", "ATen/")) and name not in FOREIGN_FILES:
+                    yield Finding(source.path, number, f"'{name}' is not there")
+
+
+def prose_of(tree):
+    """(path, line number, text) of the prose that a user reads: comments of public headers, and documents."""
+    for source in tree.sources:
+        if source.path.startswith("include/"):
+            for number, line in enumerate(source.lines, 1):
+                comment = re.search(r"(?<![:\"])//[/<]*(.*)", line)
+                if comment:
+                    yield source.path, number, comment.group(1)
+    for document in [*sorted(tree.root.glob("*.md")), *sorted(tree.root.glob("docs/**/*.md"))]:
+        name = document.relative_to(tree.root).as_posix()
+        if name not in ("docs/GLOSSARY.md", "docs/STYLE.md"):
+            for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+                yield name, number, line
+
+
+def banned_words(tree):
+    """{path: [(line number, word)]} of BANNED in the prose, code in backticks aside."""
+    found = {}
+    for path, number, line in prose_of(tree):
+        for match in BANNED.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)):
+            found.setdefault(path, []).append((number, match.group(0).strip()))
+    return found
+
+
+def prose_is_plain(tree):
+    """No words of BANNED beyond scripts/prose_baseline.txt, which may only shrink (tidy.py --prose writes it anew)."""
+    baseline = {}
+    for line in (tree.read("scripts/prose_baseline.txt") or "").splitlines():
+        if line and not line.startswith("#"):
+            path, count = line.rsplit(" ", 1)
+            baseline[path] = int(count)
+    for path, words in sorted(banned_words(tree).items()):
+        if len(words) > baseline.get(path, 0):
+            number, word = words[-1]
+            yield Finding(path, number, f"'{word}': {len(words)} words that docs/STYLE.md bans, {baseline.get(path, 0)} at most. "
+                                        "Name the subject; use a literal verb")
 
 
 def fmt_apart_from_torch(tree):
@@ -303,7 +509,8 @@ def documents_name_files_that_are_there(tree):
                     yield Finding(name, number, f"'{target}' is not there")
 
 
-RULES = [arrows, sizes, front_door_forwards, environment_in_core, fmt_apart_from_torch, no_using_namespace_in_headers,
+RULES = [arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
+         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, documents_name_files_that_are_there]
 
@@ -311,7 +518,14 @@ RULES = [arrows, sizes, front_door_forwards, environment_in_core, fmt_apart_from
 def main():
     parser = argparse.ArgumentParser(description="Checks the rules of docs/STYLE.md that no compiler checks.")
     parser.add_argument("--root", default=Path(__file__).resolve().parent.parent)
-    tree = Tree(parser.parse_args().root)
+    parser.add_argument("--prose", action="store_true", help="write scripts/prose_baseline.txt anew; it may only shrink")
+    options = parser.parse_args()
+    tree = Tree(options.root)
+    if options.prose:
+        lines = ["# Words that docs/STYLE.md bans, by file; may only shrink. Written by scripts/tidy.py --prose."]
+        lines += [f"{path} {len(words)}" for path, words in sorted(banned_words(tree).items())]
+        (tree.root / "scripts/prose_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return 0
     findings = [(rule, finding) for rule in RULES for finding in rule(tree)]
     for rule, finding in findings:
         print(f"{finding} [{rule.__name__}]")

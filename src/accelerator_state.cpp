@@ -17,7 +17,11 @@ namespace {
 process::Process make_process(const ReadOptions& read) {
   const auto& options = read.options;
   return process::Process(
-      {.cpu = options.cpu, .timeout = options.timeout, .check = options.check, .backend = options.backend},
+      {.cpu = options.cpu,
+       .timeout = options.timeout,
+       .check = options.check,
+       .backend = options.backend,
+       .change_process = options.change_process},
       read.environment);
 }
 
@@ -75,13 +79,13 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
                                     .group = process().group(),
                                     .num_batches = accumulation.options().num_steps,
                                     .ends_window = gradients->sync_gradients(),
-                                    .optimizer_calls = gradients->num_optimizer_calls()};
+                                    .optimizer_calls = gradients->optimizers().num_calls()};
   parallel::BackwardOptions own = given;
   Models held;
   if (operations->is_joining()) {
     own.weight = given.weight.value_or(1.0);
-    const auto active = operations->notify(parallel::describe(context));
-    for (const auto& model : context.models) model->set_active(active.first(), active.all_of(process().world_size()));
+    const auto active = operations->notify(parallel::BackwardCall::of(context).encode());
+    for (const auto& model : context.models) parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
     held = parallel::keep_window_open(active.call, context);
     gradients->set_sync_gradients(context.ends_window);
   }
@@ -91,6 +95,7 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();
   parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
+  gradients->optimizers().note_backward(!gradients->sync_gradients());
 }
 
 parallel::NoSync AcceleratorState::accumulate(Models chosen) {
@@ -117,7 +122,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
        .optimizer_registry = optimizer_registry,
        .accumulation = accumulation,
        .gradients = *gradients,
-       .answer = [this](const auto& call, const auto& active) { operations->shadow(call, active); }});
+       .operations = *operations});
 }
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {

@@ -223,7 +223,7 @@ at::Tensor MixedPrecision::begin_backward(const at::Tensor& loss) {
 int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const {
   if (group_.world_size() == 1) return own;
   for (const auto& model : models_->all()) {
-    if (model->is_joining() || model->local_sgd().now || model->holds_back()) return own;
+    if (model->joined().is_joining() || model->step().local_sgd().now || model->step().window().holds_back()) return own;
   }
   bool whole = !sharded_;
   for (const auto& group : optimizer.param_groups()) {

@@ -55,6 +55,10 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
+  if (!options.change_process) {
+    options.tune_allocator = false;
+    options.ddp.in_place_bytes.reset();
+  }
   // "auto" is a DeepSpeed configuration's word for the program's number.
   if (environment.text("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") != "auto") {
     options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)

@@ -21,6 +21,7 @@
 #include "hasten/accelerator_options.h"
 #include "hasten/checkpoint/checkpoints.h"
 #include "hasten/checkpoint/project_save.h"
+#include "hasten/data/loader/data_loader.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/optim/prepared/low_weights.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
@@ -52,6 +53,14 @@ class Sharding;
 
 using process::DistributedType;
 
+/// What prepare returns, for members and function parameters: `void train(hasten::Model<Net>& model, hasten::Optimizer& optimizer)`.
+/// A function that takes a `Net&` takes the model as well; most programs need `auto` alone.
+template <class Net>
+using Model = parallel::PreparedModel<Net>;
+using Optimizer = optim::AnyPreparedOptimizer;
+template <class Batch>
+using DataLoader = data::DataLoader<Batch>;
+
 class Accelerator {
  public:
   /// The process that the environment describes (hasten launch, torchrun, srun, mpirun; by itself a world of
@@ -77,7 +86,7 @@ class Accelerator {
   /// What prepare_object is given, for kinds of objects of a program's own (preparation.h).
   Preparation preparation() const noexcept { return Preparation(state_); }
 
-  // ---- Who takes part, under Accelerate's names and torch's.
+  // ---- The ranks, under the names of Accelerate and torch.
 
   c10::Device device() const noexcept { return process().device(); }
   int process_index() const noexcept { return rank(); }

@@ -67,6 +67,9 @@ struct AcceleratorOptions {
   /// On the CPU: freed memory stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};
+  /// The one switch for all that an Accelerator changes in the whole process: false leaves malloc, libtorch's CPU allocator,
+  /// SIGPIPE and std::terminate as they are (docs/process.md).
+  bool change_process = true;
   parallel::DdpOptions ddp = {};
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.

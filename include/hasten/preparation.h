@@ -14,6 +14,7 @@
 #include "hasten/data/loader/loader.h"
 #include "hasten/optim/prepared/prepared_optimizer.h"
 #include "hasten/optim/prepared/prepared_scheduler.h"
+#include "hasten/optim/schedulers/torch_scheduler.h"
 #include "hasten/parallel/ddp/ddp.h"
 #include "hasten/parallel/join/join.h"
 #include "hasten/parallel/join/operations.h"
@@ -123,6 +124,28 @@ template <class T>
   requires optim::is_optimizer_v<T>
 auto prepare_object(const Preparation& preparation, T&& optimizer, bool) {
   return prepare_shared_optimizer(preparation, hold(std::forward<T>(optimizer)));
+}
+
+/// An optimizer that a factory has made: owned if it is moved here, else borrowed.
+template <class O>
+  requires optim::is_optimizer_v<O>
+auto prepare_object(const Preparation& preparation, std::unique_ptr<O>&& optimizer, bool) {
+  std::shared_ptr<O> held = std::move(optimizer);
+  preparation.add_optimizer(held);
+  return optim::PreparedOptimizer<O>(held, preparation.gradient_state(), preparation.options().optimizer);
+}
+template <class O>
+  requires optim::is_optimizer_v<O>
+auto prepare_object(const Preparation& preparation, std::unique_ptr<O>& optimizer, bool place) {
+  return prepare_object(preparation, *optimizer, place);
+}
+
+template <class T>
+  requires(std::is_base_of_v<torch::optim::LRScheduler, std::remove_cvref_t<T>>)
+void prepare_object(const Preparation&, T&&, bool) {
+  static_assert(!std::is_base_of_v<torch::optim::LRScheduler, std::remove_cvref_t<T>>,
+                "libtorch's schedulers keep their optimizer private: prepare(hasten::optim::TorchScheduler(scheduler, optimizer)), "
+                "or use hasten::optim's scheduler of the same name");
 }
 
 template <class T>

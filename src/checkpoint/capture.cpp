@@ -41,7 +41,7 @@ struct SameMemory {
 
 bool trains_apart(const RunParts& run) {
   const auto models = run.models->all();
-  return std::any_of(models.begin(), models.end(), [](const auto& model) { return model->local_sgd().now; });
+  return std::any_of(models.begin(), models.end(), [](const auto& model) { return model->step().local_sgd().now; });
 }
 
 PieceInfo whole_piece(const std::string& name, const at::Tensor& tensor, const std::string& kind, int rank) {

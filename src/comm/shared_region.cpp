@@ -12,7 +12,7 @@
 #include "comm/backend/reduction.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/shared/memory/segment_setup.h"
-#include "comm/types/origin.h"
+#include "comm/group/origin.h"
 #include "hasten/core/descriptor_passing.h"
 #include "hasten/core/error.h"
 #include "hasten/core/memory_file.h"

@@ -123,7 +123,8 @@ void connect(FailureReporter& process, const ProcessOptions& options) {
                                        {.timeout = options.timeout,
                                         .check = options.check,
                                         .backend = options.backend,
-                                        .address = is_loopback(identity.master_addr) ? "127.0.0.1" : ""});
+                                        .address = is_loopback(identity.master_addr) ? "127.0.0.1" : "",
+                                        .ignore_sigpipe = options.change_process});
   StoreRegistry::all().have_met(identity);
 }
 
@@ -147,17 +148,20 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   // too.
   const std::string error_file = environment.text("TORCHELASTIC_ERROR_FILE").value_or("");
   auto words = std::make_shared<FailureReporter>(FailureReporter{.error_file = error_file});
-  install_terminate_handler(words);
+  const auto install = [&](const auto& reporter) {
+    if (options.change_process) install_terminate_handler(reporter);
+  };
+  install(words);
   const RankInfo identity = read_rank_info(environment);
   if (identity.world_size == 1) {
     return std::make_shared<Impl>(
         Impl{identity, comm::Group(), take_device(identity, options, environment), take_run_key(environment)});
   }
   words = std::make_shared<FailureReporter>(FailureReporter{.identity = identity, .error_file = error_file});
-  install_terminate_handler(words);
+  install(words);
   auto connected = std::make_shared<FailureReporter>(*words);
   connect(*connected, options);
-  install_terminate_handler(connected);
+  install(connected);
   return std::make_shared<Impl>(
       Impl{identity, *connected->group, take_device(identity, options, environment),
            take_run_key(environment), connected});

@@ -11,7 +11,8 @@ Accumulation::Accumulation(const AccumulationOptions& options) : options_(option
                    "; expected a number of batches, at least 1.");
 }
 
-void Accumulation::next(GradientState& gradients) noexcept {
+void Accumulation::next(GradientState& gradients) {
+  gradients.optimizers().begin_batch();
   if (options_.sync_with_dataloader && gradients.end_of_dataloader()) {
     step_ = 0;
     gradients.set_sync_gradients(true);

@@ -259,14 +259,14 @@ TEST(AccumulationGolden, WindowsAndTrainingAreThePeers) {
   for (const int world_size : {1, 2}) {
     testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
-        if (golden.input.value("num_processes", 1) != world_size) continue;
-        json result = run_case(process, golden);
+        if (testing::num_ranks_of(golden) != world_size) continue;
+        json result = testing::outcome_of([&] { return run_case(process, golden); });
         const std::lock_guard lock(mutex);
         given[golden.name][process.rank()] = std::move(result);
       }
     });
   }
-  for (const auto& golden : topic.cases()) topic.judge(golden, joined(golden, given.at(golden.name)));
+  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return joined(golden, given.at(golden.name)); });
 
   topic.finish();
 }

@@ -137,7 +137,7 @@ TEST(DispatcherGolden, RanksGetTheirSlicesAsFromThePeer) {
   auto given = testing::on_ranks(topic, dispatching, dispatched);
 
   for (const auto& golden : topic.cases())
-    topic.judge(golden, testing::by_rank(given.at(golden.name), "batches"));
+    topic.judge(golden, [&] { return testing::by_rank(given.at(golden.name), "batches"); });
   topic.finish();
 }
 

@@ -31,19 +31,21 @@ inline std::map<std::string, std::vector<json>> on_ranks(
     const GoldenTopic& topic, const AcceleratorOptionsOf& options,
     const std::function<json(const Accelerator&, const GoldenCase&)>& run) {
   std::set<int> worlds;
-  for (const auto& golden : topic.cases()) worlds.insert(golden.input.at("num_processes").get<int>());
+  for (const auto& golden : topic.cases()) worlds.insert(num_ranks_of(golden));
   std::map<std::string, std::vector<json>> given;
   std::mutex mutex;
   for (const int world_size : worlds) {
     run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
-        if (golden.input.at("num_processes") != world_size) continue;
-        const Accelerator accelerator(process, options(golden.input));
+        if (num_ranks_of(golden) != world_size) continue;
         json result;
         try {
+          const Accelerator accelerator(process, options(golden.input));
           result = run(accelerator, golden);
         } catch (const UsageError&) {
           result = golden_error("ValueError");
+        } catch (const std::exception& error) {
+          result = {{"exception", error.what()}};
         }
         const std::lock_guard lock(mutex);
         auto& ranks = given[golden.name];
@@ -77,7 +79,7 @@ json one_pass(const Loader& loader, const training::GradientState& state,
 inline json by_rank(const std::vector<json>& ranks, const char* batches_key) {
   json all;
   for (const json& rank : ranks) {
-    if (rank.contains("error")) return rank;
+    if (rank.contains("error") || rank.contains("exception")) return rank;
     all[batches_key].push_back(rank.at("batches"));
     for (const char* key : {"end_of_dataloader", "remainder", "len"}) all[key].push_back(rank.at(key));
     if (!rank.at("remainder").empty()) all["last_remainder"] = rank.at("remainder").back();

@@ -364,7 +364,7 @@ TEST(PrecisionGolden, GradScalerIsTorchs) {
     result["state_dict"]["scale"] = scale;
     return result;
   });
-  for (const auto& golden : topic.cases()) topic.judge(golden, grad_scaler_outcome(golden));
+  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return grad_scaler_outcome(golden); });
   topic.finish();
 }
 
@@ -373,7 +373,7 @@ TEST(PrecisionGolden, MixedPrecisionIsThePeers) {
   topic.on_quirk("fp16-on-cpu-does-nothing", with_fp16);
   topic.on_quirk("env-precision-not-checked", by_the_text);
   topic.on_every_case(with_fp8);
-  for (const auto& golden : topic.cases()) topic.judge(golden, as_float32(precision_outcome(golden), golden.expected));
+  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return as_float32(precision_outcome(golden), golden.expected); });
   topic.finish();
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <vector>
+
 #include "hasten/accelerator.h"
 
 namespace tuned {
@@ -71,6 +74,61 @@ TEST(Preparation, BorrowsLvaluesOwnsRvaluesAndSharesHolders) {
   EXPECT_EQ(hold(borrowed).get(), &borrowed);
   EXPECT_EQ(hold(holder)->ptr(), holder.ptr());
   EXPECT_EQ(*hold(std::string("owned")), "owned");
+}
+
+double width_of(torch::nn::Linear& net) {
+  return static_cast<double>(net->options.out_features());
+}
+void step_all(const std::vector<Optimizer>& optimizers) {
+  for (const auto& optimizer : optimizers) {
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+TEST(Preparation, PreparedTypesCanBeNamedAndPassedOn) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.5);
+  torch::optim::Adam adam(net->parameters(), 0.5);
+  Model<torch::nn::Linear> model = accelerator.prepare(net);
+  const std::vector<Optimizer> optimizers = {accelerator.prepare(sgd), accelerator.prepare(adam)};
+  const at::Tensor before = net->weight.detach().clone();
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  step_all(optimizers);
+
+  EXPECT_EQ(width_of(model), 1.0);
+  EXPECT_FALSE(net->weight.equal(before));
+  EXPECT_FALSE(net->weight.grad().defined());
+}
+
+TEST(Preparation, AnOptimizerOfAFactoryIsOwnedOrBorrowed) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  torch::nn::Linear net(2, 1);
+  auto made = std::make_unique<torch::optim::SGD>(net->parameters(), 0.5);
+  auto* raw = made.get();
+  const auto borrowed = accelerator.prepare(made);
+  EXPECT_EQ(&borrowed.unwrap(), raw);
+
+  const auto owned = accelerator.prepare(std::move(made));
+
+  EXPECT_EQ(&owned.unwrap(), raw);
+  EXPECT_FALSE(made);
+}
+
+TEST(Preparation, ASchedulerOfLibtorchIsPreparedByItsAdapter) {
+  const Accelerator accelerator = alone({.tune_allocator = false});
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.5);
+  torch::optim::StepLR step_lr(sgd, 1, 0.1);
+  const auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto scheduler = accelerator.prepare(optim::TorchScheduler(step_lr, sgd));
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  optimizer.step();
+  scheduler.step();
+
+  EXPECT_DOUBLE_EQ(scheduler.rates().at(0), 0.05);
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.05);
 }
 
 }  // namespace

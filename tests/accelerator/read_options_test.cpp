@@ -66,6 +66,14 @@ TEST(ReadOptions, EveryRoomGetsItsOptions) {
   EXPECT_EQ(scheduler.world_size, 4);
 }
 
+TEST(ReadOptions, OneSwitchLeavesTheProcessAsItIs) {
+  const auto options = read_options({.tune_allocator = true, .change_process = false}, Environment()).options;
+
+  EXPECT_EQ(options.tune_allocator, false);
+  EXPECT_EQ(options.ddp.in_place_bytes, std::nullopt);
+  EXPECT_NE(read_options({}, Environment()).options.ddp.in_place_bytes, std::nullopt);
+}
+
 TEST(ReadOptions, LogsGoIntoTheProjectsFolderUnlessTheyHaveOne) {
   EXPECT_EQ(read_options({.project = {.project_dir = "runs"}}, Environment()).options.project.logging_dir, "runs");
   EXPECT_EQ(read_options({.project = {.project_dir = "runs", .logging_dir = "logs"}}, Environment()).options.project.logging_dir,

@@ -153,27 +153,31 @@ TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
   }
 }
 
-// zero_grad() of the prepared optimizer at the head of the loop's body waits until the window's last batch,
-// and drops the others' gradients there.
-TEST(WrongOrderRanks, ZeroGradBeforeTheWindowsLastBackwardIsNamedOnce) {
-  const auto train = [](Process& process) {
-    const Accelerator accelerator(process, {.gradient_accumulation_steps = kWindow});
+// zero_grad() of the prepared optimizer drops nothing that waits for a step, so it may stand at both places.
+TEST(WrongOrderRanks, ZeroGradAtTheLoopsHeadTrainsAsBehindTheStep) {
+  const auto train = [](Process& process, bool at_head) {
+    const Accelerator accelerator(process, {.gradient_accumulation_steps = kWindow, .tune_allocator = false});
     Mlp net;
+    testing::initialise(*net, 1);
     torch::optim::SGD sgd(net->parameters(), 0.05);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
-    for (int64_t i = 0; i < 2 * kWindow; ++i) {
+    for (int64_t i = 0; i < 3 * kWindow; ++i) {
       const auto scope = accelerator.accumulate(model);
-      optimizer.zero_grad();
-      accelerator.backward(loss_of(model, process));
+      if (at_head) optimizer.zero_grad();
+      accelerator.backward(model(torch::full({2, 8}, 0.1 * static_cast<double>(i + 1 + process.rank()))).square().sum());
       optimizer.step();
+      if (!at_head) optimizer.zero_grad();
     }
+    return net->first->weight.detach().clone();
   };
   for (const int world_size : {1, 2}) {
-    const std::string said = said_in([&] { run_ranks(world_size, train); });
+    const std::string said = said_in([&] {
+      run_ranks(world_size, [&](Process& process) {
+        EXPECT_TRUE(torch::equal(train(process, true), train(process, false)));
+      });
+    });
 
-    EXPECT_THAT(said,
-                HasSubstr("by zero_grad() before the backward of its last batch. Call zero_grad() behind"));
-    EXPECT_EQ(said.find("are gone"), said.rfind("are gone")) << said;
+    EXPECT_THAT(said, IsEmpty());
   }
 }
 

@@ -74,6 +74,40 @@ class Tidy(unittest.TestCase):
                                                                             "(comm TORCH ROOMS core state)")},
                          "room 'comm' names 'state', which is no room above it")
 
+    def test_a_sub_room_that_includes_a_later_one_is_reported(self):
+        parts = CLEAN["CMakeLists.txt"].replace("ROOMS core)", "ROOMS core PARTS types group)", 1)
+        files = {"CMakeLists.txt": parts, "src/comm/group/group.h": '// Groups.\n#include "comm/types/work.h"\n',
+                 "src/comm/types/work.h": "// Work.\n"}
+        self.assert_only(files)
+        files["src/comm/types/work.h"] = '// Work.\n#include "comm/group/other.h"\n'
+        self.assert_only(files, "work.h:2: sub-room 'types' may not include 'group'")
+
+    def test_a_cycle_of_units_is_reported_once_and_a_hidden_implementation_is_none(self):
+        self.assert_only({"src/comm/group_impl.h": '// Inside of groups.\n#include "hasten/comm/group.h"\n'})
+        self.assert_only({"src/comm/one.h": '// One.\n#include "comm/two.h"\n', "src/comm/two.h": '// Two.\n#include "comm/three.h"\n',
+                          "src/comm/three.h": '// Three.\n#include "comm/one.h"\n'}, "a cycle of units: comm/one, comm/three, comm/two")
+
+    def test_the_process_environment_behind_the_entries_is_reported(self):
+        text = CLEAN["src/comm/gloo.cpp"] + "auto name = Environment::current();\n"
+        self.assert_only({"src/comm/gloo.cpp": text}, "gloo.cpp:3: Environment::current() behind the entries")
+
+    def test_mutable_state_of_the_process_is_reported_and_constants_are_none(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "static constexpr int kOne = 1;\nstatic const int two = 2;\nstatic int three() {\n"})
+        self.assert_only({"src/comm/gloo.cpp": text + "static int count = 0;\n"}, "gloo.cpp:3: mutable state of the whole process: 'count'")
+        self.assert_only({"src/comm/gloo.cpp": text + "thread_local std::string buffer;\n"}, "'buffer'")
+
+    def test_a_destructor_that_waits_is_reported(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "Group::~Group() {\n  if (open) { close(); }\n}\nvoid wait() {}\n"})
+        self.assert_only({"src/comm/gloo.cpp": text + "Group::~Group() {\n  if (open) { close(); }\n  work.wait();\n}\n"},
+                         "gloo.cpp:3: a destructor that calls wait()")
+
+    def test_a_comment_that_names_a_file_which_is_gone_is_reported(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "// See comm/group.h, and <torch/types.h>.\n"})
+        self.assert_only({"src/comm/gloo.cpp": text + "// See mark.h.\n"}, "gloo.cpp:3: 'mark.h' is not there")
+
     def test_a_header_over_the_cap_is_reported(self):
         self.assert_only({"include/hasten/core/env.h": "// Variables.\n" * 301}, "env.h:301: 301 lines; the cap is 300")
 

@@ -121,15 +121,17 @@ inline std::unique_ptr<torch::optim::Optimizer> optimizer_for(const nlohmann::js
   throw std::runtime_error("no optimizer " + type);
 }
 
-/// "mse" or "cross_entropy".
+/// "mse", "mse_sum" (the sum of squares) or "cross_entropy"; std::runtime_error for another.
 inline at::Tensor loss_of(const std::string& name, const at::Tensor& output, const at::Tensor& target) {
   if (name == "mse") return torch::nn::functional::mse_loss(output, target);
+  if (name == "mse_sum") return (output - target).square().sum();
+  if (name != "cross_entropy") throw std::runtime_error("no loss " + name);
   return torch::nn::functional::cross_entropy(output, target);
 }
 
 /// The targets of such a case: classes, or numbers of the model's dtype.
 inline at::Tensor targets_of(const nlohmann::json& input) {
-  return tensor_of(input.at("y"), input.at("loss") == "mse" ? dtype_of(input.at("model")) : at::kLong);
+  return tensor_of(input.at("y"), input.at("loss").get<std::string>().starts_with("mse") ? dtype_of(input.at("model")) : at::kLong);
 }
 
 }  // namespace hasten::testing

@@ -28,6 +28,8 @@ struct ProcessOptions {
   /// As comm::GroupOptions::check.
   std::optional<bool> check = {};
   comm::BackendKind backend = comm::BackendKind::kAuto;
+  /// false: no handler of std::terminate is installed, and SIGPIPE is left alone (docs/process.md).
+  bool change_process = true;
 };
 
 class Process {

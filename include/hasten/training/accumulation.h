@@ -29,7 +29,7 @@ class Accumulation {
   /// One batch on: counts it, and says in `gradients` whether its backward ends the window. The batch is the
   /// one in the hands of the innermost loop over a prepared loader.
   /// Collective: no, but all ranks must count alike. Blocks: no. Throws: nothing.
-  void next(GradientState& gradients) noexcept;
+  void next(GradientState& gradients);
 
   /// Batches counted since the last loader's end (since the beginning without sync_with_dataloader).
   int64_t step() const noexcept { return step_; }

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "hasten/comm/group/group.h"
+#include "hasten/comm/types/collective.h"
 
 namespace hasten::comm::shared {
 

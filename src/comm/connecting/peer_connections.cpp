@@ -18,7 +18,6 @@
 
 #include "comm/connecting/serial_executor.h"
 #include "comm/store/store_all_gather.h"
-#include "hasten/core/env.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
@@ -44,11 +43,11 @@ struct Hello {
 
 // Where this rank can be reached, chosen as ProcessGroupGloo does. What other machines know as its name may
 // stand for a loopback address here; then the ranks are on one machine, or Gloo would not have connected.
-net::Socket listen_for_peers(const std::string& address) {
-  const auto interface = Environment::current().text("GLOO_SOCKET_IFNAME");
-  const std::string host = !address.empty() ? address
-                           : interface      ? net::address_of_interface(*interface)
-                                            : net::host_name();
+net::Socket listen_for_peers(const GroupOptions& options) {
+  const std::string& interface = options.network_interface;
+  const std::string host = !options.address.empty() ? options.address
+                           : !interface.empty()     ? net::address_of_interface(interface)
+                                                    : net::host_name();
   auto [listener, problem] = net::listen_at({host, 0});
   if (listener.handle() < 0) std::tie(listener, problem) = net::listen_at({"127.0.0.1", 0});
   if (listener.handle() < 0) throw std::runtime_error(text("cannot listen on ", host, ": ", problem));
@@ -133,7 +132,7 @@ PeerConnections::PeerConnections(const BackendSetup& setup)
 
 void PeerConnections::connect(const BackendSetup& setup) {
   const auto deadline = Clock::now() + timeout_;
-  const net::Socket listener = listen_for_peers(setup.options.address);
+  const net::Socket listener = listen_for_peers(setup.options);
   const net::Endpoint here = net::local_end(listener);
   const std::string secret = random_hex(sizeof(Hello::secret) / 2);
   const auto lines = store_all_gather(setup.store, "address", rank_, world_size(),

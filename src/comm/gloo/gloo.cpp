@@ -10,7 +10,6 @@
 
 #include "comm/backend/c10d_backend.h"
 #include "comm/gloo/direct_collectives.h"
-#include "hasten/core/env.h"
 
 namespace hasten::comm {
 namespace {
@@ -90,10 +89,10 @@ class GlooBackend : public C10dBackend {
   DirectCollectives direct_;
 };
 
-std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address) {
-  if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
-  const auto interface = Environment::current().text("GLOO_SOCKET_IFNAME");
-  if (interface) return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+std::shared_ptr<::gloo::transport::Device> make_device(const GroupOptions& options) {
+  if (!options.address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(options.address);
+  const auto& interface = options.network_interface;
+  if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
@@ -110,9 +109,9 @@ void survive_closed_connections() {
 }  // namespace
 
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
-  survive_closed_connections();
+  if (setup.options.ignore_sigpipe) survive_closed_connections();
   auto options = c10d::ProcessGroupGloo::Options::create(setup.options.timeout);
-  options->devices.push_back(make_device(setup.options.address));
+  options->devices.push_back(make_device(setup.options));
   auto* native = static_cast<c10d::Store*>(setup.store.native());
   auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
   return std::make_unique<GlooBackend>(

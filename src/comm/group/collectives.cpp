@@ -245,7 +245,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   group.reap();
   if (check_ && !group.alone()) group.agree(Fingerprint::of(OpType::kScatter, site).with_root(root));
   at::Tensor header = scatter_header(is_root ? parts : std::vector<at::Tensor>{}, world_size());
-  if (!group.alone()) group.wait(*group.cpu->broadcast(bytes_of(header), root), OpType::kScatter);
+  if (!group.alone()) group.wait(*group.cpu().broadcast(bytes_of(header), root), OpType::kScatter);
   const int64_t* mine = header[rank()].data_ptr<int64_t>();
   if (mine[0] < 0) {
     throw UsageError(group.origin(), "scatter: root ", root,
@@ -258,13 +258,13 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(mine[0]));
   out[root] = std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(options.dtype().itemsize()),
                               std::multiplies<>());
-  std::vector<at::Tensor> inputs(world_size(), empty_bytes(0, *group.cpu));
+  std::vector<at::Tensor> inputs(world_size(), empty_bytes(0, group.cpu()));
   for (int peer = 0; is_root && peer < world_size(); ++peer) {
-    inputs[peer] = bytes_of(stage(parts[peer], *group.cpu));
+    inputs[peer] = bytes_of(stage(parts[peer], group.cpu()));
   }
-  const at::Tensor output = empty_bytes(out[root], *group.cpu);
+  const at::Tensor output = empty_bytes(out[root], group.cpu());
   return group.work<at::Tensor>(
-      OpType::kScatter, one(group.cpu->all_to_all(output, out, inputs)),
+      OpType::kScatter, one(group.cpu().all_to_all(output, out, inputs)),
       [output, shape, options] { return from_bytes(output, 0, output.numel(), shape, options); });
 }
 
@@ -335,7 +335,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   }
   at::Tensor take = at::empty_like(give);
   const std::vector<int64_t> ones(world_size(), sizeof(int64_t));
-  group.wait(*group.cpu->all_to_all(bytes_of(take), ones, bytes_of(give).split(sizeof(int64_t))),
+  group.wait(*group.cpu().all_to_all(bytes_of(take), ones, bytes_of(give).split(sizeof(int64_t))),
              OpType::kAllToAll);
   const std::vector<int64_t> firsts(take.data_ptr<int64_t>(), take.data_ptr<int64_t>() + world_size());
   std::vector<int64_t> counts;
@@ -414,7 +414,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
     group.agree(Fingerprint::of(OpType::kAllToAllInto, site).with_tensor(input));
     const at::Tensor mine = at::cat({at::tensor(give, at::kLong), at::tensor(take, at::kLong)});
     const at::Tensor all = at::empty({world_size(), 2, world_size()}, at::kLong);
-    group.wait(*group.cpu->all_gather(bytes_of(all), bytes_of(mine)), OpType::kAllToAllInto);
+    group.wait(*group.cpu().all_gather(bytes_of(all), bytes_of(mine)), OpType::kAllToAllInto);
     compare_rows(all, world_size(), group.origin());
   }
   Backend& backend = group.backend_for(input);
@@ -431,7 +431,7 @@ Work<> Group::barrier_async(Site site) const {
   if (group.alone()) return ended();
   group.reap();
   if (check_) group.agree(Fingerprint::of(OpType::kBarrier, site));
-  return group.work<void>(OpType::kBarrier, one(group.cpu->barrier()), [] {});
+  return group.work<void>(OpType::kBarrier, one(group.cpu().barrier()), [] {});
 }
 
 void Group::all_reduce_(at::Tensor tensor, ReduceOp op, Site site) const {

@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "comm/group/group_impl.h"
+#include "comm/group/split.h"
 #include "hasten/core/env.h"
 
 namespace hasten::comm {
@@ -29,6 +30,7 @@ constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
 GroupOptions with_environment(GroupOptions options, const Environment& environment) {
   options.timeout = std::min(options.timeout, kForEver);
   if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
+  if (options.network_interface.empty()) options.network_interface = environment.text("GLOO_SOCKET_IFNAME").value_or("");
   if (options.backend == BackendKind::kAuto) {
     const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
     if (name == "gloo") options.backend = BackendKind::kGloo;
@@ -93,20 +95,70 @@ Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
 Group::Impl::~Impl() {
   if (getpid() != owner_) {
     // A forked child has none of the threads that the backends would wait for, and is none of the ranks.
-    (void)cpu.release();
-    (void)nccl.release();
+    (void)cpu_.release();
+    (void)nccl_.release();
     (void)new std::optional<Store>(std::move(run_store));
     return;
   }
   // A backend's destructor waits for its running transfers. If this rank is failing they may never end.
-  if (!failed_ && std::uncaught_exceptions() == 0) return;
-  for (Backend* backend : {cpu.get(), nccl.get()}) {
+  if (failed_ || std::uncaught_exceptions() > 0) close_backends();
+}
+
+void Group::Impl::close_backends() noexcept {
+  const std::lock_guard lock(backends_mutex_);
+  for (Backend* backend : {cpu_.get(), nccl_.get()}) {
     if (backend != nullptr) backend->close();
   }
 }
 
-Backend& Group::Impl::backend_for(const at::Tensor& tensor) const {
-  return nccl && tensor.is_cuda() ? *nccl : *cpu;
+Backend& Group::Impl::cpu() {
+  connect();
+  return *cpu_;
+}
+
+Backend& Group::Impl::backend_for(const at::Tensor& tensor) {
+  connect();
+  return nccl_ && tensor.is_cuda() ? *nccl_ : *cpu_;
+}
+
+void Group::Impl::connect() {
+  if (connected_ || alone()) return;
+  const std::lock_guard lock(connect_mutex_);
+  if (connected_) return;
+  const Store keys = run_store->scoped(options.name);
+  const BackendSetup setup{keys.scoped(std::to_string(meet(*this, keys))), rank, world_size, options};
+  try {
+    auto backend = make_cpu_backend(setup);
+    // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
+    // still build theirs.
+    wait(*backend->barrier(), OpType::kBarrier);
+    std::unique_ptr<Backend> of_gpus;
+    if (options.backend != BackendKind::kGloo && nccl_is_built()) {
+      of_gpus = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
+    }
+    const std::lock_guard publish(backends_mutex_);
+    cpu_ = std::move(backend);
+    nccl_ = std::move(of_gpus);
+    connected_ = true;
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError(origin(), "connect", "the ranks of group '", options.name, "' could not be connected from '",
+                    options.address, "': ", failure().value_or(error.what()));
+  }
+}
+
+void Group::Impl::require_connected(OpType kind) const {
+  if (connected_ || alone()) return;
+  throw UsageError(origin(), name_of(kind), " is the first operation of the lazy group '", options.name,
+                   "', whose ranks connect at their first collective. Call connect_backends() on all of its ranks before.");
+}
+
+std::string Group::Impl::backend_name() const {
+  if (alone()) return "none";
+  const std::lock_guard lock(backends_mutex_);
+  if (!cpu_) return "not connected";
+  return nccl_ ? nccl_->name() : cpu_->name();
 }
 
 void Group::Impl::check_open(OpType kind) const {
@@ -127,7 +179,7 @@ std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
   const auto mine = torch::empty({static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
   std::memcpy(mine.data_ptr(), &record, sizeof(Fingerprint));
   const auto all = torch::empty({world_size * static_cast<int64_t>(sizeof(Fingerprint))}, at::kByte);
-  wait(*cpu->all_gather(all, mine), record.kind);
+  wait(*cpu().all_gather(all, mine), record.kind);
   std::vector<Fingerprint> records(world_size);
   std::memcpy(static_cast<void*>(records.data()), all.data_ptr(), all.nbytes());
   if (const auto difference = disagreement(records)) {
@@ -183,9 +235,7 @@ void Group::Impl::fail(const std::string& words) noexcept {
     // The store is gone: whoever served it has ended, and there is nobody left to tell.
   }
   failed_ = true;
-  for (Backend* backend : {cpu.get(), nccl.get()}) {
-    if (backend != nullptr) backend->close();
-  }
+  close_backends();
   for (const auto& child : children()) child->fail(words);
 }
 
@@ -272,23 +322,7 @@ Group Group::connect(const Store& store, int rank, int world_size, const GroupOp
                      "Use gloo, or a CUDA build of libtorch.");
   }
   impl->run_store = store;
-  const Store keys = store.scoped(options.name);
-  const BackendSetup setup{keys.scoped(std::to_string(meet(*impl, keys))), rank, world_size, options};
-  try {
-    impl->cpu = make_cpu_backend(setup);
-    // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
-    // still build theirs.
-    impl->wait(*impl->cpu->barrier(), OpType::kBarrier);
-    if (options.backend != BackendKind::kGloo && nccl_is_built()) {
-      impl->nccl = make_nccl({setup.store.scoped("nccl"), rank, world_size, options});
-    }
-  } catch (const UsageError&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw CommError(impl->origin(), "connect", "the ranks of group '", options.name,
-                    "' could not be connected from '", options.address,
-                    "': ", impl->failure().value_or(error.what()));
-  }
+  if (!options.lazy) impl->connect();
   return Group(std::move(impl), check);
 }
 
@@ -309,17 +343,20 @@ Group Group::with_check(bool check) const {
 }
 
 std::string Group::backend_name() const {
-  if (impl_->alone()) return "none";
-  return impl_->nccl ? impl_->nccl->name() : impl_->cpu->name();
+  return impl_->backend_name();
 }
 
 at::Tensor Group::buffer(int64_t numel, const at::TensorOptions& options) const {
-  if (impl_->alone() || !options.device().is_cpu()) return torch::empty({numel}, options);
+  if (impl_->alone() || !impl_->is_connected() || !options.device().is_cpu()) return torch::empty({numel}, options);
   const auto item = static_cast<int64_t>(options.dtype().itemsize());
-  return impl_->cpu->allocate(numel * item).view(c10::typeMetaToScalarType(options.dtype()));
+  return impl_->cpu().allocate(numel * item).view(c10::typeMetaToScalarType(options.dtype()));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) const {
+  return subgroup(ranks, SubgroupOptions{}, site);
+}
+
+std::optional<Group> Group::subgroup(const std::vector<int>& ranks, const SubgroupOptions& given, Site site) const {
   for (const int rank : ranks) impl_->check_rank(rank, "a member", OpType::kSubgroup);
   if (ranks.empty() || std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
     throw UsageError(impl_->origin(), "subgroup of ranks [", join(ranks),
@@ -329,9 +366,34 @@ std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) c
   if (check_) {
     impl_->agree(Fingerprint::of(OpType::kSubgroup, site).with_sizes({ranks.begin(), ranks.end()}));
   }
+  return child(ranks, text("/", impl_->subgroups_made++, '[', join(ranks, ","), ']'), given);
+}
+
+std::optional<Group> Group::split(int color, int key, const SubgroupOptions& options, Site site) const {
+  if (impl_->alone()) return color < 0 ? std::nullopt : std::optional(*this);
+  at::Tensor all = torch::empty({world_size(), 2}, at::kInt);
+  all_gather_into_(all, torch::tensor({color, key}, at::kInt), site);
+  std::vector<SplitKey> by_rank;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const int* row = all.const_data_ptr<int>() + 2 * rank;
+    by_rank.push_back({row[0], row[1]});
+  }
+  const int number = impl_->subgroups_made++;
+  if (color < 0) return std::nullopt;
+  return child(split_ranks(by_rank, color), text("/", number, ':', color), options);
+}
+
+void Group::connect_backends() const {
+  impl_->check_open(OpType::kBarrier);
+  impl_->connect();
+}
+
+std::optional<Group> Group::child(const std::vector<int>& ranks, const std::string& suffix,
+                                  const SubgroupOptions& given) const {
   GroupOptions options = impl_->options;
   options.check = check_;
-  options.name += text("/", impl_->subgroups_made++, '[', join(ranks, ","), ']');
+  options.lazy = given.lazy;
+  options.name += suffix;
   const auto mine = std::find(ranks.begin(), ranks.end(), rank());
   if (mine == ranks.end()) return std::nullopt;
   auto group =

@@ -35,14 +35,23 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
   /// one.
   std::optional<Store> run_store;
-  std::unique_ptr<Backend> cpu;
-  std::unique_ptr<Backend> nccl;
+
+  /// The backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
+  Backend& cpu();
+  /// Meets the other ranks and connects the backends; nothing where that is done.
+  /// Throws: as Group::connect.
+  void connect();
+  bool is_connected() const noexcept { return connected_; }
+  /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.
+  void require_connected(OpType kind) const;
+  /// "gloo" and so on; "none" in a world of one.
+  std::string backend_name() const;
 
   Origin origin() const { return {"comm", rank, world_size}; }
   bool alone() const { return world_size == 1; }
 
   /// The backend that carries tensors of this device.
-  Backend& backend_for(const at::Tensor& tensor) const;
+  Backend& backend_for(const at::Tensor& tensor);
 
   /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
   std::vector<Fingerprint> agree(Fingerprint record);
@@ -87,7 +96,15 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
     Backend::Started transfer;
   };
 
+  void close_backends() noexcept;
+
   const pid_t owner_ = getpid();
+  std::mutex connect_mutex_;
+  /// For the backends' pointers: another thread may fail while this one connects.
+  mutable std::mutex backends_mutex_;
+  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<Backend> nccl_;
+  std::atomic<bool> connected_ = false;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<bool> failed_ = false;
   mutable std::mutex children_mutex_;

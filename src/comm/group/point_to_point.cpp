@@ -24,6 +24,7 @@ void check_peer(const Group::Impl& group, int peer, int tag, OpType kind) {
   group.check_open(kind);
   if (tag < 0) throw UsageError(group.origin(), name_of(kind), ": tag ", tag, " is negative. Use 0 or more.");
   group.check_rank(peer, "the peer", kind);
+  group.require_connected(kind);
   if (peer == group.rank) throw UsageError(group.origin(), name_of(kind), ": a rank cannot be its own peer.");
 }
 
@@ -69,7 +70,7 @@ class Receipt {
     before_.reset();
     try {
       if (const auto broken = group_.broken_channel({from_, tag_})) std::rethrow_exception(broken);
-      if (!record_) record_ = group_.cpu->receive(record_bytes_, from_, tag_);
+      if (!record_) record_ = group_.cpu().receive(record_bytes_, from_, tag_);
       if (!may_wait && !record_->done()) return false;
       group_.wait(*record_, OpType::kSend);
       compare();
@@ -152,7 +153,7 @@ Work<> Group::send_async(const at::Tensor& tensor, int to, int tag, Site site) c
   std::vector<Backend::Started> transfers;
   if (check_) {
     transfers.push_back(
-        group.cpu->send(record_bytes(Fingerprint::of(OpType::kSend, site).with_tensor(tensor)), to, tag));
+        group.cpu().send(record_bytes(Fingerprint::of(OpType::kSend, site).with_tensor(tensor)), to, tag));
   }
   if (tensor.numel() > 0) transfers.push_back(backend.send(bytes_of(stage(tensor, backend)), to, tag));
   return group.work<void>(OpType::kSend, std::move(transfers), [] {});

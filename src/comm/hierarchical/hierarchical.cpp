@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/backend/codec.h"
+#include "comm/backend/reduction.h"
 #include "comm/connecting/serial_executor.h"
 #include "comm/types/header.h"
 #include "hasten/core/error.h"
@@ -159,11 +160,9 @@ class Hierarchical : public Backend {
 
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
     return submit(header_of(OpType::kReduceScatter, output, op), [this, output, input, op] {
-      const at::Tensor whole = input.clone();
-      if (levels_.local) levels_.local->reduce(whole, 0, op)->wait();
-      if (levels_.leaders) across(levels_.leaders->all_reduce(whole, op));
-      down(whole);
-      output.view({-1}).copy_(whole.view({-1}).narrow(0, rank_ * output.numel(), output.numel()));
+      const ScatterPlan plan = plan_scatter(places_.hosts, host_, local_);
+      const at::Tensor mine = collect(input.view({-1, output.numel()}), plan, op);
+      reduce_from_hosts(output.view({-1}), mine, plan, op);
     });
   }
 
@@ -228,6 +227,38 @@ class Hierarchical : public Backend {
     return together(bytes);
   }
 
+  /// This host's reduction of the parts that this rank passes on, a part a row.
+  at::Tensor collect(const at::Tensor& parts, const ScatterPlan& plan, ReduceOp op) {
+    if (!levels_.local) return parts;
+    const at::Tensor by_collector = torch::zeros({static_cast<int64_t>(plan.order.size()), parts.size(1)}, parts.options());
+    for (size_t row = 0; row < plan.order.size(); ++row) {
+      if (plan.order[row] >= 0) by_collector[static_cast<int64_t>(row)].copy_(parts[plan.order[row]]);
+    }
+    const int64_t rows = by_collector.size(0) / static_cast<int64_t>(places_.hosts[host_].size());
+    const at::Tensor mine = torch::empty({rows, parts.size(1)}, parts.options());
+    levels_.local->reduce_scatter(mine, by_collector, op)->wait();
+    return mine;
+  }
+
+  /// Each host's collector sends this rank's part of its reduction; the result does not depend on who comes first.
+  void reduce_from_hosts(const at::Tensor& output, const at::Tensor& mine, const ScatterPlan& plan, ReduceOp op) {
+    const size_t world_size = places_.host_of.size();
+    const int64_t part_bytes = static_cast<int64_t>(output.nbytes());
+    std::vector<at::Tensor> outgoing(world_size, torch::empty({0}, at::kByte));
+    for (size_t row = 0; row < plan.collected.size(); ++row) {
+      outgoing[static_cast<size_t>(plan.collected[row])] = bytes_of(mine[static_cast<int64_t>(row)]);
+    }
+    std::vector<int64_t> counts(world_size, 0);
+    for (const int sender : plan.senders) counts[static_cast<size_t>(sender)] = part_bytes;
+    const auto num_hosts = static_cast<int64_t>(plan.senders.size());
+    const at::Tensor received = torch::empty({num_hosts, output.numel()}, output.options());
+    levels_.world->all_to_all(bytes_of(received), counts, outgoing)->wait();
+    std::vector<const void*> inputs;
+    for (int64_t row = 0; row < num_hosts; ++row) inputs.push_back(received[row].const_data_ptr());
+    shared::routines(output.scalar_type(), op)
+        .reduce(output.mutable_data_ptr(), inputs.data(), static_cast<int>(inputs.size()), output.numel());
+  }
+
   static void across(const Started& transfer) {
     try {
       transfer->wait();
@@ -283,6 +314,31 @@ bool on_all(Backend& world, bool mine) {
 }
 
 }  // namespace
+
+ScatterPlan plan_scatter(const Hosts& hosts, int host, int local) {
+  size_t world_size = 0;
+  for (const auto& ranks : hosts) world_size += ranks.size();
+  // Of every host h, the rank with local number l goes to the collector l % (ranks of this host).
+  const size_t here = hosts[static_cast<size_t>(host)].size();
+  std::vector<std::vector<int>> by_collector(here);
+  for (const auto& ranks : hosts) {
+    for (size_t l = 0; l < ranks.size(); ++l) by_collector[l % here].push_back(ranks[l]);
+  }
+  size_t rows = 0;
+  for (auto& parts : by_collector) {
+    std::sort(parts.begin(), parts.end());
+    rows = std::max(rows, parts.size());
+  }
+  ScatterPlan plan;
+  for (const auto& parts : by_collector) {
+    for (size_t row = 0; row < rows; ++row) plan.order.push_back(row < parts.size() ? parts[row] : -1);
+  }
+  plan.collected = by_collector[static_cast<size_t>(local)];
+  for (const auto& ranks : hosts) plan.senders.push_back(ranks[static_cast<size_t>(local) % ranks.size()]);
+  // What comes from the ranks lies in the order of their numbers.
+  std::sort(plan.senders.begin(), plan.senders.end());
+  return plan;
+}
 
 Hosts group_by_host(const std::vector<std::string>& names) {
   Hosts hosts;

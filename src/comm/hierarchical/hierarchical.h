@@ -22,6 +22,19 @@ using Hosts = std::vector<std::vector<int>>;
 /// Hosts from their names by rank; a rank whose host is unknown ("") is alone.
 Hosts group_by_host(const std::vector<std::string>& names);
 
+/// How a reduce_scatter goes: each rank of a host reduces, for this host, the parts of some ranks of all hosts (it is their
+/// collector), and sends them there.
+struct ScatterPlan {
+  /// The parts by collector, as many rows for each; -1 is a row of padding.
+  std::vector<int> order = {};
+  /// The parts that this rank collects, in the order of its rows.
+  std::vector<int> collected = {};
+  /// The ranks that send this one its part, one a host, in the order of their numbers.
+  std::vector<int> senders = {};
+};
+/// The plan of the rank with number `local` on `host`.
+ScatterPlan plan_scatter(const Hosts& hosts, int host, int local);
+
 /// Collective: yes. Blocks: until the ranks are connected. Throws: what the backends throw;
 /// std::runtime_error, on all ranks, where a host cannot share memory.
 std::unique_ptr<Backend> make_hierarchical(const BackendSetup& setup, const Hosts& hosts);

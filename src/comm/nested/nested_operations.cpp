@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "comm/types/origin.h"
+#include "comm/group/origin.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {

@@ -10,8 +10,7 @@ namespace hasten::comm {
 namespace {
 
 bool first_sizes_may_differ(OpType kind) {
-  return kind == OpType::kAllGather || kind == OpType::kGather || kind == OpType::kAllToAll ||
-         kind == OpType::kAllToAllInto;
+  return describe_collective(kind).sizes == SizeRule::kFirstMayDiffer;
 }
 
 // FNV-1a over the sizes after the first.
@@ -30,54 +29,6 @@ bool agree(const Fingerprint& a, const Fingerprint& b) {
 }
 
 }  // namespace
-
-const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMean:
-      return "mean";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kProduct:
-      return "product";
-  }
-  return "?";
-}
-
-const char* name_of(OpType kind) {
-  switch (kind) {
-    case OpType::kAllReduce:
-      return "all_reduce";
-    case OpType::kReduce:
-      return "reduce";
-    case OpType::kBroadcast:
-      return "broadcast";
-    case OpType::kAllGather:
-      return "all_gather";
-    case OpType::kAllGatherInto:
-      return "all_gather_into";
-    case OpType::kGather:
-      return "gather";
-    case OpType::kScatter:
-      return "scatter";
-    case OpType::kReduceScatter:
-      return "reduce_scatter";
-    case OpType::kAllToAll:
-      return "all_to_all";
-    case OpType::kAllToAllInto:
-      return "all_to_all_into";
-    case OpType::kBarrier:
-      return "barrier";
-    case OpType::kSubgroup:
-      return "subgroup";
-    case OpType::kSend:
-      return "send";
-  }
-  return "?";
-}
 
 Fingerprint Fingerprint::of(OpType kind, const std::source_location& site) {
   Fingerprint record;

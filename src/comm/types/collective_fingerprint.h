@@ -15,30 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "hasten/comm/group/group.h"
+#include "hasten/comm/types/collective.h"
 
 namespace hasten::comm {
-
-enum class OpType : int32_t {
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kAllGather,
-  kAllGatherInto,
-  kGather,
-  kScatter,
-  kReduceScatter,
-  kAllToAll,
-  kAllToAllInto,
-  kBarrier,
-  kSubgroup,
-  kSend,
-};
-
-/// "all_reduce" and so on, as the caller wrote it.
-const char* name_of(OpType kind);
-/// "sum" and so on.
-const char* name_of(ReduceOp op);
 
 /// What one rank is about to do. Plain bytes, equal in size on every rank, unused bytes zero.
 struct Fingerprint {

@@ -83,7 +83,7 @@ BatchShardOptions LoaderImpl::shard(std::optional<size_t> batch_size) const {
   result.rank = process_->rank();
   result.world_size = process_->world_size();
   result.split_batches = own_.split_batches;
-  result.even_batches = gradient_state_->even_batches().value_or(own_.even_batches);
+  result.even_batches = gradient_state_->loaders().even_batches().value_or(own_.even_batches);
   result.drop_last = options_.drop_last;
   return result;
 }
@@ -93,10 +93,10 @@ size_t LoaderImpl::dispatched_length(size_t num_batches) const noexcept {
   return num_batches / world_size() + (!options_.drop_last && num_batches % world_size() > 0 ? 1 : 0);
 }
 
-void LoaderImpl::meet(bool shares) const {
+void LoaderImpl::require_all(bool shares) const {
   if (!gradient_state_) return;
   const bool synchronizes = own_.synchronizes(RngType::kTorch) || own_.synchronizes(RngType::kCuda);
-  if (shares || synchronizes || dispatches_) gradient_state_->meet("the beginning of a loop over a loader");
+  if (shares || synchronizes || dispatches_) gradient_state_->require_all("the beginning of a loop over a loader");
 }
 
 void LoaderImpl::synchronize_generators() const {

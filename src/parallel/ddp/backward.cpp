@@ -35,7 +35,7 @@ void check(const at::Tensor& loss, const BackwardOptions& options, const Backwar
                      "; expected a number of samples or tokens, 0 or more.");
   }
   const bool mixed = !options.weight && std::any_of(context.models.begin(), context.models.end(),
-                                                    [](const auto& model) { return model->has_weight(); });
+                                                    [](const auto& model) { return model->step().window().weight().has_value(); });
   if (mixed) {
     throw UsageError(origin,
                      "backward without a weight, after one with a weight in the same window of "
@@ -53,9 +53,9 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
     std::vector<std::vector<at::Tensor>> parameters;
     for (const auto& model : models) parameters.push_back(model->parameters());
     anyones = mine = find_used_models(loss, parameters);
-    for (size_t i = 0; i < count; ++i) held[i] = models[i]->has_held_gradients();
+    for (size_t i = 0; i < count; ++i) held[i] = models[i]->step().window().state() == AccumulationWindow::State::kEndingWithGradients;
     const bool exchanges =
-        std::any_of(models.begin(), models.end(), [](const auto& model) { return !model->holds_back(); });
+        std::any_of(models.begin(), models.end(), [](const auto& model) { return !model->step().window().holds_back(); });
     if (exchanges && context.group.world_size() > 1) {
       const at::Tensor flags = at::zeros({static_cast<int64_t>(2 * count)}, at::kInt);
       int* const flag = flags.data_ptr<int>();
@@ -72,7 +72,7 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
   }
   std::vector<Participant> list;
   for (size_t i = 0; i < count; ++i) {
-    if (anyones[i] || held[i]) list.push_back({models[i].get(), mine[i], anyones[i], models[i]->num_steps()});
+    if (anyones[i] || held[i]) list.push_back({models[i].get(), mine[i], anyones[i], models[i]->step().num_exchanges()});
   }
   return list;
 }
@@ -91,11 +91,10 @@ void run(const at::Tensor& loss, const BackwardOptions& options, double factor) 
   loss.backward(gradient_of(loss, options, factor), options.retain_graph, options.create_graph);
 }
 
-Ddp::Models held_models(const nlohmann::json& call, const BackwardContext& context) {
-  const std::vector<bool> is_held = call.at("held");
+Ddp::Models held_models(const BackwardCall& call, const BackwardContext& context) {
   Ddp::Models held;
   for (size_t i = 0; i < context.models.size(); ++i) {
-    if (is_held.at(i)) held.push_back(context.models[i]);
+    if (call.held.at(i)) held.push_back(context.models[i]);
   }
   return held;
 }
@@ -111,7 +110,7 @@ class InOrder {
 
  private:
   void set(bool later) const noexcept {
-    for (const auto& one : list_) one.model->finish_later(later);
+    for (const auto& one : list_) one.model->step().settings().finishes_later = later;
   }
   const std::vector<Participant>& list_;
 };
@@ -120,24 +119,24 @@ class InOrder {
 
 void backward(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context) {
   for (const auto& model : context.models) {
-    model->abandon_exchange();
+    model->step().abandon();
     model->refresh_if_changed();
-    model->begin_backward(context.optimizer_calls, context.ends_window);
+    model->step().begin_backward(context.optimizer_calls, context.ends_window);
   }
   check(loss, options, context);
   const auto list = participants(loss, context);
   const InOrder in_order(list);
   const auto exchanges = [&](const Participant& one) {
-    return context.group.world_size() > 1 && !one.model->holds_back();
+    return context.group.world_size() > 1 && !one.model->step().window().holds_back();
   };
   if (options.weight) {
     for (const auto& one : list) {
-      one.model->add_weight(one.reached_anywhere ? *options.weight : 0.0, context.ends_window);
+      one.model->step().add_weight(one.reached_anywhere ? *options.weight : 0.0);
     }
   }
   // Models that this rank passes by; a single one may turn out to be passed by only afterwards.
   for (const auto& one : list) {
-    if (exchanges(one) && !one.reached) one.model->start_exchange();
+    if (exchanges(one) && !one.reached) one.model->step().start();
   }
   const bool exchanges_any = std::any_of(list.begin(), list.end(), exchanges);
   if (loss.requires_grad() || !exchanges_any) {
@@ -145,16 +144,16 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
   }
   bool had_gradients = false;
   for (const auto& one : list) {
-    one.model->settle_alone();
-    if (!context.ends_window) one.model->end_held_backward(context.optimizer_calls);
+    one.model->step().settle_alone();
+    if (!context.ends_window) one.model->step().end_held_backward(context.optimizer_calls);
     if (!exchanges(one)) continue;
-    if (!one.model->is_exchanging() && one.model->num_steps() == one.steps_before)
-      one.model->start_exchange();
-    if (one.model->is_exchanging()) one.model->finish_exchange();
-    had_gradients = had_gradients || one.model->had_gradients();
+    if (!one.model->step().is_exchanging() && one.model->step().num_exchanges() == one.steps_before)
+      one.model->step().start();
+    if (one.model->step().is_exchanging()) one.model->step().finish();
+    had_gradients = had_gradients || one.model->step().had_gradients();
   }
   for (const auto& one : list) {
-    if (options.weight && !one.reached_anywhere) one.model->may_go_on();
+    if (options.weight && !one.reached_anywhere) one.model->step().window().reopen();
   }
   if (loss.requires_grad() || !exchanges_any || had_gradients || options.weight == 0.0) return;
   throw UsageError(
@@ -163,25 +162,47 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
       "computed under NoGradGuard?");
 }
 
-nlohmann::json describe(const BackwardContext& context) {
-  std::vector<bool> held, apart;
+BackwardCall BackwardCall::of(const BackwardContext& context) {
+  BackwardCall call{.ends_window = context.ends_window};
   for (const auto& model : context.models) {
-    held.push_back(model->holds_back());
-    apart.push_back(model->local_sgd().now);
+    call.held.push_back(model->step().window().holds_back());
+    call.local_sgd.push_back(model->step().local_sgd().now);
   }
-  return {{kBackward, context.ends_window}, {"held", held}, {"apart", apart}};
+  return call;
 }
 
-Ddp::Models keep_window_open(const nlohmann::json& call, BackwardContext& context) {
-  if (!context.ends_window || call.at(kBackward).get<bool>()) return {};
+training::JoinCall BackwardCall::encode() const {
+  training::JoinCall call{kModelsComponent, kBackward, {ends_window ? 1 : 0}};
+  for (size_t i = 0; i < held.size(); ++i) call.integers.push_back((held[i] ? 1 : 0) + (local_sgd[i] ? 2 : 0));
+  return call;
+}
+
+BackwardCall BackwardCall::decode(const training::JoinCall& call) {
+  BackwardCall result{.ends_window = call.integers.at(0) != 0};
+  for (size_t i = 1; i < call.integers.size(); ++i) {
+    result.held.push_back((call.integers[i] & 1) != 0);
+    result.local_sgd.push_back((call.integers[i] & 2) != 0);
+  }
+  return result;
+}
+
+void set_active(const Ddp& model, int first, bool all) noexcept {
+  auto& settings = model.step().settings();
+  settings.buffers_from = first;
+  settings.comparable = all;
+}
+
+Ddp::Models keep_window_open(const training::JoinCall& call, BackwardContext& context) {
+  const auto agreed = BackwardCall::decode(call);
+  if (!context.ends_window || agreed.ends_window) return {};
   context.ends_window = false;
-  return held_models(call, context);
+  return held_models(agreed, context);
 }
 
-Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context) {
-  context.ends_window = call.at(kBackward);
+Ddp::Models prepare_shadow(const BackwardCall& call, BackwardContext& context) {
+  context.ends_window = call.ends_window;
   for (const auto& model : context.models) {
-    if (!model->has_weight()) model->drop_gradients();
+    if (!model->step().window().weight().has_value()) model->step().drop_gradients();
   }
   return held_models(call, context);
 }

@@ -2,7 +2,6 @@
 #include "hasten/parallel/ddp/distributed_models.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "hasten/core/error.h"
 
@@ -15,11 +14,7 @@ std::shared_ptr<const Ddp> DistributedModels::distribute(torch::nn::Module& modu
     if (known == &module) return model.lock();
   }
   comm::Group own = group;
-  if (!models_.empty()) {
-    std::vector<int> ranks(group.world_size());
-    std::iota(ranks.begin(), ranks.end(), 0);
-    own = *group.subgroup(ranks);
-  }
+  if (!models_.empty()) own = *group.split(0, group.rank());
   auto model = std::make_shared<const Ddp>(module, std::move(own), options, all());
   models_.emplace_back(&module, model);
   return model;

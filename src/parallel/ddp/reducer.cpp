@@ -30,7 +30,8 @@ bool can_carry_tail(c10::ScalarType dtype) {
 }  // namespace
 
 Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group,
-                 const DdpOptions& options, Window& window, std::function<void(bool)> check)
+                 const DdpOptions& options, AccumulationWindow& window, const ExchangeSettings& settings,
+                 std::function<void(bool)> check)
     : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       // The buckets were agreed upon when the module was compared; asking again in every step would only
@@ -38,6 +39,7 @@ Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm:
       group_(group.with_check(false)),
       options_(options),
       window_(window),
+      settings_(settings),
       check_(std::move(check)),
       logger_("ddp", {group.rank(), group.world_size()}),
       warned_(parameters_.names.size()) {
@@ -111,7 +113,7 @@ void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
 }
 
 void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
-  if (window_.holds > 0) return;
+  if (window_.holds_back()) return;
   const std::string& name = parameters_.names[parameter];
   if (started_) {
     throw InternalError(Origin{"ddp", group_.rank(), group_.world_size()}, "a gradient of '", name,
@@ -125,7 +127,7 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
       if (gradient_allocator_) gradient_allocator_->close();
       launch_rest();
-      if (!window_.finishes_later) finish();
+      if (!settings_.finishes_later) finish();
     });
   }
   if (num_steps_ == 0) arrived_.push_back(parameter);
@@ -156,12 +158,14 @@ void Reducer::begin() {
   end_abandoned(buffers_work_);
   if (buffers_.empty()) return;
   packed_buffers_ = pack_bytes(buffers_);
-  buffers_work_ = group_.broadcast_async_(packed_buffers_, window_.buffers_from);
+  buffers_work_ = group_.broadcast_async_(packed_buffers_, settings_.buffers_from);
 }
 
 Trailer Reducer::offered_tail() const {
-  return {window_.weight.value_or(0), window_.weight ? 1.0 : 0.0, window_.values_changed ? 1.0 : 0.0,
-          window_.changed_inside ? 1.0 : 0.0};
+  const auto& weight = window_.weight();
+  const auto values = window_.values();
+  return {weight.value_or(0), weight ? 1.0 : 0.0, values != AccumulationWindow::Values::kAgreed ? 1.0 : 0.0,
+          values == AccumulationWindow::Values::kChangedInside ? 1.0 : 0.0};
 }
 
 void Reducer::launch_ready() {
@@ -206,44 +210,43 @@ void Reducer::finish() {
   }
   if (buffers_work_) {
     std::exchange(buffers_work_, std::nullopt)->wait();
-    if (group_.rank() != window_.buffers_from) unpack_bytes(packed_buffers_, buffers_);
+    if (group_.rank() != settings_.buffers_from) unpack_bytes(packed_buffers_, buffers_);
   }
   if (factor) warn_unused(unused);
   // The owners of slices stay those of the first plan.
   if (num_steps_ == 1 && !options_.exchange) learn_order(unused);
   const int64_t every = options_.check_parameters_every;
-  const bool is_due = window_.values_changed || (every > 0 && num_steps_ % every == 0);
-  if (is_due && window_.comparable) check_(window_.changed_inside);
-  window_.values_changed = window_.changed_inside = false;
+  using Values = AccumulationWindow::Values;
+  const bool is_due = window_.values() != Values::kAgreed || (every > 0 && num_steps_ % every == 0);
+  if (is_due && settings_.comparable) check_(window_.values() == Values::kChangedInside);
+  window_.set_values(Values::kAgreed);
 }
 
 // What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
 std::optional<double> Reducer::out_factor() {
   const double mean = options_.predivide(group_.world_size()) / group_.world_size();
-  const double factor = options_.average || window_.weight ? mean : mean * group_.world_size();
+  const double factor = options_.average || window_.weight() ? mean : mean * group_.world_size();
   ReducerBucket& carrier = *buckets_[tail_bucket_];
   carrier.wait();
   // On a GPU reading waits for the device.
-  if (!window_.weight && !carrier.is_cpu()) {
-    window_.values_changed = window_.changed_inside = false;
+  using Values = AccumulationWindow::Values;
+  if (!window_.weight() && !carrier.is_cpu()) {
+    window_.set_values(Values::kAgreed);
     return factor;
   }
   const Trailer tail = carrier.tail();
-  window_.values_changed = tail[kValuesChanged] > 0;
-  window_.changed_inside = tail[kChangedInside] > 0;
-  if (std::abs(tail[kWeighted] - (window_.weight ? 1 : 0)) > 1e-3) {
+  window_.set_values(tail[kChangedInside] > 0   ? Values::kChangedInside
+                     : tail[kValuesChanged] > 0 ? Values::kChanged
+                                                : Values::kAgreed);
+  if (std::abs(tail[kWeighted] - (window_.weight() ? 1 : 0)) > 1e-3) {
     throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "in step ", num_steps_,
                      " some ranks gave backward a weight and others none. Give one on every rank.");
   }
-  if (!window_.weight) return factor;
-  if (!window_.ends) {
-    window_.weight = tail[kWeight];
-    return factor;
-  }
-  window_.weight.reset();
-  window_.divided_out = tail[kWeight];
-  if (tail[kWeight] == 0) return std::nullopt;
-  return factor / tail[kWeight];
+  if (!window_.weight()) return factor;
+  const auto divisor = window_.settle(tail[kWeight]);
+  if (!divisor) return factor;
+  if (*divisor == 0) return std::nullopt;
+  return factor / *divisor;
 }
 
 void Reducer::learn_order(const std::vector<size_t>& unused) {

@@ -15,19 +15,19 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/core/log.h"
-#include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/ddp/accumulation_window.h"
+#include "hasten/parallel/ddp/ddp_options.h"
 #include "parallel/ddp/bucket.h"
-#include "parallel/ddp/window.h"
 #include "parallel/parameters/parameter_set.h"
 
 namespace hasten::parallel {
 
 class Reducer {
  public:
-  /// `buffers` follow rank 0 (empty: none do); `window` outlives the reducer; `check` compares the ranks'
+  /// `buffers` follow rank 0 (empty: none do); `window` and `settings` outlive the reducer; `check` compares the ranks'
   /// parameters, which may have been changed inside the window.
   Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
-          Window& window, std::function<void(bool inside)> check);
+          AccumulationWindow& window, const ExchangeSettings& settings, std::function<void(bool inside)> check);
 
   /// Called from inside backward when `arrived` has been accumulated.
   void on_gradient(size_t parameter, const at::Tensor& arrived);
@@ -69,7 +69,8 @@ class Reducer {
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
   DdpOptions options_;
-  Window& window_;
+  AccumulationWindow& window_;
+  const ExchangeSettings& settings_;
   std::function<void(bool)> check_;
   Logger logger_;
 

@@ -6,7 +6,7 @@
 namespace hasten::parallel {
 namespace {
 
-// Under which a search for a batch size announces itself.
+constexpr const char *kBarrier = "barrier", *kObjects = "gather_object", *kTrigger = "check_trigger", *kStop = "should_stop";
 constexpr const char* kAttempt = "find_executable_batch_size";
 
 }  // namespace
@@ -15,12 +15,12 @@ Operations::Operations(process::Process process, std::shared_ptr<training::Gradi
     : process_(std::move(process)), group_(process_.group().with_check(true)), gradients_(std::move(gradients)) {}
 
 void Operations::wait_for_everyone() {
-  notify("barrier");
+  notify(kBarrier);
   process_.wait_for_everyone();
 }
 
 bool Operations::check_trigger() {
-  notify("check_trigger");
+  notify(kTrigger);
   return reduce_trigger();
 }
 
@@ -32,7 +32,7 @@ bool Operations::reduce_trigger() {
 }
 
 bool Operations::should_stop() {
-  notify("should_stop");
+  notify(kStop);
   return reduce_stop();
 }
 
@@ -43,7 +43,7 @@ bool Operations::reduce_stop() {
 
 Logger Operations::logger(const std::string& name) {
   const auto wait = [process = process_, weak = weak_from_this()] {
-    if (const auto own = weak.lock()) own->notify("barrier");
+    if (const auto own = weak.lock()) own->notify(kBarrier);
     process.wait_for_everyone();
   };
   return Logger(name, {process_.rank(), process_.world_size(), wait});
@@ -57,7 +57,7 @@ bool Operations::goes_first_locally() {
   return is_joining() ? is_first_of_machine(notify(kLocalMainFirst)) : process_.is_local_main_process();
 }
 
-bool Operations::is_first_of_machine(const ActiveRanks& active) const {
+bool Operations::is_first_of_machine(const training::ActiveRanks& active) const {
   const int mine = process_.node_rank();
   const auto machines = comm::gather_object(group(), mine);
   for (const int other : active.ranks) {
@@ -67,31 +67,34 @@ bool Operations::is_first_of_machine(const ActiveRanks& active) const {
 }
 
 void Operations::notify_attempt(const memory::BatchSizeAttempt& attempt) {
-  notify(nlohmann::json::object({{kAttempt, {attempt.start, attempt.batch_size}}}));
+  notify(training::JoinCall{kComponent, kAttempt, {attempt.start, attempt.batch_size}});
 }
 
-std::vector<at::Tensor> Operations::join_call(const JointCall& call, const std::vector<at::Tensor>& tensors) {
-  const auto description = describe(call, tensors);
-  return carry_out(description, tensors, notify(description), group());
+std::vector<at::Tensor> Operations::join_call(const TensorCall& call, const std::vector<at::Tensor>& tensors) {
+  const auto described = call.with(tensors);
+  return carry_out(described, tensors, notify(described.encode(kComponent)), group());
 }
 
-void Operations::shadow(const nlohmann::json& call, const ActiveRanks& active) {
-  if (call == "barrier") {
+void Operations::shadow(const training::JoinCall& call, const training::ActiveRanks& active) {
+  const std::string& operation = call.operation;
+  if (operation == kBarrier) {
     process_.wait_for_everyone();
-  } else if (call == "check_trigger") {
+  } else if (operation == kTrigger) {
     reduce_trigger();
-  } else if (call == "should_stop") {
+  } else if (operation == kStop) {
     reduce_stop();
-  } else if (call == kMainFirst || call == kLocalMainFirst) {
-    if (call == kLocalMainFirst) is_first_of_machine(active);
-    process::detail::run_in_order(process_, false, call == kMainFirst ? kMainFirst : kLocalMainFirst, [] {});
-  } else if (call.is_object() && call.contains(kAttempt)) {
-    const auto [start, batch_size] = call.at(kAttempt).get<std::pair<int64_t, int64_t>>();
-    memory::detail::agree_without_attempt(group(), {start, batch_size});
-  } else if (call == "objects") {
+  } else if (operation == kMainFirst) {
+    process::detail::run_in_order(process_, false, kMainFirst, [] {});
+  } else if (operation == kLocalMainFirst) {
+    is_first_of_machine(active);
+    process::detail::run_in_order(process_, false, kLocalMainFirst, [] {});
+  } else if (operation == kAttempt) {
+    memory::detail::agree_without_attempt(group(), {call.integers.at(0), call.integers.at(1)});
+  } else if (operation == kObjects) {
     comm::gather_object(group(), nlohmann::json(nlohmann::json::array()));
   } else {
-    carry_out(call, neutral_tensors(call, process_.device()), active, group());
+    const auto described = TensorCall::decode(call);
+    carry_out(described, neutral_tensors(described, process_.device()), active, group());
   }
 }
 

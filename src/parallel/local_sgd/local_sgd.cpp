@@ -4,17 +4,17 @@
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/ddp/backward.h"
 #include "parallel/parameters/parameter_sync.h"
 
 namespace hasten::parallel {
 
 LocalSgd::Scope::Scope(std::shared_ptr<const Ddp> model) : model_(std::move(model)), no_sync_({model_}) {
-  model_->local_sgd() = {.now = true};
+  model_->step().local_sgd() = {.now = true};
 }
 
 LocalSgd::Scope::~Scope() {
-  if (model_) model_->local_sgd().now = false;
+  if (model_) model_->step().local_sgd().now = false;
 }
 
 LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model,
@@ -40,15 +40,15 @@ void LocalSgd::step() {
     throw UsageError(Origin{"parallel", group_.rank(), group_.world_size()},
                      "LocalSgd: step() after finish(). Make a new one to go on.");
   }
-  if (!options_.enabled || ++model_->local_sgd().num_steps < options_.num_steps) return;
-  const bool joining = model_->announce(kAverage);
+  if (!options_.enabled || ++model_->step().local_sgd().num_steps < options_.num_steps) return;
+  const bool joining = model_->joined().notify(kAverage);
   average_parameters(*model_, joining ? group_.with_check(false) : group_, true);
   if (!joining && options_.on_average) options_.on_average();
 }
 
 void LocalSgd::finish() {
   if (finished_) return;
-  if (options_.enabled && !model_->is_joining()) {
+  if (options_.enabled && !model_->joined().is_joining()) {
     average_parameters(*model_, group_, true);
     if (options_.on_average) options_.on_average();
   }
@@ -57,7 +57,7 @@ void LocalSgd::finish() {
 }
 
 void average_parameters(const Ddp& model, const comm::Group& group, bool took_part) {
-  model.set_averaged();
+  model.step().set_averaged();
   average_tensors(model.module().parameters(), group, took_part);
 }
 

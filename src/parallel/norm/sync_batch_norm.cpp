@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -159,11 +158,9 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
   });
   if (group.world_size() == 1) return;
   check_same_module(model, group);
-  std::vector<int> ranks(static_cast<size_t>(group.world_size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   // Connections of their own: gradients' exchanges start when gradients arrive, which may be before a
   // BatchNorm's on one rank and after it on another.
-  const auto own = c10::make_intrusive<SyncGroup>(*group.subgroup(ranks));
+  const auto own = c10::make_intrusive<SyncGroup>(*group.split(0, group.rank()));
   for_each_batch_norm(model, "",
                       [&](torch::nn::Module& module, const std::string& name) { intercept(module, name, own); });
 }

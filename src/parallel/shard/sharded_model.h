@@ -3,7 +3,7 @@
 // Parameters rest in memory that all ranks of the host read in place (offload/units/home.h), so forward fills
 // nothing and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the
 // host (shard_bucket.h), of which every .grad() is a view; each rank writes the slices that it owns. Who steps
-// them, and when, is sharded_step.h.
+// them, and when, is sliced_step.h.
 #pragma once
 
 #include <functional>

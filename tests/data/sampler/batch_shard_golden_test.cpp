@@ -103,11 +103,13 @@ TEST(BatchShardGolden, GivesWhatThePeerGives) {
   topic.on_quirk("loses-samples", nothing_is_lost);
 
   for (const auto& golden : topic.cases()) {
-    try {
-      topic.judge(golden, run(golden.input));
-    } catch (const UsageError&) {
-      topic.judge(golden, testing::golden_error("ValueError"));
-    }
+    topic.judge(golden, [&]() -> json {
+      try {
+        return run(golden.input);
+      } catch (const UsageError&) {
+        return testing::golden_error("ValueError");
+      }
+    });
   }
 
   topic.finish();

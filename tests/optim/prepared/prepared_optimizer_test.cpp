@@ -29,6 +29,7 @@ TEST(PreparedOptimizer, KeepsWeightsAndGradientsWhileAccumulating) {
   PreparedSgd it;
   it.backward();
   it.gradients->set_sync_gradients(false);
+  it.gradients->optimizers().note_backward(true);
 
   it.optimizer.step();
   it.optimizer.zero_grad();

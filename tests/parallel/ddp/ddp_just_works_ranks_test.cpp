@@ -523,7 +523,7 @@ TEST(DdpJustWorks, ACopyHasGradientsOfItsOwn) {
     steps.backward(copy->forward(torch::ones({2, 8})).sum() * (process.rank() + 1.0));
 
     EXPECT_EQ(copy->bias.grad()[0].item<double>(), 2.0 * (process.rank() + 1.0)) << "never prepared";
-    EXPECT_FALSE(steps.models[0]->had_gradients()) << "and the model's parameters are named in a warning";
+    EXPECT_FALSE(steps.models[0]->step().had_gradients()) << "and the model's parameters are named in a warning";
     EXPECT_FALSE(model->bias.grad().defined());
   });
 }

@@ -117,7 +117,7 @@ TEST(DdpRanks, AGradientThatIsKeptStaysAsItIs) {
                     {.in_place_bytes = in_place ? std::optional<int64_t>(1) : std::nullopt});
       const auto gradients_of = [&](double factor) {
         net->zero_grad();
-        ddp.before_forward();
+        before_forward(ddp);
         (net(torch::ones({2, 8})).square().sum() * (factor + process.rank())).backward();
         std::vector<at::Tensor> list;
         for (const auto& parameter : net->parameters()) list.push_back(parameter.grad());

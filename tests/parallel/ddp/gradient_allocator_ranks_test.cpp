@@ -53,7 +53,7 @@ struct Training {
     for (int step = 0; step < kSteps; ++step) {
       before(step);
       optimizer.zero_grad();
-      ddp.before_forward();
+      before_forward(ddp);
       model(rows.chunk(group.world_size())[group.rank()]).backward();
       after(step);
       optimizer.step();

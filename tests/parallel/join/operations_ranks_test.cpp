@@ -40,7 +40,7 @@ TEST(Operations, NothingIsRejectedOutsideAJoinedLoop) {
 
   EXPECT_FALSE(operations->is_joining());
   EXPECT_NO_THROW(operations->reject_in_join("prepare"));
-  EXPECT_TRUE(operations->notify("barrier").ranks.empty());
+  EXPECT_TRUE(operations->notify(training::JoinCall{"models", "backward"}).ranks.empty());
 }
 
 }  // namespace

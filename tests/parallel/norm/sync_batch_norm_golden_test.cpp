@@ -68,10 +68,10 @@ TEST(SyncBatchNormGolden, TrainingIsThatOfOneProcessOfThePeers) {
   GoldenTopic topic("lr_and_ddp_reference",
                     [](const GoldenCase& golden) { return golden.family == "sync_batch_norm"; });
 
-  for (const auto& golden : topic.cases()) {
+  for (const auto& golden : topic.cases()) topic.judge(golden, [&] {
     std::map<int, json> given;
     std::mutex mutex;
-    testing::run_ranks(golden.input.at("num_processes"), [&](process::Process& process) {
+    testing::run_ranks(testing::num_ranks_of(golden), [&](process::Process& process) {
       json mine = train_golden(process, golden.input);
       const std::lock_guard lock(mutex);
       given[process.rank()] = std::move(mine);
@@ -89,8 +89,8 @@ TEST(SyncBatchNormGolden, TrainingIsThatOfOneProcessOfThePeers) {
     }
     topic.tolerate({.absolute = golden.input.at("optimizer").at("type") == "Adam" ? 1e-5 : 1e-6});
     allow_noise(golden, all["state"]);
-    topic.judge(golden, all);
-  }
+    return all;
+  });
 
   topic.finish();
 }

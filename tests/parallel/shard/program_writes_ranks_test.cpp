@@ -197,10 +197,10 @@ TEST(ShardWrites, StateFollowsToNewOwnersWhenTheModelIsPlannedAnew) {
         [](auto& t) {
           train(t, "mlp", 2);
           t.net->second->weight.set_requires_grad(false);
-          t.ddp->before_forward();
+          before_forward(*t.ddp);
           train(t, "mlp", 2);
           t.net->second->weight.set_requires_grad(true);
-          t.ddp->before_forward();
+          before_forward(*t.ddp);
           train(t, "mlp", 2);
         },
         make);
@@ -210,7 +210,7 @@ TEST(ShardWrites, StateFollowsToNewOwnersWhenTheModelIsPlannedAnew) {
 TEST(ShardWrites, AChangeOfDtypeIsPlannedAnew) {
   expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
     t.net->to(at::kDouble);
-    t.ddp->before_forward();
+    before_forward(*t.ddp);
     for (int step = 0; step < 3; ++step) {
       t.optimizer->zero_grad();
       t.backward(t.net->forward(testing::problem_for("mlp", step).inputs.to(at::kDouble)).pow(2).mean());

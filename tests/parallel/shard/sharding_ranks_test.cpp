@@ -219,7 +219,7 @@ TEST(Shard, AParameterWithoutGradientKeepsItsValue) {
 TEST(Shard, FrozenParametersAreSharedAndStay) {
   expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
     t.net->first->weight.set_requires_grad(false);
-    t.ddp->before_forward();
+    before_forward(*t.ddp);
     train(t, "mlp");
   });
 }

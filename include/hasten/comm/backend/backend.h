@@ -3,7 +3,7 @@
 // A backend sees only what it can do well: flat contiguous tensors on its own kind of device, dtypes it
 // reduces natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes,
 // other devices, agreement, errors with names) is done once, in Group. A new backend is one file that
-// implements this interface and one line in make_cpu_backend (backend.cpp) or in group.cpp; where a build
+// implements this interface and one line in make_cpu_backend (group/cpu_backend.cpp) or in group.cpp; where a build
 // lacks it, a stub file of the same name says so.
 #pragma once
 
@@ -15,8 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "hasten/comm/group/group.h"
 #include "hasten/comm/store/store.h"
+#include "hasten/comm/types/collective.h"
+#include "hasten/comm/types/group_options.h"
 
 namespace hasten::comm {
 
@@ -98,7 +99,7 @@ struct BackendSetup {
   RankNames names = {};
 };
 
-/// Gloo: CPU tensors over TCP. From the first call on this process ignores SIGPIPE, unless it handles it.
+/// Gloo: CPU tensors over TCP. Unless GroupOptions::ignore_sigpipe is false, this process ignores SIGPIPE from then on, if it has no handler.
 /// Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
 

@@ -10,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -18,35 +17,11 @@
 #include <vector>
 
 #include "hasten/comm/store/store.h"
+#include "hasten/comm/types/collective.h"
+#include "hasten/comm/types/group_options.h"
 #include "hasten/comm/types/work.h"
 
 namespace hasten::comm {
-
-enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
-enum class BackendKind { kAuto, kGloo, kSharedMemory, kNccl };
-
-struct GroupOptions {
-  /// How long an operation may take before it throws; the same on all ranks.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// Agree on operation, dtype and shape before each collective (one more small all-gather each; see
-  /// docs/benchmarks.md for its cost). Unset: on under HASTEN_DEBUG=1, off otherwise.
-  std::optional<bool> check = {};
-  /// kAuto: what HASTEN_BACKEND says (auto, gloo, shm, nccl), else NCCL for CUDA tensors where libtorch has
-  /// it, and for CPU tensors shared memory between ranks on one host and Gloo between hosts. kGloo: nothing
-  /// else.
-  BackendKind backend = BackendKind::kAuto;
-  /// Shared memory of each rank; what the collectives do not need is for Group::buffer. Taken from the system
-  /// only as it is used. The same on all ranks. Unset: HASTEN_SHM_MB, else 32 MB.
-  std::optional<int64_t> shared_bytes = {};
-  /// The host this rank is on: only ranks of equal names share memory. Empty: found out (boot id and network
-  /// namespace, so containers with a network of their own count as hosts).
-  std::string host = {};
-  /// The address or host name this rank listens on for its peers. Empty: GLOO_SOCKET_IFNAME's, else the
-  /// address the host's name resolves to. Runs on one machine use 127.0.0.1.
-  std::string address = {};
-  /// Appears in messages and keeps the keys of groups on one store apart; the same on all ranks.
-  std::string name = "world";
-};
 
 /// One message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
 struct PointToPoint {
@@ -89,6 +64,19 @@ class Group {
   /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws:
   /// UsageError for an empty list, a rank outside the group or one named twice.
   std::optional<Group> subgroup(const std::vector<int>& ranks, Site site = Site::current()) const;
+  std::optional<Group> subgroup(const std::vector<int>& ranks, const SubgroupOptions& options,
+                                Site site = Site::current()) const;
+
+  /// One group for each color, of the ranks that gave it, ordered by key and then by rank (MPI_Comm_split). A rank with a
+  /// negative color is in none and gets nullopt (MPI_UNDEFINED).
+  /// Collective: yes, over this group. Blocks: until all have called, and unless lazy until the group is connected.
+  /// Throws: CommError.
+  std::optional<Group> split(int color, int key = 0, const SubgroupOptions& options = {},
+                             Site site = Site::current()) const;
+
+  /// Connects a lazy group, which its first collective does otherwise; nothing if that is done.
+  /// Collective: yes, then. Blocks: until all ranks have come. Throws: as connect.
+  void connect_backends() const;
 
   // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the
   // operation is under way; the plain form is the same followed by wait(). Tensors may be of any dtype,
@@ -202,6 +190,8 @@ class Group {
   struct Impl;
 
  private:
+  /// The group of these ranks of this one, under this group's name and `suffix`.
+  std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix, const SubgroupOptions& given) const;
   Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}
   std::shared_ptr<Impl> impl_;
   bool check_ = false;

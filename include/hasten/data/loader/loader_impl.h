@@ -63,7 +63,7 @@ class LoaderImpl {
   /// Batches that each rank is dispatched from so many base batches.
   size_t dispatched_length(size_t num_batches) const noexcept;
   /// Before a pass whose ranks share something besides (`shares`), or are dispatched to.
-  void meet(bool shares) const;
+  void require_all(bool shares) const;
   /// Makes the default generators those of rank 0, if rng_types asks for it.
   void synchronize_generators() const;
 
@@ -113,7 +113,7 @@ class LoaderImpl {
     PipelineStages<Batch> parts;
     show(parts);
     parts.plan = [dispatcher = std::move(dispatcher), gradient_state = gradient_state_] {
-      gradient_state->meet("the next batch of a loader that is dispatched");
+      gradient_state->require_all("the next batch of a loader that is dispatched");
       return dispatcher->next();
     };
     parts.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it

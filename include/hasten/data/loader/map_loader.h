@@ -71,7 +71,7 @@ class MapLoaderImpl : public LoaderImpl, public std::enable_shared_from_this<Map
     if (const auto older = pass_.lock()) older->supersede();
     if (workers_) workers_->drop_queued();
     start_workers();
-    meet(source_.shares());
+    require_all(source_.shares());
     synchronize_generators();
     EpochStart start = epochs_.begin();
     set_epoch(start.epoch);

@@ -81,7 +81,7 @@ class StreamLoaderImpl : public LoaderImpl, public std::enable_shared_from_this<
   std::shared_ptr<EpochPipeline<Batch>> begin(size_t skip) {
     if (const auto older = pass_.lock()) older->supersede();
     reader_.reset();
-    meet(false);
+    require_all(false);
     synchronize_generators();
     const EpochStart start = epochs_.begin();
     set_epoch_of(dataset_, start.epoch);

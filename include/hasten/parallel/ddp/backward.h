@@ -8,11 +8,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "hasten/comm/group/group.h"
 #include "hasten/parallel/ddp/ddp.h"
+#include "hasten/training/joinable.h"
 
 namespace hasten::parallel {
 
@@ -47,18 +48,31 @@ struct BackwardContext {
 /// and a loss that depends on no parameter on any rank; CommError; what autograd throws.
 void backward(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context);
 
-/// The key of what `describe` gives; its value is whether the batch is the window's last.
-inline constexpr const char* kBackward = "backward";
+/// The name of distributed models in a loop of uneven length (training/joinable.h), and of their operations.
+inline constexpr const char *kModelsComponent = "models", *kBackward = "backward", *kAverage = "average";
 
-/// In a loop of uneven length (join.h): what a rank announces before a backward.
+/// What a rank with data notifies before a backward; flags by model.
+struct BackwardCall {
+  /// Whether the batch is the window's last.
+  bool ends_window = true;
+  std::vector<bool> held = {}, local_sgd = {};
+
+  /// Of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
+  static BackwardCall of(const BackwardContext& context);
+  training::JoinCall encode() const;
+  static BackwardCall decode(const training::JoinCall& call);
+};
+
+/// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 otherwise), and whether
+/// all have. Those without take no steps, so parameters are not compared meanwhile.
 /// Collective: no. Blocks: no. Throws: nothing.
-nlohmann::json describe(const BackwardContext& context);
+void set_active(const Ddp& model, int first, bool all) noexcept;
 /// What a rank with data makes of the call that all have agreed on: its batch ends the window only if that of
-/// all does. Gives the models that are held back then, though not yet on this rank. Collective: no. Blocks:
+/// all does. Returns the models that are held back then, though not yet on this rank. Collective: no. Blocks:
 /// no. Throws: nothing.
-Ddp::Models keep_window_open(const nlohmann::json& call, BackwardContext& context);
+Ddp::Models keep_window_open(const training::JoinCall& call, BackwardContext& context);
 /// What a rank without data makes of it: completes `context`, drops gradients that a window before has left,
-/// and gives the models that are held back. Collective: no. Blocks: no. Throws: nothing.
-Ddp::Models read_description(const nlohmann::json& call, BackwardContext& context);
+/// and returns the models that are held back. Collective: no. Blocks: no. Throws: nothing.
+Ddp::Models prepare_shadow(const BackwardCall& call, BackwardContext& context);
 
 }  // namespace hasten::parallel

@@ -11,63 +11,26 @@
 
 #include <torch/nn/module.h>
 
-#include <functional>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "hasten/comm/group/group.h"
-#include "hasten/parallel/compress/comm_hook.h"
 #include "hasten/parallel/ddp/bucket_plan.h"
-#include "hasten/parallel/ddp/gradient_exchange.h"
+#include "hasten/parallel/ddp/ddp_options.h"
+#include "hasten/parallel/ddp/model_step.h"
+#include "hasten/training/joinable.h"
 
 namespace hasten::parallel {
 
-struct DdpOptions {
-  BucketLimits buckets = {};
-  /// Buffers (running statistics) follow rank 0: sent during backward, so that the next forward starts from
-  /// them.
-  bool broadcast_buffers = true;
-  /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
-  /// are.
-  CommHook comm_hook = {};
-  /// The same parameters have gradients in every step: those that nobody had one for in the first step are
-  /// not sent from then on, and one that gets one after all is an error. Without it, any may come and go.
-  bool static_graph = false;
-  /// Nothing is sent before backward is over (Apex's delay_allreduce): for backwards that leave nothing to
-  /// overlap with, or whose timing is measured.
-  bool delay_allreduce = false;
-  /// Gradients are divided by it before they are summed, and by world_size / it afterwards, against overflow
-  /// in half precision (Apex's gradient_predivide_factor). Unset: by world_size before.
-  std::optional<double> gradient_predivide_factor = {};
-  /// False: gradients are the sum over the ranks, not their mean (Apex's gradient_average). Weights of losses count as before.
-  bool average = true;
-  /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
-  /// their own.
-  std::optional<c10::ScalarType> communication_dtype = {};
-  /// Autograd writes gradients of at least so many bytes of parameters on the CPU right where they are
-  /// exchanged, instead of having them copied there; unset: none. libtorch's CPU allocator is wrapped for it,
-  /// for the whole process; one that is not libtorch's own is left alone.
-  std::optional<int64_t> in_place_bytes = int64_t{64} << 10;
-  /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and
-  /// one message; 0 for never.
-  int64_t check_parameters_every = 1000;
+/// A model's part in a loop of uneven length (training/joinable.h), where it is number `place` of the models.
+struct JoinedModel {
+  training::JoinScope* scope = nullptr;
+  size_t place = 0;
 
-  /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h);
-  /// one object for one model.
-  std::shared_ptr<GradientExchange> exchange = {};
-  /// Makes it, where the group of the model's own is not known beforehand.
-  std::function<std::shared_ptr<GradientExchange>(const comm::Group&)> make_exchange = {};
-
-  double predivide(int world_size) const { return gradient_predivide_factor.value_or(world_size); }
-};
-
-class Join;
-
-/// Where local SGD stands with a model (local_sgd.h).
-struct LocalSgdState {
-  bool now = false;
-  /// Steps of this rank since the parameters were averaged.
-  int64_t num_steps = 0;
+  bool is_joining() const noexcept { return scope != nullptr; }
+  /// In such a loop, notifies all ranks that `operation` comes for this model. Returns whether it is in one.
+  /// Collective: there. Blocks: there. Throws: as JoinScope::notify.
+  bool notify(const char* operation) const;
 };
 
 /// Keeps a module's gradients averaged over a group. Move-only; its end takes the hooks off and leaves the
@@ -87,15 +50,6 @@ class Ddp {
   Ddp(Ddp&&) noexcept;
   Ddp& operator=(Ddp&&) noexcept;
 
-  /// Every `true` holds the exchange back until a `false` has followed: backward adds gradients up on their
-  /// rank. All ranks must hold back alike; a scope does it (no_sync.h). Collective: no. Blocks: no. Throws:
-  /// nothing.
-  void hold_back(bool more) const noexcept;
-  bool holds_back() const noexcept;
-  /// The same for a window whose gradients are exchanged with every batch, although the optimizer waits
-  /// (sync_each_batch): nothing is held back.
-  void wait(bool more) const noexcept;
-
   /// The plan in use, by index into the module's trainable parameters in order; empty in a world of one.
   const BucketPlan& plan() const noexcept;
 
@@ -108,69 +62,24 @@ class Ddp {
   /// Collective: yes, where something has changed. Blocks: then. Throws: as the constructor; UsageError on
   /// all ranks in a loop of uneven length, where those that have run out could not take part.
   void refresh_if_changed() const;
-  /// The same, if the module is about to be trained: in training mode, with gradients on.
-  void before_forward() const;
 
-  // ---- What backward.h needs; none of it is collective unless it says so.
-
-  /// Before a backward of any model's, which ends its window or not: looks whether parameters have changed
-  /// since the window's last backward, though prepared optimizers had done as much as now (BackwardContext).
-  /// Then it warns, once, and the ranks compare their parameters in the window's exchange. It warns as well,
-  /// once, if the window's gradients are gone.
-  void begin_backward(int64_t optimizer_calls, bool ends_window) const;
-  /// Whether earlier backwards of the window that the present one ends have left gradients on this rank.
-  bool has_held_gradients() const noexcept;
-  /// After a backward through it that did not end its window.
-  void end_held_backward(int64_t optimizer_calls) const;
   /// The parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
-  /// One backward more of the present window, whose loss counts `weight`, and whose exchange ends the window
-  /// or not.
-  void add_weight(double weight, bool ends) const;
-  bool has_weight() const noexcept;
-  /// The window's weights have been divided out, but a later backward of the same batch may count still.
-  void may_go_on() const noexcept;
-  /// From now on backward launches exchanges, and finish_exchange waits for them.
-  void finish_later(bool later) const noexcept;
-  /// Exchanges so far.
-  int64_t num_steps() const noexcept;
-  /// An exchange that offers what gradients there are, for a backward that passes the model by on this rank.
-  /// Collective: yes. Blocks: finish_exchange does. Throws: CommError.
-  void start_exchange() const;
-  void finish_exchange() const;
-  bool is_exchanging() const noexcept;
-  /// Forgets an exchange that an exception has left.
-  void abandon_exchange() const noexcept;
-  /// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 at
-  /// first), and whether all have. Those without take no steps, so parameters are not compared meanwhile.
-  void set_active(int first, bool all) const noexcept;
   /// Every rank gets root's parameters and buffers. Collective: yes. Blocks: yes. Throws: CommError.
   void broadcast_from(int root) const;
-  /// Makes the gradients of all its parameters undefined.
-  void drop_gradients() const;
-  /// Whether any rank had a gradient in the last exchange.
-  bool had_gradients() const noexcept;
-  /// In a world of one, and in local SGD: divides the window's weights out, as an exchange does.
-  void settle_alone() const;
-  /// Ends the window's weights, as settle_alone does where there are gradients.
-  void drop_weight() const noexcept;
 
-  // ---- What join.h and local_sgd.h need.
-
-  /// A loop of uneven length begins, in which this is model `place` of those that it trains; null: it ends.
-  /// The Join must stay valid.
-  void set_join(Join* join, size_t place) const noexcept;
-  /// In such a loop, tells all ranks that `call` comes for this model. Gives whether it is in one.
-  /// Collective: there. Blocks: there. Throws: as Join::announce.
-  bool announce(const char* call) const;
-  bool is_joining() const noexcept;
-  LocalSgdState& local_sgd() const noexcept;
-  /// Parameters were averaged: they are the same on all ranks.
-  void set_averaged() const noexcept;
+  /// The backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.
+  ModelStep& step() const noexcept;
+  /// What a loop of uneven length asks of the model, for join.h and local_sgd.h.
+  JoinedModel& joined() const noexcept;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Ddp::refresh_if_changed, if the module is about to be trained: in training mode, with gradients on.
+/// Collective, Blocks, Throws: as that.
+void before_forward(const Ddp& model);
 
 }  // namespace hasten::parallel

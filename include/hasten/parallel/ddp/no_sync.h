@@ -17,15 +17,18 @@ class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::vector<std::shared_ptr<const Ddp>> models = {}, bool exchanges = false)
       : models_(std::move(models)), exchanges_(exchanges) {
-    set(true);
+    set(false);
   }
-  ~NoSync() { set(false); }
+  ~NoSync() { set(true); }
   NoSync(NoSync&& other) noexcept : models_(std::exchange(other.models_, {})), exchanges_(other.exchanges_) {}
   NoSync& operator=(NoSync&&) = delete;
 
  private:
-  void set(bool more) const noexcept {
-    for (const auto& model : models_) exchanges_ ? model->wait(more) : model->hold_back(more);
+  void set(bool sync) const noexcept {
+    for (const auto& model : models_) {
+      auto& window = model->step().window();
+      exchanges_ ? window.set_deferred(!sync) : window.set_sync(sync);
+    }
   }
   std::vector<std::shared_ptr<const Ddp>> models_;
   bool exchanges_;

@@ -1,17 +1,12 @@
-// Join: a loop in which some ranks have more batches than others (torch's Join, Accelerate's
-// join_uneven_inputs).
+// Join: a loop in which some ranks have more batches than others (torch's Join, Accelerate's join_uneven_inputs).
 //
-// While it lasts, a rank says what it is about to do with the others before each collective: one small
-// gather of objects. A rank that has run out says so, hears what the others are about to do, and answers with
-// nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do
-// besides (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the
-// end it takes over parameters, buffers, optimizers and schedulers from a rank that went on to the end.
-// SyncBatchNorm's exchanges announce themselves (UnevenBatchNorms in sync_batch_norm.h), models theirs
-// through Ddp::announce (LocalSgd), loaders theirs through GradientState::meet. What a rank without data
-// cannot answer, since it has no such thing to do it with, is refused on all ranks.
+// While it lasts, a rank notifies the others before each collective: one small gather. A rank that has run out takes part
+// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do besides
+// (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the end it takes over
+// parameters, buffers, optimizers and schedulers from a rank that went on to the end. Each part is a component
+// (training/joinable.h): joined_models.h, operations.h, and the states of optimizers and schedulers here. SyncBatchNorm's
+// exchanges notify by themselves (UnevenBatchNorms in sync_batch_norm.h).
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <memory>
@@ -22,10 +17,10 @@
 #include <vector>
 
 #include "hasten/comm/group/group.h"
-#include "hasten/comm/nested/nested_operations.h"
 #include "hasten/parallel/ddp/distributed_models.h"
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
+#include "hasten/training/joinable.h"
 #include "hasten/training/stateful.h"
 
 namespace torch::optim {
@@ -34,69 +29,49 @@ class Optimizer;
 
 namespace hasten::parallel {
 
+using training::ActiveRanks;
+using training::JoinCall;
+
 struct JoinOptions {
   /// For loops over prepared loaders that begin inside: false gives every rank the batches there are, without
   /// repeated samples. Unset: as each loader was prepared.
   std::optional<bool> even_batches = {};
 };
 
-/// The ranks that still have data, and what they are about to do.
-struct ActiveRanks {
-  std::vector<int> ranks = {};
-  /// As it was announced. Of backwards that end their window on some ranks only, because those are at their
-  /// loader's end, it is one that does not.
-  nlohmann::json call = {};
-  int first() const { return ranks.front(); }
-  bool all_of(int world_size) const noexcept { return static_cast<int>(ranks.size()) == world_size; }
-};
-
-/// The key under which LocalSgd announces an average; its value is the model's place (Ddp::set_join).
-inline constexpr const char* kAverage = "average";
-
-class Join {
+class Join : public training::JoinScope {
  public:
   explicit Join(comm::Group group) : group_(std::move(group)) {}
 
-  /// To be called before each collective of a rank with data; gives who takes part with data.
-  /// Collective: yes. Blocks: yes. Throws: UsageError on every rank if two ranks with data are about to do
-  /// different things; CommError.
-  ActiveRanks announce(const nlohmann::json& call);
+  /// Components shadow and finish in the order in which they were added. They must stay valid.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void add(training::Joinable& component) { components_.push_back(&component); }
 
-  /// The same for a collective that all ranks must take part in: goes on if all still have data.
-  /// Collective: yes. Blocks: yes. Throws: as announce; UsageError on all ranks if some have run out.
-  void meet(const std::string& call);
+  ActiveRanks notify(const JoinCall& call) override;
+  void require_all(const std::string& what) override;
+  [[noreturn]] void reject(const std::string& what) override;
 
-  /// For one that ranks without data could not take part in, whether or not all still have some.
-  /// Collective: yes. Blocks: yes. Throws: UsageError on every rank, naming the call.
-  [[noreturn]] void refuse(const std::string& call);
-
-  /// For a rank without more data: calls `answer` for each announced call, until no rank has data. Gives
-  /// those that had some last, if they were not all; the same on all ranks. Collective: yes. Blocks: until
-  /// all ranks have run out. Throws: as announce; what answer throws.
-  std::optional<ActiveRanks> answer(
-      const std::function<void(const nlohmann::json&, const ActiveRanks&)>& answer);
+  /// For a rank without more data: lets the components shadow each call, until no rank has data. Returns those that had
+  /// some last, if they were not all; the same on all ranks. Collective: yes. Blocks: until all ranks have run out.
+  /// Throws: as notify; what the components throw.
+  std::optional<ActiveRanks> shadow();
+  /// Tells the other ranks that this one leaves the loop with an error, which they throw in the place of their next call;
+  /// nothing where they know.
+  /// Collective: yes, with their next call. Blocks: until then. Throws: nothing.
+  void fail(const std::string& words) noexcept;
+  /// Lets the components finish. Collective: yes. Blocks: yes. Throws: what the components throw.
+  void finish(int root);
 
  private:
+  ActiveRanks hold_round(const JoinCall& mine);
+  training::Joinable* find(const std::string& name) const noexcept;
+  JoinCall merge(const ActiveRanks& active, const JoinCall& call, int rank) const;
+
   comm::Group group_;
+  std::vector<training::Joinable*> components_;
   ActiveRanks last_ = {};
+  /// The last round ended with an error on all ranks.
+  bool ended_ = false;
 };
-
-/// A collective on tensors in a loop of uneven length.
-struct JointCall {
-  enum class Kind { kGather, kReduce, kPad } kind = Kind::kGather;
-  comm::ReduceOptions reduce = {};
-  comm::PadOptions pad = {};
-};
-
-/// What a rank with data announces: the call, and dtypes and sizes of the tensors.
-/// Collective: no. Blocks: no. Throws: nothing.
-nlohmann::json describe(const JointCall& call, const std::vector<at::Tensor>& tensors);
-/// What a rank without data offers instead: tensors without rows, or the neutral element of the reduction.
-/// Collective: no. Blocks: no. Throws: nothing.
-std::vector<at::Tensor> neutral_tensors(const nlohmann::json& description, c10::Device device);
-/// Collective: yes. Blocks: yes. Throws: as the collectives. The mean is over the active ranks.
-std::vector<at::Tensor> carry_out(const nlohmann::json& description, const std::vector<at::Tensor>& tensors,
-                                  const ActiveRanks& active, const comm::Group& group);
 
 using OptimizerRegistry = training::StateRegistry;
 
@@ -111,13 +86,13 @@ struct JoinedLoop {
   const OptimizerRegistry& optimizer_registry;
   training::Accumulation& accumulation;
   training::GradientState& gradients;
-  /// Answers announced collectives; those of models (backward, LocalSgd) are answered by itself.
-  std::function<void(const nlohmann::json&, const ActiveRanks&)> answer;
+  /// Carries out collectives that are not the models' (operations.h).
+  training::Joinable& operations;
 };
 
-/// Runs `fn`, answers the others until all ranks have run out, averages what LocalSgd has trained apart, and
+/// Runs `fn`, shadows the others until all ranks have run out, averages what LocalSgd has trained on each rank, and
 /// takes over what the loop trains from a rank that went on to the end. Collective: yes. Blocks: until all
-/// ranks have run out. Throws: as Join::answer and UnevenBatchNorms::answer; what fn throws.
+/// ranks have run out. Throws: as Join::shadow and UnevenBatchNorms::answer; what fn throws.
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop);
 

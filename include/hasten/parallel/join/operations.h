@@ -16,15 +16,16 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/data/metrics/metrics.h"
 #include "hasten/memory/batch_size.h"
-#include "hasten/parallel/join/join.h"
+#include "hasten/parallel/join/tensor_call.h"
 #include "hasten/process/ordered.h"
 #include "hasten/process/process.h"
 #include "hasten/process/stop.h"
 #include "hasten/training/gradient_state.h"
+#include "hasten/training/joinable.h"
 
 namespace hasten::parallel {
 
-class Operations : public std::enable_shared_from_this<Operations> {
+class Operations : public training::Joinable, public std::enable_shared_from_this<Operations> {
  public:
   using Site = comm::Group::Site;
 
@@ -54,7 +55,7 @@ class Operations : public std::enable_shared_from_this<Operations> {
   template <comm::Serialisable T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects, Site site) {
     std::vector<T> all;
-    notify("objects");
+    notify("gather_object");
     for (auto& part : comm::gather_object(group(), objects, site)) std::move(part.begin(), part.end(), std::back_inserter(all));
     return data::truncate_objects(std::move(all), gradients_->position());
   }
@@ -63,14 +64,14 @@ class Operations : public std::enable_shared_from_this<Operations> {
   template <class T>
   T reduce(const T& value, const comm::ReduceOptions& options, Site site) {
     if (!is_joining()) return comm::reduce(group(), value, options, site);
-    return comm::detail::with_tensors(value, join_call({JointCall::Kind::kReduce, options}, comm::tensors_of(value)));
+    return comm::detail::with_tensors(value, join_call({TensorCall::Kind::kReduce, options}, comm::tensors_of(value)));
   }
 
   /// Pads every tensor along a dim to the largest size any rank has.
   template <class T>
   T pad_across_processes(const T& value, const comm::PadOptions& options, Site site) {
     if (!is_joining()) return comm::pad_across_processes(group(), value, options, site);
-    return comm::detail::with_tensors(value, join_call({JointCall::Kind::kPad, {}, options}, comm::tensors_of(value)));
+    return comm::detail::with_tensors(value, join_call({TensorCall::Kind::kPad, {}, options}, comm::tensors_of(value)));
   }
 
   /// memory::find_executable_batch_size; inside a joined loop over the ranks with data.
@@ -113,31 +114,36 @@ class Operations : public std::enable_shared_from_this<Operations> {
   /// Returns true inside join_uneven_inputs, where collectives notify and ranks without data shadow them.
   bool is_joining() const noexcept { return join_ != nullptr; }
   /// Null: the loop has ended.
-  void set_join(std::shared_ptr<Join> join) noexcept { join_ = std::move(join); }
-  /// Nothing outside a joined loop. Collective, Blocks, Throws: there, as Join::announce.
-  ActiveRanks notify(const nlohmann::json& call) { return join_ ? join_->announce(call) : ActiveRanks{}; }
+  void set_join(std::shared_ptr<training::JoinScope> join) noexcept { join_ = std::move(join); }
+  /// Notifies a call of another component. Nothing outside a joined loop.
+  /// Collective, Blocks, Throws: there, as JoinScope::notify.
+  training::ActiveRanks notify(const training::JoinCall& call) {
+    return join_ ? join_->notify(call) : training::ActiveRanks{};
+  }
   /// Throws: UsageError on all ranks inside a joined loop, since those without data could not take part.
   void reject_in_join(const std::string& call) const {
-    if (join_) join_->refuse(call);
+    if (join_) join_->reject(call);
   }
-  /// Takes part, without data, in a call that another rank has announced, unless that is a backward.
-  /// Collective: yes. Blocks: yes. Throws: as the call.
-  void shadow(const nlohmann::json& call, const ActiveRanks& active);
+  std::string name() const override { return kComponent; }
+  void shadow(const training::JoinCall& call, const training::ActiveRanks& active) override;
 
  private:
+  static constexpr const char* kComponent = "operations";
   static constexpr const char *kMainFirst = "main_process_first", *kLocalMainFirst = "local_main_process_first";
   bool goes_first();
   bool goes_first_locally();
-  bool is_first_of_machine(const ActiveRanks& active) const;
+  bool is_first_of_machine(const training::ActiveRanks& active) const;
+  /// Notifies a call without tensors.
+  training::ActiveRanks notify(const char* operation) { return notify(training::JoinCall{kComponent, operation}); }
   void notify_attempt(const memory::BatchSizeAttempt& attempt);
-  std::vector<at::Tensor> join_call(const JointCall& call, const std::vector<at::Tensor>& tensors);
+  std::vector<at::Tensor> join_call(const TensorCall& call, const std::vector<at::Tensor>& tensors);
   bool reduce_trigger();
   bool reduce_stop();
 
   process::Process process_;
   comm::Group group_;
   std::shared_ptr<training::GradientState> gradients_;
-  std::shared_ptr<Join> join_;
+  std::shared_ptr<training::JoinScope> join_;
   std::unique_ptr<const process::StopSignals> stop_signals_;
   bool triggered_ = false;
 };

@@ -85,7 +85,7 @@ class PreparedModel {
   /// Blocks: no. Throws: what forward and the hooks throw.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
-    if (ddp_) ddp_->before_forward();
+    if (ddp_) before_forward(*ddp_);
     auto& module = module_of(*model_);
     if constexpr (requires { module.forward(std::forward<Arguments>(arguments)...); }) {
       return called(module, std::forward<Arguments>(arguments)...);
@@ -100,8 +100,9 @@ class PreparedModel {
     return {scopes_ ? scopes_->enter(module) : ForwardScopes::Scope(), &module};
   }
 
-  /// What was handed to prepare.
+  /// What was handed to prepare. Functions that take a `Net&` take the handle as well.
   M& unwrap() const noexcept { return *model_; }
+  operator M&() const noexcept { return *model_; }
   /// What exchanges its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 

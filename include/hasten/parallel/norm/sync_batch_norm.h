@@ -3,7 +3,7 @@
 //
 // No module is replaced, so types and state_dict names stay as they are. A mark on a tensor of each
 // BatchNorm, a spare dispatch key, leads libtorch's batch_norm to this room whenever that module runs; the
-// mark: src/parallel/norm/mark.h, the arithmetic: src/parallel/norm/global_batch_norm.h.
+// mark: src/parallel/norm/sync_group.h, the arithmetic: src/parallel/norm/global_batch_norm.h.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,0 +1,37 @@
+// TorchScheduler: a scheduler of libtorch's own (torch::optim::StepLR and others) as prepare takes it.
+//
+// libtorch's schedulers keep their optimizer private and have no state; the adapter is given the optimizer, and keeps the
+// count of steps and the rates.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+namespace hasten::optim {
+
+/// Borrows both, which must outlive it: `accelerator.prepare(optim::TorchScheduler(step_lr, sgd))`.
+class TorchScheduler {
+ public:
+  /// Collective: no. Blocks: no. Throws: nothing.
+  TorchScheduler(torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) noexcept
+      : scheduler_(&scheduler), optimizer_(&optimizer) {}
+
+  void step() { scheduler_->step(); }
+  torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
+  /// The rates that the optimizer has, one for each parameter group.
+  std::vector<double> rates() const;
+
+  /// The number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
+  nlohmann::json state() const;
+  /// Collective: no. Blocks: no. Throws: UsageError for a state of another number of parameter groups.
+  void load_state(const nlohmann::json& state);
+
+ private:
+  torch::optim::LRScheduler* scheduler_;
+  torch::optim::Optimizer* optimizer_;
+};
+
+}  // namespace hasten::optim

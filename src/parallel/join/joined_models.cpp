@@ -1,0 +1,66 @@
+// See joined_models.h.
+#include "hasten/parallel/join/joined_models.h"
+
+#include <torch/types.h>
+
+#include <utility>
+
+#include "hasten/parallel/ddp/backward.h"
+#include "hasten/parallel/ddp/no_sync.h"
+#include "hasten/parallel/local_sgd/local_sgd.h"
+
+namespace hasten::parallel {
+
+JoinedModels::JoinedModels(training::JoinScope& scope, const DistributedModels& models, comm::Group group,
+                           training::GradientState& gradients)
+    : models_(models.all()), group_(std::move(group)), gradients_(gradients) {
+  for (const auto& model : models_) model->refresh_if_changed();  // while every rank is there
+  for (size_t i = 0; i < models_.size(); ++i) models_[i]->joined() = {&scope, i};
+}
+
+JoinedModels::~JoinedModels() {
+  for (const auto& model : models_) {
+    set_active(*model, 0, true);
+    model->joined() = {};
+  }
+}
+
+void JoinedModels::shadow(const training::JoinCall& call, const training::ActiveRanks& active) {
+  if (call.operation == kBackward) return shadow_backward(call, active);
+  const auto& model = models_.at(static_cast<size_t>(call.integers.at(0)));
+  average_parameters(*model, group_.with_check(false), model->step().local_sgd().num_steps > 0);
+}
+
+void JoinedModels::shadow_backward(const training::JoinCall& call, const training::ActiveRanks& active) {
+  BackwardContext context{.models = models_, .group = group_, .optimizer_calls = gradients_.optimizers().num_calls()};
+  for (const auto& model : models_) set_active(*model, active.first(), active.all_of(group_.world_size()));
+  const auto decoded = BackwardCall::decode(call);
+  const auto held = prepare_shadow(decoded, context);
+  gradients_.set_sync_gradients(context.ends_window);
+  gradients_.set_weighted();
+  const NoSync scope(held);
+  backward(at::zeros({}), {.weight = 0.0}, context);
+  // Local SGD divides a window's weights out on each rank that has one.
+  for (size_t i = 0; i < models_.size(); ++i) {
+    if (decoded.local_sgd.at(i) && context.ends_window) models_[i]->step().window().drop_weight();
+  }
+}
+
+void JoinedModels::finish(int root) {
+  for (const auto& model : models_) model->broadcast_from(root);
+}
+
+void JoinedModels::average() const {
+  for (const auto& model : models_) {
+    average_parameters(*model, group_.with_check(false), model->step().local_sgd().num_steps > 0);
+  }
+}
+
+std::optional<training::JoinCall> JoinedModels::merge(const training::JoinCall& one, const training::JoinCall& other) const {
+  if (one.operation != kBackward || other.operation != kBackward) return std::nullopt;
+  const auto a = BackwardCall::decode(one), b = BackwardCall::decode(other);
+  if (a.ends_window == b.ends_window || a.local_sgd != b.local_sgd) return std::nullopt;
+  return a.ends_window ? other : one;
+}
+
+}  // namespace hasten::parallel
