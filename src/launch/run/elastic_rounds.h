@@ -31,7 +31,7 @@ class ElasticRounds {
 };
 
 /// As run_local, in rounds.
-int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
+int run_in_rounds(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
                   const WorkerBody& body, ElasticRounds& rounds);
 
 }  // namespace hasten::launcher
