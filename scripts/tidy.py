@@ -47,7 +47,7 @@ GLOBAL_STATE = {
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",
     "src/compat/storage_watch.cpp": "libtorch holds one materializer a storage",
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
-    "src/data/image/image.cpp": "memory of the worker's thread, used again for the next file",
+    "src/data/image/read_image.cpp": "memory of the worker's thread, used again for the next file",
     "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/sampler/sampler_stream.cpp": "torch's default generator is one for the process",
     "src/data/sampler/worker_random.cpp": "the generator of the worker's thread, as torch.utils.data.get_worker_info",
@@ -70,13 +70,7 @@ WAITING_DESTRUCTORS = {
 }
 # Cycles of units that are to go; the list may only shrink.
 KNOWN_CYCLES = [
-    ("data/image/decoders", "data/image/image"),
-    ("launch/options/accelerate_options", "launch/options/option_table"),
-    ("launch/run/elastic_rounds", "launch/run/local_run"),
-    ("optim/apex_adam", "optim/apex_sgd", "optim/lamb", "optim/loop_optimizer", "optim/novograd"),
-    ("optim/steps/multi_tensor_step", "optim/steps/optimizer_step"),
     ("parallel/shard/shard_bucket", "parallel/shard/sharded_model"),
-    ("precision/device_facts", "precision/policy"),
 ]
 # Pronouns as actors, sentences that begin with a relative clause, and verbs of persons (docs/STYLE.md, Comments).
 BANNED = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Ww]ho|born|lent|harms?|is told|are told|was told|were told|gives away)\b"

@@ -4,13 +4,18 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "hasten/launch/rendezvous/rendezvous_message.h"
-#include "hasten/launch/run/local_run.h"
 #include "hasten/launch/workers/supervisor.h"
+
+namespace hasten {
+class Environment;
+struct LaunchOptions;
+}  // namespace hasten
 
 namespace hasten::launcher {
 
@@ -32,6 +37,6 @@ class ElasticRounds {
 
 /// As run_local, in rounds.
 int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
-                  const WorkerBody& body, ElasticRounds& rounds);
+                  const std::function<int(const Environment& environment)>& body, ElasticRounds& rounds);
 
 }  // namespace hasten::launcher
