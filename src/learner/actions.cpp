@@ -93,7 +93,7 @@ void Learner::Impl::end_batches() noexcept {
 
 Tensors Learner::Impl::call_model(const Tensors& inputs) {
   auto& prepared = *current->model;
-  if (prepared.ddp()) prepared.ddp()->before_forward();
+  if (prepared.ddp()) parallel::before_forward(*prepared.ddp());
   const auto& scopes = prepared.scopes();
   if (!scopes) return model(inputs);
   const auto scope = scopes->enter(*model.module());

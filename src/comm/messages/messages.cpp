@@ -23,7 +23,7 @@
 #include "comm/messages/connection.h"
 #include "comm/messages/peer_address.h"
 #include "comm/shared/memory/segment_setup.h"
-#include "comm/types/origin.h"
+#include "comm/group/origin.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 

@@ -1,4 +1,4 @@
-// Looking options up by name; see option_table.h. The table itself is option_table.cpp.
+// Looking options up by name; see option_table.h. The table itself is launch_options.cpp.
 #include <algorithm>
 #include <sstream>
 

@@ -4,15 +4,23 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "hasten/launch/rendezvous/rendezvous_message.h"
-#include "hasten/launch/run/local_run.h"
 #include "hasten/launch/workers/supervisor.h"
 
+namespace hasten {
+class Environment;
+struct LaunchOptions;
+}  // namespace hasten
+
 namespace hasten::launcher {
+
+struct EnvironmentPlan;
+struct WorkerPlace;
 
 class ElasticRounds {
  public:
@@ -32,6 +40,7 @@ class ElasticRounds {
 
 /// As run_local, in rounds.
 int run_in_rounds(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
-                  const WorkerBody& body, ElasticRounds& rounds);
+                  const std::function<int(const WorkerPlace& place, const Environment& environment)>& body,
+                  ElasticRounds& rounds);
 
 }  // namespace hasten::launcher

@@ -256,8 +256,8 @@ TEST(BackwardRanks, TheModelThatNoLossDependsOnIsNotExchanged) {
     backward(discriminator(torch::ones({2, 8})).sum(), {},
              {.models = models.all(), .group = process.group()});
 
-    EXPECT_EQ(first->num_steps(), 0);
-    EXPECT_EQ(second->num_steps(), 1);
+    EXPECT_EQ(first->step().num_exchanges(), 0);
+    EXPECT_EQ(second->step().num_exchanges(), 1);
   });
 }
 
