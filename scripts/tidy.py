@@ -49,7 +49,7 @@ GLOBAL_STATE = {
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/image/read_image.cpp": "memory of the worker's thread, used again for the next file",
     "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
-    "src/data/sampler/sampler_stream.cpp": "torch's default generator is one for the process",
+    "src/data/sampler/detail/sampler_stream.cpp": "torch's default generator is one for the process",
     "src/data/sampler/worker_random.cpp": "the generator of the worker's thread, as torch.utils.data.get_worker_info",
     "src/files/disk.cpp": "the file system is one; the object that stands for it holds nothing",
     "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",

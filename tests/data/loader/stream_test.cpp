@@ -1,5 +1,5 @@
 // Loaders over streams and chunks: torch's own loader is the reference; then ranks, positions and failures.
-#include "hasten/data/loader/stream_loader.h"
+#include "hasten/data/loader/detail/stream_loader.h"
 
 #include <gtest/gtest.h>
 #include <torch/data/dataloader.h>

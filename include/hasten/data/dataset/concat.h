@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "hasten/data/batch/batch_merge.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/batch/detail/batch_merge.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hasten/data/image/image.h"
-#include "hasten/data/sampler/sample_random.h"
+#include "hasten/data/sampler/detail/sample_random.h"
 
 namespace hasten::data {
 

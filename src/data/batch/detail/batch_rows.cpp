@@ -1,5 +1,5 @@
 // What cannot be cut or joined; see batch_merge.h and batch_rows.h.
-#include "hasten/data/batch/batch_rows.h"
+#include "hasten/data/batch/detail/batch_rows.h"
 
 #include "data/origin.h"
 #include "hasten/core/error.h"

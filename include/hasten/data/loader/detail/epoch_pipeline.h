@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/data/loader/staging.h"
-#include "hasten/data/loader/worker_pool.h"
+#include "hasten/data/loader/detail/staging.h"
+#include "hasten/data/loader/detail/worker_pool.h"
 #include "hasten/data/sampler/batch_shard.h"
 #include "hasten/training/gradient_state.h"
 

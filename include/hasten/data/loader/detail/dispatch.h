@@ -18,9 +18,9 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/core/error.h"
-#include "hasten/data/batch/batch_rows.h"
-#include "hasten/data/batch/batch_serialization.h"
-#include "hasten/data/loader/epoch_pipeline.h"
+#include "hasten/data/batch/detail/batch_rows.h"
+#include "hasten/data/batch/detail/batch_serialization.h"
+#include "hasten/data/loader/detail/epoch_pipeline.h"
 
 namespace hasten::data {
 

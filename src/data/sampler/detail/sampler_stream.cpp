@@ -1,5 +1,5 @@
 // Swapping the default generator's state; see sampler_stream.h.
-#include "hasten/data/sampler/sampler_stream.h"
+#include "hasten/data/sampler/detail/sampler_stream.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hasten/comm/nested/nested_operations.h"
-#include "hasten/data/batch/batch_merge.h"
+#include "hasten/data/batch/detail/batch_merge.h"
 #include "hasten/data/batch/device_transfer.h"
 
 namespace hasten::data {

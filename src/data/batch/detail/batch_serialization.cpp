@@ -1,5 +1,5 @@
 // Bytes and tensors; see batch_serialization.h.
-#include "hasten/data/batch/batch_serialization.h"
+#include "hasten/data/batch/detail/batch_serialization.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

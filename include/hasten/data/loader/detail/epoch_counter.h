@@ -14,7 +14,7 @@
 #include "hasten/comm/group/group.h"
 #include "hasten/core/error.h"
 #include "hasten/data/loader/loader_state.h"
-#include "hasten/data/sampler/index_source.h"
+#include "hasten/data/sampler/detail/index_source.h"
 
 namespace hasten::data::detail {
 

@@ -1,5 +1,5 @@
 // Parts and heads; see dispatch.h.
-#include "hasten/data/loader/dispatch.h"
+#include "hasten/data/loader/detail/dispatch.h"
 
 namespace hasten::data::detail {
 

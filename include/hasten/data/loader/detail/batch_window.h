@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "hasten/data/batch/batch_rows.h"
+#include "hasten/data/batch/detail/batch_rows.h"
 #include "hasten/data/sampler/batch_shard.h"
 
 namespace hasten::data::detail {

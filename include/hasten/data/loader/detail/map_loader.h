@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "hasten/core/error.h"
-#include "hasten/data/loader/fetch.h"
-#include "hasten/data/loader/loader_impl.h"
+#include "hasten/data/loader/detail/fetch.h"
+#include "hasten/data/loader/detail/loader_impl.h"
 #include "hasten/data/sampler/batch_shard.h"
-#include "hasten/data/sampler/index_source.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/index_source.h"
+#include "hasten/data/sampler/detail/traits.h"
 #include "hasten/data/sampler/worker_random.h"
 
 namespace hasten::data::detail {

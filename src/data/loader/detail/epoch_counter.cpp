@@ -1,5 +1,5 @@
 // Counting, and comparing a state with a loader; see epoch_counter.h.
-#include "hasten/data/loader/epoch_counter.h"
+#include "hasten/data/loader/detail/epoch_counter.h"
 
 #include <utility>
 

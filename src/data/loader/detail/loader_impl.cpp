@@ -1,5 +1,5 @@
 // What a loader refuses, and what all kinds of them do alike; see loader_impl.h.
-#include "hasten/data/loader/loader_impl.h"
+#include "hasten/data/loader/detail/loader_impl.h"
 
 #include "hasten/data/sampler/rng_sync.h"
 

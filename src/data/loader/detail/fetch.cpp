@@ -1,5 +1,5 @@
 // The message of a failed fetch; see fetch.h.
-#include "hasten/data/loader/fetch.h"
+#include "hasten/data/loader/detail/fetch.h"
 
 #include <algorithm>
 #include <exception>

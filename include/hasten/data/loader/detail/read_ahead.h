@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/data/loader/worker_pool.h"
+#include "hasten/data/loader/detail/worker_pool.h"
 
 namespace hasten::data::detail {
 

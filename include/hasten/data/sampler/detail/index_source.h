@@ -16,9 +16,9 @@
 
 #include "hasten/core/error.h"
 #include "hasten/data/sampler/batch_shard.h"
-#include "hasten/data/sampler/sampler_stream.h"
+#include "hasten/data/sampler/detail/sampler_stream.h"
 #include "hasten/data/sampler/samplers.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data::detail {
 

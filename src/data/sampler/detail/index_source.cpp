@@ -1,5 +1,5 @@
 // What an order refuses; see index_source.h.
-#include "hasten/data/sampler/index_source.h"
+#include "hasten/data/sampler/detail/index_source.h"
 
 namespace hasten::data::detail {
 

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "hasten/core/log.h"
-#include "hasten/data/batch/batch_rows.h"
-#include "hasten/data/loader/batch_window.h"
-#include "hasten/data/loader/loader_impl.h"
-#include "hasten/data/loader/read_ahead.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/batch/detail/batch_rows.h"
+#include "hasten/data/loader/detail/batch_window.h"
+#include "hasten/data/loader/detail/loader_impl.h"
+#include "hasten/data/loader/detail/read_ahead.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
 

@@ -1,5 +1,5 @@
 // Pinned memory, a stream and an event of whatever accelerator it is; see staging.h.
-#include "hasten/data/loader/staging.h"
+#include "hasten/data/loader/detail/staging.h"
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>

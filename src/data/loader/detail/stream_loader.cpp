@@ -1,5 +1,5 @@
 // What a stream says when it fails or has to be read past; see stream_loader.h.
-#include "hasten/data/loader/stream_loader.h"
+#include "hasten/data/loader/detail/stream_loader.h"
 
 #include <exception>
 #include <string>
