@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hasten/launch/base/machine.h"
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
 #include "hasten/launch/plan/settings.h"
 #include "hasten/launch/rendezvous/rendezvous_conf.h"
 

@@ -27,8 +27,8 @@ struct ElasticOptions {
 /// As run_local, with the launchers that meet at the endpoint under the run's id; run_id must be the same for
 /// all. Collective: of the launchers that take part. Blocks: until the run is over, or this launcher was told
 /// to end, and nobody of its workers is left. Throws: UsageError if there is no secret, or an address is not
-/// one. HASTEN_ETCD_USER of `inherited` is the user for etcd ("name:password"), which workers do not get.
+/// one. HASTEN_ETCD_USER of the inherited variables is the user for etcd ("name:password"), which workers do not get.
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
-                const Environment& inherited, const WorkerBody& body);
+                const EnvironmentPlan& environment, const WorkerBody& body);
 
 }  // namespace hasten::launcher

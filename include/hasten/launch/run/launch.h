@@ -21,7 +21,7 @@ int launch_function(int num_processes, const std::function<int()>& function, con
 
 }  // namespace launcher
 
-/// Runs `function()` in `num_processes` processes, each with torchrun's environment (worker_environment.h),
+/// Runs `function()` in `num_processes` processes, each with torchrun's environment (compose_environment.h),
 /// and waits for them. `function` returns nothing, or the process's exit code. It may throw: the process then
 /// says so, and ends with 2 for a UsageError and 1 for anything else. Nothing after the call runs in a
 /// worker: it ends with _exit once its standard streams are flushed, without destructors or atexit functions.

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
 #include "hasten/launch/workers/supervisor.h"
 
 namespace hasten::launcher {
