@@ -140,7 +140,7 @@ class Loader {
   std::shared_ptr<const detail::LoaderSource> source_;
 };
 
-/// What a Learner learns from.
+/// The loaders of a Learner.
 struct Loaders {
   Loader train = {};
   /// May be empty: validation then has no batches.

@@ -16,7 +16,7 @@
 
 namespace hasten::learner {
 
-/// What a metric sees of a batch: without padding, on the model's device.
+/// A metric's view of a batch: without padding, on the model's device.
 struct MetricInput {
   at::Tensor prediction = {};
   at::Tensor target = {};

@@ -2,7 +2,7 @@
 //
 // Apex patches torch's functions and the optimizer's methods, once a process. Here initialize gives handles, as prepare does:
 // a model that casts, an optimizer whose step knows of overflows. Several may live side by side, and Accelerator::prepare
-// takes the handles. What a level means: amp_levels.h.
+// takes the handles. For the meaning of a level see amp_levels.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -98,7 +98,7 @@ class AmpOptimizer : public AmpOptimizerHandle {
   O* optimizer_;
 };
 
-/// What a call of the model does around forward.
+/// Actions of a call of the model around forward.
 struct AmpCasts {
   bool enabled = false;
   /// O1: forward runs under autocast to this dtype.

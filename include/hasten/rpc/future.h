@@ -21,7 +21,7 @@ template <class T>
 class Future;
 
 /// Completes a Future by hand. A copyable handle; the first set() or fail() counts. If all copies go before either, the
-/// future fails with CommError "nobody answered".
+/// future fails with a CommError that says that no answer came.
 template <class T>
 class Promise {
  public:

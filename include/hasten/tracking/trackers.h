@@ -42,7 +42,7 @@ struct TrackingOptions {
   JournalOptions journal = {};
 };
 
-/// What the Accelerator knows when it makes its trackers.
+/// The Accelerator's facts when it makes its trackers.
 struct TrackersSetup {
   std::vector<LogWith> log_with = {};
   TrackingOptions options = {};

@@ -1,4 +1,4 @@
-// What is logged: numbers, texts, groups of them, images, tables, histograms, and settings.
+// Logged values: numbers, texts, groups of them, images, tables, histograms, and settings.
 //
 // This header knows no tensor. ValueOf<T> and ImagesOf<T> say how another type becomes a value;
 // training/deferred_scalar.h and training/image_values.h do so for tensors. A tensor on a GPU becomes a Pending: a

@@ -124,7 +124,7 @@ class Part {
   std::shared_ptr<Held> held_;
 };
 
-/// What is common to the parts of a concatenation.
+/// Facts that hold for all parts of a concatenation.
 template <class... Datasets>
 struct PartTraits {
   static constexpr bool kThreadSafe = (is_thread_safe<Datasets>::value && ...);

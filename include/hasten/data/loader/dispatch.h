@@ -179,7 +179,7 @@ class Dispatcher {
     return join_rows(std::move(pieces));
   }
 
-  /// What each rank is sent. A batch that cannot be cut is a failure of the step, which all are told.
+  /// The parts for the ranks. A batch that cannot be cut is a failure of the step on all ranks.
   std::vector<at::Tensor> pack(Step& step) const {
     try {
       if (step.batch) step.own = part_of(step, 0);

@@ -18,7 +18,7 @@
 
 namespace hasten::data::detail {
 
-/// What a state must agree with; a seed or length that is not known agrees with any.
+/// The facts that a state must agree with; a seed or length that is not known agrees with any.
 struct StateFacts {
   std::optional<uint64_t> seed;
   std::optional<size_t> num_samples;

@@ -31,7 +31,7 @@ struct PlannedBatch {
   std::optional<Batch> ready = {};
 };
 
-/// What the remainder says at the last batch.
+/// The remainder at the last batch.
 enum class LastRemainder {
   kIfShort,  ///< the samples of a step that is not full, else 0; what it said before with drop_last
   kAlways,   ///< the samples of the step: dispatched batches
@@ -55,7 +55,7 @@ struct PipelineStages {
   bool enforce_ordering = true;
   std::optional<std::chrono::milliseconds> timeout;
   std::shared_ptr<training::GradientState> gradient_state;
-  /// What the position says before the last batch: the length modulo total_batch_size; -1 for drop_last.
+  /// The remainder before the last batch: the length modulo total_batch_size; -1 for drop_last.
   int64_t remainder = -1;
   /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one. 0: batches are of any
   /// size, and a step is full if no sample was given once more.
@@ -216,7 +216,7 @@ class EpochPipeline {
     if (placement.send && !sent_) batch_ = placement.send(*batch_);
     if (!placement.receive) return;
     placement.receive(*batch_);
-    // Without ordering nobody knows which one is next.
+    // Without ordering the next one is not known.
     if (slots_.empty() || !parts_.enforce_ordering) return;
     Slot& next = *slots_.front();
     const auto ready = [&] { return next.done && !next.error; };

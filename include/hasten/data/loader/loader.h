@@ -122,7 +122,7 @@ class Loader {
     return result;
   }
 
-  /// What the handles share, which has state() and load_state(); for a registry that holds it weakly.
+  /// Returns the state that the handles share, which has state() and load_state(); for a registry that holds it weakly.
   const std::shared_ptr<Core>& core() const noexcept { return core_; }
 
  protected:

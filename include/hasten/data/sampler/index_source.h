@@ -93,7 +93,7 @@ class IndexSource {
   }
   /// Indices per epoch, if known.
   std::optional<size_t> size() const { return counted_ ? counted_ : sampler_size(sampler_, dataset_length_); }
-  /// What a full batch holds; nothing for a sampler whose batches are of any size.
+  /// Samples of a full batch; nothing for a sampler whose batches are of any size.
   std::optional<size_t> batch_size() const noexcept {
     if constexpr (kBatched) return sampler_.batch_size();
     return batch_size_;

@@ -1,4 +1,4 @@
-// What the loader asks of the types it is given: is it torch's own loader, may threads share the dataset,
+// Questions of the loader about its types: is it torch's own loader, may threads share the dataset,
 // does the sampler draw random numbers. Answered at compile time; specialise for types of your own.
 #pragma once
 
@@ -67,7 +67,7 @@ inline constexpr bool is_stream_v = [] {
   }
 }();
 
-/// What a stream's batches are when they come: stateful datasets wrap them in an optional.
+/// The type of a stream's batches when they come: stateful datasets wrap them in an optional.
 template <class T>
 struct stream_batch {
   using type = T;

@@ -67,7 +67,7 @@ using WorkerBody = std::function<int(const WorkerPlace& place, const Environment
 
 /// Completes `environment` with the settings of the run, starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
 /// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
-/// of the launchers of all machines. Blocks: until nobody of the workers and their children is left. Throws:
+/// of the launchers of all machines. Blocks: until no worker and none of its children is left. Throws:
 /// UsageError if a number is out of range, master_port is in use, log files cannot be made, or the system
 /// allows no further process; what meet throws.
 int run_local(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,

@@ -14,7 +14,7 @@
 
 namespace hasten::learner {
 
-/// What a batch is mixed with.
+/// The partner of a batch in a mix.
 struct MixDraws {
   /// [samples] of Beta(alpha, alpha), or [1] for CutMix.
   at::Tensor beta = {};

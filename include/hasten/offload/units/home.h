@@ -3,7 +3,7 @@
 // The tensor stays the same object; only its storage's pointer changes, so names, autograd leaves, optimizers'
 // keys, views and TorchScript are as before. Operators read the bytes where they are. A write by the program
 // (p.mul_(), init, an optimizer that was not prepared) gives this process a private copy first, which is its
-// value from then on; come_back() ends that. Who writes the shared bytes themselves, and when, is its owner's
+// value from then on; come_back() ends that. The writer of the shared bytes, and the time, is its owner's
 // matter (parallel/shard/sharded_model.h).
 #pragma once
 

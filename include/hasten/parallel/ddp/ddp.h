@@ -70,7 +70,7 @@ class Ddp {
 
   /// The backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.
   ModelStep& step() const noexcept;
-  /// What a loop of uneven length asks of the model, for join.h and local_sgd.h.
+  /// Interface of the model for loops of uneven length, for join.h and local_sgd.h.
   JoinedModel& joined() const noexcept;
 
  private:

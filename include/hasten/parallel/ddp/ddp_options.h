@@ -23,7 +23,7 @@ struct DdpOptions {
   /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
   /// are.
   CommHook comm_hook = {};
-  /// The same parameters have gradients in every step: those that nobody had one for in the first step are
+  /// The same parameters have gradients in every step: those that had none on any rank in the first step are
   /// not sent from then on, and one that gets one after all is an error. Without it, any may come and go.
   bool static_graph = false;
   /// Nothing is sent before backward is over (Apex's delay_allreduce): for backwards that leave nothing to

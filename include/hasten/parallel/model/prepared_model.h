@@ -106,7 +106,7 @@ class PreparedModel {
   /// What exchanges its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
-  /// What is opened round its forward; null where nothing is.
+  /// Scopes that are opened round its forward; null for none.
   const std::shared_ptr<ForwardScopes>& scopes() const noexcept { return scopes_; }
 
  private:

@@ -60,7 +60,7 @@ class UnevenBatchNorms {
   UnevenBatchNorms(const UnevenBatchNorms&) = delete;
   UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
 
-  /// Whether the model has none, so that nobody need answer.
+  /// Whether the model has none, so that no rank need answer.
   bool empty() const noexcept;
 
   /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of

@@ -16,7 +16,7 @@ class Module;
 
 namespace hasten::parallel {
 
-/// What is split over the ranks, in ZeRO's numbers.
+/// The parts that are split over the ranks, in ZeRO's numbers.
 enum class ShardStage {
   /// Nothing: Ddp, FSDP's NO_SHARD.
   kNone = 0,

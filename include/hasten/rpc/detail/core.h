@@ -1,4 +1,4 @@
-// What the templates of agent.h, functions.h and rref.h need of the agent, without its mechanism.
+// The agent as the templates of agent.h, functions.h and rref.h need it, without its mechanism.
 //
 // A program does not use these types by name.
 #pragma once

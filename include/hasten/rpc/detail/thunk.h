@@ -60,7 +60,7 @@ struct Signature<F> : Signature<decltype(&F::operator())> {
   using Object = void;
 };
 
-/// What a caller gets of a handler's result: Future<T> answers later with a T.
+/// The type that a caller gets for a handler's result: Future<T> answers later with a T.
 template <class R>
 using Answer = typename Unwrapped<std::remove_cvref_t<R>>::type;
 
