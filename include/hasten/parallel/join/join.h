@@ -79,7 +79,7 @@ using OptimizerRegistry = training::StateRegistry;
 /// Collective: yes. Blocks: yes. Throws: UsageError for a scheduler whose state holds tensors; CommError.
 void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root);
 
-/// What a loop of uneven length trains.
+/// The parts that a loop of uneven length trains.
 struct JoinedLoop {
   comm::Group group;
   const DistributedModels& models;
