@@ -34,7 +34,7 @@ struct Parcel {
   std::string error;
 };
 
-/// Who reads what: for messages.
+/// The reading rank and its call, for messages.
 struct Reading {
   const Group& group;
   const char* operation;

@@ -65,7 +65,7 @@ class Scheduler {
   virtual void restart();
 
  protected:
-  /// What the rate is asked for: the constructor's step 0, a step, or step 0 again after others' steps.
+  /// The moments at which a rate is computed: the constructor's step 0, a step, or step 0 again after others' steps.
   enum class Moment { kStart, kStep, kRestart };
 
   /// `name` is the class's, for messages and the state. A derived class calls start() in its constructor.

@@ -1,9 +1,9 @@
 // Join: a loop in which some ranks have more batches than others (torch's Join, Accelerate's join_uneven_inputs).
 //
 // While it lasts, a rank notifies the others before each collective: one small gather. A rank that has run out takes part
-// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do besides
-// (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the end it takes over
-// parameters, buffers, optimizers and schedulers from a rank that went on to the end. Each part is a component
+// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. It takes no optimizer steps, schedules
+// or clipping of its own: at the end it receives parameters, buffers, optimizers and schedulers from a rank that went on to
+// the end. Each part is a component
 // (training/joinable.h): joined_models.h, operations.h, and the states of optimizers and schedulers here. SyncBatchNorm's
 // exchanges notify by themselves (UnevenBatchNorms in sync_batch_norm.h).
 #pragma once
@@ -79,7 +79,7 @@ using OptimizerRegistry = training::StateRegistry;
 /// Collective: yes. Blocks: yes. Throws: UsageError for a scheduler whose state holds tensors; CommError.
 void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root);
 
-/// What a loop of uneven length trains.
+/// The parts that a loop of uneven length trains.
 struct JoinedLoop {
   comm::Group group;
   const DistributedModels& models;
