@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "hasten/comm/nested/objects.h"
+#include "hasten/comm/nested/json_objects.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/join/joined_models.h"
@@ -179,9 +179,9 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
   }
   for (const auto& one : registry.all()) {
     if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
-    const json state = group.rank() == root ? json(one.state().value().to_json()) : json();
-    const json theirs = comm::broadcast_object(group, state, root);
-    if (group.rank() != root) one.load_state(core::Value::parse_json(theirs.get<std::string>()));
+    const core::Value state = group.rank() == root ? one.state().value() : core::Value();
+    const core::Value theirs = comm::broadcast_object(group, state, root);
+    if (group.rank() != root) one.load_state(theirs);
   }
 }
 
