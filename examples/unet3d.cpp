@@ -159,7 +159,7 @@ std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) 
 
 void run(const Options& options) {
   if (options.threads > 0) torch::set_num_threads(options.threads);
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
+  hasten::Accelerator accelerator({.seed = options.seed});  // +
   UNet net(options.channels);
   hasten::parallel::convert_sync_batchnorm(net, accelerator.process().group());  // +
   torch::optim::Adam adam(net->parameters(), 1e-2);
