@@ -272,13 +272,18 @@ void Reducer::learn_order(const std::vector<size_t>& unused) {
 void Reducer::warn_unused(const std::vector<size_t>& unused) {
   std::vector<std::string> names;
   for (const size_t i : unused) {
-    if (!warned_[i]) names.push_back(parameters_.names[i]);
+    if (!warned_[i] || !options_.allow_unused) names.push_back(parameters_.names[i]);
     warned_[i] = true;
   }
   if (names.empty()) return;
   constexpr size_t kShown = 20;
   const size_t others = names.size() - std::min(names.size(), kShown);
   names.resize(names.size() - others);
+  if (!options_.allow_unused) {
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, '\'', join(names, "', '"), '\'',
+                     others > 0 ? text(" and ", others, " more") : "", " got no gradient in step ", num_steps_,
+                     " on any rank, and DdpOptions::allow_unused is false. Use them, or freeze them (requires_grad_(false)).");
+  }
   logger_.warning(text('\'', join(names, "', '"), '\'', others > 0 ? text(" and ", others, " more") : "",
                        " got no gradient in step ", num_steps_, " on any rank; they keep their values."));
 }
