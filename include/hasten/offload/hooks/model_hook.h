@@ -86,7 +86,7 @@ class Arguments {
   std::vector<detail::HookValue> values_;
 };
 
-/// What a forward returned. A hook may change it.
+/// The result of a forward. A hook may change it.
 class Output {
  public:
   explicit Output(detail::HookValue value) : value_(value) {}
