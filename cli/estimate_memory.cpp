@@ -2,15 +2,18 @@
 //
 // After `accelerate estimate-memory`, which builds the model in Python to find out. The table is the same.
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 
 #include "commands.h"
+#include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "hasten/core/value.h"
 #include "hasten/files/catalog.h"
+#include "hasten/files/hub_headers.h"
 #include "hasten/plan/device_map.h"
 #include "hasten/plan/memory_estimate.h"
 #include "hasten/plan/memory_limits.h"
@@ -25,7 +28,7 @@ using core::Value;
 
 const HelpText kHelp = {"hasten estimate-memory [OPTIONS] MODEL",
                         "Prints the memory that a model's weights take in several dtypes, and that training with Adam takes. MODEL is a "
-                        "weight file, an index or a folder; only headers are read.",
+                        "weight file, an index, a folder, or a repository of a hub (\"name\" or \"organisation/name\"); only headers are read.",
                         "Largest Layer is what a device needs beside its weights if the rest is offloaded."};
 
 std::vector<std::string> split(const std::string& text) {
@@ -46,14 +49,27 @@ std::vector<std::string> dtypes_of(const launcher::CommandLine& line) {
   return dtypes;
 }
 
+// "name" or "organisation/name", as a hub's repositories are called.
+bool may_be_repository(const std::string& model) {
+  const auto valid = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/'; };
+  return !model.empty() && std::isalnum(static_cast<unsigned char>(model.front())) != 0 && model.back() != '/' &&
+         std::count(model.begin(), model.end(), '/') <= 1 && std::all_of(model.begin(), model.end(), valid);
+}
+
 // The configuration beside the weights, null if there is none.
 Value config_beside(const std::string& model) {
-  const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
-  std::ifstream file(folder / "config.json");
-  if (!file) return {};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return Value::parse_json(text.str(), (folder / "config.json").string());
+  std::string text, path;
+  if (!fs::exists(model)) {
+    text = files::read_hub_text(model, "config.json", {}, Environment::current());
+    path = model + "/config.json";
+  } else {
+    const fs::path folder = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
+    path = (folder / "config.json").string();
+    std::ostringstream contents;
+    if (std::ifstream file(path); file) contents << file.rdbuf();
+    text = contents.str();
+  }
+  return text.empty() ? Value() : Value::parse_json(text, path);
 }
 
 plan::ModuleTree tree_of(const files::Catalog& catalog, bool as_float32) {
@@ -95,7 +111,8 @@ plan::MemoryLimits limits_of(const std::string& sizes) {
 
 files::Catalog open_model(const std::string& model) {
   if (fs::exists(model)) return files::Catalog::open(model);
-  throw UsageError(Origin{"estimate-memory"}, "'", model, "' is not there. Name a weight file, an index or a folder.");
+  if (may_be_repository(model)) return files::Catalog(files::open_hub_headers(model, {}, Environment::current()));
+  throw UsageError(Origin{"estimate-memory"}, "'", model, "' is not there. Name a weight file, an index, a folder or a repository of a hub.");
 }
 
 }  // namespace
@@ -121,7 +138,7 @@ int estimate_memory(const std::vector<std::string>& words) {
   }
   const int64_t cache = cache_bytes_per_token(config);
   if (!line.has("json")) {
-    const std::string name = fs::path(model).lexically_normal().has_filename() ? fs::path(model).filename().string() : fs::path(model).parent_path().filename().string();
+    const std::string name = !fs::exists(model) ? model : fs::path(model).lexically_normal().has_filename() ? fs::path(model).filename().string() : fs::path(model).parent_path().filename().string();
     std::cout << plan::estimate_table(rows, name) << "\n";
     if (cache > 0) std::cout << "Key-value cache in 16 bits: " << plan::convert_bytes(cache) << " a token\n";
     if (line.has("map")) std::cout << map.to_json() << "\n";

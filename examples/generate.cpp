@@ -27,6 +27,7 @@ std::vector<int64_t> numbers_in(std::string text) {
   std::istringstream stream(text);
   std::vector<int64_t> numbers;
   for (int64_t number; stream >> number;) numbers.push_back(number);
+  if (!stream.eof()) throw hasten::UsageError("'" + text + "' are no token ids. Give whole numbers with commas.");
   return numbers;
 }
 

@@ -428,6 +428,8 @@ def c10d_in_comm(tree):
         for line, match in source.includes():
             if source.room == "rpc" and re.match(r"torch/csrc/distributed/(rpc|autograd)/", match.group(1)):
                 continue  # libtorch's distributed autograd, which is no collective
+            if source.room == "parallel" and match.group(1).startswith("torch/csrc/distributed/autograd/context/"):
+                continue  # gradients of a context, as data parallelism finds them
             if match.group(1).startswith("torch/csrc/distributed"):
                 yield Finding(source.path, line, f"<{match.group(1)}> outside comm; use comm::Group")
 

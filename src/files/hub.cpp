@@ -149,6 +149,37 @@ class Server {
     return facts;
   }
 
+  /// Reads a part of a file, and the size of the whole from Content-Range or, without ranges, from Content-Length.
+  FilePart part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const RepoCache& cache) {
+    const std::string url = text(settings_.options.endpoint, "/", kind_prefix(settings_.options.repo_type), repo, "/resolve/",
+                                 http::percent_encoded(settings_.options.revision), "/", http::percent_encoded(file, "/"));
+    FilePart part;
+    std::string received;
+    const uint64_t end = begin + count;
+    const http::Headers range{{"Range", text("bytes=", begin, "-", end - 1)}};
+    bool has_enough = false;  // of a server without ranges, which begins at 0 and goes on to the end
+    const http::Response answer = send("GET", url, range, [&](std::string_view bytes) {
+      received += bytes;
+      has_enough = received.size() > end;
+      return !has_enough;
+    });
+    if (answer.status >= 400) refuse(answer, repo, file, cache);
+    const std::string total = answer.header("content-range"), length = answer.header("content-length");
+    const bool has_range = !total.empty();
+    const std::string size = has_range ? total.substr(std::min(total.find('/') + 1, total.size())) : length;
+    if ((!answer.ok() && !has_enough) || size.empty() || size.find_first_not_of("0123456789") != std::string::npos || size.size() > 18) {
+      throw CommError(kHub, "range", "'", url, "' cannot be read in parts: ",
+                      answer.error.empty() ? text("the answer is ", answer.status, " without a size") : answer.error, ". Check the connection and HF_ENDPOINT.");
+    }
+    part.file_bytes = std::stoull(size);
+    part.bytes = has_range ? received : received.substr(std::min<uint64_t>(begin, received.size()));
+    part.bytes.resize(std::min<uint64_t>(part.bytes.size(), count));
+    if (part.bytes.size() < std::min(count, part.file_bytes - std::min(begin, part.file_bytes))) {
+      throw CommError(kHub, "range", "'", url, "' broke off after ", part.bytes.size(), " of ", count, " bytes. Try again.");
+    }
+    return part;
+  }
+
   const std::string& unreachable() const noexcept { return unreachable_; }
 
   /// Fetches a file to `path`, going on behind what is there already; checks size and hash. Throws: CommError, DataError.
@@ -396,6 +427,22 @@ std::string cache_root(const Environment& environment) {
 
 std::string download(const std::string& repo, const std::string& file, const DownloadOptions& options, const Environment& environment) {
   return download_with(repo, file, settings_of(options, environment));
+}
+
+std::vector<std::string> list_files(const std::string& repo, const DownloadOptions& options, const Environment& environment) {
+  check_names(repo, "x");
+  const Settings settings = settings_of(options, environment);
+  if (settings.offline) not_cached(settings, repo, "the list of files", "downloading is switched off");
+  Server server(settings);
+  return files_of(server, text(settings.options.endpoint, "/api/", settings.options.repo_type, "s/", repo), http::percent_encoded(settings.options.revision), repo);
+}
+
+FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const DownloadOptions& options, const Environment& environment) {
+  check_names(repo, file);
+  const Settings settings = settings_of(options, environment);
+  if (settings.offline) not_cached(settings, repo, file, "downloading is switched off");
+  Server server(settings);
+  return server.part(repo, file, begin, count, RepoCache(settings.options.cache_dir, repo, settings.options.repo_type));
 }
 
 std::string snapshot(const std::string& repo, const SnapshotOptions& options, const Environment& environment) {

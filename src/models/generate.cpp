@@ -28,12 +28,21 @@ at::Tensor next_tokens(const at::Tensor& logits, const GenerateOptions& options,
   return at::multinomial(sampling_probabilities(logits, options), 1, /*replacement=*/false, generator).squeeze(-1);
 }
 
-at::Tensor run(const Forward& forward, int64_t num_layers, int64_t max_positions, const at::Tensor& prompt, const GenerateOptions& options) {
+void require_in_vocabulary(const at::Tensor& prompt, int64_t vocabulary) {
+  const auto low = prompt.min().item<int64_t>(), high = prompt.max().item<int64_t>();
+  if (low >= 0 && high < vocabulary) return;
+  throw UsageError(Origin{"models"}, "generate: the token id ", low < 0 ? low : high, " is not below the model's vocabulary of ", vocabulary,
+                   ". Use the tokenizer of this model.");
+}
+
+at::Tensor run(const Forward& forward, const CausalLmModule& model, const at::Tensor& prompt, const GenerateOptions& options) {
   require_in_range(options);
-  if (prompt.dim() != 2 || prompt.size(1) == 0) {
+  const int64_t max_positions = model.max_positions();
+  if (prompt.dim() != 2 || prompt.numel() == 0) {
     throw UsageError(Origin{"models"}, "generate: the prompt has shape [", join(prompt.sizes()), "]; expected [batch, tokens] with a token at least.");
   }
   const at::NoGradGuard no_grad;
+  require_in_vocabulary(prompt, model.vocabulary());
   const int64_t all = prompt.size(1) + options.max_new_tokens;
   if (all - 1 > max_positions) {
     throw UsageError(Origin{"models"}, "generate: ", prompt.size(1), " + ", options.max_new_tokens, " = ", all,
@@ -41,7 +50,7 @@ at::Tensor run(const Forward& forward, int64_t num_layers, int64_t max_positions
   }
   std::optional<at::Generator> generator;
   if (options.seed) generator = at::make_generator<at::CPUGeneratorImpl>(*options.seed);
-  KvCache cache(num_layers, all);
+  KvCache cache(model.num_layers(), all);
   at::Tensor ids = prompt, current = prompt, mask = options.attention_mask;
   at::Tensor ended = at::zeros({prompt.size(0)}, at::TensorOptions(at::kBool));
   for (int64_t step = 0; step < options.max_new_tokens; ++step) {
@@ -79,12 +88,12 @@ at::Tensor sampling_probabilities(const at::Tensor& given, const GenerateOptions
 
 at::Tensor generate(const CausalLm& model, const at::Tensor& ids, const GenerateOptions& options) {
   const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) { return model(current, mask, cache); };
-  return run(forward, model.module().num_layers(), model.module().max_positions(), ids, options);
+  return run(forward, model.module(), ids, options);
 }
 
 at::Tensor generate(CausalLmModule& model, const at::Tensor& ids, const GenerateOptions& options) {
   const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) { return model.forward(current, mask, cache); };
-  return run(forward, model.num_layers(), model.max_positions(), ids, options);
+  return run(forward, model, ids, options);
 }
 
 }  // namespace hasten::models

@@ -31,6 +31,20 @@ RotaryConfig read_rotary(const detail::ConfigReader& read) {
   return rotary;
 }
 
+// layer_types, or for Qwen2 without it: the layers from max_window_layers on.
+std::vector<bool> read_windowed_layers(const detail::ConfigReader& read, int64_t num_layers, int64_t first_windowed) {
+  std::vector<bool> windowed;
+  if (const core::Value* types = read.map("layer_types")) {
+    for (const core::Value& type : types->as_list()) {
+      windowed.push_back(read.one_of("layer_types", type.as_string(), {"full_attention", "sliding_attention"}) == "sliding_attention");
+    }
+    if (static_cast<int64_t>(windowed.size()) == num_layers) return windowed;
+    throw UsageError(Origin{"models"}, "layer_types has ", windowed.size(), " entries, but num_hidden_layers = ", num_layers, ". Give one entry a layer.");
+  }
+  for (int64_t layer = 0; layer < num_layers; ++layer) windowed.push_back(layer >= first_windowed);
+  return windowed;
+}
+
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const core::Value& value) {
@@ -51,8 +65,9 @@ LlamaConfig LlamaConfig::from_json(const core::Value& value) {
   config.tie_word_embeddings = read.flag("tie_word_embeddings", false);
   const bool windowed = type == "mistral" || (type == "qwen2" && read.flag("use_sliding_window", false));
   if (windowed) config.sliding_window = read.integer("sliding_window", 0);
-  if (type == "qwen2" && windowed && read.integer("max_window_layers", 0) > 0) {
-    throw UsageError(Origin{"models"}, "qwen2: sliding windows in some layers only (max_window_layers) are not supported; set use_sliding_window to false.");
+  if (config.sliding_window > 0) {
+    // transformers' default of max_window_layers is 28.
+    config.windowed_layers = read_windowed_layers(read, config.num_hidden_layers, type == "qwen2" ? read.integer("max_window_layers", 28) : 0);
   }
   const bool all_biases = read.flag("attention_bias", false);
   config.qkv_bias = type == "qwen2" || all_biases;
@@ -116,10 +131,13 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) : CausalLmModule("Llama"), confi
 
 at::Tensor LlamaImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache) {
   const at::ScalarType type = embed_tokens_->weight.scalar_type();
-  const auto context = detail::attention_context(ids, attention_mask, cache, type, config_.sliding_window);
+  const auto context = detail::attention_context(ids, attention_mask, cache, type);
+  const auto windowed = config_.sliding_window == 0 ? context : detail::attention_context(ids, attention_mask, cache, type, config_.sliding_window);
   const RotaryAngles angles = rotary_angles(inverse_frequencies_, context.positions, type);
   at::Tensor x = embed_tokens_(ids);
-  for (const auto& layer : *layers_) x = layer->as<LlamaBlock>()->forward(x, angles, context);
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    x = layers_[static_cast<size_t>(i)]->as<LlamaBlock>()->forward(x, angles, config_.is_windowed(i) ? windowed : context);
+  }
   return lm_head_->forward(norm_->forward(x));
 }
 

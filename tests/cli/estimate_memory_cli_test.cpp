@@ -1,11 +1,14 @@
 // `hasten estimate-memory` on files of known headers.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "hasten/files/safetensors_header.h"
 #include "support/folder.h"
+#include "support/http_server.h"
 
 namespace hasten::test {
 namespace {
@@ -18,9 +21,9 @@ class EstimateMemory : public testing::InFolder {
                                                     {"1.weight", Dtype::kBFloat16, {20, 10}}, {"1.bias", Dtype::kBFloat16, {20}}}, {}, 8);
     write("tiny/model.safetensors", layout.head + std::string(layout.file_bytes - layout.head.size(), '\0'));
   }
-  static CommandResult run(std::vector<std::string> words) {
+  static CommandResult run(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
     words.insert(words.begin(), {HASTEN_COMMAND, "estimate-memory"});
-    return run_command(words);
+    return run_command(words, environment);
   }
 };
 
@@ -52,6 +55,37 @@ TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
   EXPECT_EQ(value["cache_bytes_per_token"], 2 * 2 * 2 * 2 * 2);
   EXPECT_EQ(value["dtypes"][0]["dtype"], "float16");
   EXPECT_EQ(value["device_map"], (nlohmann::json{{"", 0}})) << "660 bytes of float16 fit into 1 KB";
+}
+
+TEST_F(EstimateMemory, ARepositoryOfAHubIsReadByRangesOfItsHeaders) {
+  const auto layout = files::lay_out_safetensors({{"model.layers.0.weight", files::Dtype::kBFloat16, {1000, 2000}}}, {}, 8);
+  const std::map<std::string, std::string> contents{
+      {"config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8})"},
+      {"model.safetensors", layout.head + std::string(layout.file_bytes - layout.head.size(), '\0')}};
+  const testing::HttpServer server([&](const testing::HttpServerRequest& request) -> testing::HttpServerAnswer {
+    if (request.path.starts_with("/api/models/org/tiny/tree/main")) {
+      return {.body = R"([{"type": "file", "path": "config.json"}, {"type": "file", "path": "model.safetensors"}])"};
+    }
+    const auto file = contents.find(request.path.substr(request.path.rfind('/') + 1));
+    if (!request.path.starts_with("/org/tiny/resolve/main/") || file == contents.end()) {
+      return {.status = 404, .headers = "X-Error-Code: RepoNotFound\r\n"};
+    }
+    const auto range = request.headers.find("Range");
+    if (range == request.headers.end()) return {.status = 500};
+    const size_t size = file->second.size(), end = std::min(size, std::stoul(range->second.substr(range->second.find('-') + 1)) + 1);
+    return {.status = 206, .body = file->second.substr(0, end),
+            .headers = "Content-Range: bytes 0-" + std::to_string(end - 1) + "/" + std::to_string(size) + "\r\n"};
+  });
+  const std::map<std::string, std::string> environment{{"HF_ENDPOINT", server.url()}, {"HF_HOME", path("home")}, {"NO_PROXY", "127.0.0.1"}};
+
+  const auto result = run({"org/tiny", "--dtypes", "float16"}, environment);
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("Memory Usage for loading `org/tiny`"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("3.81 MB"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("Key-value cache in 16 bits: 64 bytes a token"), std::string::npos) << result.out;
+  EXPECT_FALSE(std::filesystem::exists(path("home")));
+  EXPECT_NE(run({"org/none"}, environment).err.find("the repository 'org/none'"), std::string::npos);
 }
 
 TEST_F(EstimateMemory, BadInputIsNamed) {

@@ -11,6 +11,8 @@
 #include "files/memory_source.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
+#include "hasten/files/hub_headers.h"
+#include "hasten/files/safetensors_header.h"
 
 namespace hasten::hub {
 namespace {
@@ -55,8 +57,12 @@ struct Repository {
     HubAnswer answer{.headers = {{"X-Repo-Commit", kCommit}, {"ETag", '"' + (wrong_etag.empty() ? core::sha256_hex(file->second) : wrong_etag) + '"'}}, .body = file->second};
     if (request.method == "GET") answer.cut_after = cut.exchange(SIZE_MAX);
     if (const auto range = request.headers.find("range"); range != request.headers.end() && resumes) {
+      const std::string wanted = range->second.substr(6), last = wanted.substr(wanted.find('-') + 1);
+      const size_t begin = std::stoul(wanted), size = answer.body.size();
+      const size_t end = last.empty() ? size : std::min(size, std::stoul(last) + 1);
       answer.status = 206;
-      answer.body = answer.body.substr(std::stoul(range->second.substr(6)));
+      answer.headers["Content-Range"] = "bytes " + std::to_string(begin) + "-" + std::to_string(end - 1) + "/" + std::to_string(size);
+      answer.body = answer.body.substr(begin, end - begin);
     }
     return answer;
   }
@@ -183,6 +189,42 @@ TEST_F(Hub, ASnapshotHasTheFilesThatThePatternsSelect) {
   EXPECT_TRUE(fs::exists(folder_ / "local/config.json"));
   EXPECT_FALSE(fs::exists(folder_ / "local/sub/model.bin"));
   EXPECT_TRUE(fs::exists(folder_ / "local/.cache/huggingface/download/config.json.metadata"));
+}
+
+TEST_F(Hub, APartOfAFileIsReadWithoutTheRest) {
+  repository_.files["long"] = std::string(1000, 'a') + std::string(4'000'000, 'b');
+
+  const FilePart middle = read_part("org/name", "long", 998, 4, {}, environment());
+  EXPECT_EQ(middle.bytes, "aabb");
+  EXPECT_EQ(middle.file_bytes, 4'001'000u);
+  EXPECT_EQ(read_part("org/name", "config.json", 0, 100, {}, environment()).bytes, "{}");
+  repository_.resumes = false;
+  const FilePart whole = read_part("org/name", "long", 998, 4, {}, environment());
+  EXPECT_EQ(whole.bytes, "aabb");
+  EXPECT_EQ(whole.file_bytes, 4'001'000u);
+  EXPECT_FALSE(fs::exists(repo_folder() + "/blobs"));
+  EXPECT_THAT([&] { read_part("org/name", "none", 0, 1, {}, environment()); }, ThrowsMessage<UsageError>(HasSubstr("no file 'none'")));
+  EXPECT_THAT(list_files("org/name", {}, environment()), ::testing::UnorderedElementsAre("config.json", "sub/model.bin", "long"));
+}
+
+TEST_F(Hub, HeadersOfARepositoryAreReadByRanges) {
+  const std::string name(70'000, 'n');  // a header longer than the first part
+  const auto one = files::lay_out_safetensors({{name, files::Dtype::kFloat32, {1000, 1000}}}, {}, 8);
+  const auto two = files::lay_out_safetensors({{"b", files::Dtype::kBFloat16, {2, 3}}}, {}, 8);
+  repository_.files["one.safetensors"] = one.head + std::string(one.file_bytes - one.head.size(), '\1');
+  repository_.files["two.safetensors"] = two.head + std::string(two.file_bytes - two.head.size(), '\1');
+  EXPECT_THAT([&] { files::open_hub_headers("org/name", {}, environment()); }, ThrowsMessage<UsageError>(HasSubstr("neither model.safetensors nor")));
+  repository_.files["model.safetensors.index.json"] = "{\"weight_map\": {\"" + name + "\": \"one.safetensors\", \"b\": \"two.safetensors\"}}";
+
+  const auto source = files::open_hub_headers("org/name", {}, environment());
+
+  EXPECT_EQ(source->names(), (std::vector<std::string>{name, "b"}));
+  EXPECT_EQ(source->info("b").shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(source->info(name).shape, (std::vector<int64_t>{1000, 1000}));
+  char target[64];
+  EXPECT_THAT([&] { source->read_all("b", target); }, ThrowsMessage<UsageError>(HasSubstr("only the headers")));
+  EXPECT_EQ(files::read_hub_text("org/name", "config.json", {}, environment()), "{}");
+  EXPECT_EQ(files::read_hub_text("org/name", "none", {}, environment()), "");
 }
 
 TEST_F(Hub, WithoutLinksFilesAreCopies) {

@@ -537,7 +537,9 @@ TEST(OffloadGolden, WhatThePeersDo) {
   for (const auto& golden : topic.cases()) {
     // A net that computes in bfloat16 is right to one unit in the last place, 2^-7.
     const bool is_coarse = golden.input.value("compute_dtype", "") == "bfloat16";
-    const double absolute = golden.expected.value("tolerance", is_coarse ? 1e-2 : 2e-5);
+    // Logits in float32 are right to 1e-5, closer than the cases ask for.
+    const double asked = golden.expected.is_object() ? golden.expected.value("tolerance", is_coarse ? 1e-2 : 2e-5) : 2e-5;
+    const double absolute = golden.family == "language_model" && asked < 1e-3 ? 1e-5 : asked;
     topic.tolerate({.relative = is_coarse ? 1e-2 : 1e-5, .absolute = absolute});
     topic.judge(comparable(golden), judged_result(golden));
   }

@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "hasten/core/error.h"
-#include "hasten/files/safetensors_header.h"
 #include "hasten/offload/hooks/cpu_offload_hook.h"
 #include "hasten/offload/hooks/hook_site.h"
 #include "hasten/offload/hooks/layerwise_casting.h"
@@ -18,56 +16,12 @@
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
-#include "support/folder.h"
+#include "offload/stack_net.h"
 
 namespace hasten::offload {
 namespace {
 
-struct StackImpl : torch::nn::Module {
-  explicit StackImpl(int64_t width = 192) : torch::nn::Module("Stack") {
-    layers = register_module("layers", torch::nn::ModuleList());
-    for (int i = 0; i < 6; ++i) layers->push_back(torch::nn::Linear(width, width));
-  }
-  at::Tensor forward(const at::Tensor& input) {
-    at::Tensor x = input;
-    for (const auto& layer : *layers) x = torch::relu(layer->as<torch::nn::Linear>()->forward(x));
-    return x;
-  }
-  torch::nn::ModuleList layers{nullptr};
-};
-TORCH_MODULE(Stack);
-
-void save(const torch::nn::Module& module, const std::string& path) {
-  std::vector<files::TensorInfo> infos;
-  std::vector<at::Tensor> tensors;
-  for (const auto& item : named_tensors(module)) {
-    infos.push_back({item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()});
-    tensors.push_back(item.tensor.detach().contiguous());
-  }
-  const auto layout = files::lay_out_safetensors(infos, {});
-  std::ofstream file(path, std::ios::binary);
-  file << layout.head;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    file.seekp(static_cast<std::streamoff>(layout.offsets[i]));
-    file.write(static_cast<const char*>(tensors[i].const_data_ptr()), static_cast<std::streamsize>(tensors[i].nbytes()));
-  }
-}
-
-class DispatchTest : public testing::InFolder {
- protected:
-  DispatchTest() {
-    torch::manual_seed(1);
-    net_ = Stack();
-    x_ = torch::randn({2, 192});
-    wanted_ = net_->forward(x_).detach();
-    save(*net_, path("model.safetensors"));
-  }
-  Dispatched<Stack> load(const DispatchOptions& options) const {
-    return load_checkpoint_and_dispatch(empty_weights([] { return Stack(); }), path("model.safetensors"), options);
-  }
-  Stack net_{nullptr};
-  at::Tensor x_, wanted_;
-};
+class DispatchTest : public StackInFile {};
 
 TEST_F(DispatchTest, AMappedModelComputesTheSameBits) {
   const torch::NoGradGuard no_grad;
@@ -206,7 +160,7 @@ TEST_F(DispatchTest, AReplacedFileIsNoChangeAndReloadTakesIt) {
   const torch::NoGradGuard no_grad;
   auto model = load({.device_map = "auto"});
   Stack other;
-  save(*other, path("new"));
+  save_weights(*other, path("new"));
   std::filesystem::rename(path("new"), path("model.safetensors"));
 
   EXPECT_TRUE(model(x_).equal(wanted_));

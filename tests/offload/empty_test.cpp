@@ -16,12 +16,15 @@ struct EmptyNetImpl : torch::nn::Module {
     mask = register_buffer("mask", torch::ones({8, 8}).tril_());
     plain = torch::linspace(0, 1, 5);
     plain[2] = 7.5;  // a write through a view
-    table = real([] { return torch::tensor({1.5, 2.5, 3.5}); });
+    table = torch::tensor({1.5, 2.5, 3.5});
+    scalar = torch::tensor(4.5);
+    rows = register_buffer("rows", torch::tensor({{1, 2}, {3, 4}}, torch::kLong));
+    from_memory = real([] { return torch::tensor(std::vector<float>{7, 8}); });
     norm = inv_freq.sum().item<double>();
     where = torch::nonzero(mask.select(0, 3));
   }
   torch::nn::Linear fc{nullptr};
-  at::Tensor inv_freq, mask, plain, table, where;
+  at::Tensor inv_freq, mask, plain, table, where, scalar, rows, from_memory;
   double norm = 0;
 };
 TORCH_MODULE(EmptyNet);
@@ -42,13 +45,16 @@ TEST(EmptyWeights, ParametersHaveNoMemoryAndAllElseItsValues) {
 
   EXPECT_TRUE(net->fc->weight.is_meta() && net->fc->bias.is_meta());
   EXPECT_TRUE(net->fc->weight.requires_grad());
-  const std::vector<at::Tensor> real{net->inv_freq, net->mask, net->plain, net->table, net->where};
+  const std::vector<at::Tensor> real{net->inv_freq, net->mask, net->plain, net->table, net->where, net->scalar, net->rows, net->from_memory};
   for (size_t i = 0; i < real.size(); ++i) ASSERT_FALSE(real[i].is_meta()) << i;
   EXPECT_TRUE(net->inv_freq.equal(plain->inv_freq));
   EXPECT_TRUE(net->mask.equal(plain->mask));
   EXPECT_TRUE(net->plain.equal(plain->plain));
   EXPECT_TRUE(net->table.equal(plain->table));
   EXPECT_TRUE(net->where.equal(plain->where));
+  EXPECT_TRUE(net->scalar.equal(plain->scalar));
+  EXPECT_TRUE(net->rows.equal(plain->rows) && net->named_buffers()["rows"].is_same(net->rows));
+  EXPECT_TRUE(net->from_memory.equal(plain->from_memory));
   EXPECT_EQ(net->norm, plain->norm);
   EXPECT_TRUE(net->named_buffers()["mask"].is_same(net->mask));
 }
@@ -156,6 +162,17 @@ TEST(EmptyWeights, APointerAccessIsRefusedWithTheRemedyThatWorks) {
   EXPECT_NE(words.find("offload::real"), std::string::npos) << words;
   EXPECT_EQ(net->table[1].item<float>(), 5);
   EXPECT_TRUE(net->weight.is_meta());
+}
+
+TEST(EmptyWeights, ValuesOfAVectorAreRefusedWithTheRemedy) {
+  struct VectorNetImpl : torch::nn::Module {
+    VectorNetImpl() { table = register_buffer("table", torch::tensor(std::vector<float>{1, 2})); }
+    at::Tensor table;
+  };
+
+  const auto words = testing::words_of<UsageError>([] { empty_weights([] { return std::make_shared<VectorNetImpl>(); }); });
+
+  EXPECT_NE(words.find("offload::real"), std::string::npos) << words;
 }
 
 TEST(InitOnDevice, AnyOtherDeviceConstructsThere) {

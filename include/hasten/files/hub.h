@@ -44,6 +44,21 @@ struct SnapshotOptions {
 /// Collective: no. Blocks: on the network. Throws: as download.
 std::string snapshot(const std::string& repo, const SnapshotOptions& options = {}, const Environment& environment = Environment::current());
 
+/// Returns the paths of all files of a revision.
+/// Collective: no. Blocks: on the network. Throws: as download; CommError also where only the cache could answer.
+std::vector<std::string> list_files(const std::string& repo, const DownloadOptions& options = {}, const Environment& environment = Environment::current());
+
+struct FilePart {
+  std::string bytes = {};
+  uint64_t file_bytes = 0;  ///< of the whole file
+};
+
+/// Reads up to `count` bytes of a file from `begin` on by a range request; the cache is left alone. From a server without
+/// ranges, bytes behind the part are not fetched.
+/// Collective: no. Blocks: on the network. Throws: as download.
+FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const DownloadOptions& options = {},
+                   const Environment& environment = Environment::current());
+
 /// Returns the root of the cache that this environment names.
 std::string cache_root(const Environment& environment);
 

@@ -1,4 +1,4 @@
-// Arguments and results of a Learner's evaluation.
+// Options and results of a Learner's evaluation.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,6 +4,8 @@
 
 #include <torch/nn/modules/container/modulelist.h>
 
+#include <vector>
+
 #include "hasten/core/value.h"
 #include "hasten/models/causal_lm_module.h"
 #include "hasten/models/rotary.h"
@@ -16,12 +18,15 @@ struct LlamaConfig {
   int64_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   int64_t sliding_window = 0;  ///< 0: none
+  /// Layers that the window holds for, one entry a layer (layer_types, or max_window_layers of Qwen2); empty: all.
+  std::vector<bool> windowed_layers = {};
   double rms_norm_eps = 1e-6, initializer_range = 0.02;
   bool qkv_bias = false;  ///< Qwen2
   bool o_bias = false, mlp_bias = false;
   bool tie_word_embeddings = false;
   RotaryConfig rotary = {};
 
+  bool is_windowed(int64_t layer) const { return sliding_window > 0 && (windowed_layers.empty() || windowed_layers[static_cast<size_t>(layer)]); }
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
   /// Reads config.json of model types llama, mistral and qwen2; rope_parameters, or the older rope_theta and rope_scaling.
   /// Throws: UsageError for another type or a setting that is not there.

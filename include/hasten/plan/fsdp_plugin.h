@@ -35,7 +35,7 @@ struct StateDictConfig {
   std::optional<bool> rank0_only = {};
 };
 
-/// A program's settings. Unset members follow their variables FSDP_<NAME>, else the version's default.
+/// Settings of a program. Unset members follow their variables FSDP_<NAME>, else the version's default.
 struct FsdpPlugin {
   std::optional<int> fsdp_version = {};
   /// A name of any case or its number 1 to 5.
@@ -68,7 +68,7 @@ struct FsdpPlugin {
   std::optional<bool> cast_forward_inputs = {};
 };
 
-/// The content of a plugin once its settings were read.
+/// Values of a plugin once its settings were read.
 struct FsdpSettings {
   int fsdp_version = 1;
   std::optional<ShardingStrategy> sharding_strategy = {};  ///< version 1

@@ -66,11 +66,27 @@ struct ConstructionTape::Needed {
   std::unordered_set<const c10::TensorImpl*> tensors;
   std::unordered_set<const void*> storages;
 
-  void add(const at::Tensor& tensor) {
-    tensors.insert(tensor.unsafeGetTensorImpl());
+  void add(const at::Tensor& tensor, const c10::TensorImpl* identity) {
+    tensors.insert(identity);
     if (const void* storage = storage_of(tensor); storage != nullptr && tensor.is_meta()) storages.insert(storage);
   }
 };
+
+const c10::TensorImpl* ConstructionTape::identity_of(const at::Tensor& tensor) const {
+  const auto found = originals_.find(tensor.unsafeGetTensorImpl());
+  return found == originals_.end() ? tensor.unsafeGetTensorImpl() : found->second;
+}
+
+// A token shares the storage, by which writes through views are found.
+at::Tensor ConstructionTape::token_for(const at::Tensor& tensor) {
+  if (!has(tensor)) return tensor;
+  at::Tensor& token = tokens_[tensor.unsafeGetTensorImpl()];
+  if (!token.defined()) {
+    token = at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+    originals_[token.unsafeGetTensorImpl()] = tensor.unsafeGetTensorImpl();
+  }
+  return token;
+}
 
 bool ConstructionTape::touches(const c10::IValue& value) const {
   bool found = false;
@@ -121,6 +137,7 @@ bool ConstructionTape::intercept(const c10::OperatorHandle& op, interception::St
 }
 
 void ConstructionTape::record(const c10::OperatorHandle& op, std::vector<c10::IValue> inputs, const interception::Stack& stack) {
+  for (c10::IValue& value : inputs) value = with_exchanged(value, [&](const at::Tensor& tensor) { return token_for(tensor); });
   Entry entry{op, std::move(inputs), {}, {}};
   bool has_meta = false;
   for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
@@ -137,36 +154,25 @@ void ConstructionTape::record(const c10::OperatorHandle& op, std::vector<c10::IV
 }
 
 std::vector<at::Tensor> ConstructionTape::living() const {
-  std::unordered_map<const c10::TensorImpl*, size_t> held;
-  for (const Entry& entry : entries_) {
-    for (const c10::IValue& value : entry.inputs) {
-      visit_tensors(value, [&](const at::Tensor& tensor) {
-        // A list of tensors holds them once, and toTensorVector has copied them meanwhile.
-        ++held[tensor.unsafeGetTensorImpl()];
-      });
-    }
-  }
   std::vector<at::Tensor> found;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const Entry& entry : entries_) {
     for (size_t i = 0; i < entry.outputs.size(); ++i) {
       if (entry.outputs[i] == nullptr || !seen.insert(entry.outputs[i]).second) continue;
-      const auto tensor = entry.alive[i].lock();
-      if (!tensor || tensor.use_count() <= held[entry.outputs[i]] + 1) continue;
-      found.emplace_back(at::Tensor(tensor));
+      if (const auto tensor = entry.alive[i].lock()) found.emplace_back(at::Tensor(tensor));
     }
   }
   return found;
 }
 
-bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) {
+bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) const {
   const auto& arguments = entry.op.schema().arguments();
   bool found = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
     visit_tensors(entry.inputs[i], [&](const at::Tensor& tensor) {
-      found = found || needed.tensors.count(tensor.unsafeGetTensorImpl()) > 0 || needed.storages.count(storage_of(tensor)) > 0;
+      found = found || needed.tensors.count(identity_of(tensor)) > 0 || needed.storages.count(storage_of(tensor)) > 0;
     });
   }
   return found;
@@ -174,14 +180,14 @@ bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) {
 
 ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>& wanted) const {
   Needed needed;
-  for (const at::Tensor& tensor : wanted) needed.add(tensor);
+  for (const at::Tensor& tensor : wanted) needed.add(tensor, identity_of(tensor));
   std::vector<const Entry*> chosen;
   for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
     const bool gives = std::any_of(entry->outputs.begin(), entry->outputs.end(),
                                    [&](const auto* output) { return output != nullptr && needed.tensors.count(output) > 0; });
     if (!gives && !writes_to(*entry, needed)) continue;
     chosen.push_back(&*entry);
-    for (const c10::IValue& value : entry->inputs) visit_tensors(value, [&](const at::Tensor& tensor) { needed.add(tensor); });
+    for (const c10::IValue& value : entry->inputs) visit_tensors(value, [&](const at::Tensor& tensor) { needed.add(tensor, identity_of(tensor)); });
   }
 
   const at::NoGradGuard no_grad;
@@ -191,7 +197,7 @@ ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>&
     interception::Stack stack;
     for (const c10::IValue& value : (*entry)->inputs) {
       stack.push_back(with_exchanged(value, [&](const at::Tensor& tensor) {
-        const auto found = values.find(tensor.unsafeGetTensorImpl());
+        const auto found = values.find(identity_of(tensor));
         return found == values.end() ? tensor : found->second;
       }));
     }

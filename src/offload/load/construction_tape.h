@@ -31,6 +31,8 @@ class ConstructionTape : public interception::Interceptor {
  private:
   struct Entry {
     c10::OperatorHandle op;
+    /// Tensors of the tape stand here as tokens: a strong reference would make libtorch copy the tensor (make_variable
+    /// takes over only what has one owner), and the copy is not on the tape.
     std::vector<c10::IValue> inputs;
     /// Addresses tell tensors apart; the weak references keep them from being used again.
     std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> alive;
@@ -38,13 +40,18 @@ class ConstructionTape : public interception::Interceptor {
   };
   struct Needed;
 
+  /// The tensor that a token stands for, or the tensor itself.
+  const c10::TensorImpl* identity_of(const at::Tensor& tensor) const;
+  at::Tensor token_for(const at::Tensor& tensor);
   bool touches(const c10::IValue& value) const;
   void make_real(interception::Stack& stack, size_t base) const;
   void record(const c10::OperatorHandle& op, std::vector<c10::IValue> inputs, const interception::Stack& stack);
-  static bool writes_to(const Entry& entry, const Needed& needed);
+  bool writes_to(const Entry& entry, const Needed& needed) const;
 
   std::vector<Entry> entries_;
   std::unordered_set<const c10::TensorImpl*> known_;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> tokens_;
+  std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> originals_;
 };
 
 }  // namespace hasten::offload::detail

@@ -18,29 +18,14 @@
 #include "hasten/offload/units/set_tensor.h"
 #include "hasten/offload/units/unit_plan.h"
 #include "hasten/offload/units/weight_streamer.h"
+#include "offload/load/dispatch.h"
 #include "offload/load/unit_partition.h"
 
 namespace hasten::offload {
+using detail::OffloadMark;
 namespace {
 
 const Device kCpu("cpu"), kDisk("disk");
-
-// Marks tensors that lie over a file or are streamed, and leads from them to what streams them.
-class OffloadMark : public interception::Interceptor {
- public:
-  std::weak_ptr<WeightStreamer> streamer;
-  std::vector<std::string_view> operators() const override { return {}; }
-  bool intercept(const c10::OperatorHandle&, interception::Stack&) override { return false; }
-};
-
-void require_devices(const DeviceMap& map) {
-  std::set<std::string> absent;
-  for (const auto& [name, device] : map.entries()) {
-    if (device != kCpu && device != kDisk) absent.insert(plan::device_text(device));
-  }
-  if (absent.empty()) return;
-  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent), ", which this process has not. It has: cpu, disk.");
-}
 
 // A buffer without an entry goes where its module's first tensor is.
 std::optional<Device> device_of(const DeviceMap& map, const ModuleTree& tree, const NamedTensorRef& item) {
@@ -93,17 +78,20 @@ void write_folder(const std::string& folder, const std::vector<NamedTensorRef>& 
 
 namespace detail {
 
-class DispatchState {
- public:
-  DeviceMap map;
-  LoadReport load;
-  HookList hooks;
-  Report report;
-  std::shared_ptr<WeightStreamer> streamer;
-  std::vector<CastWeights> casts;
-  std::vector<std::shared_ptr<MappedRegion>> regions;
-  DispatchOptions options;
-};
+void require_devices(const DeviceMap& map) {
+  std::set<std::string> absent;
+  for (const auto& [name, device] : map.entries()) {
+    if (device != kCpu && device != kDisk) absent.insert(plan::device_text(device));
+  }
+  if (absent.empty()) return;
+  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent), ", which this process has not. It has: cpu, disk.");
+}
+
+at::Device torch_device_of(const Device& device) {
+  if (const auto* index = std::get_if<int>(&device)) return {at::kCUDA, static_cast<c10::DeviceIndex>(*index)};
+  const std::string& name = std::get<std::string>(device);
+  return name == "mps" ? at::Device(at::kMPS) : at::Device(at::kCPU);
+}
 
 namespace {
 
@@ -159,15 +147,33 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
   start_casts(state, module);  // after streaming: a cast reads the weight
 }
 
+// Tensors that the map puts on disk, and streamed ones: undispatch finds the streamer by them.
 void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
   auto mark = std::make_shared<OffloadMark>();
   mark->streamer = state.streamer;
-  std::set<const c10::TensorImpl*> seen;
+  std::set<const c10::TensorImpl*> streamed, seen;
+  if (state.streamer) {
+    for (const auto& unit : state.streamer->units()) {
+      for (const auto& tensor : unit.tensors) streamed.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
   for (const auto& item : named_tensors(module)) {
     const auto device = devices.find(item.name);
     const bool on_disk = device != devices.end() && device->second == kDisk && (!item.is_buffer || state.options.offload_buffers);
-    if (on_disk && seen.insert(item.tensor.unsafeGetTensorImpl()).second) interception::add_interceptor(item.tensor, mark);
+    const auto* tensor = item.tensor.unsafeGetTensorImpl();
+    if ((on_disk || streamed.count(tensor) > 0) && seen.insert(tensor).second) interception::add_interceptor(item.tensor, mark);
   }
+}
+
+// Arguments go to the main device, and the result back to where the first tensor came from.
+void set_transfer(DispatchState& state) {
+  if (state.map.empty()) return;
+  std::optional<Device> main = state.options.main_device;
+  for (const auto& [name, device] : state.map.entries()) {
+    if (!main && device != kCpu && device != kDisk) main = device;
+  }
+  if (main) require_devices(DeviceMap{{"", *main}});
+  state.transfer = ArgumentTransfer(torch_device_of(main.value_or(kCpu)), state.options.skip_keys, /*back=*/true);
 }
 
 DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
@@ -175,6 +181,7 @@ DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module, const
   for (const auto& [name, place] : state->load.places) {
     if (place.region && seen.insert(place.region.get()).second) state->regions.push_back(place.region);
   }
+  set_transfer(*state);
   start_units(*state, module);
   mark_offloaded(*state, module, devices);
   return state;
@@ -263,9 +270,7 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
   if (!options.device_map.is_none()) {
     state->map = options.device_map.map_for(tree_of(module), options.map_options());
     require_devices(state->map);
-    // A map that leaves tensors out is taken as far as it goes; the rest is "cpu".
-    const ModuleTree tree = tree_of(module);
-    for (const auto& item : named_tensors(module)) devices[item.name] = device_of(state->map, tree, item).value_or(kCpu);
+    devices = devices_of(module, state->map);
     load.replace_storage = true;
     load.cast_at_use = bytes_in_dtype(module, options.dtype) > cpu_budget(options);
   }
@@ -320,6 +325,10 @@ StreamCounts stream_counts_of(const DispatchState& state) {
   return state.streamer ? state.streamer->counts() : StreamCounts{};
 }
 
+const ArgumentTransfer& transfer_of(const DispatchState& state) {
+  return state.transfer;
+}
+
 HookList& root_hooks_of(DispatchState& state) {
   return state.hooks;
 }
@@ -339,9 +348,7 @@ void reload(DispatchState& state, torch::nn::Module& module, const std::string& 
   state.load = load_checkpoint_in_model(module, path, load);
   state.regions.clear();
   state.report = {};
-  std::map<std::string, Device> devices;
-  const ModuleTree tree = tree_of(module);
-  for (const auto& item : named_tensors(module)) devices[item.name] = device_of(state.map, tree, item).value_or(kCpu);
+  const auto devices = state.map.empty() ? std::map<std::string, Device>() : devices_of(module, state.map);
   std::set<MappedRegion*> seen;
   for (const auto& [name, place] : state.load.places) {
     if (place.region && seen.insert(place.region.get()).second) state.regions.push_back(place.region);

@@ -126,6 +126,10 @@ class Loading {
     for (const Match& match : matches_) {
       auto shape = source_.info(match.name_there).shape;
       if (is_transposed(match.name)) std::reverse(shape.begin(), shape.end());
+      const auto type = scalar_type_of(source_.info(match.name_there).dtype), own = match.target->tensor.scalar_type();
+      if (c10::isFloatingType(type) != c10::isFloatingType(own) || c10::isComplexType(type) != c10::isComplexType(own)) {
+        lines.push_back(hasten::text("'", match.name, "' is ", dtype_name(type), " in the file and ", dtype_name(own), " in the module"));
+      }
       if (at::IntArrayRef(shape) == match.target->tensor.sizes()) continue;
       lines.push_back(hasten::text("'", match.name, "' is [", join(shape), "] in the file and [", join(match.target->tensor.sizes()), "] in the module"));
     }

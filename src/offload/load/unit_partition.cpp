@@ -10,8 +10,6 @@
 namespace hasten::offload::detail {
 namespace {
 
-constexpr uint64_t kSmallTensorBytes = 64 << 10;
-
 class Partition {
  public:
   Partition(const std::vector<std::string>& classes, const std::map<std::string, LoadedPlace>& places) : places_(places) {

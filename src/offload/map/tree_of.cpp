@@ -67,6 +67,15 @@ ModuleTree tree_of(const torch::nn::Module& module) {
   return {TreeBuilder().read(module)};
 }
 
+ModuleTree tree_of(const files::TensorSource& source) {
+  std::vector<plan::TensorNode> tensors;
+  for (const std::string& name : source.names()) {
+    const auto& info = source.info(name);
+    tensors.push_back({name, info.shape, std::string(files::torch_name(info.dtype)), -1, true});
+  }
+  return ModuleTree::from_names(tensors);
+}
+
 plan::MemoryLimits max_memory(const std::vector<std::pair<Device, Bytes>>& limits) {
   if (!limits.empty()) return plan::memory_limits(limits);
   // Accelerators join here with a libtorch that has them.

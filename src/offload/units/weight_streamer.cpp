@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -25,6 +26,12 @@ void visit_argument(const c10::IValue& value, const Visit& visit) {
       if (tensor.defined()) visit(tensor);
     }
   }
+}
+
+// Stands for a thread while it lives; its units in use end with it.
+std::shared_ptr<const char> this_thread() {
+  thread_local const std::shared_ptr<const char> token = std::make_shared<const char>('t');
+  return token;
 }
 
 }  // namespace
@@ -74,6 +81,30 @@ class WeightStreamer::Engine : public interception::Interceptor {
     return counts_;
   }
 
+  // Reads the tensor's unit and keeps it until unpin; nothing for a tensor of no unit.
+  std::optional<size_t> pin(const at::Tensor& tensor, bool writable) {
+    const auto unit = unit_of(tensor);
+    if (!unit) return std::nullopt;
+    {
+      const std::lock_guard lock(mutex_);
+      pins_.insert(*unit);
+    }
+    if (writable) make_resident(*unit);
+    try {
+      reader_.wait(*unit);
+    } catch (...) {
+      unpin(*unit);
+      throw;
+    }
+    return unit;
+  }
+
+  void unpin(size_t unit) {
+    const std::lock_guard lock(mutex_);
+    pins_.erase(pins_.find(unit));
+    if (!is_in_use(unit)) drop(unit);
+  }
+
   void release_all() {
     const std::lock_guard lock(mutex_);
     for (const StreamUnit& unit : units_) set_writable(unit);
@@ -117,18 +148,38 @@ class WeightStreamer::Engine : public interception::Interceptor {
     set_writable(unit);
   }
 
-  // Units that the operator before used, and this one does not, are dropped; then the next one is asked for.
+  struct Active {
+    std::weak_ptr<const char> thread;
+    std::vector<size_t> units;
+  };
+
+  // The units that this thread's last operator used. Those of ended threads are forgotten.
+  Active& active_of_this_thread() {
+    std::erase_if(active_, [](const Active& active) { return active.thread.expired(); });
+    const auto thread = this_thread();
+    for (Active& active : active_) {
+      if (active.thread.lock() == thread) return active;
+    }
+    return active_.emplace_back(Active{thread, {}});
+  }
+
+  bool is_in_use(size_t unit) const {
+    return pins_.count(unit) > 0 || std::any_of(active_.begin(), active_.end(), [&](const Active& active) {
+             return std::find(active.units.begin(), active.units.end(), unit) != active.units.end();
+           });
+  }
+
+  // Units that the thread's operator before used, and no operator uses now, are dropped; then the next one is asked for.
   void use(const std::vector<size_t>& used) {
-    std::vector<size_t> dropped;
     {
       const std::lock_guard lock(mutex_);
-      if (used == active_) return;
-      for (const size_t unit : active_) {
-        if (std::find(used.begin(), used.end(), unit) == used.end()) dropped.push_back(unit);
+      Active& active = active_of_this_thread();
+      if (used == active.units) return;
+      if (!active.units.empty() && active.units.back() != used.front()) successors_[active.units.back()] = used.front();
+      const auto before = std::exchange(active.units, used);
+      for (const size_t unit : before) {
+        if (!is_in_use(unit)) drop(unit);
       }
-      if (!active_.empty() && active_.back() != used.front()) successors_[active_.back()] = used.front();
-      active_ = used;
-      for (const size_t unit : dropped) drop(unit);
     }
     for (const size_t unit : used) reader_.wait(unit);
     reader_.request(next_after(used.back()));
@@ -150,11 +201,30 @@ class WeightStreamer::Engine : public interception::Interceptor {
   mutable std::mutex mutex_;
   std::vector<StreamUnit> units_;
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage_;
-  std::vector<size_t> successors_, active_;
+  std::vector<size_t> successors_;
+  std::vector<Active> active_;
+  std::multiset<size_t> pins_;
   std::vector<NamedMemory> names_;
   StreamCounts counts_;
   ReadAhead reader_;  // last: its thread ends first
 };
+
+struct WeightPin::Impl {
+  std::vector<std::pair<std::shared_ptr<WeightStreamer::Engine>, size_t>> pinned = {};
+  ~Impl() {
+    for (const auto& [engine, unit] : pinned) engine->unpin(unit);
+  }
+};
+
+WeightPin::WeightPin(const std::vector<at::Tensor>& tensors, bool writable) : impl_(std::make_unique<Impl>()) {
+  for (const at::Tensor& tensor : tensors) {
+    const auto engine = interception::find_interceptor<WeightStreamer::Engine>(tensor);
+    if (!engine) continue;
+    if (const auto unit = engine->pin(tensor, writable)) impl_->pinned.emplace_back(engine, *unit);
+  }
+}
+
+WeightPin::~WeightPin() = default;
 
 WeightStreamer::WeightStreamer(std::vector<StreamUnit> units) : engine_(std::make_shared<Engine>(std::move(units))) {
   for (const StreamUnit& unit : engine_->units()) {

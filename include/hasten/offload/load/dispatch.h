@@ -17,6 +17,7 @@
 
 #include "hasten/files/catalog.h"
 #include "hasten/offload/hooks/model_hook.h"
+#include "hasten/offload/load/argument_transfer.h"
 #include "hasten/offload/load/empty.h"
 #include "hasten/offload/load/load.h"
 #include "hasten/offload/map/tree_of.h"
@@ -54,9 +55,11 @@ struct DispatchOptions {
   /// Weights of "disk" modules that lie in files already.
   std::shared_ptr<const files::Catalog> offload_index = {};
   bool offload_buffers = false;
+  /// Arguments of the handle that stay where they are: keys of maps (std::map<std::string, at::Tensor>), and "#2" for the
+  /// third argument. All others go to main_device.
+  std::vector<std::string> skip_keys = {};
   /// Accepted for Accelerate's sake, without effect: the operator finds its weight, wherever it is used.
   std::vector<std::string> preload_module_classes = {};
-  std::vector<std::string> skip_keys = {};
   bool force_hooks = false, offload_state_dict = false;
   /// Loading: see LoadOptions.
   std::optional<at::ScalarType> dtype = {};
@@ -103,6 +106,7 @@ const LoadReport& load_report_of(const DispatchState& state);
 Report report_of(const DispatchState& state);
 StreamCounts stream_counts_of(const DispatchState& state);
 HookList& root_hooks_of(DispatchState& state);
+const ArgumentTransfer& transfer_of(const DispatchState& state);
 void begin_pass(DispatchState& state);
 void reload(DispatchState& state, torch::nn::Module& module, const std::string& path);
 [[noreturn]] void refuse_move();
@@ -115,13 +119,11 @@ class Dispatched {
  public:
   Dispatched(M model, detail::DispatchStatePtr state) : model_(std::move(model)), state_(std::move(state)) {}
 
-  /// Calls the module's forward, with the root's hooks around it.
+  /// Calls the module's forward, with the root's hooks around it. Arguments go to the main device first.
   /// Collective: no. Blocks: on the files. Throws: DataError if a weight file was written to or cannot be read.
   template <class... Args>
   auto operator()(Args&&... args) const {
-    detail::begin_pass(*state_);
-    const auto forward = [this](auto&&... values) { return model_->forward(std::forward<decltype(values)>(values)...); };
-    return detail::call_with_hooks<std::decay_t<Args>...>(detail::root_hooks_of(*state_), module(), forward, std::forward<Args>(args)...);
+    return call(std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
   auto* operator->() const { return &*model_; }
   M& model() noexcept { return model_; }
@@ -145,6 +147,17 @@ class Dispatched {
   }
 
  private:
+  template <size_t... index, class... Args>
+  auto call(std::index_sequence<index...>, Args&&... args) const {
+    detail::begin_pass(*state_);
+    const auto& transfer = detail::transfer_of(*state_);
+    const auto device = transfer.device_of_results(args...);
+    const auto forward = [this](auto&&... values) { return model_->forward(std::forward<decltype(values)>(values)...); };
+    auto result = detail::call_with_hooks<std::decay_t<Args>...>(detail::root_hooks_of(*state_), module(), forward,
+                                                                 transfer.moved(index, std::forward<Args>(args))...);
+    transfer.send_back(result, device);
+    return result;
+  }
   mutable M model_;  // a handle's constness is not the module's
   detail::DispatchStatePtr state_;
 };
@@ -198,7 +211,7 @@ Dispatched<M> disk_offload(M model, const files::TensorSource& source, const Dis
 
 /// Ends streaming. Weights stay where they lie.
 void undispatch(torch::nn::Module& module);
-/// Returns true if the tensor, or a tensor of the module, is streamed or lies over a file.
+/// Returns true if the tensor, or a tensor of the module, is streamed or on "disk" by its device map or Placement.
 bool is_offloaded(const at::Tensor& tensor);
 bool is_offloaded(const torch::nn::Module& module);
 

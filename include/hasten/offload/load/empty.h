@@ -105,7 +105,7 @@ std::vector<std::string> materialize(torch::nn::Module& module, const Materializ
 /// Returns the names of tensors without memory.
 std::vector<std::string> empty_tensors(const torch::nn::Module& module);
 
-/// Gives an empty tensor its contents and ends what watches it. For code that loads weights.
+/// Gives an empty tensor its contents and ends the watch over it. For functions that load weights.
 void fill_empty(const at::Tensor& tensor, const at::Tensor& value);
 
 }  // namespace hasten::offload

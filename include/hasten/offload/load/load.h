@@ -53,11 +53,11 @@ struct LoadOptions {
   /// The source has only some of the module's tensors on purpose: missing ones are left as they are, without a word.
   bool partial = false;
   /// Mapped weights of another dtype stay as they are in the file and are cast by operators (LoadReport::cast_at_use): no
-  /// memory for a copy. For code that streams.
+  /// memory for a copy. For streaming.
   bool cast_at_use = false;
 };
 
-/// The location of a loaded tensor, for code that streams it.
+/// Where a loaded tensor lies, for streaming it.
 struct LoadedPlace {
   std::shared_ptr<MappedRegion> region = {};  ///< null for a tensor in the heap
   uint64_t offset = 0, bytes = 0;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/files/tensor_source.h"
 #include "hasten/plan/device_map.h"
 #include "hasten/plan/memory_limits.h"
 #include "hasten/plan/module_sizes.h"
@@ -28,6 +29,8 @@ using plan::ModuleTree;
 /// Returns the names, classes, shapes and dtypes of the module's tensors. Parameters and buffers of one tensor object have
 /// one identity. Collective: no. Blocks: no. Throws: nothing.
 ModuleTree tree_of(const torch::nn::Module& module);
+/// Returns the tree that the names of a checkpoint describe: maps without the module (plan::ModuleTree::from_names).
+ModuleTree tree_of(const files::TensorSource& source);
 
 struct MapOptions {
   /// Bytes or text ("20GiB") by device; empty: what max_memory() finds.

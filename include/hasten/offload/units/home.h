@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 
 namespace hasten::offload {
 
@@ -32,6 +33,9 @@ class Home {
   /// Frees a private copy; the storage has its bytes at the place again. No operator may be reading the copy.
   /// Collective: no. Blocks: no. Throws: nothing.
   void come_back();
+  /// Takes the memory from the storage if it is at home, without a copy: each later access throws with `words`.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void abandon(const std::string& words);
   /// Lets mutable pointers out without a copy until come_back(), for operators that only read through them.
   void set_read_only_access(bool on);
 

@@ -34,6 +34,23 @@ struct StreamCounts {
   int64_t resident_bytes = 0;  ///< of units that writes have made resident
 };
 
+/// Keeps the units of some tensors in memory while it lives.
+class WeightPin {
+ public:
+  /// Reads the units that stream these tensors. Tensors that nothing streams are left alone. `writable`: the units stay in
+  /// memory from now on, so that writes through pointers are kept.
+  /// Collective: no. Blocks: on the files. Throws: DataError if a file was written to or cannot be read.
+  explicit WeightPin(const std::vector<at::Tensor>& tensors, bool writable = false);
+  ~WeightPin();
+  WeightPin(const WeightPin&) = delete;
+  WeightPin& operator=(const WeightPin&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Several threads may run the model: each has its units in use, and its own next one is read ahead.
 class WeightStreamer {
  public:
   /// Intercepts the tensors' operators. Collective: no. Blocks: no. Throws: nothing.
@@ -49,6 +66,7 @@ class WeightStreamer {
   void stop();
 
  private:
+  friend class WeightPin;
   class Engine;
   std::shared_ptr<Engine> engine_;
 };

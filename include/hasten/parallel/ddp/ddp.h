@@ -65,7 +65,7 @@ class Ddp {
 
   /// The parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
-  /// Every rank gets root's parameters and buffers. Collective: yes. Blocks: yes. Throws: CommError.
+  /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks: yes. Throws: CommError.
   void broadcast_from(int root) const;
 
   /// The backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.

@@ -17,6 +17,7 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/join/joined_loop.h"
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/joinable.h"
@@ -72,22 +73,10 @@ class Join : public training::JoinScope {
   bool ended_ = false;
 };
 
-using OptimizerRegistry = training::StateRegistry;
-
-/// Gives every rank `root`'s states of optimizers, schedulers and the scaler.
+/// Gives every rank `root`'s states of optimizers, but for those that `keeps` names, of schedulers and the scaler.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a scheduler whose state holds tensors; CommError.
-void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root);
-
-/// The parts that a loop of uneven length trains.
-struct JoinedLoop {
-  comm::Group group;
-  const DistributedModels& models;
-  const OptimizerRegistry& optimizer_registry;
-  training::Accumulation& accumulation;
-  training::GradientState& gradients;
-  /// Carries out collectives that are not the models' (operations.h).
-  training::Joinable& operations;
-};
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root,
+                      const std::function<bool(const torch::optim::Optimizer&)>& keeps = {});
 
 /// Runs `fn`, shadows the others until all ranks have run out, averages what LocalSgd has trained on each rank, and
 /// takes over what the loop trains from a rank that went on to the end. Collective: yes. Blocks: until all

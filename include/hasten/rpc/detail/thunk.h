@@ -27,6 +27,9 @@ struct FunctionOptions {
   std::string strand = {};
   /// Further calls are refused with CommError while so many wait in the queue.
   int64_t most_waiting = 10'000;
+  /// May run twice for one call. Between dynamic agents a call outside autograd whose worker is lost then waits for another
+  /// worker of that name, and is sent again.
+  bool idempotent = false;
 };
 
 namespace detail {

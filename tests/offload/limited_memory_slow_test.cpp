@@ -1,0 +1,146 @@
+// A model of 1 GB runs within 600 MB: this process's memory and the model's part of the page cache, together.
+//
+// A control group charges both. The test needs no control group: it samples the process's resident memory, and asks mincore
+// which pages of the file the kernel holds.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "hasten/files/safetensors_header.h"
+#include "hasten/offload/load/dispatch.h"
+#include "support/folder.h"
+
+namespace hasten::offload {
+namespace {
+
+constexpr int64_t kWidth = 2048, kLayers = 60, kLimit = 600'000'000;
+
+struct TallStackImpl : torch::nn::Module {
+  TallStackImpl() {
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+  }
+  at::Tensor forward(const at::Tensor& input) {
+    at::Tensor x = input;
+    for (const auto& layer : *layers) x = torch::relu(layer->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList layers{nullptr};
+};
+TORCH_MODULE(TallStack);
+
+// The file's pages in the page cache, in bytes.
+class CachedBytes {
+ public:
+  explicit CachedBytes(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(static_cast<size_t>(lseek(file_, 0, SEEK_END))) {
+    data_ = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file_, 0);
+    pages_.resize(size_ / page_ + 1);
+  }
+  ~CachedBytes() {
+    munmap(data_, size_);
+    close(file_);
+  }
+  int64_t now() {
+    if (mincore(data_, size_, pages_.data()) != 0) return -1;
+    return static_cast<int64_t>(page_) * std::count_if(pages_.begin(), pages_.end(), [](unsigned char page) { return (page & 1) != 0; });
+  }
+  void drop() const {
+    fdatasync(file_);
+    posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+ private:
+  int file_;
+  size_t size_, page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* data_ = nullptr;
+  std::vector<unsigned char> pages_;
+};
+
+int64_t status_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return -1;
+}
+
+// The largest sum of anonymous memory, libraries as they were at the start, and cached pages of the model.
+class Peak {
+ public:
+  explicit Peak(CachedBytes& cached) : base_(status_bytes("RssFile")), thread_([&] {
+    while (!ends_) {
+      peak_ = std::max(peak_.load(), status_bytes("RssAnon") + base_ + cached.now());
+      std::this_thread::yield();
+    }
+  }) {}
+  int64_t finish() {
+    ends_ = true;
+    thread_.join();
+    return peak_;
+  }
+
+ private:
+  int64_t base_;
+  std::atomic<int64_t> peak_ = 0;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+class LimitedMemory : public testing::InFolder {
+ protected:
+  // Layer i is a rotation of one random matrix.
+  static at::Tensor layer(const at::Tensor& first, int64_t i) { return first.roll(i * 7, 0); }
+
+  void write_model(const at::Tensor& first) const {
+    std::vector<files::TensorInfo> infos;
+    for (int64_t i = 0; i < kLayers; ++i) infos.push_back({"layers." + std::to_string(i) + ".weight", files::Dtype::kFloat32, {kWidth, kWidth}});
+    const auto layout = files::lay_out_safetensors(infos, {});
+    std::ofstream file(path("model.safetensors"), std::ios::binary);
+    file << layout.head;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const at::Tensor values = layer(first, i).contiguous();
+      file.seekp(static_cast<std::streamoff>(layout.offsets[static_cast<size_t>(i)]));
+      file.write(static_cast<const char*>(values.const_data_ptr()), static_cast<std::streamsize>(values.nbytes()));
+    }
+  }
+};
+
+TEST_F(LimitedMemory, AModelOfOneGigabyteRunsWithin600Megabytes) {
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const at::Tensor first = torch::randn({kWidth, kWidth}) * 0.03, x = torch::randn({1, kWidth});
+  write_model(first);
+  at::Tensor expected = x;
+  for (int64_t i = 0; i < kLayers; ++i) expected = torch::relu(torch::nn::functional::linear(expected, layer(first, i).contiguous()));
+  CachedBytes cached(path("model.safetensors"));
+  cached.drop();
+  ASSERT_LT(cached.now(), 50'000'000) << "the file system does not drop its cache";
+
+  // What this process has already is taken off the limit, as max_memory() does in a control group.
+  const int64_t weights = kLimit - status_bytes("VmRSS");
+  Peak peak(cached);
+  const auto model = load_checkpoint_and_dispatch(empty_weights([] { return TallStack(); }), path("model.safetensors"),
+                                                  {.device_map = "auto", .max_memory = {{"cpu", weights}}, .no_split_module_classes = {"Linear"}});
+  for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x).equal(expected)) << pass;
+  const int64_t most = peak.finish();
+
+  std::cout << "model 1.007 GB, limit 600 MB, peak " << most / 1000 << " KB; units read " << model.stream_counts().reads << std::endl;
+  EXPECT_LE(most, kLimit);
+  EXPECT_GT(most, kLimit / 2) << "the limit is to be used";
+  EXPECT_GT(model.stream_counts().drops, 0);
+  undispatch(model.module());
+  EXPECT_TRUE(model->forward(x).equal(expected));
+  EXPECT_GT(cached.now(), kLimit) << "without streaming the model takes more than the limit";
+}
+
+}  // namespace
+}  // namespace hasten::offload
