@@ -41,13 +41,14 @@ class Net(nn.Module):
         return self.output(F.relu(self.hidden(x.flatten(1))))
 
 
-def train_epoch(accelerator, model, optimizer, loader):
+def train_epoch(accelerator, model, optimizer, schedule, loader):
     model.train()
     for data, target in loader:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(data), target)
         accelerator.backward(loss)
         optimizer.step()
+        schedule.step()
     return loss.item()
 
 
@@ -86,9 +87,11 @@ def main():
         DataLoader(fashion_mnist(options.data, "t10k"), batch_size=500),
     )
 
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer.optimizer, T_max=len(train) * options.epochs)
+
     for epoch in range(options.epochs):
         start = time.perf_counter()
-        loss = train_epoch(accelerator, model, optimizer, train)
+        loss = train_epoch(accelerator, model, optimizer, schedule, train)
         rate = len(train_set) / (time.perf_counter() - start)
         correct, seen = evaluate(accelerator, model, test)
         accelerator.print(

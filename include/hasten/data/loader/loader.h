@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "hasten/data/loader/detail/epoch_pipeline.h"
-#include "hasten/data/loader/loader_options.h"
 #include "hasten/data/loader/detail/map_loader.h"
 #include "hasten/data/loader/detail/stream_loader.h"
+#include "hasten/data/loader/loader_options.h"
 #include "hasten/data/sampler/detail/traits.h"
 #include "hasten/process/process.h"
 #include "hasten/training/gradient_state.h"
