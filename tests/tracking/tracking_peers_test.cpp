@@ -125,10 +125,11 @@ class MlflowServer {
     server_ = std::make_unique<Child>(ChildOptions{
         .arguments = {python_, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port_, "--workers", "1", "--backend-store-uri",
                       "sqlite:///" + (folder_ / "mlflow.db").string(), "--artifacts-destination", (folder_ / "artifacts").string(), "--serve-artifacts"},
-        .environment = environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}}),
+        // Runs no jobs: their executors are further Pythons, which take a loaded machine minutes to start.
+        .environment = environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}}),
         .error_file = folder_ / "server.log"});
     http::Client client({.use_proxy = false});
-    for (int i = 0; i < 1200; ++i) {
+    for (int i = 0; i < 2500; ++i) {
       if (client.send({.url = uri() + "/health"}).status == 200) return;
       server_->read_lines(std::chrono::milliseconds(100));
     }
