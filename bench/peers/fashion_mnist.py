@@ -70,11 +70,12 @@ def main():
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="the order in memory that examples/fashion_mnist.cpp asks for")
+    parser.add_argument("--mixed-precision", default="no")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
     set_seed(options.seed)
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, mixed_precision=options.mixed_precision)
     train_set = fashion_mnist(options.data, "train", options.limit)
     model = Net()
     if options.channels_last:

@@ -60,5 +60,72 @@ TEST_F(TrackedRuns, AreRefusedWhereNoTrackerIsNamed) {
   });
 }
 
+TEST_F(TrackedRuns, GoOnInTheirFolderWithTheStepOfTheCheckpoint) {
+  const AcceleratorOptions options{.log_with = {"journal"}, .project = {.project_dir = folder_}};
+  std::filesystem::path run;
+  testing::run_ranks(2, [&](process::Process& process) {
+    Accelerator accelerator(process, options);
+    torch::nn::Linear net(2, 1);
+    auto model = accelerator.prepare(net);
+    accelerator.init_trackers("p");
+    for (int i = 0; i < 3; ++i) accelerator.log({{"x", i}});
+    accelerator.save_state(path("saved"));
+    accelerator.log({{"x", "behind the checkpoint"}});
+    if (accelerator.is_main_process()) run = accelerator.trackers().run_folder();
+    accelerator.end_training();
+  });
+  testing::run_ranks(2, [&](process::Process& process) {
+    Accelerator accelerator(process, options);
+    torch::nn::Linear net(2, 1);
+    auto model = accelerator.prepare(net);
+    accelerator.load_state(path("saved"));
+    accelerator.init_trackers("p");
+    accelerator.log({{"x", "again"}});
+    accelerator.end_training();
+    EXPECT_EQ(accelerator.trackers().run_folder(), run);
+  });
+
+  const std::string main = journal_text(run / "journal.jsonl");
+  EXPECT_THAT(main, HasSubstr("saves a checkpoint at step 0"));
+  EXPECT_THAT(main, HasSubstr(R"("op":"resume")"));
+  EXPECT_THAT(main, HasSubstr(R"("step":3,"values":{"x":"behind the checkpoint"})"));
+  EXPECT_THAT(main, HasSubstr(R"("step":3,"values":{"x":"again"})"));
+  EXPECT_THAT(journal_text(run / "journal-rank1.jsonl"), HasSubstr(R"("op":"resume")"));
+}
+
+TEST_F(TrackedRuns, ACheckpointWithoutTrackersIsLoadedByARunWithThemAndTheOtherWayRound) {
+  testing::run_ranks(1, [&](process::Process& process) {
+    torch::nn::Linear net(2, 1);
+    Accelerator plain(process);
+    auto model = plain.prepare(net);
+    plain.save_state(path("plain"));
+    Accelerator tracked(process, {.log_with = {"journal"}, .project = {.project_dir = folder_}});
+    auto other = tracked.prepare(net);
+    tracked.init_trackers("p");
+    tracked.save_state(path("tracked"));
+
+    EXPECT_NO_THROW(tracked.load_state(path("plain")));
+    EXPECT_TRUE(plain.load_state(path("tracked")).unexpected.empty());
+    tracked.end_training();
+  });
+}
+
+TEST_F(TrackedRuns, SpeedAndWaitingOfEachRankAreThoseOfItsLoader) {
+  testing::run_ranks(2, [&](process::Process& process) {
+    Accelerator accelerator(process, {.log_with = {"journal"}, .project = {.project_dir = folder_}, .tracking = {.metrics_interval_s = 0.05, .run_id = "run"}});
+    torch::nn::Linear net(2, 1);
+    auto [model, train] = accelerator.prepare(net, data::loader(torch::data::datasets::TensorDataset(at::zeros({16, 2})).map(torch::data::transforms::Stack<torch::data::TensorExample>()), 4));
+    accelerator.init_trackers("p");
+    const std::filesystem::path journal = folder_ / "p/run" / (accelerator.rank() == 0 ? "journal.jsonl" : "journal-rank1.jsonl");
+    for (int i = 0; i < 2000 && journal_text(journal).find("samples_per_s") == std::string::npos; ++i) {
+      for (auto& batch : train) accelerator.backward(model(batch.data).sum());
+    }
+    EXPECT_THAT(journal_text(journal), HasSubstr("samples_per_s"));
+    EXPECT_THAT(journal_text(journal), HasSubstr("data_wait_ms"));
+    accelerator.wait_for_everyone();
+    accelerator.end_training();
+  });
+}
+
 }  // namespace
 }  // namespace hasten

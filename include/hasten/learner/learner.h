@@ -158,6 +158,8 @@ class Learner {
   const Learner& to_fp16() const;
   const Learner& to_bf16() const;
   const Learner& to_fp32() const;
+  const Learner& to_non_native_fp16() const;
+  const Learner& to_non_native_fp32() const;
   const Learner& to_channelslast() const;
   const Learner& to_contiguous() const;
   /// Layers with shapes for a batch's first sample, parameters, and whether they train.
