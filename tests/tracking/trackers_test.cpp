@@ -308,6 +308,7 @@ TEST_F(Runs, ADiskThatIsFullInMidRunCostsLinesWhichAreCountedAndTrainingGoesOn) 
   getrlimit(RLIMIT_FSIZE, &before);
   auto setup = setup_in(folder_, {"journal"});
   setup.options.journal.retry_interval_s = 0;
+  setup.options.per_rank_metrics = false;
   Trackers trackers(setup);
   trackers.init("p");
   for (int64_t step = 0; step < 100; ++step) trackers.log({{"x", step}}, step);
