@@ -78,7 +78,6 @@ std::string encoded(const std::string& family, const core::Value& in) {
   const auto word = [&](const char* key) { return in.at(key).as_string(); };
   const auto integer = [&](const char* key) { return in.at(key).as_int(); };
   if (family == "scalar") return summary::scalar(word("tag"), static_cast<float>(number_of(in.at("value"))));
-  if (family == "double_scalar") return summary::double_scalar(word("tag"), number_of(in.at("value")));
   if (family == "text") return summary::text(word("tag"), word("value"));
   if (family == "histogram") {
     std::vector<double> values;

@@ -303,7 +303,7 @@ TEST_F(Runs, ADeadServerNeitherStopsTrainingNorLosesAnything) {
 
 TEST_F(Runs, ADiskThatIsFullInMidRunCostsLinesWhichAreCountedAndTrainingGoesOn) {
   // A limit on files' sizes has the effect of a full disk for as long as it holds.
-  std::signal(SIGXFSZ, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   auto setup = setup_in(folder_, {"journal"});
