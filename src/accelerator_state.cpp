@@ -56,6 +56,7 @@ void AcceleratorState::start(const Environment& environment) {
                            .sharding = sharding, .low_weights = &precision->low_weights()},
       options.project);
   trackers = make_trackers(options, environment, process());
+  tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);
     operations->logger("accelerator").info(memory::describe(setting));
@@ -94,7 +95,9 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
     gradients->set_sync_gradients(context.ends_window);
   }
   const parallel::NoSync until_all_end(std::move(held));
-  trackers.count_step();
+  const auto received = gradients->loaders().take_counts();
+  trackers.count_step(received.num_samples);
+  trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();

@@ -267,6 +267,12 @@ class Accelerator {
     }
   }
 
+  /// A handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
+  template <class M>
+  static parallel::PreparedModel<M> unwrap_model(const parallel::PreparedModel<M>& model, parallel::KeepFp32Wrapper) {
+    return model.without_ddp();
+  }
+
   // ---- Checkpoints: checkpoint::Checkpoints and checkpoint/weights.h under Accelerate's names.
 
   checkpoint::Save save_state(const std::string& path = {}, const checkpoint::SaveOptions& options = {}) const {

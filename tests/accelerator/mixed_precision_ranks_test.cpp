@@ -354,6 +354,34 @@ TEST(MixedPrecision, LocalSgdSkipsLocallyAndGoesOnWithTheLeastScale) {
   });
 }
 
+TEST(MixedPrecision, AnUnwrappedModelMayKeepItsCasts) {
+  torch::nn::Linear net(2, 2);
+  Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16});
+  auto model = accelerator.prepare(net);
+  const at::Tensor x = at::full({1, 2}, 1.0 + 1.0 / 512);  // bfloat16 rounds it to 1
+
+  const auto kept = accelerator.unwrap_model(model, parallel::KeepFp32Wrapper());
+
+  EXPECT_TRUE(kept(x).equal(model(x)));
+  EXPECT_EQ(kept(x).scalar_type(), at::kFloat);
+  EXPECT_FALSE(accelerator.unwrap_model(model)(x).equal(model(x)));
+  EXPECT_EQ(kept.ddp(), nullptr);
+}
+
+TEST(MixedPrecision, WithoutAveragingGradientsAreSummedAndWeightedOnesAreTheWeightedMeanAsBefore) {
+  run_ranks(3, [](Process& process) {
+    const auto gradient = [&](const parallel::BackwardOptions& options) {
+      Accelerator accelerator(process, {.ddp = {.average = false}});
+      torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+      auto model = accelerator.prepare(net);
+      accelerator.backward(model(at::full({1, 1}, process.rank() + 1.0)).sum(), options);
+      return net->weight.grad().item<float>();
+    };
+    EXPECT_FLOAT_EQ(gradient({}), 1 + 2 + 3);
+    EXPECT_FLOAT_EQ(gradient({.weight = process.rank() == 2 ? 3.0 : 1.0}), (1 + 2 + 3 * 3) / 5.0F);
+  });
+}
+
 TEST(MixedPrecision, RanksOutOfDataTakeTheScaleOver) {
   run_ranks(2, [&](Process& process) {
     testing::Mlp net;

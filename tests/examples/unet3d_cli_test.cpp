@@ -69,6 +69,26 @@ TEST(UNet3dExample, FindsTheBrainInAHead) {
   EXPECT_THAT(run_unet(1, {"--data", "brain", "--image", "/none.nii"}).err, ::testing::HasSubstr("cannot read /none.nii"));
 }
 
+TEST(UNet3dExample, ApexsLevelsFindWhatFloat32Finds) {
+  const auto dice_at = [](const std::string& level) {
+    const CommandResult result = run_unet(1, {"--epochs", "1", "--train", "24", "--channels", "4", "--batch", "2", "--opt_level", level});
+    EXPECT_EQ(result.exit_code, 0) << level << ": " << result.err;
+    return last_dice(result);
+  };
+  const double float32 = dice_at("O0");
+
+  EXPECT_GT(float32, 0.1);
+  EXPECT_NEAR(dice_at("O1"), float32, 0.03);
+  EXPECT_NEAR(dice_at("O2"), float32, 0.03);
+}
+
+TEST(UNet3dExample, AnUnknownLevelIsAUsageErrorWithTheLevels) {
+  const CommandResult result = run_unet(1, {"--opt_level", "O4"});
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("O4"), std::string::npos) << result.err;
+}
+
 TEST(UNet3dExample, AnUnknownOptionIsAUsageError) {
   EXPECT_EQ(run_unet(1, {"--epoch", "1"}).exit_code, 2);
 }

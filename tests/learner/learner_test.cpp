@@ -384,6 +384,48 @@ TEST(Learner, TrainsInBFloat16AndScaledFloat16) {
   }
 }
 
+TEST(Learner, StepsMastersOfAHalfPrecisionModelAndEndsWithTheirValues) {
+  const Learner learn(data_of(), net(), quiet());
+  learn.to_non_native_fp16();
+
+  learn.no_logging([&] { learn.fit(6, 0.02); });
+
+  EXPECT_GT(learn.recorder().value_of("accuracy"), 0.7);
+  EXPECT_GT(learn.find<NonNativeMixedPrecision>()->skipped, 0) << "a scale of 2^24 overflows at first";
+  bool is_exact = false;
+  for (const auto& parameter : learn.model().module()->parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    is_exact = is_exact || !parameter.equal(parameter.to(at::kHalf).to(at::kFloat));
+  }
+  EXPECT_TRUE(is_exact) << "the masters' values, not their halves";
+  EXPECT_EQ(learn.to_non_native_fp32().find<NonNativeMixedPrecision>(), nullptr);
+  learn.no_logging([&] { learn.fit(1, 0.02); });
+}
+
+TEST(Learner, FastaisNamesForPrecisionPutTheCallbackInAndTakeItOut) {
+  const Learner learn(data_of(), net(), quiet());
+  const auto dtype_seen = [&] {
+    struct Watch : Callback {
+      explicit Watch(at::ScalarType* where) : seen(where) {}
+      std::string_view name() const override { return "watch"; }
+      int order() const override { return 5; }  // before the scope is closed
+      void after_pred(Learner&) override { *seen = at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat; }
+      at::ScalarType* seen;
+    };
+    at::ScalarType seen = at::kByte;
+    learn.no_logging([&] { learn.fit(1, 0.02, {.cbs = callbacks(Watch(&seen))}); });
+    return seen;
+  };
+
+  EXPECT_EQ(dtype_seen(), at::kFloat);
+  learn.to_fp16();
+  EXPECT_EQ(dtype_seen(), at::kHalf);
+  learn.to_fp32().to_bf16();
+  EXPECT_EQ(dtype_seen(), at::kBFloat16);
+  learn.to_fp32();
+  EXPECT_EQ(dtype_seen(), at::kFloat);
+}
+
 TEST(Learner, MixesSamplesAndStillLearns) {
   const Learner learn(data_of(200), net(), quiet());
 

@@ -159,6 +159,8 @@ class Learner {
   const Learner& to_fp16() const;
   const Learner& to_bf16() const;
   const Learner& to_fp32() const;
+  const Learner& to_non_native_fp16() const;
+  const Learner& to_non_native_fp32() const;
   const Learner& to_channelslast() const;
   const Learner& to_contiguous() const;
   /// Layers with the shapes and number of their parameters, and whether they train.

@@ -23,6 +23,7 @@
 #include "hasten/precision/autocast.h"
 #include "hasten/precision/op_policies.h"
 #include "hasten/precision/outputs.h"
+#include "hasten/training/stateful.h"
 
 namespace hasten::precision {
 
@@ -280,3 +281,11 @@ auto Amp::wrapped(F function, CastPolicy policy) {
 }
 
 }  // namespace hasten::precision
+
+/// Apex's amp.state_dict(), so that an Amp is Stateful: `accelerator.register_for_checkpointing("amp", amp)`.
+template <>
+struct hasten::training::StateCodec<hasten::precision::AmpState> {
+  static State encode(const precision::AmpState& state);
+  /// Throws: UsageError for an entry without loss_scale and unskipped.
+  static precision::AmpState decode(const State& state);
+};

@@ -51,6 +51,7 @@ class Trackers {
   void log_artifact(const std::filesystem::path& file, const std::string& artifact_path = "");
   /// All files below a folder.
   void log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path = "");
+  /// Shows a graph; graph_of (training/graph_values.h) makes one of a module, or of what a loss was computed by.
   void log_graph(const std::vector<GraphNode>& graph);
   /// Shows points of many dimensions; a thread writes them to the run's media/. Throws: as log; UsageError if sizes do not fit.
   void log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step = {});

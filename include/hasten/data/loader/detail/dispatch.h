@@ -94,7 +94,9 @@ class Dispatcher {
     }
     if (head.kind == DispatchHead::Kind::kEnd) return std::nullopt;
     PlannedBatch<Batch> planned{
-        {.num_samples = static_cast<size_t>(head.num_samples), .end = static_cast<size_t>(head.end)}};
+        {.num_samples = static_cast<size_t>(head.num_samples),
+         .num_local_valid = static_cast<size_t>(head.num_samples) / static_cast<size_t>(group.world_size()),
+         .end = static_cast<size_t>(head.end)}};
     if (group.rank() == 0) {
       planned.ready = std::move(step.own);
     } else {

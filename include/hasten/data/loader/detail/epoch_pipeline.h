@@ -88,6 +88,7 @@ class EpochPipeline {
                        "time. Make a second data::loader of the same dataset for a nested loop.");
     }
     batch_.reset();
+    const auto asked = std::chrono::steady_clock::now();
     try {
       parts_.workers ? take_from_workers() : take_here();
       if (batch_) place();
@@ -100,6 +101,9 @@ class EpochPipeline {
       throw;
     }
     if (!batch_) close();
+    if (batch_ && parts_.gradient_state) {
+      parts_.gradient_state->loaders().count(static_cast<int64_t>(given_.num_local_valid), std::chrono::steady_clock::now() - asked);
+    }
     if (parts_.received) parts_.received(batch_ ? std::optional(given_.end) : std::nullopt);
   }
 
