@@ -6,6 +6,7 @@
 #include <hasten/learner/callbacks.h>
 #include <hasten/learner/learner.h>
 #include <hasten/learner/metrics.h>
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -82,6 +83,23 @@ struct Plain {
   int64_t counted = 0;
 };
 
+int64_t& num_operators() {
+  static int64_t count = 0;
+  return count;
+}
+
+/// Operators of libtorch that `side` calls: a count that does not depend on the machine's load.
+int64_t count_operators(const std::function<void()>& side) {
+  num_operators() = 0;
+  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+                                              ++num_operators();
+                                              return nullptr;
+                                            }).scopes({at::RecordScope::FUNCTION}));
+  side();
+  at::removeCallback(handle);
+  return num_operators();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -109,7 +127,10 @@ int main(int argc, char** argv) {
       if (round >= 0) ms[side].push_back(took);
     }
   }
-  std::cout << nlohmann::json{{"plain_ms", bench::median(ms[0])}, {"learner_ms", bench::median(ms[1])}, {"bare_ms", bench::median(ms[2])},
+  std::vector<double> operators;
+  for (const auto& side : sides) operators.push_back(static_cast<double>(count_operators(side)) / static_cast<double>(steps));
+  std::cout << nlohmann::json{{"plain_operators", operators[0]}, {"learner_operators", operators[1]}, {"bare_operators", operators[2]}, {"empty_operators", operators[3]},
+                              {"plain_ms", bench::median(ms[0])}, {"learner_ms", bench::median(ms[1])}, {"bare_ms", bench::median(ms[2])},
                               {"empty_ms", bench::median(ms[3])}}
             << std::endl;
 }

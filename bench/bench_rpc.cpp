@@ -1,12 +1,17 @@
 // Remote calls between two processes of one host: round trips, calls in flight, echoes by size, references, one autograd
 // step. The peer is bench/peers/rpc.py; start this with `hasten launch -n 2`.
+//
+// `reinforce ROUNDS` and `reinforce_batched ROUNDS`, started with more processes: observers of CartPole ask rank 0 for each action,
+// one by one or all at once, as bench/peers/rpc_examples.py.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
 
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "../examples/rpc/cartpole.h"
 #include "support.h"
 
 namespace rpc = hasten::rpc;
@@ -26,6 +31,84 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& y) {
   return x.mm(y);
 }
 
+// Chooses actions for observers; the batched form answers when all have asked.
+class Chooser {
+ public:
+  explicit Chooser(int64_t num_observers) : num_observers_(num_observers) {}
+  int64_t select(int64_t observer, const at::Tensor& state) {
+    const auto chances = torch::softmax(policy_->forward(state.unsqueeze(0)), 1);
+    const auto action = torch::multinomial(chances.detach(), 1);
+    chosen_[observer].push_back(torch::log(chances.gather(1, action)));
+    return action.item<int64_t>();
+  }
+  void report(int64_t, double) {}
+  rpc::Future<int64_t> select_batched(int64_t observer, const at::Tensor& state) {
+    states_[observer] = state;
+    const auto future = waiting_[observer].future();
+    if (static_cast<int64_t>(waiting_.size()) < num_observers_) return future;
+    std::vector<at::Tensor> all;
+    for (const auto& [number, one] : states_) all.push_back(one);
+    const auto actions = torch::multinomial(torch::softmax(policy_->forward(torch::stack(all)), 1).detach(), 1);
+    states_.clear();
+    int64_t row = 0;
+    for (const auto& [number, promise] : std::exchange(waiting_, {})) promise.set(actions[row++].item<int64_t>());
+    return future;
+  }
+  void forget() { chosen_.clear(); }
+
+ private:
+  const int64_t num_observers_;
+  torch::nn::Sequential policy_{torch::nn::Linear(4, 128), torch::nn::Dropout(0.6), torch::nn::ReLU(), torch::nn::Linear(128, 2)};
+  std::map<int64_t, std::vector<at::Tensor>> chosen_;
+  std::map<int64_t, at::Tensor> states_;
+  std::map<int64_t, rpc::Promise<int64_t>> waiting_;
+};
+
+template <bool kBatched>
+void play(const rpc::RRef<Chooser>& chooser, int64_t observer, int64_t seed, int64_t num_steps) {
+  CartPole game(static_cast<unsigned>(seed));
+  auto state = game.reset();
+  for (int64_t i = 0; i < num_steps; ++i) {
+    int64_t action = 0;
+    if constexpr (kBatched) {
+      action = chooser.sync<&Chooser::select_batched>(observer, state);
+    } else {
+      action = chooser.sync<&Chooser::select>(observer, state);
+    }
+    const auto [next, reward, done] = game.step(action);
+    if constexpr (!kBatched) chooser.sync<&Chooser::report>(observer, reward);
+    state = done ? game.reset() : next;
+  }
+}
+
+int reinforce(bool batched, int64_t rounds) {
+  constexpr int64_t kSteps = 200;
+  const hasten::process::Process process({.cpu = true});
+  rpc::Functions functions;
+  functions.add<&play<false>>().add<&play<true>>();
+  const rpc::FunctionOptions one_by_one{.where = rpc::Where::kPerObject};
+  functions.add<&Chooser::select>(one_by_one).add<&Chooser::select_batched>(one_by_one).add<&Chooser::report>(one_by_one);
+  rpc::Agent agent(process, functions, {.timeout_s = 600});
+  if (process.rank() == 0) {
+    const auto chooser = agent.rref(std::make_shared<Chooser>(process.world_size() - 1));
+    const double ms = bench::time_ms([&] {
+      for (int64_t round = 0; round < rounds; ++round) {
+        std::vector<rpc::Future<void>> games;
+        for (int rank = 1; rank < process.world_size(); ++rank) {
+          const int64_t seed = 1000 * round + rank;
+          games.push_back(batched ? agent.async<&play<true>>(rank, chooser, rank, seed, kSteps)
+                                  : agent.async<&play<false>>(rank, chooser, rank, seed, kSteps));
+        }
+        rpc::wait_all(games);
+        chooser.local_value().forget();
+      }
+    });
+    std::cout << nlohmann::json{{"steps_per_s", 1000.0 * static_cast<double>(rounds * kSteps * (process.world_size() - 1)) / ms}} << std::endl;
+  }
+  agent.shutdown();
+  return 0;
+}
+
 template <class F>
 double median_us(int count, const F& function) {
   for (int i = 0; i < std::min(count, 50); ++i) function();
@@ -36,8 +119,9 @@ double median_us(int count, const F& function) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
+  if (argc > 2) return reinforce(std::string(argv[1]) == "reinforce_batched", std::atoll(argv[2]));
   hasten::process::Process process({.cpu = true});
   rpc::Functions functions;
   functions.add<&plus_one>().add<&echo>().add<&multiply>().add<&plus_one_inline>({.where = rpc::Where::kInline});

@@ -1,7 +1,7 @@
 // `hasten launch`: from the command line, the configuration file and the environment to a run.
 //
 // The steps are the launch room's, each a pure function: words (command_line.h), settings (settings.h), the
-// plan (run_plan.h), the variables (accelerate_environment.h). The set of options is frozen in tests/cli/flags.txt.
+// plan (run_plan.h), the variables (compose_environment.h). The set of options is frozen in tests/cli/flags.txt.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -11,8 +11,8 @@
 #include "hasten/core/error.h"
 #include "hasten/launch/base/signals.h"
 #include "hasten/launch/output/stream_choice.h"
-#include "hasten/launch/plan/accelerate_environment.h"
 #include "hasten/launch/plan/affinity.h"
+#include "hasten/launch/plan/compose_environment.h"
 #include "hasten/launch/remote/remote_run.h"
 #include "hasten/launch/run/elastic_run.h"
 #include "hasten/launch/run/local_run.h"
@@ -116,18 +116,18 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
   if (plan.run_id.empty()) plan.run_id = made_up_name();
   const Program program = launcher::find_program(words, environment, program_kind(settings));
   const std::vector<std::set<int>> cpus = bindings(settings, machine, plan);
-  const auto work = [&](const Environment& of_worker) {
-    if (!cpus.empty()) launcher::bind_to(cpus[static_cast<size_t>(*of_worker.integer("LOCAL_RANK"))]);
-    const auto arguments = launcher::worker_arguments(of_worker, settings);
-    return launcher::execute(launcher::with_arguments(program, arguments),
-                             launcher::per_worker_overrides(of_worker, settings));
+  const auto work = [&](const launcher::WorkerPlace& place, const Environment& of_worker) {
+    if (!cpus.empty()) launcher::bind_to(cpus[static_cast<size_t>(place.local_rank)]);
+    const auto arguments = launcher::worker_arguments(settings, place);
+    return launcher::execute(launcher::with_arguments(program, arguments), of_worker);
   };
-  const Environment inherited = launcher::accelerate_environment(environment, settings, plan, machine);
+  const launcher::EnvironmentPlan of_workers{.inherited = environment,
+                                             .launch = launcher::LaunchFacts{settings, plan, machine}};
   LaunchOptions options = options_of(settings, plan);
-  if (!plan.is_elastic()) return launcher::run_local(plan.num_local_processes, options, inherited, work);
+  if (!plan.is_elastic()) return launcher::run_local(plan.num_local_processes, options, of_workers, work);
   options.num_machines = 1;  // known only when all have met
   options.machine_rank = 0;
-  return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), inherited,
+  return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), of_workers,
                                work);
 }
 

@@ -127,6 +127,7 @@ function(hasten_front_door)
   endforeach()
   add_library(hasten STATIC ${sources})
   add_library(hasten::hasten ALIAS hasten)
+  hasten_unity(hasten front 4)
   # Two sets, because the rooms' headers are checked alone with their rooms, the front door's here.
   target_sources(hasten PUBLIC
     FILE_SET front_door TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers}

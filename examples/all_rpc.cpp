@@ -1,4 +1,5 @@
 // All programs of rpc/ in one: `all_rpc NAME [ARGUMENT…]`. Compiled together they take as long as two of them do alone.
+#include <hasten/parallel/ddp/ddp.h>
 #include <hasten/parallel/share/share_parameters.h>
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>

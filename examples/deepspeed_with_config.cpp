@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   app.add_option("--samples", samples);
   CLI11_PARSE(app, argc, argv);
 
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{
+  const hasten::Accelerator accelerator({
       .cpu = true, .seed = 42, .deepspeed = hasten::DeepSpeedPlugin{.hf_ds_config = file.empty() ? kConfig : file.c_str()}});
   LanguageModel net;
   const int64_t batch = 16, total = epochs * samples / batch;

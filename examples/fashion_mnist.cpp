@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <iomanip>
 #include <iostream>
@@ -115,6 +116,11 @@ void run(const Options& options) {
     accelerator.print(evaluate(accelerator, model, test).text());
     return;
   }
+  // From 0.005 down to 0: with a constant rate the last few batches decide the accuracy, and with them the rounding of
+  // the processor's convolutions.
+  const auto steps = static_cast<int64_t>(train.size()) * options.epochs;
+  hasten::optim::CosineAnnealingLR cosine(adam, {.T_max = std::max<int64_t>(steps, 1)});
+  auto scheduler = accelerator.prepare(cosine);  // +
   const bool logs = !options.runs.empty();
   if (logs) {
     accelerator.init_trackers("fashion_mnist", {{"epochs", options.epochs}, {"learning_rate", 5e-3}, {"batch_size", 64}, {"limit", options.limit}});
@@ -131,6 +137,7 @@ void run(const Options& options) {
       loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
       accelerator.backward(loss);  // + was loss.backward()
       optimizer.step();
+      scheduler.step();
       if (logs) accelerator.log({{"train/loss", loss}}, step);
       ++step;
       bar.advance(1, "loss " + rounded(loss.item<double>(), 2));

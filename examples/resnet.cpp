@@ -152,7 +152,7 @@ void run(const Options& options) {
                             "' train/ and val/ hold different classes. Give both the same folders.");
   }
 
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});  // +
+  hasten::Accelerator accelerator({.seed = options.seed});  // +
   ResNet34 net(static_cast<int64_t>(train_images.classes().size()));
   const auto global_batch = options.batch * static_cast<size_t>(accelerator.num_processes());  // +
   const double lr = options.lr * static_cast<double>(global_batch) / 256;

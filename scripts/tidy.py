@@ -49,7 +49,7 @@ GLOBAL_STATE = {
     "src/data/dataset/image_folder.cpp": "memory of the worker's thread, used again for the next image",
     "src/data/image/read_image.cpp": "memory of the worker's thread, used again for the next file",
     "src/data/image/image_transform.cpp": "memory of the worker's thread, used again for the next image",
-    "src/data/sampler/sampler_stream.cpp": "torch's default generator is one for the process",
+    "src/data/sampler/detail/sampler_stream.cpp": "torch's default generator is one for the process",
     "src/data/sampler/worker_random.cpp": "the generator of the worker's thread, as torch.utils.data.get_worker_info",
     "src/files/disk.cpp": "the file system is one; the object that stands for it holds nothing",
     "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",
@@ -386,6 +386,15 @@ def prose_is_plain(tree):
                                         "Name the subject; use a literal verb")
 
 
+def decisions_have_headings(tree):
+    """Each page of docs/decisions/ has the five headings, in order."""
+    wanted = ["Context", "Decision", "Alternatives", "Consequences", "Revisit when"]
+    for page in sorted(tree.root.glob("docs/decisions/0*.md")):
+        headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.M)
+        if [heading for heading in headings if heading in wanted] != wanted:
+            yield Finding(page.relative_to(tree.root).as_posix(), 1, f"the headings are {headings}; expected {wanted}, and an appendix")
+
+
 def fmt_apart_from_torch(tree):
     """fmt's and spdlog's headers cannot be compiled beside libtorch, which carries another fmt."""
     for source in tree.sources:
@@ -419,6 +428,8 @@ def c10d_in_comm(tree):
         for line, match in source.includes():
             if source.room == "rpc" and re.match(r"torch/csrc/distributed/(rpc|autograd)/", match.group(1)):
                 continue  # libtorch's distributed autograd, which is no collective
+            if source.room == "parallel" and match.group(1).startswith("torch/csrc/distributed/autograd/context/"):
+                continue  # gradients of a context, as data parallelism finds them
             if match.group(1).startswith("torch/csrc/distributed"):
                 yield Finding(source.path, line, f"<{match.group(1)}> outside comm; use comm::Group")
 
@@ -510,7 +521,7 @@ def documents_name_files_that_are_there(tree):
 
 
 RULES = [arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
-         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, fmt_apart_from_torch, no_using_namespace_in_headers,
+         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, documents_name_files_that_are_there]
 

@@ -71,6 +71,10 @@ parallel::LocalSgdOptions Accelerator::local_sgd_options(parallel::LocalSgdOptio
   return state_->local_sgd_options(std::move(options));
 }
 
+checkpoint::GetStateDictOptions Accelerator::state_dict_options(const checkpoint::GetStateDictOptions& options) const {
+  return state_->shards->state_dict_options(options, mixed_precision());
+}
+
 void Accelerator::require_ours(const std::shared_ptr<const parallel::Ddp>& ddp) const {
   state_->models.require(ddp);
 }

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "hasten/checkpoint/checkpoints.h"
+#include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
+#include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
+#include "hasten/parallel/shard/step_report.h"
 #include "hasten/process/random.h"
 #include "tracking_setup.h"
 
@@ -46,12 +49,14 @@ void AcceleratorState::start(const Environment& environment) {
   shards->clip_steps(*gradients, [shared = sharding, held = precision](const auto& parameters, double max_norm) {
     held->clip_grad_norm_(parameters, 2.0, [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
   });
+  shards->report_steps(*gradients, process());
   checkpoints = std::make_shared<checkpoint::Checkpoints>(
       checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
                            .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
                            .sharding = sharding, .low_weights = &precision->low_weights()},
       options.project);
   trackers = make_trackers(options, environment, process());
+  tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);
     operations->logger("accelerator").info(memory::describe(setting));
@@ -90,11 +95,16 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
     gradients->set_sync_gradients(context.ends_window);
   }
   const parallel::NoSync until_all_end(std::move(held));
-  trackers.count_step();
+  const auto received = gradients->loaders().take_counts();
+  trackers.count_step(received.num_samples);
+  trackers.count_data_wait(std::chrono::duration<double>(received.waited).count());
   if (own.weight) gradients->set_weighted();
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();
+  const auto& report = shards->report();
+  if (report) report->begin_backward();
   parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
+  if (report) report->end_backward();
   gradients->optimizers().note_backward(!gradients->sync_gradients());
 }
 
@@ -112,6 +122,10 @@ parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
   precision->require_whole_weights("join_uneven_inputs");
+  if (sharding && precision->scaler_state()) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, "join_uneven_inputs with sharding and fp16: ranks "
+                     "without data do not know the loss scale. Use bf16, or give every rank as many batches (even_batches).");
+  }
   const auto scope = std::make_shared<parallel::Join>(process().group());
   operations->set_join(scope);
   const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
@@ -122,12 +136,15 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
        .optimizer_registry = optimizer_registry,
        .accumulation = accumulation,
        .gradients = *gradients,
-       .operations = *operations});
+       .operations = *operations,
+       .sharding = sharding,
+       .optimizer_options = &options.optimizer});
 }
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
-  if (place) module.to(process().device());
+  const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
+  if (place && !is_empty) module.to(process().device());
   precision->convert(module);
   return models.distribute(module, process().group(), parallel::with_sharding(options.ddp, sharding));
 }

@@ -67,6 +67,8 @@ struct AcceleratorState {
   std::shared_ptr<MixedPrecision> precision = {};
   std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
+  /// What keeps the trackers' place in checkpoints.
+  std::shared_ptr<void> tracked = {};
 
  private:
   void start(const Environment& environment);

@@ -161,6 +161,7 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   if (!hook_) return scopes;
   scopes->add(parallel::ForwardOrder::kAutocast, hook_);
   scopes->float32_outputs = options_.outputs == precision::Outputs::kFloat32;
+  if (options_.cast_inputs && !scopes->input_dtype) scopes->input_dtype = precision::compute_dtype(resolved_.precision);
   mark(module, *scopes);
   const auto facts = precision::device_facts(device_);
   if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module))) log_.warning_once(*note);

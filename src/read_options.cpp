@@ -74,8 +74,8 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
 
 training::AccumulationOptions accumulation_options(const AcceleratorOptions& options) {
   return {.num_steps = options.gradient_accumulation_steps,
-          .sync_with_dataloader = options.sync_with_dataloader,
-          .sync_each_batch = options.sync_each_batch};
+          .sync_with_dataloader = options.accumulation.sync_with_dataloader,
+          .sync_each_batch = options.accumulation.sync_each_batch};
 }
 
 data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_on_device) {
@@ -86,8 +86,8 @@ data::LoaderOptions loader_options(const AcceleratorOptions& options, bool put_o
 
 optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& options, int world_size) {
   return {.step_with_optimizer = options.step_scheduler_with_optimizer,
-          .adjust_scheduler = options.adjust_scheduler,
-          .once_per_process = options.step_scheduler_per_process && !options.loader.split_batches,
+          .adjust_scheduler = options.accumulation.adjust_scheduler,
+          .once_per_process = options.scheduler.step_per_process && !options.loader.split_batches,
           .world_size = world_size};
 }
 

@@ -8,6 +8,8 @@
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/plugins.h"
+#include "hasten/parallel/shard/step_report.h"
+#include "hasten/process/print.h"
 #include "hasten/training/step_policy.h"
 
 namespace hasten {
@@ -22,6 +24,14 @@ std::optional<Precision> precision_of(const AcceleratorOptions& options, const E
   auto wanted = options.mixed_precision;
   if (!wanted && text) wanted = precision::parse_precision(*text, "ACCELERATE_MIXED_PRECISION");
   return wanted == Precision::kNo ? std::nullopt : wanted;
+}
+
+/// The dtype of torch_autocast, as a precision.
+std::optional<Precision> autocast_precision(const plan::DeepSpeedConfig& config) {
+  if (!config.is_true("torch_autocast.enabled")) return std::nullopt;
+  const auto dtype = config.get_value("torch_autocast.dtype", "bfloat16");
+  const bool half = dtype == core::Value("float16") || dtype == core::Value("fp16");
+  return half ? Precision::kFp16 : Precision::kBf16;
 }
 
 std::optional<c10::ScalarType> dtype_of(const std::string& name) {
@@ -79,9 +89,33 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
       fsdp_->notes.push_back("reduce_dtype " + policy.reduce_dtype + ": gradients of one host are added up in float32 all the same");
     }
   }
+  apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
   if (fsdp_->activation_checkpointing) fsdp_->notes.push_back("activation_checkpointing has no engine behind FSDP's settings yet: activations are kept");
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
   options.shard = parallel::shard_options(*fsdp_, options.shard);
+}
+
+// What FSDP's settings say beside the split.
+void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) {
+  options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
+  rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
+  const auto& policy = given.mixed_precision_policy;
+  if (policy.contains("output_dtype") && fsdp_->mixed_precision_policy->output_dtype != "float32") {
+    options.precision.outputs = precision::Outputs::kAsComputed;
+  }
+  if (policy.contains("buffer_dtype") && fsdp_->mixed_precision_policy->buffer_dtype != "float32") {
+    fsdp_->notes.push_back("buffer_dtype " + fsdp_->mixed_precision_policy->buffer_dtype + " is ignored: buffers keep their dtype");
+  }
+  if (fsdp_->cpu_ram_efficient_loading) {
+    fsdp_->notes.push_back("cpu_ram_efficient_loading: accelerator.build builds a model once a host; a model built otherwise is built by each rank");
+  }
+  if (given.state_dict_type && fsdp_->state_dict_type == plan::StateDictType::kFull) {
+    fsdp_->notes.push_back("FULL_STATE_DICT: save_state(path, {.layout = Layout::kAccelerate}) writes whole files; the other layout has slices, "
+                           "which load on any number of ranks");
+  }
+  if (fsdp_->activation_checkpointing_offload) {
+    fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
+  }
 }
 
 void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& environment) {
@@ -94,8 +128,15 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
   for (const auto& [name, plugin] : given) {
     auto settings = plan::resolve_deepspeed_plugin(plugin, environment);
     const bool fp16 = settings.config.is_true("fp16.enabled"), bf16 = settings.config.is_true("bf16.enabled");
-    const std::string precision = wanted ? precision::name_of(*wanted) : fp16 ? "fp16" : bf16 ? "bf16" : "no";
-    plan::set_mixed_precision(settings, precision);
+    const auto autocast = autocast_precision(settings.config);
+    if (autocast && wanted && *autocast != *wanted) {
+      throw UsageError(kFront, settings.config.source(), ": torch_autocast.dtype is ", precision::name_of(*autocast), ", and mixed_precision ",
+                       precision::name_of(*wanted), ". Leave one of them out.");
+    }
+    const std::string of_file = fp16 ? "fp16" : bf16 ? "bf16" : autocast ? precision::name_of(*autocast) : "no";
+    const std::string precision = wanted ? precision::name_of(*wanted) : of_file;
+    // torch_autocast has a section of its own; fp16 and bf16 stay as they are written.
+    if (!autocast || fp16 || bf16) plan::set_mixed_precision(settings, precision);
     if (!wanted && precision != "no") options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
     plan::fill_auto(settings, {.world_size = world_size_, .split_batches = split_batches_, .gradient_accumulation_steps = options.gradient_accumulation_steps, .has_model = false});
     plugins_.emplace_back(name, std::move(settings));
@@ -114,6 +155,10 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
   if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;
   if (resolved.on("prescale_gradients")) options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
   if (resolved.text("gradient_allreduce_op") == "sum") options.ddp.average = false;
+  const std::string zero = "zero_optimization.";
+  if (resolved.is_given(zero + "overlap_comm") && !resolved.on(zero + "overlap_comm")) options.ddp.delay_allreduce = true;
+  if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
+  if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
   if (!resolved.on("fp16.enabled")) return;
   const double fixed = resolved.real("fp16.loss_scale");
   options.scaler.init_scale = fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
@@ -124,6 +169,9 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
     options.scaler.growth_interval = std::numeric_limits<int64_t>::max();
   } else {
     options.scaler.min_scale = resolved.real("fp16.min_loss_scale");
+    options.scaler.rule = precision::LossScaleKind::kDeepSpeed;
+    options.scaler.hysteresis = std::max<int64_t>(1, resolved.count("fp16.hysteresis"));
+    options.scaler.consecutive_hysteresis = resolved.on("fp16.consecutive_hysteresis");
   }
 }
 
@@ -212,6 +260,29 @@ void ShardFront::clip_steps(training::GradientState& gradients, std::function<vo
 
 void ShardFront::note_clipped() noexcept {
   if (clip_) clip_->was_clipped = true;
+}
+
+void ShardFront::report_steps(training::GradientState& gradients, const process::Process& process) {
+  if (plugins_.empty() || !process.is_main_process()) return;
+  const auto& settings = plugins_.front().second;
+  const auto resolved = plan::resolve_deepspeed(settings.config, world_size_, false);
+  const bool times = resolved.on("wall_clock_breakdown"), memory = resolved.on("memory_breakdown");
+  const auto& every = settings.steps_per_print;
+  const bool is_number = every.is_number() && std::isfinite(every.as_double()) && every.as_double() >= 1;
+  if (!is_number && !times && !memory) return;
+  const int64_t steps = is_number ? static_cast<int64_t>(std::min(every.as_double(), 9.0e15)) : 10;
+  report_ = std::make_shared<parallel::StepReport>(parallel::StepReportOptions{.every_steps = steps, .times = times, .memory = memory},
+                                                   [process](const std::string& line) { process::print_once(process, line); });
+  gradients.step_policies().add(training::StepOrder::kAfter, report_);
+}
+
+checkpoint::GetStateDictOptions ShardFront::state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const {
+  given.rank0_only = given.rank0_only || rank0_only_;
+  if (plugins_.empty() || given.dtype) return given;
+  if (!selected().config.is_true("zero_optimization.stage3_gather_16bit_weights_on_model_save")) return given;
+  if (precision == Precision::kBf16) given.dtype = at::kBFloat16;
+  if (precision == Precision::kFp16) given.dtype = at::kHalf;
+  return given;
 }
 
 }  // namespace hasten

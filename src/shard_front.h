@@ -10,14 +10,20 @@
 #include <vector>
 
 #include "hasten/accelerator_options.h"
+#include "hasten/checkpoint/state_dict.h"
 #include "hasten/core/env.h"
 #include "hasten/core/log.h"
 #include "hasten/optim/schedulers/scheduler.h"
 #include "hasten/parallel/shard/dummy.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "hasten/process/process.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten {
+
+namespace parallel {
+class StepReport;
+}
 
 class ShardFront {
  public:
@@ -50,10 +56,19 @@ class ShardFront {
   void clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip);
   void note_clipped() noexcept;
 
+  /// Prints the lines that a configuration asks for every so many steps, on the main process.
+  void report_steps(training::GradientState& gradients, const process::Process& process);
+  /// Null where nothing is printed.
+  const std::shared_ptr<parallel::StepReport>& report() const noexcept { return report_; }
+  /// What the settings say about get_state_dict, where `given` leaves it open: the dtype of DeepSpeed's
+  /// gather_16bit_weights, rank0_only of FSDP's state_dict_config.
+  checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
+
  private:
   class Clip;
   void read_fsdp(AcceleratorOptions& options, const Environment& environment);
   void read_deepspeed(AcceleratorOptions& options, const Environment& environment);
+  void apply(const plan::FsdpPlugin& given, AcceleratorOptions& options);
   void apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const;
   parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
 
@@ -65,6 +80,8 @@ class ShardFront {
   std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;
   size_t selected_ = 0;
   std::shared_ptr<Clip> clip_;
+  std::shared_ptr<parallel::StepReport> report_;
+  bool rank0_only_ = false;
 };
 
 }  // namespace hasten

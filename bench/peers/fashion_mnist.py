@@ -41,13 +41,14 @@ class Net(nn.Module):
         return self.output(F.relu(self.hidden(x.flatten(1))))
 
 
-def train_epoch(accelerator, model, optimizer, loader):
+def train_epoch(accelerator, model, optimizer, schedule, loader):
     model.train()
     for data, target in loader:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(data), target)
         accelerator.backward(loss)
         optimizer.step()
+        schedule.step()
     return loss.item()
 
 
@@ -70,11 +71,12 @@ def main():
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--channels-last", action="store_true", help="the order in memory that examples/fashion_mnist.cpp asks for")
+    parser.add_argument("--mixed-precision", default="no")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
     set_seed(options.seed)
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, mixed_precision=options.mixed_precision)
     train_set = fashion_mnist(options.data, "train", options.limit)
     model = Net()
     if options.channels_last:
@@ -86,9 +88,11 @@ def main():
         DataLoader(fashion_mnist(options.data, "t10k"), batch_size=500),
     )
 
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer.optimizer, T_max=len(train) * options.epochs)
+
     for epoch in range(options.epochs):
         start = time.perf_counter()
-        loss = train_epoch(accelerator, model, optimizer, train)
+        loss = train_epoch(accelerator, model, optimizer, schedule, train)
         rate = len(train_set) / (time.perf_counter() - start)
         correct, seen = evaluate(accelerator, model, test)
         accelerator.print(

@@ -48,7 +48,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main() {
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .seed = 1});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
   hasten::memory::find_executable_batch_size(accelerator.group(), 512, [&](int64_t batch_size) {
     accelerator.print("batches of ", batch_size);
     run(accelerator, batch_size);

@@ -47,7 +47,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main() {
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{
+  hasten::Accelerator accelerator({
       .loader = {.use_seedable_sampler = true},
       .seed = 1,
       .ddp = {.comm_hook =

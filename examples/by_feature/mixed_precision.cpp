@@ -49,7 +49,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main() {
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{
+  hasten::Accelerator accelerator({
       .loader = {.use_seedable_sampler = true}, .seed = 1, .mixed_precision = hasten::Precision::kBf16});
   accelerator.print("computes in ", hasten::precision::name_of(accelerator.mixed_precision()));
   run(accelerator, 20);

@@ -59,7 +59,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, bool stop, const 
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .seed = 1});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
   run(accelerator, 20, argv[1] == std::string("stop"), argv[2]);
   return 0;
 }

@@ -2,6 +2,7 @@
 // gradients are averaged over the trainers, and one optimizer steps both.
 //
 // hasten launch --roles master=1,ps=1,trainer=2 rpc ddp_and_rpc [STEPS]. After torch.distributed's tutorial on DDP and RPC.
+#include <hasten/parallel/ddp/ddp.h>
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
@@ -27,7 +28,8 @@ int main(int argc, char** argv) {
 
   const auto train = [&](hasten::rpc::Agent& agent, const hasten::rpc::RemoteModule<BagNet>& bag) {
     torch::manual_seed(1);
-    torch::nn::Linear fc(16, 8);  // equal on all trainers
+    torch::nn::Linear fc(16, 8);
+    const hasten::parallel::Ddp copies(*fc, *group);  // averages the gradients in the context, too
     auto parameters = bag.remote_parameters();
     for (const auto& one : fc->parameters()) parameters.push_back(agent.rref(one));
     const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters, torch::optim::SGDOptions(0.5));
@@ -41,7 +43,6 @@ int main(int argc, char** argv) {
         const auto labels = votes.index({tokens}).sum(1).argmax(1);
         const auto error = torch::nn::functional::cross_entropy(fc(bag.forward(tokens)), labels);
         context.backward({error});
-        hasten::rpc::average_gradients(context, fc->parameters(), *group);
         optimizer.step(context);
         loss = error.item<double>();
       });

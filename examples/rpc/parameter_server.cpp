@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   if (process.rank() > 0) {
     const auto server = agent.call<hasten::rpc::RRef<ParameterServer>>(0, "server");
     const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(
-        agent, server.sync<&ParameterServer::parameter_rrefs>(), torch::optim::SGDOptions(0.03));
+        agent, server.sync<&ParameterServer::parameter_rrefs>(), torch::optim::SGDOptions(0.1));
     const auto digits = make_digits(32 * steps, static_cast<uint64_t>(process.rank()));
     for (int64_t step = 0; step < steps; ++step) {
       agent.autograd([&](hasten::rpc::AutogradContext& context) {

@@ -33,6 +33,7 @@
 #include "hasten/parallel/join/operations.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 #include "hasten/parallel/model/prepared_model.h"
+#include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/dummy.h"
 #include "hasten/preparation.h"
 #include "hasten/process/distributed_type.h"
@@ -156,6 +157,14 @@ class Accelerator {
     return prepare(std::forward<L>(loader));
   }
 
+  /// Returns what `fn` returns, a module holder or a shared pointer: `accelerator.build([&] { return Llama(config); })`. Where
+  /// parameters are split over the ranks, none of them takes memory for its own before prepare (parallel/shard/build.h).
+  /// Collective: no. Blocks: no. Throws: as offload::empty_weights.
+  template <class F>
+  auto build(F&& fn) const {
+    return parallel::build(sharding(), std::forward<F>(fn));
+  }
+
   /// data::loader and prepare in one: takes what torch::data::make_data_loader takes.
   template <class Sampler = torch::data::samplers::RandomSampler, class... Arguments>
   auto data_loader(Arguments&&... arguments) const {
@@ -258,6 +267,12 @@ class Accelerator {
     }
   }
 
+  /// A handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
+  template <class M>
+  static parallel::PreparedModel<M> unwrap_model(const parallel::PreparedModel<M>& model, parallel::KeepFp32Wrapper) {
+    return model.without_ddp();
+  }
+
   // ---- Checkpoints: checkpoint::Checkpoints and checkpoint/weights.h under Accelerate's names.
 
   checkpoint::Save save_state(const std::string& path = {}, const checkpoint::SaveOptions& options = {}) const {
@@ -292,10 +307,11 @@ class Accelerator {
   void save(const T& object, const std::string& path, const checkpoint::SaveFileOptions& options = {}) const {
     checkpoint::save(process(), this->options().project, unwrap_model(object), path, options);
   }
-  /// checkpoint::state_dict of a module, prepared or not, on every rank; copied only as the options say.
+  /// checkpoint::state_dict of a module, prepared or not, on every rank; copied only as the options say, or FSDP's and
+  /// DeepSpeed's settings (state_dict_config, stage3_gather_16bit_weights_on_model_save).
   template <class M>
   checkpoint::StateDict get_state_dict(M& model, const checkpoint::GetStateDictOptions& options = {}) const {
-    return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), options);
+    return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), state_dict_options(options));
   }
 
   /// A loader that leaves out its first batches; see data::skip_first_batches.
@@ -444,6 +460,7 @@ class Accelerator {
   parallel::NoSync accumulate(Models models) const;
   parallel::NoSync no_sync(Models models) const;
   parallel::LocalSgdOptions local_sgd_options(parallel::LocalSgdOptions options) const;
+  checkpoint::GetStateDictOptions state_dict_options(const checkpoint::GetStateDictOptions& options) const;
 
   std::shared_ptr<AcceleratorState> state_;
   std::shared_ptr<parallel::Operations> operations_;

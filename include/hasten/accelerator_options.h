@@ -33,6 +33,22 @@ using plan::DeepSpeedPlugin;
 using plan::FsdpPlugin;
 using precision::Precision;
 
+/// Accelerate's GradientAccumulationPlugin; its num_steps is AcceleratorOptions::gradient_accumulation_steps.
+struct AccumulationPlugin {
+  /// The last batch of a loader always ends the window.
+  bool sync_with_dataloader = true;
+  /// Gradients are exchanged with every batch: more to send, less memory where they are sharded.
+  bool sync_each_batch = false;
+  /// The lengths of prepared schedulers were given in batches, not in optimizer steps, although gradients are accumulated.
+  bool adjust_scheduler = false;
+};
+
+struct SchedulerOptions {
+  /// Prepared schedulers move once per process at each optimizer step, as Accelerate's do; not with split_batches, where the
+  /// global batch does not grow with the processes.
+  bool step_per_process = false;
+};
+
 struct AcceleratorOptions {
   /// Models, and the batches of loaders, are moved to the process's device; PrepareOptions says it for one.
   bool device_placement = true;
@@ -43,15 +59,10 @@ struct AcceleratorOptions {
   /// Batches for one step of the optimizer, where the loop calls accumulate (training/accumulation.h);
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, which a launcher sets, goes before it.
   int64_t gradient_accumulation_steps = 1;
-  bool sync_with_dataloader = true;
-  bool sync_each_batch = false;
+  AccumulationPlugin accumulation = {};
   /// Prepared schedulers move with the optimizer's steps, not with every call (docs/schedulers.md).
   bool step_scheduler_with_optimizer = true;
-  /// They move once per process at each of these steps, as Accelerate's do; not with split_batches, where the
-  /// global batch does not grow with the processes.
-  bool step_scheduler_per_process = false;
-  /// Their lengths were given in batches, not in optimizer steps, although gradients are accumulated.
-  bool adjust_scheduler = false;
+  SchedulerOptions scheduler = {};
   /// Seeds every random generator, as set_seed does, before anything else.
   std::optional<uint64_t> seed = {};
   /// The dtype that prepared models compute in (docs/precision.md). Unset: ACCELERATE_MIXED_PRECISION, else kNo.

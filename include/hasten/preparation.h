@@ -27,7 +27,7 @@ namespace hasten {
 
 struct AcceleratorState;
 
-/// What an Accelerator offers to prepare_object. Valid as long as one keeps it; copies share the Accelerator's state.
+/// An Accelerator's interface for prepare_object. Valid as long as one keeps it; copies share the Accelerator's state.
 class Preparation {
  public:
   explicit Preparation(std::shared_ptr<AcceleratorState> state) noexcept : state_(std::move(state)) {}

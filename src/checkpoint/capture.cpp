@@ -250,7 +250,7 @@ void capture_components(const RunParts& run, Capture& out) {
 
 std::string part_name(StateKind kind) {
   const std::string name = name_of(kind);
-  return kind == StateKind::kScaler || kind == StateKind::kCustom ? name : name + "s";
+  return kind == StateKind::kScaler || kind == StateKind::kCustom || kind == StateKind::kTrackers ? name : name + "s";
 }
 
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path) {

@@ -120,7 +120,7 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
     const std::string kind = name_of(object.kind);
     if (object.kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip) continue;
     if (saved.has(object)) continue;
-    if (object.kind == StateKind::kLoader || object.kind == StateKind::kScaler) continue;
+    if (object.kind == StateKind::kLoader || object.kind == StateKind::kScaler || object.kind == StateKind::kTrackers) continue;
     loaded.missing.push_back(kind + " " + object.name);
     if (options.strict) errors_.push_back(text("the folder has no ", kind, " '", object.name, "'", saved.others(object.kind)));
   }
@@ -154,7 +154,8 @@ void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const Load
   const auto name_of_parameter = manifest_names(own.run);
   saved.load_masters(own, models_);
   // Schedulers set rates as well, so they come after optimizers.
-  for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kScaler, StateKind::kLoader, StateKind::kCustom}) {
+  for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kScaler, StateKind::kLoader, StateKind::kCustom,
+                          StateKind::kTrackers}) {
     if (kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip) continue;
     for (const auto& object : own.run.registry->of(kind)) {
       if (!saved.has(object)) continue;

@@ -12,6 +12,7 @@
 #include "hasten/core/error.h"
 #include "hasten/optim/apex_adam.h"
 #include "hasten/optim/apex_sgd.h"
+#include "hasten/optim/deepspeed.h"
 #include "hasten/optim/lamb.h"
 #include "hasten/optim/loop_state.h"
 #include "hasten/optim/novograd.h"
@@ -376,6 +377,41 @@ struct NovoGradCodec : LoopStateCodec {
   }
 };
 
+struct LionCodec : LoopStateCodec {
+  static constexpr const char* kName = "Lion";
+  using Own = optim::deepspeed::LionOptions;
+  static Value options(const torch::optim::OptimizerOptions& base) {
+    const auto& own = static_cast<const Own&>(base);
+    return Value::map({{"lr", own.lr()}, {"betas", list_of(own.betas())}, {"weight_decay", own.weight_decay()}});
+  }
+  static void load_options(torch::optim::OptimizerOptions& base, const Value& value) {
+    auto& options = static_cast<Own&>(base);
+    HASTEN_TAKE(lr, as_double);
+    take(value, "betas", [&](const Value& one) { options.betas(betas_of(one)); });
+    HASTEN_TAKE(weight_decay, as_double);
+  }
+};
+
+struct DeepSpeedLambCodec : LoopStateCodec {
+  static constexpr const char* kName = "FusedLamb";
+  using Own = optim::deepspeed::LambOptions;
+  static Value options(const torch::optim::OptimizerOptions& base) {
+    const auto& own = static_cast<const Own&>(base);
+    return Value::map({{"lr", own.lr()}, {"betas", list_of(own.betas())}, {"eps", own.eps()}, {"weight_decay", own.weight_decay()},
+                       {"bias_correction", own.bias_correction()}, {"max_coeff", own.max_coeff()}, {"min_coeff", own.min_coeff()}});
+  }
+  static void load_options(torch::optim::OptimizerOptions& base, const Value& value) {
+    auto& options = static_cast<Own&>(base);
+    HASTEN_TAKE(lr, as_double);
+    take(value, "betas", [&](const Value& one) { options.betas(betas_of(one)); });
+    HASTEN_TAKE(eps, as_double);
+    HASTEN_TAKE(weight_decay, as_double);
+    HASTEN_TAKE(bias_correction, as_bool);
+    HASTEN_TAKE(max_coeff, as_double);
+    HASTEN_TAKE(min_coeff, as_double);
+  }
+};
+
 #undef HASTEN_TAKE
 
 template <class Codec>
@@ -395,6 +431,8 @@ const AnyOptimizerCodec* find_codec(const torch::optim::Optimizer& optimizer) no
   if (type == typeid(optim::ApexSgd)) return &kCodec<ApexSgdCodec>;
   if (type == typeid(optim::Lamb)) return &kCodec<LambCodec>;
   if (type == typeid(optim::NovoGrad)) return &kCodec<NovoGradCodec>;
+  if (type == typeid(optim::deepspeed::Lion)) return &kCodec<LionCodec>;
+  if (type == typeid(optim::deepspeed::Lamb)) return &kCodec<DeepSpeedLambCodec>;
   return nullptr;
 }
 

@@ -36,7 +36,7 @@ Engine& Learner::Impl::engine() {
 
 PreparedLoader* Learner::Impl::train_loader() {
   auto& used = engine();
-  if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator);
+  if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator, used.order);
   return used.train.get();
 }
 
@@ -61,7 +61,7 @@ void Learner::Impl::begin_epoch(int64_t epoch) { state.epoch = epoch; }
 void Learner::Impl::begin_batches() {
   auto& used = engine();
   if (!state.training && other_source) other_loader = std::exchange(other_source, std::nullopt)->prepare(used.accelerator);
-  if (state.training && probing && !probe) probe = loaders.train.prepare(used.accelerator);
+  if (state.training && probing && !probe) probe = loaders.train.prepare(used.accelerator, used.order);
   pass_ = state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
   state.n_iter = pass_ == nullptr ? 0 : static_cast<int64_t>(pass_->size());
   state.iter = -1;
@@ -70,6 +70,10 @@ void Learner::Impl::begin_batches() {
     pass_->load_state(*std::exchange(resume_loader, std::nullopt));
   }
   if (pass_ == nullptr) return;
+  if (state.training && pass_->size() == 0) {
+    throw UsageError(Origin{"learner", used.accelerator.rank(), used.accelerator.world_size()},
+                     "the training loader has no batches; give it samples, or leave drop_last off for fewer samples than a batch has.");
+  }
   pass_->begin();
   pass_open_ = true;
 }
@@ -114,7 +118,7 @@ at::Tensor Learner::Impl::loss_of(const Tensors& outputs, const Tensors& targets
 void Learner::Impl::compute_loss() {
   const at::AutoGradMode gradients(state.training);
   state.loss_grad = loss_of(state.predictions, state.batch.targets);
-  state.loss = state.loss_grad.detach();
+  state.loss = state.loss_grad.requires_grad() ? state.loss_grad.detach() : state.loss_grad;
 }
 
 void Learner::Impl::backward() {

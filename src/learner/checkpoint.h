@@ -2,11 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <string>
 
-#include "hasten/checkpoint/state_dict.h"
 #include "hasten/learner/learner.h"
 
 namespace hasten::learner {
@@ -20,12 +17,8 @@ void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes
 void write_file(const std::filesystem::path& path, const std::string& bytes);
 std::string read_file(const std::filesystem::path& path);
 
-/// Safetensors bytes of named tensors. Throws: UsageError for a dtype that the format lacks.
-std::string safetensors_bytes(const checkpoint::StateDict& tensors, const std::map<std::string, std::string>& metadata);
-
-/// Copies tensors into a module's parameters and buffers of the same names.
-/// Throws: UsageError, with strict, naming missing and unexpected names and shapes.
-void load_tensors(torch::nn::Module& module, const std::map<std::string, at::Tensor>& tensors, bool strict, const std::string& path);
+/// A module's state_dict as a safetensors file, which appears by rename. Throws: DataError.
+void write_weights(const std::filesystem::path& path, const torch::nn::Module& module);
 
 /// A folder of Learner::save_checkpoint.
 class CheckpointReader {

@@ -25,6 +25,7 @@ void DistributedTrainer::before_fit(Learner& learn) {
   before_ = impl.current;
   logging_ = impl.logging;
   if (!engine_) engine_ = std::make_shared<Engine>(accelerator);
+  engine_->order = options.order;
   impl.use(engine_);
   if (options.sync_bn && accelerator.world_size() > 1) {
     parallel::convert_sync_batchnorm(*learn.model().module(), accelerator.process().group());

@@ -6,11 +6,12 @@
 #include <iomanip>
 #include <iostream>
 
+#include "hasten/checkpoint/weights.h"
 #include "hasten/learner/callbacks/predictions.h"
 #include "hasten/learner/distributed.h"
 #include "hasten/learner/recorder.h"
-#include "learner/checkpoint.h"
 #include "learner/learner_impl.h"
+#include "learner/samples.h"
 
 namespace hasten::learner {
 namespace {
@@ -49,7 +50,8 @@ void GatherPreds::after_batch(Learner& learn) {
 
 void GatherPreds::keep(const at::Tensor& batch, const std::filesystem::path& folder, std::vector<at::Tensor>& into) {
   if (folder.empty()) return into.push_back(batch);
-  write_file(folder / text(saved++, ".safetensors"), safetensors_bytes({{"data", batch}}, {}));
+  std::filesystem::create_directories(folder);
+  checkpoint::save(checkpoint::StateDict{{"data", batch}}, (folder / text(saved++, ".safetensors")).string(), {.safe_serialization = true});
 }
 
 at::Tensor GatherPreds::joined(const std::vector<at::Tensor>& parts) const {
@@ -154,35 +156,34 @@ Predictions Learner::tta(const TtaOptions& o) const {
 }
 
 std::string Learner::show_results(int64_t num_samples) const {
-  const auto results = get_preds({.with_decoded = true});
+  const auto results = get_preds({.with_input = accelerator().trackers().is_used(), .with_decoded = true});
   const auto& vocab = loaders().vocab;
-  const auto shown = [&](const at::Tensor& value) {
-    if (value.numel() != 1) return text("tensor ", value.sizes());
-    if (value.is_floating_point()) return text(value.item<double>());
-    const auto index = value.item<int64_t>();
-    return index >= 0 && static_cast<size_t>(index) < vocab.size() ? vocab[static_cast<size_t>(index)] : text(index);
-  };
+  const auto shown = [&](const at::Tensor& value) { return sample_text(value, vocab); };
   std::string table = "target              prediction\n";
   for (int64_t i = 0; i < std::min(num_samples, results.decoded.size(0)); ++i) {
     const auto target = results.targets.defined() ? shown(results.targets[i]) : std::string("-");
     table += target + std::string(target.size() < 20 ? 20 - target.size() : 1, ' ') + shown(results.decoded[i]) + "\n";
   }
   log(table);
+  auto& trackers = accelerator().trackers();
+  if (trackers.is_running()) show_in_trackers(trackers, loaders(), results, num_samples);
   return table;
 }
 
 std::string Learner::summary() const {
   std::ostringstream table;
   int64_t total = 0, trained = 0;
-  table << std::left << std::setw(40) << "layer" << std::setw(16) << "parameters" << "trainable\n";
+  table << std::left << std::setw(40) << "layer" << std::setw(28) << "shapes" << std::setw(16) << "parameters" << "trainable\n";
   for (const auto& item : impl_->model.module()->named_modules("", false)) {
     if (!item.value()->children().empty()) continue;
     int64_t own = 0, own_trained = 0;
+    std::string shapes;
     for (const auto& parameter : item.value()->parameters(false)) {
+      shapes += text(shapes.empty() ? "" : " ", parameter.sizes());
       own += parameter.numel();
       own_trained += parameter.requires_grad() ? parameter.numel() : 0;
     }
-    table << std::setw(40) << item.key() + " " + item.value()->name().substr(item.value()->name().rfind(':') + 1) << std::setw(16) << own
+    table << std::setw(40) << item.key() + " " + item.value()->name().substr(item.value()->name().rfind(':') + 1) << std::setw(28) << shapes << std::setw(16) << own
           << (own == 0 ? "" : own_trained == own ? "yes" : own_trained == 0 ? "no" : "partly") << "\n";
   }
   for (const auto& parameter : impl_->model.module()->parameters()) {

@@ -1,42 +1,25 @@
 // Saving and loading a Learner: weights, optimizer, export, checkpoints in mid-epoch. See learner.h.
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <torch/serialize.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <set>
 
-#include "hasten/data/dataset/safetensors.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/files/disk.h"
+#include "hasten/files/durable_folder.h"
 #include "hasten/learner/files.h"
 #include "hasten/learner/recorder.h"
-#include "hasten/checkpoint/state_dict.h"
 #include "hasten/process/random.h"
 #include "learner/checkpoint.h"
+#include "learner/fastai_file.h"
 #include "learner/learner_impl.h"
 
 namespace hasten::learner {
 namespace {
 
 namespace fs = std::filesystem;
-
-const char* safetensors_dtype(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kHalf: return "F16";
-    case at::kBFloat16: return "BF16";
-    case at::kLong: return "I64";
-    case at::kInt: return "I32";
-    case at::kShort: return "I16";
-    case at::kChar: return "I8";
-    case at::kByte: return "U8";
-    case at::kBool: return "BOOL";
-    default: throw UsageError(Origin{"learner"}, "a tensor of dtype ", dtype, " cannot be written as safetensors; convert it first.");
-  }
-}
 
 core::Value random_value(const Accelerator& accelerator) {
   const auto bytes = process::pack(process::capture_random_state());
@@ -96,24 +79,12 @@ void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes
 }
 
 void write_file(const fs::path& path, const std::string& bytes) {
-  std::error_code ignored;
-  fs::create_directories(path.parent_path(), ignored);
-  const auto temporary = path.string() + ".tmp";
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  bool written = file >= 0;
-  for (size_t done = 0; written && done < bytes.size();) {
-    const ssize_t count = ::write(file, bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    written = count > 0;
-    done += written ? static_cast<size_t>(count) : 0;
-  }
-  written = written && fsync(file) == 0;
-  const int reason = errno;
-  if (file >= 0) close(file);
-  if (!written || rename(temporary.c_str(), path.c_str()) != 0) {
-    throw DataError(Origin{"learner"}, path.string(), "cannot write ", path.string(), ": ", std::strerror(written ? errno : reason),
-                    ". Give the Learner another path, or free space.");
-  }
+  std::error_code shown_by_the_write;
+  fs::create_directories(path.parent_path(), shown_by_the_write);
+  const auto temporary = (path.parent_path() / text(".", path.filename().string(), ".tmp-", ::getpid())).string();
+  auto& disk = files::real_disk();
+  files::write_file(disk, temporary, bytes);
+  disk.rename(temporary, path.string(), files::Rename::kReplace);
 }
 
 std::string read_file(const fs::path& path) {
@@ -122,55 +93,17 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string safetensors_bytes(const checkpoint::StateDict& tensors, const std::map<std::string, std::string>& metadata) {
-  auto header = core::Value::map();
-  if (!metadata.empty()) {
-    auto notes = core::Value::map();
-    for (const auto& [key, value] : metadata) notes[key] = value;
-    header["__metadata__"] = std::move(notes);
-  }
-  std::string body;
-  for (const auto& [name, tensor] : tensors) {
-    const auto flat = tensor.detach().cpu().contiguous();
-    const size_t begin = body.size();
-    body.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
-    header[name] = core::Value::map({{"dtype", safetensors_dtype(flat.scalar_type())},
-                                     {"shape", core::Value(flat.sizes().vec())},
-                                     {"data_offsets", core::Value::list({begin, body.size()})}});
-  }
-  auto text = header.to_json();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string bytes(8, '\0');
-  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>((text.size() >> (8 * i)) & 255U);
-  return bytes + text + body;
-}
-
-void load_tensors(torch::nn::Module& module, const std::map<std::string, at::Tensor>& tensors, bool strict, const std::string& path) {
-  const auto own = checkpoint::state_dict(module);
-  std::vector<std::string> problems;
-  for (const auto& [name, tensor] : own) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) problems.push_back("no '" + name + "'");
-    else if (found->second.sizes() != tensor.sizes()) problems.push_back(text("'", name, "' is ", found->second.sizes(), ", the model's is ", tensor.sizes()));
-  }
-  for (const auto& [name, tensor] : tensors) {
-    if (!own.contains(name)) problems.push_back("'" + name + "' is not in the model");
-  }
-  if (strict && !problems.empty()) {
-    throw UsageError(Origin{"learner"}, path, " does not fit the model: ", join(problems), ". Load with strict = false to take what fits.");
-  }
-  const at::NoGradGuard no_grad;
-  for (auto [name, tensor] : own) {
-    const auto found = tensors.find(name);
-    if (found != tensors.end() && found->second.sizes() == tensor.sizes()) tensor.copy_(found->second);
-  }
+void write_weights(const fs::path& path, const torch::nn::Module& module) {
+  std::error_code shown_by_the_write;
+  fs::create_directories(path.parent_path(), shown_by_the_write);
+  checkpoint::save(module, path.string(), {.safe_serialization = true});
 }
 
 fs::path Learner::save(const std::string& name, bool with_opt) const {
   const auto base = model_path(name).string();
   const fs::path weights = base + ".safetensors";
   if (accelerator().is_main_process()) {
-    write_file(weights, safetensors_bytes(checkpoint::state_dict(*impl_->model.module()), {{"format", "pt"}}));
+    write_weights(weights, *impl_->model.module());
     const bool opt = with_opt && impl_->optimizer;
     if (opt) write_file(base + ".optimizer.pt", save_optimizer(*impl_->optimizer));
     write_file(base + ".json", core::Value::map({{"with_opt", opt}, {"groups", names_value(group_names(impl_->groups))}}).to_json(2) + "\n");
@@ -181,20 +114,20 @@ fs::path Learner::save(const std::string& name, bool with_opt) const {
 
 void Learner::load(const std::string& name, const LoadOptions& o) const {
   const auto base = model_path(name).string();
-  const data::SafetensorsFile file(base + ".safetensors");
-  load_tensors(*impl_->model.module(), file.tensors(), o.strict, file.path());
+  if (!fs::exists(base + ".safetensors") && fs::exists(base + ".pth")) return load_fastai_file(*this, base + ".pth", o);
+  checkpoint::load_weights(*impl_->model.module(), base + ".safetensors", {.strict = o.strict});
   const fs::path optimizer = base + ".optimizer.pt";
   if (o.with_opt.value_or(impl_->optimizer != nullptr) && fs::exists(optimizer)) {
     opt();
     load_optimizer(*impl_->optimizer, read_file(optimizer), optimizer.string());
   } else if (o.with_opt.value_or(false)) {
-    throw DataError(Origin{"learner"}, optimizer.string(), "no optimizer state beside ", file.path(), "; save with with_opt = true.");
+    throw DataError(Origin{"learner"}, optimizer.string(), "no optimizer state beside ", base, ".safetensors; save with with_opt = true.");
   }
 }
 
 void Learner::export_to(const fs::path& folder) const {
   if (accelerator().is_main_process()) {
-    write_file(folder / "model.safetensors", safetensors_bytes(checkpoint::state_dict(*impl_->model.module()), {{"format", "pt"}}));
+    write_weights(folder / "model.safetensors", *impl_->model.module());
     std::vector<std::string> names, metrics;
     for (const auto& one : cbs()) names.emplace_back(one.callback->name());
     for (const auto& metric : options().metrics) metrics.push_back(metric.name());
@@ -224,8 +157,7 @@ Learner load_learner(const fs::path& folder, Model model, LearnerOptions options
                      options.loss.name(), "; give load_learner the same loss.");
   }
   Learner learn(std::move(loaders), std::move(model), std::move(options));
-  const data::SafetensorsFile file((folder / "model.safetensors").string());
-  load_tensors(*learn.model().module(), file.tensors(), true, file.path());
+  checkpoint::load_weights(*learn.model().module(), (folder / "model.safetensors").string());
   return learn;
 }
 
@@ -245,10 +177,13 @@ void Learner::save_checkpoint(const fs::path& folder) const {
   value["callbacks"] = std::move(callbacks);
   value["random"] = random_value(engine.accelerator);
   if (engine.accelerator.is_main_process()) {
-    write_file(folder / "model.safetensors", safetensors_bytes(checkpoint::state_dict(*impl.model.module()), {}));
-    write_file(folder / "optimizer.pt", save_optimizer(opt()));
-    // Last: a folder without it is no checkpoint.
-    write_file(folder / "fit.json", value.to_json(1) + "\n");
+    // The folder appears whole, or the one before stays.
+    auto& disk = files::real_disk();
+    const fs::path building = files::make_temporary_folder(disk, folder.string(), files::new_save_id());
+    write_weights(building / "model.safetensors", *impl.model.module());
+    write_file(building / "optimizer.pt", save_optimizer(opt()));
+    write_file(building / "fit.json", value.to_json(1) + "\n");
+    files::commit_folder(disk, building.string(), folder.string());
   }
   engine.accelerator.wait_for_everyone();
 }
@@ -287,8 +222,7 @@ void CheckpointReader::restore(Learner& learn) const {
   if (!known.empty()) {
     throw UsageError(Origin{"learner"}, folder_.string(), " also has the callbacks ", join(known), "; resume with the callbacks that the fit had.");
   }
-  const data::SafetensorsFile file((folder_ / "model.safetensors").string());
-  load_tensors(*impl.model.module(), file.tensors(), true, file.path());
+  checkpoint::load_weights(*impl.model.module(), (folder_ / "model.safetensors").string());
   const auto optimizer = folder_ / "optimizer.pt";
   load_optimizer(learn.opt(), read_file(optimizer), optimizer.string());
   if (static_cast<size_t>(state_.at("frozen").as_int()) != impl.frozen) learn.freeze_to(state_.at("frozen").as_int());

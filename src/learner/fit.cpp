@@ -246,6 +246,10 @@ LrFindResult Learner::lr_find(const LrFindOptions& o) const {
   }
   LrFindResult result{.lrs = finder->lrs, .losses = finder->smooth.history()};
   if (o.write_csv && accelerator().is_main_process()) write_curve(options().path / "lr_find.csv", result);
+  auto& trackers = accelerator().trackers();
+  if (trackers.is_running()) {
+    for (size_t i = 0; i < result.lrs.size(); ++i) trackers.log({{"lr_find", {{"lr", result.lrs[i]}, {"loss", result.losses[i]}}}}, static_cast<int64_t>(i));
+  }
   auto lrs = cut(result.lrs, finder->num_it), losses = cut(result.losses, finder->num_it);
   size_t finite = 0;
   while (finite < losses.size() && !std::isnan(losses[finite])) ++finite;

@@ -161,6 +161,16 @@ std::vector<double> Hypers::get(std::string_view name) const {
   return values;
 }
 
+double Hypers::last(std::string_view name) const {
+  if (optimizer_ && !groups_.empty()) {
+    const auto& group = groups_.back();
+    const int index = group.decaying >= 0 ? group.decaying : group.plain;
+    if (const auto value = read_hyper(optimizer_->param_groups()[static_cast<size_t>(std::max(index, 0))].options(), name)) return *value;
+  }
+  require(name);
+  return 0;
+}
+
 void Hypers::set(std::string_view name, const HyperValue& value) {
   require(name);
   const auto values = value.expand(groups_.size(), name, group_names());

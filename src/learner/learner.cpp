@@ -1,4 +1,4 @@
-// The Learner: construction, callbacks and what callbacks read. See learner.h; actions.cpp trains, fit.cpp has the fits.
+// The Learner: its callbacks and the values that they read. See learner.h; construct.cpp makes it, actions.cpp trains, fit.cpp has the fits.
 #include "hasten/learner/learner.h"
 
 #include <ATen/ATen.h>
@@ -9,9 +9,6 @@
 #include <iostream>
 #include <set>
 
-#include "hasten/learner/callbacks/progress.h"
-#include "hasten/learner/callbacks/training.h"
-#include "hasten/learner/recorder.h"
 #include "hasten/process/random.h"
 #include "learner/learner_impl.h"
 
@@ -34,19 +31,6 @@ std::vector<std::string> names_of(const Callbacks& entries) {
 }
 
 }  // namespace
-
-Learner::Impl::Impl(Loaders own_loaders, Model own_model, LearnerOptions own_options)
-    : loaders(std::move(own_loaders)), model(std::move(own_model)), options(std::move(own_options)) {
-  if (!model) throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");
-  groups = layer_groups(*model.module(), options.splitter, {.wd_bn_bias = options.wd_bn_bias, .train_bn = options.train_bn});
-  if (options.default_cbs) {
-    add(entry_of(TrainEval()));
-    add(entry_of(Recorder()));
-    add(entry_of(Progress()));
-  }
-  for (const auto& entry : options.cbs) add(entry);
-  options.cbs.clear();
-}
 
 void Learner::Impl::add(CallbackEntry entry) {
   const auto name = entry.callback->name();
@@ -85,6 +69,7 @@ void Learner::Impl::arrange() {
 }
 
 void Learner::Impl::event(Event event) {
+  if ((*lists)[static_cast<size_t>(event)].empty()) return;
   // The list stays as it is while its callbacks add and remove others.
   const auto running = lists;
   const bool inner = is_inner(event);
@@ -127,16 +112,6 @@ void Learner::Impl::rethrow(std::string_view callback, Event event) const {
   } catch (const std::exception& error) {
     throw Error(front + error.what());
   }
-}
-
-Learner::Learner(Loaders loaders, Model model, LearnerOptions options)
-    : impl_(std::make_shared<Impl>(std::move(loaders), std::move(model), std::move(options))) {
-  // Aliases without owning: the Impl must not keep itself alive.
-  impl_->self.impl_ = std::shared_ptr<Impl>(std::shared_ptr<void>(), impl_.get());
-  if (!impl_->options.loss && !impl_->options.loss_of_all) {
-    throw UsageError(Origin{"learner"}, "a Learner without a loss; set LearnerOptions::loss, for example learner::cross_entropy().");
-  }
-  impl_->event(Event::kAfterCreate);
 }
 
 void Learner::add_entry(CallbackEntry entry) const {
@@ -232,11 +207,6 @@ void Learner::create_opt() const { impl_->create_opt(); }
 Hypers& Learner::hypers() const {
   opt();
   return impl_->hypers;
-}
-Recorder& Learner::recorder() const {
-  auto* found = find<Recorder>();
-  if (found == nullptr) throw UsageError(Origin{"learner"}, "this Learner has no Recorder; add learner::Recorder(), or leave default_cbs on.");
-  return *found;
 }
 const Accelerator& Learner::accelerator() const { return impl_->engine().accelerator; }
 const Model& Learner::model() const { return impl_->model; }

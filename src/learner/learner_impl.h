@@ -23,6 +23,8 @@ struct Engine {
   std::shared_ptr<torch::optim::Optimizer> prepared_for = {};
   std::optional<optim::PreparedOptimizer<torch::optim::Optimizer>> optimizer = {};
   std::unique_ptr<PreparedLoader> train = {}, valid = {};
+  /// Of the training loader.
+  LoaderOrder order = LoaderOrder::kTurns;
 };
 
 /// What changes in a loop; kept aside by a loop inside a loop.

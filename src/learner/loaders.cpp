@@ -33,6 +33,12 @@ data::LoaderState state_of(const core::Value& value) {
   return state;
 }
 
+void move_to(c10::Device device, Batch& batch) {
+  for (auto* tensors : {&batch.inputs, &batch.targets}) {
+    for (auto& tensor : *tensors) tensor = tensor.to(device);
+  }
+}
+
 namespace {
 
 class PreparedBatches final : public PreparedLoader {
@@ -46,9 +52,7 @@ class PreparedBatches final : public PreparedLoader {
   bool next(Batch& batch) override {
     if (position_ >= batches_.size()) return false;
     batch = batches_[position_++];
-    for (auto* tensors : {&batch.inputs, &batch.targets}) {
-      for (auto& tensor : *tensors) tensor = tensor.to(device_);
-    }
+    move_to(device_, batch);
     return true;
   }
   void end() noexcept override {}
@@ -71,14 +75,15 @@ class PreparedBatches final : public PreparedLoader {
 class BatchesSource final : public LoaderSource {
  public:
   explicit BatchesSource(std::vector<Batch> batches) : batches_(std::move(batches)) {}
-  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator) const override {
+  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order) const override {
     std::vector<Batch> mine;
     const auto world = static_cast<size_t>(accelerator.world_size());
     if (batches_.size() % world != 0) {
       throw UsageError(Origin{"learner", accelerator.rank(), accelerator.world_size()}, batches_.size(), " batches in memory for ", world,
                        " ranks; expected a multiple, so that all ranks get as many. Use a data::loader, which evens them out.");
     }
-    for (size_t i = static_cast<size_t>(accelerator.rank()); i < batches_.size(); i += world) mine.push_back(batches_[i]);
+    const size_t own = batches_.size() / world, rank = static_cast<size_t>(accelerator.rank());
+    for (size_t i = 0; i < own; ++i) mine.push_back(batches_[order == LoaderOrder::kBlocks ? rank * own + i : i * world + rank]);
     return std::make_unique<PreparedBatches>(std::move(mine), accelerator.device());
   }
   std::shared_ptr<const LoaderSource> in_order() const override { return std::make_shared<BatchesSource>(batches_); }

@@ -17,7 +17,8 @@ struct Rows {
 };
 /// [rows, classes] and [rows]: the class axis goes to the end, all others keep their order.
 Rows flattened(const at::Tensor& prediction, const at::Tensor& target, int64_t axis) {
-  const auto last = prediction.movedim(axis, -1);
+  // A move of the last axis to its place would cost a view in the forward pass and a node in the backward pass.
+  const auto last = axis == -1 || axis == prediction.dim() - 1 ? prediction : prediction.movedim(axis, -1);
   const auto classes = target.scalar_type() == at::kLong ? target : target.to(at::kLong);
   return {last.dim() == 2 ? last : last.reshape({-1, last.size(-1)}), classes.dim() == 1 ? classes : classes.reshape({-1})};
 }

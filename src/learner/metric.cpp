@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+at::Tensor detached(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.detach() : tensor; }
+
 class Average final : public Metric::Impl {
  public:
   using Value = std::function<at::Tensor(const MetricInput&)>;
@@ -21,9 +23,10 @@ class Average final : public Metric::Impl {
   void reset() override { mean_.reset(); }
   void accumulate(const MetricInput& input) override {
     const auto value = value_(input);
-    if (value.defined()) mean_.update(value.numel() == 1 ? value.detach() : value.detach().mean(), static_cast<double>(input.size));
+    if (value.defined()) mean_.update((value.numel() == 1 ? value : value.detach().mean()).item<double>(), static_cast<double>(input.size));
   }
-  double value(const comm::Group& group) const override { return mean_.compute(group); }
+  std::optional<at::Tensor> counts() const override { return mean_.counts(); }
+  double value_of(const at::Tensor& counts) const override { return data::Mean::value_of(counts); }
   bool needs_targets() const override { return needs_targets_; }
 
  private:
@@ -54,24 +57,22 @@ class Counted final : public Metric::Impl {
   std::string name() const override { return name_; }
   void reset() override { counts_ = at::Tensor(); }
   void accumulate(const MetricInput& input) override {
-    const auto more = count_(input.prediction.detach(), input.target).to(at::kCPU, at::kLong);
+    const auto more = count_(detached(input.prediction), input.target).to(at::kCPU, at::kLong).contiguous();
     if (counts_.defined() && counts_.numel() != more.numel()) {
       throw UsageError(Origin{"learner"}, "metric ", name_, ": ", more.numel(), " counts in this batch, ", counts_.numel(),
                        " before; expected predictions with the same number of classes in every batch.");
     }
-    counts_ = counts_.defined() ? counts_.add_(more) : more.clone();
-  }
-  double value(const comm::Group& group) const override {
-    auto counts = counts_;
-    if (group.world_size() > 1) {
-      auto size = at::full({1}, counts.defined() ? counts.numel() : 0, at::kLong);
-      group.all_reduce_(size, comm::ReduceOp::kMax);
-      if (size.item<int64_t>() == 0) return kNan;
-      counts = counts.defined() ? counts.clone() : at::zeros({size.item<int64_t>()}, at::kLong);
-      group.all_reduce_(counts);
+    if (!counts_.defined()) {
+      counts_ = more.clone();
+      return;
     }
-    return counts.defined() ? finish_(counts) : kNan;
+    // Few numbers: an operator would take longer than the sum.
+    auto* sums = counts_.mutable_data_ptr<int64_t>();
+    const auto* one = more.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < more.numel(); ++i) sums[i] += one[i];
   }
+  std::optional<at::Tensor> counts() const override { return counts_; }
+  double value_of(const at::Tensor& counts) const override { return counts.defined() ? finish_(counts) : kNan; }
 
  private:
   std::string name_;
@@ -91,12 +92,17 @@ class Means final : public Metric::Impl {
     for (auto& mean : means_) mean.reset();
   }
   void accumulate(const MetricInput& input) override {
-    const auto values = values_(input.prediction.detach(), input.target);
+    const auto values = values_(detached(input.prediction), input.target);
     for (size_t i = 0; i < means_.size(); ++i) means_[i].update(values.at(i));
   }
-  double value(const comm::Group& group) const override {
+  std::optional<at::Tensor> counts() const override {
+    std::vector<at::Tensor> parts;
+    for (const auto& mean : means_) parts.push_back(mean.counts());
+    return at::cat(parts);
+  }
+  double value_of(const at::Tensor& counts) const override {
     std::vector<double> means;
-    for (const auto& mean : means_) means.push_back(mean.compute(group));
+    for (const auto& part : counts.split(data::Mean::kNumCounts)) means.push_back(data::Mean::value_of(part));
     return finish_(means);
   }
 
@@ -137,6 +143,55 @@ class Accumulated final : public Metric::Impl {
 };
 
 }  // namespace
+
+double Metric::Impl::value_of(const at::Tensor& /*counts*/) const { return kNan; }
+
+double Metric::Impl::value(const comm::Group& group) const {
+  if (!counts()) throw UsageError(Origin{"learner"}, "metric ", name(), " has neither counts nor a value; override one of them in its Impl.");
+  struct Borrowed final : Impl {
+    explicit Borrowed(const Impl& other) : own(other) {}
+    std::string name() const override { return own.name(); }
+    void reset() override {}
+    void accumulate(const MetricInput&) override {}
+    std::optional<at::Tensor> counts() const override { return own.counts(); }
+    double value_of(const at::Tensor& sums) const override { return own.value_of(sums); }
+    const Impl& own;
+  };
+  return MetricValues()({Metric(std::make_shared<Borrowed>(*this))}, group).front();
+}
+
+std::vector<double> MetricValues::operator()(const std::vector<Metric>& metrics, const comm::Group& group) {
+  std::vector<std::optional<at::Tensor>> counts;
+  for (const auto& metric : metrics) counts.push_back(metric.counts());
+  if (sizes_.empty()) {
+    auto sizes = at::zeros({static_cast<int64_t>(metrics.size())}, at::kLong);
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      if (counts[i] && counts[i]->defined()) sizes.mutable_data_ptr<int64_t>()[i] = counts[i]->numel();
+    }
+    if (group.world_size() > 1) group.all_reduce_(sizes, comm::ReduceOp::kMax);
+    sizes_.assign(sizes.const_data_ptr<int64_t>(), sizes.const_data_ptr<int64_t>() + sizes.numel());
+  }
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    const bool has = counts[i] && counts[i]->defined();
+    if (has && counts[i]->numel() != sizes_[i] && sizes_[i] > 0) {
+      throw UsageError(Origin{"learner"}, "metric ", metrics[i].name(), ": ", counts[i]->numel(), " counts, ", sizes_[i],
+                       " before or on other ranks; expected predictions with the same number of classes.");
+    }
+    if (has) sizes_[i] = counts[i]->numel();
+    parts.push_back(has ? *counts[i] : at::zeros({sizes_[i]}, at::kLong));
+  }
+  auto sums = at::cat(parts);
+  if (group.world_size() > 1 && sums.numel() > 0) group.all_reduce_(sums);
+  std::vector<double> values;
+  int64_t begin = 0;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    const auto own = sums.slice(0, begin, begin + sizes_[i]);
+    begin += sizes_[i];
+    values.push_back(counts[i] ? metrics[i].value_of(sizes_[i] > 0 ? own : at::Tensor()) : metrics[i].value(group));
+  }
+  return values;
+}
 
 Metric Metric::named(std::string name) const {
   Metric result = *this;

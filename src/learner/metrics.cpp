@@ -16,11 +16,12 @@ constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 double ratio(double part, double whole, double otherwise = 0) { return whole != 0 ? part / whole : otherwise; }
 
-at::Tensor classes_of(const at::Tensor& prediction, int64_t axis) { return prediction.argmax(axis).reshape({-1}); }
+at::Tensor one_row(const at::Tensor& values) { return values.dim() == 1 ? values : values.reshape({-1}); }
+at::Tensor classes_of(const at::Tensor& prediction, int64_t axis) { return one_row(prediction.argmax(axis)); }
 
 at::Tensor hits(const at::Tensor& prediction, const at::Tensor& target, int64_t axis) {
   const auto classes = classes_of(prediction, axis);
-  const auto same = (classes == target.reshape({-1})).sum();
+  const auto same = (classes == one_row(target)).sum();
   // Two numbers without a stack of operators, for models whose step takes microseconds.
   if (same.is_cpu()) {
     auto counts = at::empty({2}, at::kLong);
@@ -375,7 +376,8 @@ Metric perplexity() {
     std::string name() const override { return "perplexity"; }
     void reset() override { loss_.reset(); }
     void accumulate(const MetricInput& input) override { loss_.accumulate(input); }
-    double value(const comm::Group& group) const override { return std::exp(loss_.value(group)); }
+    std::optional<at::Tensor> counts() const override { return loss_.counts(); }
+    double value_of(const at::Tensor& counts) const override { return std::exp(loss_.value_of(counts)); }
 
    private:
     Metric loss_ = avg_loss();

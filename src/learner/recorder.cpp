@@ -72,6 +72,12 @@ void SmoothLoss::load_state(const core::Value& state) {
   for (const auto& one : state.at("history").as_list()) history_.push_back(one.as_double());
 }
 
+Recorder& Learner::recorder() const {
+  auto* found = find<Recorder>();
+  if (found == nullptr) throw UsageError(Origin{"learner"}, "this Learner has no Recorder; add learner::Recorder(), or leave default_cbs on.");
+  return *found;
+}
+
 void Recorder::before_fit(Learner& learn) {
   lrs_.clear();
   iters_.clear();
@@ -82,6 +88,8 @@ void Recorder::before_fit(Learner& learn) {
   const auto& metrics = learn.options().metrics;
   train_ = options_.train_metrics ? metrics : std::vector<Metric>{};
   valid_ = {avg_loss("loss")};
+  train_sums_.reset();
+  valid_sums_.reset();
   if (options_.valid_metrics) valid_.insert(valid_.end(), metrics.begin(), metrics.end());
   const bool both = options_.train_metrics && options_.valid_metrics;
   names_ = {"epoch", "train_loss"};
@@ -130,22 +138,24 @@ void Recorder::after_batch(Learner& learn) {
   if (!learn.training()) return accumulate(learn, valid_);
   if (!learn.loss().defined()) return;
   smooth_.update(learn.loss());
-  lrs_.push_back(learn.hypers().get("lr").back());
+  lrs_.push_back(learn.hypers().last("lr"));
   accumulate(learn, train_);
 }
 
-void Recorder::add_values(Learner& learn, const std::vector<Metric>& metrics) {
-  for (const auto& metric : metrics) row_.push_back(metric.value(learn.accelerator().group()));
+void Recorder::add_values(Learner& learn, const std::vector<Metric>& metrics, MetricValues& values) {
+  if (metrics.empty()) return;
+  const auto found = values(metrics, learn.accelerator().group());
+  row_.insert(row_.end(), found.begin(), found.end());
 }
 
 void Recorder::after_train(Learner& learn) {
   if (learn.is_unwinding()) return;
   row_.push_back(smooth_.value());
-  add_values(learn, train_);
+  add_values(learn, train_, train_sums_);
 }
 
 void Recorder::after_validate(Learner& learn) {
-  if (!learn.is_unwinding()) add_values(learn, valid_);
+  if (!learn.is_unwinding()) add_values(learn, valid_, valid_sums_);
 }
 
 void Recorder::warn_of_nan(Learner& learn) {

@@ -296,3 +296,33 @@ void Amp::load_state(const AmpState& state) const {
 }
 
 }  // namespace hasten::precision
+
+namespace hasten::training {
+
+State StateCodec<precision::AmpState>::encode(const precision::AmpState& state) {
+  core::Value out = core::Value::map();
+  // By number: the map's own order has loss_scaler10 before loss_scaler2.
+  for (size_t i = 0; i < state.size(); ++i) {
+    const auto found = state.find(text("loss_scaler", i));
+    if (found == state.end()) continue;
+    out[found->first] = core::Value::map({{"loss_scale", found->second.loss_scale}, {"unskipped", found->second.unskipped}});
+  }
+  return State(std::move(out));
+}
+
+precision::AmpState StateCodec<precision::AmpState>::decode(const State& state) {
+  precision::AmpState out;
+  const core::Value value = state.value();
+  for (const auto& [key, entry] : value.as_map()) {
+    const core::Value* scale = entry.is_map() ? entry.find("loss_scale") : nullptr;
+    const core::Value* unskipped = entry.is_map() ? entry.find("unskipped") : nullptr;
+    if (scale == nullptr || unskipped == nullptr || !scale->is_number() || !unskipped->is_int()) {
+      throw UsageError(Origin{"precision"}, "the state of an Amp has '", key, "': ", entry.to_json(), "; expected loss_scale and unskipped. Load one "
+                       "that Amp::state or apex.amp.state_dict has given.");
+    }
+    out[key] = {scale->as_double(), unskipped->as_int()};
+  }
+  return out;
+}
+
+}  // namespace hasten::training

@@ -18,12 +18,15 @@ namespace hasten::precision {
 namespace {
 
 LossScaleRule rule_of(const GradScalerOptions& options) {
-  return {.init_scale = options.init_scale,
+  return {.kind = options.rule,
+          .init_scale = options.init_scale,
           .growth_factor = options.growth_factor,
           .backoff_factor = options.backoff_factor,
           .growth_interval = options.growth_interval,
           .min_scale = options.min_scale,
-          .max_scale = options.max_scale};
+          .max_scale = options.max_scale,
+          .hysteresis = options.hysteresis,
+          .consecutive_hysteresis = options.consecutive_hysteresis};
 }
 
 std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer, bool allow_fp16) {
@@ -86,7 +89,7 @@ struct GradScaler::Impl {
     if (scale.defined()) return;
     const auto on = at::TensorOptions().device(device);
     scale = at::full({}, start.scale, on.dtype(at::kFloat));
-    tracker = at::full({}, start.tracker, on.dtype(at::kInt));
+    tracker = at::full({}, steps_counted(), on.dtype(at::kInt));
   }
   void apply_limits(const at::Tensor& before) {
     // Underflow to 0 would make every later gradient infinite.
@@ -94,6 +97,17 @@ struct GradScaler::Impl {
     if (options.min_scale) scale.clamp_min_(*options.min_scale);
     if (options.max_scale) scale.clamp_max_(*options.max_scale);
   }
+  // For rules that count more than good steps in a row. The tracker is then the steps since the last overflow.
+  void move_on_host(bool found_inf) {
+    start.scale = static_cast<double>(scale.item<float>());
+    start = next(start, found_inf, rule_of(options));
+    scale.fill_(start.scale);
+    tracker.fill_(steps_counted());
+  }
+  bool counts_from_overflow() const {
+    return options.rule == LossScaleKind::kDeepSpeed || options.rule == LossScaleKind::kFp16Optimizer;
+  }
+  int64_t steps_counted() const { return counts_from_overflow() ? start.iteration - start.last_overflow - 1 : start.tracker; }
   PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }
 
   GradScalerOptions options;
@@ -173,6 +187,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) const {
 
 void GradScaler::update_by(const at::Tensor& found_inf) const {
   impl_->place(found_inf.device());
+  if (impl_->options.rule != LossScaleKind::kTorch) return impl_->move_on_host(found_inf.item<float>() > 0);
   const at::Tensor before = impl_->scale.clone();
   at::_amp_update_scale_(impl_->scale, impl_->tracker, found_inf.to(impl_->scale.device(), /*non_blocking=*/true),
                          impl_->options.growth_factor, impl_->options.backoff_factor, impl_->options.growth_interval);
@@ -206,7 +221,7 @@ double GradScaler::scale() const {
 }
 
 int64_t GradScaler::growth_tracker() const {
-  return impl_->tracker.defined() ? impl_->tracker.item<int>() : impl_->start.tracker;
+  return impl_->tracker.defined() ? impl_->tracker.item<int>() : impl_->steps_counted();
 }
 
 bool GradScaler::is_enabled() const noexcept {
@@ -226,6 +241,18 @@ GradScalerState GradScaler::state() const {
           .growth_tracker = growth_tracker()};
 }
 
+GradScalerState GradScaler::state_after(bool found_inf) const {
+  auto after = state();
+  if (!after.enabled) return after;
+  auto counts = impl_->start;
+  counts.scale = after.scale;
+  if (!impl_->counts_from_overflow()) counts.tracker = after.growth_tracker;
+  counts = next(counts, found_inf, rule_of(impl_->options));
+  after.scale = counts.scale;
+  after.growth_tracker = impl_->counts_from_overflow() ? counts.iteration - counts.last_overflow - 1 : counts.tracker;
+  return after;
+}
+
 void GradScaler::load_state(const GradScalerState& state) const {
   if (!impl_->options.enabled) return;
   if (!state.enabled) {
@@ -242,12 +269,12 @@ void GradScaler::load_state(const GradScalerState& state) const {
     throw UsageError(Origin{"precision"}, "the state of a gradient scaler has _growth_tracker = ", state.growth_tracker,
                      "; expected at least 0.");
   }
-  start.tracker = state.growth_tracker;
+  start.tracker = start.iteration = state.growth_tracker;
   impl_->options = options;
   impl_->start = start;
   if (impl_->scale.defined()) {
     impl_->scale.fill_(start.scale);
-    impl_->tracker.fill_(start.tracker);
+    impl_->tracker.fill_(impl_->steps_counted());
   }
 }
 

@@ -49,16 +49,6 @@ bool has_half_gradients(const Optimizer& optimizer) {
   return found;
 }
 
-LossScaleRule rule_of(const GradScaler& scaler) {
-  const auto& options = scaler.options();
-  return {.init_scale = options.init_scale,
-          .growth_factor = options.growth_factor,
-          .backoff_factor = options.backoff_factor,
-          .growth_interval = options.growth_interval,
-          .min_scale = options.min_scale,
-          .max_scale = options.max_scale};
-}
-
 constexpr int64_t kWarnAfter = 10;
 
 }  // namespace
@@ -172,7 +162,10 @@ void WindowScaler::after_step(training::StepContext& context) {
 void WindowScaler::report_skips(Optimizer& optimizer) {
   const double scale = state().scale;
   const auto give_up_after = scaler_.options().give_up_after;
-  const bool gives_up = give_up_after > 0 && skipped_in_a_row_ >= give_up_after;
+  const auto& options = scaler_.options();
+  const bool at_end = options.rule == LossScaleKind::kDeepSpeed && options.min_scale && scaler_.scale() <= *options.min_scale &&
+                      skipped_in_a_row_ >= options.hysteresis;
+  const bool gives_up = at_end || (give_up_after > 0 && skipped_in_a_row_ >= give_up_after);
   if (!gives_up && (has_warned_ || (skipped_in_a_row_ < kWarnAfter && scale >= 1))) return;
   std::string names;
   int64_t bad = 0, index = 0;
@@ -197,12 +190,7 @@ void WindowScaler::report_skips(Optimizer& optimizer) {
 }
 
 GradScalerState WindowScaler::state() const {
-  auto state = scaler_.state();
-  if (!state.enabled || !update_is_due_) return state;
-  const auto after = next({.scale = state.scale, .tracker = state.growth_tracker}, window_found_inf_, rule_of(scaler_));
-  state.scale = after.scale;
-  state.growth_tracker = after.tracker;
-  return state;
+  return update_is_due_ ? scaler_.state_after(window_found_inf_) : scaler_.state();
 }
 
 void WindowScaler::load_state(const GradScalerState& state) {

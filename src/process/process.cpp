@@ -109,7 +109,8 @@ std::string take_run_key(const Environment& environment) {
   const std::lock_guard lock(mutex);
   if (const auto digits = environment.text("HASTEN_RUN_KEY")) {
     Environment::take("HASTEN_RUN_KEY");
-    return *key = bytes_of_key(*digits);
+    const std::string bytes = bytes_of_key(*digits);
+    *key = bytes;
   }
   return *key;
 }

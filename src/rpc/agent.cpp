@@ -2,14 +2,11 @@
 #include "hasten/rpc/agent.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/rpc/remote_module.h"
 #include "rpc/agent_core.h"
 #include "rpc/bridge.h"
-#include "rpc/operators.h"
 
 namespace hasten::rpc {
 
@@ -21,10 +18,10 @@ class Agent::Impl {
 
 namespace {
 
-std::shared_ptr<AgentCore> start_core(const process::Process& process, Functions functions, RpcOptions options) {
-  auto core = std::make_shared<AgentCore>(process, std::move(functions), std::move(options));
+std::shared_ptr<AgentCore> start_core(AgentPlace place, Functions functions, RpcOptions options) {
+  auto core = std::make_shared<AgentCore>(std::move(place), std::move(functions), std::move(options));
   try {
-    core->start(process);
+    core->start();
   } catch (...) {
     core->close(false);
     throw;
@@ -39,7 +36,12 @@ AgentCore& core_of(const Calls& calls) {
 }  // namespace
 
 Agent::Agent(const process::Process& process, Functions functions, RpcOptions options)
-    : Calls(start_core(process, std::move(functions), std::move(options)), {}),
+    : Calls(start_core(AgentPlace::of(process, options.dynamic), std::move(functions), options), {}),
+      impl_(std::make_shared<Impl>(std::static_pointer_cast<AgentCore>(core()))) {}
+
+Agent::Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where,
+             const std::string& run_key)
+    : Calls(start_core({.run_key = run_key, .store = store.scoped("rpc"), .where = where}, std::move(functions), std::move(options)), {}),
       impl_(std::make_shared<Impl>(std::static_pointer_cast<AgentCore>(core()))) {}
 
 Agent::~Agent() {
@@ -56,7 +58,10 @@ const WorkerInfo& Agent::worker(const To& to) const {
 
 std::vector<WorkerInfo> Agent::workers() const {
   std::vector<WorkerInfo> all;
-  for (int rank = 0; rank < impl_->core->world_size(); ++rank) all.push_back(core()->worker(rank));
+  Workers& workers = impl_->core->workers();
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    if (workers.is_here(rank) || (!impl_->core->is_dynamic() && workers.knows(rank))) all.push_back(workers[rank].info);
+  }
   return all;
 }
 
@@ -66,6 +71,10 @@ void Agent::shutdown(double timeout_s) {
 
 void Agent::on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) const {
   impl_->core->on_worker(std::move(fn));
+}
+
+void Agent::profile_server(const std::function<void()>& fn) const {
+  impl_->core->profile_server(fn);
 }
 
 AgentStats Agent::stats() const {
@@ -122,8 +131,10 @@ void Agent::barrier(std::vector<std::string> workers) const {
 }
 
 std::map<std::string, std::string> AgentCore::gather(const std::string& mine, std::vector<std::string> names) {
-  if (names.empty()) {
-    for (const auto& one : workers_) names.push_back(one.info.name);
+  if (names.empty() && is_dynamic()) {
+    names = workers_.names();
+  } else if (names.empty()) {
+    for (int rank = 0; rank < workers_.size(); ++rank) names.push_back(workers_[rank].info.name);
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -139,61 +150,6 @@ std::map<std::string, std::string> AgentCore::gather(const std::string& mine, st
   const Calls calls(shared_from_this(), {});
   using Values = std::map<std::string, std::string>;
   return calls.call<Values>(names[0], "hasten.gather", key, own, mine, static_cast<int64_t>(names.size()));
-}
-
-namespace detail {
-std::pair<To, std::string> parse_remote_device(const std::string& place) {
-  const size_t slash = place.find('/');
-  const std::string worker = place.substr(0, slash), device = slash == std::string::npos ? "cpu" : place.substr(slash + 1);
-  if (worker.empty() || device.empty() || device.find('/') != std::string::npos)
-    throw UsageError({"rpc"}, "'", place, "' is no place of a module; expected a worker and a device: ps/cpu, rank:1/cuda:0.");
-  if (!worker.starts_with("rank:")) return {To(worker), device};
-  int rank = -1;
-  const auto [end, error] = std::from_chars(worker.data() + 5, worker.data() + worker.size(), rank);
-  if (error != std::errc() || end != worker.data() + worker.size())
-    throw UsageError({"rpc"}, "'", worker, "' names no rank; expected rank:1.");
-  return {To(rank), device};
-}
-}  // namespace detail
-
-Functions own_functions(AgentCore& core) {
-  return core.make_own_functions();
-}
-
-Functions AgentCore::make_own_functions() {
-  using Values = std::map<std::string, std::string>;
-  Functions functions;
-  functions.add("hasten.gather", [this](const std::string& key, const std::string& name, const std::string& value, int64_t count) {
-    const Promise<Values> mine;
-    Gathering complete;
-    {
-      const std::lock_guard lock(gather_mutex_);
-      Gathering& gathering = gatherings_[key];
-      gathering.values[name] = value;
-      gathering.waiting.push_back(mine);
-      if (static_cast<int64_t>(gathering.waiting.size()) < count) return mine.future();
-      complete = std::move(gathering);
-      gatherings_.erase(key);
-    }
-    for (const auto& one : complete.waiting) one.set(complete.values);
-    return mine.future();
-  });
-  functions.add_raw("hasten.fetch", [](const std::shared_ptr<detail::ServedCall>& call) {
-    Reader reader(call->packed(), call->core());
-    const std::string wanted = reader.string();
-    const detail::Object& object = call->object();
-    if (object.encode == nullptr)
-      throw UsageError({"rpc"}, "to_here() of a ", object.type, ", which cannot travel. Call its member functions instead.");
-    if (object.description != wanted)
-      throw UsageError({"rpc"}, "to_here() as ", wanted, " of a value that is ", object.description, ".");
-    detail::Packed packed;
-    Writer writer(packed);
-    object.encode(writer, object.value.get());
-    call->reply(std::move(packed));
-  });
-  add_optimizers(functions);
-  if (options_.serve_operators) add_operators(functions);
-  return functions;
 }
 
 }  // namespace hasten::rpc

@@ -2,6 +2,9 @@
 // callee's), references, and ending (loss, timers, shutdown).
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -18,12 +21,20 @@
 #include "hasten/comm/messages/messages.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
-#include "hasten/rpc/agent.h"
+#include "hasten/rpc/functions.h"
+#include "hasten/rpc/future.h"
+#include "hasten/rpc/options.h"
 #include "rpc/current.h"
 #include "rpc/ending.h"
 #include "rpc/objects.h"
 #include "rpc/pool.h"
+#include "rpc/profiling.h"
 #include "rpc/wire.h"
+#include "rpc/workers.h"
+
+namespace hasten::process {
+class Process;
+}
 
 namespace hasten::rpc {
 
@@ -51,22 +62,22 @@ struct ServedFunction {
   Histogram queue = {}, run = {};
 };
 
-/// What a worker told at the start.
-struct RemoteWorker {
-  WorkerInfo info;
-  struct Function {
-    uint32_t index, signature;
-    std::string description;
-  };
-  std::unordered_map<std::string_view, Function> functions;
-  std::vector<std::unique_ptr<std::string>> names;
+/// What an agent is made from.
+struct AgentPlace {
+  int rank = -1, world_size = 0;
+  std::string run_key = {};
+  /// All workers of a run; without it workers join one by one at `store`.
+  std::optional<comm::Group> group = {};
+  std::optional<comm::Store> store = {};
+  comm::GroupOptions where = {};
+  static AgentPlace of(const process::Process& process, bool dynamic);
 };
 
 class AgentCore final : public detail::Core, public detail::Executor, public comm::MessageSink {
  public:
-  AgentCore(const process::Process& process, Functions functions, RpcOptions options);
+  AgentCore(AgentPlace place, Functions functions, RpcOptions options);
   ~AgentCore() override;
-  void start(const process::Process& process);
+  void start();
   void close(bool gracefully) noexcept;
 
   // ---- detail::Core
@@ -78,6 +89,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   std::shared_ptr<detail::Reference> create(const detail::CallSpec& spec, detail::Packed packed) override;
   std::shared_ptr<detail::Reference> adopt(detail::Object object) override;
   detail::Object local_object(const detail::Reference& reference) override;
+  std::vector<std::shared_ptr<std::mutex>> locks_of(const std::vector<at::Tensor>& parameters) override;
   void fetch(const detail::Reference& reference, const std::string& description, const CallOptions& options,
              const std::shared_ptr<detail::ReplyBase>& reply) override;
 
@@ -87,6 +99,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
 
   // ---- comm::MessageSink
   std::unique_ptr<comm::IncomingMessage> begin(int from, std::string_view head, int64_t body_bytes) override;
+  void joined(int rank) override;
   void gone(int rank, bool left, const std::string& reason) override;
   void timer() override;
 
@@ -105,16 +118,23 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   using EngineAnswer = std::function<void(std::exception_ptr, Decoded*)>;
   void ask(int to, Head head, detail::Packed packed, EngineAnswer answered);
 
-  Origin origin() const { return {"rpc", rank_, world_size_}; }
-  int world_size() const { return world_size_; }
+  Origin origin() const { return {"rpc", rank_, workers_.size()}; }
+  Workers& workers() { return workers_; }
+  bool is_dynamic() const { return !place_.group.has_value(); }
   std::string described(int rank) const;
   Functions make_own_functions();
   Pool& pool() { return *pool_; }
   Bridge* bridge() const { return bridge_.get(); }
   const RpcOptions& options() const { return options_; }
+  /// Whether a tensor on `device` can go to a worker, in a reply.
+  bool can_reply_from(c10::Device device, int to) const;
+  /// While `fn` runs, handlers record for this thread's profiler.
+  void profile_server(const std::function<void()>& fn);
+  std::shared_ptr<const ProfilerOfThread> server_profiler() const;
   std::shared_ptr<AgentCore> self() { return std::static_pointer_cast<AgentCore>(shared_from_this()); }
   comm::Messages& messages() { return *messages_; }
-  void on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn);
+  using Listener = std::function<void(const WorkerInfo&, WorkerEvent)>;
+  void on_worker(Listener fn);
 
  private:
   friend class Serving;
@@ -128,17 +148,30 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
     Head head = {};
     bool asked = false;
     std::vector<std::shared_ptr<detail::Reference>> kept = {};
-  };
-  struct Found {
-    uint32_t function;
+    /// What is sent again when another worker of this name comes (FunctionOptions::idempotent).
+    struct Again {
+      std::string worker, function;
+      uint32_t signature;
+      detail::Packed packed;
+    };
+    std::shared_ptr<const Again> again = {};
   };
 
-  void check_options(const process::Process& process);
   std::string about() const;
-  void read_abouts();
+  void meet_all();
+  void join_one_by_one();
+  void check_process() const;
   void serve_functions(Functions functions);
   const RemoteWorker::Function& find(const detail::CallSpec& spec) const;
-  uint64_t register_call(Pending pending);
+  void register_call(uint64_t id, Pending pending);
+  ProfiledCall profiled(Kind kind, const Head& head, std::string_view function, int from, int to) const;
+  void post(int to, comm::OutgoingMessage message, bool flush, bool counted = true);
+  void send_call(int to, Head head, detail::Packed packed, const std::string& function);
+  void watch_cancel(const std::shared_ptr<detail::ReplyBase>& reply, const Head& head, int to);
+  bool wait_for_another(uint64_t call);
+  bool is_waiting_for_another(uint64_t call);
+  void send_again(int rank);
+  DevicePlacement placement(int to, bool is_reply, const std::string& what) const;
   void complete(uint64_t call, const std::function<void(Pending&)>& finish);
   void fail_call(uint64_t call, const std::exception_ptr& error);
   void start_call(const detail::CallSpec& spec, detail::Packed packed, Pending pending, Kind kind, uint64_t created);
@@ -154,19 +187,22 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   void on_ending(int from, const Decoded& message);
   void expire_now();
   void time_out(uint64_t call, const std::string& state);
+  std::string described_target(const Pending& pending) const;
   std::exception_ptr timeout_error(const Pending& pending, const std::string& state) const;
   bool is_idle();
   void maybe_report();
+  int coordinator() const;
   void advance_ending();
   EndingReport report_now();
   void later(Clock::time_point when, std::function<void()> what);
   [[noreturn]] void throw_closed() const;
 
-  const int rank_, world_size_;
+  AgentPlace place_;
+  int rank_;
+  const pid_t process_ = getpid();
   RpcOptions options_;
   Logger log_;
-  std::vector<RemoteWorker> workers_;
-  std::unordered_map<std::string, int> ranks_;
+  Workers workers_;
   std::vector<std::unique_ptr<ServedFunction>> functions_;
   std::unique_ptr<comm::Messages> messages_;
   std::unique_ptr<Pool> pool_;
@@ -187,19 +223,25 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   std::map<Grant, std::pair<detail::ObjectId, int>> held_;
 
   std::mutex ending_mutex_;
-  std::vector<std::atomic<uint64_t>> sent_, received_;
   std::set<int> lost_, left_;
   std::optional<Ending> ending_;
-  int asked_round_ = 0, reported_round_ = 0;
+  int asked_round_ = 0, reported_round_ = 0, asked_by_ = 0;
   std::atomic<bool> in_shutdown_ = false;
   std::shared_ptr<detail::State<std::string>> ended_;
   std::multimap<Clock::time_point, std::function<void()>> later_;
-  std::vector<std::function<void(const WorkerInfo&, WorkerEvent)>> listeners_;
+  std::vector<Listener> listeners_;
 
   struct Gathering {
     std::map<std::string, std::string> values;
     std::vector<Promise<std::map<std::string, std::string>>> waiting;
   };
+  std::mutex parameters_mutex_;
+  std::map<const c10::TensorImpl*, std::weak_ptr<std::mutex>> parameter_locks_;
+
+  mutable std::mutex profile_mutex_;
+  std::shared_ptr<const ProfilerOfThread> server_profiler_;
+  std::atomic<bool> profiles_server_ = false;
+
   std::mutex gather_mutex_;
   std::map<std::string, Gathering> gatherings_;
   std::map<std::string, int64_t> gather_rounds_;

@@ -25,9 +25,38 @@ Bridge& bridge_of(const std::shared_ptr<detail::Core>& core) {
     throw UsageError({"rpc"}, "an autograd context was used at an agent that is not the first of its process.");
   return *bridge;
 }
+
+// Calls of a thread outside the context were not recorded, so that a pass would miss what they computed.
+void require_entered(const AutogradContext& context, const char* what) {
+  const int64_t current = torch::distributed::autograd::DistAutogradContainer::currentContextId();
+  if (current == context.id()) return;
+  throw UsageError(static_cast<AgentCore&>(*context.core()).origin(), what, "() of autograd context ", context.id(), " in a thread that ",
+                   current < 0 ? std::string("is in no context") : text("is in context ", current),
+                   ": the calls that it makes are not recorded. Keep `auto scope = context.enter();` around them.");
+}
 }  // namespace
 
+namespace detail {
+void backward_from(const Reference& root, const AutogradContext& context, const BackwardOptions& options) {
+  bridge_of(context.core());
+  require_entered(context, "backward");
+  CallSpec spec;
+  spec.to = root.owner;
+  spec.function = "hasten.backward";
+  spec.signature = signature_hash(spec.function);
+  spec.object = root.id;
+  Packed packed;
+  Writer writer(packed);
+  write(writer, context);
+  write(writer, options.retain_graph);
+  auto reply = std::make_shared<ReplyState<void>>(root.core->executor());
+  root.core->call(spec, std::move(packed), reply);
+  Future<void>(reply).wait();
+}
+}  // namespace detail
+
 void AutogradContext::backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options) const {
+  require_entered(*this, "backward");
   // Calls that have not ended would leave the graph incomplete.
   for (const auto* scope : detail::current_thread().scopes) {
     for (const auto& call : *scope) call->wait();

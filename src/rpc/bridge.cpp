@@ -43,7 +43,9 @@ std::exception_ptr plain_error(trpc::JitFuture& future) {
 struct ContextState {
   std::mutex entering;  // the first message of a pass settles before any runs
   std::mutex mutex;
-  uint32_t pass = 0;
+  uint32_t pass = 0;        // the latest: who started it, and its number there
+  uint32_t num_started = 0; // passes that this worker started
+  std::set<uint32_t> entered;
   bool retain_graph = false;
   std::map<int64_t, int> received_from;             // recv function -> the worker that gets its gradient
   struct Failed {
@@ -73,14 +75,15 @@ class EngineAgent final : public trpc::RpcAgent {
   void shutdownImpl() override {}
   using RpcAgent::getWorkerInfo;
   const trpc::WorkerInfo& getWorkerInfo(const std::string& name) const override;
-  const trpc::WorkerInfo& getWorkerInfo(trpc::worker_id_t id) const override { return infos_.at(static_cast<size_t>(id)); }
-  std::vector<trpc::WorkerInfo> getWorkerInfos() const override { return infos_; }
+  const trpc::WorkerInfo& getWorkerInfo(trpc::worker_id_t id) const override;
+  std::vector<trpc::WorkerInfo> getWorkerInfos() const override;
   std::unordered_map<std::string, std::string> getMetrics() override { return {}; }
 
  private:
   void addGilWaitTime(const std::chrono::microseconds) override {}
   EngineBridge& bridge_;
-  std::vector<trpc::WorkerInfo> infos_;
+  mutable std::mutex mutex_;
+  mutable std::map<trpc::worker_id_t, trpc::WorkerInfo> infos_;  // of those that were asked for
 };
 
 /// libtorch's container knows one rank, for the life of the process.
@@ -249,6 +252,7 @@ class EngineBridge final : public Bridge {
     tda::addRecvRpcBackward({context, message}, tensors, static_cast<trpc::worker_id_t>(from), {});
   }
 
+  void execute(int64_t id, const std::vector<at::Tensor>& roots, bool retain_graph);
   void enter_pass(int64_t id, uint32_t pass, bool retain_graph);
   std::function<void()> plan_settlement(int64_t id, uint32_t pass, bool retain_graph, const std::vector<at::Tensor>& roots);
   JitFuturePtr run_with_zeros(const tda::ContextPtr& context, int64_t message, bool retain_graph);
@@ -263,12 +267,23 @@ class EngineBridge final : public Bridge {
 EngineAgent::EngineAgent(EngineBridge& bridge, AgentCore& core)
     : RpcAgent(trpc::WorkerInfo(core.worker(core.rank()).name, static_cast<int64_t>(core.rank())),
                std::make_unique<trpc::RequestCallbackNoPython>(), std::chrono::milliseconds(0)),
-      bridge_(bridge) {
-  for (int rank = 0; rank < core.world_size(); ++rank) infos_.emplace_back(core.worker(rank).name, static_cast<int64_t>(rank));
-}
+      bridge_(bridge) {}
 
 const trpc::WorkerInfo& EngineAgent::getWorkerInfo(const std::string& name) const {
-  return infos_.at(static_cast<size_t>(bridge_.core().rank_of(name)));
+  return getWorkerInfo(static_cast<trpc::worker_id_t>(bridge_.core().rank_of(name)));
+}
+
+const trpc::WorkerInfo& EngineAgent::getWorkerInfo(trpc::worker_id_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = infos_.find(id);
+  if (known != infos_.end()) return known->second;
+  return infos_.emplace(id, trpc::WorkerInfo(bridge_.core().worker(id).name, id)).first->second;
+}
+
+std::vector<trpc::WorkerInfo> EngineAgent::getWorkerInfos() const {
+  std::vector<trpc::WorkerInfo> all;
+  for (const int rank : bridge_.core().workers().ranks()) all.push_back(getWorkerInfo(static_cast<trpc::worker_id_t>(rank)));
+  return all;
 }
 
 detail::Packed packed_message(const trpc::Message& message) {
@@ -394,7 +409,7 @@ void EngineBridge::enter_pass(int64_t id, uint32_t pass, bool retain_graph) {
   const std::lock_guard entering(known->entering);
   {
     const std::lock_guard lock(known->mutex);
-    if (known->pass >= pass) return;
+    if (!known->entered.insert(pass).second) return;
     known->pass = pass;
     known->retain_graph = retain_graph;
   }
@@ -497,6 +512,20 @@ void EngineBridge::lost(int rank) {
   }
 }
 
+// In a handler another thread takes this one's place: the pass needs threads for the messages of its partners.
+void EngineBridge::execute(int64_t id, const std::vector<at::Tensor>& roots, bool retain_graph) {
+  std::exception_ptr error;
+  const auto run = [&] {
+    try {
+      tda::DistEngine::getInstance().execute(id, roots, retain_graph);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  if (!detail::current_thread().in_pool || !core_.pool().replaced_while(run)) run();
+  if (error) std::rethrow_exception(error);
+}
+
 void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bool retain_graph) {
   for (size_t i = 0; i < roots.size(); ++i) {
     const at::Tensor& root = roots[i];
@@ -510,7 +539,8 @@ void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bo
   {
     const auto known = state(id);
     const std::lock_guard lock(known->mutex);
-    pass = ++known->pass;
+    pass = known->pass = (static_cast<uint32_t>(core_.rank()) + 1) << 16 | (++known->num_started & 0xffff);
+    known->entered.insert(pass);
     known->retain_graph = retain_graph;
   }
   // Partners answer a settlement with gradients at once, and the engine must know this pass before they come: so the
@@ -526,7 +556,7 @@ void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bo
     ~Unhook() { root.remove_hook(hook); }
   } const unhook{roots[0], hook};
   try {
-    tda::DistEngine::getInstance().execute(id, roots, retain_graph);
+    execute(id, roots, retain_graph);
   } catch (const hasten::Error&) {
     throw;
   } catch (const c10::Error& error) {

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "hasten/rpc/autograd.h"
 #include "rpc/wire.h"
 
 namespace hasten::rpc {

@@ -13,6 +13,13 @@
 #include "rpc/serving.h"
 
 namespace hasten::rpc {
+namespace {
+
+bool has_other_devices(const detail::Packed& packed) {
+  return std::any_of(packed.tensors.begin(), packed.tensors.end(), [](const at::Tensor& one) { return one.defined() && !one.is_cpu(); });
+}
+
+}  // namespace
 
 namespace detail {
 
@@ -72,19 +79,21 @@ std::string AgentCore::described(int rank) const {
   return text("rank ", rank, " '", worker(rank).name, "'");
 }
 
+std::string AgentCore::described_target(const Pending& pending) const {
+  return pending.to >= 0 ? described(pending.to) : pending.again ? text("'", pending.again->worker, "'") : "?";
+}
+
 const WorkerInfo& AgentCore::worker(int rank) const {
-  if (rank < 0 || rank >= world_size_) {
-    throw UsageError(origin(), "worker ", rank, " does not exist; ranks go from 0 to ", world_size_ - 1, ".");
+  if (!workers_.knows(rank)) {
+    throw UsageError(origin(), "worker ", rank, " does not exist; ranks go from 0 to ", workers_.size() - 1, ".");
   }
-  return workers_[static_cast<size_t>(rank)].info;
+  return workers_[rank].info;
 }
 
 int AgentCore::rank_of(const To& to) const {
   if (to.name().empty()) return worker(to.rank()).id;
-  const auto found = ranks_.find(to.name());
-  if (found != ranks_.end()) return found->second;
-  std::vector<std::string> names;
-  for (const auto& one : workers_) names.push_back(one.info.name);
+  if (const auto found = workers_.find(to.name())) return *found;
+  const auto names = workers_.names();
   throw UsageError(origin(), "no worker is named '", to.name(), "'", did_you_mean(to.name(), names), " The workers are ",
                    join(names), ".");
 }
@@ -94,7 +103,7 @@ void AgentCore::throw_closed() const {
 }
 
 const RemoteWorker::Function& AgentCore::find(const detail::CallSpec& spec) const {
-  const RemoteWorker& callee = workers_[static_cast<size_t>(spec.to)];
+  const RemoteWorker& callee = workers_[spec.to];
   const auto found = callee.functions.find(spec.function);
   if (found == callee.functions.end()) {
     std::vector<std::string> names;
@@ -123,8 +132,7 @@ void AgentCore::set_deadline(Pending& pending, const CallOptions& options) const
   }
 }
 
-uint64_t AgentCore::register_call(Pending pending) {
-  const uint64_t id = next_call_++;
+void AgentCore::register_call(uint64_t id, Pending pending) {
   const auto deadline = pending.deadline;
   {
     const std::lock_guard lock(calls_mutex_);
@@ -132,7 +140,6 @@ uint64_t AgentCore::register_call(Pending pending) {
   }
   if (deadline != Clock::time_point::max()) messages_->set_timer(deadline);
   ++num_calls_sent_;
-  return id;
 }
 
 void AgentCore::complete(uint64_t call, const std::function<void(Pending&)>& finish) {
@@ -167,6 +174,7 @@ void AgentCore::call(const detail::CallSpec& spec, detail::Packed packed, const 
 void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, Pending pending, Kind kind,
                            uint64_t created) {
   if (closed_) throw_closed();
+  check_process();
   const auto& function = find(spec);
   pending.to = spec.to;
   pending.function = spec.function;
@@ -183,51 +191,148 @@ void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, 
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(pending.deadline - Clock::now()).count();
     head.left_us = std::max<int64_t>(left, 1);
   }
+  auto& current = detail::current_thread();
+  if (current.waited_for > 0) head.flags |= kWaitedFor;
+  const uint64_t id = head.call = next_call_++;
+  auto scope = at::hasCallbacks() ? open_scope(profiled(kind, head, spec.function, rank_, spec.to)) : nullptr;
+  if (scope && current.waited_for > 0 && !current.waited_scope) current.waited_scope = std::move(scope);
   if (bridge_) bridge_->record_call(head, packed.tensors, spec.to);
   pending.head = head;
-  const auto reply = pending.reply;
-  const uint64_t id = head.call = register_call(std::move(pending));
-  if (reply) {
-    for (auto* scope : detail::current_thread().scopes) scope->push_back({reply, &reply->state()});
-    if (const auto& served = detail::current_thread().served; served && head.context >= 0)
-      static_cast<Serving&>(*served).add_nested({reply, &reply->state()});
-    reply->state().on_cancel = [weak = weak_from_this(), id, to = spec.to] {
-      const auto core = std::static_pointer_cast<AgentCore>(weak.lock());
-      if (!core) return;
-      core->fail_call(id, detail::cancelled_error());
-      Head cancel;
-      cancel.kind = static_cast<uint16_t>(Kind::kCancel);
-      cancel.call = id;
-      core->send(to, cancel);
-    };
+  const bool repeats = function.idempotent && !place_.group && kind == Kind::kCall && head.context < 0 && head.object_number == 0;
+  if (repeats) {
+    pending.again = std::make_shared<const Pending::Again>(
+        Pending::Again{workers_[spec.to].info.name, std::string(spec.function), spec.signature, packed});
   }
+  const auto reply = pending.reply;
+  register_call(id, std::move(pending));
+  ++workers_[spec.to].num_calls_sent;
+  if (reply) watch_cancel(reply, head, spec.to);
   if (spec.to == rank_) {
     Decoded local{head, std::move(packed), {}, {}, {}};
     on_call(rank_, std::move(local));
     return;
   }
+  send_call(spec.to, head, std::move(packed), std::string(spec.function));
+}
+
+ProfiledCall AgentCore::profiled(Kind kind, const Head& head, std::string_view function, int from, int to) const {
+  const char* const word = kind == Kind::kCreate ? "rpc_remote" : (head.flags & kWaitedFor) != 0 ? "rpc_sync" : "rpc_async";
+  return {word, function, workers_[from].info.name, workers_[to].info.name,
+          (int64_t{from} << 40) | static_cast<int64_t>(head.call & ((uint64_t{1} << 40) - 1))};
+}
+
+void AgentCore::watch_cancel(const std::shared_ptr<detail::ReplyBase>& reply, const Head& head, int to) {
+  auto& current = detail::current_thread();
+  for (auto* scope : current.scopes) scope->push_back({reply, &reply->state()});
+  if (current.served && head.context >= 0) static_cast<Serving&>(*current.served).add_nested({reply, &reply->state()});
+  reply->state().on_cancel = [weak = weak_from_this(), id = head.call, to] {
+    const auto core = std::static_pointer_cast<AgentCore>(weak.lock());
+    if (!core) return;
+    core->fail_call(id, detail::cancelled_error());
+    Head cancel;
+    cancel.kind = static_cast<uint16_t>(Kind::kCancel);
+    cancel.call = id;
+    core->send(to, cancel);
+  };
+}
+
+void AgentCore::send_call(int to, Head head, detail::Packed packed, const std::string& function) {
+  const uint64_t id = head.call;
   std::vector<WireReference> references;
   try {
-    references = pass_on(packed, spec.to);
-    auto message = encode(head, std::move(packed), references, [weak = weak_from_this(), id, name = std::string(spec.function)](size_t i) {
+    references = pass_on(packed, to);
+    const auto changed = [weak = weak_from_this(), id, function](size_t i) {
       const auto core = std::static_pointer_cast<AgentCore>(weak.lock());
       if (!core) return;
       core->fail_call(id, std::make_exception_ptr(UsageError(
-                              core->origin(), "tensor ", i, " of the call of '", name,
+                              core->origin(), "tensor ", i, " of the call of '", function,
                               "' was changed in place before it was sent. Pass a clone, or wait for the call first.")));
-    });
-    bytes_sent_ += static_cast<int64_t>(message.head.size());
-    for (const auto& part : message.body) bytes_sent_ += static_cast<int64_t>(part.size());
-    ++sent_[static_cast<size_t>(spec.to)];
-    messages_->send(spec.to, std::move(message));
-  } catch (const CommError& error) {
+    };
+    const auto place = has_other_devices(packed) ? placement(to, false, function) : DevicePlacement();
+    post(to, encode(head, std::move(packed), references, place, changed), true);
+  } catch (const CommError&) {
     take_back(references);
-    fail_call(id, std::make_exception_ptr(CommError(origin(), "call", described(spec.to), " cannot be reached for ",
-                                                    spec.function, "(): ", messages_->why_gone(spec.to), ".")));
+    if (wait_for_another(id)) return;
+    fail_call(id, std::make_exception_ptr(CommError(origin(), "call", described(to), " cannot be reached for ", function, "(): ",
+                                                    messages_->why_gone(to), ".")));
   } catch (...) {
     take_back(references);
     complete(id, [](Pending&) {});
     throw;
+  }
+}
+
+void AgentCore::post(int to, comm::OutgoingMessage message, bool flush, bool counted) {
+  int64_t num_bytes = static_cast<int64_t>(message.head.size());
+  for (const auto& part : message.body) num_bytes += static_cast<int64_t>(part.size());
+  bytes_sent_ += num_bytes;
+  workers_[to].bytes_sent += num_bytes;
+  if (counted) ++workers_[to].sent;
+  messages_->send(to, std::move(message), flush);
+}
+
+DevicePlacement AgentCore::placement(int to, bool is_reply, const std::string& what) const {
+  return [this, to, is_reply, what](size_t i, c10::Device device) {
+    const auto mapped = mapped_device(workers_[rank_].devices, workers_[to].devices, device, is_reply);
+    if (mapped) return *mapped;
+    throw UsageError(origin(), "tensor ", i, " of ", what, is_reply ? "'s result" : "()", " is on ", device.str(),
+                     ", which has no place at ", described(to), ". Give it one in RpcOptions::device_maps, or send x.cpu().");
+  };
+}
+
+bool AgentCore::can_reply_from(c10::Device device, int to) const {
+  return device.is_cpu() || to == rank_ || mapped_device(workers_[rank_].devices, workers_[to].devices, device, true).has_value();
+}
+
+// A call of an idempotent function whose worker is gone waits for another worker of that name.
+bool AgentCore::wait_for_another(uint64_t call) {
+  int next = -1;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    const auto found = pending_.find(call);
+    if (found == pending_.end() || !found->second.again || closed_) return false;
+    Pending& pending = found->second;
+    pending.to = -1;
+    pending.asked = false;
+    if (pending.reply) pending.reply->state().awaited_rank = -1;
+    // It may have come already.
+    const auto other = workers_.find(pending.again->worker);
+    if (other && workers_.is_here(*other)) next = *other;
+  }
+  if (next >= 0) pool_->submit({[self = self(), next] { self->send_again(next); }, false});
+  return true;
+}
+
+bool AgentCore::is_waiting_for_another(uint64_t call) {
+  const std::lock_guard lock(calls_mutex_);
+  const auto found = pending_.find(call);
+  return found != pending_.end() && found->second.to < 0;
+}
+
+void AgentCore::send_again(int rank) {
+  std::vector<std::pair<Head, std::shared_ptr<const Pending::Again>>> calls;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    for (auto& [id, pending] : pending_) {
+      if (pending.to >= 0 || !pending.again || pending.again->worker != workers_[rank].info.name) continue;
+      pending.to = rank;
+      calls.emplace_back(pending.head, pending.again);
+    }
+  }
+  for (auto& [head, again] : calls) {
+    const auto& served = workers_[rank].functions;
+    const auto function = served.find(again->function);
+    if (function == served.end() || function->second.signature != again->signature) {
+      fail_call(head.call, std::make_exception_ptr(UsageError(origin(), "the worker that has come in the place of '", again->worker,
+                                                              "' does not serve '", again->function, "' with the same signature.")));
+      continue;
+    }
+    head.function = function->second.index;
+    try {
+      send_call(rank, head, again->packed, again->function);
+    } catch (...) {
+      fail_call(head.call, std::current_exception());
+    }
   }
 }
 
@@ -240,12 +345,11 @@ void AgentCore::send(int to, Head head, detail::Packed packed, bool flush) {
   const bool counted = kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
   try {
     const auto references = pass_on(packed, to);
-    auto message = encode(head, std::move(packed), references);
-    bytes_sent_ += static_cast<int64_t>(message.head.size());
-    for (const auto& part : message.body) bytes_sent_ += static_cast<int64_t>(part.size());
-    if (counted) ++sent_[static_cast<size_t>(to)];
+    const bool is_reply = kind == Kind::kReply;
+    const auto place = has_other_devices(packed) ? placement(to, is_reply, is_reply ? "the handler" : "a gradient") : DevicePlacement();
+    auto message = encode(head, std::move(packed), references, place);
     if (!flush) detail::current_thread().unflushed.push_back(to);
-    messages_->send(to, std::move(message), flush);
+    post(to, std::move(message), flush, counted);
   } catch (const CommError&) {
     // The loss is reported by gone(); one-way messages and replies have no other receiver.
   }
@@ -257,8 +361,8 @@ void AgentCore::ask(int to, Head head, detail::Packed packed, EngineAnswer answe
   pending.to = to;
   pending.function = "the backward pass";
   pending.head.context = -1;
-  head.call = register_call(std::move(pending));
-  const uint64_t id = head.call;
+  const uint64_t id = head.call = next_call_++;
+  register_call(id, std::move(pending));
   if (to != rank_ && !messages_->why_gone(to).empty()) {
     fail_call(id, std::make_exception_ptr(CommError(origin(), "backward", described(to), " was lost: ", messages_->why_gone(to), ".")));
     return;
@@ -334,7 +438,7 @@ void AgentCore::wait(detail::StateBase& state, std::optional<Clock::time_point> 
   std::map<std::string, int> waits;
   {
     const std::lock_guard lock(calls_mutex_);
-    for (const auto& [id, pending] : pending_) ++waits[text(pending.function, "() at ", described(pending.to))];
+    for (const auto& [id, pending] : pending_) ++waits[text(pending.function, "() at ", described_target(pending))];
   }
   std::string list;
   for (const auto& [what, count] : waits) list += text(list.empty() ? "" : ", ", count, " for ", what);

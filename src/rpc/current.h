@@ -1,6 +1,8 @@
 // What a thread does for an agent at the moment: the call it serves, whether it reads messages.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -26,6 +28,9 @@ struct CurrentThread {
   std::vector<int> unflushed;
   /// Futures of the calls of agent.wait_all() scopes, innermost last.
   std::vector<std::vector<std::shared_ptr<StateBase>>*> scopes;
+  /// This thread waits at once for the call that it makes; its scope in a profile ends with the wait.
+  int waited_for = 0;
+  std::unique_ptr<at::RecordFunction> waited_scope;
 };
 
 CurrentThread& current_thread();

@@ -1,4 +1,5 @@
-// Ending: when all workers may stop, as a pure state machine at rank 0 (four counters, after Mattern).
+// Ending: when all workers may stop, as a pure state machine at one of them (four counters, after Mattern): the lowest rank
+// that is not lost.
 //
 // Each worker reports how many messages it has sent to and received from each other one, whenever nothing runs there. Two
 // rounds with the same numbers, in which every message sent was received, show that nothing is under way.
@@ -12,7 +13,9 @@
 
 namespace hasten::rpc {
 
-/// One worker's counts, by the other worker's rank.
+/// One worker's counts, by the other worker's rank; kLostCount for a worker that it has lost. Two workers whose connection
+/// was cut lose each other, while the rest still has both.
+constexpr uint64_t kLostCount = UINT64_MAX;
 struct EndingReport {
   std::vector<uint64_t> sent, received;
   bool operator==(const EndingReport&) const = default;
@@ -20,7 +23,7 @@ struct EndingReport {
 
 class Ending {
  public:
-  explicit Ending(int world_size) : world_size_(world_size) {}
+  explicit Ending(int world_size, int first_round = 1) : world_size_(world_size), round_(first_round) {}
   /// The next round, which all workers are asked for.
   int round() const { return round_; }
   void report(int rank, int round, EndingReport report);
@@ -34,7 +37,7 @@ class Ending {
   bool complete() const;
   bool balanced() const;
   const int world_size_;
-  int round_ = 1;
+  int round_;
   bool done_ = false;
   std::set<int> lost_;
   std::map<int, EndingReport> now_, before_;

@@ -1,6 +1,6 @@
-// AgentCore's life: start, messages that arrive, losses, timers and the end; see agent_core.h.
+// AgentCore's life: messages that arrive, losses, timers and the end; see agent_core.h.
 #include <algorithm>
-#include <cctype>
+#include <sstream>
 #include <utility>
 
 #include "hasten/core/error.h"
@@ -12,15 +12,7 @@
 namespace hasten::rpc {
 namespace {
 
-constexpr uint32_t kAsk = 1, kReport = 2, kBye = 3;
-constexpr size_t kLongestName = 127;
-
-bool is_good_name(const std::string& name) {
-  return !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return (c < 128 && std::isalnum(c) != 0) || c == '_' || c == ':' || c == '-';
-  });
-}
-
+constexpr uint32_t kAsk = 1, kReport = 2, kBye = 3, kProbe = 4;
 // A call's message on its way into the tensors' memory.
 class Arriving final : public comm::IncomingMessage {
  public:
@@ -37,16 +29,13 @@ class Arriving final : public comm::IncomingMessage {
 
 }  // namespace
 
-AgentCore::AgentCore(const process::Process& process, Functions functions, RpcOptions options)
-    : rank_(process.rank()),
-      world_size_(process.world_size()),
+AgentCore::AgentCore(AgentPlace place, Functions functions, RpcOptions options)
+    : place_(std::move(place)),
+      rank_(place_.rank),
       options_(std::move(options)),
-      log_("rpc", {rank_, world_size_}),
-      workers_(static_cast<size_t>(world_size_)),
-      sent_(static_cast<size_t>(world_size_)),
-      received_(static_cast<size_t>(world_size_)) {
-  if (options_.name.empty()) options_.name = text("worker", rank_);
-  workers_[static_cast<size_t>(rank_)].info = {options_.name, rank_};
+      log_("rpc", {rank_, place_.world_size}),
+      workers_(place_.world_size) {
+  if (options_.name.empty() && place_.group) options_.name = text("worker", rank_);
   pool_ = std::make_unique<Pool>(Pool::Options{
       .num_threads = options_.num_threads,
       .max_waiting = options_.max_threads,
@@ -85,67 +74,11 @@ void AgentCore::serve_functions(Functions functions) {
   }
 }
 
-// One line a function: name, tab, signature.
-std::string AgentCore::about() const {
-  std::string lines = options_.name + "\n";
-  for (const auto& function : functions_) lines += function->served.name + "\t" + function->served.signature + "\n";
-  return lines;
-}
-
-void AgentCore::read_abouts() {
-  for (int rank = 0; rank < world_size_; ++rank) {
-    RemoteWorker& worker = workers_[static_cast<size_t>(rank)];
-    std::istringstream lines(messages_->about(rank));
-    std::string line;
-    std::getline(lines, line);
-    worker.info = {line, rank};
-    for (uint32_t index = 0; std::getline(lines, line); ++index) {
-      const size_t tab = line.find('\t');
-      worker.names.push_back(std::make_unique<std::string>(line.substr(0, tab)));
-      const std::string signature = line.substr(tab + 1);
-      worker.functions.emplace(*worker.names.back(),
-                               RemoteWorker::Function{index, detail::signature_hash(signature), signature});
-    }
-  }
-}
-
-// All ranks see all names, so all throw the same.
-void AgentCore::check_options(const process::Process& process) {
-  std::string problems;
-  std::map<std::string, std::vector<int>> by_name;
-  for (const auto& worker : workers_) {
-    if (!is_good_name(worker.info.name)) {
-      problems += text(" The name of rank ", worker.info.id, " is '", worker.info.name, "'; expected 1 to ", kLongestName,
-                       " characters of A-Z a-z 0-9 _ : -.");
-    }
-    by_name[worker.info.name].push_back(worker.info.id);
-  }
-  for (const auto& [name, ranks] : by_name) {
-    if (ranks.size() > 1) problems += text(" Ranks ", join(ranks), " have one name, '", name, "'.");
-    ranks_.emplace(name, ranks[0]);
-  }
-  if (!problems.empty())
-    throw UsageError({"rpc", process.rank(), process.world_size()}, "the workers' names do not fit:", problems,
-                     " Give each RpcOptions::name its own.");
-}
-
-void AgentCore::start(const process::Process& process) {
-  if (options_.num_threads < 1 || options_.max_threads < 1 || options_.timeout_s < 0) {
-    throw UsageError(origin(), "RpcOptions: num_threads ", options_.num_threads, ", max_threads ", options_.max_threads,
-                     ", timeout_s ", options_.timeout_s, "; expected at least 1, 1 and 0.");
-  }
-  messages_ = std::make_unique<comm::Messages>(process.group(), *this,
-                                               comm::MessagesOptions{.run_key = process.run_key(),
-                                                                     .lost_after_s = options_.lost_after_s,
-                                                                     .max_message_bytes = options_.max_message_bytes,
-                                                                     .about = about()});
-  read_abouts();
-  check_options(process);
-  bridge_ = Bridge::claim(*this);
-  if (bridge_) bridge_->start(self());
-  // No message is read before the threads start, and no worker sends before all are here.
-  pool_->start();
-  process.group().with_check(false).barrier();
+// A child of fork() has neither the threads nor the right to the connections.
+void AgentCore::check_process() const {
+  if (getpid() == process_) return;
+  throw UsageError(origin(), "this process was forked after its parent had made the agent, which stays with the parent. Start "
+                   "processes by exec, or fork first.");
 }
 
 std::shared_ptr<detail::Executor> AgentCore::executor() const {
@@ -156,13 +89,15 @@ std::shared_ptr<detail::Executor> AgentCore::executor() const {
 std::unique_ptr<comm::IncomingMessage> AgentCore::begin(int from, std::string_view head, int64_t body_bytes) {
   Decoded message = decode(head, body_bytes);
   bytes_received_ += static_cast<int64_t>(head.size()) + body_bytes;
+  workers_[from].bytes_received += static_cast<int64_t>(head.size()) + body_bytes;
   return std::make_unique<Arriving>(*this, from, std::move(message));
 }
 
 void AgentCore::dispatch(int from, Decoded message) {
   const auto kind = static_cast<Kind>(message.head.kind);
   const bool counted = kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
-  if (counted && from != rank_) ++received_[static_cast<size_t>(from)];
+  if (counted && from != rank_) ++workers_[from].received;
+  move_to_devices(message);
   for (const WireReference& wire : message.references) message.packed.references.push_back(received(wire, from));
   switch (kind) {
     case Kind::kCall:
@@ -195,7 +130,7 @@ void AgentCore::dispatch(int from, Decoded message) {
     case Kind::kLost: {
       // Another worker has lost one: a message to it shows whether this one has, too.
       const auto rank = static_cast<int>(message.head.function);
-      if (rank >= 0 && rank < world_size_ && rank != rank_ && messages_->why_gone(rank).empty()) {
+      if (workers_.knows(rank) && rank != rank_ && messages_->why_gone(rank).empty()) {
         Head probe;
         probe.kind = static_cast<uint16_t>(Kind::kCancel);
         pool_->submit({[self = self(), rank, probe] { self->send(rank, probe); }, false});
@@ -219,18 +154,21 @@ void AgentCore::fail_pending_to(int rank, const std::string& what, const std::st
                                                                 pending.function, "() for ", time.str(), " s: ", reason, ".")));
     }
   }
-  for (const auto& [id, error] : failed) fail_call(id, error);
+  for (const auto& [id, error] : failed) {
+    if (!wait_for_another(id)) fail_call(id, error);
+  }
 }
 
 void AgentCore::gone(int rank, bool left, const std::string& reason) {
-  std::vector<std::function<void(const WorkerInfo&, WorkerEvent)>> listeners;
+  std::vector<Listener> listeners;
   bool was_known = false;
   {
     const std::lock_guard lock(ending_mutex_);
     was_known = !(left ? left_ : lost_).insert(rank).second;
     listeners = listeners_;
   }
-  if (was_known) return;
+  if (was_known || !workers_.knows(rank)) return;
+  workers_.remove(rank, left ? RemoteWorker::State::kLeft : RemoteWorker::State::kLost);
   fail_pending_to(rank, left ? "has left" : "was lost", reason);
   if (bridge_) bridge_->lost(rank);
   const auto error = std::make_exception_ptr(CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
@@ -262,7 +200,7 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
     Head head;
     head.kind = static_cast<uint16_t>(Kind::kLost);
     head.function = static_cast<uint32_t>(rank);
-    for (int other = 0; other < world_size_; ++other) {
+    for (const int other : workers_.ranks()) {
       if (other != rank && other != rank_ && messages_->has_connection(other)) send(other, head);
     }
   }
@@ -307,7 +245,7 @@ void AgentCore::expire_now() {
     for (auto& [id, pending] : pending_) {
       if (pending.deadline > now) {
         next = std::min(next, pending.deadline);
-      } else if (pending.asked || pending.to == rank_) {
+      } else if (pending.asked || pending.to == rank_ || pending.to < 0) {
         over.push_back(id);
       } else {
         pending.asked = true;
@@ -337,6 +275,7 @@ void AgentCore::expire_now() {
       const auto call = found == serving_.end() ? nullptr : found->second.lock();
       if (call) state = "it is " + std::static_pointer_cast<Serving>(call)->state();
     }
+    if (is_waiting_for_another(id)) state = "it was lost, and no other worker of this name has come";
     time_out(id, state);
   }
 }
@@ -346,7 +285,7 @@ std::exception_ptr AgentCore::timeout_error(const Pending& pending, const std::s
   std::ostringstream time;
   time.precision(1);
   time << std::fixed << seconds;
-  return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described(pending.to), " did not end within ",
+  return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described_target(pending), " did not end within ",
                                            time.str(), " s: ", state, ". Raise RpcOptions::timeout_s, or with({.timeout_s = …})."));
 }
 
@@ -361,6 +300,7 @@ void AgentCore::time_out(uint64_t call, const std::string& state) {
     to = found->second.to;
   }
   fail_call(call, error);
+  if (to < 0) return;
   Head head;
   head.kind = static_cast<uint16_t>(Kind::kCancel);
   head.call = call;
@@ -379,18 +319,27 @@ bool AgentCore::is_idle() {
 
 EndingReport AgentCore::report_now() {
   EndingReport report;
-  for (const auto& count : sent_) report.sent.push_back(count);
-  for (const auto& count : received_) report.received.push_back(count);
+  for (int rank = 0; rank < workers_.size(); ++rank) {
+    const bool lost = workers_[rank].state == RemoteWorker::State::kLost;
+    report.sent.push_back(lost ? kLostCount : workers_[rank].sent.load());
+    report.received.push_back(lost ? kLostCount : workers_[rank].received.load());
+  }
   return report;
 }
 
 void AgentCore::maybe_report() {
   Head head;
+  int to = 0;
   {
     const std::lock_guard lock(ending_mutex_);
     if (!in_shutdown_ || asked_round_ <= reported_round_ || !is_idle()) return;
     reported_round_ = asked_round_;
+    if (!place_.group) {
+      ended_->set("");
+      return;
+    }
     head.call = static_cast<uint64_t>(asked_round_);
+    to = asked_by_;
   }
   head.kind = static_cast<uint16_t>(Kind::kEnding);
   head.function = kReport;
@@ -400,34 +349,52 @@ void AgentCore::maybe_report() {
   for (const auto* counts : {&report.sent, &report.received}) {
     for (const uint64_t count : *counts) writer.number(count);
   }
-  send(0, head, std::move(packed));
+  send(to, head, std::move(packed));
+}
+
+// With the lock. The lowest rank that is here counts for all; another takes its place if it is lost.
+int AgentCore::coordinator() const {
+  int rank = 0;
+  while (lost_.contains(rank) || left_.contains(rank)) ++rank;
+  return rank;
 }
 
 void AgentCore::advance_ending() {
-  std::optional<Head> next;
+  Head next;
+  next.kind = static_cast<uint16_t>(Kind::kEnding);
   std::string lost_ranks;
+  int counts = -1;
   {
     const std::lock_guard lock(ending_mutex_);
-    if (!in_shutdown_ || ended_->done()) return;
-    if (rank_ != 0) {
-      if (lost_.contains(0) || left_.contains(0)) ended_->set("0");
-      return;
+    if (!in_shutdown_ || ended_->done() || is_dynamic()) return;
+    counts = coordinator();
+    if (counts == rank_) {
+      const bool is_new = !ending_;
+      if (is_new) ending_.emplace(workers_.size(), 1 + rank_ * 1'000'000);  // later than all rounds of those before
+      for (const int rank : lost_) ending_->lose(rank);
+      for (const int rank : left_) ending_->lose(rank);
+      if (!is_new && !ending_->advance()) return;
+      next.function = ending_->done() ? kBye : kAsk;
+      next.call = static_cast<uint64_t>(ending_->round());
+      lost_ranks = join(ending_->lost());
     }
-    for (const int rank : lost_) ending_->lose(rank);
-    for (const int rank : left_) ending_->lose(rank);
-    if (!ending_->advance()) return;
-    next.emplace();
-    next->kind = static_cast<uint16_t>(Kind::kEnding);
-    next->function = ending_->done() ? kBye : kAsk;
-    next->call = static_cast<uint64_t>(ending_->round());
-    lost_ranks = join(ending_->lost());
   }
-  // Rank 0 last: it closes its connections then.
-  for (int rank = world_size_ - 1; rank >= 0; --rank) {
+  if (counts != rank_) {
+    // A connection shows whether the worker that is awaited is lost.
+    next.function = kProbe;
+    send(counts, next);
+    return;
+  }
+  // This worker last: it closes its connections then.
+  const auto tell = [&](int rank) {
     detail::Packed packed;
     Writer(packed).string(lost_ranks);
-    send(rank, *next, std::move(packed));
+    send(rank, next, std::move(packed));
+  };
+  for (int rank = workers_.size() - 1; rank >= 0; --rank) {
+    if (rank != rank_) tell(rank);
   }
+  tell(rank_);
 }
 
 void AgentCore::on_ending(int from, const Decoded& message) {
@@ -436,13 +403,14 @@ void AgentCore::on_ending(int from, const Decoded& message) {
   if (message.head.function == kAsk) {
     {
       const std::lock_guard lock(ending_mutex_);
+      if (static_cast<int>(message.head.call) > asked_round_) asked_by_ = from;
       asked_round_ = std::max(asked_round_, static_cast<int>(message.head.call));
     }
     maybe_report();
-  } else if (message.head.function == kReport && rank_ == 0) {
+  } else if (message.head.function == kReport) {
     EndingReport report;
     for (auto* counts : {&report.sent, &report.received}) {
-      for (int i = 0; i < world_size_; ++i) counts->push_back(reader.number<uint64_t>());
+      for (int i = 0; i < workers_.size(); ++i) counts->push_back(reader.number<uint64_t>());
     }
     {
       const std::lock_guard lock(ending_mutex_);
@@ -457,22 +425,15 @@ void AgentCore::on_ending(int from, const Decoded& message) {
 
 void AgentCore::shutdown(double timeout_s) {
   if (closed_) return;
+  check_process();
   for (const int to : std::exchange(detail::current_thread().unflushed, {})) messages_->flush(to);
   {
     const std::lock_guard lock(ending_mutex_);
     ended_ = std::make_shared<detail::State<std::string>>(nullptr);
-    if (rank_ == 0) ending_.emplace(world_size_);
+    if (is_dynamic()) asked_round_ = 1;  // leaves as soon as nothing runs here
     in_shutdown_ = true;
   }
-  if (rank_ == 0) {
-    Head head;
-    head.kind = static_cast<uint16_t>(Kind::kEnding);
-    head.function = kAsk;
-    head.call = 1;
-    for (int rank = world_size_ - 1; rank >= 0; --rank) send(rank, head);
-  } else {
-    maybe_report();
-  }
+  maybe_report();
   advance_ending();
   if (timeout_s > 0) {
     ended_->sleep(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s)));
@@ -484,11 +445,19 @@ void AgentCore::shutdown(double timeout_s) {
     for (const std::string& line : objects_->list())
       log_.warning(text("an RRef's value still exists at shutdown: ", line), {.main_process_only = false});
   }
-  std::string lost;
+  // Those that rank 0 has lost, and those that this worker alone has lost.
+  std::set<int> gone;
+  {
+    const std::lock_guard lock(ending_mutex_);
+    gone = lost_;
+  }
   std::istringstream ranks(ended ? ended_->value() : "");
-  for (std::string rank; std::getline(ranks, rank, ',');) {
-    const int number = std::stoi(rank);
-    if (number != rank_) lost += text(lost.empty() ? "" : ", ", described(number), " (", messages_->why_gone(number), ")");
+  for (std::string rank; std::getline(ranks, rank, ',');) gone.insert(std::stoi(rank));
+  gone.erase(rank_);
+  std::string lost;
+  for (const int rank : gone) {
+    const std::string why = messages_->why_gone(rank);
+    lost += text(lost.empty() ? "" : ", ", described(rank), why.empty() ? "" : " (" + why + ")");
   }
   close(ended);
   if (!ended) throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
@@ -498,6 +467,10 @@ void AgentCore::shutdown(double timeout_s) {
 
 void AgentCore::close(bool gracefully) noexcept {
   if (closed_.exchange(true)) return;
+  if (getpid() != process_) {
+    pool_->abandon();
+    return;
+  }
   try {
     if (bridge_) bridge_->stop();
     std::vector<uint64_t> pending;
@@ -515,7 +488,7 @@ void AgentCore::close(bool gracefully) noexcept {
   }
 }
 
-void AgentCore::on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) {
+void AgentCore::on_worker(Listener fn) {
   const std::lock_guard lock(ending_mutex_);
   listeners_.push_back(std::move(fn));
 }
@@ -537,6 +510,11 @@ AgentStats AgentCore::stats() {
   {
     const std::lock_guard lock(references_mutex_);
     stats.num_references = static_cast<int64_t>(held_.size());
+  }
+  for (int rank = 0; rank < workers_.size(); ++rank) {
+    if (!workers_.knows(rank)) continue;
+    const RemoteWorker& worker = workers_[rank];
+    stats.workers[rank] = {worker.info.name, worker.num_calls_sent, worker.num_calls_served, worker.bytes_sent, worker.bytes_received};
   }
   for (const auto& function : functions_) {
     const std::lock_guard lock(function->mutex);

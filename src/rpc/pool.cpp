@@ -35,6 +35,12 @@ void Pool::stop() {
   queue_.clear();
 }
 
+void Pool::abandon() noexcept {
+  stopping_ = true;
+  for (auto& thread : threads_) thread.detach();
+  threads_.clear();
+}
+
 void Pool::submit(PoolTask task) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return;

@@ -47,6 +47,8 @@ class Pool {
   /// Ends the threads after the tasks that run now; drops those that wait in the queue.
   void stop();
   void submit(PoolTask task);
+  /// In a child of fork(): forgets the threads, which the child does not have.
+  void abandon() noexcept;
   /// Runs `wait` while another thread may take this one's place. Returns false without waiting if too many wait already.
   bool replaced_while(const std::function<void()>& wait);
   /// True in a thread of the pool that will run a short task next, so that writing can wait for more.

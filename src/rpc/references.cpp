@@ -96,6 +96,21 @@ void AgentCore::fetch(const detail::Reference& reference, const std::string& des
   call(spec, std::move(packed), reply);
 }
 
+// A lock lives as long as an optimizer has it, and the optimizer keeps its parameters.
+std::vector<std::shared_ptr<std::mutex>> AgentCore::locks_of(const std::vector<at::Tensor>& parameters) {
+  const std::lock_guard lock(parameters_mutex_);
+  std::set<std::shared_ptr<std::mutex>> locks;
+  const auto fresh = std::make_shared<std::mutex>();
+  for (const at::Tensor& parameter : parameters) {
+    auto& known = parameter_locks_[parameter.unsafeGetTensorImpl()];
+    auto its = known.lock();
+    if (!its) known = its = fresh;
+    locks.insert(its);
+  }
+  std::erase_if(parameter_locks_, [](const auto& one) { return one.second.expired(); });
+  return {locks.begin(), locks.end()};
+}
+
 // Before the message itself: the owner learns of each reference that goes to another worker.
 std::vector<WireReference> AgentCore::pass_on(const detail::Packed& packed, int to) {
   std::vector<WireReference> references;
@@ -134,7 +149,8 @@ void AgentCore::take_back(const std::vector<WireReference>& references) {
 std::shared_ptr<detail::Reference> AgentCore::received(const WireReference& wire, int from) {
   const detail::ObjectId id{wire.creator, wire.number};
   const auto owner = static_cast<int>(wire.owner);
-  if (wire.owner >= static_cast<uint32_t>(world_size_) || wire.creator >= static_cast<uint32_t>(world_size_))
+  const auto num_workers = static_cast<uint32_t>(workers_.size());
+  if (wire.owner >= num_workers || wire.creator >= num_workers)
     throw DataError(Origin{"rpc"}, "message", "a reference to a worker that does not exist");
   if (owner == rank_) {
     objects_->hold(id);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/rpc/agent.h"
 #include "hasten/rpc/errors.h"
 #include "rpc/bridge.h"
 
@@ -126,6 +127,11 @@ void Serving::run() {
   }
   auto& current = detail::current_thread();
   const auto before = std::exchange(current.served, shared_from_this());
+  std::optional<ProfilerLoan> loan;
+  if (const auto profiler = agent_->server_profiler()) loan.emplace(*profiler);
+  const auto recorded = from_ != agent_->rank() && at::hasCallbacks()
+                            ? open_scope(agent_->profiled(static_cast<Kind>(head_.kind), head_, function_.served.name, from_, agent_->rank()))
+                            : nullptr;
   try {
     std::optional<AutogradContext::Scope> scope;
     if (head_.context >= 0) {
@@ -179,14 +185,7 @@ void Serving::reply(detail::Packed packed) {
 void Serving::fail(std::exception_ptr error) noexcept {
   try {
     if (creates_) agent_->objects_->fail(created_id(), error);
-    std::string type;
-    const std::string words = words_of(error, type);
-    detail::Packed packed;
-    Writer writer(packed);
-    writer.string(type);
-    writer.string(words);
-    writer.string(function_.served.name);
-    answer(Kind::kError, std::move(packed));
+    answer(Kind::kError, error_values(error));
   } catch (...) {
     // Nothing is left to be told; the caller's timeout ends the call.
   }
@@ -230,11 +229,29 @@ void Serving::answer(Kind kind, detail::Packed packed) {
     agent_->serving_.erase({from_, head_.call});
   }
   ++agent_->num_calls_served_;
+  ++agent_->workers_[from_].num_calls_served;
   // Where a short call comes next, its reply goes along in one write.
   const bool flush = from_ == agent_->rank() || !agent_->pool_->has_short_next();
-  agent_->send(from_, head, std::move(packed), flush);
+  try {
+    agent_->send(from_, head, std::move(packed), flush);
+  } catch (const UsageError&) {
+    // A result that cannot travel: a tensor of an unknown kind, on a device without a place.
+    head.kind = static_cast<uint16_t>(Kind::kError);
+    agent_->send(from_, head, error_values(std::current_exception()), true);
+  }
   --agent_->num_serving_;
   if (agent_->in_shutdown_) agent_->maybe_report();
+}
+
+detail::Packed Serving::error_values(const std::exception_ptr& error) const {
+  std::string type;
+  const std::string words = words_of(error, type);
+  detail::Packed packed;
+  Writer writer(packed);
+  writer.string(type);
+  writer.string(words);
+  writer.string(function_.served.name);
+  return packed;
 }
 
 void AgentCore::on_call(int from, Decoded message) {
@@ -292,6 +309,32 @@ void AgentCore::on_status(int from, const Decoded& message) {
   detail::Packed packed;
   Writer(packed).string(state);
   send(from, head, std::move(packed));
+}
+
+void AgentCore::profile_server(const std::function<void()>& fn) {
+  const auto set = [this](std::shared_ptr<const ProfilerOfThread> profiler) {
+    const std::lock_guard lock(profile_mutex_);
+    server_profiler_ = std::move(profiler);
+    profiles_server_ = server_profiler_ != nullptr;
+  };
+  set(std::make_shared<const ProfilerOfThread>(ProfilerOfThread::current()));
+  try {
+    fn();
+  } catch (...) {
+    set(nullptr);
+    throw;
+  }
+  set(nullptr);
+}
+
+std::shared_ptr<const ProfilerOfThread> AgentCore::server_profiler() const {
+  if (!profiles_server_) return nullptr;
+  const std::lock_guard lock(profile_mutex_);
+  return server_profiler_;
+}
+
+bool CallInfo::can_carry(c10::Device device) const {
+  return static_cast<AgentCore&>(*served->core()).can_reply_from(device, caller.id);
 }
 
 bool CallInfo::cancelled() const {

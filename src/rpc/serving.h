@@ -42,6 +42,7 @@ class Serving final : public detail::ServedCall {
   detail::ObjectId created_id() const { return {static_cast<uint32_t>(from_), head_.created}; }
   void answer(Kind kind, detail::Packed packed);
   void answer_after_nested(Kind kind, detail::Packed packed);
+  detail::Packed error_values(const std::exception_ptr& error) const;
   void finish_stats(Clock::time_point ended);
 
   const std::shared_ptr<AgentCore> agent_;

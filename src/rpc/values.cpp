@@ -1,4 +1,4 @@
-// Writer, Reader and Functions: what their templates do not do.
+// Writer and Reader: what their templates do not do.
 #include "hasten/rpc/values.h"
 
 #include <torch/types.h>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "hasten/core/error.h"
-#include "hasten/rpc/functions.h"
 
 namespace hasten::rpc {
 namespace {
@@ -87,34 +86,5 @@ c10::Scalar read_scalar(Reader& from) {
 }
 
 }  // namespace detail
-
-Functions::Functions() = default;
-
-Functions& Functions::add_served(detail::Served served) {
-  for (const auto& known : served_) {
-    if (known.name == served.name)
-      throw UsageError({"rpc"}, "the function '", served.name, "' is added twice. Give one of them another name.");
-  }
-  served_.push_back(std::move(served));
-  return *this;
-}
-
-Functions& Functions::add_raw(std::string name, detail::Thunk thunk) {
-  std::string signature = name;
-  return add_served({std::move(name), std::move(signature), {}, std::move(thunk), false});
-}
-
-Functions& Functions::add_thunk(std::string name, std::string signature, detail::Thunk thunk) {
-  return add_served({std::move(name), std::move(signature), {}, std::move(thunk), false});
-}
-
-Functions& Functions::add_all(const Functions& other) {
-  for (const auto& one : other.served_) {
-    bool known = false;
-    for (const auto& mine : served_) known = known || mine.name == one.name;
-    if (!known) served_.push_back(one);
-  }
-  return *this;
-}
 
 }  // namespace hasten::rpc

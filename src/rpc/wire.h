@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == 96 && detail::Packed::kReservedBytes == 16 + sizeof(Head));
 constexpr uint16_t kRetainGraph = 1;
+constexpr uint16_t kWaitedFor = 2;  // the caller waits at once: rpc_sync in a profile
 
 /// A reference as it travels. The receiver holds `grant`, unless it is the owner.
 struct WireReference {
@@ -65,10 +67,13 @@ struct WireReference {
 };
 static_assert(sizeof(WireReference) == 32);
 
+/// The device at the receiver for tensor `i` of a message, which lies on `device`. Throws: UsageError if there is none.
+using DevicePlacement = std::function<c10::Device(size_t i, c10::Device device)>;
+
 /// A message for Messages::send. Tensors are made contiguous CPU tensors and kept until they are sent; `changed` is called
 /// with the index of a tensor that was changed in place before.
 comm::OutgoingMessage encode(Head head, detail::Packed packed, const std::vector<WireReference>& references,
-                             std::function<void(size_t)> changed = nullptr);
+                             const DevicePlacement& placement, std::function<void(size_t)> changed = nullptr);
 
 /// A message taken apart: the tensors have memory for the body.
 struct Decoded {
@@ -77,7 +82,11 @@ struct Decoded {
   std::vector<WireReference> references;
   std::vector<bool> requires_grad;
   std::vector<std::span<std::byte>> body;
+  /// Where a tensor goes once its elements have come; CPU: it stays. Shorter than `tensors` if all stay.
+  std::vector<c10::Device> devices = {};
 };
+/// Moves tensors to their devices. Throws: DataError for a device that does not exist.
+void move_to_devices(Decoded& message);
 /// Throws: DataError for anything that does not fit together.
 Decoded decode(std::string_view bytes, int64_t body_bytes);
 

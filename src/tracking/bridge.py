@@ -59,6 +59,12 @@ class Client:
     def rewind(self, step):
         pass
 
+    def resumed_from(self, identity):
+        """Keeps the run's id for the next start; returns that of the run which this one goes on with, or None."""
+        old = self.state.get("id")
+        self.state = {"id": identity if isinstance(identity, str) else None}
+        return old
+
 
 class Wandb(Client):
     module = "wandb"
@@ -97,8 +103,17 @@ class Wandb(Client):
 
 
 class Trackio(Wandb):
-    module = "trackio"
     images = table = artifact = None
+
+    def start(self):  # its runs are known by name
+        import trackio
+
+        self.client = trackio
+        name = self.state.get("name")
+        options = {**self.options, "name": name, "resume": "allow"} if name else self.options
+        self.run = trackio.init(project=self.project, **options)
+        name = getattr(self.run, "name", None)
+        self.state = {"name": name if isinstance(name, str) else None}
 
     def finish(self, end):
         self.run.finish()
@@ -124,6 +139,9 @@ class CometMl(Client):
         import comet_ml
 
         self.run = comet_ml.start(project_name=self.project, **self.options)
+        old = self.resumed_from(getattr(self.run, "id", None))
+        if old:
+            self.run.log_other("resumed_from", old)
 
     def config(self, values):
         self.run.log_parameters(values)
@@ -162,6 +180,9 @@ class Aim(Client):
         repo = os.path.dirname(os.path.dirname(self.facts["folder"]))
         self.run = aim.Run(repo=self.options.pop("repo", repo), **self.options)
         self.run.name = self.project
+        old = self.resumed_from(getattr(self.run, "hash", None))
+        if old:
+            self.run["resumed_from"] = old
 
     def config(self, values):
         self.run["hparams"] = values
@@ -244,6 +265,9 @@ class Clearml(Client):
         options.setdefault("project_name", os.environ.get("CLEARML_PROJECT", self.project))
         options.setdefault("task_name", os.environ.get("CLEARML_TASK", self.project))
         self.run = self.external or Task.init(**options)
+        old = self.resumed_from(getattr(self.run, "id", None))
+        if old:
+            self.run.add_tags([f"resumed_from:{old}"])
 
     @staticmethod
     def title_series(name):
@@ -289,7 +313,9 @@ class Dvclive(Client):
     def start(self):
         from dvclive import Live
 
-        self.run = Live(**self.options)
+        options = {**self.options, "resume": True} if self.state.get("started") else self.options
+        self.run = Live(**options)
+        self.state = {"started": True}
 
     def config(self, values):
         self.run.log_params(values)
@@ -386,7 +412,7 @@ def deliver(client, name, record, folder):
             raise ValueError(f"{function!r} is no public function")
         getattr(client.run, function)(*record.get("arguments", []), **record.get("keywords", {}))
         return False
-    elif op in ("histogram", "graph"):
+    elif op in ("histogram", "graph", "embedding"):
         arguments = ()
     if arguments is None:
         return False

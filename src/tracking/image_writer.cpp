@@ -25,7 +25,7 @@ ImageWriter::~ImageWriter() {
 }
 
 void ImageWriter::push(ImageJob job) {
-  int64_t size = 0;
+  int64_t size = job.num_bytes;
   for (const auto& [key, images] : job.images) size += images.pending()->num_bytes();
   bool dropped = false;
   {
@@ -84,6 +84,11 @@ std::string ImageWriter::file_name(const std::string& key, int64_t step, size_t 
 
 void ImageWriter::write(const ImageJob& job) {
   std::filesystem::create_directories(folder_ / "media");
+  if (job.write) {
+    std::string line;
+    append_json(line, job.write(folder_));
+    return write_line_(line + "\n");
+  }
   core::Value paths = core::Value::map();
   for (const auto& [key, images] : job.images) {
     core::Value list = core::Value::list();

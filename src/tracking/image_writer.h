@@ -1,4 +1,4 @@
-// ImageWriter: writes logged images as PNG files on a thread of its own, then their line in the journal.
+// ImageWriter: writes logged images as PNG files on a thread of its own, then their line in the journal; embeddings, too.
 #pragma once
 
 #include <condition_variable>
@@ -20,6 +20,9 @@ struct ImageJob {
   int64_t step = 0;
   double time_s = 0;
   core::Value kwargs = {};
+  /// Set: writes other files, of `num_bytes` in memory, in the images' place and returns their record.
+  std::function<core::Value(const std::filesystem::path& run_folder)> write = {};
+  int64_t num_bytes = 0;
 };
 
 class ImageWriter {

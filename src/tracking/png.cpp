@@ -12,8 +12,6 @@
 namespace hasten::tracking {
 namespace {
 
-constexpr int kColumns = 8;  // as make_grid of torch.utils.tensorboard
-
 png_uint_32 png_format(int channels) {
   return channels == 1 ? PNG_FORMAT_GRAY : channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_RGBA;
 }
@@ -58,10 +56,10 @@ Image decode_png(std::string_view png, const std::string& path) {
   return image;
 }
 
-Image image_grid(const std::vector<Image>& images) {
+Image image_grid(const std::vector<Image>& images, int most_columns) {
   if (images.size() == 1) return images.front();
   const int width = images.front().width, height = images.front().height;
-  const int columns = std::min<int>(kColumns, static_cast<int>(images.size()));
+  const int columns = std::min<int>(most_columns, static_cast<int>(images.size()));
   const int rows = (static_cast<int>(images.size()) + columns - 1) / columns;
   const int channels = std::max(3, images.front().channels);
   Image grid{width * columns, height * rows, channels, {}};

@@ -14,6 +14,7 @@ bool Tracker::log_images(const ImageFiles&, int64_t, const core::Value&) { retur
 bool Tracker::log_table(const std::string&, const Table&, int64_t, const core::Value&) { return false; }
 bool Tracker::log_histogram(const std::string&, const Histogram&, int64_t) { return false; }
 bool Tracker::log_artifact(const std::filesystem::path&, const std::string&) { return false; }
+bool Tracker::log_embedding(const std::string&, const EmbeddingFiles&, int64_t) { return false; }
 bool Tracker::log_graph(const std::vector<GraphNode>&) { return false; }
 bool Tracker::call(const std::string&, const core::Value&, const core::Value&) { return false; }
 

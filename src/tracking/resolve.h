@@ -1,11 +1,12 @@
 // Which trackers a run has: reads log_with and init_kwargs, and refuses what cannot work before anything has started.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "hasten/tracking/follower.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/follower_options.h"
+#include "hasten/tracking/tracking_options.h"
 
 namespace hasten::tracking {
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hasten/core/error.h"
+#include "tracking/embedding.h"
 
 namespace hasten::tracking {
 namespace {
@@ -118,6 +119,8 @@ class TrackerSink : public Sink {
       shown = tracker_->log_histogram(key, histogram_of(member(body, "histogram")), step);
     } else if (record.op == "artifact") {
       shown = tracker_->log_artifact(path_of(string_member(body, "path")), string_member(body, "artifact_path"));
+    } else if (record.op == "embedding") {
+      shown = tracker_->log_embedding(key, embedding_files(member(body, "files"), path_of(string_member(body, "folder"))), step);
     } else if (record.op == "graph") {
       shown = tracker_->log_graph(graph_of(member(body, "nodes")));
     } else if (record.op == "call") {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "hasten/tracking/follower.h"
+#include "hasten/tracking/follower_options.h"
 
 namespace hasten::tracking {
 

@@ -11,6 +11,7 @@
 #include "hasten/core/base64.h"
 #include "hasten/core/error.h"
 #include "hasten/core/socket.h"
+#include "tracking/embedding.h"
 #include "tracking/event_file.h"
 #include "tracking/json.h"
 #include "tracking/png.h"
@@ -98,6 +99,24 @@ class TensorBoard : public Tracker {
 
   bool log_graph(const std::vector<GraphNode>& graph) override {
     file("").append(summary::graph_event(time_s(), summary::graph(graph)));
+    return true;
+  }
+
+  // The files are copied, so that the run's folder shows them wherever it is moved to.
+  bool log_embedding(const std::string& key, const EmbeddingFiles& files, int64_t step) override {
+    const auto place = folder_ / embedding_folder(key, step);
+    std::filesystem::create_directories(place);
+    for (const char* name : {"tensors.tsv", "metadata.tsv", "sprite.png"}) {
+      if (!std::filesystem::exists(files.folder / name)) continue;
+      std::filesystem::copy_file(files.folder / name, place / name, std::filesystem::copy_options::overwrite_existing);
+    }
+    core::Value& all = state_["embeddings"];
+    if (!all.is_map()) all = core::Value::map();
+    all[embedding_folder(key, step)] = projector_entry(key, step, files);
+    std::ofstream config(folder_ / "projector_config.pbtxt");
+    for (const auto& [name, entry] : all.as_map()) config << entry.as_string();
+    config.close();
+    if (!config) throw DataError(Origin{"tracking"}, folder_, folder_, ": projector_config.pbtxt cannot be written. Make room.");
     return true;
   }
 

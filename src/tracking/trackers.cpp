@@ -15,6 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/core/socket.h"
 #include "hasten/tracking/follower.h"
+#include "tracking/embedding.h"
 #include "tracking/follower_process.h"
 #include "tracking/image_writer.h"
 #include "tracking/json.h"
@@ -453,6 +454,24 @@ void Trackers::log_artifacts(const std::filesystem::path& folder, const std::str
   }
 }
 
+void Trackers::log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step) {
+  impl_->require_started("log_embedding");
+  require_keys({{key, 0}});
+  require_embedding(key, embedding);
+  const int64_t number = impl_->step_of(step);
+  if (!impl_->is_logging()) return;
+  int64_t num_bytes = static_cast<int64_t>(embedding.values.size() * sizeof(float));
+  for (const Image& image : embedding.images) num_bytes += static_cast<int64_t>(image.pixels.size());
+  const double now = unix_time_s();
+  const auto write = [key, number, now, data = std::make_shared<const Embedding>(std::move(embedding))](const std::filesystem::path& folder) {
+    const std::string place = "media/embeddings/" + embedding_folder(key, number);
+    core::Value record = core::Value::map({{"op", "embedding"}, {"t", now}, {"step", number}, {"key", key}, {"folder", place}});
+    record["files"] = to_value(write_embedding(folder / place, *data));
+    return record;
+  };
+  impl_->run->images.push({.step = number, .time_s = now, .write = write, .num_bytes = num_bytes});
+}
+
 void Trackers::log_graph(const std::vector<GraphNode>& graph) {
   impl_->require_started("log_graph");
   if (!impl_->is_logging()) return;
@@ -505,6 +524,7 @@ void Trackers::load_state(const core::Value& state) {
     throw UsageError(kRoom, "the state of trackers is ", state.to_json(), "; expected run_id and step. Load one that state() has given.");
   }
   Impl& impl = *impl_;
+  if (run_id->as_string().empty()) return;  // saved before init
   if (const auto* calls = state.find("calls_without_step"); calls != nullptr && calls->is_int()) impl.calls_without_step = calls->as_int();
   impl.last_step = step->as_int();
   impl.said_back = false;

@@ -35,38 +35,40 @@ at::Tensor four_dims(const at::Tensor& tensor) {
   return images;
 }
 
-// One pass over [N,C,H,W] floats on the CPU, in the place of several by torch's operators.
+// One pass over floats on the CPU, in the place of several by torch's operators; the layout stays, so that it is a vector loop.
 at::Tensor floats_to_bytes(const at::Tensor& images) {
-  const int64_t num = images.size(0), channels = images.size(1), pixels = images.size(2) * images.size(3);
-  at::Tensor bytes = at::empty({num, images.size(2), images.size(3), channels}, at::kByte);
+  at::Tensor bytes = at::empty(images.sizes(), at::kByte);
   const float* from = images.const_data_ptr<float>();
   auto* to = bytes.mutable_data_ptr<uint8_t>();
-  for (int64_t n = 0; n < num; ++n) {
-    for (int64_t c = 0; c < channels; ++c) {
-      const float* plane = from + (n * channels + c) * pixels;
-      uint8_t* out = to + n * channels * pixels + c;
-      for (int64_t i = 0; i < pixels; ++i) {
-        const float scaled = plane[i] * 255.0F;
-        // Written so that NaN becomes 0.
-        out[i * channels] = static_cast<uint8_t>(static_cast<int>(scaled > 0 ? std::min(scaled, 255.0F) : 0.0F));
-      }
-    }
+  for (int64_t i = 0; i < images.numel(); ++i) {
+    const float scaled = from[i] * 255.0F;
+    // Written so that NaN becomes 0.
+    to[i] = static_cast<uint8_t>(static_cast<int>(scaled > 0 ? std::min(scaled, 255.0F) : 0.0F));
   }
   return bytes;
 }
 
-// [N,H,W,C] bytes on the tensor's device.
+// [N,C,H,W] bytes on the tensor's device.
 at::Tensor to_bytes(const at::Tensor& images) {
   if (images.is_cpu() && images.scalar_type() == at::kFloat && images.is_contiguous()) return floats_to_bytes(images);
   at::Tensor scaled = images;
   if (images.scalar_type() == at::kBool) scaled = images.to(at::kByte) * 255;
   if (at::isFloatingType(images.scalar_type())) scaled = at::nan_to_num(images.to(at::kFloat) * 255, 0.0);
-  return scaled.clamp(0, 255).to(at::kByte).permute({0, 2, 3, 1}).contiguous();
+  return scaled.clamp(0, 255).to(at::kByte).contiguous();
+}
+
+// The pixels of one image, channels last, of planes of `num_pixels` each.
+std::vector<uint8_t> interleave(const uint8_t* planes, int64_t channels, int64_t num_pixels) {
+  std::vector<uint8_t> pixels(static_cast<size_t>(channels * num_pixels));
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t i = 0; i < num_pixels; ++i) pixels[static_cast<size_t>(i * channels + c)] = planes[c * num_pixels + i];
+  }
+  return pixels;
 }
 
 class TensorImages : public PendingImages {
  public:
-  // `bytes`: [N,H,W,C].
+  // `bytes`: [N,C,H,W]; the trackers' thread puts the channels last.
   explicit TensorImages(const at::Tensor& bytes) : host_(bytes) {
     if (!bytes.is_cuda()) return;
     host_ = at::empty(bytes.sizes(), bytes.options().device(at::kCPU).pinned_memory(true));
@@ -76,11 +78,11 @@ class TensorImages : public PendingImages {
   }
   std::vector<Image> take() override {
     if (event_) event_->synchronize();
-    const auto num_bytes = static_cast<size_t>(host_.numel() / host_.size(0));
+    const int64_t channels = host_.size(1), num_pixels = host_.size(2) * host_.size(3);
     std::vector<Image> images;
     for (int64_t i = 0; i < host_.size(0); ++i) {
-      const uint8_t* first = host_.const_data_ptr<uint8_t>() + static_cast<int64_t>(num_bytes) * i;
-      images.push_back({static_cast<int>(host_.size(2)), static_cast<int>(host_.size(1)), static_cast<int>(host_.size(3)), {first, first + num_bytes}});
+      images.push_back({static_cast<int>(host_.size(3)), static_cast<int>(host_.size(2)), static_cast<int>(channels),
+                        interleave(host_.const_data_ptr<uint8_t>() + i * channels * num_pixels, channels, num_pixels)});
     }
     host_ = at::Tensor();
     return images;

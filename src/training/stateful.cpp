@@ -137,6 +137,8 @@ const char* name_of(StateKind kind) noexcept {
       return "loader";
     case StateKind::kScaler:
       return "scaler";
+    case StateKind::kTrackers:
+      return "trackers";
     case StateKind::kCustom:
       break;
   }

@@ -42,7 +42,7 @@ class StepCount {
 
 json run_flags(const process::Process& process, const json& input) {
   const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("num_steps"),
-                                          .sync_with_dataloader = input.at("sync_with_dataloader")});
+                                          .accumulation = {.sync_with_dataloader = input.at("sync_with_dataloader")}});
   const auto loader = counting(accelerator, input.at("batches"), 1);
   StepCount count(input.at("sync_with_dataloader"));
   json given{{"sync", json::array()}, {"step", json::array()}};
@@ -182,9 +182,9 @@ json by_last_batches(const GoldenCase& golden) {
 json run_training(const process::Process& process, const json& input) {
   const Accelerator accelerator(process, {.loader = {.split_batches = input.at("split_batches")},
                                           .gradient_accumulation_steps = input.at("num_steps"),
-                                          .sync_with_dataloader = input.at("sync_with_dataloader"),
-                                          .sync_each_batch = input.at("sync_each_batch"),
-                                          .step_scheduler_per_process = true});
+                                          .accumulation = {.sync_with_dataloader = input.at("sync_with_dataloader"),
+                                                           .sync_each_batch = input.at("sync_each_batch")},
+                                          .scheduler = {.step_per_process = true}});
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
   optim::LambdaLR schedule(*made,

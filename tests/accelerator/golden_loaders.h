@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hasten/accelerator.h"
+#include "hasten/comm/nested/json_objects.h"
 #include "support/golden.h"
 #include "support/ranks.h"
 #include "support/samples.h"

@@ -191,7 +191,7 @@ TEST(JoinRanks, LoadersGiveEachSampleOnceWithoutEvenBatches) {
 
 // Batches of one row, `window` of them to a step on each rank.
 at::Tensor accumulated(const Process& process, int64_t num_rows, int64_t window, bool each) {
-  const Accelerator accelerator(process, {.gradient_accumulation_steps = window, .sync_each_batch = each});
+  const Accelerator accelerator(process, {.gradient_accumulation_steps = window, .accumulation = {.sync_each_batch = each}});
   Mlp net;
   testing::initialise(*net, 1);
   net->to(at::kDouble);

@@ -18,18 +18,18 @@ using ::testing::HasSubstr;
 using hasten::testing::run_ranks;
 using hasten::process::Process;
 
-Process alone() {
+Process single_process() {
   return Process(process::RankInfo{}, comm::Group());
 }
 
-std::vector<at::Tensor> copies(const torch::nn::Module& module) {
+std::vector<at::Tensor> parameter_copies(const torch::nn::Module& module) {
   std::vector<at::Tensor> result;
   for (const auto& parameter : module.parameters()) result.push_back(parameter.detach().clone());
   return result;
 }
 
 TEST(MixedPrecision, ForwardAndMethodsRunInBf16OutputsAreFloat32AndNothingLeaks) {
-  Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kBf16});
   testing::Mlp net;
   const auto model = accelerator.prepare(net);
   const auto x = at::ones({2, 8});
@@ -49,7 +49,7 @@ TEST(MixedPrecision, ForwardAndMethodsRunInBf16OutputsAreFloat32AndNothingLeaks)
 }
 
 TEST(MixedPrecision, OutputsCanStayAsComputed) {
-  Accelerator accelerator(alone(), {.mixed_precision = Precision::kFp16, .precision = {.outputs = precision::Outputs::kAsComputed}});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .precision = {.outputs = precision::Outputs::kAsComputed}});
   testing::Mlp net;
   EXPECT_EQ(accelerator.prepare(net)(at::ones({2, 8})).scalar_type(), at::kHalf);
 }
@@ -61,7 +61,7 @@ std::vector<float> train(Precision precision, bool by_hand, int64_t num_steps = 
   hasten::testing::initialise(*net, 5);
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
   const auto problem = hasten::testing::problem_for("mlp");
-  Accelerator accelerator(alone(), {.gradient_accumulation_steps = num_steps, .mixed_precision = precision, .scaler = {.init_scale = 256, .growth_interval = 3}, .optimizer = {.fused = false}});
+  Accelerator accelerator(single_process(), {.gradient_accumulation_steps = num_steps, .mixed_precision = precision, .scaler = {.init_scale = 256, .growth_interval = 3}, .optimizer = {.fused = false}});
   auto [model, optimizer] = accelerator.prepare(net, adam);
   const precision::GradScaler raw({.init_scale = 256, .growth_interval = 3, .enabled = precision == Precision::kFp16});
   std::vector<float> losses;
@@ -105,7 +105,7 @@ TEST(MixedPrecision, TheLoopGivesTheRecipesNumbers) {
 }
 
 TEST(MixedPrecision, ClippingInTheMiddleOfAWindowOnlyMeasures) {
-  Accelerator accelerator(alone(), {.gradient_accumulation_steps = 2, .mixed_precision = Precision::kFp16, .scaler = {.init_scale = 1024}});
+  Accelerator accelerator(single_process(), {.gradient_accumulation_steps = 2, .mixed_precision = Precision::kFp16, .scaler = {.init_scale = 1024}});
   testing::Mlp net;
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
   auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -122,7 +122,7 @@ TEST(MixedPrecision, ClippingInTheMiddleOfAWindowOnlyMeasures) {
 
 TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {
   for (const bool fused : {true, false}) {
-    Accelerator accelerator(alone(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64}, .optimizer = {.fused = fused}});
+    Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64}, .optimizer = {.fused = fused}});
     testing::Mlp net;
     torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
     optim::StepLR schedule(adam, {.step_size = 1, .gamma = 0.5});
@@ -131,7 +131,7 @@ TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {
       optimizer.zero_grad();
       accelerator.backward(model(at::ones({2, 8})).sum());
       if (bad) net->second->bias.mutable_grad()[0] = INFINITY;
-      const auto before = copies(*net);
+      const auto before = parameter_copies(*net);
       const double rate = scheduler.rates()[0];
       optimizer.step();
       scheduler.step();
@@ -146,7 +146,7 @@ TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {
 }
 
 TEST(MixedPrecision, AScaleThatMovesTakesAlongGradientsOfAnOptimizerThatHasNotStepped) {
-  Accelerator accelerator(alone(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64, .growth_interval = 1}});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64, .growth_interval = 1}});
   const auto make = [] {
     torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
     const torch::NoGradGuard no_grad;
@@ -172,7 +172,7 @@ TEST(MixedPrecision, AScaleThatMovesTakesAlongGradientsOfAnOptimizerThatHasNotSt
 }
 
 TEST(MixedPrecision, EndlessOverflowsEndWithNames) {
-  Accelerator accelerator(alone(), {.mixed_precision = Precision::kFp16, .scaler = {.give_up_after = 4}});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .scaler = {.give_up_after = 4}});
   testing::Mlp net;
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
   auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -188,14 +188,14 @@ TEST(MixedPrecision, EndlessOverflowsEndWithNames) {
 }
 
 TEST(MixedPrecision, AStateGoesOnInAnotherAccelerator) {
-  Accelerator first(alone(), {.mixed_precision = Precision::kFp16}), second(alone(), {.mixed_precision = Precision::kFp16});
+  Accelerator first(single_process(), {.mixed_precision = Precision::kFp16}), second(single_process(), {.mixed_precision = Precision::kFp16});
   auto state = *first.scaler_state();
   state.scale = 8;
   state.growth_tracker = 5;
   second.load_scaler_state(state);
   EXPECT_EQ(second.scaler()->scale(), 8.0);
-  EXPECT_THROW(Accelerator(alone(), {.mixed_precision = Precision::kNo}).load_scaler_state(state), UsageError);
-  EXPECT_FALSE(Accelerator(alone(), {.mixed_precision = Precision::kNo}).scaler_state());
+  EXPECT_THROW(Accelerator(single_process(), {.mixed_precision = Precision::kNo}).load_scaler_state(state), UsageError);
+  EXPECT_FALSE(Accelerator(single_process(), {.mixed_precision = Precision::kNo}).scaler_state());
 }
 
 // One step per rank's part of the batch; returns the losses' mean and leaves the parameters.
@@ -213,7 +213,7 @@ TEST(MixedPrecision, RanksAreOneRankAndEndEqual) {
     testing::Mlp reference;
     hasten::testing::initialise(*reference, 5);
     torch::optim::SGD own(reference->parameters(), torch::optim::SGDOptions(0.1));
-    Accelerator single(alone(), {.mixed_precision = precision, .scaler = {.init_scale = 128}});
+    Accelerator single(single_process(), {.mixed_precision = precision, .scaler = {.init_scale = 128}});
     auto [model, optimizer] = single.prepare(reference, own);
     for (int i = 0; i < 8; ++i) step_of(single, model, optimizer, problem, 0, 1);
 
@@ -225,7 +225,7 @@ TEST(MixedPrecision, RanksAreOneRankAndEndEqual) {
       Accelerator accelerator(process, {.mixed_precision = precision, .scaler = {.init_scale = 128}});
       auto [prepared, stepping] = accelerator.prepare(net, sgd);
       for (int i = 0; i < 8; ++i) step_of(accelerator, prepared, stepping, problem, process.rank(), 2);
-      ends[static_cast<size_t>(process.rank())] = copies(*net);
+      ends[static_cast<size_t>(process.rank())] = parameter_copies(*net);
     });
     for (size_t i = 0; i < ends[0].size(); ++i) {
       EXPECT_TRUE(at::equal(ends[0][i], ends[1][i]));
@@ -274,7 +274,7 @@ TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
         (i == 0 ? first : last) = loss.item<double>();
       }
       EXPECT_LT(last, first);
-      ends[static_cast<size_t>(process.rank())] = copies(*net);
+      ends[static_cast<size_t>(process.rank())] = parameter_copies(*net);
     });
     for (size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(at::equal(ends[0][i], ends[1][i]));
   }
@@ -317,7 +317,7 @@ TEST(MixedPrecision, LivingCastsChangeNoNumber) {
     testing::Cnn net;
     hasten::testing::initialise(*net, 5);
     torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
-    Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16, .precision = {.living_casts = living}});
+    Accelerator accelerator(single_process(), {.mixed_precision = Precision::kBf16, .precision = {.living_casts = living}});
     auto [model, optimizer] = accelerator.prepare(net, adam);
     const auto problem = hasten::testing::problem_for("cnn");
     std::vector<float> result;
@@ -351,6 +351,34 @@ TEST(MixedPrecision, LocalSgdSkipsLocallyAndGoesOnWithTheLeastScale) {
     }
     EXPECT_EQ(accelerator.scaler()->scale(), 64.0);
     local.finish();
+  });
+}
+
+TEST(MixedPrecision, AnUnwrappedModelMayKeepItsCasts) {
+  torch::nn::Linear net(2, 2);
+  Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16});
+  auto model = accelerator.prepare(net);
+  const at::Tensor x = at::full({1, 2}, 1.0 + 1.0 / 512);  // bfloat16 rounds it to 1
+
+  const auto kept = accelerator.unwrap_model(model, parallel::KeepFp32Wrapper());
+
+  EXPECT_TRUE(kept(x).equal(model(x)));
+  EXPECT_EQ(kept(x).scalar_type(), at::kFloat);
+  EXPECT_FALSE(accelerator.unwrap_model(model)(x).equal(model(x)));
+  EXPECT_EQ(kept.ddp(), nullptr);
+}
+
+TEST(MixedPrecision, WithoutAveragingGradientsAreSummedAndWeightedOnesAreTheWeightedMeanAsBefore) {
+  run_ranks(3, [](Process& process) {
+    const auto gradient = [&](const parallel::BackwardOptions& options) {
+      Accelerator accelerator(process, {.ddp = {.average = false}});
+      torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+      auto model = accelerator.prepare(net);
+      accelerator.backward(model(at::full({1, 1}, process.rank() + 1.0)).sum(), options);
+      return net->weight.grad().item<float>();
+    };
+    EXPECT_FLOAT_EQ(gradient({}), 1 + 2 + 3);
+    EXPECT_FLOAT_EQ(gradient({.weight = process.rank() == 2 ? 3.0 : 1.0}), (1 + 2 + 3 * 3) / 5.0F);
   });
 }
 

@@ -42,11 +42,11 @@ TEST(ReadOptions, EveryRoomGetsItsOptions) {
                                               .data_seed = 7,
                                               .rng_types = {data::RngType::kTorch}},
                                    .gradient_accumulation_steps = 3,
-                                   .sync_with_dataloader = false,
-                                   .sync_each_batch = true,
+                                   .accumulation = {.sync_with_dataloader = false,
+                                                    .sync_each_batch = true,
+                                                    .adjust_scheduler = true},
                                    .step_scheduler_with_optimizer = false,
-                                   .step_scheduler_per_process = true,
-                                   .adjust_scheduler = true};
+                                   .scheduler = {.step_per_process = true}};
   const auto loader = loader_options(options, false);
   const auto accumulation = accumulation_options(options);
   const auto scheduler = scheduler_options(options, 4);

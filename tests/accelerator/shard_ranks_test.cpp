@@ -208,17 +208,6 @@ TEST(ShardedAccelerator, LocalSgdIsRefused) {
   EXPECT_THAT(words[0], HasSubstr("share their parameters"));
 }
 
-TEST(ShardedAccelerator, UnevenInputsAreRefused) {
-  const auto words = run_ranks_collecting(2, [](auto& process) {
-    const Accelerator accelerator(process, with_stage(ShardStage::kGradients));
-    testing::Mlp net;
-    auto model = accelerator.prepare(net);
-    accelerator.join_uneven_inputs(model, [] {});
-  });
-
-  EXPECT_THAT(words[0], HasSubstr("even_batches"));
-}
-
 // Real processes: memory is handed over, and a rank that dies in a step is named.
 HASTEN_PROCESS_CASE(sharded_training) {
   const Accelerator accelerator(with_stage(ShardStage::kParameters));

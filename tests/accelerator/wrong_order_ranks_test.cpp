@@ -129,7 +129,7 @@ TEST(WrongOrderRanks, AStepOfTheRawOptimizerIsNamedOnceWhereGradientsAreExchange
   for (const int world_size : {1, 2, 3}) {
     const std::string said = said_in([&] {
       run_ranks(world_size,
-                [](Process& process) { accumulate(process, step_raw, {.sync_each_batch = true}); });
+                [](Process& process) { accumulate(process, step_raw, {.accumulation = {.sync_each_batch = true}}); });
     });
 
     EXPECT_THAT(said, HasSubstr("'first.weight' and 3 more changed after backward 1 of a window"));
@@ -143,7 +143,7 @@ TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
     for (const int world_size : {1, 2}) {
       const std::string said = said_in([&] {
         run_ranks(world_size,
-                  [&](Process& process) { accumulate(process, zero_raw, {.sync_each_batch = each}); });
+                  [&](Process& process) { accumulate(process, zero_raw, {.accumulation = {.sync_each_batch = each}}); });
       });
 
       EXPECT_THAT(said, HasSubstr("the gradients after backward 1 of a window"));
@@ -227,8 +227,8 @@ TEST(WrongOrderRanks, AccumulationWithPreparedOptimizersSaysNothing) {
   const auto nothing = [](auto&&...) {};
   const std::string said = said_in([&] {
     for (const bool each : {false, true}) {
-      accumulate(lone_process(), nothing, {.sync_each_batch = each});
-      run_ranks(2, [&](Process& process) { accumulate(process, nothing, {.sync_each_batch = each}); });
+      accumulate(lone_process(), nothing, {.accumulation = {.sync_each_batch = each}});
+      run_ranks(2, [&](Process& process) { accumulate(process, nothing, {.accumulation = {.sync_each_batch = each}}); });
     }
   });
 

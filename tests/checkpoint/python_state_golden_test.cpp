@@ -296,7 +296,7 @@ Followed follow(process::Process& process, const json& input, const std::string&
   AcceleratorOptions options{.tune_allocator = false};
   options.loader.use_seedable_sampler = input.at("shuffle");
   options.loader.data_seed = input.at("seed").get<uint64_t>();
-  options.step_scheduler_per_process = true;
+  options.scheduler.step_per_process = true;
   Accelerator accelerator(process, options);
   optim::StepLR step_lr(own, {.step_size = 4, .gamma = 0.5});
   Count count;

@@ -51,10 +51,11 @@ struct Feature {
 };
 
 const std::vector<Feature> kFeatures = {
-    {"automatic_batch_size", 4},  {"checkpointing", 29}, {"comm_hooks", 5}, {"gan", 34},
-    {"gradient_accumulation", 4}, {"local_sgd", 3},  {"metrics", 13},
-    {"mixed_precision", 6},       {"preemption", 12},           {"resume", 27},    {"sync_batch_norm", 4},
-    {"uneven_inputs", 14},        {"warm_up", 13}};
+    {"automatic_batch_size", 4},  {"automatic_gradient_accumulation", 13}, {"checkpointing", 29}, {"comm_hooks", 5}, {"cross_validation", 24},
+    {"early_stopping", 9},        {"gan", 34},
+    {"gradient_accumulation", 4}, {"gradient_accumulation_for_autoregressive_models", 24}, {"local_sgd", 3},  {"metrics", 13},
+    {"mixed_precision", 6},       {"preemption", 12},    {"profiler", 9},       {"resume", 27},   {"schedule_free", 58}, {"sync_batch_norm", 4},
+    {"tracking", 11},             {"uneven_inputs", 14},        {"warm_up", 13}};
 
 TEST(ByFeature, EachIsTheBaseWithAFewOtherLines) {
   const Lines base = code_of("base");
@@ -144,6 +145,41 @@ TEST_P(ByFeatureOnProcesses, CheckpointingGoesOnFromTheNewestComplete) {
   EXPECT_THAT(first, HasSubstr("begins"));
   EXPECT_THAT(first, HasSubstr("epoch 2"));
   EXPECT_THAT(again, HasSubstr("goes on at step "));
+}
+
+TEST_P(ByFeatureOnProcesses, WithoutAScheduleAndOverFoldsItLearns) {
+  EXPECT_THAT(output("schedule_free"), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n"));
+  EXPECT_THAT(output("cross_validation"), MatchesRegex("2[2-5][0-9] of 250 right\n"));
+  EXPECT_THAT(output("automatic_gradient_accumulation"), MatchesRegex("1 batches of 128 make a step\n2 batches of 64 make a step\n4 batches of 32 make a step\n"
+                                                                      "(.|\n)*epoch 5: 2[0-5][0-9] of 250 right\n"));
+}
+
+// A sequence of n tokens has n - 1 that follow another; each is known once its successor has been learned.
+TEST_P(ByFeatureOnProcesses, AutoregressiveModelsLearnEachToken) {
+  const std::string said = output("gradient_accumulation_for_autoregressive_models");
+  const std::regex form("(.|\n)*epoch 2: ([0-9]+) of ([0-9]+) right\n");
+
+  std::smatch found;
+  ASSERT_TRUE(std::regex_match(said, found, form)) << said;
+  EXPECT_GT(std::stod(found[2]), 0.9 * std::stod(found[3]));
+}
+
+TEST_P(ByFeatureOnProcesses, EarlyStoppingEndsAllRanksBeforeTheLastEpoch) {
+  EXPECT_THAT(output("early_stopping"), MatchesRegex("(.|\n)*stopped in epoch 1?[0-9]: 2[2-5][0-9] of 250 right\n"));
+}
+
+TEST_P(ByFeatureOnProcesses, TheProfilerAndTrackersLeaveTheirFiles) {
+  output("profiler", {folder_});
+  output("tracking", {folder_});
+
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    std::ifstream file(path("trace_" + std::to_string(rank) + ".json"));
+    const std::string trace(std::istreambuf_iterator<char>(file), {});
+    EXPECT_THAT(trace, HasSubstr("aten::addmm"));
+  }
+  size_t events = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) events += entry.path().filename().string().find("tfevents") != std::string::npos ? 1 : 0;
+  EXPECT_GE(events, 1u);
 }
 
 TEST_P(ByFeatureOnProcesses, PreemptionEndsInOrderWithTheModelSaved) {

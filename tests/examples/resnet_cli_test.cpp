@@ -35,13 +35,14 @@ class ResnetExample : public ::testing::Test {
     }
   }
 
-  CommandResult run(int num_processes) const {
+  CommandResult run(int num_processes, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {HASTEN_BINARY_DIR "/examples/resnet"};
     if (num_processes > 1) {
       words.insert(words.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(num_processes)});
     }
     words.insert(words.end(), {"--data", folder_, "--epochs", "1", "--size", "32", "--batch", "2",
                                "--threads", "1", "--save", folder_ + "/net.pt"});
+    words.insert(words.end(), more.begin(), more.end());
     return run_command(words);
   }
 
@@ -58,6 +59,15 @@ TEST_F(ResnetExample, TrainsOnAFolderAndCountsEachTestImageOnce) {
     EXPECT_GT(std::filesystem::file_size(folder_ + "/net.pt"), 85'000'000);
     std::filesystem::remove(folder_ + "/net.pt");
   }
+}
+
+TEST_F(ResnetExample, ApexsSecondLevelTrainsHalfPrecisionWeights) {
+  const CommandResult result = run(1, {"--opt_level", "O2"});
+
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, MatchesRegex("epoch 0: accuracy [01]\\.[0-9]+ of 6\n"));
+  // Two bytes a number; batch normalisation keeps four.
+  EXPECT_LT(std::filesystem::file_size(folder_ + "/net.pt"), 45'000'000);
 }
 
 TEST_F(ResnetExample, DifferentClassesInTrainAndValAreRefused) {

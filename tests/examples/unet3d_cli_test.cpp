@@ -11,6 +11,7 @@ namespace hasten::test {
 namespace {
 
 using ::testing::MatchesRegex;
+using Words = std::vector<std::string>;
 
 CommandResult run_unet(int num_processes, const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {HASTEN_BINARY_DIR "/examples/unet3d", "--threads", "1"};
@@ -55,6 +56,37 @@ TEST(UNet3dExample, TwoProcessesFindWhatOneFindsWithTheSameGlobalBatches) {
   EXPECT_EQ(two.exit_code, 0) << two.err;
   EXPECT_GT(last_dice(one), 0.1);
   EXPECT_NEAR(last_dice(two), last_dice(one), 0.02);
+}
+
+// The head of Debian's mricron-data, its back third for the test.
+TEST(UNet3dExample, FindsTheBrainInAHead) {
+  const Words words = {"--data", "brain", "--shrink", "4", "--epochs", "2", "--train", "40", "--channels", "4", "--batch", "2", "--opt_level", "O1"};
+
+  const CommandResult result = run_unet(2, words);
+
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(last_dice(result), 0.6);
+  EXPECT_THAT(run_unet(1, {"--data", "brain", "--image", "/none.nii"}).err, ::testing::HasSubstr("cannot read /none.nii"));
+}
+
+TEST(UNet3dExample, ApexsLevelsFindWhatFloat32Finds) {
+  const auto dice_at = [](const std::string& level) {
+    const CommandResult result = run_unet(1, {"--epochs", "1", "--train", "24", "--channels", "4", "--batch", "2", "--opt_level", level});
+    EXPECT_EQ(result.exit_code, 0) << level << ": " << result.err;
+    return last_dice(result);
+  };
+  const double float32 = dice_at("O0");
+
+  EXPECT_GT(float32, 0.1);
+  EXPECT_NEAR(dice_at("O1"), float32, 0.03);
+  EXPECT_NEAR(dice_at("O2"), float32, 0.03);
+}
+
+TEST(UNet3dExample, AnUnknownLevelIsAUsageErrorWithTheLevels) {
+  const CommandResult result = run_unet(1, {"--opt_level", "O4"});
+
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("O4"), std::string::npos) << result.err;
 }
 
 TEST(UNet3dExample, AnUnknownOptionIsAUsageError) {

@@ -13,14 +13,14 @@ CLEAN = {
                       "hasten_room(state TORCH ROOMS core comm)\nhasten_front_door(accelerator hasten)\n",
     "include/hasten/core/env.h": "// Variables.\n#pragma once\n",
     "include/hasten/comm/group.h": '// Groups.\n#pragma once\n#include "hasten/core/env.h"\n',
-    "include/hasten/state/process.h": '// Who am I.\n#pragma once\n#include "hasten/comm/group.h"\n',
+    "include/hasten/state/process.h": '// This process.\n#pragma once\n#include "hasten/comm/group.h"\n',
     "include/hasten/hasten.h": '// All.\n#pragma once\n#include "hasten/state/process.h"\n',
     "src/core/env.cpp": '// Variables.\n#include "hasten/core/env.h"\n#include <spdlog/spdlog.h>\n'
                         'auto path = getenv("HASTEN_LOG_LEVEL");\n',
     "src/comm/group_impl.h": "// Inside of groups.\n",
     "src/comm/group.cpp": '// Groups.\n#include "hasten/comm/group.h"\n#include "comm/group_impl.h"\nusing c10d::Store;\n',
     "src/comm/gloo.cpp": '// A backend, see group.h.\n#include "comm/group_impl.h"\n',
-    "src/state/process.cpp": '// Who am I.\n#include "hasten/state/process.h"\nauto rank = environment.integer("RANK");\n',
+    "src/state/process.cpp": '// This process.\n#include "hasten/state/process.h"\nauto rank = environment.integer("RANK");\n',
     "cli/main.cpp": '// The command.\n#include "hasten/core/env.h"\n',
     "tests/core/env_test.cpp": "",
     "tests/comm/group_ranks_test.cpp": "",
@@ -57,7 +57,7 @@ class Tidy(unittest.TestCase):
                          "src/comm/gloo.cpp:3: room 'comm' may not include 'state'")
 
     def test_a_room_that_includes_the_front_door_is_reported(self):
-        self.assert_only({"include/hasten/state/process.h": '// Who am I.\n#include "hasten/hasten.h"\n'},
+        self.assert_only({"include/hasten/state/process.h": '// This process.\n#include "hasten/hasten.h"\n'},
                          "process.h:2: room 'state' may not include 'front door'")
 
     def test_the_command_may_not_include_rooms_with_libtorch(self):
@@ -65,7 +65,7 @@ class Tidy(unittest.TestCase):
                          "cli/main.cpp:2: room 'cli' may not include 'comm'")
 
     def test_a_private_header_of_another_room_is_reported(self):
-        self.assert_only({"src/state/process.cpp": '// Who am I.\n#include "hasten/state/process.h"\n#include "comm/group_impl.h"\n'
+        self.assert_only({"src/state/process.cpp": '// This process.\n#include "hasten/state/process.h"\n#include "comm/group_impl.h"\n'
                                                    'auto rank = environment.integer("RANK");\n'},
                          "'comm/group_impl.h' is private to room 'comm'")
 
@@ -199,6 +199,11 @@ class Tidy(unittest.TestCase):
 
     def test_a_missing_document_of_variables_is_reported(self):
         self.assert_only({"docs/environment.md": None}, "docs/environment.md:1: missing")
+
+    def test_a_decision_without_its_headings_is_reported(self):
+        page = "# 1. X\n## Context\n## Decision\n## Alternatives\n## Consequences\n## Revisit when\n## Appendix\n"
+        self.assertEqual(findings({"docs/decisions/0001-x.md": page}), [])
+        self.assert_only({"docs/decisions/0001-x.md": page.replace("## Consequences\n", "")}, "decisions_have_headings")
 
     def test_a_link_that_leads_nowhere_is_reported(self):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "

@@ -111,6 +111,59 @@ TEST_F(DistributedFiles, DecidesAlikeWithUnevenData) {
   }
 }
 
+/// The first column of each training batch of this rank, in order.
+struct Seen : Callback {
+  std::string_view name() const override { return "seen"; }
+  void after_batch(Learner& learn) override {
+    if (learn.training()) rows.push_back(learn.targets().front().clone());
+  }
+  std::vector<at::Tensor> rows;
+};
+
+TEST(DistributedLearner, TakesBlocksOfTheOrderAsFastaiDoes) {
+  const auto x = at::arange(14).unsqueeze(1).to(at::kFloat).expand({14, 4}).contiguous(), y = at::arange(14).to(at::kFloat);
+  run_ranks(3, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    nn::Sequential net(nn::Linear(4, 1), nn::Flatten(nn::FlattenOptions().start_dim(0)));
+    const Learner learn(tensor_loaders({x, y}, {x, y}, {.batch_size = 3, .shuffle = false}), net, {.loss = mse(), .metrics = {mae_metric()}});
+    const auto seen = std::make_shared<Seen>();
+    learn.add(seen);
+
+    learn.distrib_ctx(accelerator, {.order = LoaderOrder::kBlocks}, [&] { learn.no_logging([&] { learn.fit(1, 0.0); }); });
+
+    const auto own = at::cat(seen->rows).to(at::kLong);
+    EXPECT_TRUE(own.equal(at::arange(process.rank() * 5, process.rank() * 5 + 5).remainder(14))) << own;
+  });
+}
+
+/// Metrics of several kinds over ranks of which some have no rows.
+TEST(DistributedLearner, AddsUpAllCountsInOneReduction) {
+  const auto metrics = [] { return std::vector<Metric>{avg_loss(), accuracy(), f1_score({.average = Averaging::kMacro}), value_metric("seven", [] { return 7.0; })}; };
+  const auto p = at::sin(at::arange(30).reshape({10, 3}).to(at::kFloat)), t = at::arange(10).remainder(3);
+  const auto input = [&](int64_t begin, int64_t end) {
+    return MetricInput{.prediction = p.slice(0, begin, end), .target = t.slice(0, begin, end), .loss = p.slice(0, begin, end).mean(), .size = end - begin};
+  };
+  const auto whole = metrics();
+  for (const auto& metric : whole) metric.accumulate(input(0, 10));
+  const auto wanted = MetricValues()(whole, comm::Group());
+  run_ranks(3, [&](process::Process& process) {
+    const auto mine = metrics();
+    MetricValues values;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const auto& metric : mine) metric.reset();
+      if (process.rank() < 2) {
+        for (const auto& metric : mine) metric.accumulate(input(process.rank() * 5, process.rank() * 5 + 5));
+      }
+      const auto given = values(mine, process.group());
+      EXPECT_NEAR(given[0], wanted[0], 1e-6);
+      EXPECT_EQ(given[1], wanted[1]);
+      EXPECT_EQ(given[2], wanted[2]);
+      EXPECT_EQ(given[3], 7.0);
+      EXPECT_EQ(mine[1].value(process.group()), wanted[1]);
+    }
+  });
+}
+
 TEST(DistributedLearner, FindsOneRateOnAllRanks) {
   std::mutex guard;
   std::vector<std::vector<double>> losses;

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "hasten/core/error.h"
+#include "hasten/models/bert.h"
 #include "hasten/models/generate.h"
 #include "hasten/models/gpt2.h"
 #include "hasten/models/kv_cache.h"
@@ -57,6 +58,44 @@ void expect_the_cache_changes_nothing(Model model) {
 
   EXPECT_TRUE(torch::allclose(torch::cat({first, second, third}, 1), whole, 1e-4, 1e-5));
   EXPECT_EQ(cache.num_tokens(), 9);
+}
+
+BertConfig tiny_bert() {
+  return BertConfig::from_json(core::Value::parse_json(R"({"model_type": "bert", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 12, "max_position_embeddings": 10, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.5,
+    "id2label": {"0": "a", "1": "b", "2": "c"}})", "config.json"));
+}
+
+TEST(Bert, HasTheNamesOfTransformersAndScoresForEachLabel) {
+  torch::manual_seed(1);
+  BertForSequenceClassification model(tiny_bert());
+  const auto ids = torch::randint(1, 20, {3, 7}, at::kLong);
+
+  EXPECT_EQ(model->forward(ids, torch::ones_like(ids), torch::zeros_like(ids)).sizes(), (std::vector<int64_t>{3, 3}));
+  const auto names = model->named_parameters();
+  for (const char* name : {"bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.attention.self.query.weight",
+                           "bert.encoder.layer.0.attention.output.dense.bias", "bert.encoder.layer.0.intermediate.dense.weight", "bert.encoder.layer.1.output.LayerNorm.weight",
+                           "bert.pooler.dense.bias", "classifier.weight"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_EQ(names.size(), 5U + 2 * 16 + 2 + 2);
+}
+
+TEST(Bert, PaddingChangesNothingAndTypesAndOrderDo) {
+  torch::manual_seed(2);
+  const torch::NoGradGuard no_grad;
+  Bert model(tiny_bert());
+  const auto ids = torch::randint(1, 20, {2, 6}, at::kLong), longer = torch::constant_pad_nd(ids, {0, 3}, 7);
+  const auto mask = torch::constant_pad_nd(torch::ones_like(ids), {0, 3}, 0);
+
+  const auto plain = model->forward(ids).second;
+
+  EXPECT_TRUE(torch::allclose(model->forward(longer, mask).second, plain, 1e-5, 1e-6));
+  EXPECT_FALSE(torch::allclose(model->forward(longer).second, plain, 1e-2, 1e-2));
+  EXPECT_FALSE(torch::allclose(model->forward(ids, {}, torch::ones_like(ids)).second, plain, 1e-2, 1e-2));
+  EXPECT_FALSE(torch::allclose(model->forward(ids.flip(1)).second, plain, 1e-2, 1e-2));
+  EXPECT_THROW(model->forward(torch::ones({1, 11}, at::kLong)), UsageError);
+  EXPECT_THROW(BertConfig::from_json(core::Value::parse_json(R"({"hidden_act": "relu"})", "x")), UsageError);
 }
 
 TEST(Models, TokensInPiecesWithACacheAreTokensAtOnce) {

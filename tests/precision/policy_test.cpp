@@ -8,6 +8,7 @@
 #include "hasten/core/error.h"
 #include "hasten/precision/amp_levels.h"
 #include "hasten/precision/device_facts.h"
+#include "hasten/precision/float32_precision.h"
 #include "hasten/precision/fp8_scaling.h"
 #include "hasten/precision/loss_scale_rule.h"
 #include "support/folder.h"
@@ -48,6 +49,18 @@ TEST(Policy, WhatAGpuCannotDoIsRefusedByName) {
   EXPECT_EQ(resolved(Precision::kFp8, {}).precision, Precision::kFp8);  // emulated on a CPU
   EXPECT_THROW(resolved(Precision::kBf16, {}, {.type = c10::DeviceType::XPU}), UsageError);
   EXPECT_EQ(resolved(Precision::kNo, {}, {.type = c10::DeviceType::XPU}).precision, Precision::kNo);
+}
+
+TEST(Float32Precision, IsThatOfTheGivenOperatorsOnly) {
+  const auto before = float32_precision();
+  set_float32_precision({.matmul = Float32Precision::kBf16});
+
+  EXPECT_EQ(float32_precision().matmul, Float32Precision::kBf16);
+  EXPECT_EQ(float32_precision().conv, before.conv);
+  EXPECT_NE(float32_precision(true).matmul, Float32Precision::kBf16);
+  set_float32_precision({.matmul = Float32Precision::kIeee, .rnn = Float32Precision::kTf32});
+  EXPECT_EQ(float32_precision().matmul, Float32Precision::kIeee);
+  EXPECT_EQ(float32_precision(true).rnn, Float32Precision::kTf32);
 }
 
 TEST(DeviceFacts, FlagsOfTheProcessorAreRead) {

@@ -17,7 +17,7 @@ Process split_process_of(int rank, int world_size) {
   return Process({.rank = rank, .world_size = world_size}, comm::Group());
 }
 
-std::string message_of(const std::function<void()>& action) {
+std::string split_message(const std::function<void()>& action) {
   try {
     action();
   } catch (const UsageError& error) {
@@ -81,7 +81,7 @@ TEST(SplitBetweenProcesses, CutsTensorsByRows) {
   EXPECT_TRUE(
       split_between_processes(split_process_of(1, 2), rows, true).equal(torch::tensor({{6, 7}, {8, 9}, {8, 9}})));
   EXPECT_TRUE(split_between_processes(split_process_of(7, 8), rows, true).equal(torch::tensor({{8, 9}})));
-  EXPECT_THAT(message_of([] { split_between_processes(split_process_of(0, 2), torch::tensor(1)); }),
+  EXPECT_THAT(split_message([] { split_between_processes(split_process_of(0, 2), torch::tensor(1)); }),
               HasSubstr("scalar"));
 }
 
@@ -99,7 +99,7 @@ TEST(SplitBetweenProcesses, SplitsEveryNamedListAlike) {
 TEST(SplitBetweenProcesses, NamedListsOfDifferentLengthsAreRefusedByName) {
   const std::map<std::string, std::vector<int>> lists = {{"prompts", {1, 2, 3}}, {"seeds", {4}}};
 
-  EXPECT_THAT(message_of([&] { split_between_processes(split_process_of(0, 2), lists); }),
+  EXPECT_THAT(split_message([&] { split_between_processes(split_process_of(0, 2), lists); }),
               HasSubstr("'prompts' has 3 elements and 'seeds' has 1"));
 }
 

@@ -1,11 +1,13 @@
 // Calls between workers that are threads: values, futures, errors, timeouts, losses, shutdown.
 #include "hasten/rpc/agent.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <future>
+#include <set>
 #include <thread>
 
 #include "hasten/rpc/errors.h"
@@ -347,6 +349,118 @@ TEST(Agent, AFloodedFunctionIsRefusedAtOnce) {
       EXPECT_THAT(words_of_throw<RemoteError>([&] { calls.back().wait(); }), HasSubstr("most_waiting"));
       agent.call<void>("worker1", "open");
       calls.front().wait();
+    }
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, ATensorOnADeviceWithoutAPlaceIsRefusedByName) {
+  run_ranks(2, [](process::Process& process) {
+    Functions functions = test_functions();
+    functions.add("meta", [] { return torch::empty({2}, at::kMeta); });
+    Agent agent(process, functions);
+    if (process.rank() == 0) {
+      const auto x = torch::empty({2}, at::kMeta);
+      const std::string words = words_of_throw<UsageError>([&] { agent.sync<&add_to>("worker1", x, 1); });
+      EXPECT_THAT(words, HasSubstr("tensor 0 of "));
+      EXPECT_THAT(words, HasSubstr("is on meta, which has no place at rank 1 'worker1'"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<at::Tensor>("worker1", "meta"); }), HasSubstr("the handler's result is on meta"));
+    }
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, FaultsOfDeviceMapsAreRefusedOnAllRanks) {
+  const auto words = hasten::testing::run_ranks_collecting(2, [](process::Process& process) {
+    RpcOptions options;
+    const c10::Device gpu(c10::kCUDA, 0);
+    if (process.rank() == 0) options.device_maps = {{"worker2", {{gpu, gpu}}}};
+    Agent agent(process, test_functions(), options);
+  });
+
+  for (const std::string& word : words) EXPECT_THAT(word, HasSubstr("'worker0' maps devices to 'worker2', which is no worker"));
+}
+
+// Scopes of calls as a profiler sees them.
+struct SeenScopes {
+  std::mutex mutex;
+  std::vector<std::pair<std::string, int64_t>> scopes;
+  static SeenScopes& get() {
+    static auto* const seen = new SeenScopes;
+    return *seen;
+  }
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
+    const std::lock_guard lock(get().mutex);
+    const std::string name = function.name();
+    if (name.starts_with("rpc_")) get().scopes.emplace_back(name, function.seqNr());
+    return nullptr;
+  }
+};
+
+TEST(Agent, ACallIsOneScopeOnBothSidesForAProfiler) {
+  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(&SeenScopes::note).scopes({at::RecordScope::USER_SCOPE}));
+  run_ranks(2, [](process::Process& process) {
+    Agent agent(process, test_functions());
+    if (process.rank() == 0) {
+      EXPECT_EQ(agent.call<int64_t>("worker1", "twice", 1), 2);
+      EXPECT_EQ(agent.call_async<int64_t>("worker1", "twice", 1).wait(), 2);
+      (void)agent.remote<&plus_one>("worker1", 1).to_here();
+    }
+    agent.shutdown();
+  });
+  at::removeCallback(handle);
+
+  std::map<std::string, std::multiset<int64_t>> by_name;
+  for (const auto& [name, number] : SeenScopes::get().scopes) by_name[name].insert(number);
+  ASSERT_EQ(by_name.count("rpc_sync#twice(worker0 -> worker1)"), 1u);
+  ASSERT_EQ(by_name.count("rpc_async#twice(worker0 -> worker1)"), 1u);
+  EXPECT_EQ(by_name.count("rpc_async#hasten.fetch(worker0 -> worker1)"), 1u);
+  for (const auto& [name, numbers] : by_name) {
+    EXPECT_EQ(numbers.size(), 2u) << name;
+    EXPECT_EQ(*numbers.begin(), *numbers.rbegin()) << name << ": one number on both sides";
+  }
+}
+
+TEST(Agent, HandlersRecordForTheThreadThatProfilesTheServer) {
+  run_ranks(2, [](process::Process& process) {
+    std::atomic<int> num_seen = 0;
+    Functions functions;
+    functions.add("probe", [&] { num_seen += at::hasThreadLocalCallbacks() ? 1 : 0; });
+    Agent agent(process, functions);
+    process.group().barrier();
+    if (process.rank() == 1) {
+      const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&SeenScopes::note));
+      agent.profile_server([&] {
+        process.group().barrier();
+        process.group().barrier();
+      });
+      at::removeCallback(handle);
+      EXPECT_EQ(num_seen.load(), 1);
+    } else {
+      process.group().barrier();
+      agent.call<void>("worker1", "probe");
+      process.group().barrier();
+    }
+    process.group().barrier();
+    if (process.rank() == 0) agent.call<void>("worker1", "probe");
+    agent.shutdown();
+    EXPECT_EQ(num_seen.load(), process.rank()) << "only while it is profiled";
+  });
+}
+
+TEST(Agent, CountsByWorkerAndByFunction) {
+  run_ranks(2, [](process::Process& process) {
+    Agent agent(process, test_functions());
+    agent.barrier();
+    if (process.rank() == 0) {
+      for (int i = 0; i < 5; ++i) agent.sync<&plus_one>("worker1", i);
+      EXPECT_GE(agent.stats().workers.at(1).num_calls_sent, 5);
+      EXPECT_GT(agent.stats().workers.at(1).bytes_received, 0);
+    }
+    agent.barrier();
+    if (process.rank() == 1) {
+      EXPECT_GE(agent.stats().workers.at(0).num_calls_served, 5);
+      EXPECT_EQ(agent.stats().workers.at(0).name, "worker0");
     }
     agent.shutdown();
   });

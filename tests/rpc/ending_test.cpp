@@ -50,6 +50,19 @@ TEST(Ending, GoesOnWithoutALostWorker) {
   EXPECT_EQ(ending.lost(), std::set<int>{2});
 }
 
+TEST(Ending, TwoThatHaveLostEachOtherDoNotKeepTheRest) {
+  Ending ending(3);
+  for (int round = 1; round <= 2; ++round) {
+    ending.report(0, round, counts({0, 0, 0}, {0, 0, 0}));
+    ending.report(1, round, counts({0, 0, kLostCount}, {0, 0, kLostCount}));
+    ending.report(2, round, counts({0, 7, 0}, {0, 3, 0}));
+    EXPECT_TRUE(ending.advance());
+  }
+
+  EXPECT_TRUE(ending.done());
+  EXPECT_TRUE(ending.lost().empty());
+}
+
 struct GraphNode {
   std::vector<GraphNode*> next;
 };

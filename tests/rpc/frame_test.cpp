@@ -112,7 +112,7 @@ TEST(Message, HeadsWithFlippedBytesAreRefusedOrFit) {
   rpc::Writer writer(packed);
   writer.string("a value");
   writer.tensor(at::Tensor());
-  auto message = rpc::encode({.kind = 1}, std::move(packed), {{.creator = 1, .owner = 2}});
+  auto message = rpc::encode({.kind = 1}, std::move(packed), {{.creator = 1, .owner = 2}}, nullptr);
   const std::string good = message.head.substr(kFramePrefixBytes);
   ASSERT_NO_THROW(rpc::decode(good, 0));
   std::mt19937 random(5);

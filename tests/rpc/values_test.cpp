@@ -14,6 +14,7 @@
 #include "hasten/rpc/detail/state.h"
 #include "hasten/rpc/detail/thunk.h"
 #include "hasten/rpc/future.h"
+#include "hasten/rpc/json_values.h"
 #include "hasten/rpc/writer.h"
 
 namespace hasten::rpc {
@@ -148,6 +149,33 @@ TEST(Future, ADroppedPromiseACancelledAndACollectedOne) {
   a.set(1);
   EXPECT_EQ(wait_all(all.wait()), (std::vector{1, 2}));
   EXPECT_THROW((void)Promise<int>().future().value(), std::exception);
+}
+
+// No plain struct: only JSON can carry it.
+class Account {
+ public:
+  Account() = default;
+  explicit Account(int balance) : balance_(balance) {}
+  int balance() const { return balance_; }
+  friend void to_json(nlohmann::json& json, const Account& account) { json = {{"balance", account.balance_}}; }
+  friend void from_json(const nlohmann::json& json, Account& account) { json.at("balance").get_to(account.balance_); }
+
+ private:
+  int balance_ = 0;
+};
+
+TEST(Values, WhatJsonConvertsTravelsAsText) {
+  detail::Packed packed;
+  Writer writer(packed);
+  detail::write(writer, std::vector<Account>{Account(3), Account(4)});
+  detail::write(writer, nlohmann::json{{"a", {1, 2}}});
+  detail::write(writer, nlohmann::json{{"no", "balance"}});
+
+  Reader reader(packed, nullptr);
+
+  EXPECT_EQ(detail::read<std::vector<Account>>(reader).at(1).balance(), 4);
+  EXPECT_EQ(detail::read<nlohmann::json>(reader), (nlohmann::json{{"a", {1, 2}}}));
+  EXPECT_THROW(detail::read<Account>(reader), DataError);
 }
 
 }  // namespace

@@ -3,17 +3,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
 #include <fstream>
+#include <iostream>
+#include <limits>
 #include <random>
+#include <stdexcept>
 
 #include "hasten/core/error.h"
 #include "support/folder.h"
 #include "tracking/crc32c.h"
 #include "tracking/event_file.h"
 #include "tracking/event_reader.h"
+#include "tracking/json.h"
 #include "tracking/png.h"
 #include "tracking/proto.h"
 #include "tracking/summary.h"
+#include "tracking/tracking_support.h"
 
 namespace hasten::tracking {
 namespace {
@@ -52,6 +61,81 @@ TEST(Summary, BytesAreThoseOfTheProtocol) {
   EXPECT_EQ(hex(summary::version_event(0.0)), "0900000000000000001a0d627261696e2e4576656e743a32");
   EXPECT_EQ(hex(summary::record("x")).substr(0, 16), "0100000000000000");
   EXPECT_EQ(summary::record("x").size(), 17u);
+}
+
+double number_of(const core::Value& value) {
+  return value.is_string() ? (value.as_string().front() == '-' ? -1 : 1) * std::numeric_limits<double>::infinity() : value.as_double();
+}
+
+std::string bytes_of_hex(const std::string& digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+// What our encoder makes of a case of torch.utils.tensorboard's.
+std::string encoded(const std::string& family, const core::Value& in) {
+  const auto word = [&](const char* key) { return in.at(key).as_string(); };
+  const auto integer = [&](const char* key) { return in.at(key).as_int(); };
+  if (family == "scalar") return summary::scalar(word("tag"), static_cast<float>(number_of(in.at("value"))));
+  if (family == "text") return summary::text(word("tag"), word("value"));
+  if (family == "histogram") {
+    std::vector<double> values;
+    for (const auto& value : in.at("values").as_list()) values.push_back(number_of(value));
+    return summary::histogram(word("tag"), histogram(values.data(), values.size()));
+  }
+  if (family == "image") {
+    return summary::image(word("tag"), static_cast<int>(integer("width")), static_cast<int>(integer("height")), static_cast<int>(integer("channels")),
+                          bytes_of_hex(word("png")));
+  }
+  const double time = number_of(in.at("time"));
+  if (family == "event") return summary::event(time, integer("step"), summary::scalar(word("tag"), static_cast<float>(number_of(in.at("value")))));
+  if (family == "event_version") return summary::version_event(time);
+  if (family == "event_start") return summary::start_event(time, integer("step"));
+  throw std::runtime_error("the family is not known");
+}
+
+// Takes the sum and the sum of squares out of a histogram's bytes: their last bits follow the order of adding.
+std::pair<double, double> take_sums(std::string& bytes) {
+  constexpr std::array<size_t, 5> kPlaces = {0, 9, 18, 27, 36};
+  constexpr char kTags[] = "\x09\x11\x19\x21\x29";  // min, max, num, sum, sum of squares
+  for (size_t at = 0; at + 45 <= bytes.size(); ++at) {
+    if (!std::all_of(kPlaces.begin(), kPlaces.end(), [&](size_t place) { return bytes[at + place] == kTags[place / 9]; })) continue;
+    std::pair<double, double> sums;
+    std::memcpy(&sums.first, bytes.data() + at + 28, 8);
+    std::memcpy(&sums.second, bytes.data() + at + 37, 8);
+    bytes.erase(at + 27, 18);
+    return sums;
+  }
+  return {};
+}
+
+bool is_same_histogram(std::string ours, std::string theirs) {
+  const auto mine = take_sums(ours), other = take_sums(theirs);
+  const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(1.0, std::abs(b)); };
+  return ours == theirs && near(mine.first, other.first) && near(mine.second, other.second);
+}
+
+TEST(Summary, GoldenBytesAreTorchs) {
+  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_SOURCE_DIR "/tests/golden");
+  const auto golden = read_json(text_of(folder + "/tracking.json"));
+  ASSERT_TRUE(golden && golden->contains("cases")) << "no cases in " << folder << "/tracking.json";
+  int right = 0, all = 0;
+  for (const core::Value& one : golden->at("cases").as_list()) {
+    ++all;
+    const core::Value* name = one.find("name");
+    const std::string called = name != nullptr && name->is_string() ? name->as_string() : text("case ", all);
+    try {
+      const std::string family = called.substr(0, called.find('/')), ours = hex(encoded(family, one.at("input"))), theirs = one.at("expected").at("bytes").as_string();
+      const bool same = family == "histogram" ? is_same_histogram(bytes_of_hex(ours), bytes_of_hex(theirs)) : ours == theirs;
+      right += same ? 1 : 0;
+      EXPECT_TRUE(same) << called << "\nours   " << ours << "\ntheirs " << theirs;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << called << ": " << error.what();
+    }
+  }
+  std::cout << "golden tracking: " << right << " of " << all << '\n';
+  EXPECT_GT(all, 0);
 }
 
 TEST(Summary, AScalarsRecordInOnePassHasTheSameBytes) {
@@ -182,6 +266,42 @@ TEST_F(EventFiles, SeveralImagesBecomeAGridOfEightColumns) {
   EXPECT_EQ(back.pixels, grid.pixels);
   EXPECT_EQ(std::vector<uint8_t>(grid.pixels.begin(), grid.pixels.begin() + 6), (std::vector<uint8_t>{10, 10, 10, 200, 200, 200}));
   EXPECT_THROW(decode_png("no png", "x.png"), DataError);
+}
+
+TEST_F(EventFiles, AnEmbeddingIsAFolderOfItsOwnAndStandsOnceInTheConfiguration) {
+  Embedding points{.num_dims = 2, .values = {1, 0.5F, -2, 3e-8F, 0, 1, 2, 2, 7, 9}, .metadata = {{"a", "0"}, {"b\tc", "1"}, {"", "2"}, {"d", "3"}, {"e", "4"}},
+                   .columns = {"name", "class"}, .images = {}};
+  points.images.assign(5, Image{2, 3, 1, std::vector<uint8_t>(6, 200)});
+  Trackers trackers(setup_in(folder_, {"tensorboard"}));
+  trackers.init("p");
+  trackers.log_embedding("net/last", points, 42);
+  trackers.log_embedding("net/last", points, 42);
+  trackers.log_embedding("plain", {.num_dims = 1, .values = {4}}, 7);
+  trackers.finish();
+
+  const auto run = folder_ / "p/run";
+  EXPECT_EQ(text_of(run / "00042/net%2flast/tensors.tsv"), "1\t0.5\n-2\t3e-08\n0\t1\n2\t2\n7\t9\n");
+  EXPECT_EQ(text_of(run / "00042/net%2flast/metadata.tsv"), "name\tclass\na\t0\nb c\t1\n\t2\nd\t3\ne\t4\n");
+  const Image sprite = decode_png(text_of(run / "00042/net%2flast/sprite.png"), "sprite.png");
+  EXPECT_EQ(sprite.width, 6);
+  EXPECT_EQ(sprite.height, 9);
+  EXPECT_EQ(text_of(run / "projector_config.pbtxt"),
+            "embeddings {\n  tensor_name: \"net/last:00042\"\n  metadata_path: \"00042/net%2flast/metadata.tsv\"\n  sprite {\n"
+            "    image_path: \"00042/net%2flast/sprite.png\"\n    single_image_dim: 2\n    single_image_dim: 3\n  }\n"
+            "  tensor_path: \"00042/net%2flast/tensors.tsv\"\n}\n"
+            "embeddings {\n  tensor_name: \"plain:00007\"\n  tensor_path: \"00007/plain/tensors.tsv\"\n}\n");
+  EXPECT_FALSE(std::filesystem::exists(run / "00007/plain/metadata.tsv"));
+}
+
+TEST_F(EventFiles, AnEmbeddingWhosePartsDoNotFitIsRefused) {
+  Trackers trackers(setup_in(folder_, {"journal"}));
+  trackers.init("p");
+
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 2, .values = {1, 2, 3}}), UsageError);
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 0, .values = {1}}), UsageError);
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .metadata = {{"a"}}}), UsageError);
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1}, .metadata = {{"a", "b"}}}), UsageError);
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .images = {Image{1, 1, 1, {0}}}}), UsageError);
 }
 
 TEST_F(EventFiles, DamagedAndHostileFilesAreReadUpToTheDamage) {

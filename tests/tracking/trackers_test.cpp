@@ -4,15 +4,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "hasten/core/error.h"
 #include "hasten/tracking/commands.h"
+#include "hasten/tracking/follower_options.h"
+#include "hasten/tracking/registry.h"
 #include "hasten/tracking/tracker.h"
+#include "support/http_server.h"
 #include "tracking/tracking_support.h"
 
 namespace hasten::tracking {
@@ -229,7 +234,9 @@ TEST_F(Runs, NothingThatLogReturnedForIsLostWhenTheProcessIsKilled) {
     ASSERT_GE(static_cast<int64_t>(events.size()), 2 * logged);
     ASSERT_LE(static_cast<int64_t>(events.size()), 2 * (logged + 1));
     for (size_t i = 0; i < events.size(); ++i) ASSERT_EQ(events[i].step, static_cast<int64_t>(i / 2));
-    std::filesystem::remove_all(folder);
+    // The follower of the dead process may still put a file of its own into the folder.
+    std::error_code failed;
+    while (std::filesystem::remove_all(folder, failed), failed) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   munmap(counted, 4096);
 }
@@ -292,6 +299,65 @@ TEST_F(Runs, ADeadServerNeitherStopsTrainingNorLosesAnything) {
   EXPECT_FALSE(status.sinks[0].state.done);
   EXPECT_GT(status.sinks[0].num_bytes_left, 0);
   EXPECT_EQ(status.end, "finished");
+}
+
+TEST_F(Runs, ADiskThatIsFullInMidRunCostsLinesWhichAreCountedAndTrainingGoesOn) {
+  // A limit on files' sizes has the effect of a full disk for as long as it holds.
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  auto setup = setup_in(folder_, {"journal"});
+  setup.options.journal.retry_interval_s = 0;
+  setup.options.per_rank_metrics = false;
+  Trackers trackers(setup);
+  trackers.init("p");
+  for (int64_t step = 0; step < 100; ++step) trackers.log({{"x", step}}, step);
+  const auto journal = folder_ / "p/run/journal.jsonl";
+  rlimit full = before;
+  full.rlim_cur = std::filesystem::file_size(journal) + 20;
+  setrlimit(RLIMIT_FSIZE, &full);
+  for (int64_t step = 100; step < 200; ++step) EXPECT_NO_THROW(trackers.log({{"x", step}}, step));
+  setrlimit(RLIMIT_FSIZE, &before);
+  for (int64_t step = 200; step < 300; ++step) trackers.log({{"x", step}}, step);
+  trackers.finish();
+
+  std::set<int64_t> steps;
+  std::string notes;
+  JournalReader reader(journal);
+  while (const auto record = reader.next()) {
+    if (record->op == "log") steps.insert(*record->step);
+    if (record->op == "note") notes += record->body.at("text").as_string() + "\n";
+  }
+  EXPECT_EQ(steps.size(), 200u);
+  EXPECT_EQ(steps.count(99) + steps.count(200), 2u);
+  EXPECT_THAT(notes, HasSubstr("100 lines of the journal were lost"));
+}
+
+TEST_F(Runs, AServerThatNeverAnswersHoldsUpNeitherTheEndNorAProcess) {
+  std::atomic<bool> ends = false;
+  hasten::testing::HttpServer server([&](const auto&) {
+    while (!ends) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return hasten::testing::HttpServerAnswer{200, "{}"};
+  });
+  auto setup = setup_in(folder_, {"mlflow"});
+  setup.environment = environment_with({{"MLFLOW_TRACKING_URI", server.url()}});
+  setup.options.finish_timeout_s = 0.3;
+  setup.options.drain_timeout_s = 0.2;
+  Trackers trackers(setup);
+  trackers.init("p");
+  for (int step = 0; step < 50; ++step) trackers.log({{"x", step}}, step);
+  std::string pid;
+  while ((pid = text_of(folder_ / "p/run/journal.follow")).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  trackers.finish();
+
+  const auto is_there = [&] { return kill(std::stoi(pid), 0) == 0; };
+  for (int i = 0; i < 2000 && is_there(); ++i) {
+    waitpid(std::stoi(pid), nullptr, WNOHANG);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(is_there());
+  EXPECT_EQ(read_status(folder_ / "p/run/journal.jsonl").end, "finished");
+  ends = true;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tracking/child.h"
 #include "tracking/event_file.h"
 #include "tracking/json.h"
+#include "tracking/png.h"
 #include "tracking/summary.h"
 #include "tracking/tracking_support.h"
 
@@ -66,6 +67,29 @@ TEST_F(TrackingPeers, SummariesAreTorchsByteForByte) {
   EXPECT_THAT(theirs, HasSubstr("zero " + hex_of(summary::scalar("zero", 0.0F)) + "\n"));
   EXPECT_THAT(theirs, HasSubstr("text " + hex_of(summary::text("note", "hello **you**")) + "\n"));
   EXPECT_THAT(theirs, HasSubstr("histogram " + hex_of(summary::histogram("weights", histogram(values.data(), values.size()))) + "\n"));
+}
+
+TEST_F(TrackingPeers, EmbeddingsAreTorchsFiles) {
+  run({kPeers + "summaries.py", path("theirs")});
+  Embedding points{.num_dims = 2, .values = {1, 0.5F, -2, 0.1F, 1e-8F, 123456.789F, 7, 9, 2, 3}, .metadata = {{"a", "0"}, {"b", "1"}, {"c", "2"}, {"d", "3"}, {"e", "4"}},
+                   .columns = {"name", "class"}};
+  for (int i = 0; i < 5; ++i) points.images.push_back({4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(50 * i))});
+  Trackers trackers(setup_in(folder_, {"tensorboard"}));
+  trackers.init("p");
+  trackers.log_embedding("net/last", points, 42);
+  trackers.finish();
+
+  const auto ours = folder_ / "p/run", theirs = folder_ / "theirs";
+  for (const char* name : {"00042/net%2flast/metadata.tsv", "projector_config.pbtxt"}) EXPECT_EQ(text_of(ours / name), text_of(theirs / name)) << name;
+  std::istringstream numbers(text_of(ours / "00042/net%2flast/tensors.tsv")), their_numbers(text_of(theirs / "00042/net%2flast/tensors.tsv"));
+  double mine = 0, other = 0;
+  int count = 0;
+  while (numbers >> mine && their_numbers >> other) EXPECT_EQ(static_cast<float>(mine), static_cast<float>(other)) << count++;
+  EXPECT_FALSE(their_numbers >> other);
+  const Image sprite = decode_png(text_of(ours / "00042/net%2flast/sprite.png"), "ours"), their = decode_png(text_of(theirs / "00042/net%2flast/sprite.png"), "theirs");
+  EXPECT_EQ(sprite.width, their.width);
+  EXPECT_EQ(sprite.height, their.height);
+  EXPECT_EQ(sprite.pixels, their.pixels);
 }
 
 TEST_F(TrackingPeers, TensorBoardReadsEveryKind) {
@@ -125,14 +149,16 @@ class MlflowServer {
     server_ = std::make_unique<Child>(ChildOptions{
         .arguments = {python_, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port_, "--workers", "1", "--backend-store-uri",
                       "sqlite:///" + (folder_ / "mlflow.db").string(), "--artifacts-destination", (folder_ / "artifacts").string(), "--serve-artifacts"},
-        .environment = environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}}),
+        // Runs no jobs: their executors are further Pythons, which take a loaded machine minutes to start.
+        .environment = environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}}),
         .error_file = folder_ / "server.log"});
-    http::Client client({.use_proxy = false});
-    for (int i = 0; i < 1200; ++i) {
+    http::Client client({.timeout = std::chrono::seconds(10), .use_proxy = false});
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(250);
+    while (std::chrono::steady_clock::now() < until && !server_->wait()) {
       if (client.send({.url = uri() + "/health"}).status == 200) return;
       server_->read_lines(std::chrono::milliseconds(100));
     }
-    ADD_FAILURE() << text_of(folder_ / "server.log");
+    ADD_FAILURE() << "the server is not ready after 250 s, or has ended:\n" << text_of(folder_ / "server.log");
   }
   void kill() {
     server_->kill();
@@ -204,12 +230,12 @@ class TrackingPeersCalls : public TrackingPeers, public ::testing::WithParamInte
 TEST_P(TrackingPeersCalls, AreThoseOfAcceleratesClass) {
   const std::string name = GetParam();
   const std::string theirs_file = path("theirs");
-  run({"-c", "import subprocess, sys; subprocess.run([sys.executable] + sys.argv[1:], check=True); print('done')", kPeers + "accelerate_calls.py", name, theirs_file});
+  run({"-c", "import subprocess, sys; subprocess.run([sys.executable] + sys.argv[1:], check=True); print('done')", kPeers + "accelerate_calls.py", name, theirs_file, folder_});
 
   EXPECT_EQ(bridge_calls(folder_, name, python_), text_of(theirs_file));
 }
-// Aim needs a logging directory of its own; DVCLive is told of the next step where the step changes, not after every call.
-INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersCalls, ::testing::Values("wandb", "comet_ml", "swanlab", "trackio", "clearml"));
+// DVCLive is told of the next step where the step changes, not after every call: with a call a step this is the same.
+INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersCalls, ::testing::Values("wandb", "comet_ml", "swanlab", "trackio", "clearml", "aim", "dvclive"));
 
 // The clients themselves, offline.
 class TrackingPeersOffline : public hasten::testing::InFolder, public ::testing::WithParamInterface<const char*> {};
@@ -222,12 +248,13 @@ TEST_P(TrackingPeersOffline, TakesARunWithoutAComplaint) {
   auto setup = setup_in(folder_, {name});
   setup.environment = environment_with({{"HASTEN_TRACKER_PYTHON", *python}, {"WANDB_MODE", "offline"}, {"WANDB_DIR", path("client")}, {"WANDB_SILENT", "true"},
                                         {"COMET_OFFLINE_DIRECTORY", path("client")}, {"CLEARML_OFFLINE_MODE", "1"}, {"HOME", path("client")},
-                                        {"DVCLIVE_LOGLEVEL", "ERROR"}, {"SWANLAB_MODE", "offline"}, {"SWANLAB_LOG_DIR", path("client")}});
+                                        {"DVCLIVE_LOGLEVEL", "ERROR"}, {"SWANLAB_MODE", "offline"}, {"SWANLAB_LOG_DIR", path("client")}, {"TRACKIO_DIR", path("client")}});
   Config options = core::Value::map();
   if (name == "comet_ml") options = {{"online", false}};
   if (name == "dvclive") options = {{"dir", path("client/dvclive")}, {"save_dvc_exp", false}};
   if (name == "swanlab") options = {{"mode", "offline"}, {"logdir", path("client/swan")}};
   core::Value all = core::Value::map();
+  if (name == "aim") options = {{"repo", path("client")}};
   all[name] = options.value();
   Trackers trackers(setup);
   trackers.init("p", {{"lr", 0.5}, {"net", "cnn"}}, all);
@@ -242,7 +269,7 @@ TEST_P(TrackingPeersOffline, TakesARunWithoutAComplaint) {
   EXPECT_EQ(text_of(folder_ / "p/run/journal.jsonl").find("left out"), std::string::npos);
   EXPECT_FALSE(std::filesystem::is_empty(folder_ / "client"));
 }
-INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersOffline, ::testing::Values("wandb", "comet_ml", "dvclive", "swanlab", "clearml"));
+INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersOffline, ::testing::Values("wandb", "comet_ml", "dvclive", "swanlab", "clearml", "aim", "trackio"));
 
 }  // namespace
 }  // namespace hasten::tracking

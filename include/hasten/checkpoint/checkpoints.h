@@ -38,7 +38,7 @@ class Module;
 
 namespace hasten::checkpoint {
 
-/// What a run consists of. Pointers stay valid as long as the Checkpoints is used.
+/// The parts of a run. Pointers stay valid as long as the Checkpoints is used.
 struct RunParts {
   process::Process process;
   Logger log;

@@ -83,7 +83,7 @@ struct LoadWeightsOptions {
 struct WeightsReport {
   /// Of the module, not in the file; of the file, not in the module.
   std::vector<std::string> missing = {}, unexpected = {};
-  /// What the reader has to say, each once.
+  /// Notes of the reader, each once.
   std::vector<std::string> remarks = {};
 };
 

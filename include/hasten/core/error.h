@@ -1,7 +1,7 @@
 // The four exception types of hasten and the one form of their messages.
 //
-// libtorch reports errors by exception, so does hasten. Who can mend the error decides the type: the caller
-// (UsageError), the network or a peer (CommError), whoever owns a file (DataError), or we (InternalError).
+// libtorch reports errors by exception, so does hasten. The type names the party that can mend the error: the caller
+// (UsageError), the network or a peer (CommError), the owner of a file (DataError), or hasten (InternalError).
 // Every message reads "[room] rank r/n: what happened, with the values; what was expected. What to do."
 #pragma once
 

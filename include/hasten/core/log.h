@@ -1,7 +1,7 @@
 // Log lines that carry the rank, from one logger per subject.
 //
 // spdlog does the work behind this header (its fmt cannot be compiled beside libtorch's, so no other header
-// may include it). A logger knows its rank because it was told so when it was made, never through a global;
+// may include it). A logger knows its rank because its constructor takes it, never through a global;
 // `state` makes loggers for a process. `main_process_only` and `in_order` are those of Accelerate's
 // get_logger.
 #pragma once
@@ -23,7 +23,7 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kCritical, kOff }
 /// Throws: UsageError for another word.
 LogLevel log_level(const Environment& environment, LogLevel fallback = LogLevel::kWarning);
 
-/// Who writes. In a world of one the lines carry no rank.
+/// The writing rank. In a world of one the lines carry no rank.
 struct LogIdentity {
   int rank = 0;
   int world_size = 1;

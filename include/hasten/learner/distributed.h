@@ -1,6 +1,6 @@
 // fastai.distributed: a Learner on several devices of one process, or in the world of an Accelerator.
 //
-// All of the Accelerator's options work: mixed precision, accumulation, compression, sharding. What a fit changes is undone on
+// All of the Accelerator's options work: mixed precision, accumulation, compression, sharding. Changes by a fit are undone on
 // every way out. Learner::distrib_ctx is the usual way in.
 #pragma once
 

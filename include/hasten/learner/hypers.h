@@ -67,6 +67,8 @@ class Hypers {
   bool has(std::string_view name) const;
   /// One value a group. Collective: no. Blocks: no. Throws: UsageError for an unknown name, with the known ones.
   std::vector<double> get(std::string_view name) const;
+  /// The last group's value, without a list. Collective: no. Blocks: no. Throws: as get.
+  double last(std::string_view name) const;
   /// "wd" reaches decaying parameters only.
   /// Collective: no. Blocks: no. Throws: as get and HyperValue::expand.
   void set(std::string_view name, const HyperValue& value);

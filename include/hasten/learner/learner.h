@@ -49,7 +49,7 @@ class Learner {
   void fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max = {}, const SgdrOptions& options = {}) const;
   /// Frozen one-cycle epochs for the last group, then all groups with smaller rates.
   void fine_tune(int64_t num_epochs, double base_lr = 2e-3, const FineTuneOptions& options = {}) const;
-  /// The LR range test. Weights, buffers, optimizer, random state and loader position are as before when it returns.
+  /// The LR range test; its curve goes to the trackers of a running run as well. Weights, buffers, optimizer, random state and loader position are as before when it returns.
   LrFindResult lr_find(const LrFindOptions& options = {}) const;
 
   /// Groups before n no longer train, except norm layers; negative n counts from the end. Optimizer state is cleared.
@@ -68,7 +68,8 @@ class Learner {
   Prediction predict(const std::vector<at::Tensor>& inputs) const;
   /// lerp(mean of `n` augmented passes, the plain pass, beta), or the larger of them.
   Predictions tta(const TtaOptions& options = {}) const;
-  /// A table of the first samples' targets and predictions. Rank 0 writes it to standard output.
+  /// A table of the first samples' targets and predictions. Rank 0 writes it to standard output, and to the trackers of a running run,
+  /// there with the inputs if they are images.
   std::string show_results(int64_t num_samples = 9) const;
 
   // ---- Files, written by rank 0 into path / model_dir.
@@ -158,9 +159,11 @@ class Learner {
   const Learner& to_fp16() const;
   const Learner& to_bf16() const;
   const Learner& to_fp32() const;
+  const Learner& to_non_native_fp16() const;
+  const Learner& to_non_native_fp32() const;
   const Learner& to_channelslast() const;
   const Learner& to_contiguous() const;
-  /// Layers with shapes for a batch's first sample, parameters, and whether they train.
+  /// Layers with the shapes and number of their parameters, and whether they train.
   std::string summary() const;
   /// Seeds all generators; reproducible: deterministic algorithms as well.
   void set_seed(uint64_t seed, bool reproducible = false) const;

@@ -127,6 +127,8 @@ struct LrFindResult {
 struct DistributedOptions {
   /// BatchNorm over all ranks, while it lasts.
   bool sync_bn = true;
+  /// Of the training data; validation shares samples in turns, each counted once.
+  LoaderOrder order = LoaderOrder::kTurns;
 };
 
 struct LoadOptions {

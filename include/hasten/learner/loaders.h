@@ -13,6 +13,7 @@
 #include "hasten/accelerator.h"
 #include "hasten/core/value.h"
 #include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/data/loader/distributed_dl.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/sampler/samplers.h"
 #include "hasten/learner/batch.h"
@@ -34,6 +35,10 @@ class PreparedLoader {
   virtual void load_state(const core::Value& state) = 0;
 };
 
+/// How an epoch's order goes to the ranks: in turns as prepared loaders share it, or in contiguous blocks (data::DistributedDL, fastai's
+/// way).
+enum class LoaderOrder { kTurns, kBlocks };
+
 namespace detail {
 
 core::Value value_of(const data::LoaderState& state);
@@ -42,16 +47,20 @@ data::LoaderState state_of(const core::Value& value);
 class LoaderSource {
  public:
   virtual ~LoaderSource() = default;
-  virtual std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator) const = 0;
+  virtual std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order) const = 0;
   virtual std::shared_ptr<const LoaderSource> in_order() const = 0;
   virtual std::optional<size_t> num_samples() const = 0;
   virtual size_t batch_size() const = 0;
 };
 
+void move_to(c10::Device device, Batch& batch);
+
 template <class L>
 class PreparedLoaderOf final : public PreparedLoader {
  public:
-  PreparedLoaderOf(L loader, BatchOptions options) : loader_(std::move(loader)), options_(std::move(options)) {}
+  /// `device`: where batches are moved to; unset: the loader does it.
+  PreparedLoaderOf(L loader, BatchOptions options, std::optional<c10::Device> device = {})
+      : loader_(std::move(loader)), options_(std::move(options)), device_(device) {}
   size_t size() const override { return loader_.size(); }
   void begin() override {
     end();
@@ -63,6 +72,7 @@ class PreparedLoaderOf final : public PreparedLoader {
     fresh_ = false;
     if (!(*iterator_ != loader_.end())) return false;
     batch = to_batch(**iterator_, options_);
+    if (device_) move_to(*device_, batch);
     return true;
   }
   void end() noexcept override { iterator_.reset(); }
@@ -72,6 +82,7 @@ class PreparedLoaderOf final : public PreparedLoader {
  private:
   L loader_;
   BatchOptions options_;
+  std::optional<c10::Device> device_;
   std::optional<typename L::Iterator> iterator_;
   bool fresh_ = false;
 };
@@ -84,8 +95,14 @@ class LoaderSourceOf final : public LoaderSource {
   LoaderSourceOf(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& loading, BatchOptions options)
       : dataset_(std::move(dataset)), sampler_(std::move(sampler)), loading_(loading), options_(std::move(options)) {}
 
-  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator) const override {
+  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order) const override {
     using L = data::Loader<Dataset, Sampler>;
+    if constexpr (!data::is_stream_v<Dataset>) {
+      if (order == LoaderOrder::kBlocks && accelerator.world_size() > 1) {
+        using Blocks = data::DistributedDL<Dataset, Sampler>;
+        return std::make_unique<PreparedLoaderOf<Blocks>>(Blocks(L(dataset_, sampler_, loading_), accelerator.process().group()), options_, accelerator.device());
+      }
+    }
     return std::make_unique<PreparedLoaderOf<L>>(accelerator.prepare(L(dataset_, sampler_, loading_)), options_);
   }
   std::shared_ptr<const LoaderSource> in_order() const override {
@@ -125,7 +142,9 @@ class Loader {
 
   explicit operator bool() const noexcept { return source_ != nullptr; }
   /// Collective: no. Blocks: no. Throws: as Accelerator::prepare of a loader.
-  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator) const { return source_->prepare(accelerator); }
+  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order = LoaderOrder::kTurns) const {
+    return source_->prepare(accelerator, order);
+  }
   /// The same samples in the dataset's order, none dropped. Collective: no. Blocks: no. Throws: nothing.
   Loader in_order() const {
     Loader result;
@@ -140,7 +159,7 @@ class Loader {
   std::shared_ptr<const detail::LoaderSource> source_;
 };
 
-/// What a Learner learns from.
+/// Data of a Learner.
 struct Loaders {
   Loader train = {};
   /// May be empty: validation then has no batches.

@@ -13,7 +13,7 @@
 
 namespace hasten::learner {
 
-/// What a loop does between its events.
+/// Actions of a loop between its events.
 class LoopActions {
  public:
   virtual ~LoopActions() = default;

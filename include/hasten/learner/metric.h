@@ -16,7 +16,7 @@
 
 namespace hasten::learner {
 
-/// What a metric sees of a batch: without padding, on the model's device.
+/// A batch as metrics see it: without padding, on the model's device.
 struct MetricInput {
   at::Tensor prediction = {};
   at::Tensor target = {};
@@ -34,9 +34,12 @@ class Metric {
     virtual std::string name() const = 0;
     virtual void reset() = 0;
     virtual void accumulate(const MetricInput& input) = 0;
-    /// Over all ranks; NaN without samples. Collective.
-    virtual double value(const comm::Group& group) const = 0;
-    /// Whether a larger value is better, where the name does not tell.
+    /// Counts that the ranks add up, int64 [k], the same k in every pass; undefined without samples, unset where counts do not make the value.
+    virtual std::optional<at::Tensor> counts() const { return {}; }
+    /// The value of such sums; NaN without samples (an undefined tensor).
+    virtual double value_of(const at::Tensor& counts) const;
+    /// Over all ranks; NaN without samples. Collective. By default from counts.
+    virtual double value(const comm::Group& group) const;
     virtual bool needs_targets() const { return true; }
   };
 
@@ -51,10 +54,25 @@ class Metric {
   }
   /// Collective: yes. Blocks: yes. Throws: CommError.
   double value(const comm::Group& group = {}) const { return impl_->value(group); }
+  /// See Impl. Collective: no. Blocks: no. Throws: nothing.
+  std::optional<at::Tensor> counts() const { return impl_->counts(); }
+  double value_of(const at::Tensor& counts) const { return impl_->value_of(counts); }
 
  private:
   std::shared_ptr<Impl> impl_;
   std::string name_;
+};
+
+/// Values of several metrics over all ranks: the counts of all of them in one reduction, then those that gather. The first call also
+/// tells ranks without samples how many counts there are.
+class MetricValues {
+ public:
+  /// Collective: yes. Blocks: yes. Throws: CommError; UsageError for another number of counts than before.
+  std::vector<double> operator()(const std::vector<Metric>& metrics, const comm::Group& group);
+  void reset() { sizes_.clear(); }
+
+ private:
+  std::vector<int64_t> sizes_;
 };
 
 using MetricFunction = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target)>;

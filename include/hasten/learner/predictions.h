@@ -1,4 +1,4 @@
-// What a Learner's evaluation takes and gives.
+// Options and results of a Learner's evaluation.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -85,13 +85,14 @@ class Recorder : public Callback {
   std::vector<std::string> columns() const;
 
  private:
-  void add_values(Learner& learn, const std::vector<Metric>& metrics);
+  void add_values(Learner& learn, const std::vector<Metric>& metrics, MetricValues& values);
   void accumulate(Learner& learn, const std::vector<Metric>& metrics) const;
   void warn_of_nan(Learner& learn);
 
   RecorderOptions options_;
   SmoothLoss smooth_;
   std::vector<Metric> train_, valid_;
+  MetricValues train_sums_, valid_sums_;
   std::vector<std::string> names_;
   std::vector<double> row_, lrs_;
   std::vector<std::vector<double>> values_;

@@ -32,7 +32,7 @@ namespace detail {
 int64_t halve_until_it_fits(const comm::Group& group, int64_t start,
                             const std::function<void(int64_t)>& attempt,
                             const std::function<void(const BatchSizeAttempt&)>& before_agreement);
-/// What a rank that attempts nothing does when the others agree on an attempt.
+/// Called on a rank that attempts nothing when the others agree on an attempt.
 void agree_without_attempt(const comm::Group& group, const BatchSizeAttempt& attempt);
 }  // namespace detail
 

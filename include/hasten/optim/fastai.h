@@ -41,7 +41,7 @@ struct Options : torch::optim::OptimizerCloneableOptions<Options> {
   void set_lr(const double value) override { lr(value); }
 };
 
-/// What is the same for all groups.
+/// Options that all groups share.
 struct Fixed {
   Rule rule = Rule::kAdam;
   /// SGD, RMSProp, Larc: gradients are averaged (a <- mom * a + g).

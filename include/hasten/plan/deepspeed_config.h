@@ -86,7 +86,7 @@ class ResolvedDeepSpeed {
   BatchNumbers batch = {};
   /// One line for each key that is ignored or renamed.
   std::vector<std::string> notes = {};
-  /// What the engine behind it does not do (answers kRefused, settings that contradict each other); the caller throws them.
+  /// Settings that the engine lacks (answers kRefused, settings that contradict each other); the caller throws them.
   std::vector<std::string> refusals = {};
 
  private:

@@ -14,7 +14,7 @@
 
 namespace hasten::plan {
 
-/// What a program gives. Unset members follow their variables, else the defaults of the peer.
+/// Settings of a program. Unset members follow their variables, else the defaults of the peer.
 struct DeepSpeedPlugin {
   /// A file's path, a map, JSON text, or urlsafe base64 of it; null: ACCELERATE_DEEPSPEED_CONFIG_FILE.
   core::Value hf_ds_config = {};
@@ -40,7 +40,7 @@ struct DeepSpeedPlugin {
   std::optional<std::string> msamp_opt_level = {};
 };
 
-/// What a plugin holds once its settings were read.
+/// Values of a plugin once its settings were read.
 struct DeepSpeedSettings {
   core::Value gradient_accumulation_steps = "auto", gradient_clipping = "auto", zero_stage = 2;
   bool is_train_batch_min = true;

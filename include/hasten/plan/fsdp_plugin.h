@@ -35,7 +35,7 @@ struct StateDictConfig {
   std::optional<bool> rank0_only = {};
 };
 
-/// What a program gives. Unset members follow their variables FSDP_<NAME>, else the version's default.
+/// Settings of a program. Unset members follow their variables FSDP_<NAME>, else the version's default.
 struct FsdpPlugin {
   std::optional<int> fsdp_version = {};
   /// A name of any case or its number 1 to 5.
@@ -68,12 +68,12 @@ struct FsdpPlugin {
   std::optional<bool> cast_forward_inputs = {};
 };
 
-/// What a plugin holds once its settings were read.
+/// Values of a plugin once its settings were read.
 struct FsdpSettings {
   int fsdp_version = 1;
   std::optional<ShardingStrategy> sharding_strategy = {};  ///< version 1
   std::optional<bool> reshard_after_forward = {};          ///< version 2
-  std::optional<AutoWrapPolicy> auto_wrap_policy = {};     ///< unset: nobody asked
+  std::optional<AutoWrapPolicy> auto_wrap_policy = {};     ///< unset: not asked for
   std::optional<std::vector<std::string>> transformer_cls_names_to_wrap = {};
   std::optional<int64_t> min_num_params = {};
   std::optional<BackwardPrefetch> backward_prefetch = {};

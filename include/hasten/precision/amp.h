@@ -2,7 +2,7 @@
 //
 // Apex patches torch's functions and the optimizer's methods, once a process. Here initialize gives handles, as prepare does:
 // a model that casts, an optimizer whose step knows of overflows. Several may live side by side, and Accelerator::prepare
-// takes the handles. What a level means: amp_levels.h.
+// takes the handles. For the meaning of a level see amp_levels.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -23,6 +23,7 @@
 #include "hasten/precision/autocast.h"
 #include "hasten/precision/op_policies.h"
 #include "hasten/precision/outputs.h"
+#include "hasten/training/stateful.h"
 
 namespace hasten::precision {
 
@@ -98,7 +99,7 @@ class AmpOptimizer : public AmpOptimizerHandle {
   O* optimizer_;
 };
 
-/// What a call of the model does around forward.
+/// Actions of a call of the model around forward.
 struct AmpCasts {
   bool enabled = false;
   /// O1: forward runs under autocast to this dtype.
@@ -280,3 +281,11 @@ auto Amp::wrapped(F function, CastPolicy policy) {
 }
 
 }  // namespace hasten::precision
+
+/// Apex's amp.state_dict(), so that an Amp is Stateful: `accelerator.register_for_checkpointing("amp", amp)`.
+template <>
+struct hasten::training::StateCodec<hasten::precision::AmpState> {
+  static State encode(const precision::AmpState& state);
+  /// Throws: UsageError for an entry without loss_scale and unskipped.
+  static precision::AmpState decode(const State& state);
+};

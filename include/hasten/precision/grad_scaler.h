@@ -19,7 +19,7 @@
 
 namespace hasten::precision {
 
-/// Accelerate's GradScalerKwargs, with its defaults, and limits.
+/// Accelerate's GradScalerKwargs, with its defaults, limits, and the rule by which the scale moves.
 struct GradScalerOptions {
   double init_scale = 65536.0;
   double growth_factor = 2.0;
@@ -29,6 +29,11 @@ struct GradScalerOptions {
   bool enabled = true;
   std::optional<double> min_scale = {};
   std::optional<double> max_scale = {};
+  /// kTorch, or another system's rule (loss_scale_rule.h), with its hysteresis. Under kDeepSpeed an overflow at min_scale
+  /// ends the run.
+  LossScaleKind rule = LossScaleKind::kTorch;
+  int64_t hysteresis = 1;
+  bool consecutive_hysteresis = false;
   /// Accelerator: so many skipped steps in a row end the run with an error; 0: never.
   int64_t give_up_after = 100;
   /// unscale_ takes float16 gradients. For optimizers over float32 masters only.
@@ -84,6 +89,8 @@ class GradScaler {
 
   /// Collective: no. Blocks: as scale. Throws: nothing.
   GradScalerState state() const;
+  /// The state as update_by would leave it. Collective: no. Blocks: as scale. Throws: nothing.
+  GradScalerState state_after(bool found_inf) const;
   /// Collective: no. Blocks: no. Throws: UsageError for the state of a disabled scaler, or values out of range; then
   /// nothing has changed.
   void load_state(const GradScalerState& state) const;
@@ -94,7 +101,7 @@ class GradScaler {
   /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale_tensor(c10::Device device) const;
   /// Moves the scale by `found_inf`, a float32 scalar tensor, above 0 for an overflow.
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// Collective: no. Blocks: no under kTorch's rule, else until the device has finished. Throws: nothing.
   void update_by(const at::Tensor& found_inf) const;
 
  private:

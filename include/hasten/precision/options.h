@@ -19,6 +19,9 @@ enum class Weights { kParameter, kMaster, kSplit, kStochastic, kKahan };
 
 struct PrecisionOptions {
   Outputs outputs = Outputs::kFloat32;
+  /// Floating tensors among the inputs of a prepared model are cast to mixed_precision's dtype (FSDP's cast_forward_inputs).
+  /// False: operators cast them, by autocast's lists.
+  bool cast_inputs = false;
   /// Half-precision copies of float32 parameters live on from scope to scope, as long as the parameter is not written to.
   /// False: autocast casts them anew in every scope.
   bool living_casts = true;

@@ -18,7 +18,7 @@
 
 namespace hasten::precision {
 
-/// What the scaler asks its Accelerator.
+/// The scaler's questions to its Accelerator.
 struct WindowScalerHooks {
   /// Whether gradients are exchanged now and optimizers step.
   std::function<bool()> ends_window = [] { return true; };

@@ -1,4 +1,4 @@
-// Last words: what a process of a run says when an exception that nobody catches ends it.
+// FailureReporter: the report of a process of a run that an uncaught exception ends.
 //
 // Without them the others learn only that a connection closed. The words go to the store, so that the
 // survivors' errors name this rank and its reason; to the launcher's error file, in torchrun's format; and
@@ -17,7 +17,7 @@
 
 namespace hasten::process {
 
-/// What is needed to speak; owned by the Process.
+/// The facts for the report; owned by the Process.
 struct FailureReporter {
   /// As far as it is known: a process may fail while it finds out.
   RankInfo identity = {};
@@ -28,7 +28,7 @@ struct FailureReporter {
   std::optional<comm::Group> group = {};
 };
 
-/// From now on, a std::exception that nobody catches: posts its what(), closes the group, writes the error
+/// From now on, an uncaught std::exception: posts its what(), closes the group, writes the error
 /// file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970, "py_callstack"}}}), prints
 /// one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core dump, at the
 /// latest after 8 s. A process that serves the store waits for the others to have read it, 5 s at most.

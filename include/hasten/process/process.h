@@ -1,4 +1,4 @@
-// Process: who am I in this run. Rank, world, device, and the group that connects me to the others.
+// Process: this process in its run. Rank, world, device, and the group that connects it to the others.
 //
 // Made from the environment (rank_info.h says which variables), or from given parts, which is how tests run
 // ranks as threads of one process. A value handle over shared state; there is no global one.
@@ -35,7 +35,7 @@ struct ProcessOptions {
 class Process {
  public:
   /// The process that the environment describes, connected to the others. A program started by hand is a
-  /// world of one. Also sees to it that an exception nobody catches leaves its words in the store and in
+  /// world of one. Also lets an uncaught exception leave its message in the store and in
   /// the launcher's error file before the process ends. Several in one program, one after another or side by
   /// side, meet the others each; all ranks make theirs in the same order.
   /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy

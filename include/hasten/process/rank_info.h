@@ -34,7 +34,7 @@ struct RankInfo {
   std::string role = "default";
   int role_rank = 0;
   int role_world_size = 1;
-  /// Who told: "none" (started by hand), "torchrun" (its variables), "openmpi", "slurm".
+  /// The source of the ranks: "none" (started by hand), "torchrun" (its variables), "openmpi", "slurm".
   std::string source = "none";
 };
 

@@ -15,7 +15,7 @@ namespace hasten::process {
 
 /// Takes note of signals from its construction to its end, instead of their default action, which would end
 /// the process. A handler that the program had set before is called too. Several may exist; the last one's
-/// end gives the signals back as they were, unless somebody has set other handlers since, or should_stop has
+/// end gives the signals back as they were, unless other handlers were set since, or should_stop has
 /// said that all stop: then a signal that comes later does not disturb the orderly end.
 class StopSignals {
  public:

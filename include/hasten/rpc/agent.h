@@ -22,43 +22,10 @@
 #include "hasten/rpc/detail/calling.h"
 #include "hasten/rpc/functions.h"
 #include "hasten/rpc/future.h"
+#include "hasten/rpc/options.h"
 #include "hasten/rpc/rref.h"
 
 namespace hasten::rpc {
-
-/// For each worker the devices here and there between which its tensors move, one to one; replies take the inverse.
-using DeviceMaps = std::map<std::string, std::map<c10::Device, c10::Device, bool (*)(const c10::Device&, const c10::Device&)>>;
-
-struct RpcOptions {
-  /// Unique among the workers; at most 127 characters of A-Z a-z 0-9 _ : -. Empty: "worker" and the rank.
-  std::string name = {};
-  /// Seconds until a call fails; 0: none.
-  double timeout_s = 60;
-  /// Threads that run handlers at a time. A handler that waits is replaced meanwhile.
-  int num_threads = 16;
-  /// Waiting handlers beyond this number are refused.
-  int max_threads = 256;
-  /// Silence after which a worker on another host is lost.
-  double lost_after_s = 10;
-  /// Serves agent.call_operator() of other workers.
-  bool serve_operators = false;
-  /// Lists RRefs that still exist at shutdown().
-  bool report_leaks = false;
-  int64_t max_message_bytes = int64_t{4} << 30;
-};
-
-enum class WorkerEvent { kLeft, kLost };
-
-/// Numbers about one function at this worker, in microseconds.
-struct FunctionStats {
-  int64_t num_calls = 0;
-  double queue_p50_us = 0, queue_p99_us = 0, run_p50_us = 0, run_p99_us = 0;
-};
-struct AgentStats {
-  int64_t num_calls_sent = 0, num_calls_served = 0, num_pending = 0, num_waiting = 0, num_running = 0;
-  int64_t num_threads = 0, num_objects = 0, num_references = 0, bytes_sent = 0, bytes_received = 0;
-  std::map<std::string, FunctionStats> functions = {};
-};
 
 /// The calls of an agent, with settings: what Agent::with returns.
 class Calls {
@@ -75,6 +42,7 @@ class Calls {
   }
   template <auto F, class... A>
   auto sync(const To& to, A&&... arguments) const {
+    const detail::WaitedFor waited_for;
     return async<F>(to, std::forward<A>(arguments)...).wait();
   }
   /// Runs the function there and leaves the result with that worker. Returns at once.
@@ -95,6 +63,7 @@ class Calls {
   }
   template <class R, class... A>
   R call(const To& to, const std::string& name, A&&... arguments) const {
+    const detail::WaitedFor waited_for;
     return call_async<R>(to, name, std::forward<A>(arguments)...).wait();
   }
   /// Calls an operator of libtorch, "aten::add.Tensor", where RpcOptions::serve_operators is set. Arguments are tensors,
@@ -118,9 +87,14 @@ class Calls {
 
 class Agent : public Calls {
  public:
-  /// Collective: yes. Blocks: until all workers have come. Throws: UsageError on all ranks, naming every worker whose
-  /// options are wrong; CommError.
+  /// Collective: yes; with RpcOptions::dynamic no. Blocks: until all workers have come; dynamic: until those that are here
+  /// know this one. Throws: UsageError on all ranks, naming every worker whose options are wrong; CommError.
   Agent(const process::Process& process, Functions functions, RpcOptions options = {});
+  /// A dynamic agent that meets the others at `store`, for processes of several runs. `where`: the address and interface that
+  /// other hosts reach; on one machine address 127.0.0.1. `run_key`: Process::run_key() of the run that it joins, if any.
+  /// Collective: no. Blocks, Throws: as above.
+  Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where = {.address = "127.0.0.1"},
+        const std::string& run_key = "");
   /// Leaves at once; calls that others make here fail. Collective: no. Blocks: for a handler that still runs.
   ~Agent();
   Agent(const Agent&) = delete;
@@ -129,9 +103,10 @@ class Agent : public Calls {
   const WorkerInfo& worker() const;
   /// Throws: UsageError with "did you mean".
   const WorkerInfo& worker(const To& to) const;
+  /// All workers; of a dynamic agent those that are here.
   std::vector<WorkerInfo> workers() const;
 
-  /// Ends when all workers have called, and no call and no message of a reference is under way.
+  /// Dynamic: leaves once the calls made and served here have ended, and is not collective. Else ends when all workers have called, and no call and no message of a reference is under way.
   /// Collective: yes. Blocks: yes, never for a lost worker. Throws: CommError that names lost workers, after all others
   /// have ended; CommError after `timeout_s` (0: none).
   void shutdown(double timeout_s = 0);
@@ -161,9 +136,12 @@ class Agent : public Calls {
   /// Returns when all `workers` (default: all) have called. Collective: over the workers named.
   void barrier(std::vector<std::string> workers = {}) const;
 
-  /// Calls `fn` in the pool when a worker has left or was lost, from now on.
+  /// Calls `fn` in the pool when a worker has joined, has left or was lost, from now on.
   void on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) const;
   AgentStats stats() const;
+  /// Runs `fn`. Handlers of this worker that start meanwhile record for the profiler that runs in this thread, whichever
+  /// thread they run in. Collective: no. Blocks: as fn. Throws: what fn throws.
+  void profile_server(const std::function<void()>& fn) const;
 
  private:
   class Impl;
@@ -175,6 +153,8 @@ struct CallInfo {
   WorkerInfo caller;
   /// True once the caller has given it up (cancel, timeout, loss). A long handler looks now and then and returns early.
   bool cancelled() const;
+  /// Whether a tensor on this device may be the result: on the CPU, or mapped (RpcOptions::device_maps).
+  bool can_carry(c10::Device device) const;
   /// A reference to a value of this worker's own, for a handler's result.
   template <class T>
   RRef<T> rref(std::shared_ptr<T> value) const {

@@ -15,14 +15,10 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/rpc/detail/core.h"
+#include "hasten/rpc/rref.h"
 #include "hasten/rpc/values.h"
 
 namespace hasten::rpc {
-
-struct BackwardOptions {
-  /// Keeps the graph for a further pass.
-  bool retain_graph = false;
-};
 
 /// A backward pass in the making, on all workers that took part in it. May be an argument of calls.
 class AutogradContext {
@@ -31,8 +27,8 @@ class AutogradContext {
 
   int64_t id() const noexcept { return id_; }
   /// Computes the gradients of the roots' sum, which are scalars, on all workers that took part. Leaves `.grad` as it is.
-  /// Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient;
-  /// CommError if a worker was lost.
+  /// Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and in a thread
+  /// that has not entered the context; CommError if a worker was lost.
   void backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options = {}) const;
   /// This worker's parameters and their gradients.
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
@@ -53,6 +49,7 @@ class AutogradContext {
     int64_t before_;
   };
   [[nodiscard]] Scope enter() const { return Scope(id_); }
+  const std::shared_ptr<detail::Core>& core() const noexcept { return core_; }
 
  private:
   std::shared_ptr<detail::Core> core_;

@@ -46,38 +46,43 @@ struct OptionsOf<torch::optim::RMSprop> {
   using type = torch::optim::RMSpropOptions;
 };
 
-/// An owner's part: its optimizer and the parameters' own gradients, which a step leaves as they are.
+/// An owner's part. The optimizer steps tensors of its own that share the parameters' memory, so .grad() of the parameters
+/// stays as it is, and steps of several trainers do not see each other's gradients.
 template <class O>
 class LocalOptimizer {
  public:
   using Options = typename OptionsOf<O>::type;
-  LocalOptimizer(const std::vector<RRef<at::Tensor>>& parameters, const std::string& options, bool lock) : lock_(lock) {
-    for (const auto& one : parameters) parameters_.push_back(one.local_value());
+  LocalOptimizer(const std::vector<RRef<at::Tensor>>& parameters, const std::string& options, bool lock) {
+    for (const auto& one : parameters) {
+      parameters_.push_back(one.local_value());
+      stepped_.push_back(parameters_.back().detach().requires_grad_());
+    }
+    if (lock && !parameters.empty()) locks_ = parameters[0].reference()->core->locks_of(parameters_);
     Options read(1e-3);
     std::istringstream stream(options);
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
     read.serialize(archive);
-    optimizer_ = std::make_unique<O>(parameters_, read);
+    optimizer_ = std::make_unique<O>(stepped_, read);
   }
 
   /// Steps the parameters that have a gradient in the context.
   void step(const AutogradContext& context) {
-    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-    if (lock_) lock.lock();
-    std::vector<at::Tensor> before;
-    for (at::Tensor& parameter : parameters_) {
-      before.push_back(parameter.grad());
-      parameter.mutable_grad() = context.gradient(parameter);
+    const std::lock_guard own(mutex_);
+    std::vector<std::unique_lock<std::mutex>> locks;
+    for (const auto& one : locks_) locks.emplace_back(*one);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (!stepped_[i].is_alias_of(parameters_[i])) stepped_[i].set_data(parameters_[i].detach());
+      stepped_[i].mutable_grad() = context.gradient(parameters_[i]);
     }
     optimizer_->step();
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = before[i];
+    for (at::Tensor& one : stepped_) one.mutable_grad() = at::Tensor();
   }
 
  private:
-  const bool lock_;
-  std::mutex mutex_;
-  std::vector<at::Tensor> parameters_;
+  std::mutex mutex_;  // an optimizer's own state
+  std::vector<std::shared_ptr<std::mutex>> locks_;
+  std::vector<at::Tensor> parameters_, stepped_;
   std::unique_ptr<O> optimizer_;
 };
 
@@ -93,7 +98,8 @@ std::string options_as_bytes(const Options& options) {
 }  // namespace detail
 
 struct DistributedOptimizerOptions {
-  /// Steps at one owner go one after the other; false: HogWild at the server.
+  /// Steps of the same parameters go one after the other, also those of other workers' optimizers; false: HogWild at the
+  /// server.
   bool lock = true;
 };
 

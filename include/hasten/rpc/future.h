@@ -20,8 +20,27 @@ namespace hasten::rpc {
 template <class T>
 class Future;
 
+namespace detail {
+/// The parameter of a function of one, void for templates and others.
+template <class F>
+struct FirstParameter {
+  using type = void;
+};
+template <class R, class A>
+struct FirstParameter<R (*)(A)> {
+  using type = std::remove_cvref_t<A>;
+};
+template <class R, class C, class A>
+struct FirstParameter<R (C::*)(A)> : FirstParameter<R (*)(A)> {};
+template <class R, class C, class A>
+struct FirstParameter<R (C::*)(A) const> : FirstParameter<R (*)(A)> {};
+template <class F>
+  requires requires { &F::operator(); }
+struct FirstParameter<F> : FirstParameter<decltype(&F::operator())> {};
+}  // namespace detail
+
 /// Completes a Future by hand. A copyable handle; the first set() or fail() counts. If all copies go before either, the
-/// future fails with CommError "nobody answered".
+/// future fails with a CommError.
 template <class T>
 class Promise {
  public:
@@ -90,7 +109,7 @@ class [[nodiscard]] Future {
   /// flattened; `fn(Future<T>)` is called in any case and its future nests, as torch's does.
   template <class F>
   auto then(F fn) const {
-    if constexpr (std::is_invocable_v<F, Future<T>> && !takes_value<F>()) {
+    if constexpr (takes_future<F>() || (std::is_invocable_v<F, Future<T>> && !takes_value<F>())) {
       using R = std::invoke_result_t<F, Future<T>>;
       auto next = std::make_shared<detail::State<R>>(detail_executor());
       state_->on_done([self = *this, next, fn = std::move(fn)]() mutable {
@@ -145,6 +164,11 @@ class [[nodiscard]] Future {
   }
 
  private:
+  // A value converts to a future, so that a function of a future takes a value as well.
+  template <class F>
+  static constexpr bool takes_future() {
+    return std::is_same_v<typename detail::FirstParameter<F>::type, Future>;
+  }
   template <class F>
   static constexpr bool takes_value() {
     if constexpr (std::is_void_v<T>) {

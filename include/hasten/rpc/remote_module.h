@@ -20,7 +20,11 @@ template <class M>
 class ModuleHost {
  public:
   ModuleHost(std::shared_ptr<M> made, c10::Device device) : module(std::move(made)), device_(device) { module->to(device_); }
-  at::Tensor forward_tensor(const at::Tensor& input) { return module->forward(input.to(device_)); }
+  /// The output comes back on the CPU unless the caller has a place for it.
+  at::Tensor forward_tensor(const at::Tensor& input) {
+    const at::Tensor output = module->forward(input.to(device_));
+    return output.is_cpu() || call().can_carry(output.device()) ? output : output.cpu();
+  }
   void train(bool on) { module->train(on); }
   void zero_grad() { module->zero_grad(); }
   void to(const std::string& device) { module->to(device_ = c10::Device(device)); }

@@ -4,8 +4,11 @@
 // message and no wait (docs/rpc.md, "References"). The value lives at its owner; calls go there.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "hasten/rpc/detail/calling.h"
@@ -13,6 +16,16 @@
 #include "hasten/rpc/functions.h"
 
 namespace hasten::rpc {
+
+class AutogradContext;
+struct BackwardOptions {
+  /// Keeps the graph for a further pass.
+  bool retain_graph = false;
+};
+
+namespace detail {
+void backward_from(const Reference& root, const AutogradContext& context, const BackwardOptions& options);
+}
 
 template <class T>
 class RRef {
@@ -64,6 +77,7 @@ class RRef {
   }
   template <auto F, class... A>
   auto sync(A&&... arguments) const {
+    const detail::WaitedFor waited_for;
     return async<F>(std::forward<A>(arguments)...).wait();
   }
   /// Calls it and leaves the result at the owner.
@@ -71,6 +85,20 @@ class RRef {
   auto remote(A&&... arguments) const {
     using R = detail::Answer<typename detail::Signature<decltype(F)>::Result>;
     return RRef<R>(detail::create_by_function<F>(*known().core, spec(), std::forward<A>(arguments)...));
+  }
+
+  /// Backward pass with the value, a scalar tensor, as its root. In a context it starts at the owner, and gradients come into
+  /// the context as of AutogradContext::backward. Without one it is the owner's local backward into .grad().
+  /// Collective: no. Blocks: until it has ended. Throws: UsageError (elsewhere than at the owner without a context), CommError.
+  void backward(const AutogradContext& context, const BackwardOptions& options = {}) const
+    requires std::is_same_v<T, at::Tensor>
+  {
+    detail::backward_from(known(), context, options);
+  }
+  void backward() const
+    requires std::is_same_v<T, at::Tensor>
+  {
+    local_value().backward();
   }
 
   const std::shared_ptr<detail::Reference>& reference() const noexcept { return reference_; }

@@ -2,7 +2,7 @@
 //
 // On a terminal it is one line, redrawn in place at most every tenth of a second; anywhere else (a log file,
 // a pipe, a job's output) it is one plain line when the loop is done, so that a log has one line per epoch.
-// What the line says is a pure function of the state (format_progress), apart from when and where it is
+// The text of the line is a pure function of the state (format_progress), apart from when and where it is
 // drawn. It knows nothing of ranks: `accelerator.progress(total)` is enabled on each machine's main process. Curves and
 // files of metrics are the trackers' work.
 #pragma once
@@ -19,7 +19,7 @@ namespace hasten::tracking {
 struct ProgressOptions {
   /// Stands in front: "epoch 0".
   std::string description = {};
-  /// What is counted, in the rate: "42.1 it/s".
+  /// The unit of the rate: "42.1 it/s".
   std::string unit = "it";
   /// How far the loop is already, after a resume. The rate counts what comes after it.
   int64_t initial = 0;
@@ -39,7 +39,7 @@ struct ProgressOptions {
   std::function<double()> clock_s = {};
 };
 
-/// What a line is made from.
+/// The facts of a line.
 struct ProgressState {
   std::string description = {};
   std::string unit = "it";
@@ -67,7 +67,7 @@ std::string format_progress(const ProgressState& state, std::optional<int> colum
 /// each other (ProgressOptions::below); others take turns on a terminal. Used from one thread.
 class Progress {
  public:
-  /// Draws the bar at 0. `total`: how often the loop runs; std::nullopt where nobody knows.
+  /// Draws the bar at 0. `total`: how often the loop runs; std::nullopt if it is unknown.
   explicit Progress(std::optional<int64_t> total, ProgressOptions options = {});
 
   /// As finish(); an exception that passes leaves a whole line behind, with how far the loop came.

@@ -41,6 +41,14 @@ enum class RunEnd { kFinished, kFailed, kCrashed, kInterrupted };
 /// A key and the PNG files of its images.
 using ImageFiles = std::vector<std::pair<std::string, std::vector<std::filesystem::path>>>;
 
+/// The folder of an embedding: tensors.tsv, and metadata.tsv and sprite.png where they were given.
+struct EmbeddingFiles {
+  std::filesystem::path folder = {};
+  bool has_metadata = false;
+  /// Width and height of one picture in sprite.png; 0 without one.
+  int image_width = 0, image_height = 0;
+};
+
 class Tracker {
  public:
   virtual ~Tracker() = default;
@@ -57,6 +65,7 @@ class Tracker {
   virtual bool log_table(const std::string& key, const Table& table, int64_t step, const core::Value& kwargs);
   virtual bool log_histogram(const std::string& key, const Histogram& histogram, int64_t step);
   virtual bool log_artifact(const std::filesystem::path& path, const std::string& artifact_path);
+  virtual bool log_embedding(const std::string& key, const EmbeddingFiles& files, int64_t step);
   virtual bool log_graph(const std::vector<GraphNode>& graph);
   /// Calls a function of the tracker's own: `accelerator.tracker("wandb").call("define_metric", {"loss"})`.
   virtual bool call(const std::string& function, const core::Value& arguments, const core::Value& keywords);

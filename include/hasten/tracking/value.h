@@ -1,4 +1,4 @@
-// What is logged: numbers, texts, groups of them, images, tables, histograms, and settings.
+// Values that are logged: numbers, texts, groups of them, images, tables, histograms, and settings.
 //
 // This header knows no tensor. ValueOf<T> and ImagesOf<T> say how another type becomes a value;
 // training/deferred_scalar.h and training/image_values.h do so for tensors. A tensor on a GPU becomes a Pending: a
@@ -166,6 +166,18 @@ struct Histogram {
 /// use and an empty one before them (what torch.utils.tensorboard's `bins="tensorflow"` does).
 /// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
 Histogram histogram(const double* values, size_t num_values);
+
+/// Points of many dimensions, for TensorBoard's projector: row i of `values` has a line of `metadata` and a picture, if given.
+struct Embedding {
+  int64_t num_dims = 0;
+  /// [number of points, num_dims], row after row.
+  std::vector<float> values = {};
+  /// One line a point; its columns are named by `columns`, which a single column may leave out.
+  std::vector<std::vector<std::string>> metadata = {};
+  std::vector<std::string> columns = {};
+  /// One a point, all of one size.
+  std::vector<Image> images = {};
+};
 
 /// A node of a graph: name with "/" for scopes, operation, names of its inputs.
 struct GraphNode {

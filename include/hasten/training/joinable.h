@@ -16,7 +16,7 @@ namespace hasten::training {
 struct JoinCall {
   /// Joinable::name of the component that carries it out; empty: this rank has no data.
   std::string component = {};
-  /// What it does, in the component's words; errors show it.
+  /// The operation, as the component calls it; errors show it.
   std::string operation = {};
   std::vector<int64_t> integers = {};
   std::vector<double> reals = {};

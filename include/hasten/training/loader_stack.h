@@ -1,6 +1,7 @@
 // LoaderStack: which prepared loaders are being iterated, and where the innermost of them is.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -17,6 +18,13 @@ struct LoaderPosition {
   int64_t num_local_valid = -1;
 };
 
+/// Batches that loops have received, and how long they waited for them.
+struct LoaderCounts {
+  int64_t num_batches = 0;
+  int64_t num_samples = 0;
+  std::chrono::nanoseconds waited = {};
+};
+
 class LoaderStack {
  public:
   /// A loop over a loader begins; its position must stay valid until leave. Loops nest, the last one counts.
@@ -28,12 +36,20 @@ class LoaderStack {
   /// Of the innermost active loader; {false, -1} outside a loop.
   LoaderPosition position() const noexcept { return empty() ? LoaderPosition{} : *active_.back(); }
 
+  /// Counts a batch that a loop has received. From the loop's thread, as all functions here.
+  void count(int64_t num_samples, std::chrono::nanoseconds waited) noexcept;
+  /// Returns what was counted since the last call. A loop that begins or ends forgets the rest: batches of an evaluation,
+  /// which no backward follows, are no part of a step.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  LoaderCounts take_counts() noexcept;
+
   /// Instead of LoaderOptions::even_batches, for loops that begin from now on (join_uneven_inputs).
   std::optional<bool> even_batches() const noexcept { return even_batches_; }
   void set_even_batches(std::optional<bool> even_batches) noexcept { even_batches_ = even_batches; }
 
  private:
   std::vector<const LoaderPosition*> active_;
+  LoaderCounts counts_;
   std::optional<bool> even_batches_;
 };
 

@@ -133,7 +133,7 @@ void load_state_of(T& object, const State& state) {
   object.load_state(StateCodec<std::remove_cvref_t<decltype(object.state())>>::decode(state));
 }
 
-enum class StateKind { kOptimizer, kScheduler, kLoader, kScaler, kCustom };
+enum class StateKind { kOptimizer, kScheduler, kLoader, kScaler, kCustom, kTrackers };
 /// "optimizer", "scheduler" …
 const char* name_of(StateKind kind) noexcept;
 
@@ -151,13 +151,13 @@ struct Registered {
 /// state is taken depends on the reader (slices, Python's form).
 class StateRegistry {
  public:
-  /// Objects are held weakly, except kCustom ones, which the registry keeps. An object that is there already keeps its name. Without a name
+  /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there already keeps its name. Without a name
   /// the object gets its number within its kind: "0", "1" ….
   /// Collective: no. Blocks: no. Throws: UsageError if another living object of the kind has the name.
   template <Stateful T>
   void add(StateKind kind, const std::shared_ptr<T>& object, std::string name = {}) {
     T* raw = object.get();
-    add_entry({kind, std::move(name), {object}, kind == StateKind::kCustom ? object : nullptr,
+    add_entry({kind, std::move(name), {object}, kind == StateKind::kCustom || kind == StateKind::kTrackers ? object : nullptr,
                [raw] { return state_of(*raw); }, [raw](const State& state) { load_state_of(*raw, state); }});
   }
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer, std::string name = {});

@@ -58,8 +58,7 @@ bool nccl_is_built() {
 std::unique_ptr<Backend> make_nccl(const BackendSetup& setup) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = setup.options.timeout;
-  auto* native = static_cast<c10d::Store*>(setup.store.native());
-  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
+  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(setup.store.native());
   return std::make_unique<NcclBackend>(
       c10::make_intrusive<c10d::ProcessGroupNCCL>(store, setup.rank, setup.world_size, options));
 }

@@ -96,11 +96,11 @@ PeerConnections::Round::Round(const Header& call, std::vector<at::Tensor> parts,
       said_(parts_.size()),
       num_missing_(parts_.size() - 1) {}
 
-void PeerConnections::Round::complete() {
+void PeerConnections::Round::complete(const RankNames& names) {
   try {
     for (size_t rank = 1; rank < said_.size(); ++rank) {
       if (same_call(*said_[0], *said_[rank])) continue;
-      throw Backend::Mismatch(difference(0, *said_[0], static_cast<int>(rank), *said_[rank]));
+      throw Backend::Mismatch(difference(names.of(0), *said_[0], names.of(static_cast<int>(rank)), *said_[rank]));
     }
     if (finish_) finish_();
   } catch (...) {
@@ -300,7 +300,7 @@ bool PeerConnections::read_message(int from) {
   peer.num_read = 0;
   const auto ended = std::move(peer.expected.front());
   peer.expected.pop_front();
-  if (--ended->num_missing_ == 0) ended->complete();
+  if (--ended->num_missing_ == 0) ended->complete(names_);
   return true;
 }
 

@@ -41,7 +41,7 @@ class PeerConnections {
    private:
     friend class PeerConnections;
     /// Once all messages are there.
-    void complete();
+    void complete(const RankNames& names);
 
     Header call_;
     std::vector<at::Tensor> parts_;

@@ -7,6 +7,7 @@
 
 #include "comm/backend/codec.h"
 #include "comm/backend/reduction.h"
+#include "comm/backend/transfer_of.h"
 
 namespace hasten::comm {
 namespace {
@@ -14,17 +15,6 @@ namespace {
 // What a rank takes in at most: above, a ring is faster, which moves each byte less often and adds up parts
 // while others are on their way.
 constexpr size_t kMostBytes = 256 << 10;
-
-class ExchangeTransfer : public Backend::Transfer {
- public:
-  ExchangeTransfer(PeerConnections& mesh, std::shared_ptr<PeerConnections::Round> round) : connections_(mesh), round_(std::move(round)) {}
-  bool done() override { return connections_.done(*round_); }
-  void wait() override { connections_.wait(*round_); }
-
- private:
-  PeerConnections& connections_;
-  std::shared_ptr<PeerConnections::Round> round_;
-};
 
 }  // namespace
 
@@ -42,7 +32,7 @@ std::vector<at::Tensor> DirectCollectives::nothing() const {
 
 Backend::Started DirectCollectives::start(std::shared_ptr<PeerConnections::Round> round) {
   connections_.start(round);
-  return std::make_unique<ExchangeTransfer>(connections_, std::move(round));
+  return transfer_of(connections_, std::move(round));
 }
 
 Backend::Started DirectCollectives::all_reduce(const at::Tensor& tensor, ReduceOp op) {

@@ -112,8 +112,7 @@ std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
   if (setup.options.ignore_sigpipe) survive_closed_connections();
   auto options = c10d::ProcessGroupGloo::Options::create(setup.options.timeout);
   options->devices.push_back(make_device(setup.options));
-  auto* native = static_cast<c10d::Store*>(setup.store.native());
-  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(native);
+  auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(setup.store.native());
   return std::make_unique<GlooBackend>(
       c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options), setup);
 }

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <map>
@@ -13,7 +12,7 @@
 #include "comm/backend/codec.h"
 #include "comm/backend/reduction.h"
 #include "comm/connecting/serial_executor.h"
-#include "comm/types/header.h"
+#include "comm/types/collective_fingerprint.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
@@ -50,39 +49,6 @@ struct Places {
   }
 };
 
-// What a host's first rank calls and, where not all of its ranks call that, one that calls something else.
-struct HostCall {
-  int32_t rank = 0;
-  int32_t other = -1;
-  Header call = {}, others_call = {};
-
-  bool alike() const { return other < 0; }
-};
-static_assert(std::is_trivially_copyable_v<HostCall>);
-
-// As tensors with memory of their own, which a transfer that failed may still hold.
-at::Tensor packed(const HostCall& said) {
-  const at::Tensor bytes = torch::empty({static_cast<int64_t>(sizeof said)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), &said, sizeof said);
-  return bytes;
-}
-
-at::Tensor room_for(size_t num_ranks) {
-  return torch::empty({static_cast<int64_t>(num_ranks * sizeof(HostCall))}, at::kByte);
-}
-
-// What the ranks of a level say as one.
-HostCall together(const at::Tensor& bytes) {
-  std::vector<HostCall> all(bytes.nbytes() / sizeof(HostCall));
-  std::memcpy(static_cast<void*>(all.data()), bytes.data_ptr(), bytes.nbytes());
-  const HostCall& first = all[0];
-  for (const HostCall& said : all) {
-    if (!same_call(first.call, said.call)) return {first.rank, said.rank, first.call, said.call};
-    if (!said.alike()) return {first.rank, said.other, first.call, said.others_call};
-  }
-  return first;
-}
-
 // A rank that waits for one of another host, or for its own host's first, may wait for one that waits
 // itself. When time is over it leaves this much to those who know more, so that their words are the ones
 // read.
@@ -99,7 +65,6 @@ class Hierarchical : public Backend {
   Hierarchical(Levels levels, Places places, int rank)
       : levels_(std::move(levels)),
         places_(std::move(places)),
-        rank_(rank),
         host_(places_.host_of[rank]),
         local_(places_.local_of[rank]) {}
   ~Hierarchical() override { line_.reset(); }
@@ -109,7 +74,7 @@ class Hierarchical : public Backend {
   bool reduces(at::ScalarType dtype) const override { return levels_.world->reduces(dtype); }
 
   Started all_reduce(at::Tensor tensor, ReduceOp op) override {
-    return submit(header_of(OpType::kAllReduce, tensor, op), [this, tensor, op] {
+    return submit(OpType::kAllReduce, [this, tensor, op] {
       if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
       if (levels_.leaders) across(levels_.leaders->all_reduce(tensor, op));
       down(tensor);
@@ -117,7 +82,7 @@ class Hierarchical : public Backend {
   }
 
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
-    return submit(header_of(OpType::kReduce, tensor, op, root), [this, tensor, root, op] {
+    return submit(OpType::kReduce, [this, tensor, root, op] {
       if (levels_.local) levels_.local->reduce(tensor, 0, op)->wait();
       if (levels_.leaders) across(levels_.leaders->reduce(tensor, places_.host_of[root], op));
       if (places_.host_of[root] == host_ && places_.local_of[root] != 0) down(tensor);
@@ -125,7 +90,7 @@ class Hierarchical : public Backend {
   }
 
   Started broadcast(at::Tensor bytes, int root) override {
-    return submit(header_of(OpType::kBroadcast, bytes.numel(), root), [this, bytes, root] {
+    return submit(OpType::kBroadcast, [this, bytes, root] {
       const bool here = places_.host_of[root] == host_;
       if (here && levels_.local) levels_.local->broadcast(bytes, places_.local_of[root])->wait();
       if (levels_.leaders) across(levels_.leaders->broadcast(bytes, places_.host_of[root]));
@@ -134,7 +99,7 @@ class Hierarchical : public Backend {
   }
 
   Started all_gather(at::Tensor output, at::Tensor input) override {
-    return submit(header_of(OpType::kAllGather, input.numel()), [this, output, input] {
+    return submit(OpType::kAllGather, [this, output, input] {
       // Hosts may have different numbers of ranks, leaders exchange parts of one size.
       const auto most = static_cast<int64_t>(places_.most_ranks());
       const auto here = static_cast<int64_t>(places_.hosts[host_].size());
@@ -159,7 +124,7 @@ class Hierarchical : public Backend {
   }
 
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
-    return submit(header_of(OpType::kReduceScatter, output, op), [this, output, input, op] {
+    return submit(OpType::kReduceScatter, [this, output, input, op] {
       const ScatterPlan plan = plan_scatter(places_.hosts, host_, local_);
       const at::Tensor mine = collect(input.view({-1, output.numel()}), plan, op);
       reduce_from_hosts(output.view({-1}), mine, plan, op);
@@ -168,15 +133,17 @@ class Hierarchical : public Backend {
 
   Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
                      std::vector<at::Tensor> inputs) override {
-    return submit(header_of(OpType::kAllToAll, 0),
-                  [this, output, counts = std::move(output_counts), inputs = std::move(inputs)] {
-                    levels_.world->all_to_all(output, counts, inputs)->wait();
-                  });
+    return submit(OpType::kAllToAll, [this, output, counts = std::move(output_counts), inputs = std::move(inputs)] {
+      levels_.world->all_to_all(output, counts, inputs)->wait();
+    });
   }
 
   Started barrier() override {
-    // Agreeing is one.
-    return submit(header_of(OpType::kBarrier, 0), [] {});
+    return submit(OpType::kBarrier, [this] {
+      if (levels_.local) levels_.local->barrier()->wait();
+      if (levels_.leaders) across(levels_.leaders->barrier());
+      down(torch::zeros({1}, at::kByte));
+    });
   }
 
   Started send(at::Tensor bytes, int to, int tag) override {
@@ -195,36 +162,19 @@ class Hierarchical : public Backend {
   }
 
  private:
-  Started submit(const Header& call, std::function<void()> parts) {
-    return std::make_unique<Job>(line_->submit([this, call, parts = std::move(parts)] {
-      HostCall said{.rank = rank_, .call = call};
+  Started submit(OpType kind, std::function<void()> parts) {
+    return std::make_unique<Job>(line_->submit([this, kind, parts = std::move(parts)] {
       try {
-        said = agree(said);
-        if (said.alike()) return parts();
+        parts();
+      } catch (const Mismatch& error) {
+        close();
+        throw Mismatch(text("in a part of ", name_of(kind), ", ", error.what()));
       } catch (...) {
         // The ranks of this host, or the other hosts, wait for a part that will not come.
         close();
         throw;
       }
-      throw Mismatch(difference(said.rank, said.call, said.other, said.others_call));
     }));
-  }
-
-  /// What all ranks say together, alike on all of them.
-  HostCall agree(HostCall said) {
-    if (levels_.local) {
-      const at::Tensor all = room_for(places_.hosts[host_].size());
-      levels_.local->all_gather(all, packed(said))->wait();
-      said = together(all);
-    }
-    if (levels_.leaders) {
-      const at::Tensor all = room_for(places_.hosts.size());
-      across(levels_.leaders->all_gather(all, packed(said)));
-      said = together(all);
-    }
-    const at::Tensor bytes = packed(said);
-    down(bytes);
-    return together(bytes);
   }
 
   /// This host's reduction of the parts that this rank passes on, a part a row.
@@ -282,7 +232,6 @@ class Hierarchical : public Backend {
 
   Levels levels_;
   Places places_;
-  int rank_;
   int host_;
   int local_;
   std::unique_ptr<SerialExecutor> line_ = std::make_unique<SerialExecutor>();

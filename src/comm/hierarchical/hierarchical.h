@@ -5,8 +5,9 @@
 // ranks of the same host go through its memory. What gains nothing from levels (all_to_all, messages between
 // hosts) uses Gloo among all ranks.
 //
-// The levels know their own ranks and operations only. So before a collective all ranks say here what they
-// call, on the same way up, across and down: one more round of a few bytes between the hosts.
+// Ranks of one host that make different calls are found by its shared memory, and named as the group numbers them. Between
+// hosts small collectives carry what is called; for large ones, and for the same words on all ranks, the group compares
+// calls before each collective where GroupOptions::check is set.
 #pragma once
 
 #include <memory>

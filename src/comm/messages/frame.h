@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hasten/comm/messages/messages.h"
+#include "hasten/comm/messages/message.h"
 
 namespace hasten::comm {
 

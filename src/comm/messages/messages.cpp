@@ -1,9 +1,8 @@
-// See messages.h: peers, connections and the loop that serves them. How a connection works is connection.h's matter.
+// See messages.h: connections and the loop that serves them. How a connection works is connection.h's matter.
 #include "hasten/comm/messages/messages.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -20,125 +19,32 @@
 #include <system_error>
 #include <unordered_map>
 
-#include "comm/messages/connection.h"
-#include "comm/messages/peer_address.h"
-#include "comm/shared/memory/segment_setup.h"
-#include "comm/group/origin.h"
+#include "comm/messages/messages_impl.h"
 #include "hasten/core/error.h"
 #include "hasten/core/log.h"
 
 namespace hasten::comm {
 namespace {
 
-using MessageClock = std::chrono::steady_clock;
-using ConnectionPtr = std::shared_ptr<Connection>;
-constexpr std::chrono::seconds kHeartbeat{1};
 constexpr std::chrono::seconds kHandshakePatience{10};
-constexpr uint64_t kUnixListener = 1, kTcpListener = 2, kWake = 3, kTimer = 4, kFirstConnection = 16;
+constexpr int kMostRanks = 32'767;
 
 }  // namespace
 
-struct Messages::Impl {
-  Impl(const Group& group, MessageSink& sink, const MessagesOptions& options);
-  ~Impl() { close(false); }
-
-  struct Peer {
-    PeerAddress address = {};
-    ConnectionPtr out = nullptr;
-    std::vector<ConnectionPtr> all = {};
-    std::string gone = {};
-    bool left = false;
-  };
-
-  Origin origin() const { return {"messages", rank, world_size}; }
-  void listen(const Group& group);
-  void watch(int handle, uint64_t id, uint32_t events, bool is_new) const;
-  FrameReader::Actions actions(const std::shared_ptr<std::weak_ptr<Connection>>& self);
-  ConnectionPtr add(net::Socket socket, bool is_local, bool connects, int peer);
-  ConnectionPtr connect_to(int to);
-  ConnectionPtr connection_to(int to);
-  void accept_all(uint64_t listener);
-  void handle(uint64_t id, uint32_t events);
-  void read(const ConnectionPtr& connection, uint64_t id);
-  void opened(const ConnectionPtr& connection);
-  void drop(const ConnectionPtr& connection, uint64_t id, const std::string& why);
-  std::string reason_of(int peer, const std::string& why) const;
-  void tick();
-  void arm_timer();
-  void want_writing(const ConnectionPtr& connection, bool on);
-  void set_waiter(const ConnectionPtr& connection, bool on);
-  uint64_t id_of(const ConnectionPtr& connection) const;
-  void close(bool say_goodbye) noexcept;
-
-  const int rank, world_size;
-  const MessagesOptions options;
-  MessageSink& sink;
-  const pid_t owner = getpid();
-  Bytes key;
-  bool has_key = false;
-  net::Socket epoll, bell, timer, unix_listener, tcp_listener;
-  Logger log;
-
-  mutable std::mutex mutex;  // guards what follows
-  std::vector<Peer> peers;
-  std::unordered_map<uint64_t, ConnectionPtr> connections;
-  std::unordered_map<const Connection*, uint64_t> ids;
-  uint64_t next_id = kFirstConnection;
-  std::optional<MessageClock::time_point> users_timer, tick_timer, armed;
-  bool closed = false;
-};
-
-Messages::Impl::Impl(const Group& group, MessageSink& receiver, const MessagesOptions& wanted)
-    : rank(group.rank()),
-      world_size(group.world_size()),
+Messages::Impl::Impl(int own_rank, int num_ranks, MessageSink& receiver, const MessagesOptions& wanted)
+    : rank(own_rank),
+      world_size(num_ranks),
       options(wanted),
       sink(receiver),
       epoll(epoll_create1(EPOLL_CLOEXEC)),
       bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
-      log("messages", {rank, world_size}),
-      peers(static_cast<size_t>(world_size)) {
+      log("messages", {rank, num_ranks}),
+      peers(static_cast<size_t>(num_ranks)) {
   if (epoll.handle() < 0 || bell.handle() < 0 || timer.handle() < 0)
     throw std::system_error(errno, std::generic_category(), "no descriptors for messages (ulimit -n)");
   watch(bell.handle(), kWake, EPOLLIN, true);
   watch(timer.handle(), kTimer, EPOLLIN, true);
-  if (world_size == 1) {
-    key = options.run_key.empty() ? random_bytes() : options.run_key;
-    has_key = !options.run_key.empty();
-    peers[0].address.about = options.about;
-    return;
-  }
-  listen(group);
-}
-
-void Messages::Impl::listen(const Group& group) {
-  const std::string& named = group.options().host;
-  const std::string host = named.empty() ? shared::this_host() : named;
-  const std::string drawn = hex(random_bytes());
-  const auto first = gather_text(group, text(options.run_key.empty() ? 0 : 1, drawn, host));
-  has_key = std::all_of(first.begin(), first.end(), [](const std::string& said) { return said[0] == '1'; });
-  key = has_key ? options.run_key : first[0].substr(1, 2 * kHashBytes);
-  const bool one_host = std::all_of(first.begin(), first.end(), [&](const std::string& said) {
-    return !host.empty() && said.substr(1 + 2 * kHashBytes) == host;
-  });
-  PeerAddress mine;
-  mine.host = host;
-  mine.unix_name = "hasten-" + hex(random_bytes()).substr(0, 32);
-  mine.pid = getpid();
-  mine.about = options.about;
-  unix_listener = listen_at_name(mine.unix_name);
-  watch(unix_listener.handle(), kUnixListener, EPOLLIN, true);
-  if (!one_host) {
-    tcp_listener = listen_for_hosts(group.options().address);
-    const auto end = net::local_end(tcp_listener);
-    mine.tcp_host = end.host;
-    mine.tcp_port = end.port;
-    watch(tcp_listener.handle(), kTcpListener, EPOLLIN, true);
-    tick_timer = MessageClock::now() + kHeartbeat;
-    arm_timer();
-  }
-  const auto all = gather_text(group, packed(mine));
-  for (size_t other = 0; other < all.size(); ++other) peers[other].address = unpacked(all[other]);
 }
 
 void Messages::Impl::watch(int handle, uint64_t id, uint32_t events, bool is_new) const {
@@ -168,10 +74,15 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
     if (kind == FrameKind::kPulled) connection->pulled(value);
     if (kind != FrameKind::kBye) return;
     const std::lock_guard lock(mutex);
-    peers[static_cast<size_t>(connection->peer())].left = true;
+    const auto from = static_cast<size_t>(connection->peer());
+    if (from < peers.size()) peers[from].left = true;
   };
-  return {.begin = [this, self](std::string_view head,
-                                int64_t body_bytes) { return sink.begin(self->lock()->peer(), head, body_bytes); },
+  const auto begin = [this, self](std::string_view head, int64_t body_bytes) {
+    const int from = self->lock()->peer();
+    if (directory) know(from);
+    return sink.begin(from, head, body_bytes);
+  };
+  return {.begin = begin,
           .pull = pull,
           .control = control};
 }
@@ -184,7 +95,8 @@ ConnectionPtr Messages::Impl::add(net::Socket socket, bool is_local, bool connec
   const Handshake::Probe probe = [process](uint64_t address, std::string_view expected) {
     return holds(process, address, expected);
   };
-  auto handshake = connects ? Handshake::connector(key, rank, peer, probe) : Handshake::acceptor(key, rank, world_size, probe);
+  auto handshake = connects ? Handshake::connector(key, rank, peer, probe)
+                            : Handshake::acceptor(key, rank, directory ? kMostRanks : world_size.load(), probe);
   const auto state = connects && !is_local ? Connection::State::kConnecting : Connection::State::kHandshake;
   const auto connection = std::make_shared<Connection>(std::move(socket), is_local, state, std::move(handshake),
                                                        FrameReader(actions(self), options.max_message_bytes));
@@ -250,6 +162,7 @@ ConnectionPtr Messages::Impl::connection_to(int to) {
     }
   }
   if (!fresh) {
+    if (directory) directory->mark_left(to);
     sink.gone(to, false, reason_of(to, gone));
     throw CommError(origin(), "send", "rank ", to, " cannot be reached: ", gone, ".");
   }
@@ -327,11 +240,17 @@ void Messages::Impl::read(const ConnectionPtr& connection, uint64_t id) {
                      connection->peer() < 0 ? std::string("a stranger") : text("rank ", connection->peer()), ": ", why),
                 {.main_process_only = false});
   }
-  if (!was_open && connection->state() == Connection::State::kOpen) opened(connection);
+  try {
+    if (!was_open && connection->state() == Connection::State::kOpen) opened(connection);
+  } catch (const std::exception& error) {
+    why = error.what();
+    goes_on = false;
+  }
   if (!goes_on) drop(connection, id, why);
 }
 
 void Messages::Impl::opened(const ConnectionPtr& connection) {
+  if (directory) know(connection->peer());
   {
     const std::lock_guard lock(mutex);
     auto& all = peers[static_cast<size_t>(connection->peer())].all;
@@ -340,9 +259,19 @@ void Messages::Impl::opened(const ConnectionPtr& connection) {
   if (connection->write_some()) want_writing(connection, true);
 }
 
+bool Messages::Impl::shares_host(int peer) const {
+  const std::lock_guard lock(mutex);
+  return peers.at(static_cast<size_t>(peer)).address.host == peers[static_cast<size_t>(rank)].address.host;
+}
+
+const PeerAddress& Messages::Impl::address_of(int peer) const {
+  const std::lock_guard lock(mutex);
+  return peers.at(static_cast<size_t>(peer)).address;
+}
+
 std::string Messages::Impl::reason_of(int peer, const std::string& why) const {
-  const PeerAddress& address = peers[static_cast<size_t>(peer)].address;
-  const bool is_local = address.host == peers[static_cast<size_t>(rank)].address.host;
+  const PeerAddress& address = address_of(peer);
+  const bool is_local = shares_host(peer);
   const char state = is_local && address.pid != owner ? letter_of(address.pid) : 'R';
   if (state == 0 || state == 'Z' || state == 'X') return text("its process ", address.pid, " has ended");
   return why.empty() ? "the connection was closed" : why;
@@ -358,7 +287,7 @@ void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const st
     ids.erase(connection.get());
     epoll_ctl(epoll.handle(), EPOLL_CTL_DEL, connection->handle(), nullptr);
     // A caller that never proved to be a rank says nothing about that rank.
-    if (rank_there >= 0 && !closed) {
+    if (rank_there >= 0 && !closed && static_cast<size_t>(rank_there) < peers.size()) {
       Peer& known = peers[static_cast<size_t>(rank_there)];
       report = std::erase(known.all, connection) > 0 && known.all.empty() && known.gone.empty();
       if (known.out == connection) known.out = nullptr;
@@ -371,6 +300,7 @@ void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const st
     peers[static_cast<size_t>(rank_there)].gone = reason;
   }
   connection->close();
+  if (report && !left && directory) directory->mark_left(rank_there);
   if (report) sink.gone(rank_there, left, reason);
 }
 
@@ -416,6 +346,7 @@ void Messages::Impl::close(bool say_goodbye) noexcept {
     const std::lock_guard lock(mutex);
     if (closed) return;
     closed = true;
+    if (directory && getpid() == owner) directory->leave();
     for (const auto& [id, connection] : connections) all.push_back(connection);
     connections.clear();
     ids.clear();
@@ -433,8 +364,23 @@ void Messages::Impl::close(bool say_goodbye) noexcept {
   tcp_listener = net::Socket();
 }
 
+Messages::Messages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Messages::Messages(const Group& group, MessageSink& sink, const MessagesOptions& options)
-    : impl_(std::make_unique<Impl>(group, sink, options)) {}
+    : impl_(std::make_unique<Impl>(group.rank(), group.world_size(), sink, options)) {
+  impl_->listen(group);
+}
+
+std::unique_ptr<Messages> Messages::join(const Store& store, const GroupOptions& where, MessageSink& sink,
+                                         const MessagesOptions& options) {
+  auto directory = std::make_unique<RankDirectory>(store);
+  const int rank = directory->rank();
+  if (rank >= kMostRanks)
+    throw UsageError({"messages"}, "rank ", rank, " is one too many: at most ", kMostRanks, " may join one after another.");
+  auto impl = std::make_unique<Impl>(rank, rank + 1, sink, options);
+  impl->directory = std::move(directory);
+  impl->join(where);
+  return std::unique_ptr<Messages>(new Messages(std::move(impl)));
+}
 Messages::~Messages() = default;
 
 int Messages::rank() const noexcept {
@@ -444,14 +390,13 @@ int Messages::world_size() const noexcept {
   return impl_->world_size;
 }
 const std::string& Messages::about(int rank) const {
-  return impl_->peers.at(static_cast<size_t>(rank)).address.about;
+  return impl_->address_of(rank).about;
 }
 bool Messages::has_run_key() const noexcept {
   return impl_->has_key;
 }
 bool Messages::is_on_this_host(int rank) const {
-  const auto& peers = impl_->peers;
-  return peers.at(static_cast<size_t>(rank)).address.host == peers[static_cast<size_t>(impl_->rank)].address.host;
+  return impl_->shares_host(rank);
 }
 
 void Messages::send(int to, OutgoingMessage message, bool flush) {
@@ -542,7 +487,7 @@ void Messages::set_timer(MessageClock::time_point when) {
 }
 
 std::string Messages::process_state(int rank) const {
-  const auto& address = impl_->peers.at(static_cast<size_t>(rank)).address;
+  const auto& address = impl_->address_of(rank);
   if (!is_on_this_host(rank) || address.pid == impl_->owner) return "";
   const char letter = letter_of(address.pid);
   if (letter == 'T' || letter == 't') return "stopped";
@@ -556,7 +501,8 @@ bool Messages::has_connection(int rank) const {
 
 std::string Messages::why_gone(int rank) const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->peers.at(static_cast<size_t>(rank)).gone;
+  const auto& peer = impl_->peers.at(static_cast<size_t>(rank));
+  return peer.left && peer.gone.empty() ? "it has left" : peer.gone;
 }
 
 void Messages::close(bool say_goodbye) noexcept {

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <system_error>
 
-#include "hasten/core/env.h"
 #include "hasten/core/error.h"
 
 namespace hasten::comm {
@@ -64,9 +63,8 @@ net::Socket listen_at_name(const std::string& name) {
   return listener;
 }
 
-net::Socket listen_for_hosts(const std::string& address) {
-  const auto interface = Environment::current().text("GLOO_SOCKET_IFNAME");
-  const std::string host = !address.empty() ? address : interface ? net::address_of_interface(*interface) : net::host_name();
+net::Socket listen_for_hosts(const std::string& address, const std::string& interface) {
+  const std::string host = !address.empty() ? address : !interface.empty() ? net::address_of_interface(interface) : net::host_name();
   auto [listener, problem] = net::listen_at({host, 0});
   if (listener.handle() < 0) {
     throw UsageError({"messages"}, "cannot listen on '", host, "': ", problem,

@@ -34,8 +34,8 @@ std::vector<std::string> gather_text(const Group& group, const std::string& mine
 std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name);
 net::Socket unix_socket(bool waits);
 net::Socket listen_at_name(const std::string& name);
-/// Listens at the address that other hosts reach. Throws: UsageError.
-net::Socket listen_for_hosts(const std::string& address);
+/// Listens at the address that other hosts reach; empty: that of the interface, else of the host's name. Throws: UsageError.
+net::Socket listen_for_hosts(const std::string& address, const std::string& interface);
 
 /// The process at the other end of a Unix socket, and whether it is this user's.
 pid_t process_behind(int socket);

@@ -5,6 +5,7 @@
 #include <torch/serialize.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "comm/group/origin.h"
 #include "hasten/core/error.h"
@@ -40,11 +41,65 @@ void check_rank(const Group& group, const char* operation, int rank) {
                    ".");
 }
 
+using Json = nlohmann::ordered_json;
+
+Json to_tree(const core::Value& value) {
+  switch (value.kind()) {
+    case core::Value::Kind::kNull: return nullptr;
+    case core::Value::Kind::kBool: return value.as_bool();
+    case core::Value::Kind::kInt: return value.as_int();
+    case core::Value::Kind::kDouble: return value.as_double();
+    case core::Value::Kind::kString: return value.as_string();
+    case core::Value::Kind::kList: {
+      Json list = Json::array();
+      for (const core::Value& one : value.as_list()) list.push_back(to_tree(one));
+      return list;
+    }
+    case core::Value::Kind::kMap: {
+      Json map = Json::object();
+      for (const auto& [key, one] : value.as_map()) map[key] = to_tree(one);
+      return map;
+    }
+  }
+  return nullptr;
+}
+
+core::Value from_tree(const Json& tree) {
+  switch (tree.type()) {
+    case Json::value_t::boolean: return tree.get<bool>();
+    case Json::value_t::number_integer: return tree.get<int64_t>();
+    case Json::value_t::number_unsigned: return static_cast<int64_t>(tree.get<uint64_t>());
+    case Json::value_t::number_float: return tree.get<double>();
+    case Json::value_t::string: return tree.get_ref<const std::string&>();
+    case Json::value_t::array: {
+      core::Value::List list;
+      list.reserve(tree.size());
+      for (const Json& one : tree) list.push_back(from_tree(one));
+      return list;
+    }
+    case Json::value_t::object: {
+      core::Value::Map map;
+      map.reserve(tree.size());
+      for (const auto& [key, one] : tree.items()) map.emplace_back(key, from_tree(one));
+      return map;
+    }
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
-Parcel pack(const std::function<nlohmann::json()>& encode) noexcept {
+Bytes to_cbor(const core::Value& value) {
+  return Json::to_cbor(to_tree(value));
+}
+
+core::Value from_cbor(std::span<const uint8_t> bytes) {
+  return from_tree(Json::from_cbor(bytes.begin(), bytes.end()));
+}
+
+Parcel pack(const std::function<Bytes()>& encode) noexcept {
   try {
-    return {nlohmann::json::to_cbor(encode()), ""};
+    return {encode(), ""};
   } catch (const std::exception& error) {
     return {{}, *error.what() ? error.what() : kNoWords};
   } catch (...) {
@@ -55,20 +110,16 @@ Parcel pack(const std::function<nlohmann::json()>& encode) noexcept {
 void refuse(const Reading& reading, const std::string& reason) {
   throw CommError(origin_of(reading.group), reading.operation, reading.operation, ": the object of rank ",
                   reading.from, " cannot be read: ", reason,
-                  ". Use one type on every rank, that nlohmann::json converts both ways.");
+                  ". Use one type on every rank.");
 }
 
-nlohmann::json unpack(const Bytes& message, const Reading& reading) {
+std::span<const uint8_t> unpack(const Bytes& message, const Reading& reading) {
   if (message.empty()) refuse(reading, "its message is empty");
   if (message.front() == kWords) {
     throw CommError(origin_of(reading.group), reading.operation, reading.operation, ": rank ", reading.from,
                     " sent no object: ", std::string(message.begin() + 1, message.end()));
   }
-  try {
-    return nlohmann::json::from_cbor(message.begin() + 1, message.end());
-  } catch (const std::exception& error) {
-    refuse(reading, error.what());
-  }
+  return std::span(message).subspan(1);
 }
 
 std::vector<Bytes> gather_bytes(const Group& group, const Parcel& mine, const Group::Site& site) {

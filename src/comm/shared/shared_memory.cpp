@@ -2,6 +2,7 @@
 #include <torch/types.h>
 
 #include "comm/backend/reduction.h"
+#include "comm/backend/transfer_of.h"
 #include "comm/shared/algorithms/queue.h"
 #include "comm/shared/memory/segment_allocator.h"
 #include "comm/shared/memory/segment_setup.h"
@@ -67,10 +68,10 @@ class SharedMemory : public Backend {
   Started barrier() override { return start(shared::barrier()); }
 
   Started send(at::Tensor bytes, int to, int tag) override {
-    return std::make_unique<MessageTransfer>(*mailbox_, mailbox_->send(std::move(bytes), to, tag));
+    return transfer_of(*mailbox_, mailbox_->send(std::move(bytes), to, tag));
   }
   Started receive(at::Tensor bytes, int from, int tag) override {
-    return std::make_unique<MessageTransfer>(*mailbox_, mailbox_->receive(std::move(bytes), from, tag));
+    return transfer_of(*mailbox_, mailbox_->receive(std::move(bytes), from, tag));
   }
 
   at::Tensor allocate(int64_t num_bytes) override {
@@ -89,31 +90,8 @@ class SharedMemory : public Backend {
   }
 
  private:
-  class CollectiveTransfer : public Transfer {
-   public:
-    CollectiveTransfer(Queue& queue, std::shared_ptr<Queue::Entry> entry) : queue_(queue), entry_(std::move(entry)) {}
-    bool done() override { return queue_.done(entry_); }
-    void wait() override { queue_.wait(entry_); }
-
-   private:
-    Queue& queue_;
-    std::shared_ptr<Queue::Entry> entry_;
-  };
-
-  class MessageTransfer : public Transfer {
-   public:
-    MessageTransfer(Mailbox& mailbox, std::shared_ptr<Mailbox::Message> message)
-        : mailbox_(mailbox), message_(std::move(message)) {}
-    bool done() override { return mailbox_.done(message_); }
-    void wait() override { mailbox_.wait(message_); }
-
-   private:
-    Mailbox& mailbox_;
-    std::shared_ptr<Mailbox::Message> message_;
-  };
-
   Started start(std::unique_ptr<shared::Operation> operation) {
-    return std::make_unique<CollectiveTransfer>(*queue_, queue_->start(std::move(operation)));
+    return transfer_of(*queue_, queue_->start(std::move(operation)));
   }
 
   /// Where the tensor lies in this rank's heap, -1 if it does not.

@@ -213,7 +213,7 @@ int Store::port() const noexcept {
   return impl_->port;
 }
 
-void* Store::native() const noexcept {
+c10d::Store* Store::native() const noexcept {
   return impl_->store.get();
 }
 

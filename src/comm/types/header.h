@@ -34,7 +34,8 @@ inline bool same_call(const Header& a, const Header& b) {
          a.count == b.count;
 }
 
-/// A sentence that names two ranks and their different calls.
-std::string difference(int rank, const Header& call, int other_rank, const Header& other_call);
+/// Returns a sentence that names two ranks, as the group numbers them, and their different calls.
+std::string difference(const std::string& rank, const Header& call, const std::string& other_rank,
+                       const Header& other_call);
 
 }  // namespace hasten::comm

@@ -103,19 +103,29 @@ void Mean::update(const Tensor& values, double weight) {
   for (int64_t i = 0; i < flat.numel(); ++i) update(data[i], weight);
 }
 
-double Mean::compute(const comm::Group& group) const {
-  const auto words = [](const detail::ExactSum& sum) {
-    const auto list = sum.words();
-    return torch::tensor(at::ArrayRef<int64_t>(list.data(), list.size()), at::kLong);
-  };
-  const Tensor sum = sum_over(group, torch::stack({words(sums_->values), words(sums_->weights)}));
-  const auto value_of = [&](int64_t row) {
+Tensor Mean::counts() const {
+  static_assert(kNumCounts == 2 * detail::ExactSum::kNumWords);
+  Tensor counts = torch::empty({kNumCounts}, at::kLong);
+  int64_t* to = counts.mutable_data_ptr<int64_t>();
+  for (const auto* sum : {&sums_->values, &sums_->weights}) {
+    const auto words = sum->words();
+    to = std::copy(words.begin(), words.end(), to);
+  }
+  return counts;
+}
+
+double Mean::value_of(const Tensor& counts) {
+  if (counts.numel() != kNumCounts) throw UsageError(Origin{"data"}, "Mean: ", counts.numel(), " counts; expected ", kNumCounts, ".");
+  const Tensor plain = counts.contiguous();
+  const auto value = [&](int64_t begin) {
     detail::ExactSum::Words list;
-    std::copy_n(sum[row].const_data_ptr<int64_t>(), list.size(), list.begin());
+    std::copy_n(plain.const_data_ptr<int64_t>() + begin, list.size(), list.begin());
     return detail::ExactSum::of(list).value();
   };
-  return value_of(0) / value_of(1);
+  return value(0) / value(detail::ExactSum::kNumWords);
 }
+
+double Mean::compute(const comm::Group& group) const { return value_of(sum_over(group, counts())); }
 
 void Mean::reset() {
   *sums_ = {};

@@ -1,5 +1,5 @@
 // Accelerate's variables; see accelerate_environment.h.
-#include "hasten/launch/plan/accelerate_environment.h"
+#include "launch/plan/accelerate_environment.h"
 
 #include <algorithm>
 #include <sstream>
@@ -208,33 +208,11 @@ class HandOn {
   Variables variables_;
 };
 
-// The GPU of this worker among those that are visible: its number, or the name that stands there.
-std::string own_gpu(const Environment& of_worker, const std::string& local_rank) {
-  std::istringstream names(of_worker.text("CUDA_VISIBLE_DEVICES").value_or(""));
-  std::vector<std::string> visible;
-  for (std::string name; std::getline(names, name, ',');) visible.push_back(name);
-  const size_t index = std::stoul(local_rank);
-  return index < visible.size() ? visible[index] : local_rank;
-}
-
 }  // namespace
 
 Environment accelerate_environment(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
-                      const Machine& machine) {
+                                   const Machine& machine) {
   return HandOn(inherited, settings, plan, machine).all();
-}
-
-Environment per_worker_overrides(const Environment& of_worker, const LaunchSettings& settings) {
-  if (!settings.on("virtual_local_rank")) return of_worker;
-  Variables variables = of_worker.variables();
-  variables["CUDA_VISIBLE_DEVICES"] = own_gpu(of_worker, variables["LOCAL_RANK"]);
-  variables["LOCAL_RANK"] = text(0);
-  return Environment::of(std::move(variables));
-}
-
-std::vector<std::string> worker_arguments(const Environment& of_worker, const LaunchSettings& settings) {
-  if (!settings.on("pass_local_rank")) return {};
-  return {"--local-rank=" + *of_worker.text("LOCAL_RANK")};
 }
 
 }  // namespace hasten::launcher

@@ -104,11 +104,4 @@ void RunSecret::remove() const {
   rmdir(made_file_.substr(0, made_file_.rfind('/')).c_str());  // if it was the last one
 }
 
-Environment without_secret(const Environment& environment) {
-  auto variables = environment.variables();
-  variables.erase("HASTEN_RDZV_SECRET");
-  variables.erase("HASTEN_ETCD_USER");
-  return Environment::of(std::move(variables));
-}
-
 }  // namespace hasten::launcher

@@ -25,7 +25,7 @@ class RunSecret {
   Bytes run_key_;
 };
 
-/// The variables above, which workers do not get.
-Environment without_secret(const Environment& environment);
+/// Variables that hold secrets of the rendezvous; workers do not get them.
+inline constexpr const char* kSecretVariables[] = {"HASTEN_RDZV_SECRET", "HASTEN_ETCD_USER"};
 
 }  // namespace hasten::launcher

@@ -19,6 +19,9 @@ struct LaunchOptions;
 
 namespace hasten::launcher {
 
+struct EnvironmentPlan;
+struct WorkerPlace;
+
 class ElasticRounds {
  public:
   virtual ~ElasticRounds() = default;
@@ -36,7 +39,8 @@ class ElasticRounds {
 };
 
 /// As run_local, in rounds.
-int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
-                  const std::function<int(const Environment& environment)>& body, ElasticRounds& rounds);
+int run_in_rounds(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
+                  const std::function<int(const WorkerPlace& place, const Environment& environment)>& body,
+                  ElasticRounds& rounds);
 
 }  // namespace hasten::launcher

@@ -123,10 +123,16 @@ std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const End
                         .say = say});
 }
 
+EnvironmentPlan without_secrets(EnvironmentPlan environment) {
+  for (const char* name : kSecretVariables) environment.withheld.emplace_back(name);
+  return environment;
+}
+
 }  // namespace
 
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
-                const Environment& inherited, const WorkerBody& body) {
+                const EnvironmentPlan& environment, const WorkerBody& body) {
+  const Environment& inherited = environment.inherited;
   const bool by_etcd = elastic.backend != "c10d";
   Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
   // One machine by its own name: nobody else has to reach it, nor to share a secret with it.
@@ -153,7 +159,7 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
   }
   RendezvousNode node(node_options, std::move(finder), std::chrono::steady_clock::now());
   NodeRounds rounds(node);
-  const int exit_code = run_in_rounds(num_workers, options, without_secret(inherited), body, rounds);
+  const int exit_code = run_in_rounds(num_workers, options, without_secrets(environment), body, rounds);
   if (node.is_last()) secret.remove();
   return exit_code;
 }

@@ -46,7 +46,7 @@ int run_and_report(const std::function<int()>& function, const Environment& envi
 int launch_function(int num_processes, const std::function<int()>& function, const LaunchOptions& options) {
   require_one_thread();
   open_standard_descriptors();
-  return run_local(num_processes, options, Environment::current(), [&](const Environment& environment) {
+  return run_local(num_processes, options, {.inherited = Environment::current()}, [&](const WorkerPlace&, const Environment& environment) {
     environment.apply();
     const int exit_code = run_and_report(function, environment);
     std::cout.flush();

@@ -17,7 +17,6 @@
 #include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
 #include "hasten/launch/base/signals.h"
-#include "hasten/launch/base/worker_environment.h"
 #include "hasten/launch/output/output.h"
 #include "hasten/launch/rendezvous/static_rendezvous.h"
 #include "hasten/launch/workers/error_file.h"
@@ -211,24 +210,23 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
 
 class LocalRun {
  public:
-  LocalRun(int num_workers, const LaunchOptions& options, const Environment& inherited,
-           const WorkerBody& body)
+  LocalRun(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment, const WorkerBody& body)
       : options_(options),
-        inherited_(inherited),
+        environment_(environment),
         body_(body),
         places_(places_on_this_machine(num_workers, options)),
-        output_(output_options(options, inherited)),
-        directory_(inherited) {
-    settings_.master_addr = options.master_addr;
-    settings_.max_restarts = options.max_restarts;
-    if (!options.run_id.empty()) settings_.run_id = options.run_id;
-    settings_.role = options.role;
-    settings_.roles = options.roles;
+        output_(output_options(options, environment.inherited)),
+        directory_(environment.inherited) {
+    environment_.run.master_addr = options.master_addr;
+    environment_.run.max_restarts = options.max_restarts;
+    if (!options.run_id.empty()) environment_.run.run_id = options.run_id;
+    environment_.run.role = options.role;
+    environment_.run.roles = options.roles;
     // Launchers of several machines have no secret in common here; there the processes use the store's.
-    if (options.num_machines == 1) settings_.run_key = hex(random_bytes());
+    if (options.num_machines == 1) environment_.run.run_key = hex(random_bytes());
     if (options.num_machines > 1 && !is_loopback(options.master_addr))
-      interface_ = interface_towards(options.master_addr);
-    if (!options.signals_to_handle.empty()) settings_.signals = signal_names(options.signals_to_handle);
+      environment_.network_interface = interface_towards(options.master_addr);
+    if (!options.signals_to_handle.empty()) environment_.run.signals = signal_names(options.signals_to_handle);
     for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
   }
 
@@ -236,12 +234,12 @@ class LocalRun {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{
         .num_workers = num_workers(),
-        .shutdown_timeout = shutdown_timeout(options_, inherited_),
+        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
         .max_restarts = options_.max_restarts,
         .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
         .notice = say,
         .before_attempt = [this](int attempt) { prepare(attempt); }};
-    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); },
+    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); },
                              processes_options());
     const Outcome outcome = supervise(processes, supervisor);
     processes.finish_output(supervisor.shutdown_timeout);
@@ -256,11 +254,11 @@ class LocalRun {
   int run(ElasticRounds& rounds) {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
-                                       .shutdown_timeout = shutdown_timeout(options_, inherited_),
+                                       .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
                                        .notice = say};
     LocalProcessesOptions wanted = processes_options();
     wanted.add_sources = [&](std::vector<pollfd>& sources) { rounds.add_sources(sources); };
-    LocalProcesses processes([this](int local_rank) { return body_(environment_of(local_rank)); }, wanted);
+    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, wanted);
     while (const std::optional<Assignment> round = rounds.next(processes)) {
       prepare(*round);
       Outcome outcome = supervise(rounds.supervised(processes), supervisor);
@@ -290,12 +288,12 @@ class LocalRun {
   }
 
   void prepare(int attempt) {
-    settings_.restart_count = attempt;
+    environment_.run.restart_count = attempt;
     if (attempt > 0) meet_the_others(num_workers(), options_, attempt, asked_to_end);
     if (options_.num_machines == 1) {
       choose_new_port();
     } else {
-      settings_.master_port = options_.master_port;  // on machine 0 it was free at the meeting
+      environment_.run.master_port = options_.master_port;  // on machine 0 it was free at the meeting
     }
     prepare_files(attempt);
   }
@@ -307,10 +305,10 @@ class LocalRun {
       place.node_rank = round.node_rank;
       place.num_nodes = round.num_nodes;
     }
-    settings_.restart_count = round.restart_count;
-    settings_.master_addr = round.master_addr;
-    settings_.master_port = round.master_port;
-    interface_ = is_loopback(round.master_addr) ? "" : interface_towards(round.master_addr);
+    environment_.run.restart_count = round.restart_count;
+    environment_.run.master_addr = round.master_addr;
+    environment_.run.master_port = round.master_port;
+    environment_.network_interface = is_loopback(round.master_addr) ? "" : interface_towards(round.master_addr);
     prepare_files(round.round - 1);
   }
 
@@ -321,21 +319,22 @@ class LocalRun {
     } else {
       directory_.clear();
     }
+    for (WorkerPlace& place : places_) place.error_file = error_file(place);
   }
 
   void choose_new_port() {
     // The port of the attempt before may still be known to someone who will try it.
-    const int before = settings_.master_port;
+    const int before = environment_.run.master_port;
     do {
-      settings_.master_port = choose_port(options_.master_port);
-    } while (options_.master_port == 0 && settings_.master_port == before);
+      environment_.run.master_port = choose_port(options_.master_port);
+    } while (options_.master_port == 0 && environment_.run.master_port == before);
   }
 
   void make_log_folders() {
     const bool temporary = options_.log_dir.empty();
     // Not in one folder for all: on a machine of several users it would be the first one's.
-    logs_.emplace(temporary ? temporary_folder(inherited_) : options_.log_dir,
-                  temporary ? "hasten_logs_" + settings_.run_id : settings_.run_id);
+    logs_.emplace(temporary ? temporary_folder(environment_.inherited) : options_.log_dir,
+                  temporary ? "hasten_logs_" + environment_.run.run_id : environment_.run.run_id);
     if (temporary) say("log files are in " + logs_->path());
   }
 
@@ -345,25 +344,20 @@ class LocalRun {
     return plan_output(output_, place(local_rank), attempt_folder_);
   }
 
-  std::string error_file(int local_rank) const {
-    return attempt_folder_.empty() ? directory_.error_file(place(local_rank).rank)
-                                   : text(attempt_folder_, "/", local_rank, "/error.json");
+  std::string error_file(const WorkerPlace& place) const {
+    return attempt_folder_.empty() ? directory_.error_file(place.rank)
+                                   : text(attempt_folder_, "/", place.local_rank, "/error.json");
   }
 
-  Environment environment_of(int local_rank) const {
-    const Environment all =
-        worker_environment(inherited_, settings_, place(local_rank), error_file(local_rank));
-    if (interface_.empty() || all.has("GLOO_SOCKET_IFNAME")) return all;
-    auto variables = all.variables();
-    variables["GLOO_SOCKET_IFNAME"] = interface_;
-    return Environment::of(std::move(variables));
+  int run_body(int local_rank) const {
+    return body_(place(local_rank), compose_environment(environment_, place(local_rank)));
   }
 
   FailureFacts facts_about(const WorkerEnd& end, const LocalProcesses& processes,
                            const MemoryEvents& memory_before) const {
     const OutputPlan plan = plan_of(end.local_rank);
     const bool killed = exit_code_of(end.status) == 128 + SIGKILL;
-    return {.message = read_error_message(error_file(end.local_rank)),
+    return {.message = read_error_message(place(end.local_rank).error_file),
             .hint = killed ? explain_kill(memory_before, read_memory_events()) : hint_for(end.status),
             .host = host_name(),
             .time = wall_time(processes.now() - end.time),
@@ -373,31 +367,29 @@ class LocalRun {
   }
 
   const LaunchOptions& options_;
-  const Environment& inherited_;
+  EnvironmentPlan environment_;
   const WorkerBody& body_;
   std::vector<WorkerPlace> places_;
   const OutputOptions output_;
   const RunDirectory directory_;
-  RunSettings settings_;
   std::optional<LogFolders> logs_;
-  std::string interface_;       // through which the other machines are reached; "" if that is not known
   std::string attempt_folder_;  // of the log files; "" if there are none
 };
 
 }  // namespace
 
-int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
+int run_local(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
               const WorkerBody& body) {
   check(num_workers, options);
   // Before there is anything to clean up: a signal may simply end the waiting.
   meet_the_others(num_workers, options, 0, [] { return false; });
-  return LocalRun(num_workers, options, inherited, body).run();
+  return LocalRun(num_workers, options, environment, body).run();
 }
 
-int run_in_rounds(int num_workers, const LaunchOptions& options, const Environment& inherited,
+int run_in_rounds(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
                   const WorkerBody& body, ElasticRounds& rounds) {
   check(num_workers, options);
-  return LocalRun(num_workers, options, inherited, body).run(rounds);
+  return LocalRun(num_workers, options, environment, body).run(rounds);
 }
 
 }  // namespace hasten::launcher

@@ -2,9 +2,11 @@
 #include "hasten/learner/callbacks/precision.h"
 
 #include <ATen/ATen.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include "hasten/learner/learner.h"
 #include "hasten/parallel/model/channels_last.h"
+#include "hasten/precision/convert.h"
 #include "hasten/precision/outputs.h"
 
 namespace hasten::learner {
@@ -67,6 +69,81 @@ void MixedPrecision::load_state(const core::Value& state) {
   skipped = state.at("skipped").as_int();
 }
 
+void ModelToHalf::before_fit(Learner& learn) { precision::convert(*learn.model().module(), at::kHalf, {.keep_batchnorm = true}); }
+
+void ModelToHalf::before_batch(Learner& learn) {
+  for (auto& input : learn.inputs()) {
+    if (input.is_floating_point()) input = input.to(at::kHalf);
+  }
+}
+
+void ModelToHalf::after_fit(Learner& learn) { precision::convert(*learn.model().module(), at::kFloat); }
+
+void NonNativeMixedPrecision::before_fit(Learner& /*learn*/) {
+  rule_ = precision::LossScaleRule::of(precision::LossScaleKind::kFastai);
+  rule_.init_scale = options.dynamic ? options.max_loss_scale : options.loss_scale;
+  rule_.growth_factor = options.div_factor;
+  rule_.backoff_factor = 1 / options.div_factor;
+  rule_.growth_interval = options.scale_wait;
+  rule_.dynamic = options.dynamic;
+  scale_ = precision::initial_state(rule_);
+  skipped = 0;
+}
+
+void NonNativeMixedPrecision::after_pred(Learner& learn) {
+  auto& outputs = learn.predictions();
+  outputs = precision::to_float32(outputs);
+}
+
+void NonNativeMixedPrecision::before_backward(Learner& learn) {
+  // Not in before_fit, which a validation has as well.
+  if (!masters_) masters_ = std::make_shared<precision::MasterWeights>(learn.opt());
+  learn.loss_grad() = learn.loss_grad().to(at::kFloat) * scale_.scale;
+}
+
+void NonNativeMixedPrecision::before_step(Learner& learn) {
+  masters_->gradients_to_masters();
+  std::vector<at::Tensor> parameters = masters_->all(), gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  if (gradients.empty()) return;
+  const auto scalar = at::TensorOptions(gradients.front().device()).dtype(at::kFloat);
+  const at::Tensor found = at::zeros({}, scalar);
+  precision::unscale_gradients_(gradients, at::full({}, 1 / scale_.scale, scalar), found, /*allow_fp16=*/false);
+  const bool overflow = found.item<float>() > 0;
+  scale_ = precision::next(scale_, overflow, rule_);
+  if (overflow && rule_.dynamic) {
+    ++skipped;
+    masters_->zero_grad(/*set_to_none=*/true);
+    learn.cancel(Scope::kStep);
+  } else if (options.clip) {
+    torch::nn::utils::clip_grad_norm_(parameters, *options.clip);
+  }
+}
+
+void NonNativeMixedPrecision::after_step(Learner& /*learn*/) {
+  masters_->to_model();
+  masters_->zero_grad(/*set_to_none=*/true);
+}
+
+void NonNativeMixedPrecision::after_fit(Learner& /*learn*/) {
+  if (!masters_) return;
+  masters_->restore();
+  masters_->to_model();  // exact where ModelToHalf has made it float32 again
+  masters_.reset();
+}
+
+core::Value NonNativeMixedPrecision::state() const {
+  return core::Value::map({{"scale", scale_.scale}, {"tracker", scale_.tracker}, {"skipped", skipped}});
+}
+
+void NonNativeMixedPrecision::load_state(const core::Value& state) {
+  scale_.scale = state.at("scale").as_double();
+  scale_.tracker = state.at("tracker").as_int();
+  skipped = state.at("skipped").as_int();
+}
+
 void ChannelsLast::before_fit(Learner& learn) { parallel::channels_last(*learn.model().module()); }
 
 void ChannelsLast::before_batch(Learner& learn) {
@@ -79,6 +156,12 @@ const Learner& Learner::to_fp16() const { return add(MixedPrecision(AmpMode::kFp
 const Learner& Learner::to_bf16() const { return add(MixedPrecision(AmpMode::kBf16)); }
 const Learner& Learner::to_fp32() const {
   if (find<MixedPrecision>() != nullptr) remove_cb("mixed_precision");
+  return *this;
+}
+const Learner& Learner::to_non_native_fp16() const { return add(ModelToHalf()), add(NonNativeMixedPrecision()); }
+const Learner& Learner::to_non_native_fp32() const {
+  if (find<ModelToHalf>() != nullptr) remove_cb("model_to_half");
+  if (find<NonNativeMixedPrecision>() != nullptr) remove_cb("non_native_mixed_precision");
   return *this;
 }
 const Learner& Learner::to_channelslast() const { return add(ChannelsLast()); }

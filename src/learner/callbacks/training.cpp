@@ -151,7 +151,7 @@ void ParamScheduler::before_batch(Learner& learn) {
 }
 
 void ParamScheduler::after_batch(Learner& learn) {
-  for (const auto& [name, functions] : schedules) hps[name].push_back(learn.hypers().get(name).back());
+  for (const auto& [name, functions] : schedules) hps[name].push_back(learn.hypers().last(name));
 }
 
 void SkipToEpoch::before_epoch(Learner& learn) {
@@ -160,17 +160,47 @@ void SkipToEpoch::before_epoch(Learner& learn) {
 
 void StopOnSignal::before_fit(Learner& /*learn*/) {
   stopped = false;
-  signals_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGINT, SIGTERM});
+  exit_code = 0;
+  interrupt_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGINT});
+  terminate_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGTERM});
 }
 
 void StopOnSignal::after_batch(Learner& learn) {
-  const auto& signals = *std::static_pointer_cast<process::StopSignals>(signals_);
+  constexpr int kSignalBase = 128;
   const auto& group = learn.accelerator().group();
-  if (group.world_size() == 1 ? !signals.received() : ((learn.iter() + 1) % every != 0 || !signals.should_stop(group))) return;
+  if (group.world_size() > 1 && (learn.iter() + 1) % options.every != 0) return;
+  const auto came = [](const std::shared_ptr<void>& signals) { return std::static_pointer_cast<process::StopSignals>(signals)->received(); };
+  int64_t code = came(terminate_) ? kSignalBase + SIGTERM : came(interrupt_) ? kSignalBase + SIGINT : 0;
+  if (group.world_size() > 1) {
+    auto all = at::full({1}, code, at::kLong);
+    group.all_reduce_(all, comm::ReduceOp::kMax);
+    code = all.item<int64_t>();
+  }
+  if (code == 0) return;
   stopped = true;
+  exit_code = static_cast<int>(code);
+  if (!options.checkpoint.empty() && learn.training()) learn.save_checkpoint(options.checkpoint);
   learn.cancel(Scope::kFit);
 }
 
-void StopOnSignal::after_fit(Learner& /*learn*/) { signals_.reset(); }
+void StopOnSignal::after_fit(Learner& /*learn*/) {
+  interrupt_.reset();
+  terminate_.reset();
+}
+
+CheckpointEvery::CheckpointEvery(CheckpointEveryOptions given) : options(std::move(given)) {
+  if (options.dir.empty() || options.steps < 0 || options.epochs < 0 || options.steps + options.epochs == 0) {
+    throw UsageError(Origin{"learner"}, "checkpoint_every of ", options.steps, " steps and ", options.epochs, " epochs into '", options.dir.string(),
+                     "'; expected a folder, and a number of steps or epochs from 1 on.");
+  }
+}
+
+void CheckpointEvery::after_batch(Learner& learn) {
+  if (options.steps > 0 && learn.training() && !learn.is_unwinding() && learn.train_iter() % options.steps == 0) learn.save_checkpoint(options.dir);
+}
+
+void CheckpointEvery::after_epoch(Learner& learn) {
+  if (options.epochs > 0 && !learn.is_unwinding() && learn.train_iter() > 0 && (learn.epoch() + 1) % options.epochs == 0) learn.save_checkpoint(options.dir);
+}
 
 }  // namespace hasten::learner

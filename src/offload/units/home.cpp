@@ -102,6 +102,15 @@ void Home::come_back() {
   impl_->watch.rearm();
 }
 
+void Home::abandon(const std::string& words) {
+  const auto storage = impl_ ? impl_->storage.lock() : nullptr;
+  if (storage && storage->data() == impl_->place->get()) {
+    impl_->watch = {};
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(words);
+  }
+  impl_.reset();
+}
+
 void Home::set_read_only_access(bool on) {
   if (!impl_ || has_left()) return;
   if (on) {

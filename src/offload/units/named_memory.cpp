@@ -2,11 +2,13 @@
 #include "hasten/offload/units/named_memory.h"
 
 #include <signal.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -22,11 +24,20 @@ struct Slot {
   std::array<char, 120> name{};
 };
 
+struct RangeSlot {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<FaultRange::Serve> serve{nullptr};
+  std::atomic<void*> self{nullptr};
+};
+
 // A handler gets an address and nothing else, so the table is the process's.
 struct Table {
   std::mutex mutex;
   std::atomic<int> used{0};
   std::array<Slot, 8192> slots;
+  std::array<RangeSlot, 256> ranges;
+  bool installed = false;
   struct sigaction before {};
 
   static Table& instance() {
@@ -57,25 +68,51 @@ class Line {
   size_t size_ = 0;
 };
 
-void name_fault(const Table& table, uintptr_t address) {
+void name_fault(const Table& table, uintptr_t address, bool is_write) {
   const int used = table.used.load(std::memory_order_acquire);
   for (int i = 0; i < used; ++i) {
     const Slot& slot = table.slots[static_cast<size_t>(i)];
     const uintptr_t begin = slot.begin.load(std::memory_order_acquire);
     if (begin == 0 || address < begin || address >= slot.end.load()) continue;
     Line line;
-    line.add("[offload] write to the read-only parameter '");
+    line.add(is_write ? "[offload] write to the read-only parameter '" : "[offload] read of the parameter '");
     line.add(slot.name.data());
     line.add("' at byte ");
     line.add(address - begin);
-    line.add(": a kernel or a kept pointer wrote to memory that all ranks read. Write through the tensor.\n");
+    line.add(is_write ? ": a kernel or a kept pointer wrote to memory that all ranks read. Write through the tensor.\n"
+                      : ", whose values could not be fetched from the host that has them.\n");
     return line.write();
   }
 }
 
+// Where the system does not say, a read is tried first.
+bool is_write_fault([[maybe_unused]] const void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t kWrite = 2;
+  return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrite) != 0;
+#else
+  return false;
+#endif
+}
+
+bool serve_read(const Table& table, uintptr_t address) {
+  for (const RangeSlot& range : table.ranges) {
+    const uintptr_t begin = range.begin.load(std::memory_order_acquire);
+    if (begin == 0 || address < begin || address >= range.end.load()) continue;
+    const int before = errno;
+    const bool served = range.serve.load()(range.self.load(), address);
+    errno = before;
+    return served;
+  }
+  return false;
+}
+
 void on_fault(int signal_number, siginfo_t* info, void* context) {
   Table& table = Table::instance();
-  name_fault(table, reinterpret_cast<uintptr_t>(info->si_addr));
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const bool is_write = is_write_fault(context);
+  if (!is_write && serve_read(table, address)) return;
+  name_fault(table, address, is_write);
   const auto& before = table.before;
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
     return before.sa_sigaction(signal_number, info, context);
@@ -86,6 +123,7 @@ void on_fault(int signal_number, siginfo_t* info, void* context) {
 }
 
 void install(Table& table) {
+  if (std::exchange(table.installed, true)) return;
   struct sigaction action {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -98,7 +136,7 @@ NamedMemory::NamedMemory(const void* begin, size_t num_bytes, const std::string&
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   const int used = table.used.load();
-  if (used == 0) install(table);
+  install(table);
   const auto end = table.slots.begin() + used;
   const auto free = std::find_if(table.slots.begin(), end, [](const Slot& slot) { return slot.begin.load() == 0; });
   if (free == table.slots.end()) return;
@@ -118,6 +156,30 @@ NamedMemory::~NamedMemory() {
 NamedMemory::NamedMemory(NamedMemory&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
 
 NamedMemory& NamedMemory::operator=(NamedMemory&& other) noexcept {
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+FaultRange::FaultRange(const void* begin, size_t num_bytes, Serve serve, void* self) noexcept {
+  Table& table = Table::instance();
+  const std::lock_guard lock(table.mutex);
+  install(table);
+  const auto free = std::find_if(table.ranges.begin(), table.ranges.end(), [](const RangeSlot& range) { return range.begin.load() == 0; });
+  if (free == table.ranges.end()) return;
+  slot_ = static_cast<int>(free - table.ranges.begin());
+  free->serve.store(serve);
+  free->self.store(self);
+  free->end.store(reinterpret_cast<uintptr_t>(begin) + num_bytes);
+  free->begin.store(reinterpret_cast<uintptr_t>(begin), std::memory_order_release);
+}
+
+FaultRange::~FaultRange() {
+  if (slot_ >= 0) Table::instance().ranges[static_cast<size_t>(slot_)].begin.store(0);
+}
+
+FaultRange::FaultRange(FaultRange&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
+
+FaultRange& FaultRange::operator=(FaultRange&& other) noexcept {
   std::swap(slot_, other.slot_);
   return *this;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "optim/parameter_groups.h"
+#include "optim/schedulers/read_state.h"
 
 namespace hasten::optim {
 
@@ -17,13 +18,14 @@ ComposedScheduler::ComposedScheduler(torch::optim::Optimizer& optimizer, std::st
   }
 }
 
-void ComposedScheduler::save(nlohmann::json& state) const {
-  auto& states = state["schedulers"] = nlohmann::json::array();
+void ComposedScheduler::save(core::Value& state) const {
+  core::Value& states = state["schedulers"] = core::Value::list();
   for (const auto& part : parts_) states.push_back(part->state());
 }
 
-void ComposedScheduler::load(const nlohmann::json& state) {
-  const auto& states = state.at("schedulers");
+void ComposedScheduler::load(const core::Value& state) {
+  core::Value::List states;
+  detail::read_state(name(), [&] { states = state.at("schedulers").as_list(); });
   detail::require(states.size() == parts_.size(), name(), "the state's number of schedulers", states.size(),
                   text(parts_.size()));
   for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->load_state(states[i]);
@@ -72,11 +74,11 @@ void SequentialLR::advance() {
   set_last_epoch(epoch);
 }
 
-void SequentialLR::load(const nlohmann::json& state) {
+void SequentialLR::load(const core::Value& state) {
   ComposedScheduler::load(state);
   // Last the one whose turn it is: its momentum is the one that holds.
-  const size_t now = active(state.at("last_epoch").get<int64_t>());
-  parts()[now]->load_state(state.at("schedulers")[now]);
+  const size_t now = active(state.at("last_epoch").as_int());
+  parts()[now]->load_state(state.at("schedulers").as_list()[now]);
 }
 
 ChainedScheduler::ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options)

@@ -6,22 +6,22 @@
 #include <limits>
 
 #include "optim/parameter_groups.h"
+#include "optim/schedulers/read_state.h"
 
 namespace hasten::optim {
 namespace {
 
-using nlohmann::json;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr const char* kName = "ReduceLROnPlateau";
 
-// JSON has no infinite numbers.
-json written(double value) {
-  return std::isfinite(value) ? json(value) : json(value > 0 ? "inf" : "-inf");
+// Infinite values are texts, as JSON has none.
+core::Value written(double value) {
+  return std::isfinite(value) ? core::Value(value) : core::Value(value > 0 ? "inf" : "-inf");
 }
 
-double read(const json& value) {
-  if (!value.is_string()) return value.get<double>();
-  return value == "inf" ? kInfinity : -kInfinity;
+double read(const core::Value& value) {
+  if (!value.is_string()) return value.as_double();
+  return value.as_string() == "inf" ? kInfinity : -kInfinity;
 }
 
 }  // namespace
@@ -82,28 +82,29 @@ void ReduceLROnPlateau::step(double metric) {
   rates_ = detail::learning_rates(*optimizer_);
 }
 
-json ReduceLROnPlateau::state() const {
-  return {
-      {"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
-      {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_}};
+core::Value ReduceLROnPlateau::state() const {
+  return core::Value::map(
+      {{"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
+       {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_}});
 }
 
-void ReduceLROnPlateau::load_state(const json& state) {
-  try {
-    detail::require(state.at("scheduler") == kName, kName, "the state's scheduler", state.at("scheduler"),
-                    kName);
-    auto rates = state.at("last_lr").get<std::vector<double>>();
-    detail::require(rates.size() == rates_.size(), kName, "the state's number of parameter groups",
-                    rates.size(), text(rates_.size()));
-    best_ = read(state.at("best"));
-    last_epoch_ = state.at("last_epoch").get<int64_t>();
-    num_bad_epochs_ = state.at("num_bad_epochs").get<int64_t>();
-    cooldown_counter_ = state.at("cooldown_counter").get<int64_t>();
-    rates_ = std::move(rates);
-  } catch (const json::exception& error) {
-    throw UsageError(Origin{"optim"}, kName, ": the state cannot be read: ", error.what(),
-                     ". Expected what state() gave.");
-  }
+void ReduceLROnPlateau::load_state(const core::Value& state) {
+  std::string of;
+  detail::read_state(kName, [&] { of = state.at("scheduler").as_string(); });
+  detail::require(of == kName, kName, "the state's scheduler", of, kName);
+  std::vector<double> rates;
+  detail::read_state(kName, [&] { rates = detail::doubles_of(state.at("last_lr")); });
+  detail::require(rates.size() == rates_.size(), kName, "the state's number of parameter groups", rates.size(),
+                  text(rates_.size()));
+  detail::read_state(kName, [&] {
+    const double best = read(state.at("best"));
+    const int64_t last_epoch = state.at("last_epoch").as_int(), num_bad_epochs = state.at("num_bad_epochs").as_int();
+    cooldown_counter_ = state.at("cooldown_counter").as_int();
+    best_ = best;
+    last_epoch_ = last_epoch;
+    num_bad_epochs_ = num_bad_epochs;
+  });
+  rates_ = std::move(rates);
   for (size_t group = 0; group < rates_.size(); ++group) {
     detail::set_learning_rate(*optimizer_, group, rates_[group]);
   }

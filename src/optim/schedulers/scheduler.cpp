@@ -3,10 +3,9 @@
 
 #include "hasten/core/error.h"
 #include "optim/parameter_groups.h"
+#include "optim/schedulers/read_state.h"
 
 namespace hasten::optim {
-
-using nlohmann::json;
 
 Scheduler::Scheduler(torch::optim::Optimizer& optimizer, std::string name)
     : optimizer_(&optimizer), name_(std::move(name)), base_lrs_(detail::learning_rates(optimizer)) {}
@@ -64,46 +63,47 @@ void Scheduler::step() {
 std::optional<double> Scheduler::momentum(size_t) const {
   return {};
 }
-void Scheduler::save(json&) const {}
-void Scheduler::load(const json&) {}
+void Scheduler::save(core::Value&) const {}
+void Scheduler::load(const core::Value&) {}
 
-json Scheduler::state() const {
-  json state{{"scheduler", name_},
-             {"last_epoch", last_epoch_},
-             {"step_count", step_count_},
-             {"base_lrs", base_lrs_},
-             {"last_lr", rates_}};
+core::Value Scheduler::state() const {
+  core::Value state = core::Value::map({{"scheduler", name_},
+                                        {"last_epoch", last_epoch_},
+                                        {"step_count", step_count_},
+                                        {"base_lrs", base_lrs_},
+                                        {"last_lr", rates_}});
   save(state);
   return state;
 }
 
-void Scheduler::load_state(const json& state) {
-  const bool named = state.is_object() && state.contains("scheduler") && state.at("scheduler").is_string();
-  const std::string of = named ? state.at("scheduler").get<std::string>() : "";
+void Scheduler::load_state(const core::Value& state) {
+  const core::Value* found = state.find("scheduler");
+  const std::string of = found != nullptr && found->is_string() ? found->as_string() : "";
   if (of != name_) {
     throw UsageError(Origin{"optim"}, name_, ": the state is of ", of.empty() ? "no scheduler" : of,
                      "; expected one of ", name_, ". Load it with the scheduler that gave it.");
   }
-  try {
-    auto base_lrs = state.at("base_lrs").get<std::vector<double>>();
-    const auto rates = state.at("last_lr").get<std::vector<double>>();
-    if (base_lrs.size() != num_groups() || rates.size() != num_groups()) {
-      throw UsageError(Origin{"optim"}, name_, ": the state is of an optimizer with ", base_lrs.size(),
-                       " parameter groups; this one has ", num_groups(), ".");
-    }
-    load(state);
-    last_epoch_ = state.at("last_epoch").get<int64_t>();
-    step_count_ = state.at("step_count").get<int64_t>();
-    if (!base_lrs_are_options_) base_lrs_ = std::move(base_lrs);
-    set_rates(rates);
-    for (size_t group = 0; group < num_groups(); ++group) {
-      if (const auto value = momentum(group)) detail::set_momentum(*optimizer_, group, *value);
-    }
-    note_rates();
-  } catch (const json::exception& error) {
-    throw UsageError(Origin{"optim"}, name_, ": the state cannot be read: ", error.what(),
-                     ". Expected what state() gave.");
+  std::vector<double> base_lrs, rates;
+  int64_t last_epoch = 0, step_count = 0;
+  detail::read_state(name_, [&] {
+    base_lrs = detail::doubles_of(state.at("base_lrs"));
+    rates = detail::doubles_of(state.at("last_lr"));
+    last_epoch = state.at("last_epoch").as_int();
+    step_count = state.at("step_count").as_int();
+  });
+  if (base_lrs.size() != num_groups() || rates.size() != num_groups()) {
+    throw UsageError(Origin{"optim"}, name_, ": the state is of an optimizer with ", base_lrs.size(),
+                     " parameter groups; this one has ", num_groups(), ".");
   }
+  load(state);
+  last_epoch_ = last_epoch;
+  step_count_ = step_count;
+  if (!base_lrs_are_options_) base_lrs_ = std::move(base_lrs);
+  set_rates(rates);
+  for (size_t group = 0; group < num_groups(); ++group) {
+    if (const auto value = momentum(group)) detail::set_momentum(*optimizer_, group, *value);
+  }
+  note_rates();
 }
 
 }  // namespace hasten::optim

@@ -1,9 +1,8 @@
 // See torch_scheduler.h.
 #include "hasten/optim/schedulers/torch_scheduler.h"
 
-#include <nlohmann/json.hpp>
-
 #include "hasten/core/error.h"
+#include "optim/schedulers/read_state.h"
 
 namespace hasten::optim {
 namespace {
@@ -22,18 +21,23 @@ std::vector<double> TorchScheduler::rates() const {
   return rates;
 }
 
-nlohmann::json TorchScheduler::state() const {
-  return {{"step_count", StepCount::of(*scheduler_)}, {"rates", rates()}};
+core::Value TorchScheduler::state() const {
+  return core::Value::map({{"step_count", StepCount::of(*scheduler_)}, {"rates", rates()}});
 }
 
-void TorchScheduler::load_state(const nlohmann::json& state) {
-  const auto rates = state.at("rates").get<std::vector<double>>();
+void TorchScheduler::load_state(const core::Value& state) {
+  std::vector<double> rates;
+  int64_t step_count = 0;
+  detail::read_state("TorchScheduler", [&] {
+    rates = detail::doubles_of(state.at("rates"));
+    step_count = state.at("step_count").as_int();
+  });
   auto& groups = optimizer_->param_groups();
   if (rates.size() != groups.size()) {
     throw UsageError(Origin{"optim"}, "the scheduler's state has ", rates.size(), " rates for an optimizer with ", groups.size(),
                      " parameter groups. Load it for the optimizer that it was taken of.");
   }
-  StepCount::of(*scheduler_) = state.at("step_count").get<unsigned>();
+  StepCount::of(*scheduler_) = static_cast<unsigned>(step_count);
   for (size_t i = 0; i < rates.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 

@@ -62,11 +62,11 @@ double WarmupLR::rate(size_t group, double, Moment) const {
   return base_lr(group) * (options_.start_factor + (options_.end_factor - options_.start_factor) * done);
 }
 
-void WarmupLR::save(nlohmann::json& state) const {
+void WarmupLR::save(core::Value& state) const {
   if (after_) state["after"] = after_->state();
 }
 
-void WarmupLR::load(const nlohmann::json& state) {
+void WarmupLR::load(const core::Value& state) {
   detail::require(state.contains("after") == (after_ != nullptr), name(), "the state's after",
                   state.contains("after") ? "a scheduler" : "none", after_ ? "a scheduler" : "none");
   if (after_) after_->load_state(state.at("after"));

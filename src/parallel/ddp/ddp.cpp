@@ -26,6 +26,8 @@ struct Ddp::Impl {
   bool outdated = false;
   /// What it exchanges, each once.
   ParameterSet parameter_set = {};
+  /// Parameters of which each rank has its own copy.
+  std::vector<at::Tensor> replicated = {};
   std::unique_ptr<Reducer> reducer = {};
   std::unique_ptr<GradientHooks> hooks = {};
   /// What it exchanged once and the module no longer has.
@@ -88,6 +90,7 @@ struct Ddp::Impl {
     auto all = options.exchange ? options.exchange->place(module, parameter_set.names, parameter_set.dense())
                                 : module.parameters();
     std::erase_if(all, [this](const at::Tensor& parameter) { return is_exchanged_by_another(parameter); });
+    replicated = all;
     all.insert(all.end(), buffers.begin(), buffers.end());
     broadcast_tensors(all, group);
     watch.look();  // memory that the exchange has moved is no change of the program's
@@ -169,7 +172,8 @@ const std::vector<at::Tensor>& Ddp::parameters() const noexcept {
 }
 
 void Ddp::broadcast_from(int root) const {
-  auto all = impl_->module.parameters();
+  // Shared parameters are stepped by all ranks, also those without data (join_uneven_inputs).
+  auto all = shares_parameters() ? impl_->replicated : impl_->module.parameters();
   const auto buffers = impl_->module.buffers();
   all.insert(all.end(), buffers.begin(), buffers.end());
   broadcast_tensors(all, impl_->group, root);

@@ -122,14 +122,13 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
   // Another number means that the last backward was left by an exception before its end: begin anew.
   if (backward_ != torch::autograd::get_current_graph_task_id()) {
     backward_ = torch::autograd::get_current_graph_task_id();
+    context_.open(parameters_.tensors);
     begin();
-    if (gradient_allocator_) gradient_allocator_->open();
-    torch::autograd::Engine::get_default_engine().queue_callback([this] {
-      if (gradient_allocator_) gradient_allocator_->close();
-      launch_rest();
-      if (!settings_.finishes_later) finish();
-    });
+    if (gradient_allocator_ && !context_.is_open()) gradient_allocator_->open();
+    torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
   }
+  // Another part of a context's pass may bring the gradient later.
+  if (context_.is_open() && !context_.fetch(parameters_.tensors[parameter])) return;
   if (num_steps_ == 0) arrived_.push_back(parameter);
   const auto place = places_[parameter];
   const at::Tensor& gradient = parameters_.tensors[parameter].grad();
@@ -145,8 +144,19 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
                      ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
   }
   if (!place) return;
-  buckets_[place->bucket]->take(place->index, in_factor(), arrived);
+  buckets_[place->bucket]->take(place->index, in_factor(), context_.is_open() ? at::Tensor() : arrived);
   if (!options_.delay_allreduce) launch_ready();
+}
+
+void Reducer::end_backward() {
+  if (gradient_allocator_) gradient_allocator_->close();
+  try {
+    launch_rest();
+    if (!settings_.finishes_later) finish();
+  } catch (...) {
+    context_.restore();
+    throw;
+  }
 }
 
 void Reducer::begin() {
@@ -220,6 +230,7 @@ void Reducer::finish() {
   const bool is_due = window_.values() != Values::kAgreed || (every > 0 && num_steps_ % every == 0);
   if (is_due && settings_.comparable) check_(window_.values() == Values::kChangedInside);
   window_.set_values(Values::kAgreed);
+  context_.close();
 }
 
 // What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
@@ -272,13 +283,18 @@ void Reducer::learn_order(const std::vector<size_t>& unused) {
 void Reducer::warn_unused(const std::vector<size_t>& unused) {
   std::vector<std::string> names;
   for (const size_t i : unused) {
-    if (!warned_[i]) names.push_back(parameters_.names[i]);
+    if (!warned_[i] || !options_.allow_unused) names.push_back(parameters_.names[i]);
     warned_[i] = true;
   }
   if (names.empty()) return;
   constexpr size_t kShown = 20;
   const size_t others = names.size() - std::min(names.size(), kShown);
   names.resize(names.size() - others);
+  if (!options_.allow_unused) {
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, '\'', join(names, "', '"), '\'',
+                     others > 0 ? text(" and ", others, " more") : "", " got no gradient in step ", num_steps_,
+                     " on any rank, and DdpOptions::allow_unused is false. Use them, or freeze them (requires_grad_(false)).");
+  }
   logger_.warning(text('\'', join(names, "', '"), '\'', others > 0 ? text(" and ", others, " more") : "",
                        " got no gradient in step ", num_steps_, " on any rank; they keep their values."));
 }

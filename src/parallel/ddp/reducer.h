@@ -18,6 +18,7 @@
 #include "hasten/parallel/ddp/accumulation_window.h"
 #include "hasten/parallel/ddp/ddp_options.h"
 #include "parallel/ddp/bucket.h"
+#include "parallel/ddp/context_gradients.h"
 #include "parallel/parameters/parameter_set.h"
 
 namespace hasten::parallel {
@@ -43,12 +44,14 @@ class Reducer {
   void abandon() noexcept {
     started_ = false;
     backward_.reset();
+    context_.restore();
   }
   /// Whether any rank had a gradient in the last step.
   bool had_gradients() const noexcept { return had_gradients_; }
 
  private:
   void begin();
+  void end_backward();
   void build(const std::vector<size_t>& order);
   /// `is_unit`: the options' exchange makes it, for its unit of this number.
   void add_bucket(std::vector<size_t> members, bool is_unit);
@@ -74,6 +77,8 @@ class Reducer {
   std::function<void(bool)> check_;
   Logger logger_;
 
+  /// Open in a pass of distributed autograd.
+  ContextGradients context_;
   std::shared_ptr<GradientAllocator> gradient_allocator_;
   BucketPlan plan_;
   std::vector<std::unique_ptr<ReducerBucket>> buckets_;

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <sstream>
 
-#include "hasten/comm/nested/objects.h"
+#include "hasten/comm/nested/json_objects.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/join/joined_models.h"
+#include "hasten/parallel/join/joined_sharding.h"
 #include "hasten/parallel/norm/sync_batch_norm.h"
+#include "hasten/parallel/shard/sharding.h"
 
 namespace hasten::parallel {
 namespace {
@@ -77,7 +79,10 @@ class JoinedStates : public training::Joinable {
   std::string name() const override { return "states"; }
   void shadow(const JoinCall&, const ActiveRanks&) override {}
   void finish(int root) override {
-    broadcast_states(loop_.optimizer_registry, loop_.group, root);
+    // Slices of split optimizers are each rank's own, and were stepped on all of them.
+    broadcast_states(loop_.optimizer_registry, loop_.group, root, [this](const torch::optim::Optimizer& optimizer) {
+      return loop_.sharding && loop_.sharding->steps(optimizer);
+    });
     loop_.accumulation.set_step(comm::broadcast_object(loop_.group, loop_.accumulation.step(), root));
   }
 
@@ -160,8 +165,10 @@ void Join::finish(int root) {
   for (auto* component : components_) component->finish(root);
 }
 
-void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root) {
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root,
+                      const std::function<bool(const torch::optim::Optimizer&)>& keeps) {
   for (const auto& [name, optimizer] : registry.optimizers()) {
+    if (keeps && keeps(*optimizer)) continue;
     std::stringstream mine;
     if (group.rank() == root) {
       torch::serialize::OutputArchive archive;
@@ -179,27 +186,24 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
   }
   for (const auto& one : registry.all()) {
     if (one.kind != training::StateKind::kScheduler && one.kind != training::StateKind::kScaler) continue;
-    const json state = group.rank() == root ? json(one.state().value().to_json()) : json();
-    const json theirs = comm::broadcast_object(group, state, root);
-    if (group.rank() != root) one.load_state(core::Value::parse_json(theirs.get<std::string>()));
+    const core::Value state = group.rank() == root ? one.state().value() : core::Value();
+    const core::Value theirs = comm::broadcast_object(group, state, root);
+    if (group.rank() != root) one.load_state(theirs);
   }
 }
 
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop) {
   const auto all = loop.models.all();
-  if (std::any_of(all.begin(), all.end(), [](const auto& model) { return model->shares_parameters(); })) {
-    throw UsageError(Origin{"join", loop.group.rank(), loop.group.world_size()},
-                     "join_uneven_inputs with sharded parameters: a rank without data could not step its slices. Give "
-                     "every rank as many batches (even_batches), or use ShardStage::kNone.");
-  }
   const UnevenBatchNorms batch_norms(loop.models.modules());
   JoinedModels models(join, loop.models, loop.group, loop.gradients);
+  std::optional<JoinedSharding> sharding;
+  if (loop.sharding) sharding.emplace(join, loop);
   JoinedStates states(loop);
-  for (training::Joinable* component : {static_cast<training::Joinable*>(&models), &loop.operations,
-                                        static_cast<training::Joinable*>(&states)}) {
-    join.add(*component);
-  }
+  join.add(models);
+  join.add(loop.operations);
+  if (sharding) join.add(*sharding);
+  join.add(states);
   const auto at_end = c10::make_scope_exit([&] {
     loop.gradients.loaders().set_even_batches({});
     loop.gradients.set_join(nullptr);

@@ -91,7 +91,7 @@ void Operations::shadow(const training::JoinCall& call, const training::ActiveRa
   } else if (operation == kAttempt) {
     memory::detail::agree_without_attempt(group(), {call.integers.at(0), call.integers.at(1)});
   } else if (operation == kObjects) {
-    comm::gather_object(group(), nlohmann::json(nlohmann::json::array()));
+    comm::gather_object(group(), core::Value::list());
   } else {
     const auto described = TensorCall::decode(call);
     carry_out(described, neutral_tensors(described, process_.device()), active, group());

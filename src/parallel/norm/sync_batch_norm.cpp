@@ -165,6 +165,14 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
                       [&](torch::nn::Module& module, const std::string& name) { intercept(module, name, own); });
 }
 
+comm::Group create_syncbn_process_group(const comm::Group& group, int size) {
+  if (size < 1 || group.world_size() % size != 0) {
+    throw UsageError(Origin{"parallel", group.rank(), group.world_size()}, "create_syncbn_process_group with size = ", size, " in a world of ",
+                     group.world_size(), "; expected a size that divides the world.");
+  }
+  return *group.split(group.rank() / size);
+}
+
 void revert_sync_batchnorm(torch::nn::Module& model) {
   for_each_batch_norm(model, "", [](torch::nn::Module& module, const std::string&) {
     for (const at::Tensor& tensor : carriers(module)) forget(tensor);

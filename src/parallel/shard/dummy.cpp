@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "hasten/core/error.h"
+#include "hasten/optim/deepspeed.h"
 
 namespace hasten::parallel {
 namespace {
@@ -38,9 +39,9 @@ class SectionParams {
     if (!value->is_bool()) fail(key, *value, "true or false");
     return value->as_bool();
   }
-  std::tuple<double, double> betas() {
+  std::tuple<double, double> betas(double second = 0.999) {
     const auto* value = find("betas");
-    if (value == nullptr) return {0.9, 0.999};
+    if (value == nullptr) return {0.9, second};
     const bool pair = value->is_list() && value->size() == 2 && value->as_list()[0].is_number() && value->as_list()[1].is_number();
     if (!pair) fail("betas", *value, "a list of two numbers");
     return {value->as_list()[0].as_double(), value->as_list()[1].as_double()};
@@ -122,13 +123,27 @@ std::shared_ptr<torch::optim::Optimizer> make_rmsprop(SectionParams& params, con
   return make<torch::optim::RMSprop, torch::optim::RMSpropOptions>(options, dummy);
 }
 
+std::shared_ptr<torch::optim::Optimizer> make_lion(SectionParams& params, const DummyOptim& dummy) {
+  const auto options = optim::deepspeed::LionOptions(params.real("lr", 1e-3)).betas(params.betas(0.99)).weight_decay(params.real("weight_decay", 0.0));
+  params.finish();
+  return make<optim::deepspeed::Lion, optim::deepspeed::LionOptions>(options, dummy);
+}
+
+std::shared_ptr<torch::optim::Optimizer> make_lamb(SectionParams& params, const DummyOptim& dummy) {
+  const auto options = optim::deepspeed::LambOptions(params.real("lr", 1e-3)).betas(params.betas()).eps(params.real("eps", 1e-8))
+                           .weight_decay(params.real("weight_decay", 0.0)).bias_correction(params.flag("bias_correction", true))
+                           .eps_inside_sqrt(params.flag("eps_inside_sqrt", false)).max_coeff(params.real("max_coeff", 10.0)).min_coeff(params.real("min_coeff", 0.01));
+  params.finish();
+  return make<optim::deepspeed::Lamb, optim::deepspeed::LambOptions>(options, dummy);
+}
+
 void refuse_type(const std::string& type, const std::string& lower) {
   if (lower.starts_with("onebit") || lower.starts_with("zeroone")) {
     throw UsageError(kSection, "optimizer.type ", type, " sends one bit a gradient and loses the rest; it is not built. Write AdamW, and "
                      "communication_data_type for fewer bytes.");
   }
   if (lower == "lbfgs") throw UsageError(kSection, "optimizer.type ", type, " needs dot products over all parameters. Write stage 0, and prepare an own LBFGS.");
-  if (lower == "lamb" || lower == "muon" || lower == "lion" || lower == "fusedlamb") {
+  if (lower == "muon") {
     throw UsageError(kSection, "optimizer.type ", type, " is not built behind a configuration. Prepare an optimizer of the program's own, without the section.");
   }
 }
@@ -157,9 +172,13 @@ std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::str
     real = make_adagrad(own, dummy);
   } else if (lower == "rmsprop") {
     real = make_rmsprop(own, dummy);
+  } else if (lower == "lion") {
+    real = make_lion(own, dummy);
+  } else if (lower == "lamb" || lower == "fusedlamb") {
+    real = make_lamb(own, dummy);
   } else {
     refuse_type(type, lower);
-    const std::vector<std::string> names = {"Adam", "AdamW", "Adagrad", "SGD", "RMSprop"};
+    const std::vector<std::string> names = {"Adam", "AdamW", "Adagrad", "SGD", "RMSprop", "Lion", "Lamb"};
     throw UsageError(kSection, "optimizer.type is ", type, "; expected one of ", join(names), did_you_mean(type, names), ".");
   }
   dummy.set_real(real);

@@ -8,7 +8,12 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <tuple>
+#include <type_traits>
 #include <typeinfo>
+
+#include "hasten/optim/deepspeed.h"
+#include "hasten/optim/loop_state.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -30,7 +35,7 @@ StepKind step_kind(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) return StepKind::kAll;
   const bool elementwise = type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
                            type == typeid(torch::optim::AdamW) || type == typeid(torch::optim::Adagrad) ||
-                           type == typeid(torch::optim::RMSprop);
+                           type == typeid(torch::optim::RMSprop) || type == typeid(hasten::optim::deepspeed::Lion);
   return elementwise ? StepKind::kElementwise : StepKind::kWhole;
 }
 
@@ -51,6 +56,12 @@ bool visit_state(torch::optim::OptimizerParamState& state, const VisitState& vis
     visit("grad_avg", rmsprop->grad_avg());
     return true;
   }
+  // Lion's; others with this type have more.
+  auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state);
+  if (loop != nullptr && !loop->second().defined() && !loop->master().defined() && loop->moment() == 0) {
+    visit("exp_avg", loop->first());
+    return true;
+  }
   return false;
 }
 
@@ -60,6 +71,7 @@ std::optional<int64_t> step_of(torch::optim::OptimizerParamState& state) {
   if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) return adamw->step();
   if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) return adagrad->step();
   if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) return rmsprop->step();
+  if (auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state)) return loop->step();
   return std::nullopt;
 }
 
@@ -71,6 +83,7 @@ std::vector<const char*> state_names(const torch::optim::Optimizer& optimizer) {
   if (type == typeid(torch::optim::SGD)) return {"momentum_buffer"};
   if (type == typeid(torch::optim::Adagrad)) return {"sum"};
   if (type == typeid(torch::optim::RMSprop)) return {"square_avg", "momentum_buffer", "grad_avg"};
+  if (type == typeid(hasten::optim::deepspeed::Lion)) return {"exp_avg"};
   return {};
 }
 
@@ -82,6 +95,7 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim
   if (type == typeid(SGD)) return std::make_unique<SGDParamState>();
   if (type == typeid(Adagrad)) return std::make_unique<AdagradParamState>();
   if (type == typeid(RMSprop)) return std::make_unique<RMSpropParamState>();
+  if (type == typeid(hasten::optim::deepspeed::Lion)) return std::make_unique<hasten::optim::detail::LoopState>();
   return nullptr;
 }
 
@@ -91,6 +105,65 @@ void set_step(torch::optim::OptimizerParamState& state, int64_t step) {
   if (auto* adamw = dynamic_cast<AdamWParamState*>(&state)) adamw->step(step);
   if (auto* adagrad = dynamic_cast<AdagradParamState*>(&state)) adagrad->step(step);
   if (auto* rmsprop = dynamic_cast<RMSpropParamState*>(&state)) rmsprop->step(step);
+  if (auto* loop = dynamic_cast<hasten::optim::detail::LoopState*>(&state)) loop->step(step);
+}
+
+namespace {
+
+// Calls `number(get, set)` for each option of a group.
+template <class Number>
+void visit_options(torch::optim::OptimizerOptions& options, const Number& number) {
+  using namespace torch::optim;
+  const auto adam = [&](auto& own) {
+    number(own.lr());
+    number(std::get<0>(own.betas()));
+    number(std::get<1>(own.betas()));
+    number(own.eps());
+    number(own.weight_decay());
+    number(own.amsgrad());
+  };
+  if (auto* own = dynamic_cast<AdamOptions*>(&options)) return adam(*own);
+  if (auto* own = dynamic_cast<AdamWOptions*>(&options)) return adam(*own);
+  if (auto* own = dynamic_cast<SGDOptions*>(&options)) {
+    number(own->lr());
+    number(own->momentum());
+    number(own->dampening());
+    number(own->weight_decay());
+    return number(own->nesterov());
+  }
+  if (auto* own = dynamic_cast<AdagradOptions*>(&options)) {
+    number(own->lr());
+    number(own->lr_decay());
+    number(own->weight_decay());
+    return number(own->eps());
+  }
+  if (auto* own = dynamic_cast<RMSpropOptions*>(&options)) {
+    number(own->lr());
+    number(own->alpha());
+    number(own->eps());
+    number(own->weight_decay());
+    number(own->momentum());
+    return number(own->centered());
+  }
+  double rate = options.get_lr();
+  number(rate);
+  options.set_lr(rate);
+}
+
+}  // namespace
+
+std::vector<double> group_numbers(const torch::optim::OptimizerParamGroup& group) {
+  std::vector<double> numbers;
+  const auto copy = group.options().clone();
+  visit_options(*copy, [&](auto& value) { numbers.push_back(static_cast<double>(value)); });
+  return numbers;
+}
+
+void set_group_numbers(torch::optim::OptimizerParamGroup& group, const std::vector<double>& numbers) {
+  size_t next = 0;
+  visit_options(group.options(), [&](auto& value) {
+    if (next < numbers.size()) value = static_cast<std::remove_reference_t<decltype(value)>>(numbers[next++]);
+  });
 }
 
 }  // namespace hasten::parallel::shard

@@ -39,4 +39,9 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim
 /// Sets the number of steps, where the type has one.
 void set_step(torch::optim::OptimizerParamState& state, int64_t step);
 
+/// The numbers of a group's options (learning rate, momentum, betas …) in a fixed order; of other classes than libtorch's
+/// the learning rate alone. set_group_numbers takes what group_numbers of such a group has given.
+std::vector<double> group_numbers(const torch::optim::OptimizerParamGroup& group);
+void set_group_numbers(torch::optim::OptimizerParamGroup& group, const std::vector<double>& numbers);
+
 }  // namespace hasten::parallel::shard

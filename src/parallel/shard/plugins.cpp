@@ -43,6 +43,11 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
   }
   options.block_bytes = resolved.count("aio.block_size");
   options.queue_depth = static_cast<int>(std::min<int64_t>(resolved.count("aio.queue_depth"), 1024));
+  const int64_t threads = std::max(resolved.count("aio.intra_op_parallelism"), resolved.count("aio.thread_count"));
+  options.num_threads = static_cast<int>(std::min<int64_t>(threads, 64));
+  if (resolved.is_given(path + ".buffer_count")) {
+    options.num_buffers = static_cast<int>(std::clamp<int64_t>(resolved.count(path + ".buffer_count"), 2, 64));
+  }
   return options;
 }
 
@@ -71,6 +76,8 @@ ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base
   }
   base.stage = settings.splits_parameters() ? ShardStage::kParameters : ShardStage::kGradients;
   base.reshard_after_forward = settings.splits_parameters();
+  base.across_hosts = settings.sharding_strategy != plan::ShardingStrategy::kHybridShard &&
+                      settings.sharding_strategy != plan::ShardingStrategy::kHybridShardZero2;
   base.wrap = wrap_policy(settings);
   base.ignored.insert(base.ignored.end(), settings.ignored_modules.begin(), settings.ignored_modules.end());
   if (settings.mixed_precision_policy) {
@@ -90,9 +97,15 @@ ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::
   if (resolved.is_given("zero_optimization.reduce_bucket_size")) {
     base.wrap.unit_bytes = std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.reduce_bucket_size"), bytes));
   }
+  if (resolved.is_given("zero_optimization.allgather_bucket_size")) {
+    base.wrap.unit_bytes = std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.allgather_bucket_size"), bytes));
+  }
+  // Parameters rest on each host, as hpZ's second partition does.
+  if (resolved.count("zero_optimization.zero_hpz_partition_size") > 1) base.across_hosts = false;
   base.max_live_bytes = times(resolved.count("zero_optimization.stage3_max_live_parameters"), bytes);
   base.prefetch_bytes = times(resolved.count("zero_optimization.stage3_prefetch_bucket_size"), bytes);
   base.persist_numel = resolved.count("zero_optimization.stage3_param_persistence_threshold");
+  base.persist_total_numel = resolved.count("zero_optimization.stage3_model_persistence_threshold");
   if (resolved.on("fp16.enabled")) base.param_dtype = "float16";
   if (resolved.on("bf16.enabled")) base.param_dtype = "bfloat16";
   return base;

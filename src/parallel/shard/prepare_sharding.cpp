@@ -22,12 +22,8 @@ class StepsSlices : public training::StepPolicy {
       const at::AutoGradMode with_grad(true);
       context.loss = context.closure();
     }
-    if (context.gradient_factor != 1.0) {
-      for (const auto& group : context.optimizer.param_groups()) {
-        sharding_->scale_gradients_(group.params(), context.gradient_factor);
-      }
-    }
-    sharding_->step(context.optimizer, [&] { return optim::optimizer_step(context.optimizer, options_); });
+    sharding_->announce({.kind = ShardCall::Kind::kStep, .optimizer = &context.optimizer, .first = context.gradient_factor});
+    step_slices(*sharding_, context.optimizer, context.gradient_factor, options_);
     return true;
   }
 
@@ -37,6 +33,14 @@ class StepsSlices : public training::StepPolicy {
 };
 
 }  // namespace
+
+void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double factor,
+                 const optim::PreparedOptimizerOptions& options) {
+  if (factor != 1.0) {
+    for (const auto& group : optimizer.param_groups()) sharding.scale_gradients_(group.params(), factor);
+  }
+  sharding.step(optimizer, [&] { return optim::optimizer_step(optimizer, options); });
+}
 
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,

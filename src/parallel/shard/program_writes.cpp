@@ -69,6 +69,14 @@ uint64_t checksum(const SharedStorage& storage) {
 void write_back(const Departed& departed) {
   const at::NoGradGuard no_grad;
   auto& [model, storage] = departed;
+  if (storage->item && model->is_paged(*storage->item)) {
+    const auto mine = model->owned(*storage->item);
+    if (mine.size() == 0) return;
+    const at::Tensor values = at::empty_strided(storage->sizes, storage->strides, storage->tensor.options().requires_grad(false));
+    values.copy_(storage->tensor.detach());
+    model->value_slice(*storage->item, mine).copy_(values.as_strided({values.numel()}, {1}).narrow(0, mine.begin, mine.size()));
+    return;
+  }
   const auto& region = model->region();
   if (!storage->home.is_of(storage->tensor)) {
     if (region.local_index() > 0) return;

@@ -28,7 +28,7 @@ int64_t round_up(int64_t value) {
 }
 
 bool can_rest(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() &&
+  return tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_meta()) && tensor.has_storage() &&
          tensor.storage().nbytes() > 0;
 }
 
@@ -48,6 +48,13 @@ ShardedModel::ShardedModel(comm::Group group, ShardOptions options,
 ShardedModel::~ShardedModel() {
   forget_casts();
   forget_lstms();
+  // Nothing is collected from other hosts here, which may be gone.
+  for (auto& storage : storages_) {
+    if (!storage.item || !has_paged() || !is_paged(*storage.item)) continue;
+    storage.home.abandon("the values of '" + storage.name + "' were kept by several hosts, and what shared them is gone. Take state_dict "
+                         "before the last handle of the prepared model ends.");
+  }
+  end_pager();
 }
 
 void ShardedModel::forget_lstms() {
@@ -64,6 +71,7 @@ void ShardedModel::release() {
   }
   forget_casts();
   forget_lstms();
+  forget_touch();
   storages_.clear();
 }
 
@@ -97,7 +105,6 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
   }
   std::map<c10::StorageImpl*, size_t> index;
   std::set<const c10::TensorImpl*> seen;
-  int64_t end = 0;
   for (const auto& item : all) {
     const at::Tensor& tensor = item.value();
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
@@ -111,20 +118,15 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
     if (added) {
       storages_.push_back({.name = item.key(),
                            .tensor = tensor,
-                           .offset_bytes = end,
                            .num_bytes = num_bytes,
                            .sizes = tensor.sizes().vec(),
                            .strides = tensor.strides().vec(),
                            .first_element = tensor.storage_offset(),
                            .dtype = tensor.scalar_type()});
-      end = round_up(end + num_bytes);
     }
     if (!tensor.requires_grad()) continue;
-    parameters_.push_back({.name = item.key(),
-                           .tensor = tensor,
-                           .storage = found->second,
-                           .offset_bytes = storages_[found->second].offset_bytes +
-                                           tensor.storage_offset() * tensor.element_size()});
+    parameters_.push_back({.name = item.key(), .tensor = tensor, .storage = found->second});
+    storages_[found->second].item = items_.size();
     items_.push_back({.name = item.key(),
                       .numel = tensor.numel(),
                       .element_bytes = tensor.element_size(),
@@ -140,7 +142,8 @@ void ShardedModel::check_same_options() const {
       text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
            static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ",
            options_.wrap.min_num_params, "), hold ", static_cast<int>(options_.hold), ", ignored '",
-           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, '\'');
+           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ", options_.across_hosts,
+           ", persist_numel ", options_.persist_numel);
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
   const auto all = group_.all_gather(bytes);
@@ -171,36 +174,13 @@ void ShardedModel::find_hosts() {
     const auto local = static_cast<size_t>(found - hosts[host].begin());
     owner_ = static_cast<int>(local * hosts.size() + host);
   }
+  num_hosts_ = static_cast<int>(hosts.size());
   if (hosts.size() == 1) return;
   leaders_ = group_.subgroup(leaders);
   for (size_t local = 0; local < num_local; ++local) {
     std::vector<int> column;
     for (const auto& host : hosts) column.push_back(host[local]);
     if (auto mine = group_.subgroup(column)) across_ = std::move(mine);
-  }
-}
-
-void ShardedModel::make_region() {
-  const at::NoGradGuard no_grad;
-  const int64_t size = storages_.empty() ? kLine : storages_.back().offset_bytes + storages_.back().num_bytes;
-  region_ = comm::SharedRegion::create(group_, round_up(size),
-                                       {.label = "hasten-parameters", .file = parameter_file()});
-  if (group_.rank() == 0) {
-    for (const auto& storage : storages_) {
-      std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
-                  static_cast<size_t>(storage.num_bytes));
-    }
-  }
-  constexpr int64_t kMessageBytes = int64_t{64} << 20;
-  for (int64_t begin = 0; leaders_ && begin < region_.size(); begin += kMessageBytes) {
-    leaders_->broadcast_(region_.tensor(begin, std::min(kMessageBytes, region_.size() - begin), at::kByte), 0);
-  }
-  group_.barrier();
-  for (auto& storage : storages_) {
-    storage.named = offload::NamedMemory(region_.data() + storage.offset_bytes,
-                                         static_cast<size_t>(storage.num_bytes), storage.name);
-    storage.home =
-        offload::Home(storage.tensor, region_.read_only(storage.offset_bytes, storage.num_bytes));
   }
 }
 
@@ -236,7 +216,7 @@ std::string ShardedModel::parameter_file() const {
 std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Module& module) const {
   const auto rule = options_.wrap.rule;
   const bool by_rule = rule == WrapPolicy::Rule::kTransformer || rule == WrapPolicy::Rule::kSize;
-  if (!options_.units && !by_rule) return group_by_size(items_, unit_bytes());
+  if (!options_.units && !by_rule) return split_paged(group_by_size(items_, unit_bytes()));
   std::map<std::string, size_t> left;
   for (size_t item = 0; item < items_.size(); ++item) left[items_[item].name] = item;
   std::vector<std::vector<size_t>> groups;
@@ -254,7 +234,7 @@ std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Modu
   for (const auto& [name, item] : left) rest.push_back(item);
   if (!rest.empty()) groups.insert(groups.begin(), std::move(rest));
   std::reverse(groups.begin(), groups.end());
-  return groups;
+  return split_paged(groups);
 }
 
 // NO_WRAP asks for one unit.
@@ -290,6 +270,7 @@ std::optional<c10::ScalarType> low_precision(const std::string& name, const Orig
 }  // namespace
 
 void ShardedModel::make_casts() {
+  if (keeps_stripes()) return;  // autocast casts what it reads
   const auto dtype = low_precision(options_.param_dtype, {"shard", group_.rank(), group_.world_size()});
   if (!dtype) return;
   cast_offsets_.clear();
@@ -341,17 +322,24 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
   std::vector<at::Tensor> left;
   forget_casts();
   forget_lstms();
+  check_same_options();
+  // All ranks have left their parameters behind.
+  end_pager();
   storages_.clear();
   parameters_.clear();
   items_.clear();
   trainable_index_.clear();
   ++num_plans_;
-  check_same_options();
   choose(module, names, trainable, left);
   find_hosts();
+  find_persistent();
+  plan_ = plan_shards(items_, group_items(module), group_.world_size());
+  // GradientExchange's modules are the program's own.
+  give_values(const_cast<torch::nn::Module&>(module), left);
+  lay_out();
   make_region();
   watch_lstms(module);
-  plan_ = plan_shards(items_, group_items(module), group_.world_size());
+  make_pager();
   if (splits_gradients()) make_gradients();
   make_casts();
   // Of the ranks' own copies, which malloc would keep.
@@ -385,6 +373,12 @@ void ShardedModel::finish() {
 
 at::Tensor ShardedModel::value_slice(size_t item, ShardInterval interval) const {
   const auto& parameter = parameters_[item];
+  if (is_paged(item)) {
+    const auto [unit, index] = plan_.places[item];
+    const auto& of = plan_.units[unit];
+    const int64_t first = of.offsets[index] + interval.begin - owner_ * of.share + region_.local_index() * of.share;
+    return rest_.tensor(rest_offsets_[unit] + first * of.element_bytes, interval.size(), parameter.tensor.scalar_type());
+  }
   return region_.tensor(parameter.offset_bytes + interval.begin * items_[item].element_bytes, interval.size(),
                         parameter.tensor.scalar_type());
 }

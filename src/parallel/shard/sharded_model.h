@@ -4,6 +4,9 @@
 // nothing and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the
 // host (shard_bucket.h), of which every .grad() is a view; each rank writes the slices that it owns. Who steps
 // them, and when, is sliced_step.h.
+//
+// Stage 3 on several hosts: a host keeps the stripes of its ranks alone (the rest region). The whole region then has pages for
+// the units in use (offload/units/unit_pager.h), which are put together from all hosts' stripes (unit_exchange.h).
 #pragma once
 
 #include <functional>
@@ -16,11 +19,13 @@
 #include "hasten/comm/shared_region.h"
 #include "hasten/offload/units/home.h"
 #include "hasten/offload/units/named_memory.h"
+#include "hasten/offload/units/unit_pager.h"
 #include "hasten/parallel/ddp/gradient_exchange.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/plan.h"
 #include "parallel/shard/cast_parameters.h"
 #include "parallel/shard/read_only_operators.h"
+#include "parallel/shard/unit_exchange.h"
 
 namespace hasten::parallel::shard {
 
@@ -37,6 +42,8 @@ struct SharedStorage {
   c10::ScalarType dtype = c10::ScalarType::Float;
   offload::Home home = {};
   offload::NamedMemory named = {};
+  /// The item that takes all of it, if any.
+  std::optional<size_t> item = {};
 };
 
 /// A trainable parameter that is split.
@@ -81,7 +88,7 @@ class ShardedModel : public GradientExchange {
   bool splits_gradients() const noexcept { return options_.stage >= ShardStage::kGradients; }
   /// This rank's number among the owners, and the hosts' ranks that sum with it across hosts.
   int owner() const noexcept { return owner_; }
-  int num_hosts() const noexcept { return static_cast<int>(region_.hosts().size()); }
+  int num_hosts() const noexcept { return num_hosts_; }
   /// The ranks with this rank's place on each host; null on one host.
   const comm::Group* across() const noexcept { return across_ ? &*across_ : nullptr; }
 
@@ -96,6 +103,17 @@ class ShardedModel : public GradientExchange {
   /// .grad() becomes the view, with the region's values.
   void show_gradient(size_t item);
 
+  /// Whether each host keeps its stripes of this item alone.
+  bool is_paged(size_t item) const { return !rest_offsets_.empty() && rest_offsets_[plan_.places[item].unit] >= 0; }
+  bool has_paged() const noexcept { return pager_ != nullptr; }
+  /// Round a step: no unit is filled between begin_step and end_step; drop_units gives all of them back, since their values
+  /// are old. Other ranks of the host must have dropped theirs before end_step.
+  void begin_step();
+  void drop_units();
+  void end_step();
+  /// Zeros where each host keeps everything.
+  UnitCounts unit_counts() const;
+
   /// Casts what this rank's column owns into the copies of autocast's dtype; others cast theirs. To be called by all
   /// ranks of the host before their next forward.
   void refresh_casts();
@@ -107,6 +125,17 @@ class ShardedModel : public GradientExchange {
   void choose(const torch::nn::Module& module, const std::vector<std::string>& names,
               const std::vector<at::Tensor>& trainable, std::vector<at::Tensor>& left);
   void make_region();
+  void fill_region();
+  void fill_unit(size_t unit);
+  void show_region(SharedStorage& storage);
+  void lay_out();
+  void find_persistent();
+  bool keeps_stripes() const;
+  std::vector<std::vector<size_t>> split_paged(const std::vector<std::vector<size_t>>& groups) const;
+  void make_pager();
+  void forget_touch();
+  void end_pager();
+  void give_values(torch::nn::Module& module, const std::vector<at::Tensor>& left) const;
   std::string parameter_file() const;
   int64_t unit_bytes() const;
   std::vector<std::vector<size_t>> group_items(const torch::nn::Module& module) const;
@@ -131,9 +160,14 @@ class ShardedModel : public GradientExchange {
   std::vector<size_t> trainable_index_;
   ShardPlan plan_;
   std::vector<int64_t> unit_offsets_;
+  /// Of each unit, where it begins in the whole region and in the rest region; -1 for one that each host keeps whole.
+  std::vector<int64_t> unit_begins_, rest_offsets_;
+  /// Items that each host keeps whole.
+  std::vector<bool> persistent_;
+  int64_t kept_bytes_ = 0, region_bytes_ = 0;
   comm::SharedRegion region_, gradients_;
   std::optional<comm::Group> across_, leaders_;
-  int owner_ = 0;
+  int owner_ = 0, num_hosts_ = 1;
   int64_t num_plans_ = 0;
   std::unique_ptr<Pool> pool_;
   /// At the weights of LSTMs.
@@ -144,6 +178,11 @@ class ShardedModel : public GradientExchange {
   comm::SharedRegion cast_region_;
   /// Of each item, the element of cast_region_ at which its copy begins; -1 for none.
   std::vector<int64_t> cast_offsets_;
+  class TouchUnits;
+  comm::SharedRegion rest_, control_;
+  std::unique_ptr<UnitExchange> exchange_;
+  std::unique_ptr<offload::UnitPager> pager_;
+  std::shared_ptr<TouchUnits> touch_;
 };
 
 }  // namespace hasten::parallel::shard

@@ -1,17 +1,20 @@
 // The collective step, and what is asked about gradients and state; see hasten/parallel/shard/sharding.h.
 #include "hasten/parallel/shard/sharding.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
-#include "hasten/offload/units/state_file.h"
+#include "hasten/core/log.h"
 #include "hasten/parallel/clip/clip.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
+#include "parallel/shard/tiled_state.h"
 
 namespace hasten::parallel {
 
@@ -19,7 +22,7 @@ using namespace shard;
 
 struct Sharding::Impl {
   /// Where optimizer state rests between steps; null: in memory.
-  std::unique_ptr<offload::StateFile> state_file;
+  std::unique_ptr<TiledState> tiles;
   std::vector<std::weak_ptr<ShardedModel>> models;
 
   std::vector<std::shared_ptr<ShardedModel>> alive() {
@@ -97,7 +100,7 @@ void exchange_stepped(ShardedModel& model, const SplitParameters& split, StepKin
   const auto pieces = [&](int host, const auto& visit) {
     for (size_t item = 0; item < model.items().size(); ++item) {
       const auto found = split.find(model.parameters()[item].tensor.unsafeGetTensorImpl());
-      if (found == split.end()) continue;
+      if (found == split.end() || model.is_paged(item)) continue;
       const int owner = local * hosts + host;
       const auto interval = kind == StepKind::kElementwise
                                 ? owned_interval(model.plan(), model.items(), item, owner)
@@ -111,6 +114,7 @@ void exchange_stepped(ShardedModel& model, const SplitParameters& split, StepKin
     pieces(host, [&](const at::Tensor& piece) { bytes += piece.numel(); });
     most = std::max(most, bytes);
   }
+  if (most == 0) return;
   const at::Tensor all = at::empty({hosts * most}, at::kByte);
   const at::Tensor mine = all.narrow(0, model.region().host_index() * most, most);
   int64_t end = 0;
@@ -126,6 +130,33 @@ void exchange_stepped(ShardedModel& model, const SplitParameters& split, StepKin
       piece.copy_(all.narrow(0, begin, piece.numel()));
       begin += piece.numel();
     });
+  }
+}
+
+// A rank whose disk fails leaves the step with the others, which learn it here.
+void step_together(const comm::Group& group, const std::function<void()>& step) {
+  std::exception_ptr error;
+  try {
+    step();
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  const at::Tensor failed = torch::full({}, error ? group.rank() + 1 : 0, at::kLong);
+  group.all_reduce_(failed, comm::ReduceOp::kMax);
+  if (error) std::rethrow_exception(error);
+  if (failed.item<int64_t>() == 0) return;
+  throw CommError(Origin{"shard", group.rank(), group.world_size()}, "step", "rank ", failed.item<int64_t>() - 1,
+                  " could not read or write its optimizer state, so parameters are between two steps. Go on from the last checkpoint.");
+}
+
+// Whole parameters are nowhere in memory where each host keeps a part.
+void refuse_paged(const SplitParameters& split, StepKind kind, const comm::Group& group) {
+  if (kind != StepKind::kWhole) return;
+  for (const auto& [impl, place] : split) {
+    if (!place.model->is_paged(place.item)) continue;
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "this optimizer steps whole parameters, and '",
+                     place.model->items()[place.item].name, "' is kept in parts by several hosts. Use SGD, Adam, AdamW, Adagrad or RMSprop, or "
+                     "ShardOptions::across_hosts = false.");
   }
 }
 
@@ -145,7 +176,7 @@ OwnPieces own_pieces(torch::optim::OptimizerParamState* state, size_t num_names,
   auto* facts = own.facts.mutable_data_ptr<int64_t>();
   size_t i = 0;
   visit_state(*state, [&](const char*, at::Tensor& tensor) {
-    if (tensor.defined()) {
+    if (tensor.defined() && i < num_names) {
       facts[i] = 1;
       const at::Tensor part = cut_state(tensor, parameter.numel(), interval);
       own.tensors[i].narrow(0, interval.begin, interval.size()).copy_(part);
@@ -240,6 +271,10 @@ void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const Spli
 
 Sharding::Sharding(comm::Group group, ShardOptions options)
     : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {
+  if (!options_.shard_over.empty()) {
+    Logger("shard").info(text("shard_over '", options_.shard_over, "': state is split over all ranks, which takes less memory than over an axis "
+                              "and gives the same numbers"));
+  }
   const auto& state = options_.optimizer_offload;
   if (state.device != OffloadDevice::kFile) return;
   if (state.path.empty() || state.tile_numel < 1) {
@@ -247,7 +282,7 @@ Sharding::Sharding(comm::Group group, ShardOptions options)
                      state.path, "' in tiles of ", state.tile_numel,
                      " elements. Name a folder (OffloadOptions::path) and tiles of at least one element.");
   }
-  impl_->state_file = std::make_unique<offload::StateFile>(state.path);
+  impl_->tiles = std::make_unique<TiledState>(state);
 }
 
 Sharding::~Sharding() = default;
@@ -285,6 +320,18 @@ int64_t Sharding::num_private_copies() const {
   return count;
 }
 
+UnitCounts Sharding::unit_counts() const {
+  UnitCounts sum;
+  for (const auto& model : impl_->alive()) {
+    const auto counts = model->unit_counts();
+    sum.fills += counts.fills;
+    sum.shared += counts.shared;
+    sum.pulled_bytes += counts.pulled_bytes;
+    sum.max_held_bytes += counts.max_held_bytes;
+  }
+  return sum;
+}
+
 at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& own_step) {
   const StepKind kind = step_kind(optimizer);
   if (kind == StepKind::kAll) {
@@ -293,13 +340,18 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   }
   const auto split = those_of(optimizer, impl_->split());
   const auto models = impl_->alive();
+  refuse_paged(split, kind, group_);
+  for (const auto& model : models) model->begin_step();
+  const auto at_end = c10::make_scope_exit([&] {
+    for (const auto& model : models) model->end_step();
+  });
   // Returns when all ranks have come: nothing reads the parameters from here on.
   if (take_in_program_writes(models, group_, impl_->has_other_plans(optimizer, split))) {
     impl_->follow_plans(optimizer, split, kind, group_);
   }
   at::Tensor loss;
-  if (impl_->state_file && kind == StepKind::kElementwise) {
-    loss = step_in_tiles(optimizer, split, own_step);
+  if (impl_->tiles && kind == StepKind::kElementwise) {
+    step_together(group_, [&] { loss = impl_->tiles->step(optimizer, split, own_step); });
   } else {
     const SlicedStep slices(optimizer, split, kind);
     loss = own_step();
@@ -307,56 +359,13 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   for (const auto& model : models) exchange_stepped(*model, split, kind);
   // Whole parameters were stepped by others than those who cast their parts.
   if (kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
-  for (const auto& model : models) model->refresh_casts();
+  for (const auto& model : models) {
+    model->refresh_casts();
+    model->drop_units();
+  }
   group_.barrier();
   tell_of_change(split);
   impl_->note_plans(optimizer, split, kind);
-  return loss;
-}
-
-// Parameters of up to tile_numel owned elements are stepped together; the state of one tile is in memory.
-at::Tensor Sharding::step_in_tiles(torch::optim::Optimizer& optimizer, const SplitParameters& split,
-                                   const std::function<at::Tensor()>& own_step) {
-  auto& file = *impl_->state_file;
-  std::vector<std::vector<at::Tensor>> tiles(1);
-  int64_t numel = 0;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const auto found = split.find(parameter.unsafeGetTensorImpl());
-      if (found == split.end()) continue;
-      const int64_t more = shard::stepped_interval(found->second, StepKind::kElementwise).size();
-      if (numel > 0 && numel + more > options_.optimizer_offload.tile_numel) {
-        tiles.emplace_back();
-        numel = 0;
-      }
-      tiles.back().push_back(parameter);
-      numel += more;
-    }
-  }
-  const auto each_tensor = [&](const std::vector<at::Tensor>& tile, const auto& visit) {
-    for (const at::Tensor& parameter : tile) {
-      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (state == optimizer.state().end()) continue;
-      visit_state(*state->second, [&](const char*, at::Tensor& tensor) {
-        if (tensor.defined()) visit(tensor);
-      });
-    }
-  };
-  at::Tensor loss;
-  for (size_t i = 0; i < tiles.size(); ++i) {
-    if (i + 1 < tiles.size()) each_tensor(tiles[i + 1], [&](at::Tensor& tensor) { file.fetch(tensor); });
-    std::unordered_set<const c10::TensorImpl*> stepped;
-    for (const at::Tensor& parameter : tiles[i]) stepped.insert(parameter.unsafeGetTensorImpl());
-    {
-      const SlicedStep slices(optimizer, split, StepKind::kElementwise, &stepped, i == 0);
-      const at::Tensor given = own_step();
-      if (i == 0) loss = given;
-    }
-    each_tensor(tiles[i], [&](at::Tensor& tensor) {
-      if (!file.holds(tensor)) tensor = file.store(tensor);
-      file.release(tensor);
-    });
-  }
   return loss;
 }
 
@@ -429,6 +438,7 @@ std::optional<at::Tensor> Sharding::owned_gradient(const at::Tensor& parameter) 
 
 double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                  double norm_type) const {
+  announce({.kind = ShardCall::Kind::kClipNorm, .parameters = &parameters, .first = max_norm, .second = norm_type});
   const auto& split = impl_->split();
   const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
   const double norm =
@@ -439,6 +449,7 @@ double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doub
 
 void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) const {
   const at::NoGradGuard no_grad;
+  announce({.kind = ShardCall::Kind::kClipValue, .parameters = &parameters, .first = limit});
   const auto& split = impl_->split();
   group_.barrier();  // no rank reads gradients any more
   for (const at::Tensor& parameter : parameters) {

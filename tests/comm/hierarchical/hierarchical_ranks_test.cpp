@@ -16,6 +16,8 @@ namespace {
 
 using process::Process;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::RankOptions;
 using testing::run_ranks;
 using testing::run_ranks_collecting;
@@ -127,26 +129,27 @@ std::string words_of(const Group& group, const std::function<void()>& call) {
   return words;
 }
 
-TEST(HierarchicalRanks, AMismatchOnOneHostOrBetweenHostsIsNamedOnAllRanksAndTheGroupGoesOn) {
+TEST(HierarchicalRanks, WithCheckAMismatchIsNamedOnAllRanksAndTheGroupGoesOn) {
   for (const int odd : {4, 5}) {  // with others on its host, and alone there
     run_ranks(
         6,
         [&](Process& process) {
           at::Tensor tensor = torch::ones({process.rank() == odd ? 20 : 10});
-          const auto words = words_of(process.group(), [&] { process.group().all_reduce_(tensor); });
-          EXPECT_THAT(words, HasSubstr(text("rank 0 calls all_reduce(sum) of 10 Float, rank ", odd,
-                                            " calls all_reduce(sum) of 20 Float")));
+          const Group checked = process.group().with_check(true);
+          const auto words = words_of(process.group(), [&] { checked.all_reduce_(tensor); });
+          EXPECT_THAT(words, HasSubstr("rank 0 calls all_reduce(sum) of Float [10]"));
+          EXPECT_THAT(words, HasSubstr(text("rank ", odd, " calls all_reduce(sum) of Float [20]")));
           EXPECT_EQ(tensor.sum().item<double>(), tensor.numel());
         },
         kThreeHosts);
   }
 }
 
-TEST(HierarchicalRanks, OperationsWithTheSameStepsAreToldApart) {
+TEST(HierarchicalRanks, WithCheckOperationsWithTheSameStepsAreToldApart) {
   run_ranks(
       6,
       [](Process& process) {
-        const Group& group = process.group();
+        const Group group = process.group().with_check(true);
         const auto words = words_of(group, [&] {
           if (process.rank() == 2) {
             group.reduce_scatter(torch::ones({12}));
@@ -154,17 +157,44 @@ TEST(HierarchicalRanks, OperationsWithTheSameStepsAreToldApart) {
             group.all_reduce_(torch::ones({12}));
           }
         });
-        EXPECT_THAT(words, HasSubstr("rank 0 calls all_reduce(sum) of 12 Float, rank 2 calls "
-                                     "reduce_scatter(sum) of 2 Float"));
+        EXPECT_THAT(words, HasSubstr("rank 0 calls all_reduce(sum) of Float [12]"));
+        EXPECT_THAT(words, HasSubstr("rank 2 calls reduce_scatter(sum) of Float [12]"));
 
         const int root = process.rank() == 4 ? 4 : 1;  // each the first or second of its host
         at::Tensor bytes = torch::full({3}, 7, at::kByte);
-        EXPECT_THAT(
-            words_of(group, [&] { group.broadcast_(bytes, root); }),
-            HasSubstr(
-                "rank 0 calls broadcast of 3 bytes, root 1, rank 4 calls broadcast of 3 bytes, root 4"));
+        const auto of_broadcast = words_of(group, [&] { group.broadcast_(bytes, root); });
+        EXPECT_THAT(of_broadcast, HasSubstr("rank 0 calls broadcast"));
+        EXPECT_THAT(of_broadcast, HasSubstr("rank 4 calls broadcast"));
       },
       kThreeHosts);
+}
+
+TEST(HierarchicalRanks, WithoutCheckAMismatchInsideAHostIsNamedInTheGroupsRanks) {
+  const auto words = run_ranks_collecting(6,
+                                          [](Process& process) {
+                                            // Rank 4 is the second of the host whose first is rank 1.
+                                            process.group().all_reduce_(torch::ones({process.rank() == 4 ? 20 : 10}));
+                                          },
+                                          kThreeHosts);
+
+  for (const int rank : {1, 4}) {
+    EXPECT_THAT(words[rank], HasSubstr("in a part of all_reduce, rank 1 calls reduce(sum) of 10 Float, root 0, rank 4 calls "
+                                       "reduce(sum) of 20 Float, root 0"))
+        << rank;
+  }
+  for (const int rank : {0, 2, 3, 5}) EXPECT_THAT(words[rank], Not(IsEmpty())) << rank;
+}
+
+TEST(HierarchicalRanks, WithoutCheckAMismatchOfSmallCallsBetweenHostsIsNamed) {
+  const auto words = run_ranks_collecting(6,
+                                          [](Process& process) {
+                                            const bool on_b = process.rank() == 1 || process.rank() == 4;
+                                            process.group().all_reduce_(torch::ones({on_b ? 20 : 10}));
+                                          },
+                                          kThreeHosts);
+
+  EXPECT_THAT(words[0], HasSubstr("all_reduce(sum) of 10 Float"));
+  EXPECT_THAT(words[0], HasSubstr("all_reduce(sum) of 20 Float"));
 }
 
 TEST(HierarchicalRanks, ATimeoutNamesRanksAsTheGroupDoes) {

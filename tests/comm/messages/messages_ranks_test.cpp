@@ -47,6 +47,14 @@ class Inbox final : public MessageSink {
     changed_.notify_all();
   }
   void timer() override {}
+  void joined(int rank) override {
+    const std::lock_guard lock(mutex_);
+    joined_.push_back(rank);
+  }
+  std::vector<int> joined() {
+    const std::lock_guard lock(mutex_);
+    return joined_;
+  }
 
   void serve(Messages& messages) {
     thread_ = std::thread([&] {
@@ -79,6 +87,7 @@ class Inbox final : public MessageSink {
   std::condition_variable changed_;
   std::vector<Got> got_;
   std::vector<std::pair<int, bool>> gone_;
+  std::vector<int> joined_;
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };
@@ -158,18 +167,81 @@ TEST(Messages, ARankThatLeavesOrIsLostIsReported) {
   });
 }
 
-TEST(Messages, WhatNeverConnectedIsFoundAtTheFirstSend) {
+// On one host the first send throws. Between hosts connecting takes time: it is reported, and the next send throws.
+void find_the_closed(const hasten::testing::RankOptions& options) {
   run_ranks(2, [](process::Process& process) {
     Inbox inbox;
     auto messages = std::make_unique<Messages>(process.group(), inbox);
     if (process.rank() == 1) messages.reset();
     process.group().barrier();
     if (process.rank() == 0) {
-      EXPECT_THROW(messages->send(1, message_of("late")), CommError);
-      EXPECT_THAT(messages->why_gone(1), ::testing::HasSubstr("ended or closed"));
+      inbox.serve(*messages);
+      try {
+        messages->send(1, message_of("late"));
+        EXPECT_FALSE(messages->is_on_this_host(1));
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("cannot be reached"));
+      }
+      EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
+      EXPECT_THROW(messages->send(1, message_of("later")), CommError);
+      EXPECT_THAT(messages->why_gone(1), ::testing::AnyOf(::testing::HasSubstr("ended or closed"), ::testing::HasSubstr("refused")));
+      inbox.stop(*messages);
     }
     process.group().barrier();
-  });
+  }, options);
+}
+
+TEST(Messages, WhatNeverConnectedIsFoundOnOneHost) {
+  find_the_closed({});
+}
+
+TEST(Messages, WhatNeverConnectedIsFoundBetweenHosts) {
+  find_the_closed({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
+}
+
+TEST(Messages, RanksJoinOneByOneAndNumbersAreNotUsedAgain) {
+  const auto store = Store::in_process();
+  const auto stop = [](Inbox& inbox, std::unique_ptr<Messages>& messages, bool goodbye) {
+    inbox.stop(*messages);
+    messages->close(goodbye);
+  };
+  Inbox first, second, third;
+  const GroupOptions here{.address = "127.0.0.1"};
+  auto a = Messages::join(store, here, first, {.about = "a"});
+  first.serve(*a);
+  auto b = Messages::join(store, here, second, {.about = "b"});
+  second.serve(*b);
+
+  b->send(0, message_of("hello"));
+  EXPECT_EQ(first.wait_for(1).at(0).from, 1);
+  EXPECT_EQ(first.joined(), std::vector<int>{1}) << "before its first message";
+  EXPECT_EQ(a->about(1), "b");
+  EXPECT_EQ(b->about(0), "a");
+  a->send(1, message_of("welcome"));
+  EXPECT_EQ(second.wait_for(1).at(0).head, "welcome");
+  stop(second, b, true);
+  EXPECT_EQ(first.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, true}}));
+  auto c = Messages::join(store, here, third, {.about = "c"});
+  third.serve(*c);
+
+  EXPECT_EQ(c->rank(), 2);
+  EXPECT_EQ(c->why_gone(1), "it has left");
+  EXPECT_THROW(c->send(1, message_of("late")), CommError);
+  c->send(0, message_of("me too"));
+  EXPECT_EQ(first.wait_for(2).at(1).from, 2);
+  stop(third, c, false);
+  EXPECT_EQ(first.wait_for_gone(2).at(1), (std::pair<int, bool>{2, false}));
+  stop(first, a, true);
+}
+
+TEST(Messages, WhoLacksTheRunsKeyCannotJoin) {
+  const auto store = Store::in_process();
+  const GroupOptions here{.address = "127.0.0.1"};
+  Inbox inbox;
+  auto a = Messages::join(store, here, inbox, {.run_key = std::string(32, 'k')});
+
+  EXPECT_TRUE(a->has_run_key());
+  EXPECT_THROW(Messages::join(store, here, inbox), UsageError);
 }
 
 }  // namespace

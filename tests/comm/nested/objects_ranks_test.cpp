@@ -1,4 +1,4 @@
-#include "hasten/comm/nested/objects.h"
+#include "hasten/comm/nested/json_objects.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,12 +50,17 @@ TEST(GatherObject, CarriesAnyTypeThatJsonConverts) {
   run_ranks(2, [](process::Process& process) {
     const std::map<std::string, std::vector<double>> table{{"loss", {1.0 / 3, process.rank() + 0.1}}};
 
+    const std::optional<std::pair<std::string, int>> none, some(std::in_place, "x", 7);
     const auto tables = gather_object(process.group(), table);
     const auto scores = gather_object(process.group(), Score{"rank", 0.5 * process.rank()});
     const auto json =
         gather_object(process.group(), nlohmann::json{{"rank", process.rank()}, {"none", nullptr}});
 
     EXPECT_EQ(tables[1].at("loss"), (std::vector<double>{1.0 / 3, 1.1}));
+    EXPECT_EQ(gather_object(process.group(), process.rank() == 0 ? none : some), (std::vector{none, some}));
+    EXPECT_EQ(gather_object(process.group(), core::Value::map({{"b", 1}, {"a", core::Value()}}))[1],
+              core::Value::map({{"b", 1}, {"a", core::Value()}}));
+    EXPECT_EQ(gather_object(process.group(), std::vector{Score{"x", 2}})[1][0].value, 2);
     EXPECT_EQ(scores[1].value, 0.5);
     EXPECT_EQ(json[1], (nlohmann::json{{"rank", 1}, {"none", nullptr}}));
   });

@@ -1,4 +1,4 @@
-#include "hasten/data/batch/batch_rows.h"
+#include "hasten/data/batch/detail/batch_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "hasten/data/dataset/archive.h"
 #include "hasten/data/dataset/concat.h"
 #include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/subset.h"
@@ -38,6 +39,15 @@ class Folders : public InFolder {
     return words_of<DataError>([&] { ImageFolder(folder_, options); });
   }
 };
+
+TEST_F(Folders, ComeOutOfAnArchive) {
+  add("from/pets/cats/1.png");
+  ASSERT_EQ(std::system(("tar -C " + path("from") + " -cf " + path("pets.tar") + " pets").c_str()), 0);
+
+  const ImageFolder folder(fetch_archive(path("pets.tar"), {.into = path("data")}).string());
+
+  EXPECT_THAT(names(folder), ElementsAre("data/pets/cats/1.png"));
+}
 
 TEST_F(Folders, GiveClassesAndFilesInTorchvisionsOrder) {
   for (const char* name :

@@ -1,5 +1,5 @@
 // Dispatching from rank 0: what travels, what is read where, and how failures and positions reach every rank.
-#include "hasten/data/loader/dispatch.h"
+#include "hasten/data/loader/detail/dispatch.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

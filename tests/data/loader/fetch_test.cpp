@@ -1,4 +1,4 @@
-#include "hasten/data/loader/fetch.h"
+#include "hasten/data/loader/detail/fetch.h"
 
 #include <gtest/gtest.h>
 

@@ -15,10 +15,10 @@
 #include "hasten/data/dataset/concat.h"
 #include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/subset.h"
-#include "hasten/data/loader/epoch_counter.h"
+#include "hasten/data/loader/detail/epoch_counter.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/sampler/batch_sampler.h"
-#include "hasten/data/sampler/index_source.h"
+#include "hasten/data/sampler/detail/index_source.h"
 #include "support/samples.h"
 
 namespace hasten::data {

@@ -1,5 +1,5 @@
 // Batches on their way to a device: what is sent when, and that on the CPU nothing is done at all.
-#include "hasten/data/loader/staging.h"
+#include "hasten/data/loader/detail/staging.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -1,5 +1,5 @@
 // Loaders over streams and chunks: torch's own loader is the reference; then ranks, positions and failures.
-#include "hasten/data/loader/stream_loader.h"
+#include "hasten/data/loader/detail/stream_loader.h"
 
 #include <gtest/gtest.h>
 #include <torch/data/dataloader.h>
@@ -18,7 +18,7 @@ using torch::data::DataLoaderOptions;
 using torch::data::samplers::StreamSampler;
 using Batches = std::vector<Indices>;
 
-process::Process rank_of(int rank, int world_size) {
+process::Process stream_rank(int rank, int world_size) {
   process::RankInfo identity;
   identity.rank = identity.local_rank = rank;
   identity.world_size = identity.local_world_size = world_size;
@@ -26,7 +26,7 @@ process::Process rank_of(int rank, int world_size) {
 }
 
 template <class Loader>
-Batches epoch_of(const Loader& loader) {
+Batches stream_epoch(const Loader& loader) {
   Batches batches;
   for (auto& batch : loader) batches.push_back(batch);
   return batches;
@@ -36,19 +36,19 @@ TEST(Stream, GivesTheStreamsBatchesAgainInEachEpochWithAnyNumberOfWorkers) {
   for (const size_t workers : {0, 1, 3}) {
     auto ours = loader(Counting(7), DataLoaderOptions(3).workers(workers));
 
-    for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(epoch_of(ours), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));
+    for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(stream_epoch(ours), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));
     EXPECT_EQ(ours.size(), 3u);
   }
 }
 
 TEST(Stream, DropLastLeavesOutTheShortLastBatch) {
-  EXPECT_EQ(epoch_of(loader(Counting(7), DataLoaderOptions(3).drop_last(true))),
+  EXPECT_EQ(stream_epoch(loader(Counting(7), DataLoaderOptions(3).drop_last(true))),
             (Batches{{0, 1, 2}, {3, 4, 5}}));
 }
 
 TEST(Stream, KnowsItsEndWithoutKnowingItsLength) {
   const auto state = std::make_shared<training::GradientState>();
-  auto ours = loader(Counting(6, false), 3).prepare(rank_of(0, 1), state);
+  auto ours = loader(Counting(6, false), 3).prepare(stream_rank(0, 1), state);
   std::vector<bool> ends;
   for ([[maybe_unused]] auto& batch : ours) {
     ends.push_back(state->end_of_dataloader());
@@ -76,8 +76,8 @@ class Endless : public torch::data::datasets::StreamDataset<Endless, Indices> {
 TEST(Stream, WithoutEndIsCutIntoEpochsByTorchsStreamSampler) {
   auto ours = loader(Endless(), StreamSampler(5), 2);
 
-  EXPECT_EQ(epoch_of(ours), (Batches{{0, 1}, {2, 3}, {4}}));
-  EXPECT_EQ(epoch_of(ours), (Batches{{5, 6}, {7, 8}, {9}}));
+  EXPECT_EQ(stream_epoch(ours), (Batches{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(stream_epoch(ours), (Batches{{5, 6}, {7, 8}, {9}}));
 }
 
 /// Chunk c is c * 5 … c * 5 + 4, the last one shorter.
@@ -101,7 +101,7 @@ TEST(Stream, ChunkDatasetsAreReadWhole) {
   for (const size_t workers : {0, 2}) {
     auto ours = loader(dataset, DataLoaderOptions(4).workers(workers));
     for (int epoch = 0; epoch < 2; ++epoch) {
-      const Batches batches = epoch_of(ours);
+      const Batches batches = stream_epoch(ours);
       Indices all;
       for (const auto& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
       Indices expected(17);
@@ -137,7 +137,7 @@ TEST(Stream, StackedBatchesAreCutAndFilledUpByRows) {
   for (int rank = 0; rank < 2; ++rank) {
     auto ours = loader(Examples().map(torch::data::transforms::Stack<>()), 2);
     const auto state = std::make_shared<training::GradientState>();
-    ours.prepare(rank_of(rank, 2), state, {.dispatch_batches = false});
+    ours.prepare(stream_rank(rank, 2), state, {.dispatch_batches = false});
     std::vector<at::Tensor> targets;
     for (auto& batch : ours) {
       EXPECT_EQ(batch.data.sizes(), (std::vector<int64_t>{2, 2}));
@@ -176,12 +176,12 @@ void expect_resumed_anywhere(size_t world_size, size_t workers) {
     for (size_t rank = 0; rank < world_size; ++rank) {
       const auto prepared = [&] {
         auto ours = loader(Dataset(23), DataLoaderOptions(3).workers(workers));
-        ours.prepare(rank_of(static_cast<int>(rank), static_cast<int>(world_size)),
+        ours.prepare(stream_rank(static_cast<int>(rank), static_cast<int>(world_size)),
                      std::make_shared<training::GradientState>(), {.dispatch_batches = false});
         return ours;
       };
       auto whole = prepared();
-      const Batches expected = epoch_of(whole);
+      const Batches expected = stream_epoch(whole);
       auto stopped = prepared();
       size_t given = 0;
       for ([[maybe_unused]] auto& batch : stopped) {
@@ -190,10 +190,10 @@ void expect_resumed_anywhere(size_t world_size, size_t workers) {
       auto resumed = prepared();
       resumed.load_state(stopped.state());
 
-      EXPECT_EQ(epoch_of(resumed),
+      EXPECT_EQ(stream_epoch(resumed),
                 Batches(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end()))
           << "world_size " << world_size << ", rank " << rank << ", stop " << stop;
-      EXPECT_EQ(epoch_of(resumed), expected);
+      EXPECT_EQ(stream_epoch(resumed), expected);
     }
   }
 }
@@ -213,15 +213,15 @@ TEST(Stream, ThatCanSeekIsNotReadPast) {
   auto ours = loader(dataset, 10);
   ours.load_state({.position = 900, .num_samples = 1000});
 
-  EXPECT_EQ(epoch_of(ours).size(), 10u);
+  EXPECT_EQ(stream_epoch(ours).size(), 10u);
   EXPECT_EQ(*reads, 100u);
 }
 
 TEST(Stream, SkippingLeavesOutItsFirstBatches) {
   auto ours = loader(Counting(7), 2);
 
-  EXPECT_EQ(epoch_of(skip_first_batches(ours, 2)), (Batches{{4, 5}, {6}}));
-  EXPECT_EQ(epoch_of(ours).size(), 4u);
+  EXPECT_EQ(stream_epoch(skip_first_batches(ours, 2)), (Batches{{4, 5}, {6}}));
+  EXPECT_EQ(stream_epoch(ours).size(), 4u);
 }
 
 /// Fails after some samples.
@@ -239,7 +239,7 @@ TEST(Stream, ItsFailureReachesTheLoopWithThePlace) {
   for (const size_t workers : {0, 1}) {
     auto ours = loader(Failing(), DataLoaderOptions(2).workers(workers));
     try {
-      epoch_of(ours);
+      stream_epoch(ours);
       ADD_FAILURE() << "no error";
     } catch (const DataError& error) {
       EXPECT_STREQ(error.what(), "[data] the stream failed after 4 samples: the line is dead");
@@ -282,7 +282,7 @@ class FailingFile : public Counting {
 
 TEST(Stream, ADataErrorOfItsOwnHasThePlaceAndItsPathToo) {
   try {
-    epoch_of(loader(FailingFile(), 2));
+    stream_epoch(loader(FailingFile(), 2));
     ADD_FAILURE() << "no error";
   } catch (const DataError& error) {
     EXPECT_STREQ(error.what(), "[data] the stream failed after 4 samples: [data] 'a.txt' is truncated");
@@ -305,7 +305,7 @@ TEST(Stream, EmptyBatchesInItsMidstArePassedOver) {
   for (const size_t workers : {0, 1}) {
     auto ours = loader(Filtered(), DataLoaderOptions(2).workers(workers));
 
-    EXPECT_EQ(epoch_of(ours), (Batches{{0, 1}, {6, 7}, {8}}));
+    EXPECT_EQ(stream_epoch(ours), (Batches{{0, 1}, {6, 7}, {8}}));
   }
 }
 
@@ -342,7 +342,7 @@ class NamedStream : public torch::data::datasets::StatefulDataset<NamedStream, N
 
 TEST(Stream, TextsAreCutAndFilledUpWithTheirSamples) {
   auto ours = loader(NamedStream(), 4);
-  ours.prepare(rank_of(1, 2), std::make_shared<training::GradientState>(),
+  ours.prepare(stream_rank(1, 2), std::make_shared<training::GradientState>(),
                {.split_batches = true, .dispatch_batches = false});
   std::vector<std::vector<std::string>> names;
   for (auto& batch : ours) {

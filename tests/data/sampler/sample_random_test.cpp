@@ -1,4 +1,4 @@
-#include "hasten/data/sampler/sample_random.h"
+#include "hasten/data/sampler/detail/sample_random.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What samplers draw, in real processes: each has a default generator of its own, standing at another place.
-#include "hasten/data/sampler/sampler_stream.h"
+#include "hasten/data/sampler/detail/sampler_stream.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

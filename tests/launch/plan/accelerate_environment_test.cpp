@@ -1,9 +1,8 @@
-#include "hasten/launch/plan/accelerate_environment.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/plan/compose_environment.h"
+#include "launch/plan/accelerate_environment.h"
 
 namespace hasten::launcher {
 namespace {
@@ -77,13 +76,16 @@ TEST(AccelerateEnvironment, AVirtualLocalRankSeesItsOwnGpuOnly) {
   const LaunchSettings settings = settle({"--virtual_local_rank", "--role", "trainer", "--rdzv_id", "job"});
   const RunPlan plan = plan_run(settings, with_cores(1));
 
-  const auto placed = [&](const std::map<std::string, std::string>& inherited) {
-    return worker_environment(Environment::of(inherited), {.run_id = plan.run_id, .role = plan.role},
-                              {.rank = 1, .local_rank = 1, .world_size = 2, .local_world_size = 2}, "");
+  const Machine machine = with_cores(1);
+  const auto composed = [&](const std::map<std::string, std::string>& inherited) {
+    return compose_environment({.inherited = Environment::of(inherited),
+                                .launch = LaunchFacts{settings, plan, machine},
+                                .run = {.run_id = plan.run_id, .role = plan.role}},
+                               {.rank = 1, .local_rank = 1, .world_size = 2, .local_world_size = 2});
   };
 
-  const auto of_all = per_worker_overrides(placed({}), settings);
-  const auto of_some = per_worker_overrides(placed({{"CUDA_VISIBLE_DEVICES", "3,5"}}), settings);
+  const auto of_all = composed({});
+  const auto of_some = composed({{"CUDA_VISIBLE_DEVICES", "3,5"}});
 
   EXPECT_EQ(of_all.text("CUDA_VISIBLE_DEVICES"), "1");
   EXPECT_EQ(of_some.text("CUDA_VISIBLE_DEVICES"), "5");
@@ -93,10 +95,10 @@ TEST(AccelerateEnvironment, AVirtualLocalRankSeesItsOwnGpuOnly) {
 }
 
 TEST(AccelerateEnvironment, TheLocalRankIsAnArgumentWhereItIsAskedFor) {
-  const auto worker = Environment::of({{"LOCAL_RANK", "3"}});
+  const WorkerPlace place{.rank = 7, .local_rank = 3};
 
-  EXPECT_THAT(worker_arguments(worker, settle({"--pass_local_rank"})), ElementsAre("--local-rank=3"));
-  EXPECT_THAT(worker_arguments(worker, settle({"--use_env"})), IsEmpty());
+  EXPECT_THAT(worker_arguments(settle({"--pass_local_rank"}), place), ElementsAre("--local-rank=3"));
+  EXPECT_THAT(worker_arguments(settle({"--use_env"}), place), IsEmpty());
 }
 
 }  // namespace

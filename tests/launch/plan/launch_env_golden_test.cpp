@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "hasten/core/error.h"
-#include "hasten/launch/base/worker_environment.h"
-#include "hasten/launch/plan/accelerate_environment.h"
+#include "hasten/launch/plan/compose_environment.h"
 #include "launch/golden_support.h"
+#include "launch/plan/accelerate_environment.h"
 #include "support/golden.h"
 
 namespace hasten::launcher {
@@ -42,7 +42,9 @@ struct Run {
   std::optional<Config> config;
   std::optional<LaunchSettings> settings;
   RunPlan plan;
-  Environment shared;  // what all workers have
+  Environment inherited;
+  Machine machine;
+  Environment shared;  // variables of all workers
 };
 
 class ConfigFile {
@@ -69,14 +71,14 @@ Run prepare(std::vector<std::string> words, const json& input) {
   for (std::string& word : words) {
     word = replace_all(replace_all(std::move(word), "<port>", kPort), "<config>", file.path());
   }
-  const auto inherited = Environment::of(input.value("environment", json::object()).get<Variables>());
-  const Machine machine = machine_of(input);
   Run run;
+  run.inherited = Environment::of(input.value("environment", json::object()).get<Variables>());
+  run.machine = machine_of(input);
   run.line = read_command_line(launch_options(), words);
   if (run.line.has("config_file")) run.config = load_config(run.line.text("config_file"));
-  run.settings.emplace(run.line, run.config ? &*run.config : nullptr, inherited);
-  run.plan = plan_run(*run.settings, machine);
-  run.shared = accelerate_environment(inherited, *run.settings, run.plan, machine);
+  run.settings.emplace(run.line, run.config ? &*run.config : nullptr, run.inherited);
+  run.plan = plan_run(*run.settings, run.machine);
+  run.shared = accelerate_environment(run.inherited, *run.settings, run.plan, run.machine);
   return run;
 }
 
@@ -173,7 +175,8 @@ WorkerPlace place_of(const Run& run, int machine_rank, int local_rank) {
           .world_size = run.plan.num_processes,
           .local_world_size = run.plan.num_local_processes,
           .node_rank = machine_rank,
-          .num_nodes = run.plan.max_machines};
+          .num_nodes = run.plan.max_machines,
+          .error_file = "<path>"};
 }
 
 json worker(const Run& run, const WorkerPlace& place, int attempt, const json& theirs) {
@@ -184,11 +187,13 @@ json worker(const Run& run, const WorkerPlace& place, int attempt, const json& t
                            .restart_count = attempt,
                            .max_restarts = static_cast<int>(*run.settings->integer("max_restarts")),
                            .signals = *run.settings->text("signals_to_handle")};
-  const auto environment = worker_environment(run.shared, shared, place, "<path>");
-  Variables variables = per_worker_overrides(environment, *run.settings).variables();
+  const EnvironmentPlan plan{.inherited = run.inherited,
+                             .launch = LaunchFacts{*run.settings, run.plan, run.machine},
+                             .run = shared};
+  Variables variables = compose_environment(plan, place).variables();
   variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run);
   if (run.plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
-  std::vector<std::string> arguments = worker_arguments(environment, *run.settings);
+  std::vector<std::string> arguments = worker_arguments(*run.settings, place);
   arguments.insert(arguments.end(), run.line.rest.begin() + 1, run.line.rest.end());
   return {{"env", as_far_as_the_peer(variables, theirs)}, {"argv", arguments}};
 }

@@ -17,7 +17,7 @@ Config config_of(ConfigMap values) {
   return {.path = "/home/me/c.yaml", .given = values, .values = values};
 }
 
-LaunchSettings settle(const std::vector<std::string>& words, const ConfigMap& config = {},
+LaunchSettings settled(const std::vector<std::string>& words, const ConfigMap& config = {},
                       const std::map<std::string, std::string>& environment = {}) {
   const Config file = config_of(config);
   return LaunchSettings(read_command_line(launch_options(), words), &file, Environment::of(environment));
@@ -27,10 +27,10 @@ TEST(Settings, TheOptionBeatsTheFileBeatsTheEnvironmentBeatsTheDefault) {
   const ConfigMap file = {{"mixed_precision", {std::string("bf16")}}};
   const std::map<std::string, std::string> variables = {{"ACCELERATE_MIXED_PRECISION", "fp16"}};
 
-  const auto by_default = settle({});
-  const auto by_environment = settle({}, {}, variables);
-  const auto by_file = settle({}, file, variables);
-  const auto by_option = settle({"--mixed-precision", "fp8"}, file, variables);
+  const auto by_default = settled({});
+  const auto by_environment = settled({}, {}, variables);
+  const auto by_file = settled({}, file, variables);
+  const auto by_option = settled({"--mixed-precision", "fp8"}, file, variables);
 
   EXPECT_EQ(by_default.text("mixed_precision"), "no");
   EXPECT_EQ(by_default.of("mixed_precision").origin, "default");
@@ -44,7 +44,7 @@ TEST(Settings, TheOptionBeatsTheFileBeatsTheEnvironmentBeatsTheDefault) {
 
 TEST(Settings, TorchrunsVariablesSetItsOptions) {
   const auto settings =
-      settle({}, {}, {{"PET_NNODES", "1:4"}, {"PET_STANDALONE", "1"}, {"PET_NODE_RANK", ""}});
+      settled({}, {}, {{"PET_NNODES", "1:4"}, {"PET_STANDALONE", "1"}, {"PET_NODE_RANK", ""}});
 
   EXPECT_EQ(settings.text("nnodes"), "1:4");
   EXPECT_TRUE(settings.on("standalone"));
@@ -53,7 +53,7 @@ TEST(Settings, TorchrunsVariablesSetItsOptions) {
 
 TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
   const auto settings =
-      settle({}, {{"fp8_config", {ConfigMap{{"backend", {std::string("TE")}}, {"margin", {int64_t{3}}}}}},
+      settled({}, {{"fp8_config", {ConfigMap{{"backend", {std::string("TE")}}, {"margin", {int64_t{3}}}}}},
                   {"dynamo_config", {ConfigMap{{"dynamo_backend", {std::string("INDUCTOR")}}}}}});
 
   EXPECT_EQ(settings.text("fp8_backend"), "te");
@@ -66,14 +66,14 @@ TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
 TEST(Settings, TheFilesKindOfRunIsASwitchUnlessTheCommandLineChoosesAnother) {
   const ConfigMap file = {{"distributed_type", {std::string("FSDP")}}};
 
-  EXPECT_TRUE(settle({}, file).on("use_fsdp"));
-  EXPECT_EQ(settle({}, file).of("use_fsdp").origin, "c.yaml: distributed_type");
-  EXPECT_FALSE(settle({"--cpu"}, file).on("use_fsdp"));
-  EXPECT_FALSE(settle({"--use_deepspeed"}, file).on("use_fsdp"));
+  EXPECT_TRUE(settled({}, file).on("use_fsdp"));
+  EXPECT_EQ(settled({}, file).of("use_fsdp").origin, "c.yaml: distributed_type");
+  EXPECT_FALSE(settled({"--cpu"}, file).on("use_fsdp"));
+  EXPECT_FALSE(settled({"--use_deepspeed"}, file).on("use_fsdp"));
 }
 
 TEST(Settings, WrongValuesAreNamedWithTheirSource) {
-  const auto settings = settle({"-n", "0"}, {{"fsdp_config", {ConfigMap{{"fsdp_version", {int64_t{3}}}}}}},
+  const auto settings = settled({"-n", "0"}, {{"fsdp_config", {ConfigMap{{"fsdp_version", {int64_t{3}}}}}}},
                                {{"PET_MAX_RESTARTS", "often"}, {"PET_STANDALONE", "perhaps"}});
 
   EXPECT_THAT(settings.problems(),
@@ -84,7 +84,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirSource) {
 }
 
 TEST(Settings, WhatAnotherMachineReadInItsFileIsNoOptionHere) {
-  auto settings = settle({"--use_fsdp", "--cpu", "--max_restarts", "2"});
+  auto settings = settled({"--use_fsdp", "--cpu", "--max_restarts", "2"});
 
   settings.came_from_file({"use_fsdp", "cpu"});
 
@@ -95,7 +95,7 @@ TEST(Settings, WhatAnotherMachineReadInItsFileIsNoOptionHere) {
 }
 
 TEST(Settings, ANameThatIsNoOptionIsOurMistake) {
-  EXPECT_THROW(settle({}).text("num_proceses"), InternalError);
+  EXPECT_THROW(settled({}).text("num_proceses"), InternalError);
 }
 
 }  // namespace

@@ -89,9 +89,5 @@ TEST_F(RunSecretTest, AFolderThatOthersCanReadIsNotUsed) {
   EXPECT_THAT(refused(here(), true), HasSubstr("must be a folder that only you can read"));
 }
 
-TEST_F(RunSecretTest, WorkersDoNotGetIt) {
-  EXPECT_FALSE(without_secret(here({{"HASTEN_RDZV_SECRET", "x"}})).has("HASTEN_RDZV_SECRET"));
-}
-
 }  // namespace
 }  // namespace hasten::launcher

@@ -286,9 +286,9 @@ json run_plateau(const GoldenCase& golden) {
 AcceleratorOptions options_of(const json& input) {
   return {.loader = {.split_batches = input.at("split_batches")},
           .gradient_accumulation_steps = input.value("num_steps", int64_t{1}),
+          .accumulation = {.adjust_scheduler = input.at("adjust_scheduler")},
           .step_scheduler_with_optimizer = input.at("step_with_optimizer"),
-          .step_scheduler_per_process = true,
-          .adjust_scheduler = input.at("adjust_scheduler")};
+          .scheduler = {.step_per_process = true}};
 }
 
 json run_loop(const process::Process& process, const json& input) {

@@ -60,7 +60,7 @@ TEST(Composed, ANestedStateGoesOn) {
   run(first, 3);
   auto second = make(*again);
 
-  second.load_state(nlohmann::json::parse(first.state().dump()));
+  second.load_state(core::Value::parse_json(first.state().to_json()));
 
   EXPECT_EQ(run(second, 4), run(first, 4));
 }

@@ -43,7 +43,7 @@ TEST(ReduceLROnPlateau, AStateBeforeTheFirstMetricLoadsFromJsonText) {
   const auto sgd = testing::optimizer_of("SGD", {0.1});
   ReduceLROnPlateau scheduler(*sgd, {.mode = PlateauMode::kMax});
 
-  scheduler.load_state(nlohmann::json::parse(scheduler.state().dump()));
+  scheduler.load_state(core::Value::parse_json(scheduler.state().to_json()));
 
   EXPECT_EQ(scheduler.best(), -INFINITY);
 }
@@ -62,11 +62,11 @@ TEST(ReduceLROnPlateau, BadOptionsAndStatesAreRefusedWithNameAndValue) {
   EXPECT_THAT(refused({.min_lr = {0.1, 0.1}}), HasSubstr("min_lr has 2 values"));
   EXPECT_THAT(refused({.eps = -1.0}), HasSubstr("eps = -1"));
   EXPECT_THAT(testing::refusal([&] {
-                scheduler.load_state({{"scheduler", "StepLR"}});
+                scheduler.load_state(core::Value::map({{"scheduler", "StepLR"}}));
               }),
               HasSubstr("StepLR"));
   EXPECT_THAT(testing::refusal([&] {
-                scheduler.load_state({{"scheduler", "ReduceLROnPlateau"}});
+                scheduler.load_state(core::Value::map({{"scheduler", "ReduceLROnPlateau"}}));
               }),
               HasSubstr("last_lr"));
 }

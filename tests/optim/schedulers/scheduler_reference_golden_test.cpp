@@ -71,7 +71,7 @@ TEST(SchedulerReference, EverySchedulerGoesOnFromItsSavedState) {
       const auto before = optimizer_of(one);
       const auto stopped = testing::recipe_of(one.at("scheduler"))(*before);
       for (size_t step = 0; step < saved; ++step) stopped->step();
-      const json state = json::parse(stopped->state().dump());
+      const auto state = core::Value::parse_json(stopped->state().to_json());
       // As after an optimizer was loaded: its rates are not those that the schedule began with.
       const auto optimizer = optimizer_of(one);
       for (auto& group : optimizer->param_groups()) group.options().set_lr(0.777);
@@ -101,7 +101,7 @@ TEST(SchedulerReference, ThePlateauIsPyTorchsAlsoFromASavedState) {
       scheduler->step(one.at("metrics")[step - 1]);
       expect_row(one, *optimizer, step);
       if (step % 50 == 3) {
-        const json state = json::parse(scheduler->state().dump());
+        const auto state = core::Value::parse_json(scheduler->state().to_json());
         optimizer = optimizer_of(one);
         scheduler = std::make_unique<ReduceLROnPlateau>(*optimizer, testing::plateau_of(one.at("scheduler")));
         scheduler->load_state(state);

@@ -62,7 +62,7 @@ TEST(Scheduler, AStateOfAnotherSchedulerIsRefusedByName) {
 
   EXPECT_THAT(testing::refusal([&] { scheduler.load_state(StepLR(*sgd, {.step_size = 2}).state()); }),
               HasSubstr("ExponentialLR: the state is of StepLR"));
-  EXPECT_THAT(testing::refusal([&] { scheduler.load_state(nlohmann::json(3)); }), HasSubstr("no scheduler"));
+  EXPECT_THAT(testing::refusal([&] { scheduler.load_state(core::Value(3)); }), HasSubstr("no scheduler"));
 }
 
 TEST(Scheduler, AStateWithOtherGroupsOrMissingKeysIsRefused) {

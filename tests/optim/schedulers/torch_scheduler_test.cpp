@@ -54,7 +54,7 @@ TEST(TorchScheduler, GoesOnFromItsState) {
 TEST(TorchScheduler, AStateOfAnotherOptimizerIsRefused) {
   Halving it;
   auto state = it.scheduler.state();
-  state["rates"] = {0.1, 0.2};
+  state["rates"] = std::vector<double>{0.1, 0.2};
 
   EXPECT_THROW(it.scheduler.load_state(state), UsageError);
 }

@@ -255,6 +255,18 @@ TEST(DdpJustWorks, DelayAllreduceSendsNothingBeforeBackwardIsOver) {
   }
 }
 
+TEST(DdpJustWorks, WithoutAveragingGradientsAreTheSum) {
+  run_ranks(3, [](Process& process) {
+    for (const std::optional<double> predivide : {std::optional<double>(), std::optional<double>(2)}) {
+      torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+      const Ddp ddp(*model, process.group(), {.gradient_predivide_factor = predivide, .average = false});
+
+      model(torch::full({1, 1}, process.rank() + 1.0)).sum().backward();
+      EXPECT_FLOAT_EQ(model->weight.grad().item<float>(), 1 + 2 + 3);
+    }
+  });
+}
+
 TEST(DdpJustWorks, TheCommunicationDtypeIsThatOfTheSums) {
   run_ranks(2, [](Process& process) {
     const float more = 1 + 1.0F / 1024;  // bfloat16 rounds it to 1

@@ -19,7 +19,7 @@ using testing::run_ranks;
 
 constexpr int kRows = 12;
 constexpr int64_t kWeightBytes = 16 * 16 * 4;
-constexpr int kSteps = 8;
+constexpr int kAllocatorSteps = 8;
 
 // The first layer's gradients come after the others', when it is known that a backward is under way.
 struct LayersImpl : torch::nn::Module {
@@ -50,7 +50,7 @@ struct Training {
     const Ddp ddp(*model, group, {.in_place_bytes = in_place_bytes});
     torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     const at::Tensor rows = torch::sin(torch::arange(kRows * 16)).view({kRows, 16});
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kAllocatorSteps; ++step) {
       before(step);
       optimizer.zero_grad();
       before_forward(ddp);
@@ -95,7 +95,7 @@ HASTEN_PROCESS_CASE(births_over_an_accelerators_allocator) {
     void* made_at = nullptr;
     training.weight().register_hook([&](const at::Tensor& gradient) { made_at = gradient.data_ptr(); });
     training.after = [&](int step) {
-      if (step == kSteps - 1 && made_at == training.weight().grad().data_ptr()) ++born_there;
+      if (step == kAllocatorSteps - 1 && made_at == training.weight().grad().data_ptr()) ++born_there;
     };
     training.run(process.group());
   });
@@ -123,7 +123,7 @@ TEST(BirthplacesRanks, WhoKeepsAGradientKeepsWhatItWas) {
 
       training.run(process.group());
 
-      ASSERT_EQ(kept.size(), kSteps - 4);
+      ASSERT_EQ(kept.size(), kAllocatorSteps - 4);
       for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(torch::equal(kept[i], copies[i])) << i;
       Training::expect_as_alone(training.model);
     });

@@ -121,6 +121,18 @@ TEST(SyncBatchNormRanks, EqualsOneProcessOnTheConcatenatedBatchWithUnequalAndEmp
   }
 }
 
+TEST(SyncBatchNormRanks, ApexsGroupsNormaliseAmongNeighboursOnly) {
+  run_ranks(4, [](Process& process) {
+    torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(1).affine(true).momentum(1.0));
+    convert_sync_batchnorm(norm, create_syncbn_process_group(process.group(), 2));
+
+    norm->forward(torch::full({2, 1}, static_cast<double>(process.rank())));
+
+    EXPECT_NEAR(norm->running_mean.item<double>(), process.rank() < 2 ? 0.5 : 2.5, 1e-6);
+    EXPECT_THROW(create_syncbn_process_group(process.group(), 3), UsageError);
+  });
+}
+
 TEST(SyncBatchNormRanks, ABatchThatIsEmptyEverywhereLeavesTheRunningStatistics) {
   run_ranks(2, [](Process& process) {
     torch::nn::BatchNorm2d norm(3);

@@ -4,13 +4,22 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "hasten/accelerator.h"
+#include "hasten/optim/deepspeed.h"
 #include "hasten/optim/schedulers/deepspeed.h"
+#include "hasten/parallel/join/joined_loop.h"
+#include "hasten/parallel/join/joined_sharding.h"
+#include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/dummy.h"
+#include "hasten/parallel/shard/inference.h"
 #include "hasten/parallel/shard/plugins.h"
 #include "hasten/parallel/shard/sharding.h"
+#include "hasten/parallel/shard/step_report.h"
+#include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -189,6 +198,288 @@ TEST(ShardPlugins, what_is_wrong_is_refused_by_name) {
                         auto unused = accelerator.prepare(net, parallel::DummyOptim(net->parameters()));
                       }),
               HasSubstr("no optimizer section"));
+}
+
+TEST(ShardPlugins, what_stands_beside_zero_reaches_the_options) {
+  run_ranks(2, [](auto& process) {
+    const auto config = core::Value::parse_json(R"({"train_batch_size": 8, "checkpoint": {"use_node_local_storage": true},
+      "zero_optimization": {"stage": 3, "overlap_comm": false, "ignore_unused_parameters": false, "zero_hpz_partition_size": 2,
+        "allgather_bucket_size": 100, "stage3_gather_16bit_weights_on_model_save": true,
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp", "buffer_count": 5}},
+      "aio": {"block_size": 8192, "queue_depth": 3, "thread_count": 2},
+      "fp16": {"enabled": true, "hysteresis": 3, "consecutive_hysteresis": true, "initial_scale_power": 4, "loss_scale_window": 7, "min_loss_scale": 2}})");
+    const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    const auto& options = accelerator.options();
+    EXPECT_TRUE(options.ddp.delay_allreduce);
+    EXPECT_FALSE(options.ddp.allow_unused);
+    EXPECT_TRUE(options.project.save_on_each_node);
+    EXPECT_FALSE(options.shard.across_hosts);
+    EXPECT_EQ(options.shard.wrap.unit_bytes, 400);
+    EXPECT_EQ(options.shard.optimizer_offload.num_buffers, 5);
+    EXPECT_EQ(options.shard.optimizer_offload.block_bytes, 8192);
+    EXPECT_EQ(options.shard.optimizer_offload.queue_depth, 3);
+    EXPECT_EQ(options.shard.optimizer_offload.num_threads, 2);
+    EXPECT_EQ(options.scaler.rule, precision::LossScaleKind::kDeepSpeed);
+    EXPECT_EQ(options.scaler.hysteresis, 3);
+    EXPECT_TRUE(options.scaler.consecutive_hysteresis);
+    EXPECT_EQ(options.scaler.init_scale, 16);
+    EXPECT_EQ(options.scaler.growth_interval, 7);
+    EXPECT_EQ(options.scaler.min_scale, 2);
+    testing::Mlp net;
+    auto model = accelerator.prepare(net);
+    EXPECT_EQ(accelerator.get_state_dict(model).begin()->second.scalar_type(), at::kHalf);
+    accelerator.wait_for_everyone();
+    auto autocast = zero(1);
+    autocast["torch_autocast"] = core::Value::map({{"enabled", true}, {"dtype", "bfloat16"}});
+    const Accelerator low(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = autocast}});
+    EXPECT_EQ(low.mixed_precision(), Precision::kBf16);
+    const Accelerator hybrid(process, {.tune_allocator = false, .fsdp = FsdpPlugin{.sharding_strategy = "HYBRID_SHARD", .cast_forward_inputs = true}});
+    EXPECT_FALSE(hybrid.options().shard.across_hosts);
+    EXPECT_TRUE(hybrid.options().precision.cast_inputs);
+    const Accelerator full(process, {.tune_allocator = false, .fsdp = FsdpPlugin{.sharding_strategy = "FULL_SHARD", .state_dict_config = plan::StateDictConfig{.rank0_only = true}}});
+    EXPECT_TRUE(full.options().shard.across_hosts);
+    testing::Mlp other;
+    auto handle = full.prepare(other);
+    EXPECT_EQ(full.get_state_dict(handle).empty(), process.rank() > 0);
+    full.wait_for_everyone();
+  });
+}
+
+TEST(ShardPlugins, a_parameter_that_nothing_uses_is_an_error_where_the_configuration_says_so) {
+  const auto words = run_ranks_collecting(2, [](auto& process) {
+    auto config = zero(2);
+    config["zero_optimization"]["ignore_unused_parameters"] = false;
+    const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    testing::Mlp net;
+    net->register_parameter("spare", torch::ones({3}));
+    auto model = accelerator.prepare(net);
+    accelerator.backward(plugin_loss(net, accelerator, 0));
+  });
+  for (const auto& each : words) EXPECT_THAT(each, AllOf(HasSubstr("'spare'"), HasSubstr("allow_unused")));
+}
+
+TEST(ShardPlugins, lines_come_every_so_many_steps_with_what_the_configuration_asks_for) {
+  ::testing::internal::CaptureStdout();
+  run_ranks(2, [](auto& process) {
+    auto config = zero(2);
+    config["steps_per_print"] = 2;
+    config["wall_clock_breakdown"] = true;
+    config["memory_breakdown"] = true;
+    trained_with(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}));
+  });
+  const std::string printed = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 2) << printed;
+  EXPECT_THAT(printed, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01]; ms a step: forward and data "), HasSubstr("step=4"), HasSubstr("; MB: resident ")));
+}
+
+TEST(ShardPlugins, lion_and_lamb_of_a_configuration_step_slices_and_whole_parameters_with_the_numbers_of_one_process) {
+  const auto train = [](const Accelerator& accelerator) {
+    testing::Mlp net;
+    testing::initialise(*net, 5);
+    auto [model, optimizer] = accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.01, .weight_decay = 0.1}));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      accelerator.backward(plugin_loss(net, accelerator, step));
+      optimizer.step();
+    }
+    std::vector<at::Tensor> values;
+    for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone());
+    accelerator.wait_for_everyone();
+    return values;
+  };
+  for (const char* type : {"Lion", "Lamb"}) {
+    run_ranks(2, [&](auto& process) {
+      std::vector<std::vector<at::Tensor>> by_stage;
+      for (const int stage : {0, 2, 3}) {
+        auto config = zero(stage);
+        config["optimizer"] = core::Value::map({{"type", type}, {"params", core::Value::parse_json(R"({"lr": "auto", "weight_decay": "auto"})")}});
+        by_stage.push_back(train(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}})));
+      }
+      expect_equal(by_stage[0], by_stage[1]);
+      expect_equal(by_stage[0], by_stage[2]);
+    });
+  }
+}
+
+TEST(ShardPlugins, lion_and_lamb_have_the_numbers_of_their_definitions) {
+  const auto w = torch::tensor({1.0, -2.0, 0.5}, at::kDouble), g = torch::tensor({0.1, 0.3, -0.2}, at::kDouble);
+  const auto stepped = [&](auto make) {
+    auto parameter = w.clone().requires_grad_();
+    parameter.mutable_grad() = g.clone();
+    auto optimizer = make(std::vector<at::Tensor>{parameter});
+    optimizer.step();
+    optimizer.step();
+    return parameter.detach();
+  };
+  // Both steps of Lion go by the sign of the gradient.
+  const auto decayed = (w * (1 - 0.1 * 0.5) - 0.1 * g.sign()) * (1 - 0.1 * 0.5) - 0.1 * g.sign();
+  const auto lion = stepped([](auto p) { return optim::deepspeed::Lion(p, optim::deepspeed::LionOptions(0.1).weight_decay(0.5)); });
+  EXPECT_TRUE(at::allclose(lion, decayed, 1e-12, 1e-12));
+  auto value = w.clone();
+  auto first = at::zeros_like(w), second = at::zeros_like(w);
+  for (int t = 1; t <= 2; ++t) {
+    first = 0.9 * first + 0.1 * g;
+    second = 0.999 * second + 0.001 * g * g;
+    const auto update = first / (second.sqrt() + 1e-8) + 0.5 * value;
+    const double ratio = std::clamp((value.norm() / update.norm()).item<double>(), 0.05, 0.2);
+    value = value - 0.1 * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t)) * ratio * update;
+  }
+  const auto lamb = stepped([](auto p) {
+    return optim::deepspeed::Lamb(p, optim::deepspeed::LambOptions(0.1).weight_decay(0.5).max_coeff(0.2).min_coeff(0.05));
+  });
+  EXPECT_TRUE(at::allclose(lamb, value, 1e-10, 1e-10)) << lamb << value;
+}
+
+using ZeroInference = testing::InFolder;
+
+TEST_F(ZeroInference, weights_are_streamed_from_files_as_the_configuration_says) {
+  const auto config = [&](const std::string& more, int stage = 3) {
+    auto value = core::Value::parse_json(R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {}})");
+    value["zero_optimization"] = core::Value::parse_json(more);
+    value["zero_optimization"]["stage"] = stage;
+    return plan::DeepSpeedConfig(value);
+  };
+  testing::Mlp net;
+  testing::initialise(*net, 5);
+  const auto problem = testing::problem_for("mlp", 1);
+  const at::NoGradGuard no_grad;
+  const auto wanted = net->forward(problem.inputs);
+  const auto on_cpu = parallel::zero_inference(net, config(R"({"offload_param": {"device": "cpu"}})"));
+  EXPECT_TRUE(at::equal(on_cpu(problem.inputs), wanted));
+  const auto nvme = config(R"({"offload_param": {"device": "nvme", "nvme_path": ")" + path("weights") + R"("}})");
+  const auto streamed = parallel::zero_inference(net, nvme);
+  EXPECT_TRUE(at::equal(streamed(problem.inputs), wanted));
+  EXPECT_TRUE(offload::is_offloaded(*net));
+  EXPECT_EQ(parallel::inference_settings(config(R"({"stage3_max_live_parameters": 1000, "offload_param": {"device": "nvme", "nvme_path": "x"}})")).max_live_bytes, 4000);
+  EXPECT_THROW(parallel::inference_settings(config("{}", 2)), UsageError);
+}
+
+AcceleratorOptions with_stage(ShardStage stage) {
+  AcceleratorOptions options{.tune_allocator = false};
+  options.shard = {.stage = stage, .wrap = {.unit_bytes = 400}};
+  return options;
+}
+
+std::vector<at::Tensor> parameter_values(const torch::nn::Module& net) {
+  std::vector<at::Tensor> values;
+  for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
+  return values;
+}
+
+// Rank 0 has two batches, rank 1 five, with clipping and a learning rate that changes.
+std::vector<at::Tensor> trained_unevenly(const Accelerator& accelerator) {
+  testing::Mlp net;
+  testing::initialise(*net, 5);
+  torch::optim::AdamW adam(net->parameters(), 0.01);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  const auto steps = [&, &model = model, &optimizer = optimizer](int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(plugin_loss(net, accelerator, step));
+      if (accelerator.sync_gradients()) {
+        accelerator.clip_grad_norm_(net->parameters(), 0.05);
+        accelerator.clip_grad_value_(net->parameters(), 0.04);
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+      for (auto& group : optimizer->param_groups()) group.options().set_lr(0.01 / (step + 2));
+    }
+  };
+  accelerator.join_uneven_inputs(model, [&] { steps(0, accelerator.rank() == 0 ? 2 : 5); });
+  // Every rank goes on with the state of the last.
+  steps(5, 2);
+  auto values = parameter_values(*net);
+  accelerator.wait_for_everyone();
+  return values;
+}
+
+TEST(ShardFrontDoor, LoopsOfUnevenLengthGiveTheNumbersOfDdp) {
+  for (const int world_size : {2, 3}) {
+    run_ranks(world_size, [&](auto& process) {
+      const auto plain = trained_unevenly(Accelerator(process, with_stage(ShardStage::kNone)));
+      for (const auto stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
+        const auto sharded = trained_unevenly(Accelerator(process, with_stage(stage)));
+        for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::allclose(plain[i], sharded[i], 1e-6, 1e-7)) << i;
+      }
+    });
+  }
+}
+
+TEST(ShardFrontDoor, UnevenLoopsAccumulateAsDdp) {
+  run_ranks(2, [&](auto& process) {
+    const auto at_stage = [&](ShardStage stage) {
+      auto options = with_stage(stage);
+      options.gradient_accumulation_steps = 2;
+      return trained_unevenly(Accelerator(process, options));
+    };
+    const auto plain = at_stage(ShardStage::kNone);
+    for (const auto stage : {ShardStage::kOptimizer, ShardStage::kParameters}) {
+      const auto sharded = at_stage(stage);
+      for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::allclose(plain[i], sharded[i], 1e-6, 1e-7)) << i;
+    }
+  });
+}
+
+TEST(ShardFrontDoor, UnevenLoopsWithALossScaleAreRefused) {
+  const auto words = run_ranks_collecting(2, [](auto& process) {
+    auto options = with_stage(ShardStage::kGradients);
+    options.mixed_precision = precision::Precision::kFp16;
+    const Accelerator accelerator(process, options);
+    testing::Mlp net;
+    auto model = accelerator.prepare(net);
+    accelerator.join_uneven_inputs(model, [] {});
+  });
+
+  EXPECT_THAT(words[0], HasSubstr("even_batches"));
+}
+
+TEST(ShardFrontDoor, BuildGivesParametersMemoryInPrepareAlone) {
+  run_ranks(2, [](auto& process) {
+    auto options = with_stage(ShardStage::kParameters);
+    options.shard.init = [](torch::nn::Module& net) { testing::initialise(net, 5); };
+    options.shard.ignored = {"first.bias"};
+    const auto train = [](const Accelerator& accelerator, testing::Mlp net) {
+      torch::optim::AdamW adam(net->parameters(), 0.01);
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        accelerator.backward(plugin_loss(net, accelerator, step));
+        optimizer.step();
+      }
+      auto values = parameter_values(*net);
+      accelerator.wait_for_everyone();
+      return values;
+    };
+    const Accelerator accelerator(process, options);
+    auto net = accelerator.build([] { return testing::Mlp(); });
+    EXPECT_TRUE(net->parameters()[0].is_meta());
+    const auto built = train(accelerator, net);
+    testing::Mlp plain;
+    testing::initialise(*plain, 5);
+    const auto wanted = train(Accelerator(process, with_stage(ShardStage::kParameters)), plain);
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(at::equal(built[i], wanted[i])) << i;
+  });
+}
+
+TEST(ShardFrontDoor, ABuiltModelHasTheConstructorsValuesOfRankZeroOnAllRanks) {
+  run_ranks(2, [](auto& process) {
+    const Accelerator accelerator(process, with_stage(ShardStage::kGradients));
+    auto net = accelerator.build([] { return testing::Mlp(); });
+    auto model = accelerator.prepare(net);
+    for (const auto& parameter : net->parameters()) {
+      EXPECT_GT(parameter.abs().sum().template item<float>(), 0);
+      const auto all = process.group().all_gather(parameter.detach());
+      EXPECT_TRUE(at::equal(all[0], all[1]));
+    }
+    accelerator.wait_for_everyone();
+    // Without sharding, and for a model that something else has built empty: as usual.
+    const Accelerator plain(process, with_stage(ShardStage::kNone));
+    EXPECT_FALSE(plain.build([] { return testing::Mlp(); })->parameters()[0].is_meta());
+    auto empty = offload::empty_weights([] { return testing::Mlp(); });
+    auto handle = plain.prepare(empty);
+    EXPECT_FALSE(empty->parameters()[0].is_meta());
+    plain.wait_for_everyone();
+  });
 }
 
 }  // namespace

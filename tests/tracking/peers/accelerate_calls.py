@@ -1,4 +1,4 @@
-"""Prints the calls that Accelerate's class of a tracker makes to its client, one a line. Argument: the tracker's name.
+"""Prints the calls that Accelerate's class of a tracker makes to its client, one a line. Arguments: the tracker's name, the file, the logging directory.
 
 The client is the fake module of this folder's fake_clients, which is what the bridge is given in the test, too.
 """
@@ -14,6 +14,8 @@ PartialState(cpu=True)
 os.environ["FAKE_CLIENT_CALLS"] = sys.argv[2]
 name = sys.argv[1]
 kwargs = {"mode": "offline"} if name in ("wandb", "swanlab", "trackio") else {}
+if name == "aim":
+    kwargs["logging_dir"] = sys.argv[3]
 tracker = LOGGER_TYPE_TO_CLASS[name]("p", **kwargs)
 tracker.start()
 tracker.store_init_configuration({"lr": 0.5, "net": "cnn"})

@@ -22,7 +22,7 @@ def walk(path):
 walk(None)
 table = None
 if "table.json" in artifacts:
-    table = mlflow.load_table("table.json", run_ids=[run.info.run_id]).values.tolist()
+    table = client.load_table(experiment.experiment_id, "table.json", run_ids=[run.info.run_id]).values.tolist()
 sizes = {path: os.path.getsize(client.download_artifacts(run.info.run_id, path)) for path in artifacts}
 print(json.dumps({"num_runs": len(runs), "status": run.info.status, "params": run.data.params, "tags": run.data.tags,
                   "metrics": history, "artifacts": sizes, "table": table}))

@@ -28,7 +28,7 @@ class Backend {
    public:
     virtual ~Transfer() = default;
     virtual bool done() = 0;
-    /// Returns at the end. Throws: std::exception with the backend's own words; Group adds who and why.
+    /// Returns at the end. Throws: std::exception with the backend's own words; Group adds the rank and the reason.
     virtual void wait() = 0;
   };
   using Started = std::unique_ptr<Transfer>;
@@ -90,7 +90,7 @@ struct RankNames {
   std::string of(const std::vector<int>& ranks) const;
 };
 
-/// What a backend needs to find its peers.
+/// The facts by which a backend finds its peers.
 struct BackendSetup {
   Store store;
   int rank;

@@ -4,7 +4,7 @@
 // plain tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is
 // converted here, in one place. Operations can be checked before any data moves: all ranks first agree on one
 // small record (collective_fingerprint.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing
-// rank leaves its words in the store, so that the others can say who failed and why. Structures: nested.h;
+// rank leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
 // objects: objects.h.
 #pragma once
 
@@ -145,7 +145,7 @@ class Group {
   /// The flat form, without an exchange of sizes: the r-th part of `input` goes to rank r, the r-th part of
   /// `output` comes from rank r. Parts are rows, as many as `rows` says: what one rank gives to another, that
   /// one must take. The tensors have one dtype and, but for the first, equal sizes; they may not overlap.
-  /// Over shared memory, and where operations are checked, parts that do not fit are told all ranks before
+  /// Over shared memory, and where operations are checked, parts that do not fit are reported on all ranks before
   /// data moves.
   void all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
                         Site site = Site::current()) const;
@@ -184,7 +184,7 @@ class Group {
   /// The run's store; nothing in a world of one. For threads that must not use the group's collectives.
   std::optional<Store> store() const;
 
-  /// What the first failing rank of the run said, "rank 2: …", if one did and the store still answers.
+  /// The message of the run's first failing rank, "rank 2: …", if one did and the store still answers.
   std::optional<std::string> failure() const noexcept;
 
   struct Impl;

@@ -7,50 +7,16 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/comm/messages/message.h"
+#include "hasten/comm/store/store.h"
 
 namespace hasten::comm {
-
-/// A message to send. `head` has kPrefixBytes reserved bytes at its front, which Messages fills in.
-struct OutgoingMessage {
-  static constexpr size_t kPrefixBytes = 16;
-  std::string head = std::string(kPrefixBytes, '\0');
-  /// Memory that is sent after the head. It is neither copied nor changed until `sent` is called.
-  std::vector<std::span<const std::byte>> body = {};
-  /// Called once, in any thread, when `body` is no longer needed. Keeps the memory alive; must not throw or block.
-  std::function<void()> sent = {};
-};
-
-/// A message of which the head has come: says where its body goes and takes it in.
-class IncomingMessage {
- public:
-  virtual ~IncomingMessage() = default;
-  /// Memory for the body, as many bytes as were announced.
-  std::vector<std::span<std::byte>> body = {};
-  /// Called once the body is there, in the reading thread; messages of one rank complete in their order.
-  virtual void complete() = 0;
-};
-
-/// The receiver of messages. All functions are called by the reading thread and must not wait.
-class MessageSink {
- public:
-  virtual ~MessageSink() = default;
-  /// `head` is valid during the call only. If it throws, the connection is closed with the error's text.
-  virtual std::unique_ptr<IncomingMessage> begin(int from, std::string_view head, int64_t body_bytes) = 0;
-  /// No more messages come from `rank`. `left`: it has said so; otherwise it was lost, and `reason` says how.
-  virtual void gone(int rank, bool left, const std::string& reason) = 0;
-  /// The time given to set_timer() has come.
-  virtual void timer() = 0;
-};
 
 struct MessagesOptions {
   /// 32 bytes that all ranks of the run know (Process::run_key). Empty on any rank: rank 0 draws a key and the group
@@ -72,12 +38,19 @@ class Messages {
   /// Listens, and learns where the other ranks listen. `sink` must outlive it.
   /// Collective: yes. Blocks: until all ranks have called. Throws: CommError, UsageError (no address to listen at).
   Messages(const Group& group, MessageSink& sink, const MessagesOptions& options = {});
+  /// Joins the ranks that have met at `store`, as the next rank; ranks may come and go at any time. `where`: its host,
+  /// address and network_interface count. The others learn of this rank at its first message to them.
+  /// Collective: no. Blocks: for some round trips to the store. Throws: CommError, UsageError (no run key where the others
+  /// have one).
+  static std::unique_ptr<Messages> join(const Store& store, const GroupOptions& where, MessageSink& sink,
+                                        const MessagesOptions& options = {});
   /// As close(false).
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
   int rank() const noexcept;
+  /// How many ranks have come so far, also those that are gone.
   int world_size() const noexcept;
   /// MessagesOptions::about of a rank.
   const std::string& about(int rank) const;
@@ -115,6 +88,7 @@ class Messages {
   struct Impl;
 
  private:
+  explicit Messages(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

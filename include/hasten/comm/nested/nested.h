@@ -39,7 +39,7 @@ concept HasFields = requires(T& value) { hasten_fields(value); };
 
 namespace detail {
 
-/// What is met on a walk, in order. Tensors may be replaced.
+/// The elements of a walk, in order. Tensors may be replaced.
 class Walker {
  public:
   virtual ~Walker() = default;
@@ -158,7 +158,7 @@ class Mapper final : public Walker {
 }  // namespace detail
 
 /// The same structure with `fn(const at::Tensor&)` in the place of each tensor, visited in the fixed order:
-/// elements in sequence, map entries by key. What is no tensor is copied. Undefined tensors and empty
+/// elements in sequence, map entries by key. Other leaves are copied. Undefined tensors and empty
 /// optionals stay so. T: at::Tensor; std::vector, array, pair, tuple, optional, map, unordered_map of such;
 /// torch::data::Example; numbers, enums, strings; structs with hasten_fields. Other types do not compile.
 /// Collective: no. Blocks: no. Throws: what fn throws.

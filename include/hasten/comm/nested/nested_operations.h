@@ -1,4 +1,4 @@
-// What is done to nested structures of tensors: gather, broadcast, reduce and padding among the ranks;
+// Operations on nested structures of tensors: gather, broadcast, reduce and padding among the ranks;
 // concatenate, slice, batch size and device on one rank. Behaviour follows accelerate.utils.operations;
 // where it differs, the function says so.
 //

@@ -1,48 +1,50 @@
-// Collectives on objects that serialise: numbers, strings, vectors and maps of them, nlohmann::json, and
-// every type that nlohmann::json converts (to_json and from_json of one's own among them).
+// Collectives on objects: numbers, texts, core::Value, vectors, maps, pairs and optionals of them (object_codec.h), and with
+// json_objects.h every type that nlohmann::json converts.
 //
 // Objects travel as CBOR (RFC 8949) in uint8 tensors: compact, exact for doubles with NaN and infinities,
-// and no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends its
-// words instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
+// and no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends the
+// reason instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "hasten/comm/group/group.h"
+#include "hasten/comm/nested/object_codec.h"
 
 namespace hasten::comm {
 
-/// Whether objects of this type can travel: default-constructible, and nlohmann::json converts both ways.
+/// Types whose objects can travel: default-constructible, with an ObjectCodec. A type of the program's own needs to_json and
+/// from_json, and `#include <hasten/comm/nested/json_objects.h>`.
 template <class T>
-concept Serialisable = std::default_initializable<T> && requires(const T& value, const nlohmann::json& json) {
-  nlohmann::json(value);
-  json.template get<T>();
-};
+concept Serialisable = std::default_initializable<T> && requires(const T& value) { ObjectCodec<T>::encode(value); };
 
 namespace detail {
 
 using Bytes = std::vector<uint8_t>;
 
-/// What travels: the object's bytes, or why there are none.
+/// The object's bytes, or the reason why there are none.
 struct Parcel {
   Bytes bytes;
   std::string error;
 };
 
-/// Who reads what: for messages.
+/// The reading rank and its call, for messages.
 struct Reading {
   const Group& group;
   const char* operation;
   int from;
 };
 
-Parcel pack(const std::function<nlohmann::json()>& encode) noexcept;
-nlohmann::json unpack(const Bytes& bytes, const Reading& reading);
+Parcel pack(const std::function<Bytes()>& encode) noexcept;
+/// Returns the object's bytes in a message. Throws: CommError if there is none.
+std::span<const uint8_t> unpack(const Bytes& message, const Reading& reading);
+Bytes to_cbor(const core::Value& value);
+core::Value from_cbor(std::span<const uint8_t> bytes);
 [[noreturn]] void refuse(const Reading& reading, const std::string& reason);
 
 std::vector<Bytes> gather_bytes(const Group& group, const Parcel& mine, const Group::Site& site);
@@ -53,14 +55,24 @@ Bytes receive_bytes(const Group& group, int from, int tag, const Group::Site& si
 
 template <Serialisable T>
 Parcel encode(const T& object) {
-  return pack([&] { return nlohmann::json(object); });
+  return pack([&]() -> Bytes {
+    if constexpr (ValueObject<T>) {
+      return to_cbor(ObjectCodec<T>::encode(object));
+    } else {
+      return ObjectCodec<T>::encode(object);
+    }
+  });
 }
 
 template <Serialisable T>
 T decode(const Bytes& bytes, const Reading& reading) {
-  const nlohmann::json json = unpack(bytes, reading);
+  const std::span<const uint8_t> object = unpack(bytes, reading);
   try {
-    return json.get<T>();
+    if constexpr (ValueObject<T>) {
+      return ObjectCodec<T>::decode(from_cbor(object));
+    } else {
+      return ObjectCodec<T>::decode(object);
+    }
   } catch (const std::exception& error) {
     refuse(reading, error.what());
   }

@@ -11,6 +11,10 @@
 #include <optional>
 #include <string>
 
+namespace c10d {
+class Store;
+}
+
 namespace hasten::comm {
 
 struct TcpStoreOptions {
@@ -57,8 +61,8 @@ class Store {
   /// The port a TCP server listens on, 0 for other stores.
   int port() const noexcept;
 
-  /// libtorch's store behind this handle (a c10d::Store*), for backends only.
-  void* native() const noexcept;
+  /// Returns libtorch's store behind this handle, for backends only.
+  c10d::Store* native() const noexcept;
 
  private:
   struct Impl;

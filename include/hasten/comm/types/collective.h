@@ -35,7 +35,7 @@ enum class SizeRule {
   kNone             ///< no tensor, or only the root's counts
 };
 
-/// What a rank that has run out of data takes part with.
+/// The value with which a rank without data takes part.
 enum class Contribution {
   kNeutral,  ///< the neutral element of the reduction
   kNoRows,   ///< a tensor whose first size is 0

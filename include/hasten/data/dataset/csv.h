@@ -30,7 +30,7 @@ enum class CsvType {
 struct CsvColumn {
   std::string name;  ///< as in the header; "0", "1" … where there is none
   CsvType type = CsvType::kFloat;
-  /// What a missing number becomes. Unset: NaN, and an error in a column of integers, which have none.
+  /// The value for a missing number. Unset: NaN, and an error in a column of integers, which have none.
   std::optional<double> missing = {};
 };
 

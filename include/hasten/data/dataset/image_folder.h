@@ -23,7 +23,7 @@
 namespace hasten::data {
 
 struct ImageFolderOptions {
-  /// What is done to each image; nothing: it keeps its size.
+  /// The transform of each image; unset: it keeps its size.
   std::vector<ImageStep> steps = {};
   /// Pixels become (value / 255 - mean) / std; by default numbers in [0, 1]. For published models
   /// kImageNetMean and kImageNetStd.
@@ -55,7 +55,7 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
   std::optional<size_t> size() const override;
 
   /// The epoch whose random numbers the steps take, 0 at first. Loaders say so to their own copy before each
-  /// pass (Loader::set_epoch, Loader::load_state), also through Subset, concat and map; only who asks for
+  /// pass (Loader::set_epoch, Loader::load_state), also through Subset, concat and map; only code that asks for
   /// batches without a loader calls it. Collective: no. Blocks: no. Throws: nothing.
   void set_epoch(uint64_t epoch) noexcept { epoch_ = epoch; }
   uint64_t epoch() const noexcept { return epoch_; }

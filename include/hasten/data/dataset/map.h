@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
 

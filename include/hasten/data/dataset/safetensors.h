@@ -28,7 +28,7 @@ class SafetensorsFile {
 
   /// All tensors by name, on the CPU.
   const std::map<std::string, at::Tensor>& tensors() const noexcept { return contents_->tensors; }
-  /// What the writer noted (`__metadata__`).
+  /// The writer's notes (`__metadata__`).
   const std::map<std::string, std::string>& metadata() const noexcept { return contents_->metadata; }
   const std::string& path() const noexcept { return contents_->path; }
 

@@ -19,7 +19,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/data/dataset/rows.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
 

@@ -29,7 +29,7 @@ size_t check_tensors(c10::ArrayRef<at::Tensor> tensors);
 size_t check_named_tensors(const std::map<std::string, at::Tensor>& tensors);
 }  // namespace detail
 
-/// What a batch of n tensors is: the tensor itself, an Example (data, target), or an array. Each takes
+/// The type of a batch of n tensors: the tensor itself, an Example (data, target), or an array. Each takes
 /// `auto& [x, y, …] = batch` from two on.
 template <size_t n>
 using TensorBatch =

@@ -1,6 +1,6 @@
 // The lines of a text file as a dataset: indexed once when it is opened, read when they are asked for.
 //
-// The file is mapped, so it may be larger than memory; the index takes 8 bytes a line. What a line means
+// The file is mapped, so it may be larger than memory; the index takes 8 bytes a line. The meaning of a line
 // (tokens, JSON) is the business of a transform.
 #pragma once
 

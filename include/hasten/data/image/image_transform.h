@@ -1,4 +1,4 @@
-// What is done to an image between file and tensor: resize, crop, flip, normalise, and steps of your own.
+// Transforms of an image between file and tensor: resize, crop, flip, normalise, and steps of your own.
 //
 // Steps work on 8-bit pixels in place; randomness comes from the sample's own generator (sample_random.h), so
 // the result is a pure function of (seed, epoch, sample index). The resize filter is src/data/image/resize.cpp's.
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hasten/data/image/image.h"
-#include "hasten/data/sampler/sample_random.h"
+#include "hasten/data/sampler/detail/sample_random.h"
 
 namespace hasten::data {
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "hasten/data/loader/epoch_pipeline.h"
+#include "hasten/data/loader/detail/epoch_pipeline.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/loader/loader_state.h"
 

@@ -12,11 +12,11 @@
 #include <optional>
 #include <utility>
 
-#include "hasten/data/loader/epoch_pipeline.h"
+#include "hasten/data/loader/detail/epoch_pipeline.h"
+#include "hasten/data/loader/detail/map_loader.h"
+#include "hasten/data/loader/detail/stream_loader.h"
 #include "hasten/data/loader/loader_options.h"
-#include "hasten/data/loader/map_loader.h"
-#include "hasten/data/loader/stream_loader.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/traits.h"
 #include "hasten/process/process.h"
 #include "hasten/training/gradient_state.h"
 
@@ -122,7 +122,7 @@ class Loader {
     return result;
   }
 
-  /// What the handles share, which has state() and load_state(); for a registry that holds it weakly.
+  /// Returns the state that the handles share, which has state() and load_state(); for a registry that holds it weakly.
   const std::shared_ptr<Core>& core() const noexcept { return core_; }
 
  protected:

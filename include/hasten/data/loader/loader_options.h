@@ -44,7 +44,7 @@ struct LoaderOptions {
   bool use_seedable_sampler = false;
   /// The seed for that; unset: the one that rank 0's default generator was given.
   std::optional<uint64_t> data_seed = {};
-  /// What is synchronised at the start of each epoch. Without kGenerator every rank draws an order of its
+  /// The generators that are synchronised at the start of each epoch. Without kGenerator every rank draws an order of its
   /// own.
   std::vector<RngType> rng_types = {RngType::kGenerator};
 

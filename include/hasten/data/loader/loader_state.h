@@ -22,7 +22,7 @@ struct LoaderState {
   uint64_t epoch = 0;
   /// Samples of the epoch's global order that all ranks together have received; repeated ones do not count.
   uint64_t position = 0;
-  /// What an epoch gives; a state is only loaded where this is the same. 0 for streams of unknown length.
+  /// Samples of an epoch; a state is only loaded where this is the same. 0 for streams of unknown length.
   uint64_t num_samples = 0;
   /// Only for samplers that draw from the default generator, and only in mid-epoch: where that stood when the
   /// epoch began (5,056 bytes, opaque, valid for the same libtorch release).

@@ -62,6 +62,12 @@ class Mean {
   double compute(const comm::Group& group = {}) const;
   void reset();
 
+  /// What compute adds up over the ranks, int64 [kNumCounts], and the mean that such a sum stands for: for several means in one
+  /// reduction. Collective: no. Blocks: no. Throws: UsageError for another size.
+  static constexpr int64_t kNumCounts = 142;
+  at::Tensor counts() const;
+  static double value_of(const at::Tensor& counts);
+
  private:
   struct Sums;
   std::unique_ptr<Sums> sums_;

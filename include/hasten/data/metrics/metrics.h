@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "hasten/comm/nested/nested_operations.h"
-#include "hasten/data/batch/batch_rows.h"
+#include "hasten/data/batch/detail/batch_rows.h"
 #include "hasten/data/batch/device_transfer.h"
 #include "hasten/training/gradient_state.h"
 

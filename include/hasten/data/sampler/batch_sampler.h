@@ -16,7 +16,7 @@ struct BatchSamplerOptions {
   /// The order of the batches is drawn anew in each epoch; what is in a batch stays together, in its order.
   bool shuffle = false;
   Order order = Order::kTorch;
-  /// What a full batch holds, so that a smaller last one can be filled up for all ranks, and so that
+  /// Samples of a full batch, so that a smaller last one can be filled up for all ranks, and so that
   /// split_batches works. Unset: batches are of any size and are given as they are; some are given once more
   /// at the end.
   std::optional<size_t> batch_size = {};
@@ -32,7 +32,7 @@ class BatchSampler : public SeedableSampler {
   std::optional<size_t> batch_size() const noexcept { return options_.batch_size; }
   size_t num_batches() const noexcept { return batches_.size(); }
   size_t batch_length(size_t index) const { return batches_.at(index).size(); }
-  /// What the largest batch holds.
+  /// Samples of the largest batch.
   size_t largest_batch() const noexcept { return largest_; }
 
   /// The next batch, or what seek has left of it; `batch_size` is not looked at.

@@ -3,7 +3,7 @@
 //
 // Every rank draws the same global batches from the same sampler and keeps its own, so nothing is sent
 // between ranks. The rules are those of Accelerate's BatchSamplerShard where it is right; docs/differences.md
-// says where ours differ and docs/data.md shows in a picture who gets what. Fetching the samples is
+// says where ours differ and docs/data.md shows the shares in a picture. Fetching the samples is
 // loader.h's and epoch_pipeline.h's.
 #pragma once
 
@@ -20,7 +20,7 @@ using Indices = std::vector<size_t>;
 struct BatchShardOptions {
   int rank = 0;
   int world_size = 1;
-  /// What a full batch of the source holds; a smaller last one is filled up (even_batches). Unset: the
+  /// Samples of a full batch of the source; a smaller last one is filled up (even_batches). Unset: the
   /// batches of the source are of any size and are given as they are.
   std::optional<size_t> batch_size = {};
   /// false: whole batches go round the ranks, so that a step takes batch_size * world_size samples.

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "hasten/data/sampler/samplers.h"
-#include "hasten/data/sampler/traits.h"
+#include "hasten/data/sampler/detail/traits.h"
 
 namespace hasten::data {
 

@@ -1,4 +1,4 @@
-// What the launcher must know of the machine it runs on: cores and GPUs.
+// Facts about the launcher's machine: cores and GPUs.
 //
 // Read from /sys and /proc, since the launcher is linked to neither libtorch nor CUDA.
 #pragma once

@@ -3,7 +3,7 @@
 
 namespace hasten::launcher {
 
-/// A port that nothing on this machine uses now. It is not held: whoever is quicker may take it before the
+/// A port that nothing on this machine uses now. It is not held: another process may take it before the
 /// workers do, which the kernel's random choice makes unlikely. Collective: no. Blocks: no. Throws:
 /// InternalError if the system has no port or no socket left.
 int free_port();

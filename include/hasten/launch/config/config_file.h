@@ -1,7 +1,7 @@
 // Accelerate's configuration file: where it lies, what may stand in it, how it is written.
 //
 // The file is the one that `accelerate config` writes (YAML 1.1, or JSON if its name ends so), also as older
-// versions wrote it. What it says about a run is settings.h's business; here it is only read, completed with
+// versions wrote it. Its meaning for a run is settings.h's; here it is only read, completed with
 // Accelerate's defaults, and checked key by key.
 #pragma once
 
@@ -29,7 +29,7 @@ std::string default_config_path(const Environment& environment);
 
 /// Reads and checks the file. Collective: no. Blocks: no.
 /// Throws: UsageError if it cannot be read, is not what its name says, has an unknown key or a wrong value;
-/// all that is wrong is told at once.
+/// all mistakes stand in one message.
 Config load_config(const std::string& path);
 
 /// Reads the file's mapping as it is, without a check of its keys.

@@ -1,4 +1,4 @@
-// What the scheduler or the MPI that started this launcher says of the machines of the run.
+// Facts about the run's machines from the scheduler or the MPI that started this launcher.
 //
 // A pure function of environment variables and of the files that they name. It knows two cases. Either the
 // launcher was started on each of several machines (srun, mpirun): then number, place and meeting point are

@@ -2,7 +2,7 @@
 //
 // Options are read from a table (option_table.h), so every command of `hasten` understands the same forms:
 // --name value, --name=value, -n value, -nvalue, names with underscores or dashes. Options end where the
-// first word stands that is neither an option nor an option's value. All mistakes are told at once.
+// first word stands that is neither an option nor an option's value. All mistakes stand in one message.
 #pragma once
 
 #include <map>
@@ -35,7 +35,7 @@ struct CommandLine {
 /// `problems`. Collective: no. Blocks: no. Throws: nothing.
 CommandLine read_command_line(std::span<const OptionGroup> groups, const std::vector<std::string>& words);
 
-/// What is wrong with `value` ("'abc' is not a whole number between 1 and 8"), "" if it fits the option.
+/// Returns the mistake in `value` ("'abc' is not a whole number between 1 and 8"), "" if it fits the option.
 std::string problem_with(const Option& option, const std::string& value);
 
 /// One error for all `problems`: "[launch] first. See hasten launch --help." or a list.

@@ -14,7 +14,7 @@
 
 namespace hasten::launcher {
 
-/// What an option takes.
+/// The kind of an option's values.
 enum class OptionKind {
   kSwitch,   ///< nothing: it is on when it is there
   kFlag,     ///< true or false, in any of the spellings of Environment::flag

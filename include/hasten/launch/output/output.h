@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
 
 namespace hasten::launcher {
 

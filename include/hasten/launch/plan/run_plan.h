@@ -1,7 +1,7 @@
-// What the settings amount to: how many processes on how many machines, where they meet, and whether all
+// The plan of a run, made from its settings: how many processes on how many machines, where they meet, and whether all
 // of it fits together.
 //
-// A pure function; every contradiction is told, with where each side came from, in one message. Whether this
+// A pure function; every contradiction is reported, with where each side came from, in one message. Whether this
 // hasten can carry the plan out is the command's to say.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hasten/launch/base/machine.h"
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
 #include "hasten/launch/plan/settings.h"
 #include "hasten/launch/rendezvous/rendezvous_conf.h"
 

@@ -31,8 +31,8 @@ class LaunchSettings {
   /// All of them, in the order of launch_options(). `config` may be null.
   LaunchSettings(const CommandLine& line, const Config* config, const Environment& environment);
 
-  /// Takes what the cluster says where nobody else has said anything. What a file that all machines read
-  /// says of each one's place, against the cluster, becomes a problem.
+  /// Takes the cluster's values where no other source has one. A machine's rank in a file that all
+  /// machines read becomes a problem if the cluster says another one.
   void take(const Cluster& cluster);
 
   /// Throws: InternalError if there is no option of this name (of all functions here).

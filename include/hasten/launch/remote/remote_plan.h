@@ -1,4 +1,4 @@
-// How a run starts itself on several machines: on which, through what, and what each is told.
+// How a run starts itself on several machines: on which, through what, and with which task for each.
 //
 // Pure; carrying it out is remote_run.h's. Each machine gets a command line of `hasten launch` with its
 // number, as a user would type it there, so that everything else is a static run (docs/clusters/static.md).
@@ -35,7 +35,7 @@ struct RemotePlan {
 /// The plan, if the settings ask for one: with a hostfile; or in a job of several machines, if more than one
 /// or a launcher is asked for and this machine was not given a number. `program` is the program and its
 /// arguments. Throws: UsageError if the hostfile or a filter is wrong, if its launcher is none of ours, or if
-/// nobody says how many processes each machine has.
+/// the number of processes of a machine is not given.
 std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Cluster& cluster,
                                       const std::vector<std::string>& program, const Environment& environment,
                                       const FileReader& read_file);
@@ -44,7 +44,7 @@ std::optional<RemotePlan> plan_remote(const LaunchSettings& settings, const Clus
 /// where programs and libraries are found; not those of a session or a job, and not which GPUs are visible.
 std::map<std::string, std::string> forwarded(const Environment& environment);
 
-/// What a machine is told: its folder, variables and words for `hasten launch`, and which of its options come
+/// The task of a machine: its folder, variables and words for `hasten launch`, and which of its options come
 /// from a configuration file. None of it need be UTF-8.
 struct RemoteTask {
   std::string folder = {};

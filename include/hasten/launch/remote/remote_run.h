@@ -13,9 +13,9 @@
 namespace hasten::launcher {
 
 /// Carries the plan out; returns the exit code of the machine that failed first, 0 if none did, 128 + s if
-/// this process was told to end by signal s. `hasten` is this command's path, which must be the same on all
+/// this process received signal s that ends it. `hasten` is this command's path, which must be the same on all
 /// machines. Through OpenMPI or Slurm this process becomes mpirun or srun. Must be called while the process
-/// has one thread. Collective: no. Blocks: until nobody is left anywhere that can be reached. Throws:
+/// has one thread. Collective: no. Blocks: until no process is left anywhere that can be reached. Throws:
 /// UsageError if the system allows no further process.
 int run_remote(const RemotePlan& plan, const std::string& hasten, const Environment& environment,
                std::chrono::duration<double> shutdown_timeout);

@@ -13,7 +13,7 @@
 
 namespace hasten::launcher {
 
-/// What the launcher has to do, in the order of the members.
+/// Actions for the launcher, in the order of the members.
 struct AgentActions {
   std::vector<std::string> lines = {};     ///< for the user
   std::vector<NodeMessage> messages = {};  ///< to the host
@@ -36,7 +36,7 @@ class NodeAgent {
 
   /// The first worker has failed; the launcher is stopping the others. `what`: "rank 3 failed: exit code 1".
   AgentActions on_worker_failed(const std::string& what, int exit_code);
-  /// Nobody of the workers is left. `report` is for the user, if one of them failed.
+  /// No worker is left. `report` is for the user, if one of them failed.
   AgentActions on_workers_gone(int exit_code, const std::string& report);
   /// The launcher was sent a signal that ends it (ends_run); its workers are being stopped.
   AgentActions on_end_signal(int signal);

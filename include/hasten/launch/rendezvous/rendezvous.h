@@ -1,4 +1,4 @@
-// The host's side of an elastic run: who takes part, when a round starts and with which ranks, when the
+// The host's side of an elastic run: the nodes that take part, when a round starts and with which ranks, when the
 // workers are stopped and why, when the run is over.
 //
 // Pure: messages and the time go in, orders come out, nothing waits. The other side is node_agent.h; the
@@ -35,7 +35,7 @@ struct RendezvousSettings {
   Seconds last_call_timeout = std::chrono::seconds(30);
   /// Between two heartbeats, in both directions.
   Seconds keep_alive_interval = std::chrono::seconds(1);
-  /// Who is not heard for so many intervals is lost.
+  /// A node that is not heard for so many intervals is lost.
   int keep_alive_max_attempt = 5;
   /// Before the first restart after a failure; doubles with each further one up to
   /// SupervisorOptions::kMaxRestartDelay.
@@ -44,7 +44,7 @@ struct RendezvousSettings {
   Seconds loss_timeout() const { return keep_alive_interval * keep_alive_max_attempt; }
 };
 
-/// What a host that takes over knows of the run.
+/// Facts about the run for a host that takes over.
 struct RunSoFar {
   int round = 0;
   int restarts = 0;
@@ -63,7 +63,7 @@ class Rendezvous {
   /// The connection to a node has ended. `how`: "its connection was closed".
   Orders on_lost(const std::string& id, const std::string& how, TimePoint now);
 
-  /// What is due by now: nodes that were not heard, windows that close. To be called when `deadline` has
+  /// Carries out due work: nodes that were not heard, windows that close. To be called when `deadline` has
   /// come.
   Orders on_time(TimePoint now);
 
@@ -82,7 +82,7 @@ class Rendezvous {
 
   struct Node {
     NodeInfo info;
-    int64_t seat = 0;       // who came earlier has the lower rank
+    int64_t seat = 0;       // a node that came earlier has the lower rank
     bool busy = false;      // its workers have not all ended
     bool in_round = false;  // of the round that is placed, running or being stopped
     bool finished = false;  // its workers of this round all ended with 0

@@ -12,7 +12,7 @@ namespace hasten::launcher {
 struct EtcdAccess {
   bool tls = false;
   std::string authority =
-      {};  ///< PEM file of who signed the server's certificate; "": whom the system trusts
+      {};  ///< PEM file of the authority of the server's certificate; "": the system's authorities
   std::string certificate = {};  ///< PEM files by which this client is known to the server; "": by none
   std::string key = {};
 };

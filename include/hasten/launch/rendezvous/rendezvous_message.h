@@ -25,7 +25,7 @@ struct NodeMessage {
     kHeartbeat,  ///< still here
     kMaster,     ///< rank 0 of the workers opens its store at `text`:`value`
     kFailed,     ///< a worker failed first (`text`), with the exit code `value`; the others are being stopped
-    kStopped,    ///< nobody of the workers is left; `text`: the report, if one of them failed
+    kStopped,    ///< no worker is left; `text`: the report, if one of them failed
     kFinished,   ///< all workers ended with 0
     kLeave,      ///< this node ends, because of `text`
   };

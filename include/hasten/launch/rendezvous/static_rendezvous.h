@@ -1,10 +1,10 @@
 // Where the launchers of a run on several machines meet before they start their workers (backend static).
 //
-// The launcher of machine 0 listens at MASTER_ADDR:MASTER_PORT, the others say there what they were told, and
-// nobody starts a worker before all are there and agree. So a machine that is missing, or was given other
+// The launcher of machine 0 listens at MASTER_ADDR:MASTER_PORT, all launchers send their settings there, and
+// workers start only after all have joined and agree. So a machine that is missing, or was given other
 // numbers, is an error with its name, and not a run that waits for ranks that never come. The port is let go
 // before any worker is started, since rank 0 of them opens the store there. Like that store, it believes
-// whoever can reach the port.
+// any process that reaches the port.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace hasten::launcher {
 
-/// What a launcher says of itself and of the run.
+/// A launcher's facts about itself and the run.
 struct MachineFacts {
   int machine_rank = 0;
   int num_machines = 1;

@@ -1,7 +1,7 @@
 // An elastic run (--nnodes MIN:MAX, --rdzv_backend c10d or etcd): this launcher's part, from the rendezvous
 // to the exit code.
 //
-// What is decided stands in rendezvous.h and node_agent.h; here the workers and the network are tied to it.
+// The decisions stand in rendezvous.h and node_agent.h; here the workers and the network are tied to it.
 #pragma once
 
 #include <string>
@@ -25,10 +25,10 @@ struct ElasticOptions {
 };
 
 /// As run_local, with the launchers that meet at the endpoint under the run's id; run_id must be the same for
-/// all. Collective: of the launchers that take part. Blocks: until the run is over, or this launcher was told
-/// to end, and nobody of its workers is left. Throws: UsageError if there is no secret, or an address is not
-/// one. HASTEN_ETCD_USER of `inherited` is the user for etcd ("name:password"), which workers do not get.
+/// all. Collective: of the launchers that take part. Blocks: until the run is over, or a signal told this launcher
+/// to end, and none of its workers is left. Throws: UsageError if there is no secret, or an address is not
+/// one. HASTEN_ETCD_USER of the inherited variables is the user for etcd ("name:password"), which workers do not get.
 int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOptions& elastic,
-                const Environment& inherited, const WorkerBody& body);
+                const EnvironmentPlan& environment, const WorkerBody& body);
 
 }  // namespace hasten::launcher

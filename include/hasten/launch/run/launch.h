@@ -21,14 +21,14 @@ int launch_function(int num_processes, const std::function<int()>& function, con
 
 }  // namespace launcher
 
-/// Runs `function()` in `num_processes` processes, each with torchrun's environment (worker_environment.h),
+/// Runs `function()` in `num_processes` processes, each with torchrun's environment (compose_environment.h),
 /// and waits for them. `function` returns nothing, or the process's exit code. It may throw: the process then
 /// says so, and ends with 2 for a UsageError and 1 for anything else. Nothing after the call runs in a
 /// worker: it ends with _exit once its standard streams are flushed, without destructors or atexit functions.
 /// Returns 0 if all went well, else the first failing process's exit code (128 + s for signal s), or 128 + s
-/// if this process was told to stop by signal s; the failure has then been reported on standard error. While
+/// if signal s stopped this process; the failure has then been reported on standard error. While
 /// it runs, options.signals_to_handle are handled here and not by the caller's handlers.
-/// Collective: no. Blocks: until nobody of the workers and their children is left.
+/// Collective: no. Blocks: until no worker and none of its children is left.
 /// Throws: UsageError if this process has more than one thread, or as launcher::run_local does.
 template <class Function>
 int launch(int num_processes, Function&& function, const LaunchOptions& options = {}) {

@@ -1,7 +1,7 @@
 // A run's part on one machine, from the free port to the exit code: what `hasten launch` and `hasten::launch`
 // share.
 //
-// Ties the pieces together: places and environments (worker_environment.h), processes (local_processes.h),
+// Ties the pieces together: ranks and environments (compose_environment.h), processes (local_processes.h),
 // their output (output.h), decisions (supervisor.h), the report (failure_report.h), and a private folder for
 // the workers' error files.
 #pragma once
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "hasten/core/env.h"
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
+#include "hasten/launch/plan/compose_environment.h"
 
 namespace hasten {
 
@@ -61,16 +61,16 @@ struct LaunchOptions {
 
 namespace launcher {
 
-/// Runs in a worker's process with the environment meant for it, which is not yet that process's own; what it
-/// returns is the worker's exit code.
-using WorkerBody = std::function<int(const Environment& environment)>;
+/// Runs in a worker's process with the environment composed for it, which is not yet that process's own. Returns the
+/// worker's exit code.
+using WorkerBody = std::function<int(const WorkerPlace& place, const Environment& environment)>;
 
-/// Starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
+/// Completes `environment` with the settings of the run, starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
 /// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
-/// of the launchers of all machines. Blocks: until nobody of the workers and their children is left. Throws:
+/// of the launchers of all machines. Blocks: until no worker and none of its children is left. Throws:
 /// UsageError if a number is out of range, master_port is in use, log files cannot be made, or the system
 /// allows no further process; what meet throws.
-int run_local(int num_workers, const LaunchOptions& options, const Environment& inherited,
+int run_local(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
               const WorkerBody& body);
 
 }  // namespace launcher

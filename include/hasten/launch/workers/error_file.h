@@ -18,8 +18,8 @@ constexpr size_t kMaxMessageBytes = 16 * 1024;
 /// Collective: no. Blocks: no. Throws: nothing.
 std::optional<std::string> read_error_message(const std::string& path);
 
-/// Writes `message` with the time of now to `path`; does nothing if the file cannot be written, since whoever
-/// calls this is ending because of a worse error. Collective: no. Blocks: no. Throws: nothing.
+/// Writes `message` with the time of now to `path`; does nothing if the file cannot be written, since the caller
+/// is ending because of a worse error. Collective: no. Blocks: no. Throws: nothing.
 void write_error_file(const std::string& path, const std::string& message);
 
 }  // namespace hasten::launcher

@@ -1,10 +1,10 @@
-// What the user is told when a run fails: one box, the root cause first, then what became of the others.
+// The report of a failed run: one box, the root cause first, then what became of the others.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "hasten/launch/base/worker_environment.h"
+#include "hasten/launch/base/worker_place.h"
 #include "hasten/launch/workers/supervisor.h"
 
 namespace hasten::launcher {
@@ -13,7 +13,7 @@ namespace hasten::launcher {
 /// src/launch/workers/memory_events.h.
 std::string hint_for(int wait_status);
 
-/// What is known of the first failing worker besides its end; what is empty is left out.
+/// Facts about the first failing worker besides its end; empty ones are left out.
 struct FailureFacts {
   std::optional<std::string> message = {};  ///< of its error file
   std::string hint = {};

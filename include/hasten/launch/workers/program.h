@@ -10,7 +10,7 @@
 
 namespace hasten::launcher {
 
-/// What a worker executes: `file` is a path, `arguments` its argv with the name as the first.
+/// A worker's program: `file` is a path, `arguments` its argv with the name as the first.
 struct Program {
   std::string file;
   std::vector<std::string> arguments;

@@ -1,8 +1,8 @@
-// Decides what happens to the workers of one machine: who failed first, when the others are stopped, whether
+// Decides what happens to the workers of one machine: which failed first, when the others are stopped, whether
 // all are started again, how it ends.
 //
 // The supervisor sees the world through `WorkerProcesses` alone (workers, signals, a clock), so every
-// decision is tested with a fake and without a process. The real one is local_processes.h; what is told to
+// decision is tested with a fake and without a process. The real one is local_processes.h; the text for
 // the user in the end is failure_report.h.
 #pragma once
 
@@ -22,7 +22,7 @@ using TimePoint = std::chrono::steady_clock::time_point;
 struct Event {
   enum class Kind {
     kExited,    ///< the worker itself has ended, with `value` as waitpid gives it; its children may live on
-    kGone,      ///< nobody of the worker's process group is left; comes last for each worker
+    kGone,      ///< no process of the worker's group is left; comes last for each worker
     kSignal,    ///< the launcher was sent the signal `value`
     kDeadline,  ///< the time given to `wait` has come
     kOther,  ///< something that is not the workers' has something to say (LocalProcessesOptions::add_sources)
@@ -38,11 +38,11 @@ class WorkerProcesses {
   virtual ~WorkerProcesses() = default;
 
   /// Starts the workers with local ranks 0 to num_workers - 1, each the leader of a process group of its own;
-  /// returns their process ids. Called again only when nobody of an earlier start is left.
+  /// returns their process ids. Called again only when no process of an earlier start is left.
   /// Throws: UsageError if the system does not allow so many processes.
   virtual std::vector<pid_t> start(int num_workers) = 0;
 
-  /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone; nothing if nobody
+  /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone; nothing if no process
   /// of it is left.
   virtual void signal(int local_rank, int signal) = 0;
 
@@ -62,7 +62,7 @@ struct WorkerEnd {
 
 /// How a run ended.
 struct Outcome {
-  /// 0; 128 + s if the launcher was told to stop by signal s; else the first failing worker's (128 + s for
+  /// 0; 128 + s if signal s stopped the launcher; else the first failing worker's (128 + s for
   /// signal s).
   int exit_code = 0;
   /// The first failure that was observed; none if all went well or a signal ended the run.
@@ -81,7 +81,7 @@ std::string describe_end(int wait_status);
 
 struct SupervisorOptions {
   int num_workers = 1;
-  /// How long the workers' groups may go on after they were told to stop, before SIGKILL.
+  /// How long the workers' groups may go on after the signal to stop, before SIGKILL.
   std::chrono::duration<double> shutdown_timeout = std::chrono::seconds(30);
   /// How often a failed group is started again.
   int max_restarts = 0;
@@ -99,8 +99,8 @@ struct SupervisorOptions {
 /// are only handed on.
 bool ends_run(int signal);
 
-/// Starts the workers and waits until nobody is left.
-///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When nobody
+/// Starts the workers and waits until none is left.
+///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none
 ///  is
 ///    left, all are started again, if that may still be done.
 ///  - A signal that ends the run: handed on to all groups, and SIGKILL after shutdown_timeout; no restart.

@@ -14,7 +14,7 @@
 
 namespace hasten::learner {
 
-/// What a batch is mixed with.
+/// Random numbers that a batch is mixed with.
 struct MixDraws {
   /// [samples] of Beta(alpha, alpha), or [1] for CutMix.
   at::Tensor beta = {};

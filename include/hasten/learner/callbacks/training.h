@@ -3,6 +3,7 @@
 // Names and orders are fastai's without "Callback".
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -117,20 +118,50 @@ struct SkipToEpoch : Callback {
   int64_t start_epoch;
 };
 
-/// Ends the fit at the batch's end on all ranks when SIGINT or SIGTERM has come to one; after_fit runs. `signal` is then set.
-struct StopOnSignal : Callback {
+struct StopOnSignalOptions {
   /// Ranks ask each other every so many batches.
-  explicit StopOnSignal(int64_t batches = 10) : every(batches) {}
+  int64_t every = 10;
+  /// Folder for a checkpoint of the batch where the fit stops; empty: none.
+  std::filesystem::path checkpoint = {};
+};
+/// Ends the fit at the batch's end on all ranks when SIGINT or SIGTERM has come to one; after_fit runs. `stopped` is then true, and
+/// `exit_code` 130 or 143, for the program's end.
+struct StopOnSignal : Callback {
+  explicit StopOnSignal(StopOnSignalOptions given = {}) : options(std::move(given)) {}
+  explicit StopOnSignal(int64_t batches) : options{.every = batches} {}
   std::string_view name() const override { return "stop_on_signal"; }
   int order() const override { return 90; }
   void before_fit(Learner& learn) override;
   void after_batch(Learner& learn) override;
   void after_fit(Learner& learn) override;
-  int64_t every;
+  StopOnSignalOptions options;
   bool stopped = false;
+  int exit_code = 0;
 
  private:
-  std::shared_ptr<void> signals_ = {};
+  std::shared_ptr<void> interrupt_ = {}, terminate_ = {};
 };
+
+struct CheckpointEveryOptions {
+  /// Training batches, over the whole fit; 0: not by batches.
+  int64_t steps = 0;
+  /// 0: not by epochs.
+  int64_t epochs = 0;
+  /// The checkpoint's folder, replaced in one step each time; `{.resume = dir}` of a fit goes on from it.
+  std::filesystem::path dir = {};
+};
+/// Learner::save_checkpoint every so many batches or epochs.
+struct CheckpointEvery : Callback {
+  /// Throws: UsageError without a folder, or without steps and epochs.
+  explicit CheckpointEvery(CheckpointEveryOptions given);
+  std::string_view name() const override { return "checkpoint_every"; }
+  int order() const override { return 95; }
+  bool removed_for_predictions() const override { return true; }
+  void after_batch(Learner& learn) override;
+  void after_epoch(Learner& learn) override;
+  CheckpointEveryOptions options;
+};
+/// `learn.add(checkpoint_every({.steps = 500, .dir = "fit"}))`. Collective: no. Blocks: no. Throws: as CheckpointEvery.
+inline CheckpointEvery checkpoint_every(CheckpointEveryOptions options) { return CheckpointEvery(std::move(options)); }
 
 }  // namespace hasten::learner

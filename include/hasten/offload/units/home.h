@@ -3,13 +3,14 @@
 // The tensor stays the same object; only its storage's pointer changes, so names, autograd leaves, optimizers'
 // keys, views and TorchScript are as before. Operators read the bytes where they are. A write by the program
 // (p.mul_(), init, an optimizer that was not prepared) gives this process a private copy first, which is its
-// value from then on; come_back() ends that. Who writes the shared bytes themselves, and when, is its owner's
+// value from then on; come_back() ends that. The writer of the shared bytes, and the time, is its owner's
 // matter (parallel/shard/sharded_model.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 
 namespace hasten::offload {
 
@@ -32,6 +33,9 @@ class Home {
   /// Frees a private copy; the storage has its bytes at the place again. No operator may be reading the copy.
   /// Collective: no. Blocks: no. Throws: nothing.
   void come_back();
+  /// Takes the memory from the storage if it is at home, without a copy: each later access throws with `words`.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void abandon(const std::string& words);
   /// Lets mutable pointers out without a copy until come_back(), for operators that only read through them.
   void set_read_only_access(bool on);
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace hasten::offload {
@@ -20,6 +21,23 @@ class NamedMemory {
   ~NamedMemory();
   NamedMemory(NamedMemory&& other) noexcept;
   NamedMemory& operator=(NamedMemory&& other) noexcept;
+
+ private:
+  int slot_ = -1;
+};
+
+/// A range of addresses in which reads are served by a fault: `serve(self, address)` is called in the handler, in the thread
+/// that reads, and returns true once the address can be read. Writes are never served. At most 256 at a time; the rest, and
+/// reads that are not served, end the process as they would have.
+class FaultRange {
+ public:
+  using Serve = bool (*)(void* self, uintptr_t address);
+  FaultRange() = default;
+  /// Collective: no. Blocks: no. Throws: nothing.
+  FaultRange(const void* begin, size_t num_bytes, Serve serve, void* self) noexcept;
+  ~FaultRange();
+  FaultRange(FaultRange&& other) noexcept;
+  FaultRange& operator=(FaultRange&& other) noexcept;
 
  private:
   int slot_ = -1;

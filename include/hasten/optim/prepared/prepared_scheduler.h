@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -86,8 +85,8 @@ class PreparedScheduler {
   }
 
   std::vector<double> rates() const { return scheduler_->rates(); }
-  nlohmann::json state() const { return scheduler_->state(); }
-  void load_state(const nlohmann::json& state) const { scheduler_->load_state(state); }
+  auto state() const { return scheduler_->state(); }
+  void load_state(const decltype(std::declval<S&>().state())& state) const { scheduler_->load_state(state); }
 
   S* operator->() const noexcept { return scheduler_.get(); }
   S& unwrap() const noexcept { return *scheduler_; }

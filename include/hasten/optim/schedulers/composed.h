@@ -16,8 +16,8 @@ class ComposedScheduler : public Scheduler {
   ComposedScheduler(torch::optim::Optimizer& optimizer, std::string name, const std::vector<Recipe>& recipes);
 
   double rate(size_t, double before, Moment) const override { return before; }
-  void save(nlohmann::json& state) const override;
-  void load(const nlohmann::json& state) override;
+  void save(core::Value& state) const override;
+  void load(const core::Value& state) override;
   const std::vector<std::unique_ptr<Scheduler>>& parts() const noexcept { return parts_; }
 
  private:
@@ -45,7 +45,7 @@ class SequentialLR final : public ComposedScheduler {
 
  private:
   void advance() override;
-  void load(const nlohmann::json& state) override;
+  void load(const core::Value& state) override;
   /// Which of the schedulers it is at a step.
   size_t active(int64_t epoch) const noexcept;
 

@@ -13,7 +13,7 @@ namespace hasten::optim {
 
 /// How the height of a cycle changes: never; halved each cycle; times gamma each step.
 enum class CyclicMode { kTriangular, kTriangular2, kExpRange };
-/// What an own scale_fn is given: the cycle, counted from 1, or the step, counted from 0.
+/// The argument of an own scale_fn: the cycle, counted from 1, or the step, counted from 0.
 enum class ScaleMode { kCycle, kIterations };
 
 struct CyclicLROptions {

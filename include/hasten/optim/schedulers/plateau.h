@@ -8,9 +8,9 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "hasten/core/value.h"
 #include "hasten/optim/per_group.h"
 
 namespace hasten::optim {
@@ -62,8 +62,8 @@ class ReduceLROnPlateau {
   /// As Scheduler::state and load_state.
   /// Collective: no. Blocks: no. Throws: load_state UsageError if it is no such state, or of an optimizer
   /// with another number of parameter groups.
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state);
+  core::Value state() const;
+  void load_state(const core::Value& state);
 
  private:
   bool is_better(double metric) const;

@@ -13,12 +13,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "hasten/core/value.h"
 
 namespace hasten::optim {
 
@@ -46,16 +47,16 @@ class Scheduler {
   virtual bool finished() const noexcept { return false; }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
-  /// Where the schedule stands. Options are not in it: the program that loads it constructs the scheduler
-  /// with them. Base rates that are options (CyclicLR, OneCycleLR) are the program's, too.
+  /// Returns the position of the schedule, a map; `state().to_json()` is its text. Options are not in it: the program that
+  /// loads it constructs the scheduler with them. Base rates that are options (CyclicLR, OneCycleLR) are the program's, too.
   /// Collective: no. Blocks: no. Throws: nothing.
-  nlohmann::json state() const;
+  core::Value state() const;
   /// Goes on where state() was taken, and sets the optimizer's rates (and momentum, where the scheduler has
   /// it in hand) to those of that step, so that it does not matter whether the optimizer is loaded before or
   /// after.
   /// Collective: no. Blocks: no. Throws: UsageError if it is no state of such a scheduler, or of an optimizer
   /// with another number of parameter groups.
-  void load_state(const nlohmann::json& state);
+  void load_state(const core::Value& state);
 
   /// Begins anew from the optimizer's present rates, as the constructor does. For composed schedulers.
   /// Collective: no. Blocks: no. Throws: as step().
@@ -65,7 +66,7 @@ class Scheduler {
   virtual void restart();
 
  protected:
-  /// What the rate is asked for: the constructor's step 0, a step, or step 0 again after others' steps.
+  /// The moments at which a rate is computed: the constructor's step 0, a step, or step 0 again after others' steps.
   enum class Moment { kStart, kStep, kRestart };
 
   /// `name` is the class's, for messages and the state. A derived class calls start() in its constructor.
@@ -77,8 +78,8 @@ class Scheduler {
   virtual std::optional<double> momentum(size_t group) const;
   /// The step itself, without counting it.
   virtual void advance();
-  virtual void save(nlohmann::json& state) const;
-  virtual void load(const nlohmann::json& state);
+  virtual void save(core::Value& state) const;
+  virtual void load(const core::Value& state);
 
   const std::string& name() const noexcept { return name_; }
   size_t num_groups() const noexcept { return base_lrs_.size(); }
@@ -120,13 +121,13 @@ Recipe recipe(typename S::Options options) {
   };
 }
 
-/// What prepare takes for a scheduler: any Scheduler, ReduceLROnPlateau, and classes of one's own alike.
+/// Types that prepare takes as schedulers: Scheduler, ReduceLROnPlateau, and a program's own classes with these methods.
+/// state() may return a core::Value or a JSON type.
 template <class T>
-concept SchedulerLike = requires(std::remove_cvref_t<T>& scheduler, const nlohmann::json& state) {
+concept SchedulerLike = requires(std::remove_cvref_t<T>& scheduler) {
   { scheduler.rates() } -> std::convertible_to<std::vector<double>>;
   { scheduler.optimizer() } -> std::convertible_to<torch::optim::Optimizer&>;
-  { scheduler.state() } -> std::convertible_to<nlohmann::json>;
-  scheduler.load_state(state);
+  scheduler.load_state(scheduler.state());
 };
 
 }  // namespace hasten::optim

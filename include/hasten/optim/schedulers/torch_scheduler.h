@@ -7,8 +7,9 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
-#include <nlohmann/json_fwd.hpp>
 #include <vector>
+
+#include "hasten/core/value.h"
 
 namespace hasten::optim {
 
@@ -25,9 +26,9 @@ class TorchScheduler {
   std::vector<double> rates() const;
 
   /// The number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
-  nlohmann::json state() const;
+  core::Value state() const;
   /// Collective: no. Blocks: no. Throws: UsageError for a state of another number of parameter groups.
-  void load_state(const nlohmann::json& state);
+  void load_state(const core::Value& state);
 
  private:
   torch::optim::LRScheduler* scheduler_;

@@ -37,8 +37,8 @@ class WarmupLR final : public Scheduler {
  private:
   double rate(size_t group, double before, Moment moment) const override;
   void advance() override;
-  void save(nlohmann::json& state) const override;
-  void load(const nlohmann::json& state) override;
+  void save(core::Value& state) const override;
+  void load(const core::Value& state) override;
   std::vector<double> warm_rates() const;
 
   Options options_;

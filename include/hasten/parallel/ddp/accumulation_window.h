@@ -25,7 +25,7 @@ class AccumulationWindow {
   enum class Values { kAgreed, kChanged, kChangedInside };
   enum class Warning { kGradientsLost, kGradientsLostAtEnd, kSteppedInside };
 
-  /// What a model looks like when a backward begins.
+  /// The state of a model when a backward begins.
   struct Sight {
     /// Steps of prepared optimizers so far, and how often they forgot gradients.
     int64_t optimizer_calls = 0;

@@ -30,7 +30,7 @@ struct BackwardOptions {
   std::optional<double> weight = {};
 };
 
-/// What an Accelerator adds.
+/// The Accelerator's additions.
 struct BackwardContext {
   Ddp::Models models = {};
   comm::Group group = {};
@@ -51,7 +51,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
 /// The name of distributed models in a loop of uneven length (training/joinable.h), and of their operations.
 inline constexpr const char *kModelsComponent = "models", *kBackward = "backward", *kAverage = "average";
 
-/// What a rank with data notifies before a backward; flags by model.
+/// The call that a rank with data notifies before a backward; flags by model.
 struct BackwardCall {
   /// Whether the batch is the window's last.
   bool ends_window = true;
@@ -67,11 +67,11 @@ struct BackwardCall {
 /// all have. Those without take no steps, so parameters are not compared meanwhile.
 /// Collective: no. Blocks: no. Throws: nothing.
 void set_active(const Ddp& model, int first, bool all) noexcept;
-/// What a rank with data makes of the call that all have agreed on: its batch ends the window only if that of
+/// Applies the call that all have agreed on, on a rank with data: its batch ends the window only if that of
 /// all does. Returns the models that are held back then, though not yet on this rank. Collective: no. Blocks:
 /// no. Throws: nothing.
 Ddp::Models keep_window_open(const training::JoinCall& call, BackwardContext& context);
-/// What a rank without data makes of it: completes `context`, drops gradients that a window before has left,
+/// Applies it on a rank without data: completes `context`, drops gradients that a window before has left,
 /// and returns the models that are held back. Collective: no. Blocks: no. Throws: nothing.
 Ddp::Models prepare_shadow(const BackwardCall& call, BackwardContext& context);
 

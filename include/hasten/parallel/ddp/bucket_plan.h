@@ -15,7 +15,7 @@
 
 namespace hasten::parallel {
 
-/// What the plan needs to know of one parameter.
+/// The plan's facts about one parameter.
 struct ParameterInfo {
   std::string name;
   int64_t numel = 0;

@@ -65,12 +65,12 @@ class Ddp {
 
   /// The parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
-  /// Every rank gets root's parameters and buffers. Collective: yes. Blocks: yes. Throws: CommError.
+  /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks: yes. Throws: CommError.
   void broadcast_from(int root) const;
 
   /// The backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.
   ModelStep& step() const noexcept;
-  /// What a loop of uneven length asks of the model, for join.h and local_sgd.h.
+  /// Interface of the model for loops of uneven length, for join.h and local_sgd.h.
   JoinedModel& joined() const noexcept;
 
  private:

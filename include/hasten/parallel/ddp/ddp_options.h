@@ -23,9 +23,12 @@ struct DdpOptions {
   /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
   /// are.
   CommHook comm_hook = {};
-  /// The same parameters have gradients in every step: those that nobody had one for in the first step are
+  /// The same parameters have gradients in every step: those that had none on any rank in the first step are
   /// not sent from then on, and one that gets one after all is an error. Without it, any may come and go.
   bool static_graph = false;
+  /// False: a parameter that has no gradient on any rank is an error that names it (DeepSpeed's ignore_unused_parameters);
+  /// else it is named in a warning, once.
+  bool allow_unused = true;
   /// Nothing is sent before backward is over (Apex's delay_allreduce): for backwards that leave nothing to
   /// overlap with, or whose timing is measured.
   bool delay_allreduce = false;

@@ -1,5 +1,5 @@
 // DistributedModels: which modules an Accelerator has made distributed, so that preparing one twice is the
-// same as once and a model of somebody else is recognised.
+// same as once and a model of another Accelerator is recognised.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -24,7 +24,7 @@ class DistributedModels {
                                         const DdpOptions& options);
   /// Whether its Ddp exists, so that distribute makes none.
   bool contains(const torch::nn::Module& module) const noexcept;
-  /// Those that somebody still owns, in the order in which they were made.
+  /// Returns those that are still owned, in the order in which they were made.
   Models all() const;
   /// Their modules.
   std::vector<torch::nn::Module*> modules() const;

@@ -31,7 +31,7 @@ class GradientExchange {
   virtual std::vector<at::Tensor> place(const torch::nn::Module& module, const std::vector<std::string>& names,
                                         const std::vector<at::Tensor>& trainable) = 0;
 
-  /// Units, by index into `trainable`, in the order in which they are exchanged. What is in none is all-reduced.
+  /// Units, by index into `trainable`, in the order in which they are exchanged. Parameters in none are all-reduced.
   virtual std::vector<std::vector<size_t>> units() const = 0;
 
   /// What exchanges a unit. Collective: yes. Blocks: no. Throws: CommError.

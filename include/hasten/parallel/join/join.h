@@ -1,16 +1,15 @@
 // Join: a loop in which some ranks have more batches than others (torch's Join, Accelerate's join_uneven_inputs).
 //
 // While it lasts, a rank notifies the others before each collective: one small gather. A rank that has run out takes part
-// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. What it would have to do besides
-// (optimizer steps, schedules, clipping, code of the user's between them) it does not guess: at the end it takes over
-// parameters, buffers, optimizers and schedulers from a rank that went on to the end. Each part is a component
+// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. It takes no optimizer steps, schedules
+// or clipping of its own: at the end it receives parameters, buffers, optimizers and schedulers from a rank that went on to
+// the end. Each part is a component
 // (training/joinable.h): joined_models.h, operations.h, and the states of optimizers and schedulers here. SyncBatchNorm's
 // exchanges notify by themselves (UnevenBatchNorms in sync_batch_norm.h).
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 
 #include "hasten/comm/group/group.h"
 #include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/join/joined_loop.h"
 #include "hasten/training/accumulation.h"
 #include "hasten/training/gradient_state.h"
 #include "hasten/training/joinable.h"
@@ -73,22 +73,10 @@ class Join : public training::JoinScope {
   bool ended_ = false;
 };
 
-using OptimizerRegistry = training::StateRegistry;
-
-/// Gives every rank `root`'s states of optimizers, schedulers and the scaler.
+/// Gives every rank `root`'s states of optimizers, but for those that `keeps` names, of schedulers and the scaler.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a scheduler whose state holds tensors; CommError.
-void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root);
-
-/// What a loop of uneven length trains.
-struct JoinedLoop {
-  comm::Group group;
-  const DistributedModels& models;
-  const OptimizerRegistry& optimizer_registry;
-  training::Accumulation& accumulation;
-  training::GradientState& gradients;
-  /// Carries out collectives that are not the models' (operations.h).
-  training::Joinable& operations;
-};
+void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root,
+                      const std::function<bool(const torch::optim::Optimizer&)>& keeps = {});
 
 /// Runs `fn`, shadows the others until all ranks have run out, averages what LocalSgd has trained on each rank, and
 /// takes over what the loop trains from a rank that went on to the end. Collective: yes. Blocks: until all

@@ -51,7 +51,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
     return data::truncate_to_remainder(gather(value, site), gradients_->position());
   }
 
-  /// gather_for_metrics for objects, one a sample (strings, numbers, JSON: comm/objects.h).
+  /// gather_for_metrics for objects, one a sample (strings, numbers, core::Value; JSON with comm/nested/json_objects.h).
   template <comm::Serialisable T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects, Site site) {
     std::vector<T> all;

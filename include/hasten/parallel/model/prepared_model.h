@@ -103,10 +103,12 @@ class PreparedModel {
   /// What was handed to prepare. Functions that take a `Net&` take the handle as well.
   M& unwrap() const noexcept { return *model_; }
   operator M&() const noexcept { return *model_; }
+  /// A handle of the same module that casts as this one does and knows nothing of the other ranks.
+  PreparedModel without_ddp() const { return PreparedModel(model_, nullptr, scopes_); }
   /// What exchanges its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
-  /// What is opened round its forward; null where nothing is.
+  /// Scopes that are opened round its forward; null for none.
   const std::shared_ptr<ForwardScopes>& scopes() const noexcept { return scopes_; }
 
  private:
@@ -128,6 +130,9 @@ class PreparedModel {
   std::shared_ptr<const Ddp> ddp_;
   std::shared_ptr<ForwardScopes> scopes_;
 };
+
+/// For Accelerator::unwrap_model: the handle's casts are kept (Accelerate's keep_fp32_wrapper).
+struct KeepFp32Wrapper {};
 
 template <class T>
 struct is_prepared_model : std::false_type {};

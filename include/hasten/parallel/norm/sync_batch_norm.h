@@ -41,6 +41,10 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
   convert_sync_batchnorm(static_cast<torch::nn::Module&>(module_of(model)), group);
 }
 
+/// Returns the part of `group` in which `size` neighbouring ranks normalise together (Apex's create_syncbn_process_group), for
+/// convert_sync_batchnorm. Collective: yes. Blocks: yes. Throws: UsageError if `size` does not divide the world; CommError.
+comm::Group create_syncbn_process_group(const comm::Group& group, int size);
+
 /// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing for
 /// modules that were not converted.
 /// Collective: no. Blocks: no. Throws: nothing.
@@ -60,7 +64,7 @@ class UnevenBatchNorms {
   UnevenBatchNorms(const UnevenBatchNorms&) = delete;
   UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
 
-  /// Whether the model has none, so that nobody need answer.
+  /// Whether the model has none, so that no rank need answer.
   bool empty() const noexcept;
 
   /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of

@@ -1,7 +1,7 @@
 // DummyOptim and DummyScheduler: stand for the optimizer and scheduler that a DeepSpeed configuration names.
 //
 // A program that is written for a configuration file gives parameters and lengths; prepare makes the real ones from the
-// sections optimizer and scheduler (Accelerate's classes of these names). What a call of prepare knows for "auto" values is
+// sections optimizer and scheduler (Accelerate's classes of these names). Knowledge of a call of prepare for "auto" values is
 // noted here as well, object by object.
 #pragma once
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ class Module;
 
 namespace hasten::parallel {
 
-/// What is split over the ranks, in ZeRO's numbers.
+/// The parts that are split over the ranks, in ZeRO's numbers.
 enum class ShardStage {
   /// Nothing: Ddp, FSDP's NO_SHARD.
   kNone = 0,
@@ -68,9 +69,22 @@ struct OffloadOptions {
   std::string path = {};
   /// Elements of one tile: state that is read, stepped and written together.
   int64_t tile_numel = int64_t{1} << 20;
-  /// Bytes of one request to the file, and requests under way at a time.
+  /// Bytes of one request to the file, and requests under way at a time, for each of num_threads where io_uring is not allowed.
   int64_t block_bytes = int64_t{1} << 20;
   int queue_depth = 8;
+  int num_threads = 1;
+  /// Tiles in memory: one is stepped while the next ones are read and the last ones are written. At least 2.
+  int num_buffers = 3;
+};
+
+/// Counts of a rank that reads parameters that other hosts keep (ShardOptions::across_hosts).
+struct UnitCounts {
+  /// Units that it has put together, and that it found put together by other ranks of the host.
+  int64_t fills = 0, shared = 0;
+  /// Bytes that it has taken from other hosts.
+  int64_t pulled_bytes = 0;
+  /// The most bytes of units that it has held at a time.
+  int64_t max_held_bytes = 0;
 };
 
 struct ShardOptions {
@@ -84,12 +98,16 @@ struct ShardOptions {
   /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
   /// ranks.
   std::string shard_over = {};
+  /// kParameters on several hosts: each host keeps its part of the parameters, and takes units from the others when they are
+  /// read. False: each host keeps all (HYBRID_SHARD), and nothing is sent but gradients and stepped slices.
+  bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;
   /// Bytes that are filled ahead of their use.
   int64_t prefetch_bytes = int64_t{64} << 20;
-  /// Parameters of fewer elements stay filled.
+  /// Parameters of fewer elements stay on every host, as long as all of them together have at most persist_total_numel.
   int64_t persist_numel = 0;
+  int64_t persist_total_numel = std::numeric_limits<int64_t>::max();
   /// Where optimizer state rests between steps.
   OffloadOptions optimizer_offload = {};
   /// Where parameters rest.

@@ -22,6 +22,11 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
 /// a rank, unless ShardOptions::param_dtype says otherwise. Collective: no. Blocks: no. Throws: nothing.
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision);
 
+/// The step of a prepared optimizer on slices, with gradients that count `factor` times.
+/// Collective: yes. Blocks: until all ranks have stepped. Throws: as Sharding::step.
+void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double factor,
+                 const optim::PreparedOptimizerOptions& options);
+
 /// The options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
 

@@ -40,6 +40,16 @@ struct ShardedStatePiece {
   at::Tensor of = {};
 };
 
+/// A collective of a Sharding that ranks without data have to answer (join_uneven_inputs).
+struct ShardCall {
+  enum class Kind { kStep, kClipNorm, kClipValue } kind;
+  /// kStep: the optimizer, and the factor by which its gradients count.
+  torch::optim::Optimizer* optimizer = nullptr;
+  /// The others: the parameters; max_norm and norm_type, or the limit.
+  const std::vector<at::Tensor>* parameters = nullptr;
+  double first = 1.0, second = 2.0;
+};
+
 class Sharding {
  public:
   /// `group`: all ranks. Collective: no. Blocks: no. Throws: nothing.
@@ -70,6 +80,8 @@ class Sharding {
   /// Parameters' storages of which this rank has a private copy, since the program wrote to them.
   /// Collective: no. Blocks: no. Throws: nothing.
   int64_t num_private_copies() const;
+  /// Of all models together. Collective: no. Blocks: no. Throws: nothing.
+  UnitCounts unit_counts() const;
 
   /// Runs `own_step`, the optimizer's step, on this rank's slices. Writes that the program made to parameters
   /// since the last step count if all ranks made the same ones. Classes other than libtorch's SGD, Adam, AdamW,
@@ -77,6 +89,12 @@ class Sharding {
   /// all ranks have stepped. Throws: UsageError naming the parameter if ranks hold different values, or for
   /// LBFGS; CommError; what own_step throws.
   at::Tensor step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& own_step);
+
+  /// Is told of each call before it begins; empty: nothing is.
+  void set_observer(std::function<void(const ShardCall&)> observer) { observer_ = std::move(observer); }
+  void announce(const ShardCall& call) const {
+    if (observer_) observer_(call);
+  }
 
   /// The elements of a parameter that this rank steps, none or all of them among others; nothing for a parameter that is
   /// not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
@@ -104,10 +122,9 @@ class Sharding {
 
  private:
   struct Impl;
-  at::Tensor step_in_tiles(torch::optim::Optimizer& optimizer, const shard::SplitParameters& split,
-                           const std::function<at::Tensor()>& own_step);
   comm::Group group_;
   ShardOptions options_;
+  std::function<void(const ShardCall&)> observer_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,4 +1,4 @@
-// What the templates of agent.h, functions.h and rref.h need of the agent, without its mechanism.
+// The parts of the agent that the templates of agent.h, functions.h and rref.h need, without its mechanism.
 //
 // A program does not use these types by name.
 #pragma once
@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -118,6 +119,8 @@ class Core : public std::enable_shared_from_this<Core> {
   virtual std::shared_ptr<Reference> adopt(Object object) = 0;
   /// The owner's value. Throws: UsageError at another worker; the creation's error. Blocks: until it is created.
   virtual Object local_object(const Reference& reference) = 0;
+  /// The locks of parameters of this worker, in one order for all: lists that share a parameter share a lock.
+  virtual std::vector<std::shared_ptr<std::mutex>> locks_of(const std::vector<at::Tensor>& parameters) = 0;
   virtual void fetch(const Reference& reference, const std::string& description, const CallOptions& options,
                      const std::shared_ptr<ReplyBase>& reply) = 0;
 };
@@ -143,6 +146,15 @@ class ReplyState final : public State<R>, public ReplyBase {
   using State<R>::State;
   StateBase& state() override { return *this; }
   void decode(Reader& from) override;
+};
+
+/// While it lives, a call that this thread makes is one that it waits for at once; a profile shows both as one scope.
+class WaitedFor {
+ public:
+  WaitedFor();
+  ~WaitedFor();
+  WaitedFor(const WaitedFor&) = delete;
+  WaitedFor& operator=(const WaitedFor&) = delete;
 };
 
 /// The same hash of a signature on all workers: 32 bits of FNV-1a.

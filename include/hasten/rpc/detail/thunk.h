@@ -27,6 +27,9 @@ struct FunctionOptions {
   std::string strand = {};
   /// Further calls are refused with CommError while so many wait in the queue.
   int64_t most_waiting = 10'000;
+  /// May run twice for one call. Between dynamic agents a call outside autograd whose worker is lost then waits for another
+  /// worker of that name, and is sent again.
+  bool idempotent = false;
 };
 
 namespace detail {
@@ -60,7 +63,7 @@ struct Signature<F> : Signature<decltype(&F::operator())> {
   using Object = void;
 };
 
-/// What a caller gets of a handler's result: Future<T> answers later with a T.
+/// The type that a caller gets for a handler's result: Future<T> answers later with a T.
 template <class R>
 using Answer = typename Unwrapped<std::remove_cvref_t<R>>::type;
 

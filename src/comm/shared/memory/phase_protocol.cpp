@@ -99,7 +99,7 @@ void PhaseProtocol::begin() {
 void PhaseProtocol::check_headers() const {
   for (int peer = 1; peer < world_size_; ++peer) {
     if (!same_call(header(0), header(peer))) {
-      throw Backend::Mismatch(difference(0, header(0), peer, header(peer)));
+      throw Backend::Mismatch(difference(watch_.names().of(0), header(0), watch_.names().of(peer), header(peer)));
     }
   }
 }

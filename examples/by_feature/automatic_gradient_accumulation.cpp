@@ -1,0 +1,62 @@
+// base.cpp with steps of 128 samples on each rank, whatever fits into memory at once: batches that do not fit are halved, and more of
+// them make a step. Batches above 32 stand for those that do not fit.
+#include <hasten/hasten.h>
+#include <torch/torch.h>
+
+using torch::data::samplers::RandomSampler;
+using torch::data::samplers::SequentialSampler;
+
+// Points around four centres, [samples, 8], and the centre of each.
+auto points(int64_t samples, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
+  const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
+  return hasten::data::TensorDataset(
+      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+}
+
+torch::nn::Sequential make_net() {
+  using namespace torch::nn;
+  return Sequential(Linear(8, 32), ReLU(), Linear(32, 4));
+}
+
+void run(hasten::Accelerator& accelerator, int64_t batch_size) {
+  TORCH_CHECK_WITH(OutOfMemoryError, batch_size <= 32, "no memory for a batch of ", batch_size);
+  auto net = make_net();
+  torch::optim::Adam adam(net->parameters(), 1e-2);
+  auto [model, optimizer, train, test] =
+      accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
+                          hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
+
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    for (auto& batch : train) {
+      const auto scope = accelerator.accumulate(model);
+      auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+
+    const torch::NoGradGuard no_grad;
+    int64_t correct = 0, total = 0;
+    for (auto& batch : test) {
+      const auto [found, wanted] =
+          accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
+      correct += found.eq(wanted).sum().item<int64_t>();
+      total += wanted.numel();
+    }
+    accelerator.print("epoch ", epoch, ": ", correct, " of ", total, " right");
+  }
+}
+
+int main() {
+  constexpr int64_t kSamplesOfAStep = 128;
+  const hasten::process::Process process;
+  hasten::memory::find_executable_batch_size(process.group(), kSamplesOfAStep, [&](int64_t batch_size) {
+    const int64_t batches = kSamplesOfAStep / batch_size;
+    hasten::Accelerator accelerator(process, {.loader = {.use_seedable_sampler = true}, .gradient_accumulation_steps = batches, .seed = 1});
+    accelerator.print(batches, " batches of ", batch_size, " make a step");
+    run(accelerator, batch_size);
+  });
+  return 0;
+}

@@ -1,0 +1,70 @@
+// The threads that fetch batches ahead of the training loop.
+//
+// A pool lives as long as its loader; jobs without a waiting loop (a loop left by break) are dropped
+// before they start. Passes share it, and one that ends drops its own jobs only. The content of a job, and in which
+// order results are handed out, is epoch_pipeline.h's.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace hasten::data {
+
+class WorkerPool {
+ public:
+  /// Gets the number of the worker that runs it, 0 … num_workers - 1. Must not throw.
+  using Job = std::function<void(size_t worker)>;
+
+  /// Collective: no. Blocks: no. Throws: UsageError if the system starts no more threads; those that were
+  /// started have ended then.
+  explicit WorkerPool(size_t num_workers);
+  /// Drops the jobs that have not started and waits for those that have.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  /// Queues a job of `owner`, an address that tells whose it is; jobs start in this order.
+  /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+  void submit(const void* owner, Job job);
+
+  /// Drops the jobs that have not started: those of `owner`, or everybody's without one.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void drop_queued(const void* owner = nullptr) noexcept;
+
+  /// Drops the jobs that have not started and waits for those that have.
+  /// Collective: no. Blocks: for running jobs. Throws: nothing.
+  void quiesce();
+
+  /// Waits until `ready`, which is asked after each finished job and may read what finished jobs have
+  /// written; false if `timeout` passes first.
+  /// Collective: no. Blocks: yes. Throws: nothing.
+  bool wait(const std::function<bool()>& ready, std::optional<std::chrono::milliseconds> timeout);
+
+  /// Runs `finish` so that wait() sees its writes: a job calls it when its result is complete.
+  void finish(const std::function<void()>& finish);
+
+ private:
+  struct Queued {
+    const void* owner;
+    Job job;
+  };
+  void work(size_t worker);
+  void stop() noexcept;
+
+  std::mutex mutex_;
+  std::condition_variable queued_;
+  std::condition_variable finished_;
+  std::list<Queued> jobs_;
+  bool stopping_ = false;
+  size_t running_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hasten::data

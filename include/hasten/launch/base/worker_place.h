@@ -1,0 +1,47 @@
+// Plain values: the rank of one worker, and the settings that the workers of a run share.
+//
+// They are sent by the rendezvous, shown in reports and written into variables (compose_environment.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hasten::launcher {
+
+/// The ranks of one worker. `rank` counts over all machines, `local_rank` on one.
+struct WorkerPlace {
+  int rank = 0;
+  int local_rank = 0;
+  int world_size = 1;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int num_nodes = 1;
+  /// Path of the file for the worker's error message (error_file.h).
+  std::string error_file = {};
+};
+
+/// Workers of one role; the roles of a run take the ranks in their order.
+struct RoleCount {
+  std::string name;
+  int count = 1;
+  bool operator==(const RoleCount&) const = default;
+};
+
+/// Settings that all workers of one run share.
+struct RunSettings {
+  /// Where rank 0 of the workers opens the store; the launcher itself serves none.
+  std::string master_addr = "127.0.0.1";
+  int master_port = 29500;
+  std::string run_id = "none";
+  std::string role = "default";
+  /// Several roles (--roles ps=1,trainer=2) in the place of one; empty: all workers have `role`.
+  std::vector<RoleCount> roles = {};
+  /// HASTEN_RUN_KEY: 64 hexadecimal digits by which the processes of this run know each other; empty: none is set.
+  std::string run_key = {};
+  int restart_count = 0;
+  int max_restarts = 0;
+  /// Names of the signals that the launcher forwards.
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+};
+
+}  // namespace hasten::launcher

@@ -1,0 +1,48 @@
+// Pinned memory, a stream and an event of whatever accelerator it is; see staging.h.
+#include "hasten/data/loader/detail/staging.h"
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace hasten::data::detail {
+
+bool Staging::serves(c10::Device device) {
+  // MPS shares its memory with the host and has one stream.
+  return at::accelerator::isAcceleratorExcluded(device.type(), at::kMPS);
+}
+
+Staging::Staging(c10::Device device)
+    : device_(device),
+      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      sent_(device.type()) {}
+
+at::Tensor Staging::pin(const at::Tensor& tensor) const {
+  if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized()) return tensor;
+  // On a worker thread: without it the first pinning would wake device 0 on every rank.
+  const c10::DeviceGuard guard(device_);
+  return tensor.pin_memory();
+}
+
+at::Tensor Staging::send(const at::Tensor& tensor) {
+  if (tensor.device() == device_) return tensor;
+  const at::Tensor pinned = pin(tensor);
+  const c10::StreamGuard guard(stream_);
+  const at::Tensor there = pinned.to(device_, pinned.scalar_type(), /*non_blocking=*/true);
+  // The allocator of pinned memory keeps `pinned` until the copy has ended.
+  sent_.record(stream_);
+  return there;
+}
+
+void Staging::receive(const at::Tensor& tensor) {
+  if (tensor.device() != device_) return;
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  const c10::Stream loop = device.getStream(device_);
+  if (sent_.was_marked_for_recording()) sent_.block(loop);
+  // Its memory belongs to the copying stream, which must not take it back before the loop's stream is done.
+  if (tensor.has_storage()) device.recordDataPtrOnStream(tensor.storage().data_ptr(), loop);
+}
+
+}  // namespace hasten::data::detail
