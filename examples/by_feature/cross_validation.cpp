@@ -44,7 +44,7 @@ torch::Tensor run(hasten::Accelerator& accelerator, int64_t batch_size, const st
 }
 
 int main() {
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .seed = 1});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
   constexpr size_t kFolds = 3;
   const auto parts = hasten::data::split_indices(1000, {334, 333, 333}, 1);
   torch::Tensor sum;

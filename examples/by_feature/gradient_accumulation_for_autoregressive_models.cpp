@@ -50,8 +50,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 }
 
 int main() {
-  hasten::Accelerator accelerator(
-      hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .gradient_accumulation_steps = 4, .seed = 1});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .gradient_accumulation_steps = 4, .seed = 1});
   run(accelerator, 20);
   return 0;
 }

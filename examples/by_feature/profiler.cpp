@@ -54,7 +54,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size, const std::string
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .seed = 1});
+  hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = 1});
   run(accelerator, 20, argv[1]);
   return 0;
 }

@@ -55,7 +55,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  hasten::Accelerator accelerator(hasten::AcceleratorOptions{
+  hasten::Accelerator accelerator({
       .loader = {.use_seedable_sampler = true}, .seed = 1, .log_with = {"tensorboard"}, .project = {.project_dir = argv[1]}});
   run(accelerator, 20);
   return 0;

@@ -7,7 +7,7 @@
 #include <hasten/core/error.h>
 #include <hasten/data/image/image.h>
 #include <hasten/data/image/image_transform.h>
-#include <hasten/data/sampler/sample_random.h>
+#include <hasten/data/sampler/detail/sample_random.h>
 #include <torch/data/datasets/base.h>
 #include <torch/data/example.h>
 

@@ -17,7 +17,7 @@
 void train_nlp(const example::PairOptions& o) {
   constexpr int64_t kMostAtOnce = 16;
   const int64_t accumulation = o.batch_size > kMostAtOnce ? o.batch_size / kMostAtOnce : 1;
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.gradient_accumulation_steps = accumulation, .seed = o.seed});
+  const hasten::Accelerator accelerator({.gradient_accumulation_steps = accumulation, .seed = o.seed});
   auto task = example::pair_task(o);
   auto adam = example::pair_optimizer(*task.net, o.lr);
   auto schedule = example::linear_schedule(adam, task.steps(o, accelerator.num_processes()), o.warm_up);

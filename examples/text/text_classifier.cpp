@@ -110,7 +110,7 @@ std::vector<learner::Batch> own_rows(const std::vector<learner::Batch>& rows, co
 }
 
 void train_text(TextOptions o) {
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = o.seed});
+  const hasten::Accelerator accelerator({.seed = o.seed});
   const bool imdb = std::filesystem::is_directory(std::filesystem::path(o.data) / "train" / "neg");
   const auto data = imdb ? read_folders(o) : read_collections(o);
   const auto vocab = learner::Vocab::of(pick(data.texts, data.train));

@@ -28,7 +28,7 @@ struct CvOptions {
 
 void train_cv(const CvOptions& o) {
   using namespace hasten::data;
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.loader = {.use_seedable_sampler = true}, .seed = o.seed});
+  const hasten::Accelerator accelerator({.loader = {.use_seedable_sampler = true}, .seed = o.seed});
   const auto folder = accelerator.main_process_first([&] {
     return example::made_folder(o.data, "pets", [&](const auto& to) { example::write_kinds(to, 10'000, false); });
   });

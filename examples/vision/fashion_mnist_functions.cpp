@@ -69,7 +69,7 @@ void training_function_with_evaluation(const hasten::Accelerator& accelerator, a
 }
 
 void train_fashion(const FashionOptions& options) {
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = options.seed});
+  const hasten::Accelerator accelerator({.seed = options.seed});
   const auto all = hasten::data::fashion_mnist(options.data, /*train=*/true);
   const auto& [images, labels] = all.data();
   const hasten::data::StackedIdxDataset train_set({images.slice(0, 0, options.limit), labels.slice(0, 0, options.limit)});

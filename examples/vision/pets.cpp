@@ -28,7 +28,7 @@ struct PetsOptions {
 
 void train_pets(const PetsOptions& o) {
   namespace learner = hasten::learner;
-  const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = o.seed});
+  const hasten::Accelerator accelerator({.seed = o.seed});
   const auto folder = learner::rank0_first(accelerator.group(), [&] {
     return example::made_folder(o.data, "pets", [&](const auto& to) { example::write_kinds(to, 10'000, false); });
   });

@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   app.add_option("--workers", o.workers, "threads that read ahead")->capture_default_str();
   app.add_option("--seed", o.seed)->capture_default_str();
   return example::run(app, argc, argv, [&] {
-    const hasten::Accelerator accelerator(hasten::AcceleratorOptions{.seed = o.seed});
+    const hasten::Accelerator accelerator({.seed = o.seed});
     const auto folder = learner::rank0_first(accelerator.group(), [&] { return imagenette_folder(o); });
     for (int64_t run = 0; run < o.runs; ++run) {
       auto own = o;

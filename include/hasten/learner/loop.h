@@ -1,6 +1,6 @@
 // Loop: the nesting of fit, epoch, train, validate, batch, backward and step, and of their cancels; no torch needed.
 //
-// The order of events is fastai's. What an epoch reads and a step computes is LoopActions, which the Learner implements
+// The order of events is fastai's. LoopActions has the reads of an epoch and the computation of a step; the Learner implements it
 // and tests replace by a fake. A cancel is a mark: the rest of the event's callbacks and of the scope is left out.
 #pragma once
 
