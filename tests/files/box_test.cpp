@@ -55,7 +55,7 @@ TEST(Box, RangesOutsideTheTensorAreRefused) {
   EXPECT_THROW(boxes_of_range(std::vector<int64_t>{2, 3}, 4, 7), UsageError);
   EXPECT_THROW(boxes_of_range(std::vector<int64_t>{2, 3}, 3, 2), UsageError);
   EXPECT_THROW(numel_of(std::vector<int64_t>{1LL << 32, 1LL << 32}), UsageError);
-  EXPECT_THROW(bytes_of({.name = "t", .dtype = Dtype::kFloat64, .shape = {1LL << 62}}), UsageError);
+  EXPECT_THROW(bytes_of(TensorInfo{.name = "t", .dtype = Dtype::kFloat64, .shape = {1LL << 62}}), UsageError);
 }
 
 TEST(Box, IntersectionsHaveTheirOwnCoordinates) {
