@@ -30,8 +30,8 @@ struct Noted : StepPolicy {
   double factor = 1;
 };
 
-struct Loop {
-  Loop() : parameter(at::zeros({2}).requires_grad_()), sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(1.0))) {
+struct PolicyLoop {
+  PolicyLoop() : parameter(at::zeros({2}).requires_grad_()), sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(1.0))) {
     parameter.mutable_grad() = at::ones({2});
   }
   at::Tensor parameter;
@@ -42,7 +42,7 @@ struct Loop {
 };
 
 TEST(StepPolicy, KindsDecideTheOrderThenTheOrderOfAdding) {
-  Loop loop;
+  PolicyLoop loop;
   for (const auto& [order, name] : {std::pair(StepOrder::kAfter, 'd'), {StepOrder::kUnscale, 'a'}, {StepOrder::kStep, 'c'}, {StepOrder::kUnscale, 'b'}}) {
     loop.state->step_policies().add(order, std::make_shared<Noted>(loop.log, name));
   }
@@ -52,7 +52,7 @@ TEST(StepPolicy, KindsDecideTheOrderThenTheOrderOfAdding) {
 }
 
 TEST(StepPolicy, ASkippedStepLeavesParametersAndIsReported) {
-  Loop loop;
+  PolicyLoop loop;
   auto policy = std::make_shared<Noted>(loop.log, 'a');
   policy->skips = true;
   loop.state->step_policies().add(StepOrder::kUnscale, policy);
@@ -67,7 +67,7 @@ TEST(StepPolicy, ASkippedStepLeavesParametersAndIsReported) {
 }
 
 TEST(StepPolicy, AStepOfAPolicysOwnTakesTheOptimizersPlaceAndFactorsMultiply) {
-  Loop loop;
+  PolicyLoop loop;
   auto half = std::make_shared<Noted>(loop.log, 'a'), own = std::make_shared<Noted>(loop.log, 'b');
   half->factor = 0.5;
   own->steps = true;
@@ -77,7 +77,7 @@ TEST(StepPolicy, AStepOfAPolicysOwnTakesTheOptimizersPlaceAndFactorsMultiply) {
   loop.state->step_policies().add(StepOrder::kStep, own, loop.sgd.get());
   loop.optimizer.step();
   EXPECT_EQ(loop.parameter[0].item<float>(), -0.5F);
-  Loop other;
+  PolicyLoop other;
   EXPECT_EQ(loop.state->step_policies().of(*other.sgd).size(), 1U);
 }
 
