@@ -125,7 +125,11 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
     context_.open(parameters_.tensors);
     begin();
     if (gradient_allocator_ && !context_.is_open()) gradient_allocator_->open();
-    torch::autograd::Engine::get_default_engine().queue_callback([this] { end_backward(); });
+    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      if (gradient_allocator_) gradient_allocator_->close();
+      launch_rest();
+      if (!settings_.finishes_later) finish();
+    });
   }
   // Another part of a context's pass may bring the gradient later.
   if (context_.is_open() && !context_.fetch(parameters_.tensors[parameter])) return;
@@ -146,17 +150,6 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
   if (!place) return;
   buckets_[place->bucket]->take(place->index, in_factor(), context_.is_open() ? at::Tensor() : arrived);
   if (!options_.delay_allreduce) launch_ready();
-}
-
-void Reducer::end_backward() {
-  if (gradient_allocator_) gradient_allocator_->close();
-  try {
-    launch_rest();
-    if (!settings_.finishes_later) finish();
-  } catch (...) {
-    context_.restore();
-    throw;
-  }
 }
 
 void Reducer::begin() {

@@ -51,7 +51,6 @@ class Reducer {
 
  private:
   void begin();
-  void end_backward();
   void build(const std::vector<size_t>& order);
   /// `is_unit`: the options' exchange makes it, for its unit of this number.
   void add_bucket(std::vector<size_t> members, bool is_unit);
