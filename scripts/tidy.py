@@ -17,7 +17,7 @@ HEADER_CAP, SOURCE_CAP = 300, 600
 FRONT_DOOR = ("include/hasten/accelerator.h", "src/accelerator.cpp")
 # Files that together stay under a number of lines of code (blank lines and comments aside).
 COUNTED_TOGETHER = [
-    ("the DDP reducer, the hooks aside,", 560, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
+    ("the DDP reducer, the hooks aside,", 540, ["src/parallel/ddp/bucket.*", "src/parallel/ddp/reducer.*"]),
 ]
 # What the command may include; it is no room of CMakeLists.txt's.
 CLI_MAY_INCLUDE = {"core", "files", "plan", "tracking", "launch"}
