@@ -356,7 +356,7 @@ TEST(MixedPrecision, LocalSgdSkipsLocallyAndGoesOnWithTheLeastScale) {
 
 TEST(MixedPrecision, AnUnwrappedModelMayKeepItsCasts) {
   torch::nn::Linear net(2, 2);
-  Accelerator accelerator(alone(), {.mixed_precision = Precision::kBf16});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kBf16});
   auto model = accelerator.prepare(net);
   const at::Tensor x = at::full({1, 2}, 1.0 + 1.0 / 512);  // bfloat16 rounds it to 1
 

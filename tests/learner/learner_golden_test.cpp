@@ -39,7 +39,7 @@ std::vector<std::string> noisy_names(const json& layers) {
 }
 
 /// The last epoch's validation from the recorded bias and running mean, which are noise in both runs: what follows from them is judged.
-void validate_with_recorded_noise(const GoldenCase& golden, const Learner& learn, torch::nn::Module& model, json& each, json& values) {
+void validate_with_recorded_noise(const GoldenCase& golden, const Learner& learn, const torch::nn::Module& model, json& each, json& values) {
   const auto names = noisy_names(golden.input.at("model").at("layers"));
   if (names.empty() || !golden.expected.is_object() || !golden.expected.contains("state")) return;
   const at::NoGradGuard no_grad;

@@ -1,6 +1,7 @@
 // The Learner on one process: equal to the plain loop bit for bit, resumed at every batch, and what it refuses.
 #include "hasten/learner/learner.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
