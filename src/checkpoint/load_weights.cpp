@@ -93,27 +93,6 @@ void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::ve
   for (const auto& item : module.named_buffers()) cast(item.key(), item.value());
 }
 
-// A folder of shards with an index of another name beside the usual one: which of them is meant is not guessed. Indexes of both
-// forms (safetensors is read, with a remark), of variants and of saved states stand together.
-void require_one_index(const std::string& path) {
-  namespace fs = std::filesystem;
-  const auto there = [&](std::string_view name) { return fs::exists(fs::path(path) / name); };
-  const bool is_whole = there(files::kManifestFile) || there("model.safetensors") || there("pytorch_model.bin");
-  if (!fs::is_directory(path) || is_whole || (!there("model.safetensors.index.json") && !there("pytorch_model.bin.index.json"))) return;
-  std::vector<std::string> indexes;
-  bool has_other = false;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.ends_with(".index.json")) continue;
-    indexes.push_back(name);
-    has_other = has_other || !(name.starts_with("model.") || name.starts_with("pytorch_model."));
-  }
-  std::sort(indexes.begin(), indexes.end());
-  if (!has_other) return;
-  throw UsageError(Origin{"checkpoint"}, "'", path, "' has several indexes (", hasten::join(indexes),
-                   "); expected one. Give the path of the index that is meant.");
-}
-
 std::string listed(const char* title, const std::vector<std::string>& names) {
   constexpr size_t kMost = 20;
   if (names.empty()) return {};
@@ -201,7 +180,6 @@ WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource&
 }
 
 WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options) {
-  require_one_index(path);
   return load_weights(module, *files::open_source(path), options);
 }
 

@@ -60,6 +60,14 @@ std::map<std::string, Device> devices_of(torch::nn::Module& module, const Device
   return devices;
 }
 
+// As devices_of, of a map that may leave tensors out while a checkpoint is loaded: the rest is "cpu".
+std::map<std::string, Device> devices_or_cpu(torch::nn::Module& module, const DeviceMap& map) {
+  const ModuleTree tree = tree_of(module);
+  std::map<std::string, Device> devices;
+  for (const auto& item : named_tensors(module)) devices[item.name] = device_of(map, tree, item).value_or(kCpu);
+  return devices;
+}
+
 files::TensorInfo info_of(const NamedTensorRef& item) {
   return {item.name, file_dtype_of(item.tensor.scalar_type()), item.tensor.sizes().vec()};
 }
@@ -270,7 +278,7 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
   if (!options.device_map.is_none()) {
     state->map = options.device_map.map_for(tree_of(module), options.map_options());
     require_devices(state->map);
-    devices = devices_of(module, state->map);
+    devices = devices_or_cpu(module, state->map);
     load.replace_storage = true;
     load.cast_at_use = bytes_in_dtype(module, options.dtype) > cpu_budget(options);
   }
@@ -348,7 +356,7 @@ void reload(DispatchState& state, torch::nn::Module& module, const std::string& 
   state.load = load_checkpoint_in_model(module, path, load);
   state.regions.clear();
   state.report = {};
-  const auto devices = state.map.empty() ? std::map<std::string, Device>() : devices_of(module, state.map);
+  const auto devices = state.map.empty() ? std::map<std::string, Device>() : devices_or_cpu(module, state.map);
   std::set<MappedRegion*> seen;
   for (const auto& [name, place] : state.load.places) {
     if (place.region && seen.insert(place.region.get()).second) state.regions.push_back(place.region);
