@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
 
 #include "hasten/core/error.h"
 
@@ -38,45 +40,118 @@ Json to_tree(const Value& value) {
     }
     case Value::Kind::kMap: {
       Json map = Json::object();
-      for (const auto& [key, element] : value.as_map()) map[key] = to_tree(element);
+      // Keys of a Value differ, so none is looked for.
+      auto& pairs = static_cast<Json::object_t::Container&>(map.get_ref<Json::object_t&>());
+      for (const auto& [key, element] : value.as_map()) pairs.emplace_back(key, to_tree(element));
       return map;
     }
   }
   return nullptr;
 }
 
-Value from_tree(const Json& tree) {
-  switch (tree.type()) {
-    case Json::value_t::boolean: return tree.get<bool>();
-    case Json::value_t::number_integer: return tree.get<int64_t>();
-    case Json::value_t::number_unsigned: {
-      const auto number = tree.get<uint64_t>();
-      if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return static_cast<double>(number);
-      return static_cast<int64_t>(number);
-    }
-    case Json::value_t::number_float: return tree.get<double>();
-    case Json::value_t::string: return tree.get_ref<const std::string&>();
-    case Json::value_t::array: {
-      Value::List list;
-      list.reserve(tree.size());
-      for (const Json& element : tree) list.push_back(from_tree(element));
-      return list;
-    }
-    case Json::value_t::object: {
-      if (tree.size() == 1 && tree.begin().key() == "$double" && tree.begin().value().is_string()) {
-        const auto& word = tree.begin().value().get_ref<const std::string&>();
-        if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
-        if (word == "inf") return std::numeric_limits<double>::infinity();
-        if (word == "-inf") return -std::numeric_limits<double>::infinity();
-      }
-      Value::Map map;
-      map.reserve(tree.size());
-      for (const auto& [key, element] : tree.items()) map.emplace_back(key, from_tree(element));
-      return map;
-    }
-    default: return nullptr;
+// Of keys that stand twice in one map, the last value counts, at the place of the first.
+void drop_doubled_keys(Value::Map& map) {
+  if (map.size() < 2) return;
+  std::unordered_map<std::string_view, size_t> first;
+  first.reserve(map.size());
+  std::vector<size_t> place(map.size());
+  bool is_doubled = false;
+  for (size_t i = 0; i < map.size(); ++i) {
+    place[i] = first.emplace(map[i].first, i).first->second;
+    is_doubled = is_doubled || place[i] != i;
   }
+  if (!is_doubled) return;
+  Value::Map kept;
+  for (size_t i = 0; i < map.size(); ++i) {
+    if (place[i] == i) {
+      place[i] = kept.size();
+      kept.push_back(std::move(map[i]));
+    } else {
+      kept[place[i] = place[place[i]]].second = std::move(map[i].second);
+    }
+  }
+  map = std::move(kept);
 }
+
+// {"$double": "nan"} and the like, which to_json writes for numbers that JSON lacks.
+std::optional<double> special_double(const Value::Map& map) {
+  if (map.size() != 1 || map[0].first != "$double" || !map[0].second.is_string()) return std::nullopt;
+  const std::string& word = map[0].second.as_string();
+  if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (word == "inf") return std::numeric_limits<double>::infinity();
+  if (word == "-inf") return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+constexpr size_t kMostLevels = 10'000;  // a Value ends level by level, on the stack
+
+// Builds the Value while nlohmann's parser reads: its own ordered map would compare each key with all keys before it.
+class ValueBuilder : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    const bool fits = value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    return fits ? add(static_cast<int64_t>(value)) : add(static_cast<double>(value));
+  }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Value::Map()); }
+  bool key(string_t& value) override {
+    open_.back().key = std::move(value);
+    return true;
+  }
+  bool end_object() override {
+    Value::Map& map = open_.back().value.as_map();
+    drop_doubled_keys(map);
+    const auto special = special_double(map);
+    return close(special ? Value(*special) : std::move(open_.back().value));
+  }
+  bool start_array(std::size_t) override { return open(Value::List()); }
+  bool end_array() override { return close(std::move(open_.back().value)); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    error_ = error.what();
+    return false;
+  }
+
+  const std::string& error() const noexcept { return error_; }
+  Value take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Value value;
+    std::string key = {};
+  };
+
+  bool open(Value value) {
+    if (open_.size() >= kMostLevels) {
+      error_ = text("it nests more than ", kMostLevels, " levels deep");
+      return false;
+    }
+    open_.push_back({std::move(value)});
+    return true;
+  }
+  bool close(Value value) {
+    open_.pop_back();
+    return add(std::move(value));
+  }
+  bool add(Value value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().value.is_list()) {
+      open_.back().value.as_list().push_back(std::move(value));
+    } else {
+      open_.back().value.as_map().emplace_back(std::move(open_.back().key), std::move(value));
+    }
+    return true;
+  }
+
+  Value root_;
+  std::vector<Open> open_;
+  std::string error_;
+};
 
 }  // namespace
 
@@ -170,11 +245,9 @@ std::string Value::to_json(int indent) const {
 }
 
 Value Value::parse_json(std::string_view text, const std::string& name) {
-  try {
-    return from_tree(Json::parse(text));
-  } catch (const Json::exception& error) {
-    throw DataError({"core"}, name, name, " is no JSON: ", error.what(), ". Correct the text.");
-  }
+  ValueBuilder builder;
+  if (Json::sax_parse(text, &builder)) return builder.take();
+  throw DataError({"core"}, name, name, " is no JSON: ", builder.error(), ". Correct the text.");
 }
 
 }  // namespace hasten::core

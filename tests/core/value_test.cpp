@@ -33,6 +33,28 @@ TEST(Value, JsonTextGivesTheSameValueBack) {
   EXPECT_EQ(Value::parse_json(value.to_json(2)), value);
 }
 
+TEST(Value, OfAKeyThatStandsTwiceTheLastValueCounts) {
+  const auto value = Value::parse_json(R"({"a": 1, "b": 2, "a": [3], "c": 4, "a": 5})");
+
+  EXPECT_EQ(value, Value::map({{"a", 5}, {"b", 2}, {"c", 4}}));
+}
+
+TEST(Value, TextThatNestsTooDeepIsRefused) {
+  const std::string deep(20'000, '[');
+
+  EXPECT_THROW(Value::parse_json(deep), DataError);
+  EXPECT_NO_THROW(Value::parse_json(std::string(1'000, '[') + std::string(1'000, ']')));
+}
+
+// The time grows with the number of keys: comparing each with all others would take hours.
+TEST(Value, AMapOfAMillionKeysIsReadAndWritten) {
+  Value::Map map;
+  for (int i = 0; i < 1'000'000; ++i) map.emplace_back("key_" + std::to_string(i), i);
+  const Value value(std::move(map));
+
+  EXPECT_EQ(Value::parse_json(value.to_json()), value);
+}
+
 TEST(Value, AMissingKeyIsNamedWithTheNearestOne) {
   const Value value = Value::map({{"momentum", 0.9}, {"lr", 0.1}});
 
