@@ -26,6 +26,15 @@ void add_index(WeightFiles& found, const fs::path& index) {
   }
 }
 
+/// A folder of shards with an index of another name beside the usual ones: which of them is meant is not guessed. Indexes of
+/// both forms (safetensors is read, with a remark) and of variants (model.fp16.safetensors.index.json) stand together.
+void require_one_index(const fs::path& folder, const std::vector<std::string>& indexes) {
+  const auto is_usual = [](const std::string& name) { return name.starts_with("model.") || name.starts_with("pytorch_model."); };
+  if (std::all_of(indexes.begin(), indexes.end(), is_usual)) return;
+  throw UsageError(kOrigin, "'", folder.string(), "' has several indexes (", join(indexes),
+                   "); expected one. Give the path of the index that is meant.");
+}
+
 WeightFiles in_folder(const fs::path& folder) {
   std::vector<std::string> indexes, names;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -47,6 +56,7 @@ WeightFiles in_folder(const fs::path& folder) {
       return found;
     }
     if (there(index)) {
+      require_one_index(folder, indexes);
       add_index(found, folder / index);
       return found;
     }
