@@ -164,7 +164,7 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
   std::unordered_map<std::string, std::string> kinds;
   for (const ManifestTensor& tensor : manifest.tensors) kinds[tensor.info.name] = tensor.kind;
   const std::string wanted = part.empty() ? "model" : part;
-  const std::string prefix = wanted + ".";
+  const std::string prefix = wanted + "/";
   return renamed(open_hasten_folder(folder), [&](const std::string& name) {
     if (kinds[name] != wanted) return std::string();
     return wanted != "model" && wanted.starts_with("model") && name.starts_with(prefix) ? name.substr(prefix.size()) : name;

@@ -83,9 +83,18 @@ void ReduceLROnPlateau::step(double metric) {
 }
 
 json ReduceLROnPlateau::state() const {
+  const json options{{"mode", options_.mode == PlateauMode::kMin ? "min" : "max"},
+                     {"factor", options_.factor},
+                     {"patience", options_.patience},
+                     {"threshold", options_.threshold},
+                     {"threshold_mode", options_.threshold_mode == ThresholdMode::kRel ? "rel" : "abs"},
+                     {"cooldown", options_.cooldown},
+                     {"min_lrs", min_lrs_},
+                     {"eps", options_.eps}};
   return {
       {"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
-      {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_}};
+      {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_},
+      {"options", options}};
 }
 
 void ReduceLROnPlateau::load_state(const json& state) {
