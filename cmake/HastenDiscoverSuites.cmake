@@ -13,8 +13,12 @@ if(CMAKE_SCRIPT_MODE_FILE)
   set(script "")
   foreach(line ${lines})
     # "Suite." or "Prefix/Suite.  # TypeParam = …"; tests are indented.
-    if(line MATCHES "^([A-Za-z_][A-Za-z0-9_/]*)\\.( |$)" AND NOT line MATCHES "^DISABLED_")
+    # The last test of the condition sets CMAKE_MATCH_1.
+    if(NOT line MATCHES "^DISABLED_" AND line MATCHES "^([A-Za-z_][A-Za-z0-9_/]*)\\.( |$)")
       set(suite ${CMAKE_MATCH_1})
+      if(suite STREQUAL "")
+        message(FATAL_ERROR "${PROGRAM}: a test suite without a name in '${line}'")
+      endif()
       string(APPEND script "add_test([=[${PREFIX}${suite}]=] [=[${PROGRAM}]=] [=[--gtest_filter=${suite}.*]=] --gtest_brief=1)\n"
         "set_tests_properties([=[${PREFIX}${suite}]=] PROPERTIES LABELS ${LABEL} TIMEOUT ${TIMEOUT} WORKING_DIRECTORY [=[${FOLDER}]=])\n")
     endif()

@@ -16,9 +16,9 @@ struct EmptyNetImpl : torch::nn::Module {
     mask = register_buffer("mask", torch::ones({8, 8}).tril_());
     plain = torch::linspace(0, 1, 5);
     plain[2] = 7.5;  // a write through a view
-    table = torch::tensor({1.5, 2.5, 3.5});
-    scalar = torch::tensor(4.5);
-    rows = register_buffer("rows", torch::tensor({{1, 2}, {3, 4}}, torch::kLong));
+    table = real([] { return torch::tensor({1.5, 2.5, 3.5}); });
+    scalar = real([] { return torch::tensor(4.5); });
+    rows = register_buffer("rows", real([] { return torch::tensor({{1, 2}, {3, 4}}, torch::kLong); }));
     from_memory = real([] { return torch::tensor(std::vector<float>{7, 8}); });
     norm = inv_freq.sum().item<double>();
     where = torch::nonzero(mask.select(0, 3));

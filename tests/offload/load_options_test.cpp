@@ -73,7 +73,7 @@ TEST_F(LoadOptionsTest, ReadingAndLockingCopyToThisProcess) {
 
 TEST_F(LoadOptionsTest, BuffersThatNoFileHasKeepTheirValuesWithoutAWord) {
   struct MaskedImpl : StackImpl {
-    MaskedImpl() { mask = register_buffer("mask", torch::ones({3}).tril()); }
+    MaskedImpl() { mask = register_buffer("mask", torch::ones({3, 3}).tril()); }
     at::Tensor mask;
   };
   auto net = empty_weights([] { return std::make_shared<MaskedImpl>(); });
@@ -81,7 +81,7 @@ TEST_F(LoadOptionsTest, BuffersThatNoFileHasKeepTheirValuesWithoutAWord) {
   const auto report = load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true, .not_saved = {"^mask$"}});
 
   EXPECT_TRUE(report.text().empty());
-  EXPECT_TRUE(net->mask.equal(torch::ones({3}).tril()));
+  EXPECT_TRUE(net->mask.equal(torch::ones({3, 3}).tril()));
   EXPECT_THROW(load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true}), DataError);
   EXPECT_THROW(load_checkpoint_in_model(*net, path("model.safetensors"), {.not_saved = {"("}}), UsageError);
 }
