@@ -128,7 +128,7 @@ double bytes_a_parameter(const std::string& kind) {
   const auto input = torch::randn({1, kSize});
   {
     auto warm = linears(1);  // libraries' own memory
-    warm(input).sum().backward();
+    warm->forward(input).sum().backward();
   }
   malloc_trim(0);
   const double before = bench::memory_mb("RssAnon");

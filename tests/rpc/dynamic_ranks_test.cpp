@@ -142,21 +142,6 @@ TEST(DynamicAgent, AnIdempotentCallGoesToTheNextWorkerOfTheName) {
   server->shutdown();
 }
 
-TEST(DynamicAgent, AnIdempotentCallWhoseWorkerNeverComesBackTimesOut) {
-  const auto store = comm::Store::in_process();
-  const Promise<int64_t> kept;
-  Functions functions;
-  functions.add("hold", [&] { return kept.future(); }, {.idempotent = true});
-  auto trainer = worker_at(store, "trainer", {}, 0.5);
-  auto server = worker_at(store, "ps", functions);
-
-  const auto hold = trainer->call_async<int64_t>("ps", "hold");
-  server.reset();
-
-  EXPECT_THAT(words_of_error<CommError>([&] { hold.wait(); }), HasSubstr("no other worker of this name has come"));
-  trainer->shutdown();
-}
-
 TEST(DynamicAgent, RefusesANameThatIsTakenAndOneThatIsMissing) {
   const auto store = comm::Store::in_process();
   auto one = worker_at(store, "one");
