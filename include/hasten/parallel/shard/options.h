@@ -98,8 +98,9 @@ struct ShardOptions {
   /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
   /// ranks.
   std::string shard_over = {};
-  /// kParameters on several hosts: each host keeps its part of the parameters, and takes units from the others when they are
-  /// read. False: each host keeps all (HYBRID_SHARD), and nothing is sent but gradients and stepped slices.
+  /// Without effect so far: each host keeps all parameters (docs/sharding.md). Meant: kParameters on several hosts, each of which
+  /// keeps its part of the parameters, and takes units from the others when they are
+  /// read. False: each host keeps all (HYBRID_SHARD); only gradients and stepped slices are sent.
   bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;
