@@ -230,7 +230,7 @@ at::Tensor numbers(const nlohmann::json& list) {
 
 // Written by tests/learner/peers/make_fastai_file.py.
 TEST(Learner, GoesOnFromAFileOfFastai) {
-  const std::filesystem::path folder = std::filesystem::path(__FILE__).parent_path() / "fastai";
+  const std::filesystem::path folder = testing::tests_folder() / "learner" / "fastai";
   std::ifstream file(folder / "adam.json");
   const auto recorded = nlohmann::json::parse(file);
   const auto x = numbers(recorded.at("x")), y = numbers(recorded.at("y")).to(at::kLong);

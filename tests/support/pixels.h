@@ -10,11 +10,12 @@
 #include <string>
 
 #include "hasten/data/image/image.h"
+#include "support/sources.h"
 
 namespace hasten::testing {
 
 inline std::string golden_image(const std::string& name) {
-  return (std::filesystem::path(__FILE__).parent_path().parent_path() / "data" / "images" / name).string();
+  return (tests_folder() / "data" / "images" / name).string();
 }
 
 /// A binary PPM as tests/data/images/make.py writes it.

@@ -58,6 +58,7 @@ TEST_F(Images, AFileCutAnywhereIsRefusedWithItsPath) {
   for (const char* name :
        {"photo.jpg", "progressive.jpg", "cmyk.jpg", "photo.png", "palette.png", "interlaced.png"}) {
     const std::string whole = bytes_of(name);
+    ASSERT_GT(whole.size(), 64u) << name;
     for (size_t size = 0; size < whole.size() - 2; size += size < 64 ? 1 : 37) {
       const std::string words = refused(whole.substr(0, size));
       EXPECT_NE(words.find("'a file' is "), std::string::npos) << name << " cut to " << size << ": " << words;

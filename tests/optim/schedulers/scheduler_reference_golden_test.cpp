@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "optim/scheduler_spec.h"
+#include "support/sources.h"
 
 namespace hasten::optim {
 namespace {
@@ -15,7 +16,7 @@ using nlohmann::json;
 
 const json& reference() {
   static const json cases = [] {
-    const auto path = std::filesystem::path(__FILE__).parent_path() / "scheduler_reference.json";
+    const auto path = testing::tests_folder() / "optim" / "schedulers" / "scheduler_reference.json";
     std::ifstream file(path);
     return json::parse(file).at("cases");
   }();

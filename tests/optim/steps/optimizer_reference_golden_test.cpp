@@ -10,6 +10,7 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "optim/steps/multi_tensor_step.h"
 #include "support/recipes.h"
+#include "support/sources.h"
 
 namespace hasten::optim {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 json optimizer_reference() {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "optimizer_reference.json");
+  std::ifstream file(testing::tests_folder() / "optim" / "steps" / "optimizer_reference.json");
   return json::parse(file);
 }
 
