@@ -9,6 +9,8 @@
 #include "hasten/core/version.h"
 #include "hasten/files/manifest.h"
 #include "hasten/files/open_source.h"
+#include "hasten/files/optimizer_folder.h"
+#include "hasten/files/python_file.h"
 #include "hasten/files/shard_split.h"
 #include "hasten/files/weight_writer.h"
 #include "help.h"
@@ -66,10 +68,29 @@ void say(const files::TensorSource& source, const files::WrittenWeights& written
 }
 
 /// Makes a folder of weights one of hasten's: a manifest over its files.
-void add_manifest(const std::string& folder) {
+void add_manifest(const std::string& folder, core::Value parts) {
   files::Manifest manifest = files::manifest_of_headers(folder);
   manifest.writer = text("hasten ", version(), " convert");
+  manifest.parts = std::move(parts);
+  for (files::ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.kind == "state") tensor.kind = "optimizer";
+  }
   files::write_manifest(files::real_disk(), folder, manifest);
+}
+
+/// All optimizers of a folder; parameters keep the names that they have there.
+std::vector<files::PythonValue> optimizers_of(const std::string& folder, const files::TensorSource& weights) {
+  std::vector<files::PythonValue> all;
+  while (auto next = files::read_optimizer(folder, all.size(), weights)) all.push_back(*std::move(next));
+  return all;
+}
+
+/// Accelerate's optimizer.bin, optimizer_1.bin …
+void write_numbered(const std::string& folder, const std::vector<files::PythonValue>& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const std::string name = i == 0 ? "optimizer.bin" : text("optimizer_", i, ".bin");
+    files::save_python_file(files::real_disk(), (fs::path(folder) / name).string(), files::numbered_optimizer(optimizers[i]), {.root = "optimizer"});
+  }
 }
 
 }  // namespace
@@ -94,9 +115,17 @@ int convert(const std::vector<std::string>& words) {
   if (folder && fs::exists(line.rest[1]) && !fs::is_directory(line.rest[1])) {
     throw UsageError({"convert"}, "'", line.rest[1], "' is a file, and --to ", to, " writes a folder. Give another path.");
   }
+  std::vector<files::PythonValue> optimizers;
+  if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source);
   if (folder) fs::create_directories(line.rest[1]);
   say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
-  if (to == "hasten") add_manifest(line.rest[1]);
+  if (to == "accelerate") write_numbered(line.rest[1], optimizers);
+  if (to == "hasten") {
+    core::Value parts = core::Value::map();
+    files::write_hasten_optimizers(files::real_disk(), line.rest[1], optimizers, parts);
+    add_manifest(line.rest[1], std::move(parts));
+  }
+  if (!optimizers.empty()) std::cout << "state of " << optimizers.size() << (optimizers.size() == 1 ? " optimizer" : " optimizers") << "\n";
   return 0;
 }
 

@@ -44,7 +44,7 @@ const std::vector<OptionGroup>& convert_options() {
         max_shard_size("5GB")}},
       {"Tensors",
        "",
-       {{.name = "only", .peers = launcher::kHasten, .fallback = "model", .value = "PART", .help = "Which part of a checkpoint: model, model_1, optimizer"},
+       {{.name = "only", .peers = launcher::kHasten, .fallback = "model", .value = "PART", .help = "Which part of a checkpoint: model, model_1, optimizer. Without it accelerate and hasten get the optimizers' state as well"},
         {.name = "rename", .kind = kList, .peers = launcher::kHasten, .value = "s/OLD/NEW/", .help = "Replace in names; OLD is a regular expression; may be given several times"},
         exclude_frozen("exclude_frozen"),
         tag()}}};

@@ -121,6 +121,8 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
 }
 
 void Accelerator::free_memory() const {
+  state_->optimizer_registry.clear();
+  state_->accumulation.set_step(0);
   memory::give_back_freed_memory();
 }
 

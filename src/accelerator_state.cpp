@@ -53,7 +53,8 @@ void AcceleratorState::start(const Environment& environment) {
   checkpoints = std::make_shared<checkpoint::Checkpoints>(
       checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
                            .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
-                           .sharding = sharding, .low_weights = &precision->low_weights()},
+                           .sharding = sharding, .low_weights = &precision->low_weights(),
+                           .home = environment.text("HOME").value_or("")},
       options.project);
   trackers = make_trackers(options, environment, process());
   tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());

@@ -438,7 +438,8 @@ class Accelerator {
     return operations_->local_main_process_first(std::forward<Fn>(fn));
   }
 
-  /// Gives memory that is free, but kept for the next step, back to the system.
+  /// Ends a training before the next one: forgets prepared optimizers, schedulers, loaders and registered objects, which no
+  /// save or load then includes, sets the step of accumulation to 0, and gives memory that is free back to the system.
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
 

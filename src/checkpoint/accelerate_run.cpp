@@ -129,11 +129,13 @@ class AccelerateRun : public SavedRun {
     if (!report.unused.empty()) own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
   }
 
-  void load_object(Checkpoints::Impl&, const training::Registered& object) const override {
-    if (object.kind == StateKind::kLoader) return object.load_state(training::State(manifest_->parts.at("loaders").at(object.name)));
+  void load_object(Checkpoints::Impl& own, const training::Registered& object) const override {
+    if (object.kind == StateKind::kLoader) return load_loader(own, object);
     const auto file = files::PythonFile::open(files_.at(key_of(object)));
     if (object.kind == StateKind::kScheduler) {
-      object.load_state(scheduler_from_python(file.value(), object.state().value()));
+      const Value now = object.state().value();
+      warn_of_options(own, object, scheduler_options_from_python(file.value(), now));
+      object.load_state(scheduler_from_python(file.value(), now));
     } else if (object.kind == StateKind::kScaler) {
       object.load_state(scaler_from_python(file.value(), object.state().value()));
     } else {
@@ -165,9 +167,44 @@ class AccelerateRun : public SavedRun {
   static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
   std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
 
+  // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples of a StatefulDataLoader.
+  void load_loader(Checkpoints::Impl& own, const training::Registered& object) const {
+    if (has_position(object)) return object.load_state(training::State(manifest_->parts.at("loaders").at(object.name)));
+    const auto found = loader_files_.find(object.name);
+    Value state = object.state().value();
+    if (!found->second.sampler.empty()) {
+      const auto sampler = files::PythonFile::open(found->second.sampler);
+      const PythonValue& fields = sampler.value().is_object() ? sampler.value().as_object().state : sampler.value();
+      if (const auto* seed = fields.find("initial_seed"); seed != nullptr && seed->is_int()) state["seed"] = seed->as_int();
+      if (const auto* epoch = fields.find("epoch"); epoch != nullptr && epoch->is_int()) state["epoch"] = epoch->as_int();
+    }
+    if (!found->second.position.empty()) add_position(own, object, found->second.position, state);
+    object.load_state(training::State(state));
+  }
+
+  static void add_position(Checkpoints::Impl& own, const training::Registered& object, const std::string& path, Value& state) {
+    const auto file = files::PythonFile::open(path);
+    const auto* finished = file.value().find("_iterator_finished");
+    const auto* sampler = file.value().find("_index_sampler_state");
+    const auto* yielded = sampler == nullptr || !sampler->is_mapping() ? nullptr : sampler->find("samples_yielded");
+    if (finished != nullptr && finished->is_bool() && finished->as_bool()) {
+      state["position"] = 0;
+      state["epoch"] = state.at("epoch").as_int() + 1;
+    } else if (yielded != nullptr && yielded->is_int()) {
+      state["position"] = yielded->as_int();
+    } else {
+      own.run.log.warning(text("'", path, "' counts batches of one rank, not samples, so loader ", object.name, " begins its epoch anew"));
+    }
+  }
+
+  bool has_position(const training::Registered& object) const {
+    const Value* loaders = manifest_ ? manifest_->parts.find("loaders") : nullptr;
+    return loaders != nullptr && loaders->contains(object.name);
+  }
+
   // Objects are found by their number: Accelerate's files have no names.
   void note_names(const Checkpoints::Impl& own) {
-    std::set<std::string> known{"hasten.json", "sampler.bin"};
+    std::set<std::string> known{"hasten.json"};
     std::map<StateKind, size_t> count;
     const auto note = [&](const training::Registered& object, const std::string& name) {
       if (!fs::exists(in(name))) return false;
@@ -187,8 +224,18 @@ class AccelerateRun : public SavedRun {
         note(object, "scaler.pt");
       } else if (object.kind == StateKind::kCustom) {
         note(object, text("custom_checkpoint_", i, ".pkl"));
-      } else if (manifest_ && manifest_->parts.find("loaders") != nullptr && manifest_->parts.at("loaders").contains(object.name)) {
+      } else if (has_position(object)) {
         files_.emplace(key_of(object), in("hasten.json"));
+      } else {
+        LoaderFiles own_files;
+        for (const auto& [name, path] : {std::pair(numbered("sampler", i, ".bin"), &own_files.sampler),
+                                         std::pair(numbered("dl_state_dict", i, ".bin"), &own_files.position)}) {
+          if (!fs::exists(in(name))) continue;
+          *path = in(name);
+          known.insert(name);
+          files_.emplace(key_of(object), in(name));
+        }
+        loader_files_.emplace(object.name, std::move(own_files));
       }
     }
     for (const auto& entry : fs::directory_iterator(path)) {
@@ -204,6 +251,10 @@ class AccelerateRun : public SavedRun {
   int64_t num_random_ = 0;
   size_t num_custom_ = 0;
   std::map<Key, std::string> files_ = {};
+  struct LoaderFiles {
+    std::string sampler = {}, position = {};
+  };
+  std::map<std::string, LoaderFiles> loader_files_ = {};
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ PieceInfo whole_piece(const std::string& name, const at::Tensor& tensor, const s
   return piece;
 }
 
-void capture_model(const RunParts& run, const ModelEntry& model, bool apart, Capture& out) {
+void capture_model(const ModelEntry& model, int writer, bool apart, Capture& out) {
   std::unordered_set<std::string> parameters;
   for (const auto& item : model.module->named_parameters()) parameters.insert(item.key());
   std::map<SameMemory, std::string> seen;
@@ -65,7 +65,7 @@ void capture_model(const RunParts& run, const ModelEntry& model, bool apart, Cap
       }
     }
     const bool is_equal = parameters.count(name) > 0 && !apart;
-    if (!is_equal && run.process.rank() != 0) continue;
+    if (!is_equal && writer != 0) continue;
     out.add(whole_piece(full, tensor, model_kind(model.index), is_equal ? kEveryRank : 0), tensor);
   }
 }
@@ -95,20 +95,26 @@ void add_slices(const std::string& name, const parallel::ShardedStatePiece& piec
   }
 }
 
+bool holds_tensor(const Value& skeleton) {
+  if (!skeleton.is_map()) return false;
+  if (skeleton.contains("$tensor")) return true;
+  return std::any_of(skeleton.as_map().begin(), skeleton.as_map().end(), [](const auto& child) { return holds_tensor(child.second); });
+}
+
 // Plain parts of all parameters' states: the commonest once, the others by name.
 Value compact(const std::vector<std::pair<std::string, Value>>& skeletons, bool all_by_name) {
-  Value out = Value::map({{"default", Value()}, {"other", Value::map()}});
+  Value common;
+  Value::Map other;
   for (const auto& [name, skeleton] : skeletons) {
-    const bool has_tensors = skeleton.to_json().find("$tensor") != std::string::npos;
-    if (!has_tensors || all_by_name) {
-      out["other"][name] = skeleton;
-    } else if (out["default"].is_null()) {
-      out["default"] = skeleton;
-    } else if (!(skeleton == out["default"])) {
-      out["other"][name] = skeleton;
+    if (all_by_name || !holds_tensor(skeleton)) {
+      other.emplace_back(name, skeleton);
+    } else if (common.is_null()) {
+      common = skeleton;
+    } else if (!(skeleton == common)) {
+      other.emplace_back(name, skeleton);
     }
   }
-  return out;
+  return Value::map({{"default", std::move(common)}, {"other", Value(std::move(other))}});
 }
 
 Value groups_value(const OptimizerState& state) {
@@ -148,10 +154,10 @@ Slices slices_of(const RunParts& run, const torch::optim::Optimizer& optimizer, 
 }
 
 void capture_optimizer(const RunParts& run, const std::string& name, const torch::optim::Optimizer& optimizer,
-                       const ParameterNames& name_of, bool apart, Capture& out) {
+                       const ParameterNames& name_of, int writer, bool apart, Capture& out) {
   if (find_codec(optimizer) == nullptr) {
     out.parts["optimizers"][name] = Value::map({{"type", "archive"}});
-    if (run.process.rank() == 0) {
+    if (writer == 0) {
       const at::Tensor bytes = archive_of(optimizer);
       out.add(whole_piece(state_name("optimizer", name, "archive"), bytes, "optimizer", 0), bytes);
     }
@@ -168,8 +174,8 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
     if (own && own->size() == 0) continue;  // another rank's
     auto split = training::split_tensors(training::State(slots));
     skeletons.emplace_back(parameter, std::move(split.value));
-    const int rank = own ? run.process.rank() : shared_rank;
-    if (rank == 0 && run.process.rank() != 0) continue;
+    const int rank = own ? writer : shared_rank;
+    if (rank == 0 && writer != 0) continue;
     for (const auto& [path, tensor] : split.tensors) {
       const std::string full = state_name("optimizer", name, parameter + "." + path);
       const auto slice = slices.find({parameter, path});
@@ -181,25 +187,25 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
     }
   }
   out.parts["optimizers"][name] = Value::map({{"type", state.type}, {"groups", groups_value(state)}});
-  auto& where = is_split && run.process.rank() != 0 ? out.own_parts : out.parts;
-  where["optimizer_states"][name] = compact(skeletons, is_split && run.process.rank() != 0);
+  auto& where = is_split && writer != 0 ? out.own_parts : out.parts;
+  where["optimizer_states"][name] = compact(skeletons, is_split && writer != 0);
 }
 
-// State trees: values in the manifest, tensors of rank 0.
-void capture_tree(const RunParts& run, StateKind of, const std::string& name, const training::State& state, Capture& out) {
+// State trees: values in the manifest, tensors of the first writer.
+void capture_tree(int writer, StateKind of, const std::string& name, const training::State& state, Capture& out) {
   const auto split = training::split_tensors(state);
   const std::string kind = name_of(of);
   out.parts[part_name(of)][name] = split.value;
-  if (run.process.rank() != 0) return;
+  if (writer != 0) return;
   for (const auto& [path, tensor] : split.tensors) {
     const std::string kept_as = kind == "optimizer" ? "optimizer" : "custom";
     out.add(whole_piece(state_name(kind, name, path), tensor, kept_as, 0), tensor);
   }
 }
 
-void capture_registered(const RunParts& run, const training::Registered& object, Capture& out) {
+void capture_registered(const RunParts& run, const training::Registered& object, int writer, Capture& out) {
   try {
-    capture_tree(run, object.kind, object.name, object.state(), out);
+    capture_tree(writer, object.kind, object.name, object.state(), out);
   } catch (const UsageError& error) {
     if (object.kind != StateKind::kLoader) throw;
     run.log.warning_once(text("loader ", object.name, " has no position to save, so a resumed run begins its epoch anew: ",
@@ -208,7 +214,7 @@ void capture_registered(const RunParts& run, const training::Registered& object,
 }
 
 // Gradients of a window that is open are each rank's own.
-void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& models, Capture& out) {
+void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& models, int writer, Capture& out) {
   if (run.accumulation == nullptr) return;
   out.parts["accumulation_step"] = run.accumulation->step();
   if (run.gradients == nullptr || run.gradients->sync_gradients() || run.sharding != nullptr) return;
@@ -217,7 +223,7 @@ void capture_gradients(const RunParts& run, const std::vector<ModelEntry>& model
       const at::Tensor gradient = item.value().grad();
       if (!gradient.defined() || gradient.is_sparse()) continue;
       const std::string name = text("gradient.", run.process.rank(), '.', manifest_name(model.index, item.key()));
-      out.add(whole_piece(name, gradient, "gradient", run.process.rank()), gradient);
+      out.add(whole_piece(name, gradient, "gradient", writer), gradient);
     }
   }
 }
@@ -233,14 +239,14 @@ void capture_masters(const RunParts& run, const std::vector<ModelEntry>& models,
   }
 }
 
-void capture_components(const RunParts& run, Capture& out) {
+void capture_components(const RunParts& run, int writer, Capture& out) {
   for (const auto& component : *run.components) {
     auto state = component.state();
     out.parts["components"][component.name] = std::move(state.value);
     for (auto& piece : state.pieces) {
       if (piece.replica > 0) continue;
       piece.info.name = state_name("component", component.name, piece.info.name);
-      out.add({std::move(piece.info), "custom", std::move(piece.box), piece.replica < 0 ? kEveryRank : run.process.rank()},
+      out.add({std::move(piece.info), "custom", std::move(piece.box), piece.replica < 0 ? kEveryRank : writer},
               std::move(piece.data));
     }
   }
@@ -276,29 +282,29 @@ ParameterNames manifest_names(const RunParts& run) {
   };
 }
 
-Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models) {
+Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer) {
   const at::NoGradGuard no_grad;
   Capture out;
   const bool apart = trains_apart(run);
-  for (const auto& model : models) capture_model(run, model, apart, out);
+  for (const auto& model : models) capture_model(model, writer, apart, out);
   capture_masters(run, models, out);
   const auto name_of = manifest_names(run);
   for (const auto& object : run.registry->all()) {
     if (object.kind == StateKind::kOptimizer && !object.state) {
       const auto* optimizer = static_cast<const torch::optim::Optimizer*>(object.object.get());
-      capture_optimizer(run, object.name, *optimizer, name_of, apart, out);
+      capture_optimizer(run, object.name, *optimizer, name_of, writer, apart, out);
     } else {
-      capture_registered(run, object, out);
+      capture_registered(run, object, writer, out);
     }
   }
-  capture_components(run, out);
+  capture_components(run, writer, out);
   const auto random = process::capture_random_state();
   const std::string own = text("random.", run.process.rank(), '.');
-  out.add(whole_piece(own + "cpu", random.cpu, "random", run.process.rank()), random.cpu);
+  out.add(whole_piece(own + "cpu", random.cpu, "random", writer), random.cpu);
   for (size_t i = 0; i < random.cuda.size(); ++i) {
-    out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", run.process.rank()), random.cuda[i]);
+    out.add(whole_piece(text(own, "cuda", i), random.cuda[i], "random", writer), random.cuda[i]);
   }
-  capture_gradients(run, models, out);
+  capture_gradients(run, models, writer, out);
   return out;
 }
 

@@ -35,9 +35,10 @@ std::vector<ModelEntry> models_of(const RunParts& run);
 /// Names of parameters over all models, as the manifest has them.
 ParameterNames manifest_names(const RunParts& run);
 
-/// Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of a registered
+/// `writer`: this rank's number among those that write one folder together, from 0; the first one gives what ranks have no
+/// equal copies of. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of a registered
 /// object throws.
-Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models);
+Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer);
 
 /// The key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
 std::string part_name(training::StateKind kind);

@@ -5,7 +5,11 @@
 
 #include <cstring>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "checkpoint/load_target.h"
 #include "hasten/checkpoint/python_tensor.h"
@@ -13,6 +17,7 @@
 #include "hasten/core/hash.h"
 #include "hasten/files/manifest.h"
 #include "hasten/optim/prepared/low_weights.h"
+#include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/random.h"
 
 namespace hasten::checkpoint {
@@ -26,11 +31,15 @@ const Value* part_of(const files::Manifest& manifest, const std::string& kind, c
   return part == nullptr ? nullptr : part->find(name);
 }
 
+// Classes whose state is stepped in slices; others step whole parameters, dealt to the ranks.
+bool steps_in_slices(const std::string& type) {
+  return type == "SGD" || type == "Adam" || type == "AdamW" || type == "Adagrad" || type == "RMSprop";
+}
+
 class HastenRun : public SavedRun {
  public:
   explicit HastenRun(const std::string& folder)
       : SavedRun(folder), manifest_(files::read_manifest(folder)), source_(files::open_hasten_folder(folder)) {
-    files::check_files(manifest_, folder);
     step = manifest_.step;
     iteration = manifest_.iteration;
     if (const Value* count = manifest_.parts.find("accumulation_step")) accumulation_step = count->as_int();
@@ -75,7 +84,7 @@ class HastenRun : public SavedRun {
                       const ParameterNames& name_of) const override {
     const Value& part = *part_of(manifest_, "optimizers", name);
     if (part.at("type").as_string() == "archive") {
-      return load_archive(optimizer, read_tensor(*source_, state_name("optimizer", name, "archive")));
+      return load_archive(optimizer, tensor(state_name("optimizer", name, "archive")));
     }
     OptimizerState state;
     state.type = part.at("type").as_string();
@@ -84,28 +93,48 @@ class HastenRun : public SavedRun {
       for (const auto& parameter : group.at("params").as_list()) one.parameters.push_back(parameter.as_string());
       state.groups.push_back(std::move(one));
     }
-    add_slots(name, state);
-    const auto report = checkpoint::load_optimizer_state(optimizer, state, name_of);
+    visit_slots(own, name, optimizer, name_of, [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
+      if (!owned.is_known) return state.state.emplace_back(parameter, Slots()), void();  // for the report
+      const std::string prefix = state_name("optimizer", name, parameter + ".");
+      const auto tree = training::join_tensors(skeleton, [&](const std::string& path) { return tensor(prefix + path); });
+      state.state.emplace_back(parameter, tree.map());
+    });
+    const auto report = checkpoint::load_optimizer_state(optimizer, state, name_of, {.is_own = true});
     if (!report.unused.empty()) {
       own.run.log.warning(text("optimizer ", name, ": state of ", hasten::join(report.unused), " is of no parameter here"));
     }
   }
 
-  void load_object(Checkpoints::Impl&, const training::Registered& object) const override {
+  void load_object(Checkpoints::Impl& own, const training::Registered& object) const override {
     const Value& part = *part_of(manifest_, part_name(object.kind), object.name);
+    if (object.kind == StateKind::kScheduler) warn_of_options(own, object, part);
     object.load_state(training::join_tensors(part, [&](const std::string& path) {
-      return read_tensor(*source_, state_name(name_of(object.kind), object.name, path));
+      return tensor(state_name(name_of(object.kind), object.name, path));
     }));
   }
 
-  void load_masters(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
-    if (own.run.low_weights == nullptr || *own.run.low_weights == nullptr) return;
-    for (const auto& model : models) {
-      for (const auto& item : model.module->named_parameters()) {
-        const std::string name = "optimizer.master." + manifest_name(model.index, item.key());
-        if (source_->contains(name)) (*own.run.low_weights)->set_value(item.value(), read_tensor(*source_, name));
+  // Everything but random streams and gradients, which are small or each rank's own.
+  RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options) override {
+    reader_ = std::make_unique<RunReader>(manifest_, path, options.verify);
+    for (const auto& object : own.run.registry->all()) {
+      if (!has(object)) continue;
+      if (object.kind == StateKind::kOptimizer && !object.state) {
+        if (options.optimizer == OptimizerLoad::kLoad) want_optimizer(own, object);
+        continue;
       }
+      training::join_tensors(*part_of(manifest_, part_name(object.kind), object.name), [&](const std::string& at) {
+        reader_->whole(state_name(name_of(object.kind), object.name, at));
+        return at::Tensor();
+      });
     }
+    for_each_master(own, models, [&](const at::Tensor&, const std::string& name) { reader_->whole(name); });
+    return reader_.get();
+  }
+
+  void load_masters(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
+    for_each_master(own, models, [&](const at::Tensor& parameter, const std::string& name) {
+      (*own.run.low_weights)->set_value(parameter, tensor(name));
+    });
   }
 
   // In the world that saved, each rank's own; in another one rank 0 has them all, so that the mean is the same.
@@ -178,23 +207,91 @@ class HastenRun : public SavedRun {
     process::restore_random_state(state);
   }
 
-  // A parameter with tensors and without an own entry has the commonest plain part.
-  void add_slots(const std::string& name, OptimizerState& state) const {
+  // From the bulk read where it was asked for there.
+  at::Tensor tensor(const std::string& name) const {
+    return reader_ != nullptr && reader_->has(name) ? reader_->take(name) : read_tensor(*source_, name);
+  }
+
+  template <class Visit>
+  void for_each_master(const Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const Visit& visit) const {
+    if (own.run.low_weights == nullptr || *own.run.low_weights == nullptr) return;
+    for (const auto& model : models) {
+      for (const auto& item : model.module->named_parameters()) {
+        const std::string name = "optimizer.master." + manifest_name(model.index, item.key());
+        if (source_->contains(name)) visit(item.value(), name);
+      }
+    }
+  }
+
+  // The part of a parameter's state that this rank steps.
+  struct Owned {
+    bool is_known = false;
+    at::Tensor parameter = {};
+    std::optional<parallel::ShardInterval> interval = {};
+  };
+
+  // Visits the parameters with state of which this rank has a part, and those that this run lacks. A parameter with tensors
+  // and without an own entry has the commonest plain part.
+  template <class Visit>
+  void visit_slots(const Checkpoints::Impl& own, const std::string& name, const torch::optim::Optimizer& optimizer,
+                   const ParameterNames& name_of, const Visit& visit) const {
     const Value* states = part_of(manifest_, "optimizer_states", name);
     if (states == nullptr) return;
     const Value& common = states->at("default");
-    const Value& other = states->at("other");
-    std::set<std::string> done;
-    for (const auto& group : state.groups) {
-      for (const auto& parameter : group.parameters) {
+    std::unordered_map<std::string_view, const Value*> other;
+    for (const auto& [parameter, skeleton] : states->at("other").as_map()) other.emplace(parameter, &skeleton);
+    std::unordered_map<std::string, at::Tensor> here;
+    for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+      const auto& all = optimizer.param_groups()[g].params();
+      for (size_t i = 0; i < all.size(); ++i) {
+        const std::string known = name_of(all[i]);
+        here.emplace(known.empty() ? text("group", g, '.', i) : known, all[i]);
+      }
+    }
+    const bool is_split = own.run.sharding != nullptr && own.run.sharding->steps(optimizer);
+    std::unordered_set<std::string> done;
+    for (const auto& group : part_of(manifest_, "optimizers", name)->at("groups").as_list()) {
+      for (const auto& each : group.at("params").as_list()) {
+        const std::string& parameter = each.as_string();
         if (!done.insert(parameter).second) continue;
+        const auto special = other.find(parameter);
+        const Value* skeleton = special == other.end() ? nullptr : special->second;
         const std::string prefix = state_name("optimizer", name, parameter + ".");
-        const Value* skeleton = other.find(parameter);
         if (skeleton == nullptr && !common.is_null() && has_all(common, prefix)) skeleton = &common;
         if (skeleton == nullptr) continue;
-        const auto tree = training::join_tensors(*skeleton, [&](const std::string& path) { return read_tensor(*source_, prefix + path); });
-        state.state.emplace_back(parameter, tree.map());
+        Owned owned;
+        const auto found = here.find(parameter);
+        owned.is_known = found != here.end();
+        if (owned.is_known) owned.parameter = found->second;
+        if (owned.is_known && is_split) owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
+        if (owned.interval && owned.interval->size() == 0) continue;  // another rank's
+        visit(parameter, *skeleton, owned);
       }
+    }
+  }
+
+  void want_optimizer(const Checkpoints::Impl& own, const training::Registered& object) {
+    const auto& optimizer = *static_cast<const torch::optim::Optimizer*>(object.object.get());
+    const std::string type = optimizer_type(object.name);
+    if (type == "archive") return reader_->whole(state_name("optimizer", object.name, "archive"));
+    visit_slots(own, object.name, optimizer, manifest_names(own.run),
+                [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
+                  if (!owned.is_known) return;
+                  const std::string prefix = state_name("optimizer", object.name, parameter + ".");
+                  training::join_tensors(skeleton, [&](const std::string& slot) {
+                    want_slot(prefix + slot, type, owned);
+                    return at::Tensor();
+                  });
+                });
+  }
+
+  void want_slot(const std::string& name, const std::string& type, const Owned& owned) {
+    const auto& shape = source_->info(name).shape;
+    const bool is_cut = owned.interval && steps_in_slices(type) && at::IntArrayRef(shape) == owned.parameter.sizes();
+    if (is_cut) {
+      reader_->slice(name, owned.parameter, owned.interval->begin, owned.interval->end);
+    } else {
+      reader_->whole(name, owned.interval.has_value());
     }
   }
 
@@ -209,11 +306,13 @@ class HastenRun : public SavedRun {
 
   files::Manifest manifest_;
   files::TensorSourcePtr source_;
+  std::unique_ptr<RunReader> reader_ = {};
   std::map<std::string, std::vector<std::string>> names_ = {};  // by kind
 };
 
 }  // namespace
 
+RunReader* SavedRun::reader(Checkpoints::Impl&, const std::vector<ModelEntry>&, const LoadOptions&) { return nullptr; }
 void SavedRun::load_masters(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
 void SavedRun::load_gradients(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
 

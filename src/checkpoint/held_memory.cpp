@@ -1,36 +1,62 @@
 // Memory by mmap, grown and never shrunk; see held_memory.h.
 #include "checkpoint/held_memory.h"
 
+#include <ATen/Functions.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <new>
 
 namespace hasten::checkpoint {
 namespace {
 constexpr size_t kPage = 4096;
+constexpr int kNiceness = 10;
 size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 }  // namespace
 
 HeldMemory::~HeldMemory() {
-  if (data_ != nullptr) ::munmap(data_, capacity_);
+  stop();
+  if (data_ != nullptr && !pinned_.defined()) ::munmap(data_, capacity_);
 }
 
+void HeldMemory::stop() noexcept {
+  stopped_ = true;
+  if (toucher_.joinable()) toucher_.join();
+}
+
+// Pages that are there stay.
 void HeldMemory::grow(size_t bytes) {
   if (bytes <= capacity_) return;
-  if (data_ != nullptr) ::munmap(data_, capacity_);
-  data_ = nullptr;
-  capacity_ = 0;
-  void* fresh = ::mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED) throw std::bad_alloc();
-  data_ = static_cast<char*>(fresh);
+  void* larger = data_ == nullptr ? ::mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                  : ::mremap(data_, capacity_, rounded(bytes), MREMAP_MAYMOVE);
+  if (larger == MAP_FAILED) throw std::bad_alloc();
+  data_ = static_cast<char*>(larger);
   capacity_ = rounded(bytes);
   ::madvise(data_, capacity_, MADV_HUGEPAGE);
 }
 
-std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes) {
+void HeldMemory::pin(size_t bytes) {
+  if (pinned_.defined() && bytes <= capacity_) return;
+  if (data_ != nullptr && !pinned_.defined()) ::munmap(data_, capacity_);
+  data_ = nullptr;
+  pinned_ = at::empty({static_cast<int64_t>(rounded(bytes) + kPage)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  const auto begin = reinterpret_cast<uintptr_t>(pinned_.mutable_data_ptr());
+  data_ = reinterpret_cast<char*>(rounded(begin));
+  capacity_ = rounded(bytes);
+}
+
+std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes, bool pinned) {
   size_t total = 0;
   for (const size_t size : sizes) total += rounded(size);
-  grow(total);
+  stop();
+  if (pinned || pinned_.defined()) {
+    pin(total);
+  } else {
+    grow(total);
+  }
   std::vector<char*> out;
   size_t at = 0;
   for (const size_t size : sizes) {
@@ -40,9 +66,21 @@ std::vector<char*> HeldMemory::buffers(const std::vector<size_t>& sizes) {
   return out;
 }
 
-void HeldMemory::prepare(size_t bytes) {
-  grow(bytes);
-  for (size_t at = 0; at < capacity_; at += kPage) *static_cast<volatile char*>(data_ + at) = 0;
+void HeldMemory::prepare(size_t bytes) noexcept {
+  if (toucher_.joinable() || pinned_.defined()) return;
+  try {
+    grow(bytes);
+    stopped_ = false;
+    toucher_ = std::thread([this] {
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNiceness);
+      for (size_t at = 0; at < capacity_ && !stopped_; at += kPage) {
+        *static_cast<volatile char*>(data_ + at) = 0;
+        touched_ = at + kPage;
+      }
+    });
+  } catch (const std::exception&) {
+    // The first snapshot finds fresh pages, and is slower.
+  }
 }
 
 }  // namespace hasten::checkpoint

@@ -1,7 +1,11 @@
 // HeldMemory: page-aligned memory for snapshots, kept from save to save, since fresh pages cost more than the copy.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 namespace hasten::checkpoint {
@@ -14,16 +18,27 @@ class HeldMemory {
   HeldMemory& operator=(const HeldMemory&) = delete;
 
   /// One buffer of each size, each beginning at a page, rounded up to whole pages; the bytes are left as they were. Buffers
-  /// of an earlier call end. Collective: no. Blocks: no. Throws: std::bad_alloc.
-  std::vector<char*> buffers(const std::vector<size_t>& sizes);
-  /// Takes memory of `bytes` and touches its pages, so that the first snapshot finds them.
-  void prepare(size_t bytes);
+  /// of an earlier call end. `pinned`: memory that an accelerator copies to by itself.
+  /// Collective: no. Blocks: no. Throws: std::bad_alloc.
+  std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
+  /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them. A call
+  /// of buffers() ends the thread. Collective: no. Blocks: no. Throws: nothing; without memory nothing happens.
+  void prepare(size_t bytes) noexcept;
+  /// Bytes whose pages prepare() has touched so far.
+  size_t touched() const noexcept { return touched_; }
   size_t capacity() const noexcept { return capacity_; }
 
  private:
   void grow(size_t bytes);
+  void pin(size_t bytes);
+  void stop() noexcept;
+
   char* data_ = nullptr;
   size_t capacity_ = 0;
+  at::Tensor pinned_ = {};
+  std::thread toucher_;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<size_t> touched_ = 0;
 };
 
 }  // namespace hasten::checkpoint

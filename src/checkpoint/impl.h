@@ -1,13 +1,17 @@
-// What Checkpoints keeps between its calls; filled by checkpoints.cpp, save_run.cpp and load_run.cpp.
+// What Checkpoints keeps between its calls; filled by impl.cpp, save_run.cpp and load_run.cpp.
 #pragma once
 
+#include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/capture.h"
+#include "checkpoint/device_copy.h"
 #include "checkpoint/held_memory.h"
 #include "checkpoint/save_board.h"
 #include "checkpoint/save_job.h"
@@ -21,6 +25,11 @@ namespace hasten::checkpoint {
 /// Counts the steps of each optimizer that were made.
 class StepCounter : public training::StepPolicy {
  public:
+  void before_step(training::StepContext&) override {
+    if (on_step) on_step();
+  }
+  /// Called before each step, and after the first one.
+  std::function<void()> on_step = {}, on_first = {};
   void after_step(training::StepContext& context) override;
   int64_t steps() const noexcept { return steps_; }
   void set(int64_t steps) noexcept {
@@ -33,8 +42,18 @@ class StepCounter : public training::StepPolicy {
   std::vector<std::pair<const torch::optim::Optimizer*, int64_t>> counts_;
 };
 
+/// The ranks that write one folder together: all, or where each host has a folder of its own, those of a host.
+struct Writers {
+  std::vector<int> ranks = {};
+  /// This rank's number among them; the first one commits.
+  int index = 0;
+  /// Folders written for one save, and the number of this one. The folder of number 0 holds rank 0's.
+  int num_folders = 1, folder = 0;
+};
+
 struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   Impl(RunParts parts, ProjectConfiguration configuration);
+  ~Impl();
 
   RunParts run;
   ProjectConfiguration project;
@@ -46,10 +65,30 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
 
   std::shared_ptr<SaveBoard> board;
   std::shared_ptr<HeldMemory> memory = std::make_shared<HeldMemory>();
+  /// The copies of the last snapshot, which a step or a load must not overtake.
+  std::shared_ptr<DeviceCopy> device_copy = {};
+  void hold_device_copy() {
+    if (const auto copy = std::exchange(device_copy, nullptr)) copy->hold();
+  }
+  /// Prepares memory for the first snapshot.
+  void touch_memory() noexcept;
   /// The last save; its memory is in use until it is done.
   std::shared_ptr<Save::State> current = {};
   int64_t failures_in_a_row = 0;
   std::unique_ptr<files::FolderLock> lock = {};
+
+  /// The node of each rank; empty until a run of several hosts needs it.
+  std::vector<int> node_of_rank = {};
+  /// Whether the folders above saves are seen by all hosts, as far as saves have found out.
+  std::map<std::string, bool> is_shared = {};
+  /// The ranks of this host, for loads that read once for all of them.
+  std::optional<comm::Group> host_group = {};
+
+  bool has_several_hosts() const { return run.process.local_world_size() < run.process.world_size(); }
+  /// Collective: yes, the first time.
+  const std::vector<int>& nodes();
+  /// The group that reads files together; null if each rank reads by itself. Collective: yes, the first time.
+  const comm::Group* reading_group(ReadFiles read);
 
   /// The plan of the last save, good as long as no rank's pieces change.
   std::string plan_hash = {};
@@ -74,5 +113,13 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
 /// Throws on all ranks what any rank says that is not empty. Collective: yes.
 void agree_on_words(const process::Process& process, const std::string& words);
+/// A failure of any rank: what it says, and whether files are to blame.
+struct Failure {
+  std::string words = {};
+  bool is_data_error = false;
+};
+/// Exchanges failures (no words: none) and a note of each rank. Throws on all ranks the first failure, as DataError if it is
+/// one. Returns the notes by rank. Collective: yes.
+std::vector<std::string> agree(const process::Process& process, const Failure& own, const std::string& note = {});
 
 }  // namespace hasten::checkpoint

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "checkpoint/accelerate_folder.h"
 #include "checkpoint/impl.h"
@@ -42,17 +43,43 @@ std::string complete_ones(const std::string& folder) {
   return complete.empty() ? "no complete checkpoint lies beside it" : text("complete there: ", hasten::join(complete));
 }
 
-std::string with_home(const std::string& path) {
-  if (path != "~" && path.rfind("~/", 0) != 0) return path;
-  const auto home = Environment::current().text("HOME");
-  return home ? *home + path.substr(1) : path;
+std::string with_home(const std::string& path, const std::string& home) {
+  if (home.empty() || (path != "~" && path.rfind("~/", 0) != 0)) return path;
+  return home + path.substr(1);
 }
 
-std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step) {
+using Paths = std::set<std::string>;
+
+// The complete ones that every host has, where each keeps folders of its own.
+std::set<int64_t> on_all_hosts(Checkpoints::Impl& own) {
+  std::string mine;
+  for (const auto& found : files::find_checkpoints(own.checkpoints_folder())) {
+    if (found.problem.empty()) mine += text(found.number, ' ');
+  }
+  std::map<int64_t, int> count;
+  const auto all = gather_texts(own.run.process, mine);
+  for (const auto& each : all) {
+    std::istringstream numbers(each);
+    for (int64_t number = 0; numbers >> number;) ++count[number];
+  }
+  std::set<int64_t> common;
+  for (const auto& [number, times] : count) {
+    if (times == static_cast<int>(all.size())) common.insert(number);
+  }
+  return common;
+}
+
+std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, const Paths& damaged,
+                   const std::optional<std::set<int64_t>>& common) {
   const auto all = files::find_checkpoints(own.checkpoints_folder());
   for (auto found = all.rbegin(); found != all.rend(); ++found) {
     if (!found->problem.empty()) {
       own.run.log.warning(text("'", found->path, "' is not complete (", found->problem, "); taking the checkpoint before it"));
+      continue;
+    }
+    if (damaged.count(found->path)) continue;
+    if (common && !common->count(found->number)) {
+      own.run.log.warning(text("'", found->path, "' is not complete on every host; taking the checkpoint before it"));
       continue;
     }
     if (!step) return found->path;
@@ -61,21 +88,24 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step) {
   return {};
 }
 
-Decision decide(Checkpoints::Impl& own, const std::string& given, const std::optional<int64_t>& step, bool must) {
+Decision decide(Checkpoints::Impl& own, const std::string& given, const std::optional<int64_t>& step, bool must,
+                const Paths& damaged = {}) {
   Decision decision;
+  std::optional<std::set<int64_t>> common;
+  if (given.empty() && own.has_several_hosts()) common = on_all_hosts(own);
   try {
     if (own.run.process.rank() == 0) {
       if (given.empty()) {
         if (own.project.project_dir.empty()) {
           throw UsageError(own.origin(), "loading without a path; expected one, or ProjectConfiguration::project_dir.");
         }
-        decision.path = newest(own, step);
+        decision.path = newest(own, step, damaged, common);
         if (decision.path.empty() && (must || step)) {
           throw UsageError(own.origin(), "no complete checkpoint", step ? text(" of step ", *step) : std::string(), " in '",
                            own.checkpoints_folder(), "'; ", complete_ones(own.checkpoints_folder()), '.');
         }
       } else {
-        decision.path = with_home(given);
+        decision.path = with_home(given, own.run.home);
         files::recover_folder(files::real_disk(), decision.path);
         if (!fs::is_directory(decision.path)) {
           throw UsageError(own.origin(), "'", decision.path, "' is no folder; ",
@@ -91,7 +121,32 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
     decision = {told.at(0), told.at(1)};
   }
   if (!decision.error.empty()) throw UsageError(own.origin(), decision.error);
+  // Each host may have a project_dir of its own.
+  if (given.empty() && !decision.path.empty()) decision.path = own.checkpoints_folder() + "/" + fs::path(decision.path).filename().string();
   return decision;
+}
+
+Failure failure_of(const std::exception& error) {
+  return {error.what(), dynamic_cast<const DataError*>(&error) != nullptr};
+}
+
+// Options of two states of a scheduler, and of its parts.
+void add_differences(const Value& saved, const Value& own, const std::string& scheduler, std::vector<std::string>& differences) {
+  const Value *theirs = saved.find("options"), *ours = own.find("options");
+  if (theirs != nullptr && ours != nullptr && theirs->is_map() && ours->is_map()) {
+    for (const auto& [key, value] : ours->as_map()) {
+      const Value* other = theirs->find(key);
+      const bool differs = other != nullptr && (other->is_number() && value.is_number() ? other->as_double() != value.as_double() : !(*other == value));
+      if (differs) differences.push_back(text(scheduler, ' ', key, " is ", value.to_json(), ", the saved run had ", other->to_json()));
+    }
+  }
+  const Value *saved_parts = saved.find("schedulers"), *own_parts = own.find("schedulers");
+  if (saved_parts == nullptr || own_parts == nullptr) return;
+  for (size_t i = 0; i < std::min(saved_parts->size(), own_parts->size()); ++i) {
+    const Value& part = own_parts->as_list()[i];
+    const Value* name = part.find("scheduler");
+    add_differences(saved_parts->as_list()[i], part, text(scheduler, ": ", name == nullptr ? "part" : name->as_string()), differences);
+  }
 }
 
 }  // namespace
@@ -146,11 +201,53 @@ void LoadTarget::check_optimizers(const Checkpoints::Impl& own, const SavedRun& 
   }
 }
 
-void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options) {
-  const bool shared = own.run.sharding != nullptr;
-  for (const auto& model : weights_) {
-    for (const auto& [index, name] : model.match.pairs) read_into(model.wanted[index].tensor, *model.source, name, shared);
+std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options) {
+  through_copy_ = own.run.sharding != nullptr;
+  if (RunReader* reader = saved.reader(own, models_, options)) {
+    for (const auto& model : weights_) {
+      for (const auto& [index, name] : model.match.pairs) reader->into(model.wanted[index].tensor, name, through_copy_);
+    }
+    readers_.push_back(reader);
+    return reader->shared_digest();
   }
+  std::string digest;
+  for (const auto& model : weights_) {
+    auto& plain = plain_.emplace_back();
+    std::vector<std::string> left_out;
+    plain.manifest = files::manifest_of_source(*model.source, left_out);
+    plain.reader = std::make_unique<RunReader>(plain.manifest, saved.path, false);
+    const std::set<std::string> direct(left_out.begin(), left_out.end());
+    for (const auto& [index, name] : model.match.pairs) {
+      if (direct.count(name)) {
+        direct_.push_back({model.wanted[index].tensor, model.source, name});
+      } else {
+        plain.reader->into(model.wanted[index].tensor, name, through_copy_);
+      }
+    }
+    readers_.push_back(plain.reader.get());
+    digest += plain.reader->shared_digest();
+  }
+  return digest;
+}
+
+void LoadTarget::read(const comm::Group* share, Loaded& loaded) {
+  std::exception_ptr error;
+  for (RunReader* reader : readers_) {  // all of them, since they are collective
+    try {
+      reader->read(share);
+    } catch (const DataError&) {
+      if (!error) error = std::current_exception();
+    }
+    loaded.bytes_read += reader->bytes_read();
+  }
+  if (error) std::rethrow_exception(error);
+  for (const auto& one : direct_) {
+    read_into(one.target, *one.source, one.name, through_copy_);
+    loaded.bytes_read += static_cast<uint64_t>(files::bytes_of(one.source->info(one.name)));
+  }
+}
+
+void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options) {
   const auto name_of_parameter = manifest_names(own.run);
   saved.load_masters(own, models_);
   // Schedulers set rates as well, so they come after optimizers.
@@ -177,47 +274,89 @@ void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const Load
   own.iteration = std::max(own.iteration, saved.iteration + 1);
 }
 
+void warn_of_options(const Checkpoints::Impl& own, const training::Registered& scheduler, const Value& saved) {
+  std::vector<std::string> differences;
+  const Value now = scheduler.state().value();
+  const Value* name = now.find("scheduler");
+  add_differences(saved, now, name == nullptr ? "scheduler" : name->as_string(), differences);
+  if (differences.empty()) return;
+  own.run.log.warning(text("scheduler ", scheduler.name, " goes on with this program's options: ", hasten::join(differences, "; ")));
+}
+
 namespace {
 
 Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOptions& options) {
+  own.hold_device_copy();
   Loaded loaded;
-  std::string words;
   LoadTarget target(models_of(own.run));
   std::unique_ptr<SavedRun> saved;
-  try {
+  // Every rank comes to the agreement, whatever it met before; its own exception keeps its type.
+  const auto together = [&](const std::function<std::string()>& act) {
+    std::string note;
+    std::exception_ptr error;
+    Failure failure;
+    try {
+      note = act();
+    } catch (const std::exception& caught) {
+      failure = failure_of(caught);
+      error = std::current_exception();
+    }
+    try {
+      return agree(own.run.process, failure, note);
+    } catch (const Error&) {
+      if (error) std::rethrow_exception(error);
+      throw;
+    }
+  };
+  const auto digests = together([&] {
     for (const auto& [id, hook] : own.load_hooks) hook(target.models(), path);
     saved = open_saved_run(own, path);
     loaded = {.path = path, .step = saved->step, .iteration = saved->iteration, .unknown = saved->unknown};
     target.check(own, *saved, options, loaded);
-  } catch (const std::exception& error) {
-    words = error.what();
-    agree_on_words(own.run.process, words);
-    throw;
-  }
-  agree_on_words(own.run.process, words);
-  try {
+    return target.collect(own, *saved, options);
+  });
+  const bool alike = std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; });
+  const comm::Group* share = own.reading_group(alike ? options.read : ReadFiles::kEachRank);
+  together([&] {
+    target.read(share, loaded);
+    return std::string();
+  });
+  together([&] {
     target.apply(own, *saved, options);
-  } catch (const std::exception& error) {
-    words = error.what();
-    agree_on_words(own.run.process, words);
-    throw;
-  }
-  agree_on_words(own.run.process, words);
+    return std::string();
+  });
   return loaded;
+}
+
+// The newest one that can be read; a damaged one is said and left.
+std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, bool must, const LoadOptions& options) {
+  Paths damaged;
+  for (;;) {
+    const auto decision = decide(own, {}, step, must && damaged.empty(), damaged);
+    if (decision.path.empty()) break;
+    try {
+      return load_folder(own, decision.path, options);
+    } catch (const DataError& error) {
+      own.run.log.warning(text("'", decision.path, "' could not be read, taking the checkpoint before it: ", error.what()));
+      damaged.insert(decision.path);
+    }
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw DataError(own.origin(), *damaged.begin(), "no checkpoint in '", own.checkpoints_folder(), "' can be read; damaged: ",
+                  hasten::join(std::vector<std::string>(damaged.begin(), damaged.end())), ". hasten checkpoint verify says more.");
 }
 
 }  // namespace
 
 Loaded Checkpoints::load_state(const std::string& path, const LoadOptions& options) {
   impl_->settle_current();
+  if (path.empty()) return *load_newest(*impl_, {}, true, options);
   return load_folder(*impl_, decide(*impl_, path, {}, true).path, options);
 }
 
 std::optional<Loaded> Checkpoints::resume(const ResumeOptions& options) {
   impl_->settle_current();
-  const auto decision = decide(*impl_, {}, options.step, false);
-  if (decision.path.empty()) return std::nullopt;
-  return load_folder(*impl_, decision.path, options.load);
+  return load_newest(*impl_, options.step, false, options.load);
 }
 
 }  // namespace hasten::checkpoint

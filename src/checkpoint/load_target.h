@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "checkpoint/capture.h"
 #include "checkpoint/impl.h"
+#include "checkpoint/run_reader.h"
 #include "hasten/checkpoint/weights.h"
 
 namespace hasten::checkpoint {
@@ -26,6 +28,9 @@ class SavedRun {
     bool plain = false;
   };
   virtual Weights weights(size_t model) const = 0;
+  /// Wants all that load_optimizer, load_object and load_masters read, and lives as long as this; weights are added by the
+  /// caller, who then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws: DataError.
+  virtual RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options);
   virtual bool has(const training::Registered& object) const = 0;
   /// "; it has ema, teacher", for messages.
   virtual std::string others(training::StateKind kind) const = 0;
@@ -53,12 +58,19 @@ std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std
 std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl& own, const std::string& path);
 std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, const std::string& path);
 
+/// Says once where a scheduler's options differ from the saved ones; this program's stay.
+void warn_of_options(const Checkpoints::Impl& own, const training::Registered& scheduler, const core::Value& saved);
+
 class LoadTarget {
  public:
   explicit LoadTarget(std::vector<ModelEntry> models) : models_(std::move(models)) {}
   std::vector<ModelEntry>& models() noexcept { return models_; }
   /// Everything that can be refused. Throws: UsageError with all of it.
   void check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
+  /// Notes what is to be read, and returns a digest of what all ranks read alike. Throws: DataError.
+  std::string collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options);
+  /// Fills weights, and the tensors that apply() hands out. Collective: over `share`. Throws: DataError.
+  void read(const comm::Group* share, Loaded& loaded);
   void apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options);
 
  private:
@@ -69,7 +81,21 @@ class LoadTarget {
   };
   void check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved);
   std::vector<ModelEntry> models_;
+  // Files without a manifest of ours, and tensors that do not lie plainly in files.
+  struct Plain {
+    files::Manifest manifest = {};
+    std::unique_ptr<RunReader> reader = {};
+  };
+  struct Direct {
+    at::Tensor target;
+    files::TensorSourcePtr source;
+    std::string name;
+  };
   std::vector<Weights> weights_ = {};
+  std::list<Plain> plain_ = {};
+  std::vector<Direct> direct_ = {};
+  std::vector<RunReader*> readers_ = {};
+  bool through_copy_ = false;
   std::vector<std::string> errors_ = {};
 };
 

@@ -3,17 +3,19 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <unordered_map>
 
+#include "checkpoint/run_reader.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
+#include "hasten/comm/group/group.h"
+#include "hasten/comm/nested/objects.h"
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/files/box.h"
-#include "hasten/files/manifest.h"
+#include "hasten/files/bulk_read.h"
 #include "hasten/files/open_source.h"
 #include "hasten/files/python_file.h"
 
@@ -163,6 +165,29 @@ void read_into(const at::Tensor& target, const files::TensorSource& source, cons
   plain.copy_(read);
 }
 
+namespace {
+
+// Tensors that lie plainly in files are read once for all ranks, the others by each.
+void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& match, const files::TensorSource& source,
+                   const comm::Group& share) {
+  std::vector<std::string> left_out;
+  const auto manifest = files::manifest_of_source(source, left_out);
+  const std::set<std::string> direct(left_out.begin(), left_out.end());
+  RunReader reader(manifest, source.path(), false);
+  for (const auto& [index, name] : match.pairs) {
+    if (direct.count(name)) {
+      read_into(wanted[index].tensor, source, name);
+    } else {
+      reader.into(wanted[index].tensor, name, false);
+    }
+  }
+  const auto digests = comm::gather_object(share, reader.shared_digest());
+  const bool alike = std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; });
+  reader.read(alike ? &share : nullptr);
+}
+
+}  // namespace
+
 WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options) {
   const auto wanted = wanted_of(module, options.exclude);
   const auto match = match_weights(wanted, source, source.names(), options.rename);
@@ -175,7 +200,11 @@ WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource&
   if (options.dtype) cast_module(module, *options.dtype, options.exclude);
   // set_data gives tensors other memory: the list is made anew.
   const auto now = options.dtype ? wanted_of(module, options.exclude) : wanted;
-  for (const auto& [index, name] : match.pairs) read_into(now[index].tensor, source, name);
+  if (options.share != nullptr && options.share->world_size() > 1) {
+    read_together(now, match, source, *options.share);
+  } else {
+    for (const auto& [index, name] : match.pairs) read_into(now[index].tensor, source, name);
+  }
   return {match.missing, match.unexpected, source.remarks()};
 }
 

@@ -30,21 +30,22 @@ std::string name_or_number(const ParameterNames& name_of, const at::Tensor& para
 
 // State that has the parameter's shape follows its dtype and device, as Optimizer.load_state_dict has it. It is copied, so
 // that a step does not write into what was loaded.
-training::State fitted(const training::State& state, const at::Tensor& parameter, const std::string& slot) {
+training::State fitted(const training::State& state, const at::Tensor& parameter, const std::string& slot, bool is_own) {
   if (state.is_tensor()) {
     const at::Tensor& tensor = state.tensor();
     const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" && slot != "step" &&
                          tensor.dim() > 0;
+    const auto wanted = follows ? parameter.scalar_type() : tensor.scalar_type();
+    const bool lies_well = tensor.sizes() != parameter.sizes() || tensor.strides() == parameter.strides();
+    if (is_own && lies_well && tensor.device() == parameter.device() && tensor.scalar_type() == wanted) return tensor;
     if (tensor.sizes() == parameter.sizes()) {  // in the parameter's memory order too, which kernels and slices go by
-      const auto dtype = follows ? parameter.scalar_type() : tensor.scalar_type();
-      return at::empty_like(parameter.detach(), parameter.options().dtype(dtype).requires_grad(false)).copy_(tensor);
+      return at::empty_like(parameter.detach(), parameter.options().dtype(wanted).requires_grad(false)).copy_(tensor);
     }
-    return follows ? tensor.to(parameter.device(), parameter.scalar_type(), false, true)
-                   : tensor.to(parameter.device(), tensor.scalar_type(), false, true);
+    return tensor.to(parameter.device(), wanted, false, true);
   }
   if (!state.is_map()) return state;
   training::State::Map map;
-  for (const auto& [name, child] : state.map()) map.emplace_back(name, fitted(child, parameter, name));
+  for (const auto& [name, child] : state.map()) map.emplace_back(name, fitted(child, parameter, name, is_own));
   return map;
 }
 
@@ -65,9 +66,17 @@ std::vector<Place> places_of(const torch::optim::Optimizer& optimizer, const Par
   return places;
 }
 
+using SlotsByName = std::unordered_map<std::string_view, const Slots*>;
+
+SlotsByName slots_by_name(const OptimizerState& state) {
+  SlotsByName all;
+  for (const auto& [name, slots] : state.state) all.emplace(name, &slots);
+  return all;
+}
+
 // Everything that can be refused, before anything changes.
-void check(const torch::optim::Optimizer& optimizer, const OptimizerState& state, const std::vector<Place>& places,
-           const LoadOptimizerOptions& options, const AnyOptimizerCodec& codec) {
+void check(const torch::optim::Optimizer& optimizer, const OptimizerState& state, const SlotsByName& by_name,
+           const std::vector<Place>& places, const LoadOptimizerOptions& options, const AnyOptimizerCodec& codec) {
   std::string guess = state.type;
   if (guess.empty() && !state.groups.empty()) {
     guess = guess_optimizer(state.groups[0].options, state.state.empty() ? nullptr : &state.state[0].second);
@@ -86,10 +95,11 @@ void check(const torch::optim::Optimizer& optimizer, const OptimizerState& state
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) return;  // flat tensors of all parameters
   std::string wrong;
   for (const auto& place : places) {
-    const Slots* slots = state.find(place.name);
-    if (slots == nullptr) continue;
-    for (const auto& [slot, value] : *slots) {
+    const auto found = by_name.find(place.name);
+    if (found == by_name.end()) continue;
+    for (const auto& [slot, value] : *found->second) {
       if (!value.is_tensor() || value.tensor().numel() == 1 || value.tensor().sizes() == place.parameter.sizes()) continue;
+      if (options.is_own && value.tensor().dim() == 1 && value.tensor().numel() <= place.parameter.numel()) continue;
       wrong += text(wrong.empty() ? "" : "; ", slot, " of '", place.name, "' has sizes ", value.tensor().sizes(),
                     ", the parameter ", place.parameter.sizes());
     }
@@ -142,7 +152,8 @@ OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const O
   const at::NoGradGuard no_grad;
   const auto& codec = codec_of(optimizer, options.codec);
   const auto places = places_of(optimizer, name_of);
-  check(optimizer, state, places, options, codec);
+  const auto by_name = slots_by_name(state);
+  check(optimizer, state, by_name, places, options, codec);
   OptimizerReport report;
   std::unordered_map<std::string, size_t> group_of;
   for (size_t g = 0; g < state.groups.size(); ++g) {
@@ -152,13 +163,13 @@ OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const O
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<torch::optim::OptimizerParamState>> made;
   for (const auto& place : places) {
     known.insert(place.name);
-    const Slots* slots = state.find(place.name);
-    if (slots == nullptr) {
+    const auto found = by_name.find(place.name);
+    if (found == by_name.end()) {
       if (!group_of.count(place.name)) report.missing.push_back(place.name);
       continue;
     }
     Slots own;
-    for (const auto& [slot, value] : *slots) own.emplace_back(slot, fitted(value, place.parameter, slot));
+    for (const auto& [slot, value] : *found->second) own.emplace_back(slot, fitted(value, place.parameter, slot, options.is_own));
     if (auto one = codec.make_state(own)) made[place.parameter.unsafeGetTensorImpl()] = std::move(one);
   }
   for (const auto& item : state.state) {

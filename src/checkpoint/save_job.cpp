@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -27,6 +29,10 @@ constexpr size_t kChunk = size_t{8} << 20;
 constexpr size_t kDirectBlock = 4096;
 
 std::string key_of(const SaveJob& job, const std::string& name) {
+  return text("hasten/save/", job.save_id, '/', job.folder, '/', name);
+}
+// Of all folders of the save.
+std::string joint_key(const SaveJob& job, const std::string& name) {
   return "hasten/save/" + job.save_id + "/" + name;
 }
 
@@ -74,6 +80,7 @@ Value report_of(const SaveJob& job) {
                                           {"header_xxh3", core::xxh3_128(file.head).hex()},
                                           {"pieces", std::move(pieces)}}));
   }
+  if (!job.replicas.empty()) report["replicas"] = Value(job.replicas);
   return report;
 }
 
@@ -84,6 +91,7 @@ void write_own(SaveJob& job) {
                     "' made by rank 0 is not seen on this rank's host. Save to a file system that all hosts share.");
   }
   require_space(job);
+  if (job.device_copy != nullptr) job.device_copy->finish();
   for (size_t i = 0; i < job.files.size(); ++i) {
     write_planned(*job.disk, job.temporary + "/" + job.files[i].name, job.files[i], job.buffers[i]);
   }
@@ -129,20 +137,78 @@ void add_report(const SaveJob& job, const Value& report, Collected& all) {
   merge_parts(all.manifest.parts, report.at("parts"));
 }
 
+// Waits for a note that is "ok", or throws what it says instead.
+void await_note(const SaveJob& job, const std::string& key, const std::string& who) {
+  const auto until = Clock::now() + job.timeout;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    const auto words = job.board->get(key);
+    if (words && *words == "ok") return;
+    if (words) throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", *words);
+    if (Clock::now() > until) {
+      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '", job.path,
+                      "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 // Waits until every other rank has written, or throws what one of them says.
 void await_ranks(const SaveJob& job) {
-  const auto until = Clock::now() + job.timeout;
-  for (int rank = 1; rank < job.world_size; ++rank) {
-    for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-      const auto words = job.board->get(key_of(job, std::to_string(rank)));
-      if (words && *words == "ok") break;
-      if (words) throw DataError(Origin{"checkpoint", rank, job.world_size}, job.path, *words);
-      if (Clock::now() > until) {
-        throw DataError(Origin{"checkpoint", 0, job.world_size}, job.path, "rank ", rank, " has not written its files of '",
-                        job.path, "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
-      }
-      std::this_thread::sleep_for(pause);
+  for (int rank = 1; rank < job.world_size; ++rank) await_note(job, key_of(job, std::to_string(rank)), text("rank ", rank));
+}
+
+// Throws if ranks hold different copies of what all of them should hold alike. With more than two ranks those of the smaller
+// number are named.
+class ReplicaCheck {
+ public:
+  explicit ReplicaCheck(const SaveJob& job) : job_(job), by_piece_(job.pieces->size()) {}
+
+  void add(int rank, const Value& report) {
+    const Value* replicas = report.find("replicas");
+    if (replicas == nullptr) return;
+    const auto& list = replicas->as_list();
+    for (size_t i = 0; i < std::min(list.size(), by_piece_.size()); ++i) {
+      if (!list[i].as_string().empty()) by_piece_[i][list[i].as_string()].push_back(rank);
     }
+  }
+
+  void require_equal() const {
+    std::string words;
+    size_t count = 0;
+    for (size_t i = 0; i < by_piece_.size(); ++i) {
+      if (by_piece_[i].size() < 2 || ++count > 20) continue;
+      words += text(words.empty() ? "" : "; ", '\'', (*job_.pieces)[i].info.name, "' ", differing(by_piece_[i]));
+    }
+    if (count == 0) return;
+    throw DataError(Origin{"checkpoint", job_.rank, job_.world_size}, job_.path, "ranks hold different copies of ", count,
+                    count == 1 ? " tensor" : " tensors", ": ", words, count > 20 ? " …" : "",
+                    ". A rank's memory or a missing synchronisation is to blame. Resume from the checkpoint before it.");
+  }
+
+ private:
+  using Copies = std::map<std::string, std::vector<int>>;
+  static std::string differing(const Copies& copies) {
+    size_t most = 0, least = SIZE_MAX;
+    for (const auto& [hash, ranks] : copies) most = std::max(most, ranks.size()), least = std::min(least, ranks.size());
+    std::vector<int> odd;
+    for (const auto& [hash, ranks] : copies) {
+      if (most == least || ranks.size() < most) odd.insert(odd.end(), ranks.begin(), ranks.end());
+    }
+    std::sort(odd.begin(), odd.end());
+    return text(most == least ? "is another on each side of ranks " : "differs on rank ", hasten::join(odd));
+  }
+
+  const SaveJob& job_;
+  std::vector<Copies> by_piece_;
+};
+
+// Where hosts have folders of their own, all of them are written before any appears.
+void await_folders(const SaveJob& job, const std::string& words) {
+  if (job.num_folders == 1) return;
+  job.board->put(joint_key(job, text("written.", job.folder)), words.empty() ? "ok" : words);
+  if (!words.empty()) return;
+  for (int folder = 0; folder < job.num_folders; ++folder) {
+    await_note(job, joint_key(job, text("written.", folder)), text("host ", folder));
   }
 }
 
@@ -164,13 +230,19 @@ void note_other_files(const SaveJob& job, files::Manifest& manifest) {
 
 void commit(SaveJob& job) {
   Collected all{job.manifest};
-  add_report(job, report_of(job), all);
+  ReplicaCheck replicas(job);
+  const Value own = report_of(job);
+  add_report(job, own, all);
+  replicas.add(0, own);
   await_ranks(job);
   for (int rank = 1; rank < job.world_size; ++rank) {
     const std::string path = job.temporary + "/" + report_name(rank);
-    add_report(job, Value::parse_json(contents_of(path), path), all);
+    const Value report = Value::parse_json(contents_of(path), path);
+    add_report(job, report, all);
+    replicas.add(rank, report);
     job.disk->unlink(path);
   }
+  replicas.require_equal();
   for (const auto& [name, other] : job.tied) {
     const auto* tensor = job.manifest.find(other);
     if (tensor == nullptr) continue;
@@ -184,6 +256,7 @@ void commit(SaveJob& job) {
     files::write_file(*job.disk, job.temporary + "/hasten.json", files::to_json(job.manifest));
   }
   job.disk->sync_folder(job.temporary);
+  await_folders(job, "");
   files::commit_folder(*job.disk, job.temporary, job.path, {.is_replaced = is_state_file});
 }
 
@@ -226,6 +299,7 @@ void run_rank_0(SaveJob& job) {
     words = error.what();
     give_up(job);
   }
+  if (!words.empty()) await_folders(job, words);
   if (job.world_size > 1) {
     job.board->put(key_of(job, "outcome"), words.empty() ? "ok" : words);
     wait_until_seen(job);
@@ -264,7 +338,8 @@ bool is_state_file(const std::string& name) {
   if (name == files::kManifestFile || name == "hasten.json" || name == "scaler.pt") return true;
   if ((begins("model") || begins("state")) && (ends(".safetensors") || ends(".safetensors.index.json"))) return true;
   if (begins("pytorch_model") && ends(".bin")) return true;
-  return ((begins("optimizer") || begins("scheduler")) && ends(".bin")) ||
+  const bool is_numbered = begins("optimizer") || begins("scheduler") || begins("sampler") || begins("dl_state_dict");
+  return (is_numbered && ends(".bin")) ||
          ((begins("random_states_") || begins("custom_checkpoint_")) && ends(".pkl"));
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/device_copy.h"
 #include "checkpoint/held_memory.h"
 #include "checkpoint/save_board.h"
 #include "checkpoint/save_state.h"
@@ -29,7 +30,11 @@ struct SaveJob {
   std::shared_ptr<Save::State> save = {};
   std::shared_ptr<SaveBoard> board = {};
   files::Disk* disk = &files::real_disk();
+  /// This rank's number among those that write the folder, and how many they are.
   int rank = 0, world_size = 1;
+  /// Where each host has a folder of its own: the number of this one, and how many there are. None appears unless all are
+  /// written.
+  int folder = 0, num_folders = 1;
   std::string path = {}, temporary = {}, save_id = {};
   std::chrono::seconds timeout = std::chrono::minutes(30);
   /// Set if the snapshot failed: nothing is written, and the others hear of it.
@@ -39,12 +44,16 @@ struct SaveJob {
   std::shared_ptr<HeldMemory> memory = {};
   std::vector<PlannedFile> files = {};
   std::vector<char*> buffers = {};
+  /// Copies into the buffers that are still under way; null if there are none.
+  std::shared_ptr<DeviceCopy> device_copy = {};
   /// Of the pieces of `files`, by PlannedPiece::piece.
   std::shared_ptr<const std::vector<PieceInfo>> pieces = {};
   /// Files in torch.save's form (Accelerate's layout), whose tensors are copies.
   std::vector<std::pair<std::string, files::PythonValue>> python_files = {};
   /// What only this rank knows of plain values (optimizer state of its own parameters).
   core::Value own_parts = {};
+  /// check_replicas: hashes of this rank's copies, in hexadecimal digits, by piece; empty strings for pieces without copies.
+  std::vector<std::string> replicas = {};
 
   /// Rank 0: the manifest without files and tensors; all indexes; how to go on after the commit.
   files::Manifest manifest = {};

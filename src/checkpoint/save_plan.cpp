@@ -84,16 +84,16 @@ void check_agree(const std::vector<PieceInfo>& pieces) {
 
 PlannedFile lay_out(const std::vector<PieceInfo>& pieces, const std::vector<size_t>& members, bool is_split) {
   std::vector<files::TensorInfo> infos;
-  Value sharding = Value::map();
+  Value::Map sharding;  // names in a file differ
   for (const size_t i : members) {
     infos.push_back(stored_info(pieces[i]));
     auto offset = pieces[i].box.offset;
     offset.resize(infos.back().shape.size());
-    if (is_split) sharding[infos.back().name] = Value::map({{"saved_offsets", Value(offset)}});
+    if (is_split) sharding.emplace_back(infos.back().name, Value::map({{"saved_offsets", Value(offset)}}));
   }
   std::vector<std::pair<std::string, std::string>> metadata{{"format", "pt"}};
   if (is_split) {
-    metadata.emplace_back("DCP_SHARDING_INFO", sharding.to_json());
+    metadata.emplace_back("DCP_SHARDING_INFO", Value(std::move(sharding)).to_json());
     metadata.emplace_back("DCP_VERSION", "1.0");
   }
   auto layout = files::lay_out_safetensors(infos, metadata);

@@ -4,9 +4,11 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <unordered_map>
 
 #include "checkpoint/accelerate_folder.h"
@@ -54,17 +56,21 @@ Target make_target(Checkpoints::Impl& own, const std::string& given) {
   return target;
 }
 
-void remove_target(const Checkpoints::Impl& own, const Target& target) noexcept {
-  if (own.run.process.rank() != 0 || target.temporary.empty()) return;
+void remove_quietly(const std::string& folder) noexcept {
   try {
-    files::remove_tree(files::real_disk(), target.temporary);
+    files::remove_tree(files::real_disk(), folder);
   } catch (const std::exception&) {
     // It counts for nothing, and a later save removes it.
   }
 }
 
+void remove_target(const Checkpoints::Impl& own, const Target& target) noexcept {
+  if (own.run.process.rank() == 0 && !target.temporary.empty()) remove_quietly(target.temporary);
+}
+
 struct Record {
   std::string error = {};
+  /// The path given, and the options that ranks must share.
   std::string given = {};
   bool busy = false;
   std::string hash = {};
@@ -98,7 +104,7 @@ std::vector<Record> agree(const Checkpoints::Impl& own, const Record& mine) {
     if (all[rank].given != all[0].given) {
       remove_target(own, all[0].target);
       throw UsageError(own.origin(), "rank 0 saves to '", all[0].given, "', rank ", rank, " to '", all[rank].given,
-                       "'; expected one path. Give all ranks the same.");
+                       "'; expected one path and equal options. Give all ranks the same.");
     }
   }
   return all;
@@ -123,25 +129,36 @@ std::vector<PieceInfo> join_pieces(const Checkpoints::Impl& own, const std::vect
   return joint;
 }
 
+// Of all that the plan depends on.
 std::string hash_of(const Capture& capture) {
-  return core::xxh3_128(to_value(capture.infos).to_json()).hex();
+  std::string all;
+  const auto add = [&](const std::vector<int64_t>& numbers) {
+    for (const int64_t number : numbers) all.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  for (const auto& piece : capture.infos) {
+    all += text(piece.info.name, '\n', piece.kind, '\n', static_cast<int>(piece.info.dtype), ' ', piece.rank, ' ', piece.info.shape.size(), '\n');
+    add(piece.info.shape);
+    add(piece.box.offset);
+    add(piece.box.size);
+  }
+  return core::xxh3_128(all).hex();
 }
 
 // A new plan where any rank's pieces have changed. Collective: only then.
-void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vector<Record>& records) {
+void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vector<Record>& records, const Writers& writers) {
   std::string all;
-  for (const auto& record : records) all += record.hash;
+  for (const auto& record : records) all += record.hash + ' ';
+  for (const int rank : writers.ranks) all += text(rank, ' ');
   if (all == own.plan_hash) return;
   std::vector<std::vector<PieceInfo>> by_rank;
   if (records.size() == 1) {
     by_rank.push_back(capture.infos);
   } else {
-    for (const auto& one : gather_texts(own.run.process, to_value(capture.infos).to_json())) {
-      by_rank.push_back(pieces_of(Value::parse_json(one)));
-    }
+    const auto texts = gather_texts(own.run.process, to_value(capture.infos).to_json());
+    for (const int rank : writers.ranks) by_rank.push_back(pieces_of(Value::parse_json(texts[static_cast<size_t>(rank)])));
   }
   auto joint = join_pieces(own, by_rank);
-  own.plan = plan_save(joint, own.run.process.world_size());
+  own.plan = plan_save(joint, static_cast<int>(writers.ranks.size()));
   own.joint = std::make_shared<const std::vector<PieceInfo>>(std::move(joint));
   own.plan_hash = std::move(all);
 }
@@ -166,22 +183,47 @@ void copy_tensor(char* to, const at::Tensor& tensor) {
   at::from_blob(to, tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false)).copy_(tensor.detach());
 }
 
+// The device whose tensors are copied in a stream of their own; none if all lie on the CPU.
+std::optional<c10::Device> device_of(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    if (DeviceCopy::serves(tensor.device())) return tensor.device();
+  }
+  return std::nullopt;
+}
+
+// Hashes of this rank's copies of what every rank has.
+std::vector<std::string> replica_hashes(const std::vector<PieceInfo>& joint, const Capture& capture,
+                                        const std::unordered_map<std::string, size_t>& where) {
+  std::vector<std::string> hashes(joint.size());
+  for (size_t i = 0; i < joint.size(); ++i) {
+    if (joint[i].rank != kEveryRank) continue;
+    const auto found = where.find(joint[i].info.name + files::describe(joint[i].box));
+    if (found == where.end()) continue;
+    const at::Tensor tensor = capture.data[found->second].detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    hashes[i] = core::xxh3_128(tensor.const_data_ptr(), tensor.nbytes()).hex();
+  }
+  return hashes;
+}
+
 // This rank's files as they will lie on disk, in held memory. Here ends the pause.
-void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job) {
+void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool check_replicas) {
   const at::NoGradGuard no_grad;
   std::unordered_map<std::string, size_t> where;
   for (size_t i = 0; i < capture.infos.size(); ++i) {
     where.emplace(capture.infos[i].info.name + files::describe(capture.infos[i].box), i);
   }
+  if (check_replicas && job.world_size > 1) job.replicas = replica_hashes(*own.joint, capture, where);
   std::vector<size_t> sizes;
   for (const auto& file : own.plan.files) {
     if (file.writer != job.rank) continue;
     job.files.push_back(file);
     sizes.push_back(file.bytes);
   }
-  job.buffers = own.memory->buffers(sizes);
+  const auto device = device_of(capture.data);
+  job.buffers = own.memory->buffers(sizes, device.has_value());
   job.memory = own.memory;
   job.pieces = own.joint;
+  if (device) job.device_copy = own.device_copy = std::make_shared<DeviceCopy>(*device);
   for (size_t i = 0; i < job.files.size(); ++i) {
     const auto& file = job.files[i];
     std::memcpy(job.buffers[i], file.head.data(), file.head.size());
@@ -189,9 +231,15 @@ void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job) {
       const auto& info = (*own.joint)[piece];
       const auto found = where.find(info.info.name + files::describe(info.box));
       if (found == where.end()) throw InternalError(own.origin(), "the plan holds '", info.info.name, "', which this rank lacks");
-      copy_tensor(job.buffers[i] + position, capture.data[found->second]);
+      const at::Tensor& tensor = capture.data[found->second];
+      if (device && tensor.device() == *device) {
+        job.device_copy->add(job.buffers[i] + position, tensor);
+      } else {
+        copy_tensor(job.buffers[i] + position, tensor);
+      }
     }
   }
+  if (device) job.device_copy->close();
 }
 
 files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, const Capture& capture) {
@@ -201,6 +249,9 @@ files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, 
   manifest.save_id = target.save_id;
   manifest.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   manifest.world_size = own.run.process.world_size();
+  for (const int node : own.node_of_rank) {
+    if (const std::string host = text("node ", node); std::find(manifest.hosts.begin(), manifest.hosts.end(), host) == manifest.hosts.end()) manifest.hosts.push_back(host);
+  }
   const auto& sharding = own.run.sharding;
   manifest.strategy = manifest.world_size == 1 ? "single"
                       : sharding == nullptr    ? "ddp"
@@ -244,37 +295,130 @@ std::vector<ModelEntry> models_to_save(const Checkpoints::Impl& own, const std::
 
 struct Prepared {
   Target target;
+  Writers writers;
   Capture capture;
   std::vector<Record> records;
   std::vector<ModelEntry> models;
 };
 
-// With hooks the folder must be known on all ranks before anything is captured, so that costs one more message.
-Prepared prepare(Checkpoints::Impl& own, const std::string& path, bool skip_if_busy) {
+// Where this rank looks for rank 0's folder: with automatic naming in its own project_dir.
+Target seen_from_here(const Checkpoints::Impl& own, Target target, bool automatic) {
+  if (!automatic || !own.has_several_hosts()) return target;
+  const auto here = [&](const std::string& path) { return own.checkpoints_folder() + "/" + std::filesystem::path(path).filename().string(); };
+  target.path = here(target.path);
+  target.temporary = here(target.temporary);
+  return target;
+}
+
+// Network file systems show a new folder late.
+bool is_seen(const std::string& folder, std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  while (!std::filesystem::is_directory(folder)) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return true;
+}
+
+Writers all_ranks(const Checkpoints::Impl& own) {
+  Writers writers;
+  for (int rank = 0; rank < own.run.process.world_size(); ++rank) writers.ranks.push_back(rank);
+  writers.index = own.run.process.rank();
+  return writers;
+}
+
+// The ranks of each host write a folder of their own. Its first rank makes it. Collective: yes.
+Writers host_writers(Checkpoints::Impl& own, const Target& target) {
+  const auto& nodes = own.nodes();
+  Writers writers;
+  std::vector<int> order;  // nodes by their first rank
+  for (int rank = 0; rank < own.run.process.world_size(); ++rank) {
+    const int node = nodes[static_cast<size_t>(rank)];
+    if (std::find(order.begin(), order.end(), node) == order.end()) order.push_back(node);
+    if (node != own.run.process.node_rank()) continue;
+    if (rank == own.run.process.rank()) writers.index = static_cast<int>(writers.ranks.size());
+    writers.ranks.push_back(rank);
+  }
+  writers.num_folders = static_cast<int>(order.size());
+  writers.folder = static_cast<int>(std::find(order.begin(), order.end(), own.run.process.node_rank()) - order.begin());
+  Failure failure;
+  try {
+    if (own.run.sharding != nullptr || !own.run.components->empty()) {
+      std::vector<std::string> names;
+      for (const int node : order) names.push_back(text("node ", node));
+      throw UsageError(own.origin(), "'", target.path, "' is not seen by all hosts (", hasten::join(names), "), and the state is split over "
+                       "them. Save to a file system that all hosts share.");
+    }
+    if (writers.index == 0 && writers.folder != 0) {
+      if (const auto parent = std::filesystem::path(target.path).parent_path(); !parent.empty()) {
+        std::filesystem::create_directories(parent);
+        files::remove_leftovers(files::real_disk(), parent.string());
+      }
+      files::make_temporary_folder(files::real_disk(), target.path, target.save_id);
+    }
+  } catch (const std::exception& error) {
+    failure = {error.what(), false};
+  }
+  try {
+    agree(own.run.process, failure);
+  } catch (const Error&) {
+    if (writers.index == 0) remove_quietly(target.temporary);
+    throw;
+  }
+  return writers;
+}
+
+// One folder if all hosts see that of rank 0, else one for each host. Found out once for each parent. Collective: yes.
+Writers find_writers(Checkpoints::Impl& own, const Target& target) {
+  if (!own.has_several_hosts()) return all_ranks(own);
+  const auto& nodes = own.nodes();
+  const std::string parent = std::filesystem::path(target.path).parent_path().string();
+  const auto known = own.is_shared.find(parent);
+  bool shared = known != own.is_shared.end() && known->second;
+  if (known == own.is_shared.end()) {
+    const bool looks = own.run.process.node_rank() != nodes[0] && own.run.process.is_local_main_process();
+    const auto answers = gather_texts(own.run.process, !looks || is_seen(target.temporary, own.project.shared_folder_timeout) ? "yes" : "no");
+    shared = std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer == "yes"; });
+    own.is_shared[parent] = shared;
+    if (!shared) {
+      own.run.log.info(text("'", parent, "' is not one folder for all hosts: each host saves into its own"));
+    }
+  }
+  return shared ? all_ranks(own) : host_writers(own, target);
+}
+
+// With hooks, and on several hosts, the folder must be known on all ranks before anything is captured, so that costs one more
+// message.
+Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   Prepared out;
+  const bool skip_if_busy = options.skip_if_busy;
   Record mine{.given = path};
+  if (options.layout != Layout::kHasten) mine.given += options.safe_serialization ? " (accelerate)" : " (accelerate, pickled)";
+  if (options.check_replicas) mine.given += " (check_replicas)";
   mine.busy = skip_if_busy && own.current != nullptr && !Save(own.current).done();
   try {
     if (own.run.process.rank() == 0) mine.target = make_target(own, path);
   } catch (const std::exception& error) {
     mine.error = error.what();
   }
-  const bool hooked = !own.save_hooks.empty();
-  if (hooked) {
+  const bool early = !own.save_hooks.empty() || own.has_several_hosts();
+  out.writers = all_ranks(own);
+  if (early) {
     out.records = agree(own, mine);
-    out.target = out.records[0].target;
+    out.target = seen_from_here(own, out.records[0].target, path.empty());
+    if (options.layout == Layout::kHasten) out.writers = find_writers(own, out.target);
   }
   try {
     if (mine.error.empty()) {
       out.models = models_to_save(own, out.target.temporary);
-      out.capture = capture_state(own.run, out.models);
+      out.capture = capture_state(own.run, out.models, out.writers.index);
       mine.hash = hash_of(out.capture);
     }
   } catch (const std::exception& error) {
     mine.error = error.what();
   }
   out.records = agree(own, mine);
-  out.target = out.records[0].target;
+  out.target = seen_from_here(own, out.records[0].target, path.empty());
   return out;
 }
 
@@ -284,7 +428,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   const bool automatic = path.empty();
   const bool background = options.background.value_or(automatic);
   if (!options.skip_if_busy) own.settle_current();
-  auto prepared = prepare(own, path, options.skip_if_busy);
+  auto prepared = prepare(own, path, options);
   for (const auto& record : prepared.records) {
     if (!record.busy) continue;
     remove_target(own, prepared.target);
@@ -295,8 +439,10 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   job->save = std::make_shared<Save::State>();
   job->save->path = prepared.target.path;
   job->board = own.board;
-  job->rank = own.run.process.rank();
-  job->world_size = own.run.process.world_size();
+  job->rank = prepared.writers.index;
+  job->world_size = static_cast<int>(prepared.writers.ranks.size());
+  job->folder = prepared.writers.folder;
+  job->num_folders = prepared.writers.num_folders;
   job->path = prepared.target.path;
   job->temporary = prepared.target.temporary;
   job->save_id = prepared.target.save_id;
@@ -304,9 +450,9 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
   if (options.layout == Layout::kAccelerate) {
     fill_accelerate_job(own, prepared.models, options, *job);
   } else {
-    update_plan(own, prepared.capture, prepared.records);
+    update_plan(own, prepared.capture, prepared.records, prepared.writers);
     try {
-      snapshot(own, prepared.capture, *job);
+      snapshot(own, prepared.capture, *job, options.check_replicas);
     } catch (const std::bad_alloc&) {
       job->error = "there is no memory for the copy of the state. Save without other large allocations, or with more ranks.";
     }

@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "checkpoint/impl.h"
 #include "checkpoint/write_file.h"
 #include "hasten/checkpoint/project_save.h"
 #include "hasten/checkpoint/python_tensor.h"
@@ -79,33 +80,143 @@ void write_one(const StateDict& state, const std::string& path, bool safe) {
 
 using WriteOne = std::function<void(const StateDict&, const std::string&)>;
 
-void write_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options, const WriteOne& write) {
-  require_folder(folder);
+// The files of a model and their names.
+struct ModelFiles {
+  std::string safe = {}, plain = {};
+  bool is_safe = true;
+  files::ShardSplit split = {};
+
+  std::string without_suffix() const {
+    std::string name = is_safe ? safe : plain;
+    return name.erase(name.find("{suffix}"), 8);
+  }
+};
+
+ModelFiles split_model(const StateDict& state, const SaveModelOptions& options) {
   const uint64_t limit = files::parse_shard_size(options.max_shard_size);
   const std::string variant = options.variant.empty() ? "" : "." + options.variant;
-  const std::string safe = "model" + variant + "{suffix}.safetensors", plain = "pytorch_model" + variant + "{suffix}.bin";
-  const std::string& pattern = options.safe_serialization ? safe : plain;
-  const auto items = options.safe_serialization ? without_ties(state) : std::vector<StateDict::Item>(state.begin(), state.end());
-  auto split = files::split_into_shards(shard_tensors(items), limit, pattern);
-  if (split.files.empty()) {  // a module without tensors: an empty file says so
-    std::string name = pattern;
-    name.erase(name.find("{suffix}"), 8);
-    split.files.push_back({std::move(name), {}});
-  }
+  ModelFiles out{"model" + variant + "{suffix}.safetensors", "pytorch_model" + variant + "{suffix}.bin", options.safe_serialization};
+  const auto items = out.is_safe ? without_ties(state) : std::vector<StateDict::Item>(state.begin(), state.end());
+  out.split = files::split_into_shards(shard_tensors(items), limit, out.is_safe ? out.safe : out.plain);
+  if (out.split.files.empty()) out.split.files.push_back({out.without_suffix(), {}});  // a module without tensors
+  return out;
+}
+
+// Index and stale files come last: a folder without its index is no model.
+void finish_model(const ModelFiles& files, const std::string& folder) {
   std::set<std::string> written;
-  for (const auto& file : split.files) {
-    write(part_of(state, file.names, !split.is_sharded()), folder + "/" + file.file);
-    written.insert(file.file);
-  }
-  if (split.is_sharded()) {
-    std::string index = pattern;
-    index.erase(index.find("{suffix}"), 8);
-    index += ".index.json";
-    write_text(folder + "/" + index, files::to_json(split.index()));
+  for (const auto& file : files.split.files) written.insert(file.file);
+  if (files.split.is_sharded()) {
+    const std::string index = files.without_suffix() + ".index.json";
+    write_text(folder + "/" + index, files::to_json(files.split.index()));
     written.insert(index);
   }
-  remove_stale(folder, {safe, plain}, written);
+  remove_stale(folder, {files.safe, files.plain}, written);
   files::real_disk().sync_folder(folder);
+}
+
+void write_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options, const WriteOne& write) {
+  require_folder(folder);
+  const auto files = split_model(state, options);
+  for (const auto& file : files.split.files) {
+    write(part_of(state, file.names, !files.split.is_sharded()), folder + "/" + file.file);
+  }
+  finish_model(files, folder);
+}
+
+// A safetensors file that several ranks write: its layout is known to all of them.
+struct JointFile {
+  std::string path = {}, temporary = {};
+  files::SafetensorsLayout layout = {};
+  std::vector<std::string> names = {};
+};
+
+std::vector<JointFile> joint_files(const StateDict& state, const ModelFiles& files, const std::string& folder, const std::string& mark) {
+  std::vector<JointFile> out;
+  for (const auto& file : files.split.files) {
+    std::vector<files::TensorInfo> infos;
+    for (const auto& name : file.names) infos.push_back(info_of(name, state.at(name)));
+    out.push_back({folder + "/" + file.file, folder + "/." + file.file + ".tmp-" + mark,
+                   files::lay_out_safetensors(infos, {{"format", "pt"}}), file.names});
+  }
+  return out;
+}
+
+// Writes the tensors that fall to this rank: all of them in a row, cut by bytes.
+void write_part(const StateDict& state, const std::vector<JointFile>& files, size_t index, size_t count) {
+  uint64_t total = 0, at = 0;
+  for (const auto& file : files) {
+    for (const auto& name : file.names) total += state.at(name).nbytes();
+  }
+  for (const auto& file : files) {
+    std::unique_ptr<files::DiskFile> out;
+    for (size_t i = 0; i < file.names.size(); ++i) {
+      const at::Tensor& tensor = state.at(file.names[i]);
+      const uint64_t middle = at + tensor.nbytes() / 2;
+      at += tensor.nbytes();
+      if (tensor.nbytes() == 0 || middle * count / std::max<uint64_t>(total, 1) != index) continue;
+      const at::Tensor plain = tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+      if (out == nullptr) out = files::real_disk().open(file.temporary);
+      out->write_at(file.layout.offsets[i], plain.const_data_ptr(), plain.nbytes());
+    }
+    if (out == nullptr) continue;
+    out->sync();
+    out->close();
+  }
+}
+
+// Runs one rank's part of a step; all ranks throw if one has failed. Collective: yes.
+std::vector<std::string> in_step(const process::Process& process, const std::function<std::string()>& act) {
+  Failure failure;
+  std::string note;
+  try {
+    note = act();
+  } catch (const std::exception& error) {
+    failure = {error.what(), dynamic_cast<const DataError*>(&error) != nullptr};
+  }
+  return agree(process, failure, note);
+}
+
+void write_together(const process::Process& process, const StateDict& state, const std::string& folder, const SaveModelOptions& options) {
+  const auto files = split_model(state, options);
+  std::vector<JointFile> joint;
+  std::vector<std::string> created;  // by rank 0
+  const bool is_first = process.is_main_process();
+  try {
+    const auto marks = in_step(process, [&] {
+      if (!is_first) return std::string();
+      require_folder(folder);
+      const std::string mark = std::to_string(::getpid());
+      for (const auto& file : joint_files(state, files, folder, mark)) {
+        created.push_back(file.temporary);
+        const auto out = files::real_disk().create(file.temporary);
+        out->write_at(0, file.layout.head.data(), file.layout.head.size());
+        out->truncate(file.layout.file_bytes);
+        out->sync();
+        out->close();
+      }
+      return mark;
+    });
+    joint = joint_files(state, files, folder, marks[0]);
+    const auto seen = in_step(process, [&] { return std::string(fs::exists(joint[0].temporary) ? "yes" : "no"); });
+    const auto own = static_cast<std::ptrdiff_t>(process.rank());
+    const auto index = static_cast<size_t>(std::count(seen.begin(), seen.begin() + own, "yes"));
+    const auto count = static_cast<size_t>(std::count(seen.begin(), seen.end(), "yes"));
+    in_step(process, [&] {
+      if (seen[static_cast<size_t>(own)] == "yes") write_part(state, joint, index, count);
+      return std::string();
+    });
+    in_step(process, [&] {
+      if (!is_first) return std::string();
+      for (const auto& file : joint) files::real_disk().rename(file.temporary, file.path, files::Rename::kReplace);
+      finish_model(files, folder);
+      return std::string();
+    });
+  } catch (...) {
+    std::error_code ignored;
+    for (const auto& temporary : created) fs::remove(temporary, ignored);
+    throw;
+  }
 }
 
 }  // namespace
@@ -194,7 +305,16 @@ void save(const torch::nn::Module& module, const std::string& path, const SaveFi
 
 void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
                 const std::string& folder, const SaveModelOptions& options) {
-  if (writes(process, project)) save_model(state_dict(module), folder, options);
+  if (!options.by_all_ranks || process.world_size() == 1) {
+    if (writes(process, project)) save_model(state_dict(module), folder, options);
+    return;
+  }
+  if (project.save_on_each_node || !options.safe_serialization) {
+    throw UsageError(Origin{"checkpoint", process.rank(), process.world_size()},
+                     "by_all_ranks writes one folder of safetensors files; expected save_on_each_node = false and "
+                     "safe_serialization = true.");
+  }
+  write_together(process, state_dict(module), folder, options);
 }
 
 }  // namespace hasten::checkpoint

@@ -1,6 +1,7 @@
 // Keys of Python's dicts, and MT19937 states; see training_state.h.
 #include "hasten/checkpoint/training_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -139,6 +140,36 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
     out["best"] = metric_value(best->as_double(), own.at("best"));
     out["num_bad_epochs"] = saved.at("num_bad_epochs").as_int();
     out["cooldown_counter"] = saved.at("cooldown_counter").as_int();
+  }
+  return out;
+}
+
+Value scheduler_options_from_python(const PythonValue& saved, const Value& own) {
+  Value out = Value::map();
+  if (const auto* parts = saved.find("_schedulers"); parts != nullptr && parts->is_sequence() && own.contains("schedulers")) {
+    Value list = Value::list();
+    const auto& own_parts = own.at("schedulers").as_list();
+    for (size_t i = 0; i < std::min(parts->size(), own_parts.size()); ++i) {
+      list.push_back(scheduler_options_from_python((*parts)[i], own_parts[i]));
+    }
+    out["schedulers"] = std::move(list);
+  }
+  const Value* options = own.find("options");
+  if (options == nullptr || !saved.is_mapping()) return out;
+  out["options"] = Value::map();
+  for (const auto& [key, ignored] : options->as_map()) {
+    const auto* found = saved.find(key);
+    if (found == nullptr) continue;
+    if (found->is_mapping()) {  // milestones: a Counter of steps
+      std::vector<int64_t> steps;
+      for (const auto& [step, times] : found->as_pairs()) {
+        if (step.is_int() && times.is_int()) steps.insert(steps.end(), static_cast<size_t>(std::clamp<int64_t>(times.as_int(), 0, 1000)), step.as_int());
+      }
+      std::sort(steps.begin(), steps.end());
+      out["options"][key] = Value(steps);
+    } else if (found->is_number() || found->is_bool() || found->is_string() || found->is_sequence()) {
+      out["options"][key] = state_of_python(*found, key).value();
+    }
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -13,10 +14,11 @@
 #include "hasten/checkpoint/options.h"
 #include "hasten/checkpoint/project_save.h"
 #include "hasten/data/dataset/tensor_dataset.h"
+#include "hasten/files/disk.h"
 #include "hasten/files/manifest.h"
+#include "hasten/files/python_file.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "hasten/training/named_state.h"
 #include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
@@ -54,6 +56,7 @@ AcceleratorOptions options_of(const Setting& setting, const std::string& project
   options.loader.data_seed = 11;
   options.shard = {.stage = setting.stage, .wrap = {.unit_bytes = 400}};
   if (!project.empty()) options.project = {.project_dir = project, .automatic_checkpoint_naming = true};
+  options.project.shared_folder_timeout = std::chrono::milliseconds(200);
   return options;
 }
 
@@ -340,39 +343,6 @@ TEST_F(CheckpointsRanks, AnOpenWindowsGradientsGoOn) {
   run_ranks(2, [&](auto& process) { EXPECT_TRUE(train(process, false).equal(train(process, true))); });
 }
 
-// A tensor [12] in equal parts, one a rank: what tensor parallelism hands over.
-struct Parts {
-  Parts(int rank, int world, float base) : begin(12 / world * rank), own(at::arange(begin, begin + 12 / world).to(at::kFloat) + base) {}
-  training::NamedStateful component() {
-    return {"parts",
-            [this] {
-              training::Piece piece{{"w", files::Dtype::kFloat32, {12}}, {{begin}, {own.size(0)}}, own};
-              return training::NamedState{{piece}, core::Value::map({{"axis", "tp"}})};
-            },
-            [this](const training::NamedState& state) { own.copy_(state.pieces.at(0).data); }};
-  }
-  int64_t begin;
-  at::Tensor own;
-};
-
-TEST_F(CheckpointsRanks, ComponentsHandOverBoxesAndGetThoseOfTheirOwnLayout) {
-  for (const int world : {3, 2}) {
-    run_ranks(world, [&](auto& process) {
-      Accelerator accelerator(process, options_of({world}));
-      Parts parts(process.rank(), world, world == 3 ? 100.F : 0.F);
-      accelerator.checkpoints().add_component(parts.component());
-      if (world == 3) {
-        accelerator.save_state(path("parts"));
-      } else {
-        accelerator.load_state(path("parts"));
-        EXPECT_TRUE(parts.own.equal(at::arange(parts.begin, parts.begin + 6).to(at::kFloat) + 100));
-      }
-      EXPECT_THROW(accelerator.checkpoints().add_component(parts.component()), UsageError);
-      process.wait_for_everyone();
-    });
-  }
-}
-
 TEST_F(CheckpointsRanks, SaveModelAndGetStateDictNeedNoUnwrapping) {
   run_ranks(2, [&](auto& process) {
     TrainingRun run(process, {2, ShardStage::kParameters});
@@ -414,6 +384,208 @@ TEST_F(CheckpointsRanks, AcceleratesLayoutIsWrittenAndLoadedAgain) {
     EXPECT_THAT(names, ElementsAre("custom_checkpoint_0.pkl", "hasten.json", "model.safetensors", "optimizer.bin",
                                    "random_states_0.pkl", "random_states_1.pkl", "scheduler.bin"));
   }
+}
+
+// Shared weights and optimizer state are read once for the ranks of a host; slices of sharded state by their ranks.
+TEST_F(CheckpointsRanks, ALoadReadsEachFileOnceForAHostAndSlicesByTheirOwners) {
+  for (const auto stage : {ShardStage::kNone, ShardStage::kOptimizer}) {
+    const std::string folder = path(text("saved", static_cast<int>(stage)));
+    std::array<uint64_t, 3> once{}, each{};
+    uint64_t total = 0;
+    run_ranks(3, [&](auto& process) {
+      TrainingRun run(process, {3, stage});
+      run.train(4);
+      run.accelerator.save_state(folder);
+      const auto rank = static_cast<size_t>(process.rank());
+
+      TrainingRun shared(process, {3, stage}, {}, 50), alone(process, {3, stage}, {}, 51);
+      once[rank] = shared.accelerator.load_state(folder).bytes_read;
+      each[rank] = alone.accelerator.load_state(folder, {.read = checkpoint::ReadFiles::kEachRank}).bytes_read;
+      EXPECT_TRUE(equal(shared.values(), run.values()));
+      EXPECT_TRUE(equal(alone.values(), run.values()));
+      run.train(5), shared.train(5), alone.train(5);
+      EXPECT_TRUE(equal(shared.values(), run.values()));
+      EXPECT_TRUE(equal(alone.values(), run.values()));
+      process.wait_for_everyone();
+    });
+    const auto manifest = files::read_manifest(folder);
+    uint64_t weights = 0;
+    for (const auto& tensor : manifest.tensors) {
+      const auto bytes = static_cast<uint64_t>(files::bytes_of(tensor.info));
+      if (tensor.kind != "random") total += bytes;
+      if (tensor.kind == "model") weights += bytes;
+    }
+    const uint64_t sum_once = once[0] + once[1] + once[2], sum_each = each[0] + each[1] + each[2];
+    EXPECT_GE(sum_once, total);
+    EXPECT_LT(sum_once, total + total / 10);  // and gaps
+    // Weights, and the state that all ranks have whole, are read three times; slices are not.
+    EXPECT_GE(sum_each, stage == ShardStage::kNone ? 3 * total : 3 * weights);
+    if (stage != ShardStage::kNone) {
+      EXPECT_LT(sum_each, 3 * weights + 2 * (total - weights));
+    }
+  }
+}
+
+TEST_F(CheckpointsRanks, DamageFoundWhileLoadingTakesTheCheckpointBefore) {
+  run_ranks(2, [&](auto& process) {
+    TrainingRun run(process, {2}, folder_);
+    run.train(2);
+    run.accelerator.save_state().wait();
+    run.train(2);
+    run.accelerator.save_state().wait();
+    run.accelerator.end_training();
+  });
+  // One byte of the values differs: sizes and headers are as before.
+  const auto newest = folder_ / "checkpoints" / "checkpoint_1";
+  const auto manifest = files::read_manifest(newest.string());
+  const auto& piece = manifest.find("second.weight")->pieces[0];
+  std::fstream file(newest / manifest.files[piece.file].name, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(piece.position + 5));
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(static_cast<std::streamoff>(piece.position + 5));
+  file.put(byte);
+  file.close();
+
+  run_ranks(3, [&](auto& process) {
+    TrainingRun run(process, {3}, folder_);
+    EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }), HasSubstr("'second.weight'"));
+    EXPECT_NO_THROW(run.accelerator.load_state(newest.string(), {.verify = false}));
+    const auto resumed = run.accelerator.resume();
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(fs::path(resumed->path).filename(), "checkpoint_0");
+    process.wait_for_everyone();
+  });
+}
+
+TEST_F(CheckpointsRanks, ReplicasThatDifferAreNamedAndTheCheckpointBeforeStays) {
+  run_ranks(3, [&](auto& process) {
+    TrainingRun run(process, {3}, folder_);
+    run.accelerator.save_state({}, {.check_replicas = true}).wait();
+    if (process.rank() == 1) {
+      const at::NoGradGuard no_grad;
+      run.net->second->bias[0] += 1;  // a bit of memory that has turned over
+    }
+    const auto save = run.accelerator.save_state({}, {.check_replicas = true});
+
+    EXPECT_THAT(testing::words_of<DataError>([&] { save.wait(); }), HasSubstr("'second.bias' differs on rank 1"));
+    process.wait_for_everyone();
+  });
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "checkpoint_0" / "manifest.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "checkpoints" / "checkpoint_1"));
+}
+
+// Two hosts of two ranks, each with a project_dir of its own, as on disks that are not shared.
+TEST_F(CheckpointsRanks, HostsWithoutASharedFolderSaveEachIntoItsOwn) {
+  const auto on_host = [&](process::Process& process) {
+    process::RankInfo identity = process.identity();
+    identity.local_rank = identity.rank % 2;
+    identity.local_world_size = 2;
+    identity.node_rank = identity.rank / 2;
+    return process::Process(identity, process.group());
+  };
+  const auto project = [&](const process::Process& process) { return path(text("host", process.node_rank())); };
+  std::vector<at::Tensor> values;
+  run_ranks(4, [&](auto& given) {
+    const auto process = on_host(given);
+    TrainingRun run(process, {4}, project(process));
+    run.train(3);
+    for (int i = 0; i < 2; ++i) run.accelerator.save_state().wait();
+    if (process.is_main_process()) values = run.values();
+    run.accelerator.end_training();
+  });
+  for (const char* host : {"host0", "host1"}) {
+    for (const char* name : {"checkpoint_0", "checkpoint_1"}) {
+      EXPECT_TRUE(files::verify_folder(path(text(host, "/checkpoints/", name))).errors.empty());
+    }
+  }
+  fs::remove_all(path("host1/checkpoints/checkpoint_1"));
+
+  run_ranks(4, [&](auto& given) {
+    const auto process = on_host(given);
+    TrainingRun run(process, {4}, project(process), 9);
+    const auto resumed = run.accelerator.resume();
+    ASSERT_TRUE(resumed.has_value());
+    EXPECT_EQ(resumed->path, project(process) + "/checkpoints/checkpoint_0");  // the newest one that both hosts have
+    EXPECT_TRUE(equal(run.values(), values));
+    given.wait_for_everyone();
+  });
+}
+
+TEST_F(CheckpointsRanks, SplitStateNeedsAFolderThatAllHostsShare) {
+  const auto words = run_ranks_collecting(2, [&](auto& given) {
+    process::RankInfo identity = given.identity();
+    identity.local_rank = 0;
+    identity.local_world_size = 1;
+    identity.node_rank = identity.rank;
+    TrainingRun run(process::Process(identity, given.group()), {2, ShardStage::kOptimizer}, path(text("host", given.rank())));
+    run.accelerator.save_state();
+  });
+
+  for (const auto& each : words) EXPECT_THAT(each, HasSubstr("not seen by all hosts (node 0, node 1)"));
+}
+
+TEST_F(CheckpointsRanks, SaveModelByAllRanksGivesTheSameFiles) {
+  run_ranks(3, [&](auto& process) {
+    TrainingRun run(process, {3});
+    run.accelerator.save_model(*run.model, path("one"), {.max_shard_size = "600"});
+    run.accelerator.save_model(*run.model, path("all"), {.max_shard_size = "600", .by_all_ranks = true});
+    process.wait_for_everyone();
+    EXPECT_THROW(run.accelerator.save_model(*run.model, path("all"), {.safe_serialization = false, .by_all_ranks = true}), UsageError);
+
+    testing::Mlp other;
+    checkpoint::load_weights(*other, path("all"), {.share = &process.group()});
+    EXPECT_TRUE(other->first->weight.equal(run.net->first->weight));
+    process.wait_for_everyone();
+  });
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path("one"))) {
+    const auto bytes = [](const fs::path& file) {
+      std::ifstream in(file, std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    names.push_back(entry.path().filename());
+    EXPECT_EQ(bytes(entry.path()), bytes(path("all") / entry.path().filename())) << names.back();
+  }
+  EXPECT_GT(names.size(), 2u);
+  EXPECT_EQ(static_cast<size_t>(std::distance(fs::directory_iterator(path("all")), {})), names.size());
+}
+
+// Folders of Accelerate have no hasten.json: a SeedableRandomSampler as a whole object, and a StatefulDataLoader's dict.
+TEST_F(CheckpointsRanks, PositionsInAcceleratesOwnFilesAreRead) {
+  using files::PythonValue;
+  run_ranks(1, [&](auto& process) {
+    TrainingRun run(process, {1});
+    run.train(1);
+    run.accelerator.save_state(path("out"), {.layout = checkpoint::Layout::kAccelerate});
+    fs::remove(path("out/hasten.json"));
+    std::string sampler = "\x80\x02" "caccelerate.data_loader\nSeedableRandomSampler\n)\x81}(X\x0c";
+    sampler += std::string(3, '\0') + "initial_seedK\x05X\x05" + std::string(3, '\0') + "epochK\x03ub.";
+    std::ofstream(path("out/sampler.bin"), std::ios::binary) << sampler;
+    const auto position = PythonValue::dict({{"_num_yielded", 2}, {"_iterator_finished", false},
+                                             {"_index_sampler_state", PythonValue::dict({{"samples_yielded", 24}})}});
+    files::save_python_file(files::real_disk(), path("out/dl_state_dict.bin"), position);
+
+    TrainingRun loaded(process, {1});
+    const auto result = loaded.accelerator.load_state(path("out"));
+
+    EXPECT_THAT(result.unknown, ElementsAre());
+    EXPECT_EQ(loaded.loader.state().seed, 5u);
+    EXPECT_EQ(loaded.loader.state().epoch, 3u);
+    EXPECT_EQ(loaded.loader.state().position, 24u);
+  });
+}
+
+TEST_F(CheckpointsRanks, FreeMemoryForgetsPreparedObjects) {
+  run_ranks(1, [&](auto& process) {
+    TrainingRun run(process, {1});
+    run.train(1);
+    run.accelerator.free_memory();
+    run.accelerator.save_state(path("after"));
+  });
+  const auto manifest = files::read_manifest(path("after"));
+  EXPECT_EQ(manifest.parts.find("optimizers"), nullptr);
+  EXPECT_EQ(manifest.parts.find("custom"), nullptr);
+  EXPECT_NE(manifest.find("first.weight"), nullptr);  // the model's handle is still there
 }
 
 }  // namespace

@@ -46,6 +46,25 @@ TEST(SchedulerState, GoesThroughPythonsDictAndBack) {
   }
 }
 
+TEST(SchedulerState, OptionsOfPythonsDictStandBesideOnesOwn) {
+  using files::PythonValue;
+  torch::optim::SGD sgd({torch::ones({1})}, 0.1);
+  const optim::SequentialLROptions options{
+      .schedulers = {optim::recipe<optim::StepLR>({.step_size = 3, .gamma = 0.5}), optim::recipe<optim::MultiStepLR>({.milestones = {2, 4}})},
+      .milestones = {3}};
+  optim::SequentialLR scheduler(sgd, options);
+  const auto own = training::state_of(scheduler).value();
+  const auto counter = PythonValue::pairs_of(PythonValue::Kind::kCounter, {{PythonValue(6), PythonValue(1)}, {PythonValue(2), PythonValue(2)}});
+  const auto saved = PythonValue::dict({{"_schedulers", PythonValue::list({PythonValue::dict({{"step_size", 30}, {"gamma", 0.5}, {"last_epoch", 1}}),
+                                                                          PythonValue::dict({{"milestones", counter}, {"gamma", 0.1}})})}});
+
+  const auto compared = scheduler_options_from_python(saved, own);
+
+  EXPECT_EQ(own.at("schedulers").as_list()[0].at("options"), core::Value::map({{"gamma", 0.5}, {"step_size", 3}}));
+  EXPECT_EQ(compared.at("schedulers").as_list()[0].at("options"), core::Value::map({{"gamma", 0.5}, {"step_size", 30}}));
+  EXPECT_EQ(compared.at("schedulers").as_list()[1].at("options").at("milestones"), core::Value::list({2, 2, 6}));
+}
+
 TEST(SchedulerState, AnInfiniteMetricSurvivesAndAnotherKindIsRefused) {
   torch::optim::SGD sgd({torch::ones({1})}, 0.1);
   optim::ReduceLROnPlateau plateau(sgd, {});

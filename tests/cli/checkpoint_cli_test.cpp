@@ -10,6 +10,8 @@
 #include "cli/command.h"
 #include "hasten/files/manifest.h"
 #include "hasten/files/open_source.h"
+#include "hasten/files/optimizer_folder.h"
+#include "hasten/files/python_file.h"
 #include "hasten/files/safetensors_header.h"
 
 namespace hasten {
@@ -73,6 +75,32 @@ TEST_F(CheckpointCommands, MergeWeightsRemovesOnlyWhatItHasReadBack) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_FALSE(fs::exists(at("in")));
   expect_equal(at("out/pytorch_model.bin"), kDcp + "/merged");
+}
+
+TEST_F(CheckpointCommands, ConvertTakesTheOptimizersStateAlong) {
+  const CommandResult own = run({"convert", kDcp, at("own"), "--to", "hasten"});
+  const CommandResult back = run({"convert", at("own"), at("accelerate"), "--to", "accelerate"});
+  const CommandResult model = run({"convert", kDcp, at("model"), "--to", "hasten", "--only", "model"});
+
+  ASSERT_EQ(own.exit_code, 0) << own.err;
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_THAT(own.out, HasSubstr("state of 1 optimizer\n"));
+  EXPECT_FALSE(fs::exists(at("model/state.safetensors"))) << model.err;
+  EXPECT_TRUE(files::verify_folder(at("own")).errors.empty());
+  const auto weights = files::open_source(at("own"));
+  const auto from = files::read_optimizer(kDcp, 0, *weights), to = files::read_optimizer(at("accelerate"), 0, *weights);
+  ASSERT_TRUE(from && to);
+  ASSERT_GT((*from)["state"].size(), 0u);
+  EXPECT_EQ((*from)["state"].size(), (*to)["state"].size());
+  for (const auto& [name, slots] : (*from)["state"].as_pairs()) {
+    for (const auto& [slot, value] : slots.as_pairs()) {
+      const auto& there = (*to)["state"][name.as_string()][slot.as_string()];
+      std::string one(static_cast<size_t>(files::numel_of(value.as_tensor().shape)) * 4, '\0'), other = one;
+      files::read_tensor(value.as_tensor(), files::whole_box(value.as_tensor().shape), one.data());
+      files::read_tensor(there.as_tensor(), files::whole_box(there.as_tensor().shape), other.data());
+      EXPECT_EQ(one, other) << name.as_string() << ' ' << slot.as_string();
+    }
+  }
 }
 
 TEST_F(CheckpointCommands, ConvertGoesRoundWithoutALoss) {

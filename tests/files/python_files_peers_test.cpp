@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
 #include "cli/command.h"
+#include "files/hub_server.h"
 #include "files/memory_source.h"
 #include "hasten/core/env.h"
+#include "hasten/core/hash.h"
+#include "hasten/files/hub.h"
 #include "hasten/files/python_file.h"
 #include "hasten/files/safetensors_header.h"
 #include "hasten/files/weight_writer.h"
@@ -114,6 +118,39 @@ TEST(PythonFilesPeers, EachFileThatIsWrittenLoadsInPython) {
     const auto unzip = hasten::test::run_command({"/usr/bin/unzip", "-t", folder / "values.pt"});
     EXPECT_EQ(unzip.exit_code, 0) << unzip.out << unzip.err;
   }
+}
+
+TEST(HubPeers, HuggingfaceHubAndHastenShareOneCache) {
+  const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
+  if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with huggingface_hub.";
+  const ScratchFolder folder;
+  const std::string commit(40, 'c');
+  const std::map<std::string, std::string> files{{"ours.bin", std::string(50'000, 'o')}, {"sub/theirs.bin", std::string(70'000, 't')}};
+  files::testing::HubServer server([&](const files::testing::HubRequest& request) -> files::testing::HubAnswer {
+    const std::string prefix = "/org/name/resolve/";
+    const size_t name = request.path.find('/', prefix.size());
+    const auto file = request.path.starts_with(prefix) && name != std::string::npos ? files.find(request.path.substr(name + 1)) : files.end();
+    if (file == files.end()) return {.status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}, {"X-Repo-Commit", commit}}};
+    return {.headers = {{"X-Repo-Commit", commit}, {"ETag", '"' + core::sha256_hex(file->second) + '"'}}, .body = file->second};
+  });
+  const std::string cache = folder / "hub";
+  const auto get = [&](const std::string& file, bool offline) {
+    return hub::download("org/name", file, {.cache_dir = cache, .local_files_only = offline, .endpoint = server.url()}, Environment::of({{"HF_HOME", folder / "home"}}));
+  };
+
+  const std::string ours = get("ours.bin", false);
+  const auto result = hasten::test::run_command({"/usr/bin/env", "HF_HOME=" + (folder / "home"), "HF_HUB_DISABLE_XET=1", python,
+                                                 HASTEN_SOURCE_DIR "/tests/files/peers/hub_cache.py", server.url(), cache});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const std::string theirs = get("sub/theirs.bin", true);
+
+  EXPECT_THAT(result.out, ::testing::HasSubstr("ours " + ours + "\n"));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("again " + ours + "\n"));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("theirs " + theirs + "\n"));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("files ['ours.bin', 'theirs.bin']"));
+  EXPECT_EQ(fs::file_size(theirs), 70'000u);
+  const auto requests = server.requests();
+  EXPECT_EQ(std::count_if(requests.begin(), requests.end(), [](const auto& each) { return each.method == "GET"; }), 2);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "hasten/learner/metrics.h"
 #include "hasten/learner/recorder.h"
 #include "support/folder.h"
+#include "support/sources.h"
 
 namespace hasten::learner {
 namespace {

@@ -48,6 +48,8 @@ struct RunParts {
   training::Accumulation* accumulation = nullptr;
   std::shared_ptr<parallel::Sharding> sharding = {};
   const std::shared_ptr<optim::LowWeights>* low_weights = nullptr;
+  /// The user's folder, for paths that begin with "~".
+  std::string home = {};
   /// Components that hand over state by boxes (tensor and pipeline parallelism, offload).
   std::shared_ptr<std::vector<training::NamedStateful>> components = std::make_shared<std::vector<training::NamedStateful>>();
 };

@@ -31,6 +31,8 @@ struct ProjectConfiguration {
   bool save_on_each_node = false;
   /// How long rank 0 waits for the other ranks' files.
   std::chrono::seconds save_timeout = std::chrono::minutes(30);
+  /// How long other hosts wait to see a folder that rank 0 has made, before each host saves into its own.
+  std::chrono::milliseconds shared_folder_timeout = std::chrono::seconds(10);
 
   /// Sets project_dir, and logging_dir if it is empty.
   void set_directories(const std::filesystem::path& folder) {
@@ -55,9 +57,23 @@ struct SaveOptions {
   bool safe_serialization = true;
   /// If a save is still under way, this one is left out instead of waiting for it.
   bool skip_if_busy = false;
+  /// Compares the ranks' copies of replicated parameters and optimizer state. A save whose copies differ fails and names the
+  /// rank and the tensor; the checkpoint before it stays. Costs the time of hashing the replicated state (about 7 GB/s), in
+  /// the pause. kHasten only.
+  bool check_replicas = false;
 };
 
 enum class OptimizerLoad { kLoad, kSkip };
+
+/// How many ranks read what all of them want alike.
+enum class ReadFiles {
+  /// Each rank reads everything.
+  kEachRank,
+  /// The ranks of a host read a part each, and hand the parts around.
+  kOncePerHost,
+  /// As kOncePerHost, over all ranks: for file systems that are slower than the network.
+  kOnce,
+};
 
 struct LoadOptions {
   /// Names and shapes must be the same, and each registered object must be in the folder; false: what fits is loaded.
@@ -67,6 +83,9 @@ struct LoadOptions {
   bool random = true;
   /// Beginnings of names in the folder, and what stands for them here.
   std::vector<std::pair<std::string, std::string>> rename = {};
+  ReadFiles read = ReadFiles::kOncePerHost;
+  /// Compares the hash of each piece that is read whole with the manifest's (hasten's own form).
+  bool verify = true;
 };
 
 struct ResumeOptions {
@@ -84,6 +103,8 @@ struct Loaded {
   std::vector<std::string> missing = {};
   std::vector<std::string> unexpected = {};
   std::vector<std::string> unknown = {};
+  /// Bytes of tensors that this rank has read from files; the rest came from other ranks.
+  uint64_t bytes_read = 0;
 };
 
 /// A save, under way or done. A value handle; its end waits for nothing.

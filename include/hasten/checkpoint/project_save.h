@@ -16,7 +16,8 @@ inline bool writes(const process::Process& process, const ProjectConfiguration& 
   return project.save_on_each_node ? process.is_local_main_process() : process.is_main_process();
 }
 
-/// checkpoint::save_model on the process that writes. Collective: no. Blocks: on the disk. Throws: as save_model.
+/// checkpoint::save_model on the process that writes, or with by_all_ranks on all of them.
+/// Collective: with by_all_ranks. Blocks: on the disk. Throws: as save_model; UsageError for by_all_ranks with pickled files.
 void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
                 const std::string& folder, const SaveModelOptions& options);
 

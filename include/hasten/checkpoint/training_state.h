@@ -23,6 +23,9 @@ files::PythonValue scheduler_to_python(const core::Value& state);
 /// A state for load_state of a scheduler whose state() is `own` now, from PyTorch's state_dict().
 /// Collective: no. Blocks: no. Throws: DataError if the dict is of another kind of scheduler.
 core::Value scheduler_from_python(const files::PythonValue& saved, const core::Value& own);
+/// The options in PyTorch's state_dict() that the scheduler with the state `own` has too, as {"options": …}, and those of its
+/// parts under "schedulers": for comparison. Collective: no. Blocks: no. Throws: nothing for a dict of another kind.
+core::Value scheduler_options_from_python(const files::PythonValue& saved, const core::Value& own);
 
 /// GradScaler.state_dict() from a scaler's state, and back. Apex's {"loss_scaler0": {loss_scale, unskipped}} is read too.
 files::PythonValue scaler_to_python(const core::Value& state);

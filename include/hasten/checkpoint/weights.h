@@ -22,6 +22,9 @@
 namespace torch::nn {
 class Module;
 }
+namespace hasten::comm {
+class Group;
+}
 
 namespace hasten::checkpoint {
 
@@ -32,6 +35,8 @@ struct SaveModelOptions {
   bool safe_serialization = true;
   /// Put into file names: "fp16" gives model.fp16.safetensors.
   std::string variant = {};
+  /// Accelerator::save_model: all ranks that see the folder write a part of the files. The call is then collective.
+  bool by_all_ranks = false;
 };
 
 /// Writes a state_dict to a folder: one file, or several and an index. Files of an earlier save that are no longer part of it
@@ -78,6 +83,9 @@ struct LoadWeightsOptions {
   std::vector<std::pair<std::string, std::string>> rename = {};
   /// Names or patterns with '*' of the module's tensors that are left alone (non-persistent buffers).
   std::vector<std::string> exclude = {};
+  /// The ranks of this group load alike: each reads a part of the files, and they hand the parts around. Null: this rank reads
+  /// everything. With a group the call is collective.
+  const comm::Group* share = nullptr;
 };
 
 struct WeightsReport {
@@ -88,8 +96,8 @@ struct WeightsReport {
 };
 
 /// Copies tensors into the module's, cast and moved where they live; tied tensors stay tied.
-/// Collective: no. Blocks: on the files. Throws: UsageError with all that is missing, unexpected (did you mean) and mismatched,
-/// and nothing has changed then; DataError for files that cannot be read.
+/// Collective: with LoadWeightsOptions::share. Blocks: on the files. Throws: UsageError with all that is missing, unexpected
+/// (did you mean) and mismatched, and nothing has changed then; DataError for files that cannot be read; CommError.
 WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options = {});
 /// A path: a file of weights, an index, a folder (files::find_weights), or a checkpoint of any form.
 WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options = {});

@@ -21,6 +21,7 @@ CosineAnnealingLR::CosineAnnealingLR(torch::optim::Optimizer& optimizer, const O
     : Scheduler(optimizer, "CosineAnnealingLR"), options_(options) {
   detail::require(options.T_max >= 1, name(), "T_max", options.T_max, "at least 1");
   require_eta_min(options.eta_min, name());
+  note_options(core::Value::map({{"T_max", options.T_max}, {"eta_min", options.eta_min}}));
   start();
 }
 
@@ -44,6 +45,7 @@ CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer
   detail::require(options.T_0 >= 1, name(), "T_0", options.T_0, "at least 1");
   detail::require(options.T_mult >= 1, name(), "T_mult", options.T_mult, "at least 1");
   require_eta_min(options.eta_min, name());
+  note_options(core::Value::map({{"T_0", options.T_0}, {"T_mult", options.T_mult}, {"eta_min", options.eta_min}}));
   start();
 }
 

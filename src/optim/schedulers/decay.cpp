@@ -23,6 +23,7 @@ StepLR::StepLR(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "StepLR"), options_(options) {
   detail::require(options.step_size >= 1, name(), "step_size", options.step_size, "at least 1");
   require_gamma(options.gamma, name());
+  note_options(core::Value::map({{"step_size", options.step_size}, {"gamma", options.gamma}}));
   start();
 }
 
@@ -39,6 +40,7 @@ MultiStepLR::MultiStepLR(torch::optim::Optimizer& optimizer, const Options& opti
   detail::require(std::is_sorted(milestones.begin(), milestones.end()) && milestones.front() >= 0, name(),
                   "milestones", text("{", join(milestones), "}"), "steps from 0 on, in ascending order");
   require_gamma(options.gamma, name());
+  note_options(core::Value::map({{"milestones", options.milestones}, {"gamma", options.gamma}}));
   start();
 }
 
@@ -54,6 +56,7 @@ ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, const Options& option
   detail::require(options.factor > 0 && options.factor <= 1, name(), "factor", options.factor,
                   "above 0 and at most 1");
   require_iters(options.total_iters, name());
+  note_options(core::Value::map({{"factor", options.factor}, {"total_iters", options.total_iters}}));
   start();
 }
 
@@ -70,6 +73,7 @@ LinearLR::LinearLR(torch::optim::Optimizer& optimizer, const Options& options)
   detail::require(options.end_factor >= 0 && options.end_factor <= 1, name(), "end_factor",
                   options.end_factor, "from 0 to 1");
   require_iters(options.total_iters, name());
+  note_options(core::Value::map({{"start_factor", options.start_factor}, {"end_factor", options.end_factor}, {"total_iters", options.total_iters}}));
   start();
 }
 
@@ -86,6 +90,7 @@ double LinearLR::rate(size_t group, double before, Moment moment) const {
 ExponentialLR::ExponentialLR(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "ExponentialLR"), options_(options) {
   require_gamma(options.gamma, name());
+  note_options(core::Value::map({{"gamma", options.gamma}}));
   start();
 }
 
@@ -99,6 +104,7 @@ PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, const Options& op
   require_iters(options.total_iters, name());
   detail::require(std::isfinite(options.power) && options.power >= 0, name(), "power", options.power,
                   "0 or above");
+  note_options(core::Value::map({{"total_iters", options.total_iters}, {"power", options.power}}));
   start();
 }
 

@@ -44,6 +44,7 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const Options& option
     base_momenta_ = options.base_momentum.expand(num_groups(), name(), "base_momentum");
     max_momenta_ = options.max_momentum.expand(num_groups(), name(), "max_momentum");
   }
+  note_options(core::Value::map({{"max_lrs", max_lrs_}, {"total_steps", total_steps_}, {"cycle_momentum", options.cycle_momentum}}));
   start();
 }
 

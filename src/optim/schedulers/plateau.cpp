@@ -83,9 +83,18 @@ void ReduceLROnPlateau::step(double metric) {
 }
 
 core::Value ReduceLROnPlateau::state() const {
+  const auto options = core::Value::map({{"mode", options_.mode == PlateauMode::kMin ? "min" : "max"},
+                                         {"factor", options_.factor},
+                                         {"patience", options_.patience},
+                                         {"threshold", options_.threshold},
+                                         {"threshold_mode", options_.threshold_mode == ThresholdMode::kRel ? "rel" : "abs"},
+                                         {"cooldown", options_.cooldown},
+                                         {"min_lrs", min_lrs_},
+                                         {"eps", options_.eps}});
   return core::Value::map(
       {{"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
-       {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_}});
+       {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_},
+       {"options", options}});
 }
 
 void ReduceLROnPlateau::load_state(const core::Value& state) {

@@ -72,6 +72,7 @@ core::Value Scheduler::state() const {
                                         {"step_count", step_count_},
                                         {"base_lrs", base_lrs_},
                                         {"last_lr", rates_}});
+  if (!settings_.is_null()) state["options"] = settings_;
   save(state);
   return state;
 }

@@ -18,6 +18,7 @@ WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
     set_rates(warm_rates());  // its base rates
     after_ = options.after(optimizer);
   }
+  note_options(core::Value::map({{"total_iters", options.total_iters}, {"start_factor", options.start_factor}, {"end_factor", options.end_factor}}));
   start();
 }
 

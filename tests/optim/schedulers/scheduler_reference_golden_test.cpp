@@ -16,7 +16,7 @@ using nlohmann::json;
 
 const json& reference() {
   static const json cases = [] {
-    const auto path = testing::tests_folder() / "optim" / "schedulers" / "scheduler_reference.json";
+    const auto path = hasten::testing::tests_folder() / "optim" / "schedulers" / "scheduler_reference.json";
     std::ifstream file(path);
     return json::parse(file).at("cases");
   }();

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 json optimizer_reference() {
-  std::ifstream file(testing::tests_folder() / "optim" / "steps" / "optimizer_reference.json");
+  std::ifstream file(hasten::testing::tests_folder() / "optim" / "steps" / "optimizer_reference.json");
   return json::parse(file);
 }
 

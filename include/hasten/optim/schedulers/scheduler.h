@@ -47,8 +47,9 @@ class Scheduler {
   virtual bool finished() const noexcept { return false; }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
-  /// Returns the position of the schedule, a map; `state().to_json()` is its text. Options are not in it: the program that
-  /// loads it constructs the scheduler with them. Base rates that are options (CyclicLR, OneCycleLR) are the program's, too.
+  /// Returns the position of the schedule, a map; `state().to_json()` is its text. Its options stand under "options", for
+  /// comparison alone: a load leaves those that the program has constructed the scheduler with. Base rates that are options
+  /// (CyclicLR, OneCycleLR) are the program's, too.
   /// Collective: no. Blocks: no. Throws: nothing.
   core::Value state() const;
   /// Goes on where state() was taken, and sets the optimizer's rates (and momentum, where the scheduler has
@@ -90,6 +91,8 @@ class Scheduler {
     base_lrs_ = std::move(base_lrs);
     base_lrs_are_options_ = true;
   }
+  /// Options under PyTorch's names, for the state.
+  void note_options(core::Value options) { settings_ = std::move(options); }
   /// Sets last_epoch and from it every group's rate and momentum.
   void move_to(int64_t epoch, Moment moment);
   void set_last_epoch(int64_t epoch) noexcept { last_epoch_ = epoch; }
@@ -104,6 +107,7 @@ class Scheduler {
   torch::optim::Optimizer* optimizer_;
   std::string name_;
   std::vector<double> base_lrs_, rates_;
+  core::Value settings_ = {};
   bool base_lrs_are_options_ = false;
   int64_t last_epoch_ = 0, step_count_ = 0;
 };

@@ -1,6 +1,7 @@
 // The room's front: hooks, numbers, waiting; see checkpoints.h. Saving is save_run.cpp's, loading load_run.cpp's.
 #include "hasten/checkpoint/checkpoints.h"
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/files/retention.h"
+#include "hasten/parallel/ddp/distributed_models.h"
+#include "hasten/parallel/shard/sharding.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten::checkpoint {
@@ -37,6 +40,7 @@ void Save::wait() const {
 
 void StepCounter::after_step(training::StepContext& context) {
   if (context.skip) return;
+  if (const auto act = std::exchange(on_first, {})) act();
   for (auto& [optimizer, count] : counts_) {
     if (optimizer == &context.optimizer) {
       steps_ = std::max(steps_, base_ + ++count);
@@ -61,7 +65,36 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
   if (project.keep_every && *project.keep_every < 1) {
     throw UsageError(origin(), "keep_every = ", *project.keep_every, "; expected at least 1, or unset.");
   }
+  counter->on_step = [this] { hold_device_copy(); };
+  if (project.automatic_checkpoint_naming) counter->on_first = [this] { touch_memory(); };
   if (run.gradients) run.gradients->step_policies().add(training::StepOrder::kAfter, counter);
+}
+
+// The policy may be kept longer than this.
+Checkpoints::Impl::~Impl() { counter->on_step = counter->on_first = {}; }
+
+// Estimates this rank's share: what every rank has is dealt to all, slices of sharded state are the rank's own.
+void Checkpoints::Impl::touch_memory() noexcept {
+  try {
+    size_t dealt = 0, own = 0;
+    for (auto* module : run.models->modules()) {
+      for (const auto& parameter : module->parameters()) {
+        if (!parameter.device().is_cpu()) return;
+        dealt += parameter.nbytes();
+      }
+    }
+    for (const auto& [name, optimizer] : run.registry->optimizers()) {
+      if (find_codec(*optimizer) == nullptr) continue;
+      auto& share = run.sharding != nullptr && run.sharding->steps(*optimizer) ? own : dealt;
+      for (const auto& [parameter, slots] : optimizer_state(*optimizer, manifest_names(run)).state) {
+        for (const auto& [slot, tensor] : training::split_tensors(training::State(slots)).tensors) share += tensor.nbytes();
+      }
+    }
+    const auto world = static_cast<size_t>(run.process.world_size());
+    memory->prepare(own + dealt / world + dealt / (16 * world) + (size_t{1} << 20));  // and some for headers and uneven parts
+  } catch (const std::exception&) {
+    // The first snapshot finds fresh pages.
+  }
 }
 
 HookHandle Checkpoints::Impl::add(Hooks& hooks, Hook hook) {
@@ -157,6 +190,38 @@ std::vector<int64_t> checkpoint_numbers(const std::string& folder) {
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text) {
   if (process.world_size() == 1) return {text};
   return comm::gather_object(process.group(), text);
+}
+
+const std::vector<int>& Checkpoints::Impl::nodes() {
+  if (node_of_rank.empty()) {
+    for (const auto& node : gather_texts(run.process, std::to_string(run.process.node_rank()))) node_of_rank.push_back(std::stoi(node));
+  }
+  return node_of_rank;
+}
+
+const comm::Group* Checkpoints::Impl::reading_group(ReadFiles read) {
+  if (run.process.world_size() == 1 || read == ReadFiles::kEachRank) return nullptr;
+  if (read == ReadFiles::kOnce || !has_several_hosts()) return &run.process.group();
+  if (!host_group) host_group = run.process.group().split(run.process.node_rank(), run.process.rank());
+  return &*host_group;
+}
+
+std::vector<std::string> agree(const process::Process& process, const Failure& own, const std::string& note) {
+  const core::Value mine = core::Value::list({own.words, own.is_data_error, note});
+  std::vector<std::string> notes;
+  std::optional<std::pair<size_t, Failure>> failed;
+  for (const auto& each : gather_texts(process, mine.to_json())) {
+    const core::Value parsed = core::Value::parse_json(each);
+    const auto& list = parsed.as_list();
+    if (!failed && !list[0].as_string().empty()) failed.emplace(notes.size(), Failure{list[0].as_string(), list[1].as_bool()});
+    notes.push_back(list[2].as_string());
+  }
+  if (!failed) return notes;
+  const Origin origin{"checkpoint", process.rank(), process.world_size()};
+  const auto& [rank, failure] = *failed;
+  const std::string words = static_cast<int>(rank) == process.rank() ? failure.words : text("rank ", rank, " could not go on: ", failure.words);
+  if (failure.is_data_error) throw DataError(origin, "", words);
+  throw UsageError(origin, words);
 }
 
 void agree_on_words(const process::Process& process, const std::string& words) {

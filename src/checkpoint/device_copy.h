@@ -1,0 +1,41 @@
+// DeviceCopy: copies of device tensors into pinned host memory in a stream of their own, beside the compute stream.
+//
+// The copies begin after the work that the compute stream has been given so far. Before the tensors are written again, hold()
+// makes the compute stream wait; the host waits only in finish(), which the writer calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace hasten::checkpoint {
+
+class DeviceCopy {
+ public:
+  /// For tensors of one device, which is no CPU. Collective: no. Blocks: no. Throws: c10::Error if it has no streams.
+  explicit DeviceCopy(c10::Device device);
+  /// True for devices with streams and memory of their own.
+  static bool serves(c10::Device device);
+
+  /// Starts the copy of `tensor` to `to`, contiguous, pinned memory. Collective: no. Blocks: no.
+  void add(char* to, const at::Tensor& tensor);
+  /// Marks the end of the copies.
+  void close();
+  /// Lets the compute stream wait for the copies. Collective: no. Blocks: no.
+  void hold();
+  /// Collective: no. Blocks: until the copies are done. Throws: c10::Error for a fault of the device.
+  void finish();
+
+ private:
+  c10::Device device_;
+  c10::Stream stream_;
+  c10::Event ready_, copied_;
+  std::mutex mutex_;
+  bool is_held_ = false;
+};
+
+}  // namespace hasten::checkpoint
