@@ -60,8 +60,8 @@ TEST(SchedulerState, OptionsOfPythonsDictStandBesideOnesOwn) {
 
   const auto compared = scheduler_options_from_python(saved, own);
 
-  EXPECT_EQ(own.at("schedulers").as_list()[0].at("options"), core::Value::map({{"gamma", 0.5}, {"step_size", 3}}));
-  EXPECT_EQ(compared.at("schedulers").as_list()[0].at("options"), core::Value::map({{"gamma", 0.5}, {"step_size", 30}}));
+  EXPECT_EQ(own.at("schedulers").as_list()[0].at("options"), core::Value::map({{"step_size", 3}, {"gamma", 0.5}}));
+  EXPECT_EQ(compared.at("schedulers").as_list()[0].at("options"), core::Value::map({{"step_size", 30}, {"gamma", 0.5}}));
   EXPECT_EQ(compared.at("schedulers").as_list()[1].at("options").at("milestones"), core::Value::list({2, 2, 6}));
 }
 
