@@ -19,6 +19,7 @@ namespace hasten::offload {
 namespace {
 
 constexpr uint64_t kPieceBytes = 4 << 20;
+constexpr uint64_t kLargestFolio = uint64_t{2} << 20;
 
 uint64_t page_size() {
   return static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -98,6 +99,9 @@ void MappedRegion::require_unchanged() const {
 void MappedRegion::read_into_cache(uint64_t offset, uint64_t bytes) const {
   thread_local std::vector<char> scratch(kPieceBytes);
   const uint64_t end = std::min(offset + bytes, size_);
+  // The kernel would read on past the end, by as much as a unit where a disk's read_ahead_kb is large.
+  posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);
+  posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(end - offset), POSIX_FADV_WILLNEED);
   while (offset < end) {
     const ssize_t got = pread(file_, scratch.data(), std::min(kPieceBytes, end - offset), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -121,7 +125,10 @@ void MappedRegion::drop(uint64_t offset, uint64_t bytes) noexcept {
   const Range range = whole_pages(offset, bytes);
   if (range.bytes == 0) return;
   madvise(range.begin, range.bytes, MADV_DONTNEED);
-  posix_fadvise(file_, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes), POSIX_FADV_DONTNEED);
+  // The kernel keeps a large folio that reaches past the range. The one at the front, which the drop of the range before
+  // has left, goes with this one: pages that are mapped stay.
+  const uint64_t front = range.offset / kLargestFolio * kLargestFolio;
+  posix_fadvise(file_, static_cast<off_t>(front), static_cast<off_t>(range.offset - front + range.bytes), POSIX_FADV_DONTNEED);
 }
 
 void MappedRegion::set_writable(uint64_t offset, uint64_t bytes, bool writable) noexcept {
