@@ -43,10 +43,10 @@ TEST_F(SlowPictureExamples, CvLearnsAndCompleteCvGoesOnBitForBit) {
 }
 
 TEST_F(SlowPictureExamples, DeepLabFindsGarmentsInScenes) {
-  const auto out = said_by(2, "all_vision", {"deeplab", "--layers", "18", "--crop", "48", "--width", "32", "--scenes", "120", "--epochs", "5", "--mixed_precision", "bf16",
+  const auto out = said_by(2, "all_vision", {"deeplab", "--layers", "18", "--crop", "48", "--width", "32", "--scenes", "120", "--epochs", "12", "--lr", "0.1", "--mixed_precision", "bf16",
                                              "--local_rank", "0"});
 
-  EXPECT_GE(last_number(out, "mIoU"), 0.12);  // 0.13 was seen
+  EXPECT_GE(last_number(out, "mIoU"), 0.18);  // 0.207 was seen
   EXPECT_THAT(run_program(1, "all_vision", {"deeplab", "--data", folder_}).err, HasSubstr("expected leftImg8bit/SPLIT/CITY"));
 }
 
