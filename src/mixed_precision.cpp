@@ -1,17 +1,22 @@
-// See mixed_precision.h.
+// See mixed_precision.h and clip_grad_norm_async.h.
 #include "mixed_precision.h"
 
+#include <ATen/ops/full.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
 #include "hasten/core/text.h"
 #include "hasten/parallel/clip/clip.h"
+#include "hasten/parallel/clip/clip_async.h"
 #include "hasten/parallel/model/jit_module.h"
+#include "hasten/precision/known_bad.h"
 #include "hasten/precision/living_casts.h"
 
 namespace hasten {
@@ -21,6 +26,24 @@ bool has_convolutions(const torch::nn::Module& module) {
   const auto children = module.modules();
   return std::any_of(children.begin(), children.end(),
                      [](const auto& each) { return each->name().find("Conv") != std::string::npos; });
+}
+
+template <class Convolution>
+const auto* options_of(const torch::nn::Module& module) {
+  const auto* convolution = module.as<Convolution>();
+  return convolution == nullptr ? nullptr : &convolution->options;
+}
+
+precision::ConvolutionFacts convolution_facts(const torch::nn::Module& module) {
+  precision::ConvolutionFacts facts;
+  for (const auto& each : module.modules()) {
+    if (const auto* images = options_of<torch::nn::Conv2d>(*each)) {
+      facts.dilated_or_grouped |= images->groups() > 1 || images->dilation()->at(0) > 1 || images->dilation()->at(1) > 1;
+    } else if (const auto* volumes = options_of<torch::nn::Conv3d>(*each)) {
+      facts.strided_volumes |= volumes->stride()->at(2) > 1;
+    }
+  }
+  return facts;
 }
 
 }  // namespace
@@ -165,6 +188,7 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   mark(module, *scopes);
   const auto facts = precision::device_facts(device_);
   if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module))) log_.warning_once(*note);
+  for (const auto& note : precision::known_bad(facts, resolved_.precision, convolution_facts(module))) log_.warning_once(note);
   return scopes;
 }
 
@@ -304,6 +328,17 @@ double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters
   }
   unscale(parameters);
   return clip();
+}
+
+at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters, double max_norm,
+                                 double norm_type) {
+  const bool has_to_wait = accelerator.sharding() != nullptr || accelerator.mixed_precision() == Precision::kFp16 ||
+                           accelerator.preparation().uses_deepspeed() || norm_type != 2.0;
+  if (!has_to_wait) return parallel::clip_gradients_async_(parameters, max_norm);
+  const double norm = accelerator.clip_grad_norm_(parameters, max_norm, norm_type);
+  const auto with_gradient = std::find_if(parameters.begin(), parameters.end(), [](const auto& each) { return each.grad().defined(); });
+  const auto device = with_gradient == parameters.end() ? at::Device(at::kCPU) : with_gradient->grad().device();
+  return at::full({}, norm, at::TensorOptions(device).dtype(at::kFloat));
 }
 
 }  // namespace hasten

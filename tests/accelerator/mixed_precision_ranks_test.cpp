@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include "hasten/accelerator.h"
+#include "hasten/clip_grad_norm_async.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/schedulers.h"
 #include "hasten/parallel/clip/clip.h"
+#include "hasten/precision/device_facts.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -118,6 +120,49 @@ TEST(MixedPrecision, ClippingInTheMiddleOfAWindowOnlyMeasures) {
 
   EXPECT_TRUE(at::equal(net->first->weight.grad(), before));
   EXPECT_NEAR(norm * 1024, parallel::gradient_norm(net->parameters()).norm, 1);
+}
+
+TEST(MixedPrecision, ConvolutionsThatIssuesReportAsBadAreNamedWhenTheModelIsPrepared) {
+  const auto warned = [](const torch::nn::Conv2dOptions& images, const torch::nn::Conv3dOptions& volumes) {
+    ::testing::internal::CaptureStderr();
+    Accelerator accelerator(single_process(), {.mixed_precision = Precision::kBf16});
+    torch::nn::Sequential net(torch::nn::Conv2d{images}, torch::nn::Conv3d{volumes});
+    const auto model = accelerator.prepare(net);
+    const auto text = ::testing::internal::GetCapturedStderr();
+    return std::pair(text.find("pytorch#183815") != std::string::npos, text.find("pytorch#169688") != std::string::npos);
+  };
+  const torch::nn::Conv2dOptions plain(4, 4, 3);
+  const torch::nn::Conv3dOptions unit(4, 4, 3);
+  const auto facts = precision::device_facts(at::kCPU);
+  const bool has_bf16 = facts.amx_bf16 || facts.avx512_bf16;
+
+  EXPECT_EQ(warned(plain, unit), std::pair(false, false));
+  EXPECT_EQ(warned(torch::nn::Conv2dOptions(4, 4, 3).dilation(2), unit), std::pair(has_bf16, false));
+  EXPECT_EQ(warned(torch::nn::Conv2dOptions(4, 4, 3).groups(2), unit), std::pair(has_bf16, false));
+  EXPECT_EQ(warned(plain, torch::nn::Conv3dOptions(4, 4, 3).stride(3)), std::pair(false, has_bf16));
+}
+
+TEST(MixedPrecision, ClippingWhoseNormStaysATensorGivesTheSameNormAndGradients) {
+  for (const auto precision : {Precision::kNo, Precision::kBf16, Precision::kFp16}) {
+    for (const double type : {2.0, 1.0}) {
+      const auto clipped = [&](bool async) {
+        at::manual_seed(4);
+        Accelerator accelerator(single_process(), {.mixed_precision = precision, .scaler = {.init_scale = 64}});
+        testing::Mlp net;
+        torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        accelerator.backward(model(at::ones({2, 8})).sum());
+        const double norm = async ? clip_grad_norm_async_(accelerator, net->parameters(), 1e-3, type).item<double>()
+                                  : accelerator.clip_grad_norm_(net->parameters(), 1e-3, type);
+        return std::pair(norm, net->first->weight.grad().clone());
+      };
+
+      const auto waits = clipped(false), async = clipped(true);
+
+      EXPECT_NEAR(async.first, waits.first, 1e-5 * waits.first);
+      EXPECT_TRUE(at::allclose(async.second, waits.second, 1e-5, 1e-9)) << precision::name_of(precision) << ", norm " << type;
+    }
+  }
 }
 
 TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {

@@ -66,7 +66,7 @@ class LanguageModelPeers : public testing::InFolder {
   // What a program prints in the test's folder, or what went wrong.
   std::string python(const std::string& program) const {
     const std::string file = write("program.py", "import os\nos.chdir(r'" + folder_.string() + "')\n" + program);
-    FILE* const pipe = ::popen((python_ + " " + file + " 2>errors").c_str(), "r");
+    FILE* const pipe = ::popen((python_ + " " + file + " 2>" + path("errors")).c_str(), "r");
     std::string out;
     char buffer[4096];
     while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);

@@ -29,7 +29,7 @@ class PythonPeers : public testing::InFolder {
   // Runs a program in the test's folder; its output, or what went wrong.
   std::string run(const std::string& program) const {
     const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" + program);
-    FILE* pipe = ::popen((python_ + " " + file + " 2>&1").c_str(), "r");
+    FILE* pipe = ::popen((python_ + " -W ignore " + file + " 2>&1").c_str(), "r");
     std::string out;
     char buffer[4096];
     while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "cli/command.h"
 #include "support/folder.h"
@@ -65,6 +67,26 @@ TEST_F(TrackCommands, TheBoardIsOneFile) {
 
   EXPECT_EQ(made.out, path("board.html") + ": 1 run\n") << made.err;
   EXPECT_TRUE(std::filesystem::exists(path("board.html")));
+}
+
+// A worker that starts its follower as trackers do: in a session of its own, with a pipe whose end tells of the worker's.
+TEST_F(TrackCommands, KillingAWorkerOrTheLauncherLeavesNoFollowerAndNothingUnsent) {
+  for (const bool kills_launcher : {false, true}) {
+    const auto run = folder_ / (kills_launcher ? "launcher" : "worker");
+    write_run(run, "");
+    const std::string script = "mkfifo $RUN/pipe; setsid $HASTEN track follow $RUN/journal.jsonl --drain_timeout 20 < $RUN/pipe & "
+                               "exec 3> $RUN/pipe; until [ -s $RUN/csv.ack ]; do sleep 0.02; done; echo $$; sleep 1000 3>&-";
+    Command command({HASTEN_COMMAND, "launch", "-n", "1", "sh", "-c", script}, {{"RUN", run}, {"HASTEN", HASTEN_COMMAND}});
+    const pid_t worker = std::stoi(command.read_line());
+
+    kill(kills_launcher ? command.pid() : worker, SIGKILL);
+
+    EXPECT_EQ(command.finish().exit_code, 137);
+    Command::wait_for_orphans();  // does not return while the follower is there
+    const auto status = hasten_command({"track", "status", run});
+    EXPECT_THAT(status.out, HasSubstr("csv: has everything"));
+    EXPECT_THAT(status.out, HasSubstr("ended without a word"));
+  }
 }
 
 TEST_F(TrackCommands, WrongUseIsNamed) {

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
@@ -19,6 +20,7 @@
 #include "hasten/learner/files.h"
 #include "hasten/learner/metrics.h"
 #include "hasten/learner/recorder.h"
+#include "hasten/parallel/model/channels_last.h"
 #include "support/folder.h"
 #include "support/sources.h"
 
@@ -426,6 +428,43 @@ TEST(Learner, FastaisNamesForPrecisionPutTheCallbackInAndTakeItOut) {
   EXPECT_EQ(dtype_seen(), at::kBFloat16);
   learn.to_fp32();
   EXPECT_EQ(dtype_seen(), at::kFloat);
+}
+
+TEST(Learner, ToChannelslastBringsMixedPrecisionUnlessToldNotToAndToContiguousTakesItOut) {
+  const Learner plain(data_of(), net(), quiet()), bf16(data_of(), net(), quiet());
+  plain.to_channelslast(false);
+  EXPECT_EQ(plain.find<MixedPrecision>(), nullptr);
+  EXPECT_NE(plain.to_channelslast().find<MixedPrecision>(), nullptr);
+  EXPECT_EQ(plain.find<MixedPrecision>()->mode, AmpMode::kFp16);
+
+  bf16.to_bf16().to_channelslast(true, AmpMode::kFp16);
+
+  EXPECT_EQ(bf16.find<MixedPrecision>()->mode, AmpMode::kBf16) << "a callback that is there stays";
+  EXPECT_NE(bf16.to_contiguous().find<MixedPrecision>(), nullptr);
+  EXPECT_EQ(bf16.find<ChannelsLast>(), nullptr);
+  EXPECT_EQ(bf16.to_contiguous(/*to_fp32=*/true).find<MixedPrecision>(), nullptr);
+}
+
+TEST(Learner, ToContiguousGivesConvolutionsAndBuffersTheDefaultOrder) {
+  torch::nn::Sequential images(torch::nn::Conv2d(3, 4, 3), torch::nn::Conv2d(4, 4, 3), torch::nn::Linear(4, 2));
+  images->register_buffer("extra", at::rand({1, 3, 4, 4}));
+  const Learner learn(data_of(), images, quiet());
+  parallel::channels_last(images);
+  ASSERT_FALSE(images->parameters()[0].is_contiguous());
+  ASSERT_FALSE(images->buffers()[0].is_contiguous());
+
+  learn.to_contiguous();
+
+  EXPECT_TRUE(images->parameters()[0].is_contiguous());
+  EXPECT_TRUE(images->buffers()[0].is_contiguous());
+}
+
+TEST(Learner, Fp16TakesTheScalersOptions) {
+  const Learner learn(data_of(), net(), quiet());
+
+  learn.to_fp16({.init_scale = 8.0});
+
+  EXPECT_EQ(learn.find<MixedPrecision>()->scaler_options.init_scale, 8.0);
 }
 
 TEST(Learner, MixesSamplesAndStillLearns) {

@@ -30,6 +30,7 @@
 namespace hasten::learner {
 
 class Recorder;
+enum class AmpMode;
 
 class Learner {
  public:
@@ -156,13 +157,16 @@ class Learner {
   bool shows_bar() const;
 
   // ---- Precision and memory format; see callbacks/precision.h.
-  const Learner& to_fp16() const;
+  const Learner& to_fp16(const precision::GradScalerOptions& scaler = {}) const;
   const Learner& to_bf16() const;
   const Learner& to_fp32() const;
   const Learner& to_non_native_fp16() const;
   const Learner& to_non_native_fp32() const;
-  const Learner& to_channelslast() const;
-  const Learner& to_contiguous() const;
+  /// Channels-last memory and, with `use_amp`, mixed precision; callbacks that are there stay. fastai's default is float16.
+  const Learner& to_channelslast(bool use_amp = true) const;
+  const Learner& to_channelslast(bool use_amp, AmpMode mode) const;
+  /// The default memory format again; with `to_fp32` the callback of mixed precision goes as well.
+  const Learner& to_contiguous(bool to_fp32 = false) const;
   /// Layers with the shapes and number of their parameters, and whether they train.
   std::string summary() const;
   /// Seeds all generators; reproducible: deterministic algorithms as well.

@@ -152,7 +152,9 @@ void ChannelsLast::before_batch(Learner& learn) {
   }
 }
 
-const Learner& Learner::to_fp16() const { return add(MixedPrecision(AmpMode::kFp16)); }
+const Learner& Learner::to_fp16(const precision::GradScalerOptions& scaler) const {
+  return add(MixedPrecision(AmpMode::kFp16, scaler));
+}
 const Learner& Learner::to_bf16() const { return add(MixedPrecision(AmpMode::kBf16)); }
 const Learner& Learner::to_fp32() const {
   if (find<MixedPrecision>() != nullptr) remove_cb("mixed_precision");
@@ -164,12 +166,18 @@ const Learner& Learner::to_non_native_fp32() const {
   if (find<NonNativeMixedPrecision>() != nullptr) remove_cb("non_native_mixed_precision");
   return *this;
 }
-const Learner& Learner::to_channelslast() const { return add(ChannelsLast()); }
-const Learner& Learner::to_contiguous() const {
+const Learner& Learner::to_channelslast(bool use_amp) const { return to_channelslast(use_amp, AmpMode::kFp16); }
+const Learner& Learner::to_channelslast(bool use_amp, AmpMode mode) const {
+  if (find<ChannelsLast>() == nullptr) add(ChannelsLast());
+  if (use_amp && find<MixedPrecision>() == nullptr) add(MixedPrecision(mode));
+  return *this;
+}
+const Learner& Learner::to_contiguous(bool to_fp32) const {
   if (find<ChannelsLast>() != nullptr) remove_cb("channels_last");
   const at::NoGradGuard no_grad;
   for (auto& parameter : model().module()->parameters()) parameter.set_data(parameter.detach().contiguous());
-  return *this;
+  for (auto& buffer : model().module()->buffers()) buffer.set_data(buffer.detach().contiguous());
+  return to_fp32 ? this->to_fp32() : *this;
 }
 
 }  // namespace hasten::learner

@@ -1,12 +1,15 @@
-// See clip.h.
+// See clip.h and clip_async.h.
 #include "hasten/parallel/clip/clip.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -16,6 +19,7 @@
 
 #include "hasten/core/error.h"
 #include "hasten/optim/steps/rules.h"
+#include "hasten/parallel/clip/clip_async.h"
 
 namespace hasten::parallel {
 namespace {
@@ -73,6 +77,10 @@ Sums local_sums(const std::vector<at::Tensor>& parameters, const GradientNormOpt
     sum = maximum ? (std::isnan(own) || own > sum ? own : sum) : sum + own;
   }
   return sums;
+}
+
+void require_limit(double max_norm) {
+  if (!(max_norm >= 0)) throw UsageError(Origin{"clip"}, "max_norm = ", max_norm, "; expected at least 0.");
 }
 
 }  // namespace
@@ -142,9 +150,23 @@ void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, 
 }
 
 GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm, const GradientNormOptions& options) {
-  if (!(max_norm >= 0)) throw UsageError(Origin{"clip"}, "max_norm = ", max_norm, "; expected at least 0.");
+  require_limit(max_norm);
   const auto norm = gradient_norm(parameters, options);
   if (norm.finite) scale_gradients_(parameters, clip_factor(norm.norm, max_norm), options.owned);
+  return norm;
+}
+
+at::Tensor clip_gradients_async_(const std::vector<at::Tensor>& parameters, double max_norm) {
+  require_limit(max_norm);
+  const at::NoGradGuard no_grad;
+  const auto norm = gradient_norm_async(parameters);
+  const auto factor = at::where(at::isfinite(norm), (max_norm / (norm + 1e-6)).clamp_max(1.0), at::ones_like(norm));
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    auto values = gradient.is_sparse() ? gradient._values() : gradient;
+    values.mul_(factor.to(values.device(), values.scalar_type(), /*non_blocking=*/true));
+  }
   return norm;
 }
 

@@ -63,6 +63,22 @@ TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
   EXPECT_THAT(settings.problems(), IsEmpty());
 }
 
+TEST(Settings, NamesThatAccelerateConfigWritesForFp8AreReadAndLaunchsOwnNamesGoBeforeThem) {
+  const ConfigMap written = {{"amax_history_length", {int64_t{16}}},
+                             {"amax_compute_algorithm", {std::string("max")}},
+                             {"optimization_level", {std::string("O1")}}};
+  ConfigMap both = written;
+  both.push_back({"amax_history_len", {int64_t{8}}});
+
+  const auto settings = settled({}, {{"fp8_config", {written}}});
+
+  EXPECT_EQ(settings.integer("fp8_amax_history_len"), 16);
+  EXPECT_EQ(settings.text("fp8_amax_compute_algo"), "max");
+  EXPECT_EQ(settings.text("fp8_opt_level"), "O1");
+  EXPECT_EQ(settled({}, {{"fp8_config", {both}}}).integer("fp8_amax_history_len"), 8);
+  EXPECT_THAT(settings.problems(), IsEmpty());
+}
+
 TEST(Settings, TheFilesKindOfRunIsASwitchUnlessTheCommandLineChoosesAnother) {
   const ConfigMap file = {{"distributed_type", {std::string("FSDP")}}};
 

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "hasten/core/error.h"
+#include "hasten/parallel/clip/clip_async.h"
 #include "hasten/parallel/model/prepared_model.h"
 #include "hasten/parallel/parameters/forward_scope.h"
 
@@ -32,6 +33,22 @@ TEST(Clip, NormsAndClippingAreTorchs) {
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-7)) << type;
   }
   EXPECT_NEAR(gradient_norm_async(with_gradients()).item<double>(), gradient_norm(with_gradients()).norm, 1e-3);
+}
+
+TEST(Clip, TheNormThatStaysATensorClipsAsTorchDoesAndLeavesOverflows) {
+  for (const double limit : {0.0, 0.5, 1e6}) {
+    const auto ours = with_gradients(), theirs = with_gradients();
+    const double wanted = torch::nn::utils::clip_grad_norm_(theirs, limit);
+    const auto norm = clip_gradients_async_(ours, limit);
+    EXPECT_NEAR(norm.item<double>(), wanted, 1e-5 * wanted);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-7)) << limit;
+  }
+  const auto bad = with_gradients();
+  bad[1].mutable_grad()[2] = INFINITY;
+  const auto before = bad[0].grad().clone();
+  EXPECT_TRUE(std::isinf(clip_gradients_async_(bad, 0.5).item<double>()));
+  EXPECT_TRUE(at::equal(bad[0].grad(), before));
+  EXPECT_THROW(clip_gradients_async_(bad, -1), UsageError);
 }
 
 TEST(Clip, AnOverflowIsSeenAndLeavesGradients) {
