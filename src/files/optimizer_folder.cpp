@@ -168,6 +168,12 @@ void check_shapes(const PythonValue& slots, const std::string& name, const Tenso
   }
 }
 
+/// The names that PyTorch's optimizers write beside the numbers when they were made of named parameters.
+const PythonValue* names_in(const PythonValue& group) {
+  const PythonValue* names = group.find("param_names");
+  return names != nullptr && names->is_sequence() && names->size() == group.at("params").size() ? names : nullptr;
+}
+
 PythonValue named(const PythonValue& value, const TensorSource& weights) {
   const PythonValue *states = value.find("state"), *groups = value.find("param_groups");
   if (states == nullptr || groups == nullptr || !states->is_mapping() || !groups->is_sequence()) other_form(text("a ", value.type_name()));
@@ -177,7 +183,7 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
   for (const PythonValue& group : groups->as_items()) {
     const PythonValue& params = group.at("params");
     count += params.size();
-    is_numbered = is_numbered || (params.size() > 0 && !params[0].is_string());
+    is_numbered = is_numbered || (params.size() > 0 && !params[0].is_string() && names_in(group) == nullptr);
   }
   if (is_numbered && count != names.size()) {
     throw UsageError(kOrigin, "the optimizer has ", count, " parameters, the weights ", names.size(),
@@ -189,13 +195,14 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
   for (const PythonValue& group : groups->as_items()) {
     PythonValue out = PythonValue::dict();
     for (const auto& [key, option] : group.as_pairs()) {
-      if (!key.is_string() || key.as_string() != "params") out.set(key, option);
+      if (!key.is_string() || (key.as_string() != "params" && key.as_string() != "param_names")) out.set(key, option);
     }
     PythonValue::Items params;
-    for (const PythonValue& each : group.at("params").as_items()) {
+    const PythonValue* own_names = names_in(group);
+    for (size_t i = 0; i < group.at("params").size(); ++i, ++next) {
+      const PythonValue& each = group.at("params")[i];
       const std::string key = each.is_string() ? each.as_string() : each.int_text();
-      const std::string name = each.is_string() ? key : names[next];
-      ++next;
+      const std::string name = each.is_string() ? key : own_names != nullptr ? (*own_names)[i].as_string() : names[next];
       name_of.emplace(key, name);
       params.emplace_back(name);
     }
@@ -308,6 +315,7 @@ PythonValue numbered_optimizer(const PythonValue& by_name) {
       params.emplace_back(numbers.emplace(name.as_string(), static_cast<int64_t>(numbers.size())).first->second);
     }
     out.set("params", PythonValue::list(std::move(params)));
+    out.set("param_names", group.at("params"));
     out_groups.push_back(std::move(out));
   }
   PythonValue::Pairs state;

@@ -234,12 +234,13 @@ TEST_F(CheckpointCommands, MergingNeedsNoMemoryForTheModel) {
   }
   rusage before{}, after{};
   getrusage(RUSAGE_CHILDREN, &before);
+  if (before.ru_maxrss >= 64 << 10) GTEST_SKIP() << "the command of another test was larger; run this test by itself";
 
   ASSERT_EQ(run({"merge-weights", at("in"), at("out")}).exit_code, 0);
 
   getrusage(RUSAGE_CHILDREN, &after);
   EXPECT_EQ(fs::file_size(at("out/model.safetensors")), 4096u + (uint64_t{rows} << 23));
-  EXPECT_LT(std::max(after.ru_maxrss, before.ru_maxrss), 64 << 10);
+  EXPECT_LT(after.ru_maxrss, 64 << 10);
 }
 
 }  // namespace
