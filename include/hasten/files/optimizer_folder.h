@@ -17,7 +17,8 @@
 namespace hasten::files {
 
 /// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP), DeepSpeed's.
-/// `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns nothing if the folder has no such optimizer.
+/// `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns nothing if the
+/// folder has no such optimizer.
 /// Collective: no. Blocks: on the files. Throws: DataError for a damaged file; UsageError if numbered parameters cannot be
 /// matched with the weights.
 std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
