@@ -116,7 +116,7 @@ std::string numbered(const std::string& stem, size_t index, const std::string& s
 OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
   auto state = optimizer_state(optimizer, name_of);
   if (run.sharding == nullptr || !run.sharding->steps(optimizer)) return state;
-  if (state.type != "SGD" && state.type != "Adam" && state.type != "AdamW" && state.type != "Adagrad" && state.type != "RMSprop") {
+  if (!steps_in_slices(state.type)) {
     throw UsageError(Origin{"checkpoint", run.process.rank(), run.process.world_size()}, "the state of ", state.type,
                      " is split over the ranks and has no form in Accelerate. Save with Layout::kHasten.");
   }

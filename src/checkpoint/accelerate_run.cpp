@@ -12,6 +12,7 @@
 
 #include "checkpoint/accelerate_folder.h"
 #include "checkpoint/load_target.h"
+#include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/training_state.h"
 #include "hasten/core/error.h"
@@ -116,14 +117,7 @@ class AccelerateRun : public SavedRun {
   void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
                       const ParameterNames& name_of) const override {
     const std::string file = files_.at({StateKind::kOptimizer, name});
-    std::vector<std::string> names;
-    for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-      const auto& parameters = optimizer.param_groups()[g].params();
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        const std::string known = name_of(parameters[i]);
-        names.push_back(known.empty() ? text("group", g, '.', i) : known);
-      }
-    }
+    const auto names = place_names(optimizer, name_of);
     const auto state = fs::is_directory(file) ? folder_optimizer(file, names) : optimizer_from_python(files::PythonFile::open(file).value(), names);
     const auto report = load_optimizer_state(optimizer, state, name_of);
     if (!report.unused.empty()) own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));

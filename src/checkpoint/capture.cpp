@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/files/box.h"
@@ -125,27 +126,13 @@ Value groups_value(const OptimizerState& state) {
   return groups;
 }
 
-std::unordered_map<std::string, at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
-  std::unordered_map<std::string, at::Tensor> parameters;
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const auto& all = optimizer.param_groups()[g].params();
-    for (size_t i = 0; i < all.size(); ++i) {
-      const std::string name = name_of(all[i]);
-      parameters.emplace(name.empty() ? text("group", g, '.', i) : name, all[i]);
-    }
-  }
-  return parameters;
-}
-
 // By parameter and slot, for classes whose state is stepped in slices.
 using Slices = std::map<std::pair<std::string, std::string>, parallel::ShardedStatePiece>;
 
 Slices slices_of(const RunParts& run, const torch::optim::Optimizer& optimizer, const OptimizerState& state,
                  const ParameterNames& name_of, bool is_split) {
   Slices slices;
-  const bool in_slices = state.type == "SGD" || state.type == "Adam" || state.type == "AdamW" || state.type == "Adagrad" ||
-                         state.type == "RMSprop";
-  if (!is_split || !in_slices) return slices;
+  if (!is_split || !steps_in_slices(state.type)) return slices;
   for (auto& piece : run.sharding->sharded_state(optimizer)) {
     std::pair key(name_of(piece.of), piece.name);
     slices.emplace(std::move(key), std::move(piece));
@@ -166,7 +153,8 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
   const bool is_split = run.sharding != nullptr && run.sharding->steps(optimizer);
   const int shared_rank = apart ? 0 : kEveryRank;
   const auto state = optimizer_state(optimizer, name_of);
-  const auto parameters = parameters_of(optimizer, name_of);
+  std::unordered_map<std::string, at::Tensor> parameters;
+  for (auto& place : places_of(optimizer, name_of)) parameters.emplace(std::move(place.name), std::move(place.parameter));
   const auto slices = slices_of(run, optimizer, state, name_of, is_split);
   std::vector<std::pair<std::string, Value>> skeletons;
   for (const auto& [parameter, slots] : state.state) {
@@ -280,6 +268,10 @@ ParameterNames manifest_names(const RunParts& run) {
     const auto found = names->find(parameter.unsafeGetTensorImpl());
     return found == names->end() ? std::string() : found->second;
   };
+}
+
+bool steps_in_slices(const std::string& type) {
+  return type == "SGD" || type == "Adam" || type == "AdamW" || type == "Adagrad" || type == "RMSprop";
 }
 
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer) {

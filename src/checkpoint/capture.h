@@ -35,9 +35,12 @@ std::vector<ModelEntry> models_of(const RunParts& run);
 /// Names of parameters over all models, as the manifest has them.
 ParameterNames manifest_names(const RunParts& run);
 
+/// True for classes whose state is stepped in slices; others step whole parameters, dealt to the ranks. `type`: a codec's name.
+bool steps_in_slices(const std::string& type);
+
 /// `writer`: this rank's number among those that write one folder together, from 0; the first one gives what ranks have no
-/// equal copies of. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of a registered
-/// object throws.
+/// equal copies of. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of
+/// a registered object throws.
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer);
 
 /// The key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".

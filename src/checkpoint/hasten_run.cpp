@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "checkpoint/load_target.h"
+#include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
@@ -29,11 +30,6 @@ using training::StateKind;
 const Value* part_of(const files::Manifest& manifest, const std::string& kind, const std::string& name) {
   const Value* part = manifest.parts.find(kind);
   return part == nullptr ? nullptr : part->find(name);
-}
-
-// Classes whose state is stepped in slices; others step whole parameters, dealt to the ranks.
-bool steps_in_slices(const std::string& type) {
-  return type == "SGD" || type == "Adam" || type == "AdamW" || type == "Adagrad" || type == "RMSprop";
 }
 
 class HastenRun : public SavedRun {
@@ -94,7 +90,7 @@ class HastenRun : public SavedRun {
       state.groups.push_back(std::move(one));
     }
     visit_slots(own, name, optimizer, name_of, [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
-      if (!owned.is_known) return state.state.emplace_back(parameter, Slots()), void();  // for the report
+      if (!owned.parameter.defined()) return state.state.emplace_back(parameter, Slots()), void();  // for the report
       const std::string prefix = state_name("optimizer", name, parameter + ".");
       const auto tree = training::join_tensors(skeleton, [&](const std::string& path) { return tensor(prefix + path); });
       state.state.emplace_back(parameter, tree.map());
@@ -223,9 +219,8 @@ class HastenRun : public SavedRun {
     }
   }
 
-  // The part of a parameter's state that this rank steps.
+  // The part of a parameter's state that this rank steps. The parameter is undefined if this run lacks it.
   struct Owned {
-    bool is_known = false;
     at::Tensor parameter = {};
     std::optional<parallel::ShardInterval> interval = {};
   };
@@ -241,13 +236,7 @@ class HastenRun : public SavedRun {
     std::unordered_map<std::string_view, const Value*> other;
     for (const auto& [parameter, skeleton] : states->at("other").as_map()) other.emplace(parameter, &skeleton);
     std::unordered_map<std::string, at::Tensor> here;
-    for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-      const auto& all = optimizer.param_groups()[g].params();
-      for (size_t i = 0; i < all.size(); ++i) {
-        const std::string known = name_of(all[i]);
-        here.emplace(known.empty() ? text("group", g, '.', i) : known, all[i]);
-      }
-    }
+    for (auto& place : places_of(optimizer, name_of)) here.emplace(std::move(place.name), std::move(place.parameter));
     const bool is_split = own.run.sharding != nullptr && own.run.sharding->steps(optimizer);
     std::unordered_set<std::string> done;
     for (const auto& group : part_of(manifest_, "optimizers", name)->at("groups").as_list()) {
@@ -261,9 +250,8 @@ class HastenRun : public SavedRun {
         if (skeleton == nullptr) continue;
         Owned owned;
         const auto found = here.find(parameter);
-        owned.is_known = found != here.end();
-        if (owned.is_known) owned.parameter = found->second;
-        if (owned.is_known && is_split) owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
+        if (found != here.end()) owned.parameter = found->second;
+        if (found != here.end() && is_split) owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
         if (owned.interval && owned.interval->size() == 0) continue;  // another rank's
         visit(parameter, *skeleton, owned);
       }
@@ -276,7 +264,7 @@ class HastenRun : public SavedRun {
     if (type == "archive") return reader_->whole(state_name("optimizer", object.name, "archive"));
     visit_slots(own, object.name, optimizer, manifest_names(own.run),
                 [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
-                  if (!owned.is_known) return;
+                  if (!owned.parameter.defined()) return;
                   const std::string prefix = state_name("optimizer", object.name, parameter + ".");
                   training::join_tensors(skeleton, [&](const std::string& slot) {
                     want_slot(prefix + slot, type, owned);

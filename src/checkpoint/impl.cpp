@@ -224,13 +224,4 @@ std::vector<std::string> agree(const process::Process& process, const Failure& o
   throw UsageError(origin, words);
 }
 
-void agree_on_words(const process::Process& process, const std::string& words) {
-  const auto all = gather_texts(process, words);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    if (static_cast<int>(rank) == process.rank()) return;  // it throws its own
-    throw UsageError(Origin{"checkpoint", process.rank(), process.world_size()}, "rank ", rank, " could not go on: ", all[rank]);
-  }
-}
-
 }  // namespace hasten::checkpoint

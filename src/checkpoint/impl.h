@@ -111,8 +111,6 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
 
 /// Every rank's text, by rank. Collective: yes.
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
-/// Throws on all ranks what any rank says that is not empty. Collective: yes.
-void agree_on_words(const process::Process& process, const std::string& words);
 /// A failure of any rank: what it says, and whether files are to blame.
 struct Failure {
   std::string words = {};

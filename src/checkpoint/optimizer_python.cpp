@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "hasten/checkpoint/optimizer_state.h"
+#include "checkpoint/parameter_places.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 
@@ -148,15 +149,7 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
 OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module, const PythonValue& value,
                                const LoadOptimizerOptions& options) {
   const auto name_of = names_of(module);
-  std::vector<std::string> names;
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const auto& parameters = optimizer.param_groups()[g].params();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      std::string name = name_of(parameters[i]);
-      names.push_back(name.empty() ? text("group", g, '.', i) : name);
-    }
-  }
-  return load_optimizer_state(optimizer, optimizer_from_python(value, names), name_of, options);
+  return load_optimizer_state(optimizer, optimizer_from_python(value, place_names(optimizer, name_of)), name_of, options);
 }
 
 std::string guess_optimizer(const core::Value& options, const Slots* state) {

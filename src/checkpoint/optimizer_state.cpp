@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checkpoint/parameter_places.h"
 #include "hasten/core/error.h"
 
 namespace hasten::checkpoint {
@@ -21,11 +22,6 @@ const AnyOptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer, cons
   throw UsageError(Origin{"checkpoint"}, "the optimizer's class (", typeid(optimizer).name(),
                    ") has no known state; known are SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS, ApexAdam, ApexSgd, Lamb, "
                    "NovoGrad. Specialise checkpoint::OptimizerCodec for it, or give it state() and load_state().");
-}
-
-std::string name_or_number(const ParameterNames& name_of, const at::Tensor& parameter, size_t group, size_t index) {
-  std::string name = name_of ? name_of(parameter) : std::string();
-  return name.empty() ? text("group", group, '.', index) : name;
 }
 
 // State that has the parameter's shape follows its dtype and device, as Optimizer.load_state_dict has it. It is copied, so
@@ -47,23 +43,6 @@ training::State fitted(const training::State& state, const at::Tensor& parameter
   training::State::Map map;
   for (const auto& [name, child] : state.map()) map.emplace_back(name, fitted(child, parameter, name, is_own));
   return map;
-}
-
-struct Place {
-  size_t group;
-  std::string name;
-  at::Tensor parameter;
-};
-
-std::vector<Place> places_of(const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
-  std::vector<Place> places;
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    const auto& parameters = optimizer.param_groups()[g].params();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      places.push_back({g, name_or_number(name_of, parameters[i], g, i), parameters[i]});
-    }
-  }
-  return places;
 }
 
 using SlotsByName = std::unordered_map<std::string_view, const Slots*>;
@@ -136,7 +115,7 @@ OptimizerState optimizer_state(const torch::optim::Optimizer& optimizer, const P
     const auto& group = optimizer.param_groups()[g];
     OptimizerGroup own{codec.options(group.has_options() ? group.options() : optimizer.defaults()), {}};
     for (size_t i = 0; i < group.params().size(); ++i) {
-      own.parameters.push_back(name_or_number(name_of, group.params()[i], g, i));
+      own.parameters.push_back(place_name(name_of, group.params()[i], g, i));
       const auto found = states.find(group.params()[i].unsafeGetTensorImpl());
       if (found == states.end() || !done.insert(own.parameters.back()).second) continue;
       Slots slots = codec.state(*found->second);

@@ -209,16 +209,25 @@ TEST_F(CheckpointsRanks, AutomaticNamesGoUpAndOldOnesGoAfterTheCommit) {
   EXPECT_THAT(names, ElementsAre("checkpoint_0", "checkpoint_4", "checkpoint_5", "checkpoint_6"));
 }
 
+// checkpoint_0 of step 2 and checkpoint_1 of step 4, by two ranks.
+void save_two_checkpoints(const fs::path& folder) {
+  run_ranks(2, [&](auto& process) {
+    TrainingRun run(process, {2}, folder);
+    for (int i = 0; i < 2; ++i) {
+      run.train(2);
+      run.accelerator.save_state().wait();
+    }
+    run.accelerator.end_training();
+  });
+}
+
 TEST_F(CheckpointsRanks, ResumeTakesTheNewestCompleteOneOnAllRanks) {
   run_ranks(2, [&](auto& process) {
     TrainingRun run(process, {2}, folder_);
     EXPECT_FALSE(run.accelerator.resume().has_value());
-    run.train(2);
-    run.accelerator.save_state().wait();
-    run.train(2);
-    run.accelerator.save_state().wait();
-    run.accelerator.end_training();
+    process.wait_for_everyone();
   });
+  save_two_checkpoints(folder_);
   // The newest one is cut short.
   const auto newest = folder_ / "checkpoints" / "checkpoint_1";
   for (const auto& entry : fs::directory_iterator(newest)) {
@@ -427,14 +436,7 @@ TEST_F(CheckpointsRanks, ALoadReadsEachFileOnceForAHostAndSlicesByTheirOwners) {
 }
 
 TEST_F(CheckpointsRanks, DamageFoundWhileLoadingTakesTheCheckpointBefore) {
-  run_ranks(2, [&](auto& process) {
-    TrainingRun run(process, {2}, folder_);
-    run.train(2);
-    run.accelerator.save_state().wait();
-    run.train(2);
-    run.accelerator.save_state().wait();
-    run.accelerator.end_training();
-  });
+  save_two_checkpoints(folder_);
   // One byte of the values differs: sizes and headers are as before.
   const auto newest = folder_ / "checkpoints" / "checkpoint_1";
   const auto manifest = files::read_manifest(newest.string());

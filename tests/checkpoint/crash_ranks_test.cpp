@@ -69,14 +69,37 @@ int64_t last_number(const std::string& output, const std::string& before) {
   return at == std::string::npos ? -1 : std::stoll(output.substr(at + before.size()));
 }
 
-class CheckpointCrash : public testing::InFolder {};
+class CheckpointCrash : public testing::InFolder {
+ protected:
+  // The seed is printed, so that a run can be repeated.
+  static std::mt19937 seeded() {
+    const auto seed = std::random_device()();
+    std::cout << "seed " << seed << std::endl;
+    return std::mt19937(seed);
+  }
+
+  // `output` is of the run that was killed last: it resumed from the newest checkpoint that was complete before, and each
+  // checkpoint that lies there is whole.
+  void expect_nothing_lost(const std::string& output) {
+    EXPECT_THAT(output, ::testing::Not(::testing::HasSubstr("mixture")));
+    const int64_t resumed = last_number(output, "resumed ");
+    EXPECT_GE(resumed, durable_) << "a complete checkpoint was lost";
+    durable_ = std::max({durable_, resumed, last_number(output, "complete ")});
+    int complete = 0;
+    for (const auto& found : files::find_checkpoints((folder_ / "checkpoints").string())) {
+      EXPECT_EQ(found.problem, "") << found.path;
+      EXPECT_TRUE(files::verify_folder(found.path).errors.empty()) << found.path;
+      ++complete;
+    }
+    EXPECT_TRUE(durable_ < 0 || complete >= 1);
+  }
+
+  int64_t durable_ = -1;
+};
 
 TEST_F(CheckpointCrash, KilledRanksLoseNoCheckpoint) {
   const int64_t kills = 6 * Environment::current().integer("HASTEN_TEST_SCALE", 1).value_or(1);
-  const auto seed = std::random_device()();
-  std::cout << "seed " << seed << std::endl;
-  std::mt19937 random(seed);
-  int64_t durable = -1;
+  std::mt19937 random = seeded();
   for (int64_t kill = 0; kill < kills; ++kill) {
     testing::Processes run(2, "saves_until_it_is_killed", {{"TEST_FOLDER", folder_}, {"OMP_NUM_THREADS", "1"}});
     ASSERT_TRUE(run.wait_for_output(0, "resumed")) << "kill " << kill;
@@ -87,17 +110,7 @@ TEST_F(CheckpointCrash, KilledRanksLoseNoCheckpoint) {
     run.signal(1 - first, SIGKILL);
     const auto results = run.wait();
 
-    EXPECT_THAT(results[0].output, ::testing::Not(::testing::HasSubstr("mixture")));
-    const int64_t resumed = last_number(results[0].output, "resumed ");
-    EXPECT_GE(resumed, durable) << "a complete checkpoint was lost";
-    durable = std::max({durable, resumed, last_number(results[0].output, "complete ")});
-    int complete = 0;
-    for (const auto& found : files::find_checkpoints((folder_ / "checkpoints").string())) {
-      EXPECT_EQ(found.problem, "") << found.path;
-      EXPECT_TRUE(files::verify_folder(found.path).errors.empty()) << found.path;
-      ++complete;
-    }
-    EXPECT_TRUE(durable < 0 || complete >= 1);
+    expect_nothing_lost(results[0].output);
   }
 }
 
@@ -168,10 +181,7 @@ class Launch {
 
 TEST_F(CheckpointCrash, KilledLaunchersLoseNoCheckpoint) {
   const int64_t kills = 2 * Environment::current().integer("HASTEN_TEST_SCALE", 1).value_or(1);
-  const auto seed = std::random_device()();
-  std::cout << "seed " << seed << std::endl;
-  std::mt19937 random(seed);
-  int64_t durable = -1;
+  std::mt19937 random = seeded();
   for (int64_t kill = 0; kill < kills; ++kill) {
     Launch run("saves_until_it_is_killed", folder_.string(), path("output"));
     ASSERT_TRUE(run.wait_for_output("resumed", 2)) << "kill " << kill << "\n" << run.output();
@@ -179,15 +189,7 @@ TEST_F(CheckpointCrash, KilledLaunchersLoseNoCheckpoint) {
     run.kill();
     ASSERT_TRUE(run.workers_are_gone()) << run.output();
 
-    const std::string output = run.output();
-    EXPECT_THAT(output, ::testing::Not(::testing::HasSubstr("mixture")));
-    const int64_t resumed = last_number(output, "resumed ");
-    EXPECT_GE(resumed, durable) << "a complete checkpoint was lost";
-    durable = std::max({durable, resumed, last_number(output, "complete ")});
-    for (const auto& found : files::find_checkpoints((folder_ / "checkpoints").string())) {
-      EXPECT_EQ(found.problem, "") << found.path;
-      EXPECT_TRUE(files::verify_folder(found.path).errors.empty()) << found.path;
-    }
+    expect_nothing_lost(run.output());
   }
 }
 
