@@ -211,7 +211,7 @@ json golden_mix(const GoldenCase& golden) {
     return own;
   };
   OneWeight weight;
-  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}}, learner::Model(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }), {.loss = loss});
+  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}}, learner::AnyModel(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }), {.loss = loss});
   std::shared_ptr<MixHandler> mixing;
   if (input.at("mix") == "MixUp") {
     const auto own = std::make_shared<MixUp>();
