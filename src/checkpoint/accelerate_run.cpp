@@ -161,7 +161,7 @@ class AccelerateRun : public SavedRun {
   static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
   std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
 
-  // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples of a StatefulDataLoader.
+  // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples or batches of a StatefulDataLoader.
   void load_loader(Checkpoints::Impl& own, const training::Registered& object) const {
     if (has_position(object)) return object.load_state(training::State(manifest_->parts.at("loaders").at(object.name)));
     const auto found = loader_files_.find(object.name);
@@ -176,7 +176,8 @@ class AccelerateRun : public SavedRun {
     object.load_state(training::State(state));
   }
 
-  static void add_position(Checkpoints::Impl& own, const training::Registered& object, const std::string& path, Value& state) {
+  // One process counts batches that it has given; of several, Accelerate writes one rank's number, less those it takes for read ahead.
+  void add_position(Checkpoints::Impl& own, const training::Registered& object, const std::string& path, Value& state) const {
     const auto file = files::PythonFile::open(path);
     const auto* finished = file.value().find("_iterator_finished");
     const auto* sampler = file.value().find("_index_sampler_state");
@@ -186,6 +187,9 @@ class AccelerateRun : public SavedRun {
       state["epoch"] = state.at("epoch").as_int() + 1;
     } else if (yielded != nullptr && yielded->is_int()) {
       state["position"] = yielded->as_int();
+    } else if (const auto* batches = file.value().find("_num_yielded"); num_random_ == 1 && batches != nullptr && batches->is_int()) {
+      state["position"] = 0;
+      state["batches"] = batches->as_int();
     } else {
       own.run.log.warning(text("'", path, "' counts batches of one rank, not samples, so loader ", object.name, " begins its epoch anew"));
     }

@@ -35,6 +35,7 @@ State StateCodec<data::LoaderState>::encode(const data::LoaderState& state) {
                  {"epoch", State(encode_number(state.epoch))},
                  {"position", State(encode_number(state.position))},
                  {"num_samples", State(encode_number(state.num_samples))}};
+  if (state.batches > 0) map.emplace_back("batches", State(encode_number(state.batches)));
   if (!state.generator.empty()) {
     const at::Tensor bytes = at::empty({static_cast<int64_t>(state.generator.size())}, at::kByte);
     std::memcpy(bytes.mutable_data_ptr(), state.generator.data(), state.generator.size());
@@ -50,6 +51,7 @@ data::LoaderState StateCodec<data::LoaderState>::decode(const State& state) {
   out.epoch = decode_number(state.at("epoch").value());
   out.position = decode_number(state.at("position").value());
   out.num_samples = decode_number(state.at("num_samples").value());
+  if (state.contains("batches")) out.batches = decode_number(state.at("batches").value());
   if (state.contains("generator")) {
     const at::Tensor bytes = state.at("generator").tensor().contiguous();
     const auto* begin = static_cast<const uint8_t*>(bytes.const_data_ptr());

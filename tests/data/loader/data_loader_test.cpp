@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "hasten/data/loader/loader.h"
 #include "support/samples.h"
 
 namespace hasten::data {

@@ -194,6 +194,14 @@ TEST(LoaderState, CountsWhatTheLoopHasReceivedNotWhatWorkersHaveFetched) {
   EXPECT_EQ(ours.state().num_samples, 40u);
 }
 
+TEST(LoaderState, BatchesOfAnotherProgramsStateAreCountedAsSamples) {
+  auto ours = loader(Range(10), SeedableRandomSampler(10, {.seed = 5}), 4);
+  ours.load_state({.seed = 5, .num_samples = 10, .batches = 2});
+  EXPECT_EQ(ours.state(), (LoaderState{.seed = 5, .position = 8, .num_samples = 10}));
+  ours.load_state({.seed = 5, .num_samples = 10, .batches = 3});
+  EXPECT_EQ(ours.state().position, 10u);
+}
+
 TEST(LoaderState, AfterTheEndItIsTheNextEpochsStart) {
   auto ours = loader(Range(6), SeedableRandomSampler(6, {.seed = 5}), 4);
   epoch_of(ours);

@@ -27,6 +27,8 @@ struct LoaderState {
   /// Only for samplers that draw from the default generator, and only in mid-epoch: where that stood when the
   /// epoch began (5,056 bytes, opaque, valid for the same libtorch release).
   std::vector<uint8_t> generator = {};
+  /// For loading alone: batches of the loader's batch_size that lie before the next one, besides `position`. state() gives 0.
+  uint64_t batches = 0;
 
   friend bool operator==(const LoaderState&, const LoaderState&) = default;
 };
@@ -39,6 +41,7 @@ void to_json(Json& json, const LoaderState& state) {
           {"position", state.position},
           {"num_samples", state.num_samples},
           {"generator", state.generator}};
+  if (state.batches > 0) json["batches"] = state.batches;
 }
 template <class Json>
 void from_json(const Json& json, LoaderState& state) {
@@ -48,6 +51,7 @@ void from_json(const Json& json, LoaderState& state) {
   json.at("position").get_to(state.position);
   json.at("num_samples").get_to(state.num_samples);
   json.at("generator").get_to(state.generator);
+  state.batches = json.value("batches", uint64_t{0});
 }
 
 }  // namespace hasten::data

@@ -1,9 +1,17 @@
 // Counting, and comparing a state with a loader; see epoch_counter.h.
 #include "hasten/data/loader/detail/epoch_counter.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hasten::data::detail {
+
+LoaderState counted_in_samples(LoaderState state, size_t batch_size) {
+  if (state.batches == 0) return state;
+  state.position += std::exchange(state.batches, 0) * batch_size;
+  if (state.num_samples > 0) state.position = std::min(state.position, state.num_samples);
+  return state;
+}
 
 void check_state(const LoaderState& state, const StateFacts& facts, const Origin& origin) {
   const uint64_t num_samples = facts.num_samples.value_or(0);

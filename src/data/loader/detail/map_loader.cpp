@@ -74,7 +74,8 @@ LoaderState MapLoader::state() const {
   return state;
 }
 
-void MapLoader::load_state(const LoaderState& state) {
+void MapLoader::load_state(const LoaderState& given) {
+  const LoaderState state = counted_in_samples(given, batch_size_or_largest());
   check_state(state, {source_.seed(), source_.size(), source_.draws()}, origin());
   source_.adopt_seed(state.seed);
   epochs_.load(state);

@@ -98,7 +98,8 @@ LoaderState StreamLoader::state() const {
   return state;
 }
 
-void StreamLoader::load_state(const LoaderState& state) {
+void StreamLoader::load_state(const LoaderState& given) {
+  const LoaderState state = counted_in_samples(given, options_.batch_size);
   check_state(state, {0, dataset_length_}, origin());
   epochs_.load(state);
 }

@@ -26,6 +26,8 @@ struct StateFacts {
   bool draws = false;
 };
 
+/// The state with `batches` counted as samples in `position`, up to num_samples.
+LoaderState counted_in_samples(LoaderState state, size_t batch_size);
 /// Throws: UsageError that names the values of both sides.
 void check_state(const LoaderState& state, const StateFacts& facts, const Origin& origin);
 [[noreturn]] void throw_unordered_state(const Origin& origin);
