@@ -1,8 +1,8 @@
 // The one reader of environment variables.
 //
-// Everything that depends on the environment takes an `Environment` value, so that a test hands in a map and
-// a program the real thing; `getenv` stands nowhere else (a test checks that). Errors name the variable, its
-// value and what was expected. Every variable hasten reads is listed in docs/environment.md.
+// Code that depends on the environment takes an `Environment` value, so that a test passes a map and a program the real
+// variables. `getenv` occurs nowhere else (a test checks that). Errors name the variable, its value and what was
+// expected. Every variable hasten reads is listed in docs/environment.md.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ class Environment {
   /// Exactly these variables (tests, other processes' environments).
   static Environment of(std::map<std::string, std::string> variables);
 
-  /// Whether the variable is set to something; an empty value counts as unset, as the shells' ${X:-…} has it.
+  /// Returns true if the variable is set to something. An empty value counts as unset, as in the shells' ${X:-…}.
   bool has(const std::string& name) const;
 
-  /// The value as it stands, nothing if unset or empty.
+  /// Returns the value as it is; nothing if unset or empty.
   std::optional<std::string> text(const std::string& name) const;
 
   /// A decimal integer. Throws: UsageError if it is no integer or lies outside [least, most].

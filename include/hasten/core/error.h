@@ -1,8 +1,8 @@
 // The four exception types of hasten and the one form of their messages.
 //
-// libtorch reports errors by exception, so does hasten. The type names the party that can mend the error: the caller
-// (UsageError), the network or a peer (CommError), the owner of a file (DataError), or hasten (InternalError).
-// Every message reads "[room] rank r/n: what happened, with the values; what was expected. What to do."
+// Like libtorch, hasten reports errors by exception. The type names the party that can mend the error. UsageError: the
+// caller. CommError: the network or a peer. DataError: the owner of a file. InternalError: hasten. Every message has
+// this form: "[room] rank r/n: what happened, with the values; what was expected. What to do."
 #pragma once
 
 #include <stdexcept>
@@ -23,7 +23,7 @@ struct Origin {
 /// "[room] " in a world of one, "[room] rank r/n: " otherwise.
 std::string message_prefix(const Origin& origin);
 
-/// Base of everything hasten throws by itself; catch this to tell hasten's errors from libtorch's.
+/// Base of everything hasten throws by itself; catch this to separate hasten's errors from libtorch's.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

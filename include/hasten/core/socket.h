@@ -1,5 +1,5 @@
-// TCP sockets as processes on several machines need them, by name or address, IPv4 or IPv6; and what this
-// machine is to others. None of the sockets waits when it is read or written.
+// TCP sockets between processes on several machines, by name or address, IPv4 or IPv6. Also the names under which
+// others reach this machine. None of the sockets waits when it is read or written.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ struct Endpoint {
 /// "h:1", "[::1]:1".
 std::string shown(const Endpoint& endpoint);
 
-/// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name
-/// that other machines know never stands for a loopback address.
+/// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name for other
+/// machines never means a loopback address.
 std::pair<Socket, std::string> listen_at(const Endpoint& where);
 
 /// The next connection and where it comes from; handle -1 if there is none.
@@ -45,7 +45,7 @@ Socket connect_to(const Endpoint& where, const std::string& from = "");
 /// errno of a connection that was being made, 0 if it is there.
 int connect_error(const Socket& socket);
 
-/// Whether the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
+/// Returns true if the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
 bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience);
 
 /// A connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
@@ -66,10 +66,10 @@ std::string interface_towards(const std::string& address);
 /// This machine's name, "" if it has none.
 std::string host_name();
 
-/// Whether a name or address is one of this machine's.
+/// Returns true if a name or address is one of this machine's.
 bool is_this_machine(const std::string& name);
 
-/// Whether an address reaches this machine only: localhost, 127.…, ::1.
+/// Returns true if an address reaches this machine only: localhost, 127.…, ::1.
 bool is_loopback(const std::string& address);
 
 }  // namespace hasten::net
