@@ -1,7 +1,7 @@
 // Memory of a training whose state is split over the ranks: bytes per host, for every strategy.
 //
-// Pure formulas (docs/sharding.md, Memory): P parameters, L ranks a host, H hosts, U elements of the largest unit, b bytes of
-// the compute dtype, 4 more for float32 masters where b < 4, 4 for a gradient, a for optimizer state.
+// Pure formulas (docs/sharding.md, Memory). P parameters, L ranks a host, H hosts, U elements of the largest unit, b
+// bytes of the compute dtype. Float32 masters take 4 more if b < 4, a gradient takes 4, optimizer state takes a.
 #pragma once
 
 #include <cstdint>
