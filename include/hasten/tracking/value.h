@@ -1,6 +1,6 @@
 // Values that are logged: numbers, texts, groups of them, images, tables, histograms, and settings.
 //
-// This header knows no tensor. ValueOf<T> and ImagesOf<T> say how another type becomes a value;
+// This header includes no tensor type. ValueOf<T> and ImagesOf<T> convert another type to a value.
 // training/deferred_scalar.h and training/image_values.h do so for tensors. A tensor on a GPU becomes a Pending: a
 // number whose copy is under way, so that logging it does not wait.
 #pragma once
@@ -35,7 +35,7 @@ class Pending {
   virtual double value() noexcept = 0;
 };
 
-/// Says how a T becomes a Value: a specialization has `static Value make(const T&)`.
+/// Converts a T to a Value: a specialization has `static Value make(const T&)`.
 template <class T>
 struct ValueOf;
 
@@ -129,7 +129,7 @@ class PendingImages {
   virtual int64_t num_bytes() const noexcept = 0;
 };
 
-/// Says how a T becomes images: a specialization has `static std::shared_ptr<PendingImages> make(const T&)`.
+/// Converts a T to images: a specialization has `static std::shared_ptr<PendingImages> make(const T&)`.
 template <class T>
 struct ImagesOf;
 
@@ -162,8 +162,8 @@ struct Histogram {
   std::vector<double> limits = {}, counts = {};
 };
 
-/// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero, and keeps those in
-/// use and an empty one before them (what torch.utils.tensorboard's `bins="tensorflow"` does).
+/// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero. Returns those in
+/// use and an empty one before them, as torch.utils.tensorboard's `bins="tensorflow"`.
 /// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
 Histogram histogram(const double* values, size_t num_values);
 
@@ -172,10 +172,10 @@ struct Embedding {
   int64_t num_dims = 0;
   /// [number of points, num_dims], row after row.
   std::vector<float> values = {};
-  /// One line a point; its columns are named by `columns`, which a single column may leave out.
+  /// Lines, a line for each point. `columns` names the columns; a single column may omit it.
   std::vector<std::vector<std::string>> metadata = {};
   std::vector<std::string> columns = {};
-  /// One a point, all of one size.
+  /// Images, an image for each point, all of one size.
   std::vector<Image> images = {};
 };
 
