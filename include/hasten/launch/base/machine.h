@@ -11,7 +11,7 @@
 
 namespace hasten::launcher {
 
-/// One logical CPU that this process may use.
+/// A logical CPU that this process may use.
 struct Cpu {
   int number = 0;
   int core = 0;  ///< the lowest logical CPU of the same physical core

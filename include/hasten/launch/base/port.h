@@ -8,7 +8,7 @@ namespace hasten::launcher {
 /// InternalError if the system has no port or no socket left.
 int free_port();
 
-/// Whether nothing on this machine listens on `port` (1 to 65535).
+/// Returns true if nothing on this machine listens on `port` (1 to 65535).
 /// Collective: no. Blocks: no. Throws: InternalError if the system has no socket left.
 bool port_is_free(int port);
 

@@ -1,5 +1,5 @@
-// One node's side of an elastic run: what a launcher does about the host's orders, its own workers and the
-// signals it is sent.
+// The side of a node in an elastic run: a launcher's reactions to the host's orders, its own workers and the signals it
+// is sent.
 //
 // Pure, like the host's side (rendezvous.h): events and the time go in, actions come out. Carrying them out
 // is src/launch/elastic_rounds.h.
@@ -41,7 +41,7 @@ class NodeAgent {
   /// The launcher was sent a signal that ends it (ends_run); its workers are being stopped.
   AgentActions on_end_signal(int signal);
 
-  /// Heartbeats that are due, a host that was not heard, a host that was not found.
+  /// Heartbeats that are due, a host without a heartbeat, a host that was not found.
   AgentActions on_time(TimePoint now);
   std::optional<TimePoint> deadline() const;
 

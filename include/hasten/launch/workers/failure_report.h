@@ -9,7 +9,7 @@
 
 namespace hasten::launcher {
 
-/// What usually lies behind such an end and where to look, "" if there is nothing to say. For SIGKILL see
+/// Returns the usual cause of such an end and a place to look; "" if there is nothing to say. For SIGKILL see
 /// src/launch/workers/memory_events.h.
 std::string hint_for(int wait_status);
 

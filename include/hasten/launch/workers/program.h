@@ -34,8 +34,8 @@ Program find_program(const std::vector<std::string>& words, const Environment& e
 /// `program` with `arguments` in front of those that the user gave it (and behind a script's name).
 Program with_arguments(Program program, const std::vector<std::string>& arguments);
 
-/// Replaces this process by `program`; comes back only if that fails, with a line on standard error and the
-/// exit code a shell would give (127 not found, 126 not executable).
+/// Replaces this process by `program`. It returns only if that fails, with a line on standard error and a shell's exit
+/// code (127 not found, 126 not executable).
 int execute(const Program& program, const Environment& environment);
 
 }  // namespace hasten::launcher
