@@ -1,10 +1,10 @@
 // SharedRegion: memory that all ranks of a group that are on one host read and write in place.
 //
-// For tensors that live longer than a collective: parameters of which a host keeps one copy, gradients that
-// other ranks read where they lie. Each rank maps it twice, read-only and writable, so that a stray write to a
-// parameter ends in an error and not in another rank's numbers. The memory is an anonymous file: it has no
-// name, is taken from the system page by page at the first use, and goes with its last user. The region keeps
-// no order between the ranks: its users say by collectives when others may read.
+// For tensors that outlast a collective: parameters with a single copy a host, gradients that other ranks read in
+// place. Each rank maps it twice, read-only and writable. A stray write to a parameter then ends in an error, not in
+// another rank's numbers. The memory is an anonymous file. It has no name, is taken from the system page by page at the
+// first use, and goes with its last user. The region keeps no order between the ranks: its users agree by collectives
+// when others may read.
 #pragma once
 
 #include <ATen/core/Tensor.h>

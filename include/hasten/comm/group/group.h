@@ -1,10 +1,10 @@
 // Group: a set of ranks and the collective operations on tensors among them.
 //
-// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It speaks
-// plain tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is
-// converted here, in one place. Operations can be checked before any data moves: all ranks first agree on one
-// small record (collective_fingerprint.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing
-// rank leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
+// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It takes plain
+// tensors of any dtype, layout and device. Input that the backend (backend.h) cannot take is converted here, in one
+// place. Operations can be checked before any data moves: all ranks first agree on one small record
+// (collective_fingerprint.h). Without that, a mismatch in Gloo ends the process or gives wrong numbers. A failing rank
+// leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
 // objects: objects.h.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace hasten::comm {
 
-/// One message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
+/// A message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
 struct PointToPoint {
   enum class Kind { kSend, kReceive } kind;
   at::Tensor tensor;
@@ -52,10 +52,9 @@ class Group {
   int rank() const noexcept;
   int world_size() const noexcept;
   const GroupOptions& options() const noexcept;
-  /// Whether operations agree before data moves (options().check, resolved).
+  /// Returns true if operations agree before data moves (options().check, resolved).
   bool checked() const noexcept;
-  /// The same group with operations checked or not; for code that has agreed on its operations by other
-  /// means.
+  /// Returns the same group with checks on or off, for code that has agreed on its operations by other means.
   Group with_check(bool check) const;
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
@@ -67,8 +66,8 @@ class Group {
   std::optional<Group> subgroup(const std::vector<int>& ranks, const SubgroupOptions& options,
                                 Site site = Site::current()) const;
 
-  /// One group for each color, of the ranks that gave it, ordered by key and then by rank (MPI_Comm_split). A rank with a
-  /// negative color is in none and gets nullopt (MPI_UNDEFINED).
+  /// Makes a group for each color, of the ranks that gave it, ordered by key and then by rank (MPI_Comm_split). A rank
+  /// with a negative color is in none and gets nullopt (MPI_UNDEFINED).
   /// Collective: yes, over this group. Blocks: until all have called, and unless lazy until the group is connected.
   /// Throws: CommError.
   std::optional<Group> split(int color, int key = 0, const SubgroupOptions& options = {},
@@ -78,15 +77,15 @@ class Group {
   /// Collective: yes, then. Blocks: until all ranks have come. Throws: as connect.
   void connect_backends() const;
 
-  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the
-  // operation is under way; the plain form is the same followed by wait(). Tensors may be of any dtype,
-  // device and strides; scalars and empty tensors are fine. Throws (all): CommError with the failing rank's
-  // words, or naming both sides of a mismatch where operations are checked; UsageError for what no conversion
-  // can mend (the mean of integers).
+  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the operation is
+  // under way. The plain form is the `_async` form followed by wait(). Tensors may be of any dtype, device and strides;
+  // scalars and empty tensors are fine. Throws (all): CommError with the failing rank's words; CommError naming both
+  // sides of a mismatch if operations are checked; UsageError for input that no conversion can mend (the mean of
+  // integers).
 
-  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max
-  /// are "or", product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex
-  /// ones nor uint64, and NaN where any rank has NaN.
+  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max are "or",
+  /// product and min "and". kMean is for floating and complex dtypes. kMin and kMax are not for complex ones nor
+  /// uint64. They give NaN if any rank has NaN.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
   Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
                            Site site = Site::current()) const;
@@ -116,8 +115,8 @@ class Group {
   Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
                                              Site site = Site::current()) const;
 
-  /// Rank r gets root's parts[r], on the CPU; `parts` is read on root only and the parts may have any shapes
-  /// of one dtype.
+  /// Rank r gets root's parts[r], on the CPU. `parts` is read on root only, and the parts may have any shapes of one
+  /// dtype.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
   Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
                                  Site site = Site::current()) const;
@@ -142,11 +141,11 @@ class Group {
   Work<std::vector<at::Tensor>> all_to_all_async(const std::vector<at::Tensor>& parts,
                                                  Site site = Site::current()) const;
 
-  /// The flat form, without an exchange of sizes: the r-th part of `input` goes to rank r, the r-th part of
-  /// `output` comes from rank r. Parts are rows, as many as `rows` says: what one rank gives to another, that
-  /// one must take. The tensors have one dtype and, but for the first, equal sizes; they may not overlap.
-  /// Over shared memory, and where operations are checked, parts that do not fit are reported on all ranks before
-  /// data moves.
+  /// Exchanges parts of flat tensors without an exchange of sizes. The r-th part of `input` goes to rank r, the r-th
+  /// part of `output` comes from rank r. Parts are rows; `rows` holds their numbers. If a rank sends rows to another,
+  /// that rank must receive as many. The tensors have one dtype and, but for the first, equal sizes; they may not
+  /// overlap. Over shared memory, and where operations are checked, parts that do not fit are reported on all ranks
+  /// before data moves.
   void all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
                         Site site = Site::current()) const;
   Work<> all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
@@ -156,15 +155,15 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where
-  /// the ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary
-  /// tensor. For memory that is reduced again and again. It may outlive the group. Collective: no. Blocks:
-  /// no. Throws: what an allocation throws.
+  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place if the ranks share
+  /// memory and have some left (GroupOptions::shared_bytes). Otherwise it is an ordinary tensor. For memory that is
+  /// reduced again and again. It may outlive the group. Collective: no. Blocks: no. Throws: the exceptions of the
+  /// allocator.
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
-  // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
-  // one tag arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype
-  // and shape before the data moves.
+  // ---- Point to point. Collective: no. Each message needs its other side. Messages between two ranks with one tag
+  // arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype and shape before the
+  // data moves.
 
   void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;

@@ -31,7 +31,7 @@ class MeshLayout {
   /// Throws (these): UsageError for an unknown axis.
   int size(const std::string& axis) const;
   int coordinate(int rank, const std::string& axis) const;
-  /// One coordinate an axis, in order.
+  /// Coordinates, an entry an axis, in order.
   std::vector<int> coordinates(int rank) const;
   /// Throws: UsageError for a wrong number of coordinates, or one outside its axis.
   int rank_at(const std::vector<int>& coordinates) const;
@@ -63,8 +63,9 @@ class DeviceMesh {
   /// Collective: no. Blocks: no. Throws: UsageError for an unknown axis.
   const Group& group(const std::string& axis) const;
 
-  /// Returns the group over several axes, for example the gradients' over {"dp", "cp"}; made at each call.
-  /// Collective: yes. Blocks: until all ranks of the mesh have called. Throws: UsageError for an unknown axis; CommError.
+  /// Returns the group over several axes, for example the gradients' over {"dp", "cp"}; made anew at each call.
+  /// Collective: yes. Blocks: until all ranks of the mesh have called. Throws: UsageError for an unknown axis;
+  /// CommError.
   Group flatten(const std::vector<std::string>& axes, Group::Site site = Group::Site::current()) const;
 
  private:

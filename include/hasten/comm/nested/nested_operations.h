@@ -1,11 +1,10 @@
-// Operations on nested structures of tensors: gather, broadcast, reduce and padding among the ranks;
-// concatenate, slice, batch size and device on one rank. Behaviour follows accelerate.utils.operations;
-// where it differs, the function says so.
+// Operations on nested structures of tensors. Among the ranks: gather, broadcast, reduce and padding. On one rank:
+// concatenate, slice, batch size and device. Behaviour follows accelerate.utils.operations; where it differs, the
+// function's comment names the difference.
 //
-// Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp,
-// compiled once), and builds the structure again. All ranks must pass the same structure; where the group
-// is checked (Group::checked) they first compare it and throw naming both sides. Leaves that hold no tensor
-// pass through.
+// Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp, compiled once),
+// and builds the structure again. All ranks must pass the same structure. If the group is checked (Group::checked),
+// they first compare it and throw naming both sides. Leaves that hold no tensor pass through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +18,8 @@
 
 namespace hasten::comm {
 
-/// How much of the tensors structure_of tells: nothing ("tensor"), dtype and all sizes but the first
-/// ("Float[*, 28]"), dtype and all sizes ("Float[64, 28]").
+/// The detail of structure_of about tensors: nothing ("tensor"), dtype and all sizes but the first ("Float[*, 28]"),
+/// dtype and all sizes ("Float[64, 28]").
 enum class StructureDetail { kNames, kRows, kShapes };
 
 namespace detail {
@@ -72,9 +71,9 @@ Group agreed(const Group& group, const char* operation, const T& value, Structur
 
 }  // namespace detail
 
-/// Every tensor becomes the concatenation along dim 0 of all ranks' ones, in rank order; scalars become
-/// [world_size], also in a world of one (where Accelerate leaves them scalars). First sizes may differ
-/// between the ranks. The results are new tensors without autograd history.
+/// Concatenates every tensor along dim 0 over all ranks, in rank order. Scalars become [world_size], also in a world of
+/// one, where Accelerate leaves them scalars. First sizes may differ between the ranks. The results are new tensors
+/// without autograd history.
 /// Collective: yes. Blocks: yes. Throws: CommError (peer; another structure on a checked group).
 template <class T>
 T gather(const Group& group, const T& value, Group::Site site = Group::Site::current()) {
@@ -140,10 +139,9 @@ T pad_across_processes(const Group& group, const T& value, const PadOptions& opt
   return detail::with_tensors(value, detail::pad(agreed, tensors_of(value), options, site));
 }
 
-/// One structure whose tensors are the concatenation of the values' along `dim`; other leaves are the first
+/// Returns a structure whose tensors are the concatenation of the values' along `dim`. Other leaves are the first
 /// value's.
-/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor
-/// is a scalar.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor is a scalar.
 template <class T>
 T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   std::vector<detail::Tensors> tensors;
@@ -173,8 +171,8 @@ int64_t find_batch_size(const T& value) {
   return detail::find_batch_size(tensors_of(value), structure_of(value));
 }
 
-/// Rows [begin, end) of every tensor, as views; bounds as in Python (negative ones count from the end, the
-/// rest is clamped).
+/// Returns rows [begin, end) of every tensor, as views. Bounds are Python's: negative ones count from the end, others
+/// are clamped.
 /// Collective: no. Blocks: no. Throws: UsageError for a scalar.
 template <class T>
 T slice(const T& value, int64_t begin, int64_t end) {

@@ -1,8 +1,8 @@
 // Collectives on objects: numbers, texts, core::Value, vectors, maps, pairs and optionals of them (object_codec.h), and with
 // json_objects.h every type that nlohmann::json converts.
 //
-// Objects travel as CBOR (RFC 8949) in uint8 tensors: compact, exact for doubles with NaN and infinities,
-// and no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends the
+// Objects travel as CBOR (RFC 8949) in uint8 tensors. The form is compact, and exact for doubles with NaN and
+// infinities. Unlike Python's pickle, it runs no code when it is read. A rank that cannot encode its object sends the
 // reason instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
 #pragma once
 

@@ -1,8 +1,8 @@
-// A small key-value store that all ranks of a run share: the place where they meet before they are connected,
-// and where a failing rank leaves its last words. A value handle over libtorch's stores.
+// A small key-value store that all ranks of a run share. Ranks meet there before they are connected, and a failing rank
+// leaves its message there. A value handle over libtorch's stores.
 //
-// The TCP store listens on a socket that hasten binds itself: libtorch's own would listen on every address of
-// the machine even when asked for 127.0.0.1.
+// hasten binds the socket of the TCP store itself. libtorch would listen on every address of the machine, even when
+// asked for 127.0.0.1.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace hasten::comm {
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";
-  /// 0 with `server`: the system chooses; Store::port() tells.
+  /// 0 with `server`: the system chooses; Store::port() returns it.
   int port = 0;
   /// This process holds the keys (rank 0 where no launcher does).
   bool server = false;
@@ -34,7 +34,7 @@ class Store {
   /// (busy port, foreign address), CommError if the server is not reached within the timeout.
   static Store tcp(const TcpStoreOptions& options);
 
-  /// Keys in a file on a file system that all ranks see; the file is made if missing and removed by the last
+  /// Opens a store in a file on a file system that all ranks reach. The file is made if missing and removed by the last
   /// user. Collective: no. Blocks: no. Throws: DataError if the file cannot be made.
   static Store file(const std::string& path, int world_size);
 
