@@ -1,7 +1,7 @@
 // PerGroup: an option that is one value for all parameter groups of an optimizer, or one for each.
 //
-// PyTorch takes a number or a list in the same place; so do the options of schedulers: `.max_lr = 0.1` or
-// `.max_lr = {0.1, 0.02}`.
+// PyTorch takes a number or a list in the same place, and so do the options of schedulers: `.max_lr = 0.1` or `.max_lr
+// = {0.1, 0.02}`.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace hasten::optim {
 
-/// One value for every parameter group, or a list with one for each; empty until it is given.
+/// A value for every parameter group, or a list with a value for each. It is empty until it is given.
 template <class T>
 class PerGroup {
  public:

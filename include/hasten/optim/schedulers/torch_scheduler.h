@@ -1,7 +1,7 @@
 // TorchScheduler: a scheduler of libtorch's own (torch::optim::StepLR and others) as prepare takes it.
 //
-// libtorch's schedulers keep their optimizer private and have no state; the adapter is given the optimizer, and keeps the
-// count of steps and the rates.
+// libtorch's schedulers hide their optimizer and have no state. The adapter is given the optimizer, and counts the
+// steps and stores the rates.
 #pragma once
 
 #include <torch/optim/optimizer.h>

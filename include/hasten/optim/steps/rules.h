@@ -1,10 +1,10 @@
 // The optimizers' rules as loops over slices: SGD, Adam, AdamW, Adagrad, RMSprop, LAMB, NovoGrad.
 //
-// Formulas and defaults follow torch.optim; LAMB, NovoGrad, and the options of SGD and Adam that torch.optim
-// lacks follow Apex (FusedLAMB, FusedNovoGrad, FusedAdam, FusedSGD). libtorch's fused kernels want weights,
-// gradients and moments of one dtype and whole tensors; these take any mix, slices, and write a second copy
-// in the same pass. Memory on the CPU only. `step` counts from 1 in every rule. Rules that need a norm of a
-// whole parameter give the sums of their slices first, so that a caller can add those of other ranks.
+// Formulas and defaults follow torch.optim. LAMB, NovoGrad, and the options of SGD and Adam that torch.optim lacks
+// follow Apex (FusedLAMB, FusedNovoGrad, FusedAdam, FusedSGD). libtorch's fused kernels require whole tensors, and
+// weights, gradients and moments of one dtype. These take any mix and slices, and write a second copy in the same pass.
+// Memory on the CPU only. `step` counts from 1 in every rule. Rules that need a norm of a whole parameter give the sums
+// of their slices first. A caller can then add those of other ranks.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ struct NovoGrad {
   bool reg_inside_moment = false;
 };
 
-/// One step of a slice, which is updated in place.
+/// Makes a step of a slice, which is updated in place.
 /// Collective: no. Blocks: no. Throws: InternalError if memory that the rule or the form needs is null.
 void step(const Slice& slice, const Sgd& rule, Instructions instructions = best_instructions());
 void step(const Slice& slice, const Adam& rule, Instructions instructions = best_instructions());
@@ -122,8 +122,8 @@ double novograd_moment(const NovoGrad& rule, NovoGradNorm kind, double previous,
 /// Collective: no. Blocks: no. Throws: as step.
 void step(const Slice& slice, const NovoGrad& rule, double moment, Instructions instructions = best_instructions());
 
-/// The sum of squares of `count` elements, in float64 over blocks of float32; infinite or NaN exactly if an
-/// element is. The cut into blocks begins at the first element, so the sum depends on where a slice begins.
+/// Returns the sum of squares of `count` elements, in float64 over blocks of float32. It is infinite or NaN exactly if
+/// an element is. The cut into blocks begins at the first element, so the sum depends on where a slice begins.
 /// Collective: no. Blocks: no. Throws: nothing.
 double sum_of_squares(const void* values, Storage storage, int64_t count,
                       Instructions instructions = best_instructions());
