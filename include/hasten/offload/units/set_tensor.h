@@ -1,8 +1,8 @@
 // Giving a tensor other contents while it stays the same object.
 //
 // A module's member, its dictionary entry, tied members and an optimizer all hold one TensorImpl. Only its storage,
-// device and dtype are exchanged here, so none of them is left behind; set_data refuses meta to cpu, and a new dictionary
-// entry would leave the member behind.
+// device and dtype are exchanged here, so all of them follow. set_data refuses meta to cpu, and a new dictionary entry
+// would leave the member behind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
