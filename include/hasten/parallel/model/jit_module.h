@@ -24,7 +24,7 @@ class JitModuleImpl : public torch::nn::Module {
   explicit JitModuleImpl(torch::jit::Module module);
 
   /// The script's forward; `.toTensor()` where it gives one, as with jit modules.
-  /// Collective: no. Blocks: no. Throws: what the script throws.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the script.
   template <class... Arguments>
   c10::IValue forward(Arguments&&... arguments) {
     return module_.forward({c10::IValue(std::forward<Arguments>(arguments))...});
