@@ -1,7 +1,7 @@
 // Tensors of libtorch and of Python's files, one made from the other.
 //
-// files/ is free of libtorch; here its dtypes, tensors and values meet at::Tensor. Tensors that share a storage share one in
-// the file too, and only the part of a storage that they use is written.
+// files/ is free of libtorch. This unit converts its dtypes, tensors and values to at::Tensor and back. Tensors that
+// share a storage share one in the file too, and only the part of a storage that they use is written.
 #pragma once
 
 #include <ATen/core/Tensor.h>

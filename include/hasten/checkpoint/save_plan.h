@@ -1,7 +1,7 @@
 // SavePlan: which rank writes which piece into which file, at which byte. Pure.
 //
-// All ranks compute the same plan from the same list of pieces, so a save needs no messages for it. Whole tensors that all
-// ranks hold are dealt to the ranks by bytes; pieces of split tensors are written by their owners.
+// All ranks compute the same plan from the same list of pieces, so a save needs no messages for it. The plan deals
+// whole tensors that all ranks hold to the ranks by bytes. Owners write the pieces of split tensors.
 #pragma once
 
 #include <cstdint>

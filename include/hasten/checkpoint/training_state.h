@@ -1,8 +1,8 @@
 // Schedulers, scalers and random streams in the forms that Python keeps, both ways.
 //
-// Schedulers and the scaler have a state of plain values here (state()); Python's dicts have the same content under other
-// keys. Python's own generators (random, numpy) have no counterpart in C++: their states are written from the run's seed,
-// and those that were read are carried through.
+// Schedulers and the scaler have a state of plain values here (state()). Python's dicts have the same content under
+// other keys. Python's own generators (random, numpy) have no counterpart in C++. Their states are written from the
+// run's seed; states that were read are carried through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace hasten::checkpoint {
 
-/// What LRScheduler.load_state_dict of PyTorch takes, from a scheduler's state(). Options are left out, so the Python
-/// program's own stay. Collective: no. Blocks: no. Throws: UsageError if it is no scheduler's state.
+/// Returns the argument for PyTorch's LRScheduler.load_state_dict, from a scheduler's state(). Options are left out, so
+/// the Python program's own stay. Collective: no. Blocks: no. Throws: UsageError if it is no scheduler's state.
 files::PythonValue scheduler_to_python(const core::Value& state);
 /// A state for load_state of a scheduler whose state() is `own` now, from PyTorch's state_dict().
 /// Collective: no. Blocks: no. Throws: DataError if the dict is of another kind of scheduler.
