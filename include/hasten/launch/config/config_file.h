@@ -28,7 +28,7 @@ std::string config_folder(const Environment& environment);
 std::string default_config_path(const Environment& environment);
 
 /// Reads and checks the file. Collective: no. Blocks: no. Throws: UsageError if the file cannot be read, is of another
-/// kind than its name, or has an unknown key or a wrong value. One message lists all mistakes.
+/// kind than its name, or has an unknown key or a wrong value. A single message lists all mistakes.
 Config load_config(const std::string& path);
 
 /// Reads the file's mapping as it is, without a check of its keys.

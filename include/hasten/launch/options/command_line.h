@@ -2,7 +2,7 @@
 //
 // Options are read from a table (option_table.h), so every command of `hasten` reads the same forms. These are --name
 // value, --name=value, -n value, -nvalue, and names with underscores or dashes. Options end at the first word that is
-// neither an option nor an option's value. One message lists all mistakes.
+// neither an option nor an option's value. A single message lists all mistakes.
 #pragma once
 
 #include <map>
