@@ -1,4 +1,4 @@
-// The launcher's side of the keepers: one socket each, and the launcher's own signals; see local_processes.h.
+// The launcher's side of the worker shims: one socket each, and the launcher's own signals; see local_processes.h.
 #include "hasten/launch/workers/local_processes.h"
 
 #include <poll.h>
@@ -92,7 +92,7 @@ std::optional<Packet> receive(int socket, int flags) {
   ssize_t size = 0;
   do {
     size = recvmsg(socket, &header, flags);
-    // ECONNRESET says that the keeper has ended without reading our last order. Its own words come after it.
+    // ECONNRESET says that the worker shim has ended without reading our last order. Its own words come after it.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return std::nullopt;
   const auto header_size = static_cast<ssize_t>(sizeof packet.message);
@@ -130,7 +130,7 @@ struct LocalProcesses::Impl {
   LocalProcessesOptions options;
   SignalWatch signals;
   OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
-  std::vector<Kept> kept;  // all keepers that have not ended; one whose worker is gone still writes output
+  std::vector<Kept> kept;  // all worker shims that have not ended; one whose worker is gone still writes output
   std::deque<TimedEvent> pending;  // read but not yet handed out
   std::vector<std::string> error_tails;
   int num_end_signals = 0;  // that asked the launcher to end
@@ -141,7 +141,7 @@ struct LocalProcesses::Impl {
     return found == kept.end() ? nullptr : &*found;
   }
 
-  // Returns 0, or why there is no keeper (errno).
+  // Returns 0, or why there is no worker shim (errno).
   int start_keeper(int local_rank) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno;
@@ -157,7 +157,7 @@ struct LocalProcesses::Impl {
     return 0;
   }
 
-  // In the keeper's process: the other keepers' sockets must close when the launcher dies, so no copy may
+  // In the worker shim's process: the other worker shims' sockets must close when the launcher dies, so no copy may
   // live on.
   [[noreturn]] void become_shim(int socket, int launcher_end, int local_rank) {
     close(launcher_end);
@@ -180,7 +180,7 @@ struct LocalProcesses::Impl {
     }
   }
 
-  // Reads the next thing the keeper has to say into `pending`.
+  // Reads the next thing the worker shim has to say into `pending`.
   void read_from(Kept& from) {
     const auto packet = receive(from.socket, MSG_DONTWAIT);
     if (!packet) return;
@@ -213,8 +213,8 @@ struct LocalProcesses::Impl {
     close(ended.socket);
     ended.socket = -1;
     if (ended.gone) return;
-    // Someone killed the keeper, and by PR_SET_PDEATHSIG the worker with it; its children are still to end.
-    // No other worker's end can have caused that, but it may have caused others: it comes first.
+    // Someone killed the worker shim, and by PR_SET_PDEATHSIG the worker with it; its children are still to end. No
+    // other worker's end can have caused that, but it may have caused others: it comes first.
     kill(-ended.worker, SIGKILL);
     on_gone(ended, 0);
   }
@@ -278,7 +278,7 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
   for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
     if (const int reason = impl_->start_keeper(local_rank)) refuse(local_rank, reason);
   }
-  // All keepers are on their way before the first is waited for.
+  // All worker shims are on their way before the first is waited for.
   std::vector<pid_t> pids;
   for (Impl::Kept& kept : impl_->kept) {
     if (kept.gone) continue;  // of an earlier start

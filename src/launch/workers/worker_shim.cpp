@@ -1,4 +1,4 @@
-// One worker's keeper; see worker_shim.h. Runs in a forked process: no locks, no exit handlers, and nothing that
+// One worker's worker shim; see worker_shim.h. Runs in a forked process: no locks, no exit handlers, and nothing that
 // is thrown leaves it, since it would unwind into a copy of the launcher.
 #include "launch/workers/worker_shim.h"
 
@@ -26,8 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the keeper waits for a killed group to vanish; only a process the kernel itself holds takes
-// longer.
+// How long the worker shim waits for a killed group to vanish; only a process the kernel itself holds takes longer.
 constexpr auto kKillTimeout = std::chrono::seconds(2);
 // How long output may stand still before it is given up, once the launcher has gone.
 constexpr auto kStandstill = std::chrono::seconds(2);
@@ -64,7 +63,7 @@ int run_body(const std::function<int()>& body) {
 [[noreturn]] void run_worker(const ShimTask& task, WorkerOutput& output, pid_t keeper) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(1);  // the keeper died before the line above
+  if (getppid() != keeper) _exit(1);  // the worker shim died before the line above
   // Only now is there a group to send signals to, so only now does the launcher hear of the worker.
   tell(task.socket, ShimMessage::Kind::kStarted, getpid());
   close(task.socket);
@@ -73,8 +72,8 @@ int run_body(const std::function<int()>& body) {
   _exit(run_body(task.body));
 }
 
-// Gives back everything that was inherited but what is needed: the keeper must not hold the user's pipes,
-// files and ports open.
+// Gives back everything that was inherited but what is needed: the worker shim must not hold the user's pipes, files
+// and ports open.
 void close_all_but(std::vector<int> needed) {
   std::sort(needed.begin(), needed.end());
   unsigned first = 0;
@@ -150,7 +149,7 @@ class Shim {
     if (abandoned_ && leader_alive_) kill(worker_, SIGKILL);
   }
 
-  // The keeper is the subreaper of all that the worker starts: orphans of the group come to it, too.
+  // The worker shim is the subreaper of all that the worker starts: orphans of the group come to it, too.
   void reap() {
     signalfd_siginfo ignored;
     while (read(child_events_, &ignored, sizeof ignored) > 0) {

@@ -1,4 +1,4 @@
-// The keeper: the process between the launcher and one worker; see local_processes.h for the picture.
+// The worker shim: the process between the launcher and one worker; see local_processes.h for the picture.
 #pragma once
 
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 namespace hasten::launcher {
 
-/// What a keeper writes to its socket, one message a packet: this, and for some kinds a text behind it.
+/// What a worker shim writes to its socket, one message a packet: this, and for some kinds a text behind it.
 struct ShimMessage {
   enum class Kind : int32_t {
     kStarted,     ///< value = the worker's process id
@@ -31,10 +31,10 @@ struct ShimMessage {
 constexpr int kDropOutput = 0;
 
 struct ShimTask {
-  int socket = -1;                 ///< the keeper's end, a SOCK_SEQPACKET
+  int socket = -1;                 ///< the worker shim's end, a SOCK_SEQPACKET
   sigset_t worker_signal_mask;     ///< what the worker's process is given
   std::function<int()> body;       ///< runs in the worker's process; its exit code
-  std::function<void()> orphaned;  ///< runs in the keeper when the launcher has vanished
+  std::function<void()> orphaned;  ///< runs in the worker shim when the launcher has vanished
   OutputPlan output = {};          ///< of the worker
   WorkerOutput::Options how = {};  ///< but for its notice, which goes to the launcher
 };

@@ -1,8 +1,7 @@
 // The use of a worker's standard output and error: shown, with or without a prefix, saved in files, or both.
 //
-// The meaning and the layout of files are torchrun's (`--log_dir`, `--redirects`, `--tee`,
-// `--local_ranks_filter`). Pure decisions and the folders they need; moving the bytes is the keeper's
-// (src/launch/output/worker_output.h).
+// The meaning and the layout of files are torchrun's (`--log_dir`, `--redirects`, `--tee`, `--local_ranks_filter`).
+// Pure decisions and the folders they need; moving the bytes is the worker shim's (src/launch/output/worker_output.h).
 #pragma once
 
 #include <optional>

@@ -1,7 +1,6 @@
-// Real workers on this machine, each under a keeper process, so that no end of the launcher leaves one
-// behind.
+// Real workers on this machine, each under a worker shim, so that no end of the launcher leaves one behind.
 //
-//   launcher ──socket── keeper ──fork── worker (leader of its own session and process group) ── its children
+//   launcher ──socket── worker shim ──fork── worker (leader of its own session and process group) ── its children
 //
 // The worker shim sends signals to the worker's group on the launcher's behalf, reports how the worker ended, and moves
 // its output (src/launch/output/worker_output.h). When its socket closes, even because the launcher was killed, it
@@ -23,7 +22,7 @@ namespace hasten::launcher {
 struct LocalProcessesOptions {
   /// The use of a worker's output; called when the workers are started.
   std::function<OutputPlan(int local_rank)> output = [](int) { return OutputPlan{}; };
-  /// Runs in the keepers if the launcher has vanished, after the group was killed.
+  /// Runs in the worker shims if the launcher has vanished, after the group was killed.
   std::function<void()> orphaned = [] {};
   /// Takes a worker shim's message to the user (a disk that is full).
   std::function<void(int local_rank, const std::string& line)> notice = [](int, const std::string&) {};
@@ -40,7 +39,7 @@ struct LocalProcessesOptions {
 
 /// Workers made by fork. The process must have one thread, and has one such object at a time. While it exists, the
 /// signals of its options are blocked and come as events. Destroying it kills every group that is left and waits for
-/// the keepers.
+/// the worker shims.
 class LocalProcesses final : public WorkerProcesses {
  public:
   /// Runs in the worker's process; its result is the worker's exit code. Signals are as they were for the launcher
