@@ -48,7 +48,7 @@ struct Curl {
   void (*free_all)(curl_slist*) = nullptr;
 };
 
-// What the callbacks of one transfer see.
+// Data for the callbacks of a transfer.
 struct Transfer {
   const Curl& curl;
   CURL* handle;

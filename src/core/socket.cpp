@@ -227,7 +227,7 @@ std::string interface_towards(const std::string& address) {
     socklen_t size = sizeof mine;
     auto* const generic = reinterpret_cast<sockaddr*>(&mine);
     if (!connects(socket, *one) || getsockname(socket.handle(), generic, &size) != 0) continue;
-    // The way to an address of this machine leads through lo; the interface is the one that has it.
+    // The route to an address of this machine leads through lo. The interface is the one that has the address.
     if (const std::string name = interface_of(generic); !name.empty()) return name;
   }
   return "";
