@@ -1,4 +1,4 @@
-// See archive.h. tar: POSIX ustar with pax and GNU long names; links are left out, since no data set needs them.
+// See archive.h. tar: POSIX ustar with pax and GNU long names. Links are left out, since no data set needs them.
 #include "hasten/files/archive.h"
 
 #include <unistd.h>

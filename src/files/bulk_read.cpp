@@ -300,7 +300,7 @@ class PieceHashes {
   std::unordered_map<Key, State, KeyHash> open_;
 };
 
-/// One run of read_boxes.
+/// A run of read_boxes.
 class BulkRead {
  public:
   BulkRead(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets, const BulkReadOptions& options)

@@ -98,7 +98,7 @@ std::string absolute(const std::string& location, const std::string& base) {
 
 std::string kind_prefix(const std::string& repo_type) { return repo_type == "model" ? "" : repo_type + "s/"; }
 
-/// What the server says of a file.
+/// The server's facts about a file.
 struct FileFacts {
   std::string commit = {}, etag = {}, url = {};
   std::optional<uint64_t> size = {};
@@ -127,7 +127,7 @@ class Server {
       http::Request request{.method = "HEAD", .url = url, .headers = headers_for(url)};
       answer = asking_.send(request);
       const std::string location = answer.header("location");
-      // A redirect to another host goes to the storage behind the hub; its headers say nothing of the repository.
+      // A redirect to another host goes to the storage behind the hub. Its headers have no facts about the repository.
       if (answer.status < 300 || answer.status >= 400 || location.empty() || location.find("://") != std::string::npos) break;
       url = absolute(location, url);
     }

@@ -88,7 +88,7 @@ void copy_read(const Manifest& have, const std::vector<WantedBox>& want, const L
     const auto strides = contiguous_strides(wanted.size);
     int64_t base = 0;
     for (size_t d = 0; d < strides.size(); ++d) base += (common.offset[d] - wanted.offset[d]) * strides[d];
-    // The bytes begin at the first element of the common part; its rows lie as far apart as in the piece.
+    // The bytes begin at the first element of the common part. Its rows lie as far apart as in the piece.
     copy_elements(static_cast<const char*>(bytes) + (copy.begin - read.begin), contiguous_strides(piece.box.size),
                   static_cast<char*>(targets[copy.want]) + base * static_cast<int64_t>(item), strides, common.size, item);
   }

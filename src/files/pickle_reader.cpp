@@ -1,4 +1,4 @@
-// The pickle machine; see pickle_reader.h. What names mean is python_globals.cpp's part.
+// The pickle machine; see pickle_reader.h. python_globals.cpp has the meaning of names.
 #include "hasten/files/pickle_reader.h"
 
 #include <algorithm>

@@ -13,11 +13,11 @@ struct BadPickle {
   std::string what;
 };
 
-/// Returns the value of a global that is one by itself (a torch.dtype), or the class or function by its present name
-/// (Python 2's modules renamed).
+/// Returns the value of a global that is one by itself (a torch.dtype). Otherwise returns the class or function by its
+/// present name (Python 2's modules renamed).
 PythonValue global_of(std::string module, std::string name);
 
-/// Returns what calling the class or function `callable` with `args` would give; nothing if it is not known.
+/// Returns the result of calling the class or function `callable` with `args`; nothing if the callable is unknown.
 /// `args` is a tuple. Throws: BadPickle if the arguments do not fit.
 std::optional<PythonValue> call_known(const PythonValue& callable, const PythonValue& args);
 

@@ -1,4 +1,4 @@
-// Reading tensors of Python's files with pread where their bytes lie plainly in a file; private to the room.
+// Reads tensors of Python's files with pread if their bytes lie plainly in a file. It is private to the room.
 //
 // Pages of a mapping count as this process's memory, those that are read do not: a stream through a file larger than
 // memory stays small.
