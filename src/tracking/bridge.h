@@ -1,5 +1,5 @@
-// The bridge to trackers whose clients are Python packages: a Python process that follows the journal and calls the client.
-// bridge.py, which is embedded in the library, is its program; make_bridge_sink of sink.h starts it.
+// The bridge to trackers whose clients are Python packages: a Python process that follows the journal and calls the
+// client. Its program is bridge.py, which is embedded in the library. make_bridge_sink of sink.h starts it.
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,7 @@ namespace hasten::tracking {
 
 class EventFile {
  public:
-  /// Opens the file, or makes it and its folder, and cuts it to `length` bytes; a file of length 0 gets the record that
+  /// Opens the file, or makes it and its folder, and cuts it to `length` bytes. A file of length 0 gets the record that
   /// names the format's version. Collective: no. Blocks: no. Throws: DataError with the path.
   EventFile(std::filesystem::path path, int64_t length, double time_s);
   ~EventFile();

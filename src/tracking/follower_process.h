@@ -11,8 +11,8 @@
 
 namespace hasten::tracking {
 
-/// `given`, else HASTEN_TRACK_PROGRAM, else `hasten` beside this program or in ../bin, else on PATH; empty if there is none.
-/// Throws: UsageError if one of the first two is no program.
+/// Returns `given`, else HASTEN_TRACK_PROGRAM, else `hasten` beside this program or in ../bin, else on PATH. Empty if
+/// there is none. Throws: UsageError if either of the first two is no program.
 std::filesystem::path follower_program(const std::filesystem::path& given, const Environment& environment);
 
 struct FollowerProcessOptions {

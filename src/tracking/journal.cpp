@@ -202,7 +202,7 @@ struct JournalReader::Impl {
     return n > 0;
   }
 
-  // Goes on in the next part, if there is one; what was written to this one meanwhile comes first.
+  // Goes on in the next part, if there is one. Lines written to this part meanwhile come first.
   bool next_part() {
     if (!std::filesystem::exists(journal_part(path, position.part + 1))) return false;
     if (fill()) return true;

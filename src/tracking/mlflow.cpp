@@ -1,6 +1,6 @@
-// See mlflow.h. Entries are gathered and sent when the follower flushes, about once a second. Sending a batch twice stores it
-// once, so a follower that goes on from its last acknowledgement is exact. What the server refuses is halved until the bad
-// entry is alone; that one is named and left out.
+// See mlflow.h. Entries are gathered and sent when the follower flushes, about once a second. Sending a batch twice
+// stores it once, so a follower that goes on from its last acknowledgement is exact. If the server refuses a batch, it
+// is halved until the bad entry is alone. That entry is named and left out.
 #include "tracking/mlflow.h"
 
 #include <algorithm>

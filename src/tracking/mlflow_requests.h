@@ -35,7 +35,7 @@ struct Batch {
 /// Maps keys of ours to keys that MLflow takes (letters, digits, "_-. :/", up to 250 bytes), the same key always to the same.
 class KeyMap {
  public:
-  /// `changed` says what became of a key that had to be changed, at its first use; "" otherwise.
+  /// `changed` holds the new form of a key that had to be changed, at its first use; "" otherwise.
   std::string map(const std::string& key, std::string& changed);
 
  private:

@@ -1,8 +1,8 @@
-// The progress bar: first the line as a pure function, then when and where it is drawn; see progress.h.
+// The progress bar: first the line as a pure function, then the time and place of drawing. See progress.h.
 //
-// A redraw is a carriage return and a line padded with blanks to the terminal's width, without escape
-// sequences, so that it works on every terminal; only bars in each other move the cursor up by one. The last column stays free, because some terminals wrap as
-// soon as it is filled.
+// A redraw is a carriage return and a line padded with blanks to the terminal's width, without escape sequences. So it
+// works on every terminal. Only nested bars move the cursor up by one. The last column stays free, because some
+// terminals wrap as soon as it is filled.
 #include "hasten/tracking/progress.h"
 
 #include <sys/ioctl.h>

@@ -73,7 +73,7 @@ class TrackerSink : public Sink {
     if (!tracker_) open();
     const auto until = Clock::now() + std::chrono::seconds(1);
     int num_records = 0;
-    // Before the records: what is written after this is not waited for.
+    // Before the records: later writes are not waited for.
     const bool closing = context_->closing;
     while (!context_->abandoned && num_records < kMostRecordsARound && Clock::now() < until) {
       if (!pending_) pending_ = reader_->next();

@@ -10,7 +10,7 @@
 
 namespace hasten::tracking {
 
-/// What a follower shares with its sinks.
+/// State that a follower shares with its sinks.
 struct SinkContext {
   FollowerOptions options = {};
   RunInfo run = {};
@@ -39,7 +39,7 @@ class Sink {
   bool is_over() const noexcept { return over_; }
 
  protected:
-  /// One round: hands over what there is and acknowledges it. Returns true if there was something. Sets done_.
+  /// A round: passes on the present records and acknowledges them. Returns true if there was something. Sets done_.
   virtual bool advance() = 0;
   /// After a failure: gives up what is not acknowledged; the next advance() starts from there.
   virtual void reset() = 0;
