@@ -1,7 +1,7 @@
 // Puts a rank's name before each line of its output, so that lines of several ranks can be told apart.
 //
-// Lines are handed on whole: ranks write to one terminal, and half a line would be continued by another rank.
-// What stays without its end is handed on by `flush` (a prompt, a long computation's "working ... ").
+// Lines are passed on whole: ranks write to one terminal, and half a line would be continued by another rank. `flush`
+// passes on a line that stays without its end (a prompt, a long computation's "working ... ").
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ class LinePrefixer {
   /// With an empty prefix bytes pass unchanged and at once.
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  /// What can be shown now that `bytes` have come. A line ends with \n or \r (a progress bar), or when it is
-  /// longer than kLongLine.
+  /// Returns the text that can be shown now that `bytes` have come. A line ends with \n or \r (a progress bar), or when
+  /// it is longer than kLongLine.
   std::string add(std::string_view bytes);
 
   /// Whether an unfinished line waits.

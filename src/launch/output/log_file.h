@@ -1,5 +1,5 @@
-// A file that a worker's output goes to. What finds no room is lost in it: that is said once, and the worker
-// does not notice.
+// A file that a worker's output goes to. If the disk is full, further output is lost in it. That is reported once, and
+// the worker does not notice.
 #pragma once
 
 #include <functional>

@@ -106,7 +106,7 @@ void WorkerOutput::open_tap(Stream& stream, bool terminal) {
   stream.worker = ends.writing;
 }
 
-// One writer for both streams if they end in one terminal or file, so that they stay in order.
+// If both streams end in one terminal or file, they share a writer, so that they stay in order.
 void WorkerOutput::open_writers() {
   const bool one_place = same_file(STDOUT_FILENO, STDERR_FILENO);
   for (Stream& stream : streams_) {

@@ -1,4 +1,4 @@
-// The worker shim's side of one worker's output: taps on the worker's streams, and what flows from them to the log
+// The worker shim's side of a worker's output. It has taps on the worker's streams, and passes their bytes to the log
 // file, the launcher's stream, and the tail for the report.
 //
 // A tap is a pty where the launcher's stream is a terminal, else a pipe. Standard output that only passes through to a
@@ -50,7 +50,7 @@ class WorkerOutput {
   void connect_worker();
   /// In the worker shim after the fork.
   void close_worker_ends();
-  /// What the worker shim must leave open.
+  /// Descriptors that the worker shim must leave open.
   std::vector<int> descriptors() const;
 
   /// Adds what poll is to wait for.

@@ -71,7 +71,7 @@ class Planner {
     return settings_.on_sagemaker() ? LauncherKind::kSagemaker : LauncherKind::kSimple;
   }
 
-  // Of two names of one thing the one from the stronger source counts; equal sources must agree.
+  // Of two names of one setting the one from the stronger source counts. Equal sources must agree.
   const Setting* stronger(const char* one, const char* other) {
     const Setting& a = settings_.of(one);
     const Setting& b = settings_.of(other);
@@ -213,7 +213,7 @@ class Planner {
     }
   }
 
-  // What is said of single workers, and what there must be enough of for all.
+  // Settings of single workers, and resources of which all need enough.
   void check_workers(int num_workers) {
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 && num_workers > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",

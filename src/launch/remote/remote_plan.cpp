@@ -109,7 +109,7 @@ bool stays_here(std::string_view name) {
   return names.count(name) != 0;
 }
 
-// What the user has said, by option or file, as options; the names of the latter go to `from_file`.
+// The user's settings, by option or file, as options. The names of the latter go to `from_file`.
 std::vector<std::string> options_again(const LaunchSettings& settings, std::vector<std::string>& from_file) {
   std::vector<std::string> words;
   for (const Setting& setting : settings.all()) {
@@ -290,8 +290,8 @@ std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const
     words.push_back(text(quoted(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
     return words;
   }
-  // Of two values for an option ssh takes the first, so the user's count. Nobody is there to answer a
-  // question for a password.
+  // Of two values for an option ssh takes the first, so the user's count. There is no user to answer a question for a
+  // password.
   for (const char* option : {"BatchMode=yes", "ServerAliveInterval=3", "ServerAliveCountMax=3"})
     words.insert(words.end(), {"-o", option});
   words.insert(words.end(), {"-T", host, quoted(hasten) + " remote follow"});

@@ -56,7 +56,7 @@ void write_all(int handle, const std::string& bytes) {
                               pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  // The group is told to end; the command has to live on until the far side has answered.
+  // The group gets the signal to end. The command has to go on until the far side has answered.
   setsid();
   dup2(input, STDIN_FILENO);
   sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -68,7 +68,7 @@ void write_all(int handle, const std::string& bytes) {
   _exit(127);
 }
 
-// Up to the end of the line; byte by byte, as what follows is not ours to read yet.
+// Reads up to the end of the line, byte by byte, as the later bytes are not ours to read yet.
 std::string read_task() {
   std::string line;
   for (char letter = 0; read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n';) line += letter;

@@ -174,7 +174,7 @@ std::optional<Found> EtcdFinder::pump(const std::vector<int>& ready, TimePoint n
     candidate_.reset();
   } else if (!candidate_ && now >= next_look_) {
     next_look_ = later(now, kLookPause);
-    order("claim");  // whoever else holds the key is told instead
+    order("claim");  // any other holder of the key is reported instead
   }
   return found;
 }

@@ -1,8 +1,8 @@
 // The etcd backends: who holds the run's key in etcd is the host, and the key's value is its address.
 //
-// Requests to etcd wait for answers, so a process of their own makes them (`hasten-etcd` in ps): it holds the
-// claim and says who the host is. It ends with the launcher, and gives the key back then; when the whole
-// machine is lost the key vanishes with its lease.
+// Requests to etcd wait for answers, so a process of their own makes them (`hasten-etcd` in ps). It holds the claim and
+// reports the host. It ends with the launcher, and deletes the key then. When the whole machine is lost the key
+// vanishes with its lease.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// A launcher's listening sockets, and the launchers that come to them: it says where the host is, or it is
-// the host and carries messages and orders between the nodes and the Rendezvous.
+// A launcher's listening sockets, and the launchers that come to them. It reports the host's address. Or it is the
+// host, and carries messages and orders between the nodes and the Rendezvous.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class HostServer {
   void step_down();
   bool hosting() const { return rendezvous_.has_value(); }
   int generation() const { return generation_; }
-  /// What is answered while this is not the host; none: nobody is known.
+  /// The answer while this is not the host; none: no host is known.
   void point_to(std::optional<Endpoint> host) { elsewhere_ = std::move(host); }
 
   /// The way of this launcher's own node.

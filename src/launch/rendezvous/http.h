@@ -1,4 +1,4 @@
-// One kind of HTTP request, as the etcd gateway takes it: JSON in, JSON out.
+// The kind of HTTP request that the etcd gateway takes: JSON in, JSON out.
 #pragma once
 
 #include <chrono>

@@ -92,7 +92,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
 void Rendezvous::on_join(const NodeMessage& message, TimePoint now) {
   const NodeInfo& info = message.node;
   if (closed()) {
-    closing_.to = info.id;  // whoever comes late ends as the others did
+    closing_.to = info.id;  // latecomers end as the others did
     orders_.push_back(closing_);
     return;
   }
@@ -203,7 +203,7 @@ void Rendezvous::stop_round(const std::string& reason, const std::string& but_fo
   }
 }
 
-// Nobody's workers are left.
+// No node has workers left.
 void Rendezvous::round_stopped(TimePoint now) {
   if (failure_) {
     if (restarts_ >= settings_.max_restarts)
@@ -219,7 +219,7 @@ void Rendezvous::round_stopped(TimePoint now) {
   gather(now);
 }
 
-// Starts the next round if everything for it is there; otherwise `deadline` says what is waited for.
+// Starts the next round if everything for it is there. Otherwise `deadline` holds the reason of the wait.
 void Rendezvous::gather(TimePoint now) {
   for (auto* time : {&not_before_, &expected_until_}) {
     if (*time && now >= **time) time->reset();

@@ -1,5 +1,5 @@
-// The meeting of static runs; see static_rendezvous.h. One line of JSON each way; machine 0 speaks first, so that a
-// launcher that meets the workers' store of an attempt that still runs says nothing to it.
+// The rendezvous of static runs; see static_rendezvous.h. Each side sends a line of JSON. Machine 0 sends first, so
+// that a launcher sends nothing if it reaches the workers' store of an attempt that still runs.
 #include "hasten/launch/rendezvous/static_rendezvous.h"
 
 #include <poll.h>
@@ -76,7 +76,7 @@ bool wait_readable(int handle, Clock::time_point until) {
   return poll(&source, 1, static_cast<int>(std::max<int64_t>(left, 0))) > 0;
 }
 
-// One launcher's side of a connection: whole lines of what has come.
+// A launcher's side of a connection: whole lines of the arrived bytes.
 class MeetingConnection {
  public:
   MeetingConnection(Socket socket, std::string address)

@@ -33,7 +33,7 @@ class ElasticRounds {
   virtual WorkerProcesses& supervised(WorkerProcesses& processes) = 0;
   /// Nobody of the last start is left. `report` is its failure's, "" without one.
   virtual void ended(const Outcome& outcome, const std::string& report) = 0;
-  /// What is shown in the end, and the exit code of the run.
+  /// The final report, and the exit code of the run.
   virtual std::string report() const = 0;
   virtual int exit_code() const = 0;
 };

@@ -57,8 +57,7 @@ class RunDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
 
-  // What an earlier attempt left would be taken for this one's. During a long run somebody may have tidied
-  // the folder away.
+  // Files of an earlier attempt would be taken for this one's. During a long run the folder may have been removed.
   void clear() const {
     std::error_code missing, ignored;
     for (const auto& entry : std::filesystem::directory_iterator(path_, missing))
@@ -182,7 +181,7 @@ std::string wall_time(std::chrono::steady_clock::duration ago) {
   return std::string(buffer, std::strftime(buffer, sizeof buffer, "%F %T", localtime_r(&seconds, &local)));
 }
 
-// Whether a signal waits that asks the launcher to end; the supervisor is the one to take it.
+// Returns true if a waiting signal requests the end of the launcher. The supervisor takes it.
 bool asked_to_end() {
   sigset_t pending;
   sigpending(&pending);
@@ -227,7 +226,7 @@ class LocalRun {
     if (options.num_machines > 1 && !is_loopback(options.master_addr))
       environment_.network_interface = interface_towards(options.master_addr);
     if (!options.signals_to_handle.empty()) environment_.run.signals = signal_names(options.signals_to_handle);
-    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
+    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // mistakes are reported now
   }
 
   int run() {

@@ -1,4 +1,4 @@
-// The launcher's side of the worker shims: one socket each, and the launcher's own signals; see local_processes.h.
+// The launcher's side of the worker shims: a socket for each, and the launcher's own signals. See local_processes.h.
 #include "hasten/launch/workers/local_processes.h"
 
 #include <poll.h>
@@ -81,7 +81,7 @@ struct Packet {
   std::string text;
 };
 
-// Nothing if there is none yet (with MSG_DONTWAIT in `flags`); a Packet of kind kNotStarted at the end.
+// Returns nothing if there is none yet (with MSG_DONTWAIT in `flags`); a Packet of kind kNotStarted at the end.
 std::optional<Packet> receive(int socket, int flags) {
   Packet packet;
   packet.text.resize(ShimMessage::kMaxTextBytes);
@@ -213,7 +213,7 @@ struct LocalProcesses::Impl {
     close(ended.socket);
     ended.socket = -1;
     if (ended.gone) return;
-    // Someone killed the worker shim, and by PR_SET_PDEATHSIG the worker with it; its children are still to end. No
+    // A signal killed the worker shim, and by PR_SET_PDEATHSIG the worker with it. Its children are still to end. No
     // other worker's end can have caused that, but it may have caused others: it comes first.
     kill(-ended.worker, SIGKILL);
     on_gone(ended, 0);
@@ -271,7 +271,7 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
                      std::strerror(reason),
                      ". Start fewer, or raise the limits (ulimit -u for processes, ulimit -n for files).");
   };
-  // What stands in the buffers now would be written by every process that inherits them.
+  // Every process that inherits the buffers would write their present contents.
   std::cout.flush();
   std::fflush(nullptr);
   impl_->error_tails.assign(static_cast<size_t>(num_workers), "");

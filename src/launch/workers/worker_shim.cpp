@@ -1,5 +1,5 @@
-// One worker's worker shim; see worker_shim.h. Runs in a forked process: no locks, no exit handlers, and nothing that
-// is thrown leaves it, since it would unwind into a copy of the launcher.
+// A worker's shim; see worker_shim.h. It runs in a forked process: no locks and no exit handlers. No exception leaves
+// it, since it would unwind into a copy of the launcher.
 #include "launch/workers/worker_shim.h"
 
 #include <poll.h>
@@ -26,7 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the worker shim waits for a killed group to vanish; only a process the kernel itself holds takes longer.
+// How long the worker shim waits for a killed group to vanish. Only a process that the kernel itself holds takes
+// longer.
 constexpr auto kKillTimeout = std::chrono::seconds(2);
 // How long output may stand still before it is given up, once the launcher has gone.
 constexpr auto kStandstill = std::chrono::seconds(2);
@@ -90,7 +91,7 @@ bool asks_to_end(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// What is no request to end is the worker's alone: its children seldom know of it, and would die.
+// A signal that is no request to end is the worker's alone. Its children seldom handle it, and would die.
 bool is_for_group(int signal) {
   return asks_to_end(signal) || signal == SIGKILL || signal == SIGWINCH;
 }
@@ -169,7 +170,7 @@ class Shim {
     gone_at_ = Clock::now();
   }
 
-  // Nobody of the group can write any more; what was written is to arrive.
+  // No process of the group can write any more. Written bytes still have to arrive.
   void end_output() {
     if (!told_gone_ && output_.finish()) {
       tell(task_.socket, ShimMessage::Kind::kGone, 0, output_.error_tail());

@@ -11,7 +11,7 @@
 
 namespace hasten::launcher {
 
-/// What a worker shim writes to its socket, one message a packet: this, and for some kinds a text behind it.
+/// A worker shim's message to its socket, one a packet: this, and for some kinds a text behind it.
 struct ShimMessage {
   enum class Kind : int32_t {
     kStarted,     ///< value = the worker's process id
@@ -27,19 +27,19 @@ struct ShimMessage {
   int64_t time_ns;
 };
 
-/// What the launcher writes: a signal's number, or this for "do not wait for whoever reads the output".
+/// The launcher's message: a signal's number, or this for "do not wait for the reader of the output".
 constexpr int kDropOutput = 0;
 
 struct ShimTask {
   int socket = -1;                 ///< the worker shim's end, a SOCK_SEQPACKET
-  sigset_t worker_signal_mask;     ///< what the worker's process is given
+  sigset_t worker_signal_mask;     ///< the mask of the worker's process
   std::function<int()> body;       ///< runs in the worker's process; its exit code
   std::function<void()> orphaned;  ///< runs in the worker shim when the launcher has vanished
   OutputPlan output = {};          ///< of the worker
   WorkerOutput::Options how = {};  ///< but for its notice, which goes to the launcher
 };
 
-/// Starts the worker, does what the socket says, moves the worker's output, and ends when nobody of the
+/// Starts the worker, carries out the socket's orders, and moves the worker's output. It ends when no process of the
 /// worker's group is left and all output was written. To be called in a forked child.
 [[noreturn]] void keep(const ShimTask& task);
 
