@@ -35,7 +35,7 @@ struct KeySetter : c10::TensorImpl {
 
 using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
 
-// What an intercepted tensor carries.
+// Data of an intercepted tensor.
 struct InterceptorList : c10::BackendMeta {
   Interceptors all;
   /// Of each, the operators that it names, asked for once.
