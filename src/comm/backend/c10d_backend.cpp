@@ -51,7 +51,7 @@ bool are_joined(const std::vector<at::Tensor>& bytes) {
   return true;
 }
 
-// One behind the other; a copy where they do not lie like that.
+// Puts them one behind the other. Copies if they do not lie like that.
 at::Tensor joined(std::vector<at::Tensor> bytes) {
   const at::Tensor any = bytes[0];
   std::erase_if(bytes, [](const at::Tensor& tensor) { return tensor.numel() == 0; });

@@ -1,9 +1,9 @@
 // Codec: turns any tensor into what a backend can carry, and back.
 //
-// Movers get the bytes of a contiguous tensor on the backend's device. Reducers get a dtype the backend can
-// add up: booleans become bytes (sum and max are "or", product and min "and"), complex numbers pairs of
-// reals, small integers and float8 a wider type. The minimum and maximum of floats are taken of integers of
-// the same order where a backend would lose NaN.
+// Movers get the bytes of a contiguous tensor on the backend's device. Reducers get a dtype that the backend can add
+// up. Booleans become bytes (sum and max are "or", product and min "and"). Complex numbers become pairs of reals, small
+// integers and float8 a wider type. If a backend would lose NaN, the minimum and maximum of floats are taken of
+// integers of the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,7 @@ namespace hasten::comm {
 /// tensor, so that nothing can be written there.
 void check_result(const at::Tensor& result, const char* operation, const Origin& origin);
 
-/// `tensor`, without gradient history, contiguous on the backend's device; the same storage where that is so
-/// already.
+/// `tensor`, without gradient history, contiguous on the backend's device. The same storage if that holds already.
 at::Tensor stage(const at::Tensor& tensor, const Backend& backend);
 
 /// The storage of a contiguous tensor as flat uint8; keeps it alive.
@@ -29,7 +28,7 @@ struct Encoded {
   at::Tensor buffer;
   /// kMean where the backend gives means of the buffer's dtype.
   ReduceOp op;
-  /// What the result is to be divided by.
+  /// The divisor of the result.
   int divisor = 1;
 };
 

@@ -41,8 +41,8 @@ struct Hello {
   int32_t rank;
 };
 
-// Where this rank can be reached, chosen as ProcessGroupGloo does. What other machines know as its name may
-// stand for a loopback address here; then the ranks are on one machine, or Gloo would not have connected.
+// Where this rank can be reached, chosen as ProcessGroupGloo does. The name of this rank for other machines may mean a
+// loopback address here. Then the ranks are on one machine, or Gloo would not have connected.
 net::Socket listen_for_peers(const GroupOptions& options) {
   const std::string& interface = options.network_interface;
   const std::string host = !options.address.empty() ? options.address
@@ -54,7 +54,7 @@ net::Socket listen_for_peers(const GroupOptions& options) {
   return std::move(listener);
 }
 
-// Who has connected: one of the ranks above `rank`, or nothing.
+// The rank that has connected: one above `rank`, or nothing.
 std::optional<int> caller_of(const net::Socket& socket, const std::string& secret, int rank, int world_size) {
   Hello hello{};
   auto* const bytes = reinterpret_cast<char*>(&hello);
@@ -177,7 +177,7 @@ PeerConnections::~PeerConnections() {
   try {
     if (last) wait(*last);
   } catch (const std::exception&) {
-    // Nobody has asked how it ended.
+    // Its end has not been queried.
   }
   {
     const std::lock_guard lock(writing_);

@@ -1,4 +1,4 @@
-// SerialExecutor: a thread that runs what it is given, one after the other; started with the first job.
+// SerialExecutor: a thread that runs jobs one after the other. It starts with the first job.
 #pragma once
 
 #include <condition_variable>

@@ -1,8 +1,8 @@
 // Exchange: collectives on few bytes, in which every rank sends what it has to every other.
 //
-// Where latency rules, one round wins over a ring's 2 (n - 1) (Thakur et al., "Optimization of Collective
-// Communication Operations in MPICH", 2005, section 4.5), and a round over a PeerConnections wakes no thread. Every rank
-// adds up in the order of the ranks, so the results are equal bit for bit.
+// For small data, one round wins over a ring's 2 (n - 1), and a round over a PeerConnections wakes no thread. Source:
+// Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5. Every rank adds up
+// in the order of the ranks, so the results are equal bit for bit.
 #pragma once
 
 #include "comm/connecting/peer_connections.h"

@@ -1,5 +1,4 @@
-// What a Group hides: its backends, its way to agree, and how the failure of a peer becomes an error with
-// names.
+// The inside of a Group: its backends, its agreement, and the conversion of a peer's failure to an error with names.
 //
 // group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
 #pragma once
@@ -69,7 +68,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::exception_ptr broken_channel(const ChannelKey& key);
   void break_channel(const ChannelKey& key, std::exception_ptr why);
 
-  /// Waits for a transfer; what the backend throws becomes a CommError that says who failed and why.
+  /// Waits for a transfer. Turns the backend's exceptions into a CommError that names the failed rank and the reason.
   void wait(Backend::Transfer& transfer, OpType kind) const;
 
   void check_rank(int peer, const char* role, OpType kind) const;
@@ -78,8 +77,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void fail(const std::string& words) noexcept;
   std::optional<std::string> failure() const noexcept;
 
-  /// Takes over transfers nobody waits for; those that have ended with an error are logged at the next
-  /// operation.
+  /// Takes over transfers without a waiter. Those that have ended with an error are logged at the next operation.
   void track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept;
   void reap() noexcept;
 

@@ -65,8 +65,8 @@ int listen_on(const TcpStoreOptions& options) {
   cannot_listen(options, std::strerror(error));
 }
 
-// Whether a socket has reached itself: on a port that is free the kernel may choose that very port as the
-// client's own, and TCP lets both ends be one socket.
+// Returns true if a socket has reached itself. On a free port the kernel may choose that very port as the client's own,
+// and TCP lets both ends be one socket.
 bool is_its_own_peer(int fd) {
   sockaddr_storage own{}, peer{};
   socklen_t own_size = sizeof own, peer_size = sizeof peer;
@@ -113,8 +113,8 @@ void wait_for_listener(const TcpStoreOptions& options) {
   throw std::runtime_error("every connection was refused");
 }
 
-// libtorch's store asks the system for the name of each address that it connects to or that connects to it,
-// which takes 5 s and longer where a name server does not answer.
+// libtorch's store looks up the name of each address that it connects to or that connects to it. That takes 5 s and
+// longer if a name server does not answer.
 c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
                                            const c10d::TCPStoreOptions& native) {
   using Seconds = std::chrono::duration<double>;
@@ -131,7 +131,7 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
   return store;
 }
 
-// Runs an operation on the store; libtorch's own errors become CommErrors that say what to look at.
+// Runs an operation on the store. libtorch's own errors become CommErrors with a hint.
 template <class Call>
 auto call(const char* operation, const std::string& key, const Call& action) {
   try {
@@ -189,7 +189,7 @@ Store Store::scoped(const std::string& prefix) const {
 }
 
 void Store::set(const std::string& key, const std::string& value) const {
-  // libtorch's client does not wait for the server's answer to a set; a question on the same connection does.
+  // libtorch's client does not wait for the server's answer to a set. A query on the same connection does.
   call("set", key, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
 }
 

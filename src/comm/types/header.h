@@ -19,7 +19,7 @@ struct Header {
   int32_t reduce_op = -1;
   int32_t root = -1;
   int64_t count = 0;
-  /// What the operation needs to tell; not compared.
+  /// Further values of the operation, which are not compared.
   int64_t extra = 0;
 };
 

@@ -154,9 +154,9 @@ class AllGather : public Operation {
   at::Tensor input_;
 };
 
-// The first step holds what each rank gives to and takes from each other, and all its parts where they fit.
-// Otherwise they pass through the slots as one stream a rank: first what the next rank gets, then what the
-// one after that gets, and so on, so that at any time each is written to by another.
+// The first step holds the sizes of each rank's parts for each other, and all its parts if they fit. Otherwise they
+// pass through the slots as one stream a rank. The stream has the next rank's part first, then the part of the rank
+// after that, and so on. So at any time each rank is written to by another.
 class AllToAll : public Operation {
  public:
   AllToAll(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs)
@@ -224,8 +224,8 @@ class AllToAll : public Operation {
   }
   int64_t stream_bytes(int from, const int64_t* counts) const { return begin_of(from, from, counts); }
 
-  /// Calls copy(from, at, size) for each piece of this rank's parts that lies between `begin` and `end` of
-  /// its stream; `at` counts from `begin`.
+  /// Calls copy(from, at, size) for each piece of this rank's parts that lies between `begin` and `end` of its stream.
+  /// `at` counts from `begin`.
   template <class Copy>
   void each_part(int rank, int64_t begin, int64_t end, const Copy& copy) const {
     int64_t part = 0;

@@ -1,9 +1,9 @@
 // Operation: one collective over shared memory, in two parts.
 //
-// contribute() is its first step: it writes what the others need first and posts it, without waiting for
-// anybody once the step may begin. complete() does the rest and waits where it must. Between the two a rank
-// may compute; an operation of one step needs nothing more from this rank, so the others go on meanwhile. All
-// are pure functions of headers and memory: who runs them, and in which thread, is queue.h's.
+// contribute() is its first step. It writes the others' first data and posts it, without waiting for another rank once
+// the step may begin. complete() does the rest and waits where it must. Between the two a rank may compute. An
+// operation of a single step needs nothing more from this rank, so the others go on meanwhile. All are pure functions
+// of headers and memory. queue.h decides who runs them, and in which thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

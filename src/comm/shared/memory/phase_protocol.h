@@ -1,10 +1,10 @@
 // Steps: how the ranks of a segment move data past each other without locks.
 //
-// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its
-// own area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says
-// that it has read all it wanted of step t, so a half is written again only when nobody reads it any more: in
-// begin(), which waits for step t - 1 of everyone and has nothing to wait for where steps follow each other.
-// One wait a step. A pipeline (pipeline.h) uses the numbers in its own way.
+// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its own area
+// and posts t. When all ranks have posted t, it may read the others' data. Posting t + 1 means that the rank has read
+// step t. So a half is written again only when no rank reads it any more. begin() waits for that: for step t - 1 of all
+// ranks, and for nothing if steps follow each other. Each step has one wait. A pipeline (pipeline.h) uses the numbers
+// in its own way.
 #pragma once
 
 #include <atomic>
@@ -100,7 +100,7 @@ class PhaseProtocol {
   /// The whole area of a rank; those of all ranks lie one behind the other.
   std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
 
-  /// What a rank wrote in a step of this parity that all have posted.
+  /// Data of a rank in a step of this parity that all have posted.
   const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
   uint32_t half() const noexcept { return step_ % 2; }
   /// Header of the current step, once everybody has posted it.

@@ -1,8 +1,8 @@
 // Mailbox: messages between two ranks, over one ring of bytes for each direction of each pair.
 //
-// A message is a frame (tag, size) and its bytes, cut where the ring is full. The receiver takes frames in
-// the order in which they come and keeps those that nobody has asked for yet. Whoever waits moves bytes for
-// all its messages; a thread does so while nobody waits, if messages do not fit the ring.
+// A message is a frame (tag, size) and its bytes, cut if the ring is full. The receiver takes frames in the order in
+// which they come and stores those that were not requested yet. A waiter moves bytes for all its messages. If messages
+// do not fit the ring, a thread does so while there is no waiter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
