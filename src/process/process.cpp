@@ -27,9 +27,9 @@ struct Process::Impl {
 
 namespace {
 
-/// Where this program has met the other ranks, by the identity that it had there. Kept to its end: a further
-/// Process (one Accelerator after another, or beside it) could not open rank 0's port again, so it meets the
-/// others at the same place, under a number of its own. Ranks make theirs in the same order.
+/// The connections of this program to the other ranks, by its identity there. They last to its end. A further Process
+/// (one Accelerator after another, or beside it) could not open rank 0's port again. So it uses the same place, under a
+/// number of its own. Ranks make theirs in the same order.
 class StoreRegistry {
  public:
   static StoreRegistry& all() {
