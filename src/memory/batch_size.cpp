@@ -14,7 +14,7 @@
 namespace hasten::memory {
 namespace {
 
-// What becomes of one call: nothing to say, out of memory, or the words of another error.
+// The result of a call: success, out of memory, or the words of another error.
 constexpr const char* kOutOfMemory = "out of memory";
 
 std::string words_of(const std::exception_ptr& error) {
