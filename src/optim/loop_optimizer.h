@@ -1,4 +1,5 @@
-// What ApexAdam, ApexSgd, Lamb and NovoGrad share: their state, and a parameter as a step loop or an operator takes it.
+// The common part of ApexAdam, ApexSgd, Lamb and NovoGrad: their state, and a parameter in the form of a step loop or
+// an operator.
 #pragma once
 
 #include <torch/optim/optimizer.h>

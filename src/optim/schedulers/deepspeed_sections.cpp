@@ -10,7 +10,7 @@ namespace {
 
 using core::Value;
 
-/// The params of one section; every key is taken once, what is left over is an error.
+/// The params of a section. Every key is taken once, and a key that is left over is an error.
 class Params {
  public:
   Params(const std::string& type, const Value& params) : type_(type), params_(params) {

@@ -59,7 +59,7 @@ at::Tensor zeros_beside(const at::Tensor& param) {
   return at::zeros_like(param, at::MemoryFormat::Preserve);
 }
 
-// What a batch needs of a parameter: its state's tensors, in ParameterBatch's order, and the step it is at.
+// Data of a parameter for a batch: its state's tensors, in ParameterBatch's order, and the step it is at.
 struct Slot {
   int64_t step = 0;
   std::array<at::Tensor, 3> states = {};

@@ -1,5 +1,5 @@
-// From a slice and a rule to calls of the loops: the factors of a step, and the blocks in which memory that is not
-// float32 is converted. See rules.h, kernels.h.
+// Turns a slice and a rule into calls of the loops. It computes the factors of a step, and converts memory that is not
+// float32 in blocks. See rules.h, kernels.h.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,7 @@ Pointer* at_element(Pointer* base, Storage storage, int64_t index) {
   return static_cast<Pointer*>(static_cast<Byte*>(base) + index * size_of(storage));
 }
 
-// What a rule reads and writes besides the weight.
+// Memory that a rule reads and writes besides the weight.
 struct Access {
   int num_states = 0;
   bool reads_gradient = true;
