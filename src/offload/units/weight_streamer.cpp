@@ -169,7 +169,7 @@ class WeightStreamer::Engine : public interception::Interceptor {
            });
   }
 
-  // Units that the thread's operator before used, and no operator uses now, are dropped; then the next one is asked for.
+  // Drops units that the thread's operator before used and that no operator uses now. Then it requests the next one.
   void use(const std::vector<size_t>& used) {
     {
       const std::lock_guard lock(mutex_);
