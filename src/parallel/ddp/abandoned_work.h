@@ -1,4 +1,4 @@
-// What is still under way when a backward has been left by an exception.
+// Operations that are still under way when an exception has left a backward.
 #pragma once
 
 #include <exception>

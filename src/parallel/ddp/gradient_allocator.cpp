@@ -61,8 +61,8 @@ ActiveAllocations& active_allocations() {
 
 class BucketAllocator : public memory::OwnAllocator {
  public:
-  /// Over libtorch's own, or what an Accelerator put in its place, from the first call on; nullptr where the
-  /// program has another in use.
+  /// Wraps libtorch's allocator, or that of an Accelerator, from the first call on. nullptr if the program has another
+  /// in use.
   static BucketAllocator* installed() {
     static BucketAllocator* const allocator = [] {
       c10::Allocator* own = c10::GetCPUAllocator();

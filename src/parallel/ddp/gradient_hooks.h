@@ -1,7 +1,7 @@
 // Hooks that run when a parameter's gradient has been accumulated.
 //
-// They sit on the parameter's AccumulateGrad node, as torch's own reducer has them, run in the thread of
-// backward, and come off when this object goes.
+// They sit on the parameter's AccumulateGrad node, as those of torch's own reducer. They run in the thread of backward,
+// and come off when this object goes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -21,8 +21,8 @@ struct ReducerBucketSettings {
   bool has_tail = false;
   /// Gradients travel in this dtype; unset: in that of the parameters.
   std::optional<c10::ScalarType> wire_dtype = {};
-  /// The exchange gives the mean, and gradients go into it as they are; otherwise it gives the sum of what
-  /// take() has scaled.
+  /// If true, the exchange gives the mean, and gradients go into it as they are. Otherwise it gives the sum of the
+  /// values that take() has scaled.
   bool averages = false;
 };
 

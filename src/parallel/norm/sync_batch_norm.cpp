@@ -113,7 +113,7 @@ void for_each_batch_norm(torch::nn::Module& module, const std::string& name, con
   }
 }
 
-// Whether the module trains; `training` is also true where there are no running statistics to evaluate with.
+// Whether the module trains. `training` is also true if there are no running statistics to evaluate with.
 bool BatchNormInterceptor::trains(const at::Tensor& tensor, bool training, bool tracks) const {
   if (!training || tracks) return training;
   const auto alive = module.lock();
