@@ -133,7 +133,7 @@ class HastenRun : public SavedRun {
     });
   }
 
-  // In the world that saved, each rank's own; in another one rank 0 has them all, so that the mean is the same.
+  // In the world that saved, each rank takes its own. In another one rank 0 has them all, so that the mean is the same.
   void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
     if (!names_.count("gradient")) return;
     const int64_t rank = own.run.process.rank(), world = own.run.process.world_size();

@@ -1,4 +1,4 @@
-// What Checkpoints keeps between its calls; filled by impl.cpp, save_run.cpp and load_run.cpp.
+// The members of Checkpoints between its calls. impl.cpp, save_run.cpp and load_run.cpp fill them.
 #pragma once
 
 #include <functional>
@@ -111,7 +111,7 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
 
 /// Every rank's text, by rank. Collective: yes.
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
-/// A failure of any rank: what it says, and whether files are to blame.
+/// A failure of any rank: its message, and whether files are to blame.
 struct Failure {
   std::string words = {};
   bool is_data_error = false;

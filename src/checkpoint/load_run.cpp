@@ -1,4 +1,4 @@
-// Loading a saved state on any number of ranks: agree on the folder, check everything, then write; see checkpoints.h.
+// Loads a saved state on any number of ranks: agrees on the folder, checks everything, then writes. See checkpoints.h.
 #include <ATen/Functions.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-// SavedRun: a saved state of any form, as a load sees it; LoadTarget: the run that it is loaded into.
+// SavedRun: a saved state of any form, as a load reads it. LoadTarget: the run that it is loaded into.
 #pragma once
 
 #include <functional>
@@ -28,8 +28,9 @@ class SavedRun {
     bool plain = false;
   };
   virtual Weights weights(size_t model) const = 0;
-  /// Wants all that load_optimizer, load_object and load_masters read, and lives as long as this; weights are added by the
-  /// caller, who then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws: DataError.
+  /// Collects the boxes that load_optimizer, load_object and load_masters read, and lasts as long as this. The caller
+  /// adds the weights, and then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws:
+  /// DataError.
   virtual RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options);
   virtual bool has(const training::Registered& object) const = 0;
   /// "; it has ema, teacher", for messages.

@@ -1,7 +1,7 @@
 // RunReader: collects what a load wants of a saved state, reads it at once, and hands it out.
 //
-// What all ranks want alike is read once for each host (files/bulk_read.h) and handed around by all-gathers; boxes that only
-// this rank wants (slices of sharded state) are read by it alone.
+// Boxes that all ranks need alike are read once for each host (files/bulk_read.h) and exchanged by all-gathers. Boxes
+// that only this rank needs (slices of sharded state) are read by it alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ class RunReader {
   RunReader(const files::Manifest& manifest, std::string folder, bool verify)
       : manifest_(manifest), folder_(std::move(folder)), verify_(verify) {}
 
-  /// Fills a tensor of any dtype, strides and device; by copy_ where others watch its memory (`through_copy`).
+  /// Fills a tensor of any dtype, strides and device. If others watch its memory (`through_copy`), it uses copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
   /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not want it.
   void whole(const std::string& name, bool is_own = false);
