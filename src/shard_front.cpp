@@ -95,7 +95,7 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
   options.shard = parallel::shard_options(*fsdp_, options.shard);
 }
 
-// What FSDP's settings say beside the split.
+// FSDP's settings beside the split.
 void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) {
   options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
   rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
@@ -149,7 +149,7 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
   options.shard = options_of(first);
 }
 
-// What stands in a configuration beside ZeRO.
+// Sections of a configuration beside ZeRO.
 void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
   const auto communication = dtype_of(resolved.text("communication_data_type"));
   if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;

@@ -1,5 +1,5 @@
-// ShardFront: what an Accelerator keeps of FSDP's and DeepSpeed's settings: the options they come to, "auto" values that
-// wait for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
+// ShardFront: FSDP's and DeepSpeed's settings of an Accelerator. It has the resulting options, "auto" values that wait
+// for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
 #pragma once
 
 #include <functional>
@@ -60,8 +60,8 @@ class ShardFront {
   void report_steps(training::GradientState& gradients, const process::Process& process);
   /// Null where nothing is printed.
   const std::shared_ptr<parallel::StepReport>& report() const noexcept { return report_; }
-  /// What the settings say about get_state_dict, where `given` leaves it open: the dtype of DeepSpeed's
-  /// gather_16bit_weights, rank0_only of FSDP's state_dict_config.
+  /// The settings for get_state_dict, if `given` leaves it open: the dtype of DeepSpeed's gather_16bit_weights,
+  /// rank0_only of FSDP's state_dict_config.
   checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
 
  private:
