@@ -46,8 +46,8 @@ struct OptimizerState {
   const Slots* find(const std::string& parameter) const noexcept;
 };
 
-/// How one class of optimizers keeps its options and state. Specialise it for a class of your own, and hand
-/// `optimizer_codec<MyOptimizer>()` to the functions below; a specialisation has these static functions:
+/// Reads and writes the options and state of one class of optimizers. Specialise it for a class of your own, and pass
+/// `optimizer_codec<MyOptimizer>()` to the functions below. A specialisation has these static functions:
 ///   core::Value options(const torch::optim::OptimizerOptions&);
 ///   void load_options(torch::optim::OptimizerOptions&, const core::Value&);
 ///   Slots state(const torch::optim::OptimizerParamState&);

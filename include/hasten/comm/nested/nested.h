@@ -32,7 +32,7 @@ namespace hasten::comm {
 
 /// A struct joins by naming the members that hold data, usually as a friend inside it:
 ///   friend auto hasten_fields(Batch& batch) { return std::tie(batch.pixels, batch.labels); }
-/// Members that are not named pass through unchanged; std::tie() says that there is nothing to walk.
+/// Members that are not named pass through unchanged. std::tie() means that there is nothing to walk.
 template <class T>
 concept HasFields = requires(T& value) { hasten_fields(value); };
 

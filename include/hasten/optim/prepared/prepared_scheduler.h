@@ -39,7 +39,7 @@ class SchedulerPace {
   /// Collective: no. Blocks: no. Throws: UsageError if it moves with an optimizer that was not prepared.
   int64_t steps(const torch::optim::Optimizer& optimizer);
 
-  /// Returns true if a schedule that has ended stays at its end: where a call may be several steps, the end need not be
+  /// Returns true if a schedule that has ended stays at its end. If a call may be several steps, the end need not be
   /// met exactly. Otherwise passing it is an error.
   bool stays_at_end() const noexcept {
     return options_.step_with_optimizer && (options_.once_per_process || accumulated_);

@@ -39,8 +39,8 @@ struct CyclicLROptions {
 class CyclicLR final : public Scheduler {
  public:
   using Options = CyclicLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if a bound is missing, a step size is < 1, gamma is not above 0, or
-  /// cycle_momentum is set for an optimizer without momentum.
+  /// Collective: no. Blocks: no. Throws: UsageError if a bound is missing, a step size is < 1, or gamma is not above 0;
+  /// UsageError if cycle_momentum is set for an optimizer without momentum.
   CyclicLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:

@@ -14,7 +14,7 @@ namespace hasten::parallel {
 /// tensors stay the same objects, so optimizers that hold them go on. Writes of a rank become visible to all, in no
 /// order.
 /// Collective: yes. Blocks: until all ranks have moved theirs. Throws: UsageError on all ranks, for ranks on several
-/// hosts, tensors that are not on the CPU, views of a larger storage, or other shapes than rank 0's.
+/// hosts, or tensors that are not on the CPU; UsageError for views of a larger storage, or other shapes than rank 0's.
 void share_parameters_(torch::nn::Module& module, const comm::Group& group);
 
 }  // namespace hasten::parallel
