@@ -1,4 +1,4 @@
-// The HTTP client over libcurl; see http.h. curl_stub.cpp stands here in builds without libcurl's headers.
+// The HTTP client over libcurl; see http.h. curl_stub.cpp replaces it in builds without libcurl's headers.
 #include <curl/curl.h>
 #include <dlfcn.h>
 
