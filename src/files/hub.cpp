@@ -118,7 +118,7 @@ class Server {
 
   http::Response get(const std::string& url) { return send("GET", url, {}, {}); }
 
-  /// Asks for the facts of a file; nothing if the server cannot be reached.
+  /// Requests the facts of a file; nothing if the server cannot be reached.
   std::optional<FileFacts> facts(const std::string& repo, const std::string& file, const RepoCache& cache) {
     std::string url = text(settings_.options.endpoint, "/", kind_prefix(settings_.options.repo_type), repo, "/resolve/",
                            http::percent_encoded(settings_.options.revision), "/", http::percent_encoded(file, "/"));

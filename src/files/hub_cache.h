@@ -32,7 +32,7 @@ class RepoCache {
   std::string root_, name_, folder_;
 };
 
-/// Holds an exclusive lock on a file while it lives; waits for it.
+/// Holds an exclusive lock on a file while it exists; waits for it.
 class LockFile {
  public:
   explicit LockFile(const std::string& path);

@@ -86,7 +86,7 @@ Value plain_option(const PythonValue& value) {
 
 // ---- hasten's own.
 
-/// The value of a slot: {"$tensor": path} stands for a tensor, a map of numbers for LBFGS's lists.
+/// The value of a slot: {"$tensor": path} means a tensor, a map of numbers for LBFGS's lists.
 PythonValue slot_of(const Value& skeleton, const TensorSourcePtr& source, const std::string& prefix) {
   if (const Value* path = skeleton.find("$tensor"); path != nullptr && skeleton.size() == 1) return lazy_tensor(source, prefix + path->as_string());
   if (!skeleton.is_map()) return plain_value(skeleton);

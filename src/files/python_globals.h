@@ -1,4 +1,4 @@
-// The classes and functions that pickles name and hasten knows; private to the room.
+// The classes and functions of pickles that hasten supports; private to the room.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,7 @@ void check_tensor(const PythonTensor& tensor);
 /// Returns the dtype of a storage class by its name without module ("FloatStorage"; kUInt8 for UntypedStorage).
 std::optional<Dtype> dtype_of_storage_type(const std::string& name);
 
-/// Class of a tensor value that stands for a storage itself.
+/// Class of a tensor value that represents a storage itself.
 inline constexpr const char* kStorageClass = "torch.storage";
 /// Wraps a storage as a value: a tensor of one dimension over all of it.
 PythonValue storage_value(std::shared_ptr<PythonStorage> storage);

@@ -118,7 +118,7 @@ class PythonSource : public NamedSource {
   TensorFiles files_;
 };
 
-/// Returns the value that holds the weights, and says if it had to be chosen.
+/// Returns the value that holds the weights, and whether it had to be chosen.
 const PythonValue& weights_in(const PythonValue& value, std::string& remark) {
   if (holds_tensors(value) || !value.is_mapping()) return value;
   const PythonValue* chosen = nullptr;

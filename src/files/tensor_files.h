@@ -17,7 +17,7 @@ namespace hasten::files {
 /// Returns where the tensor's values lie, if as they are in memory: in a file, in this byte order, unchanged.
 std::optional<TensorLocation> plain_location(const PythonTensor& tensor);
 
-/// Opened files, kept open. Several threads may read.
+/// Opened files, which stay open. Several threads may read.
 class TensorFiles {
  public:
   /// Reads a box as read_tensor does.

@@ -106,7 +106,7 @@ class Job {
       try {
         remove_tree(disk_, temporary);
       } catch (const DiskError&) {
-        // The first failure is what the caller must hear of.
+        // The caller gets the first failure.
       }
       throw;
     }
