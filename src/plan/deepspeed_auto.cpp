@@ -32,7 +32,7 @@ class Filler {
  private:
   bool has(const char* section) const { return config_.find(section) != nullptr; }
 
-  // Optimizers and schedulers stand in the program or in the configuration.
+  // Optimizers and schedulers are in the program or in the configuration.
   void objects() const {
     const std::string file = config_.source();
     if (inputs_.optimizer == Given::kReal && has("optimizer")) {
