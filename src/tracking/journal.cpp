@@ -110,7 +110,7 @@ struct Journal::Impl {
     paused = true;
   }
 
-  // Whether lines can be written again; says in the journal how many were lost.
+  // Returns true if lines can be written again. Records in the journal how many were lost.
   bool resume() {
     if (Clock::now() < retry_at) return false;
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -18,7 +18,7 @@ namespace hasten::tracking {
 namespace {
 
 const Origin kMlflow{"mlflow"};
-constexpr size_t kMostWaiting = 4000;  // entries before they are sent without being asked
+constexpr size_t kMostWaiting = 4000;  // entries before they are sent without a flush
 
 std::string string_at(const core::Value& map, const char* key) {
   const core::Value* found = map.find(key);

@@ -63,7 +63,7 @@ std::vector<std::string> all_trackers(const TrackersSetup& setup, bool probe, st
   return names;
 }
 
-// Python clients that are asked for and are not there.
+// Python clients that are requested and are not there.
 void require_clients(const TrackersSetup& setup, const std::vector<std::string>& names) {
   std::vector<std::string> modules;
   for (const std::string& name : names) {

@@ -34,7 +34,7 @@ std::string string_member(const core::Value& map, const char* key) {
   return found.is_string() ? found.as_string() : "";
 }
 
-// Whether a run was taken up again behind a place.
+// Returns true if a run was taken up again behind a place.
 bool goes_on(const std::filesystem::path& journal, JournalPosition from) {
   JournalReader reader(journal, from);
   while (const auto record = reader.next()) {

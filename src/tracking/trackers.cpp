@@ -134,7 +134,7 @@ class ActiveRun {
   ImageWriter images;
   std::unique_ptr<FollowerProcess> process;
   std::vector<std::unique_ptr<Follower>> own;  // followers on threads of this process
-  std::atomic<bool> ended = false;  // the "finish" record, behind which nothing stands, has been written
+  std::atomic<bool> ended = false;  // the "finish" record, the last one, has been written
   std::atomic<int64_t> num_steps = 0, num_samples = 0, wait_ns = 0;
 
  private:
