@@ -1,4 +1,4 @@
-// Asks the kernel by binding; see port.h. Nothing listens here, so nothing can connect.
+// Lets the kernel choose by binding; see port.h. Nothing listens here, so nothing can connect.
 #include "hasten/launch/base/port.h"
 
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// Signals that are blocked and read instead, from a descriptor that poll() knows.
+// Signals that are blocked and read instead, from a descriptor that works with poll().
 #pragma once
 
 #include <sys/signalfd.h>
@@ -8,8 +8,8 @@
 
 namespace hasten::launcher {
 
-/// While it lives, `blocked` are blocked, and those of `readable` among them can be read. Its end gives the
-/// old mask back.
+/// While it exists, `blocked` are blocked, and those of `readable` among them can be read. Its end gives the old mask
+/// back.
 class SignalQueue {
  public:
   SignalQueue(const sigset_t& blocked, const sigset_t& readable) {

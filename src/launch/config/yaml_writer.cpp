@@ -34,7 +34,7 @@ Style style_of(const std::string& text) {
       if (letter == ':' && before_blank) plain = false;
       if (letter == '#' && is_blank_or_end(text, i - 1)) plain = false;
     }
-    // A blank next to a line break cannot be kept by a folded text.
+    // A folded text cannot hold a blank next to a line break.
     if (letter == ' ' && i + 1 < text.size() && text[i + 1] == '\n') return Style::kDouble;
   }
   if (text.front() == ' ' || text.back() == ' ') plain = false;
@@ -98,7 +98,7 @@ class Writer {
     }
   }
 
-  // The first key of a mapping, or the first element of a list, stands behind the dash.
+  // The first key of a mapping, or the first element of a list, is behind the dash.
   void element_of_list(const ConfigValue& value, size_t indent) {
     const auto* map_below = value.as<ConfigMap>();
     const auto* list_below = value.as<ConfigList>();

@@ -37,7 +37,7 @@ std::vector<Host> with_slots(const std::vector<std::string>& names, const std::v
   return hosts;
 }
 
-// The machines of a job, whoever starts the launchers there.
+// The machines of a job, for any starter of the launchers there.
 void find_hosts(const Environment& environment, const FileReader& read_file, Cluster& cluster) {
   const auto take = [&](const char* name, const std::string& origin, std::vector<Host> hosts) {
     cluster.name = name;
@@ -149,7 +149,7 @@ void find_step(const Environment& environment, Cluster& cluster) {
 Cluster find_cluster(const Environment& environment, const FileReader& read_file) {
   Cluster cluster;
   find_hosts(environment, read_file, cluster);
-  // srun may speak PMI to its tasks, and mpirun may run below Slurm: the order is that of process::read_rank_info.
+  // srun may use PMI with its tasks, and mpirun may run below Slurm: the order is that of process::read_rank_info.
   if (!find_mpi(environment, kMpis[0], cluster)) {
     if (is_step_of_several(environment)) {
       find_step(environment, cluster);

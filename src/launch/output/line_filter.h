@@ -1,4 +1,4 @@
-// Picks the lines of a stream in which one of some words stands: torchrun's --duplicate_stdout_filters.
+// Picks the lines of a stream with any of some words: torchrun's --duplicate_stdout_filters.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Puts a rank's name before each line of its output, so that lines of several ranks can be told apart.
+// Puts a rank's name before each line of its output, so that lines of several ranks are distinguishable.
 //
 // Lines are passed on whole: ranks write to one terminal, and half a line would be continued by another rank. `flush`
 // passes on a line that stays without its end (a prompt, a long computation's "working ... ").
@@ -18,10 +18,10 @@ class LinePrefixer {
   /// it is longer than kLongLine.
   std::string add(std::string_view bytes);
 
-  /// Whether an unfinished line waits.
+  /// Returns true if an unfinished line waits.
   bool waiting() const { return !line_.empty(); }
 
-  /// Whether that line began with the bytes that were added last, and not before.
+  /// Returns true if that line began with the bytes that were added last, and not before.
   bool is_new() const { return is_new_; }
 
   /// The unfinished line, whose rest will follow without a prefix.

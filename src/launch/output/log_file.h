@@ -14,7 +14,7 @@ class LogFile {
 
   /// No file.
   LogFile() = default;
-  /// Opens `path` to append to it; it may be shared. If that fails, `notice` is told.
+  /// Opens `path` to append to it; it may be shared. If that fails, `notice` is called.
   LogFile(std::string path, const Notice& notice);
 
   /// Blocks: no, but for the disk.

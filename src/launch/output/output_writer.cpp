@@ -31,7 +31,7 @@ size_t OutputWriter::push(std::string_view bytes) {
   return taken;
 }
 
-// Where no further thread may be started (ulimit -u), whoever pushes writes and waits.
+// If no further thread may be started (ulimit -u), the pushing thread writes and waits.
 bool OutputWriter::has_thread() {
   if (thread_.joinable()) return true;
   try {

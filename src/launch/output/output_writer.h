@@ -1,7 +1,7 @@
 // Writes to the launcher's terminal, pipe or file from a thread of its own. So a caller never waits for a slow reader.
 //
-// A thread, because a descriptor that was inherited cannot be made non-blocking without doing so to everybody
-// who shares it (the user's shell among them). It is started by the first byte.
+// A thread, because a descriptor that was inherited cannot be made non-blocking without doing so for all its users (the
+// user's shell among them). It is started by the first byte.
 #pragma once
 
 #include <condition_variable>
@@ -41,7 +41,7 @@ class OutputWriter {
   /// the system allows no further thread.
   size_t push(std::string_view bytes);
 
-  /// Whether everything was written, or nobody will ever read it.
+  /// Returns true if everything was written, or the reader is gone.
   bool idle();
 
  private:

@@ -37,7 +37,7 @@ class WorkerOutput {
   struct Options {
     std::string spill_folder = "/tmp";
     OutputTurns turns = {};
-    Notice notice = [](const std::string&) {};  ///< takes what the user must be told
+    Notice notice = [](const std::string&) {};  ///< takes messages for the user
   };
 
   /// Opens taps and files, before the worker is forked.
@@ -60,9 +60,9 @@ class WorkerOutput {
   /// Moves what there is. Blocks: no, but for the disk of a log file.
   void pump();
 
-  /// The worker's group has gone: takes what still stands in the taps. False if there is no room for it yet.
+  /// The worker's group has gone: reads the rest of the taps. False if there is no room for it yet.
   bool finish();
-  /// Whether all was written.
+  /// Returns true if all was written.
   bool written() const;
   /// When something was last written.
   Clock::time_point last_progress() const { return last_progress_; }

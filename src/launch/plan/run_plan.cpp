@@ -139,7 +139,7 @@ class Planner {
     return sum;
   }
 
-  // Roles say how many processes there are, where nothing else does.
+  // Roles give the number of processes, if no other setting does.
   void check_roles(RunPlan& plan) {
     if (plan.roles.empty()) return;
     const int64_t sum = num_in_roles(plan);
@@ -303,8 +303,8 @@ class Planner {
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
   }
 
-  // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr
-  // says that already.
+  // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr sets that
+  // already.
   void meet_at(const std::string& endpoint, const Setting& address, RunPlan& plan) {
     const std::optional<Endpoint> place = find_endpoint(endpoint, kPortOfSeveralMachines);
     if (!place || place->host.empty() || place->port == 0) {

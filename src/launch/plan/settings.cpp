@@ -200,7 +200,7 @@ void LaunchSettings::take_found(const FoundValue& found, const std::string& clus
                                    "); take it out of the file, or give --", found.option));
 }
 
-// distributed_type of the file stands for a switch, unless the command line chooses another way of training.
+// distributed_type of the file sets a switch, unless the command line chooses another way of training.
 void LaunchSettings::choose_paradigm(const Config& config) {
   for (const char* name :
        {"cpu", "multi_gpu", "tpu", "tpu_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {

@@ -83,7 +83,7 @@ int do_task(const RemoteTask& task, const std::function<int(const RemoteTask&)>&
   return launch(task);
 }
 
-// In a process that nobody could catch an exception of.
+// In a process without a handler for exceptions.
 int do_task_and_report(const std::string& line, const std::function<int(const RemoteTask&)>& launch) {
   try {
     return do_task(task_in(line), launch);

@@ -31,7 +31,7 @@ int code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-// Whether the child has ended, and how.
+// Returns true if the child has ended, and how.
 bool has_ended(pid_t child, int& exit_code) {
   int status = 0;
   if (waitpid(child, &status, WNOHANG) != child) return false;
@@ -47,7 +47,7 @@ bool is_for_the_work(int signal) {
 void write_all(int handle, const std::string& bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t size = write(handle, bytes.data() + done, bytes.size() - done);
-    if (size <= 0) return;  // the command has ended, which waitpid says
+    if (size <= 0) return;  // the command has ended, as waitpid reports
     done += static_cast<size_t>(size);
   }
 }

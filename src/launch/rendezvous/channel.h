@@ -29,13 +29,13 @@ class Channel {
   /// Takes over a connection, which may still be on its way (connect_to).
   Channel(Socket socket, Side side, Bytes run_key);
 
-  /// Whether the other side has proved the key.
+  /// Returns true if the other side has proved the key.
   bool ready() const { return phase_ == Phase::kReady; }
   bool closed() const { return phase_ == Phase::kClosed; }
   /// Why, for the user: "its connection was closed".
   const std::string& why_closed() const { return why_closed_; }
-  /// Whether the other side did not prove the key, or said that this one has not. A side that ends in the
-  /// middle of the handshake, because it was killed, has refused nobody.
+  /// Returns true if the other side did not prove the key, or reported that this one has not. A side that ends in the
+  /// middle of the handshake, because it was killed, has not refused the other.
   bool refused() const { return refused_; }
 
   /// Sends the text once the other side is known; never waits.

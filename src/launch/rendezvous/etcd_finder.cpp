@@ -1,4 +1,4 @@
-// The launcher's side of the etcd backends, and the process that speaks with etcd; see etcd_finder.h.
+// The launcher's side of the etcd backends, and the process that is connected to etcd; see etcd_finder.h.
 #include "launch/rendezvous/etcd_finder.h"
 
 #include <poll.h>

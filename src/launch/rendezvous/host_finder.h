@@ -17,7 +17,7 @@ namespace hasten::launcher {
 struct Search {
   std::string self_id = {};
   std::vector<NodeInfo> successors = {};  ///< of the last round, the next host first
-  std::optional<Endpoint> hint = {};      ///< where somebody said that the host is
+  std::optional<Endpoint> hint = {};      ///< the reported address of the host
 };
 
 /// The result of a search: one of the three.
@@ -44,7 +44,7 @@ class HostFinder {
 };
 
 /// c10d: the first launcher to listen at the endpoint is the host. Once there was a round, the first of its remaining
-/// nodes takes over. It asks those before it, and all others, whether there is a host.
+/// nodes takes over. It contacts those before it, and all others, to find a host.
 class EndpointFinder final : public HostFinder {
  public:
   EndpointFinder(Endpoint endpoint, Bytes run_key)

@@ -28,7 +28,7 @@ class HostServer {
 
   /// Becomes the host of the run.
   void begin(RunSoFar so_far, int generation, TimePoint now);
-  /// Ends the connections of all nodes: they look for another host.
+  /// Ends the connections of all nodes, which then search for another host.
   void step_down();
   bool hosting() const { return rendezvous_.has_value(); }
   int generation() const { return generation_; }

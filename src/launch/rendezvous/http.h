@@ -22,7 +22,7 @@ struct HttpRequest {
   std::string authorization = {};  ///< the header of this name; "": none
 };
 
-/// POSTs. Blocks: as long as its maker said at most.
+/// POSTs. Blocks: at most for its limit.
 using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
 
 /// Over http::Client, which loads libcurl now and not when the command starts. Throws: UsageError as that.

@@ -171,7 +171,7 @@ void Rendezvous::ended(Node& node, const NodeMessage& message, TimePoint now) {
   if (phase_ == Phase::kGathering) gather(now);
 }
 
-// The node has gone; what its part in the run was decides what follows.
+// The node has gone. Its part in the run decides the next step.
 void Rendezvous::remove(const std::string& id, const std::string& what_happened, TimePoint now) {
   const Node gone = nodes_.at(id);
   nodes_.erase(id);
@@ -249,7 +249,7 @@ void Rendezvous::wait_for_least(size_t num_ready, TimePoint now) {
                 settings_.join_timeout.count(), " s (join_timeout)"));
 }
 
-// Whether further nodes are still waited for.
+// Returns true if further nodes are still waited for.
 bool Rendezvous::window_is_open(size_t num_ready, TimePoint now) {
   if (num_ready == static_cast<size_t>(settings_.max_nodes)) {
     last_call_.reset();

@@ -135,7 +135,7 @@ void RendezvousNode::join_at(Found found, TimePoint now) {
   carry_out(agent_->on_host_found(now), now);
 }
 
-// Where this launcher waits to be asked, should it have to take over.
+// The address at which this launcher listens, should it have to take over.
 Endpoint RendezvousNode::listen_here(const std::string& address) {
   auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {

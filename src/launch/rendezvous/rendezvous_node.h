@@ -1,7 +1,7 @@
 // A launcher in an elastic run, on the network. It has its agent, the connection to the host, the search for one, and
 // the server for the case that it becomes the host.
 //
-// Nothing here waits: `add_sources` and `deadline` say when `pump` has something to do. The workers are
+// Nothing here waits: `add_sources` and `deadline` give the time at which `pump` has work. The workers are
 // elastic_rounds.h's.
 #pragma once
 
@@ -43,10 +43,10 @@ class RendezvousNode {
   /// Decisions since the last call, each once.
   std::optional<Assignment> take_start() { return std::exchange(start_, std::nullopt); }
   bool take_stop() { return std::exchange(stop_, false); }
-  /// The exit code, once nobody has to be told anything any more.
+  /// The exit code, once all notices were sent.
   std::optional<int> exit_code(TimePoint now) const;
   const std::string& report() const { return report_; }
-  /// Whether nobody is left who could go on with the run.
+  /// Returns true if no node is left that could go on with the run.
   bool is_last() const { return is_last_ || server_.hosting(); }
 
  private:

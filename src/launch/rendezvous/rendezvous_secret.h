@@ -10,8 +10,8 @@ namespace hasten::launcher {
 /// launchers are on one machine, the first of them makes a file with it for this user only.
 class RunSecret {
  public:
-  /// For the run `run_id`; `port` tells runs on one machine apart that have no id. Throws: UsageError if
-  /// there is none, it is too short, or others can read its file.
+  /// For the run `run_id`; `port` distinguishes runs without an id on one machine. Throws: UsageError if there is none,
+  /// it is too short, or others can read its file.
   RunSecret(const Environment& environment, const std::string& run_id, int port, bool one_machine);
 
   /// The proof of the secret: a key for this run only.

@@ -25,9 +25,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kGreeting = "hasten meeting 1";
 constexpr size_t kLongestLine = 4096;
-constexpr auto kGlance = std::chrono::milliseconds(100);  // between two looks at options.interrupted
+constexpr auto kGlance = std::chrono::milliseconds(100);  // between two checks of options.interrupted
 constexpr auto kAnswerDelay = std::chrono::seconds(5);
-constexpr auto kPatience = std::chrono::seconds(1);  // with someone who may be no launcher
+constexpr auto kPatience = std::chrono::seconds(1);  // with a process that may be no launcher
 
 std::string to_line(const MachineFacts& facts) {
   const json line = {{"machine_rank", facts.machine_rank},
@@ -136,7 +136,7 @@ class MeetingHost {
       if (Clock::now() >= deadline) give_up();
       look(std::min(deadline, Clock::now() + kGlance));
     }
-    listener_ = Socket();  // before anybody's worker looks for the store there
+    listener_ = Socket();  // before any worker connects to the store there
     for (const MeetingConnection& guest : guests_) guest.send_line("{\"go\": true}\n");
     return true;
   }

@@ -97,7 +97,7 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
 
   RendezvousNode& node_;
   WorkerProcesses* workers_ = nullptr;
-  bool stopping_ = false;  // the workers are being stopped, or were told to end
+  bool stopping_ = false;  // the workers are being stopped, or were signalled to end
   int first_rank_ = 0;
   int exit_code_ = 0;
 };

@@ -38,7 +38,7 @@ std::string temporary_folder(const Environment& environment) {
   return std::filesystem::absolute(environment.text("TMPDIR").value_or("/tmp"));
 }
 
-// A folder that only this user can look into, removed with all it holds.
+// A folder that only this user can read, removed with all its contents.
 class RunDirectory {
  public:
   explicit RunDirectory(const Environment& environment)
@@ -249,7 +249,7 @@ class LocalRun {
     return outcome.exit_code;
   }
 
-  // As above, as often as `rounds` says.
+  // As above, as often as `rounds` requires.
   int run(ElasticRounds& rounds) {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
@@ -322,7 +322,7 @@ class LocalRun {
   }
 
   void choose_new_port() {
-    // The port of the attempt before may still be known to someone who will try it.
+    // The port of the attempt before may still be in use by a process that will try it.
     const int before = environment_.run.master_port;
     do {
       environment_.run.master_port = choose_port(options_.master_port);

@@ -22,7 +22,7 @@
 namespace hasten::launcher {
 namespace {
 
-// Those that the launcher was not told to ignore.
+// Those that the launcher does not ignore.
 sigset_t not_ignored(const std::vector<int>& wanted) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -92,7 +92,7 @@ std::optional<Packet> receive(int socket, int flags) {
   ssize_t size = 0;
   do {
     size = recvmsg(socket, &header, flags);
-    // ECONNRESET says that the worker shim has ended without reading our last order. Its own words come after it.
+    // ECONNRESET means that the worker shim has ended without reading our last order. Its own words come after it.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return std::nullopt;
   const auto header_size = static_cast<ssize_t>(sizeof packet.message);
@@ -133,7 +133,7 @@ struct LocalProcesses::Impl {
   std::vector<Kept> kept;  // all worker shims that have not ended; one whose worker is gone still writes output
   std::deque<TimedEvent> pending;  // read but not yet handed out
   std::vector<std::string> error_tails;
-  int num_end_signals = 0;  // that asked the launcher to end
+  int num_end_signals = 0;  // that requested the launcher's end
 
   Kept* find(int local_rank) {
     const auto found = std::find_if(kept.begin(), kept.end(),
@@ -157,8 +157,8 @@ struct LocalProcesses::Impl {
     return 0;
   }
 
-  // In the worker shim's process: the other worker shims' sockets must close when the launcher dies, so no copy may
-  // live on.
+  // In the worker shim's process: the other worker shims' sockets must close when the launcher ends, so no copy may
+  // remain.
   [[noreturn]] void become_shim(int socket, int launcher_end, int local_rank) {
     close(launcher_end);
     close(signals.handle());
@@ -180,7 +180,7 @@ struct LocalProcesses::Impl {
     }
   }
 
-  // Reads the next thing the worker shim has to say into `pending`.
+  // Reads the worker shim's next message into `pending`.
   void read_from(Kept& from) {
     const auto packet = receive(from.socket, MSG_DONTWAIT);
     if (!packet) return;
@@ -200,8 +200,8 @@ struct LocalProcesses::Impl {
     }
   }
 
-  // `exited_ns` is for a worker whose end nobody has told. A process that the kernel holds does not even end
-  // when it is killed.
+  // `exited_ns` is for a worker whose end was not reported. A process that the kernel holds does not even end when it
+  // is killed.
   void on_gone(Kept& from, int64_t exited_ns = INT64_MAX) {
     if (!from.exited) pending.push_back({{Event::Kind::kExited, from.local_rank, SIGKILL}, exited_ns});
     pending.push_back({{Event::Kind::kGone, from.local_rank}, INT64_MAX});

@@ -15,7 +15,7 @@ struct MemoryEvents {
   std::optional<int64_t> machine_kills;
 };
 
-/// `root` stands before /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
+/// `root` is a prefix of /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
 MemoryEvents read_memory_events(const std::string& root = "");
 
 /// The most likely cause of a SIGKILL between the two moments.

@@ -123,7 +123,7 @@ class Supervision {
     outcome_.exit_code = 128 + signal;
   }
 
-  // Tells every group to end: the workers by `signal`, what ended workers have left behind by SIGTERM.
+  // Signals every group to end: the workers by `signal`, the remaining processes of ended workers by SIGTERM.
   void stop(int signal) {
     stopping_ = true;
     stop_signal_ = signal;
@@ -155,7 +155,7 @@ class Supervision {
   size_t num_exited_ = 0;
   size_t num_gone_ = 0;
   bool stopping_ = false;
-  bool restarting_ = false;            // all are to be started again once nobody is left
+  bool restarting_ = false;            // all are to be started again once no process is left
   int stop_signal_ = 0;                // the signal that stopped the workers
   std::optional<TimePoint> deadline_;  // when SIGKILL is due, or the restart
   Outcome outcome_;

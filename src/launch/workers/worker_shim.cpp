@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 // How long the worker shim waits for a killed group to vanish. Only a process that the kernel itself holds takes
 // longer.
 constexpr auto kKillTimeout = std::chrono::seconds(2);
-// How long output may stand still before it is given up, once the launcher has gone.
+// How long output may make no progress before it is given up, once the launcher has gone.
 constexpr auto kStandstill = std::chrono::seconds(2);
 
 int64_t now_ns() {
@@ -65,7 +65,7 @@ int run_body(const std::function<int()>& body) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != keeper) _exit(1);  // the worker shim died before the line above
-  // Only now is there a group to send signals to, so only now does the launcher hear of the worker.
+  // Only now is there a group to send signals to, so only now is the launcher notified of the worker.
   tell(task.socket, ShimMessage::Kind::kStarted, getpid());
   close(task.socket);
   output.connect_worker();
@@ -86,12 +86,12 @@ void close_all_but(std::vector<int> needed) {
   close_range(first, ~0U, 0);
 }
 
-// A stopped process sees these only when it goes on.
+// A stopped process gets these only when it goes on.
 bool asks_to_end(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// A signal that is no request to end is the worker's alone. Its children seldom handle it, and would die.
+// A signal that is no request to end is the worker's alone. Its children seldom handle it, and would end.
 bool is_for_group(int signal) {
   return asks_to_end(signal) || signal == SIGKILL || signal == SIGWINCH;
 }

@@ -17,7 +17,7 @@ struct ShimMessage {
     kStarted,     ///< value = the worker's process id
     kNotStarted,  ///< value = errno of what failed
     kExited,      ///< value = waitpid's status, time_ns = when (steady clock)
-    kGone,        ///< nobody of the group is left; text = the last lines of the worker's standard error
+    kGone,        ///< no process of the group is left; text = the last lines of the worker's standard error
     kNotice,      ///< text = a line for the user
   };
   static constexpr size_t kMaxTextBytes = 64 * 1024;
