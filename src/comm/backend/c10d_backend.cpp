@@ -42,7 +42,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
 }
 
-// Whether each begins where the one before it ends, as parts of one tensor do.
+// Returns true if each begins where the one before it ends, as parts of one tensor do.
 bool are_joined(const std::vector<at::Tensor>& bytes) {
   for (size_t i = 1; i < bytes.size(); ++i) {
     const auto* end = static_cast<const char*>(bytes[i - 1].const_data_ptr()) + bytes[i - 1].nbytes();

@@ -39,7 +39,7 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin);
 /// Throws: as check_reduction.
 Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, const Origin& origin);
 
-/// The tensor of this dtype, flat, that `buffer` stands for once it is divided, which happens in place.
+/// The tensor of this dtype, flat, in `buffer` once it is divided, which happens in place.
 at::Tensor decode(const at::Tensor& buffer, int divisor, at::ScalarType dtype);
 
 /// Writes `from` (any shape of as many elements) into `to`, unless that is where it lies.

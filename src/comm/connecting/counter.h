@@ -16,7 +16,7 @@ struct Counter {
   alignas(64) std::atomic<uint32_t> value{0};
   alignas(64) std::atomic<uint32_t> sleepers{0};
 
-  /// Whether `seen` is `target` or later; the numbers wrap around.
+  /// Returns true if `seen` is `target` or later; the numbers wrap around.
   static bool reached(uint32_t seen, uint32_t target) { return static_cast<int32_t>(seen - target) >= 0; }
   bool reached(uint32_t target) const { return reached(value.load(std::memory_order_acquire), target); }
 
@@ -28,12 +28,12 @@ struct Counter {
     value.fetch_add(1);
     wake();
   }
-  /// Lets those who sleep look again.
+  /// Wakes sleepers, so that they poll again.
   void wake() {
     if (sleepers.load() > 0) wake_all();
   }
 
-  /// Sleeps until the value is no longer `seen`, somebody wakes, or the time has passed.
+  /// Sleeps until the value is no longer `seen`, a wake-up comes, or the time has passed.
   void sleep(uint32_t seen, std::chrono::milliseconds at_most);
 
  private:
@@ -42,7 +42,7 @@ struct Counter {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 /// How long to poll before sleeping. Every microsecond the core is yielded once, since the peer may be waiting for it,
-/// or another thread of this process. Right after their start the kernel likes to put two processes that wake each
+/// or another thread of this process. Right after their start the kernel tends to put two processes that wake each
 /// other on one core. If ranks outnumber the cores, the core is yielded between any two polls, for a much shorter time.
 struct SpinPolicy {
   bool yields = false;
@@ -61,7 +61,7 @@ std::chrono::milliseconds linger_of(int ranks);
 /// How often a sleeper wakes to see whether waiting still makes sense.
 constexpr std::chrono::milliseconds kSleep{100};
 
-/// Looks until `ready()`; false when the patience is at its end.
+/// Polls until `ready()`; false when the patience is at its end.
 template <class Ready>
 bool look(const SpinPolicy& patience, const Ready& ready);
 

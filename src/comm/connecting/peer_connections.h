@@ -65,7 +65,7 @@ class PeerConnections {
   /// All ranks start the same rounds in the same order. This rank's part has been sent or copied when it returns. Does
   /// not wait. The round goes on with or without a waiter, as far as other waiting reads its messages.
   void start(const std::shared_ptr<Round>& round);
-  /// Whether wait() would not wait.
+  /// Returns true if wait() would not wait.
   bool done(const Round& round);
   /// Throws: Backend::Mismatch on every rank where ranks started different rounds, Backend::TimedOut,
   /// std::runtime_error where a rank has gone; what `finish` threw.
@@ -77,7 +77,7 @@ class PeerConnections {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Makes a sleeper in poll() look again.
+  /// Makes a sleeper in poll() poll again.
   class Bell {
    public:
     Bell();
@@ -124,7 +124,7 @@ class PeerConnections {
   Bell writers_bell_;
   bool stopping_ = false;
 
-  /// Guards what is read. Of those who wait one polls, the others wait for what it reads.
+  /// Guards what is read. A single waiter polls, and the others wait for the messages that it reads.
   std::mutex reading_;
   std::condition_variable has_read_;
   Bell readers_bell_;

@@ -15,9 +15,9 @@ class DirectCollectives {
   /// Collective: yes. Blocks: until the ranks are connected. Throws: as PeerConnections.
   explicit DirectCollectives(const BackendSetup& setup) : connections_(setup) {}
 
-  /// Whether messages of this size are better sent here; alike on all ranks.
+  /// Returns true if messages of this size are better sent here; alike on all ranks.
   bool takes(size_t num_bytes) const;
-  /// Whether all_reduce knows this dtype.
+  /// Returns true if all_reduce supports this dtype.
   bool reduces(at::ScalarType dtype) const;
 
   // All ranks call these in the same order, with contiguous tensors, as those of Backend.

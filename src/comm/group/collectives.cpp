@@ -1,7 +1,7 @@
 // The collective operations of Group; see group.h for what each does.
 //
-// Each follows one pattern. It agrees, if checked or if sizes must be known. It brings the tensor into the backend's
-// form (codec.h) and starts the transfer. It returns a Work whose finish brings the result back into the caller's form.
+// Each follows one pattern. It agrees, if checked or if sizes must be known. It converts the tensor to the backend's
+// form (codec.h) and starts the transfer. It returns a Work whose finish converts the result back to the caller's form.
 #include <torch/types.h>
 
 #include <numeric>
@@ -374,7 +374,7 @@ std::vector<int64_t> times(std::vector<int64_t> list, int64_t factor) {
   return list;
 }
 
-// Every rank looks at every pair, so that all throw or none.
+// Every rank checks every pair, so that all throw or none.
 void compare_rows(const at::Tensor& all, int world_size, const Origin& origin) {
   const auto rows = all.accessor<int64_t, 3>();
   for (int from = 0; from < world_size; ++from) {

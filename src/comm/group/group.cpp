@@ -55,8 +55,8 @@ std::string seconds(std::chrono::milliseconds time) {
 constexpr const char* kStoreIsGone =
     "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
 
-// Meets the other ranks in the store before any connection is tried, so that a missing rank can be named.
-// Gives the number of the meeting: groups of one name on one store are told apart by it.
+// Waits for the other ranks at the store before any connection is tried, so that a missing rank can be named. Returns
+// the number of the gathering. It distinguishes groups of one name on one store.
 int64_t meet(const Group::Impl& group, const Store& store) {
   const int64_t arrivals = store.add("arrivals", 1);
   const int64_t meeting = (arrivals - 1) / group.world_size;
@@ -232,7 +232,7 @@ void Group::Impl::fail(const std::string& words) noexcept {
   try {
     if (run_store) run_store->set_once(kFailureKey, text("rank ", rank, " failed: ", words));
   } catch (const std::exception&) {
-    // The store is gone: whoever served it has ended, and there is nobody left to tell.
+    // The store is gone: its server has ended, and no rank is left to notify.
   }
   failed_ = true;
   close_backends();

@@ -37,8 +37,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
 
   /// The backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
   Backend& cpu();
-  /// Meets the other ranks and connects the backends; nothing where that is done.
-  /// Throws: as Group::connect.
+  /// Waits for the other ranks and connects the backends. Does nothing if that is done. Throws: as Group::connect.
   void connect();
   bool is_connected() const noexcept { return connected_; }
   /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.

@@ -57,7 +57,7 @@ class Receipt {
   }
 
  private:
-  /// Whether the data have been asked for, or never will be.
+  /// Returns true if the data have been requested, or never will be.
   bool ask(bool may_wait) {
     std::unique_lock lock(mutex_, std::defer_lock);
     if (may_wait) {
@@ -131,7 +131,7 @@ Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor
     receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, from, tag, site, last.lock());
     last = receipt;
   }
-  (void)receipt->done();  // asks for its record
+  (void)receipt->done();  // requests its record
   return std::make_unique<CheckedReceive>(receipt);
 }
 

@@ -49,9 +49,8 @@ struct Places {
   }
 };
 
-// A rank that waits for one of another host, or for its own host's first, may wait for one that waits
-// itself. When time is over it leaves this much to those who know more, so that their words are the ones
-// read.
+// A rank that waits for one of another host, or for its own host's first, may wait for one that waits itself. At the
+// timeout it leaves this much time to ranks with more information, so that their words are reported.
 constexpr auto kPrecedence = std::chrono::milliseconds(500);
 
 /// A level's backends. `local` is missing for a rank that is alone on its host, `leaders` for all but leaders.
@@ -254,7 +253,7 @@ RankNames names_of(const Hosts& hosts) {
   return names;
 }
 
-// Whether `mine` is true on all ranks.
+// Returns true if `mine` is true on all ranks.
 bool on_all(Backend& world, bool mine) {
   const at::Tensor count = torch::tensor({mine ? 0 : 1}, at::kInt);
   world.all_reduce(count, ReduceOp::kSum)->wait();

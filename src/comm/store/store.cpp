@@ -41,8 +41,7 @@ std::string to_text(const std::vector<uint8_t>& bytes) {
       "uses it; the address (MASTER_ADDR) must be one of this machine's.");
 }
 
-// A listening socket bound to the one address asked for. SO_REUSEADDR as every server: a port in TIME_WAIT is
-// free.
+// A listening socket bound to the requested address alone. SO_REUSEADDR as every server: a port in TIME_WAIT is free.
 int listen_on(const TcpStoreOptions& options) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -75,7 +74,7 @@ bool is_its_own_peer(int fd) {
          std::memcmp(&own, &peer, own_size) == 0;
 }
 
-// Whether nobody listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
+// Returns true if no process listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
 // the port while this socket holds it as its own.
 bool is_refused(const addrinfo& address) {
   const int fd =
@@ -92,9 +91,9 @@ bool is_refused(const addrinfo& address) {
   return error == ECONNREFUSED;
 }
 
-// Waits until somebody listens at one of the host's addresses. libtorch's client sleeps for half a second and
-// longer after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other
-// errors are left to libtorch. Throws when time is up.
+// Waits until a process listens at one of the host's addresses. libtorch's client sleeps for half a second and longer
+// after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other errors are left to
+// libtorch. Throws when time is up.
 void wait_for_listener(const TcpStoreOptions& options) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

@@ -28,7 +28,7 @@ struct Fingerprint {
   int32_t reduce_op = kNone;
   int32_t root = kNone;
   int32_t dtype = kNone;
-  /// Number of dimensions; only the first kMaxDims sizes are kept, `trailing` covers all but the first.
+  /// Number of dimensions; only the first kMaxDims sizes are stored, `trailing` covers all but the first.
   int32_t dims = 0;
   int32_t line = 0;
   std::array<int64_t, kMaxDims> sizes{};

@@ -25,10 +25,10 @@ struct Header {
 
 /// Of what moves `count` bytes.
 Header header_of(OpType kind, int64_t count, int root = -1);
-/// Of what adds up tensors like this one.
+/// Of operations that add up tensors like this one.
 Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
 
-/// Whether both say the same, but for `extra`.
+/// Returns true if both are equal, but for `extra`.
 inline bool same_call(const Header& a, const Header& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
          a.count == b.count;

@@ -82,7 +82,7 @@ class ChainReduce {
                (end - begin) * item_);
   }
 
-  /// Whether this rank takes the whole chunk.
+  /// Returns true if this rank takes the whole chunk.
   bool is_mine(int64_t i) const {
     return share_.begin <= chunks_.begin(i) && chunks_.begin(i) + chunks_.size(i) <= share_.end;
   }

@@ -36,7 +36,7 @@ class Barrier : public Operation {
   void go_on(PhaseProtocol&) override {}
 };
 
-// Chunks of what does not go in one step pass through the areas of those who have it, each cut into slots.
+// Data that does not fit in one step passes in chunks through the areas of its owners, each cut into slots.
 constexpr int64_t kLag = 8;
 
 // Rounded up to cache lines.
@@ -254,7 +254,7 @@ class AllToAll : public Operation {
     for (int peer = 0; peer < world(); ++peer) {
       begins.push_back(begin_of(peer, rank, gives(steps, peer)));
     }
-    // The slots lie where the counts do: nobody writes before all have read them.
+    // The slots lie where the counts do: no rank writes before all have read them.
     steps.begin();
     steps.post();
     steps.wait();

@@ -3,7 +3,7 @@
 // contribute() is its first step. It writes the others' first data and posts it, without waiting for another rank once
 // the step may begin. complete() does the rest and waits where it must. Between the two a rank may compute. An
 // operation of a single step needs nothing more from this rank, so the others go on meanwhile. All are pure functions
-// of headers and memory. queue.h decides who runs them, and in which thread.
+// of headers and memory. queue.h decides which thread runs them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ class Operation {
 
   void contribute(PhaseProtocol& steps);
   void complete(PhaseProtocol& steps);
-  /// Whether the others need nothing of this rank but its contribution.
+  /// Returns true if the others need nothing of this rank but its contribution.
   virtual bool is_one_step(const PhaseProtocol& steps) const = 0;
 
  protected:

@@ -35,7 +35,7 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   std::shared_ptr<Entry> start(std::unique_ptr<Operation> operation);
-  /// Whether wait() would return or throw at once. Sees within a tenth of a second that it never can.
+  /// Returns true if wait() would return or throw at once. Detects within a tenth of a second that it never can.
   bool done(const std::shared_ptr<Entry>& entry);
   /// Throws: what ended the operation.
   void wait(const std::shared_ptr<Entry>& entry);

@@ -1,8 +1,8 @@
 // The collectives that add up; see operation.h.
 //
-// Small ones take one step: everybody adds up what all have shown, or the root, or each its part. Large ones
-// are relays (chain_reduce.h). Tensors that lie in the segment's heaps are added up where they are, by whoever is
-// there (docs/decisions/0024-who-is-there-does-the-others-shares.md).
+// Small ones take one step: everybody adds up what all have shown, or the root, or each its part. Large ones are relays
+// (chain_reduce.h). Tensors that lie in the segment's heaps are added up in place, by the ranks that are there
+// (docs/decisions/0024-who-is-there-does-the-others-shares.md).
 #include <array>
 
 #include "comm/backend/reduction.h"

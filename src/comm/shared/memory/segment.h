@@ -23,7 +23,7 @@ constexpr int kMaxRanks = 256;
 
 enum class Presence : uint32_t { kAbsent, kHere, kLeft };
 
-/// Which parts of an operation's work are taken, one after the other, by whoever comes.
+/// The parts of an operation's work that are taken, one after the other, by the ranks as they come.
 class Claims {
  public:
   /// The number of the next part of the operation whose first step was `step`, from 0. Each is given once. Operations
@@ -103,10 +103,10 @@ class Segment {
     return base_ + layout_.heaps_begin + static_cast<size_t>(rank) * layout_.heap_bytes;
   }
 
-  /// Takes the rank's place: its byte is locked and it is seen as here.
+  /// Takes the rank's place: its byte is locked and it counts as present.
   void take_place(int rank) const;
   void leave(int rank) const noexcept;
-  /// Whether the process that took the rank's place still lives.
+  /// Returns true if the process that took the rank's place is still alive.
   bool lives(int rank) const noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // Heap: which parts of a rank's share of the segment are tensors.
 //
-// First fit over a list of free parts, whose neighbours are joined again. Thread-safe; it knows offsets only.
+// First fit over a list of free parts, whose neighbours are joined again. Thread-safe; it works on offsets only.
 #pragma once
 
 #include <cstddef>

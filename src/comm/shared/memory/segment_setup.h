@@ -2,7 +2,7 @@
 //
 // The first of them makes it and sends its descriptor to the others over a Unix socket. The socket's name and a secret
 // are in the run's store. A caller must have the secret and belong to the same user. A rank that is a thread of the
-// first one's process is given the same mapping, so that a thread sanitizer sees what they share.
+// first one's process is given the same mapping, so that a thread sanitizer follows the shared memory.
 #pragma once
 
 #include <chrono>

@@ -58,7 +58,7 @@ class SlotWriter {
   const bool chooses_;
   int64_t num_chunks_ = 0;
   bool past_caches_ = false;
-  /// As last seen, in seconds; by whether past the caches.
+  /// The last measured time, in seconds; by whether past the caches.
   std::array<double, 2> time_of_byte_{};
 };
 

@@ -167,7 +167,7 @@ void Mailbox::push(int peer) {
   std::byte* data = segment_->ring_data(rank_, peer);
   const uint64_t ring_bytes = segment_->layout().ring_bytes;
   uint64_t written = ring.written.load(std::memory_order_relaxed);
-  // No more than a ring at a time: others want the lock, too.
+  // No more than a ring at a time: others wait for the lock, too.
   const uint64_t last = written + ring_bytes;
   while (!channel.sends.empty() && written < last) {
     Message& message = *channel.sends.front();
