@@ -116,7 +116,7 @@ void flush_output() {
   try {
     speak(last, end);
   } catch (const std::exception&) {
-    // The store has gone before; there is nobody left to tell.
+    // The store has gone before; no rank is left to notify.
   }
   _exit(end.exit_code);
 }

@@ -21,7 +21,7 @@ struct Process::Impl {
   comm::Group group;
   c10::Device device;
   std::string run_key = {};
-  /// Null where nobody could read them: in a world of one and for given groups.
+  /// Null if no other process could read them: in a world of one and for given groups.
   std::shared_ptr<const FailureReporter> last_words = nullptr;
 };
 
@@ -33,7 +33,7 @@ namespace {
 class StoreRegistry {
  public:
   static StoreRegistry& all() {
-    static auto* const places = new StoreRegistry;  // never destroyed: others may ask at the very end
+    static auto* const places = new StoreRegistry;  // never destroyed: others may use it at the very end
     static const End end(*places);
     return *places;
   }
@@ -87,7 +87,7 @@ class StoreRegistry {
   std::map<std::string, std::pair<comm::Store, int>> places_;
 };
 
-// 64 hexadecimal digits. A key of another form is an error: without it the run would be less safe than it was told to be.
+// 64 hexadecimal digits. A key of another form is an error: without it the run would be less safe than requested.
 std::string bytes_of_key(const std::string& digits) {
   std::string bytes;
   for (size_t i = 0; i + 1 < digits.size(); i += 2) {
@@ -115,7 +115,7 @@ std::string take_run_key(const Environment& environment) {
   return *key;
 }
 
-/// Meets the other ranks at the master's address.
+/// Connects to the other ranks at the master's address.
 void connect(FailureReporter& process, const ProcessOptions& options) {
   const RankInfo& identity = process.identity;
   const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);

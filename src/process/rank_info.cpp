@@ -14,7 +14,7 @@ namespace {
 constexpr int kFirstDerivedPort = 15000;  // below the ports that Linux hands out by itself (32768 and up)
 constexpr int kNumDerivedPorts = 15000;
 
-/// The variables of one launcher: reads them, and remembers which are there and which are not.
+/// The variables of one launcher: reads them, and records which are there and which are not.
 class Variables {
  public:
   Variables(const Environment& environment, std::string launcher)
@@ -30,7 +30,7 @@ class Variables {
   std::string text(const std::string& name) { return note(name) ? *environment_.text(name) : ""; }
   void missing(const std::string& name) { missing_.push_back(name); }
 
-  /// Throws if anything that was asked for is not there.
+  /// Throws if anything that was requested is not there.
   void finish() const {
     if (missing_.empty()) return;
     throw UsageError({"state"}, "the environment of ", launcher_, " is half set: ", join(set_), " but not ",
