@@ -38,7 +38,7 @@ class AlignedMallocAllocator final : public OwnAllocator {
     constexpr size_t kMost = std::numeric_limits<ptrdiff_t>::max() - c10::gAlignment;
     void* block = bytes <= kMost ? std::malloc(bytes + c10::gAlignment) : nullptr;
     if (block == nullptr) {
-      // libtorch says in its own words that there is not enough, or there is by now.
+      // libtorch reports a shortage in its own words, or there is enough by now.
       c10::GetDefaultCPUAllocator()->allocate(bytes);
       block = std::malloc(bytes + c10::gAlignment);
       if (block == nullptr) throw std::bad_alloc();
@@ -118,7 +118,7 @@ void give_back_freed_memory() noexcept {
   if (is_glibc_malloc()) malloc_trim(0);
   try {
     if (at::accelerator::getAccelerator()) at::accelerator::emptyCache();
-  } catch (...) {  // a device that nobody has used yet keeps nothing
+  } catch (...) {  // a device that was not used yet holds nothing
   }
 }
 
