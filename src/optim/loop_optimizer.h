@@ -37,7 +37,7 @@ double largest_of(const Target& target);
 
 void require_at_least_0(const char* optimizer, const char* option, double value);
 
-/// libtorch's own loading, kept here because it is one template a class.
+/// libtorch's own loading, which is here because it is a template for each class.
 template <class Options, class Optimizer>
 void load_optimizer(torch::serialize::InputArchive& archive, Optimizer& optimizer) {
   torch::optim::serialize<LoopState, Options>(archive, optimizer);

@@ -73,7 +73,7 @@ class Params {
     }
   }
 
-  /// Throws for keys that nobody took, and for lists of another length than the groups.
+  /// Throws for keys that were not taken, and for lists of another length than the groups.
   void finish(size_t num_groups) const {
     for (const auto& [key, size] : lists_) {
       if (size != num_groups) fail(key.c_str(), params_.at(key), text("one value, or a list of ", num_groups, ", one for each group"));

@@ -17,8 +17,8 @@ namespace hasten::optim::detail {
 /// The ways to step a parameter. A fused kernel goes first, then foreach, then the optimizer's own step.
 struct StepChoice {
   bool fused = true;
-  /// Whether foreach operations may step what is on a device; null: on none. Prepared optimizers say CUDA;
-  /// tests, which run where there is none, say CPU.
+  /// Whether foreach operations may step what is on a device; null: on none. Prepared optimizers use CUDA; tests, which
+  /// run without it, use CPU.
   bool (*foreach_on)(c10::Device) = nullptr;
   bool maximize = false;
 };
@@ -31,7 +31,7 @@ struct MultiTensorStep {
   size_t num_left = 0;
 };
 
-/// Whether the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim: a derived class
+/// Returns true if the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim: a derived class
 /// may step in a way of its own.
 bool has_multi_tensor_step(const torch::optim::Optimizer& optimizer);
 

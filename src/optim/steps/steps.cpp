@@ -43,7 +43,7 @@ void require(const Slice& slice, const Access& access) {
                       "gradient or one of ", access.num_states, " states.");
 }
 
-// Which pointers of the rule stand in which state of the slice.
+// The pointer of the rule for each state of the slice.
 struct Buffers {
   alignas(64) float weight[kBlock];
   alignas(64) float before[kBlock];
