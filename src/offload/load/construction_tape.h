@@ -34,13 +34,13 @@ class ConstructionTape : public interception::Interceptor {
     /// Tensors of the tape are tokens here. A strong reference would make libtorch copy the tensor, since make_variable
     /// takes over only tensors with one owner. The copy is not on the tape.
     std::vector<c10::IValue> inputs;
-    /// Addresses tell tensors apart; the weak references keep them from being used again.
+    /// Addresses identify tensors. The weak references prevent their reuse.
     std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> alive;
     std::vector<const c10::TensorImpl*> outputs;
   };
   struct Needed;
 
-  /// The tensor that a token stands for, or the tensor itself.
+  /// The tensor of a token, or the tensor itself.
   const c10::TensorImpl* identity_of(const at::Tensor& tensor) const;
   at::Tensor token_for(const at::Tensor& tensor);
   bool touches(const c10::IValue& value) const;

@@ -301,7 +301,7 @@ void TileFile::fetch(size_t tile) {
   try {
     impl_->take(*free, tile);
   } catch (const std::bad_alloc&) {
-    return;  // open() says so
+    return;  // open() reports it
   }
   impl_->start(*free, false);
 }

@@ -28,7 +28,7 @@ void visit_argument(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// Stands for a thread while it lives; its units in use end with it.
+// Represents a thread while it runs; its units in use end with it.
 std::shared_ptr<const char> this_thread() {
   thread_local const std::shared_ptr<const char> token = std::make_shared<const char>('t');
   return token;
