@@ -77,7 +77,7 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
   return list;
 }
 
-// The gradient that stands for `loss` times `factor`.
+// The gradient of `loss` times `factor`.
 at::Tensor gradient_of(const at::Tensor& loss, const BackwardOptions& options, double factor) {
   if (options.gradient.defined()) return factor == 1.0 ? options.gradient : options.gradient * factor;
   // Without one, libtorch makes it itself, and refuses what is no scalar.

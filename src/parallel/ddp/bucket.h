@@ -26,7 +26,7 @@ struct BucketSettings {
   /// If true, the exchange gives the mean, and gradients go into it as they are. Otherwise it gives the sum of the
   /// values that take() has scaled.
   bool averages = false;
-  /// Where large gradients are born in their slots.
+  /// Where autograd allocates large gradients in their slots.
   std::shared_ptr<GradientAllocator> gradient_allocator = {};
 };
 
@@ -38,7 +38,7 @@ class Bucket : public ReducerBucket {
   size_t size() const noexcept override { return parameters_.size(); }
   bool is_cpu() const override { return flat_.is_cpu(); }
 
-  /// Forgets which gradients have come.
+  /// Clears the record of gradients that have come.
   void begin_step() override;
 
   /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A parameter
@@ -74,7 +74,7 @@ class Bucket : public ReducerBucket {
   /// A slot that is no parameter's .grad() any more, and that the program still holds, becomes the holder's, with its
   /// values as they are. Its place becomes another tensor's.
   void leave_to_others(size_t i);
-  /// To other memory, since somebody else holds some of this.
+  /// To other memory, since another holder has some of this.
   void move();
 
   std::vector<at::Tensor> parameters_;

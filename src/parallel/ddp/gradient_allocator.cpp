@@ -29,7 +29,7 @@ class ActiveAllocations {
     active_.insert_or_assign(memory, std::move(allocation));
     num_active_ = active_.size();
   }
-  /// Whether it was lent.
+  /// Returns true if it is in use.
   bool end(void* memory) {
     if (num_active_ == 0) return false;
     ActiveAllocation allocation;
@@ -106,7 +106,7 @@ class BucketAllocator : public memory::OwnAllocator {
     return {memory, memory, &free, c10::Device(c10::kCPU)};
   }
 
-  // Also what is not lent gets this class's deleter: raw_deleter() has to fit all.
+  // Memory that is not a slot gets this class's deleter, too: raw_deleter() has to fit all.
   c10::DataPtr plain(size_t num_bytes) {
     c10::DataPtr memory = own_.allocate(num_bytes);
     static_cast<void>(memory.compare_exchange_deleter(own_free, &free));

@@ -27,11 +27,11 @@ class GradientAllocator : public std::enable_shared_from_this<GradientAllocator>
 
   /// `slot` is where the gradient of `parameter` belongs. Returns its number.
   size_t add(const at::Tensor& parameter, const at::Tensor& slot);
-  /// The slot lies elsewhere now, where nobody holds it.
+  /// The slot lies elsewhere now, without a holder.
   void move(size_t place, const at::Tensor& slot);
   /// Another tensor over the same memory.
   void replace(size_t place, const at::Tensor& slot) { places_[place].slot = slot; }
-  /// It is not lent again.
+  /// It is not handed out again.
   void disable(size_t place) { places_[place].trusted = false; }
 
   /// From now on this thread's allocations may be gradients, until close() or another's open().
@@ -40,7 +40,7 @@ class GradientAllocator : public std::enable_shared_from_this<GradientAllocator>
   /// Takes autograd's tensor for the place in this backward, and records which allocation it was.
   void record(size_t place, const at::Tensor& gradient);
   int64_t least_bytes() const noexcept { return least_bytes_; }
-  /// Whether somebody holds the slot's memory as memory of their own.
+  /// Returns true if another tensor holds the slot's memory as its own.
   bool is_in_use(size_t place) const { return *places_[place].in_use; }
 
  private:

@@ -39,14 +39,14 @@ class Reducer {
 
   const BucketPlan& plan() const noexcept { return plan_; }
   int64_t num_steps() const noexcept { return num_steps_; }
-  /// Whether an exchange has begun that is not finished.
+  /// Returns true if an exchange has begun that is not finished.
   bool is_exchanging() const noexcept { return started_ || backward_; }
   void abandon() noexcept {
     started_ = false;
     backward_.reset();
     context_.restore();
   }
-  /// Whether any rank had a gradient in the last step.
+  /// Returns true if any rank had a gradient in the last step.
   bool had_gradients() const noexcept { return had_gradients_; }
 
  private:

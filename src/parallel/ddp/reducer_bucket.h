@@ -1,7 +1,7 @@
 // ReducerBucket: several gradients that are exchanged as a whole, in whatever way.
 //
-// The reducer (reducer.h) tells a bucket which gradients have come, launches it when it is complete, and settles
-// it at the end. Bucket (bucket.h) all-reduces flat memory; parallel/shard reduces into the owners' slices.
+// The reducer (reducer.h) notifies a bucket of the gradients that have come, launches it when it is complete, and
+// settles it at the end. Bucket (bucket.h) all-reduces flat memory; parallel/shard reduces into the owners' slices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ class ReducerBucket {
 
   virtual size_t size() const noexcept = 0;
   virtual bool is_cpu() const = 0;
-  /// Forgets which gradients have come.
+  /// Clears the record of gradients that have come.
   virtual void begin_step() = 0;
   /// Takes parameter i's .grad(), times `scale` if need be. `arrived` is what autograd has just accumulated, if
   /// anything. A parameter without a gradient contributes zeros and counts as absent.

@@ -28,8 +28,8 @@ at::Tensor leave_slot(const at::Tensor& slot, const at::Tensor& flat, const at::
 /// Returns true if both tensors are defined and address the same elements of the same storage.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether nobody else shares the memory of a gradient that autograd has made of `arrived` (undefined: it has
-/// made none).
+/// Returns true if no other tensor shares the memory of a gradient that autograd has made of `arrived` (undefined: it
+/// has made none).
 bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived);
 
 /// to = from * scale

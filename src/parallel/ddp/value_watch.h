@@ -17,11 +17,11 @@ namespace hasten::parallel {
 
 class ValueWatch {
  public:
-  /// Remembers where `tensors` stand, in the place of what was noted before.
+  /// Records the values of `tensors`, in the place of the record before.
   void note(const std::vector<at::Tensor>& tensors);
   void forget() noexcept { noted_.clear(); }
   bool empty() const noexcept { return noted_.empty(); }
-  /// Which of the same tensors are seen to have changed, by index.
+  /// The indices of the same tensors that have changed.
   std::vector<size_t> changed(const std::vector<at::Tensor>& tensors) const;
 
  private:

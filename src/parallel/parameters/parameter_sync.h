@@ -29,9 +29,9 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, const comm::Group
 /// Collective: yes. Blocks: yes. Throws: CommError.
 void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& group, bool took_part);
 
-/// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every
-/// rank, naming the first parameter that differs and the ranks that have another than rank 0; `inside`:
-/// values were changed inside a window of accumulation, which tells the cause.
+/// Compares sums over the bits of every parameter. Collective: yes. Blocks: yes. Throws: UsageError on every rank,
+/// naming the first parameter that differs and the ranks that have another than rank 0; `inside`: values were changed
+/// inside a window of accumulation, which names the cause.
 void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside = false);
 
 /// The tensors' bytes one after the other.
