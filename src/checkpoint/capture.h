@@ -49,7 +49,7 @@ std::string part_name(training::StateKind kind);
 /// "optimizer.0.weight.exp_avg"
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
 
-/// A state that is not kept slot by slot: libtorch's archive of the optimizer in bytes.
+/// A state that is not stored slot by slot: libtorch's archive of the optimizer in bytes.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer);
 void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes);
 

@@ -173,7 +173,7 @@ class HastenRun : public SavedRun {
     const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
     if (rank < saved) return restore(rank);
     if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first)) return restore(0);
-    // The seed stands at the beginning of the generator's state.
+    // The generator's state begins with the seed.
     const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
     uint64_t words[2] = {0, static_cast<uint64_t>(rank)};
     if (state.defined() && state.nbytes() >= sizeof(uint64_t)) std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
@@ -203,7 +203,7 @@ class HastenRun : public SavedRun {
     process::restore_random_state(state);
   }
 
-  // From the bulk read where it was asked for there.
+  // From the bulk read if it was requested there.
   at::Tensor tensor(const std::string& name) const {
     return reader_ != nullptr && reader_->has(name) ? reader_->take(name) : read_tensor(*source_, name);
   }

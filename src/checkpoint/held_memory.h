@@ -1,4 +1,4 @@
-// HeldMemory: page-aligned memory for snapshots, kept from save to save, since fresh pages cost more than the copy.
+// HeldMemory: page-aligned memory for snapshots, reused from save to save, since fresh pages cost more than the copy.
 #pragma once
 
 #include <ATen/core/Tensor.h>

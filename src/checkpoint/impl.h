@@ -79,7 +79,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
 
   /// The node of each rank; empty until a run of several hosts needs it.
   std::vector<int> node_of_rank = {};
-  /// Whether the folders above saves are seen by all hosts, as far as saves have found out.
+  /// Whether all hosts reach the folders above saves, as far as saves have checked.
   std::map<std::string, bool> is_shared = {};
   /// The ranks of this host, for loads that read once for all of them.
   std::optional<comm::Group> host_group = {};

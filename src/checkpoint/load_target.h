@@ -37,7 +37,7 @@ class SavedRun {
   virtual std::string others(training::StateKind kind) const = 0;
   /// Objects of the folder that this run lacks.
   virtual std::vector<std::string> without_object(const training::StateRegistry& registry) const = 0;
-  /// The class of an optimizer; "" if the form does not say.
+  /// The class of an optimizer; "" if the form lacks it.
   virtual std::string optimizer_type(const std::string& name) const = 0;
   virtual void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
                               const ParameterNames& name_of) const = 0;
@@ -59,7 +59,7 @@ std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std
 std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl& own, const std::string& path);
 std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, const std::string& path);
 
-/// Says once where a scheduler's options differ from the saved ones; this program's stay.
+/// Reports once if a scheduler's options differ from the saved ones. This program's stay.
 void warn_of_options(const Checkpoints::Impl& own, const training::Registered& scheduler, const core::Value& saved);
 
 class LoadTarget {

@@ -37,7 +37,7 @@ struct SaveJob {
   int folder = 0, num_folders = 1;
   std::string path = {}, temporary = {}, save_id = {};
   std::chrono::seconds timeout = std::chrono::minutes(30);
-  /// Set if the snapshot failed: nothing is written, and the others hear of it.
+  /// Set if the snapshot failed: nothing is written, and the others are notified.
   std::string error = {};
 
   /// This rank's files and the memory that holds them.
@@ -70,7 +70,7 @@ struct SaveJob {
 /// Collective: the ranks' jobs wait for each other over the board. Blocks: until the outcome is known.
 void run_save_job(SaveJob& job) noexcept;
 
-/// Merges what ranks alone know into the manifest's parts. Pure.
+/// Merges the values of single ranks into the manifest's parts. Pure.
 void merge_parts(core::Value& parts, const core::Value& own);
 
 /// True for names of files that a save of this room writes, which a save over an old folder replaces.

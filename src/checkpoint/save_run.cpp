@@ -27,7 +27,7 @@ namespace {
 
 using core::Value;
 
-// Where a save goes; rank 0 decides, the others hear of it.
+// The folder of a save. Rank 0 chooses it and broadcasts it.
 struct Target {
   std::string path = {}, temporary = {}, save_id = {};
   int64_t number = 0;
