@@ -12,7 +12,7 @@
 namespace hasten::models::detail {
 namespace {
 
-// Query i (counted over all tokens) sees keys up to i, and with a window not those before i - window + 1.
+// Query i (counted over all tokens) attends to keys up to i, and with a window not those before i - window + 1.
 at::Tensor causal_mask(int64_t past, int64_t tokens, int64_t sliding_window) {
   at::Tensor allowed = at::ones({tokens, past + tokens}, at::TensorOptions(at::kBool)).tril(past);
   if (sliding_window > 0) allowed = at::logical_and(allowed, at::ones_like(allowed).triu(past - sliding_window + 1));
