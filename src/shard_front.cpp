@@ -17,8 +17,8 @@ namespace {
 
 const Origin kFront{"accelerator"};
 
-/// The precision that the program or the launcher asks for; nothing if neither does. The launcher says "no" by itself, so
-/// that counts as nothing.
+/// The precision that the program or the launcher requests; nothing if neither does. The launcher sets "no" by itself,
+/// so that counts as nothing.
 std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
   const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
   auto wanted = options.mixed_precision;
