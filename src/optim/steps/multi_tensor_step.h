@@ -31,7 +31,7 @@ struct MultiTensorStep {
   size_t num_left = 0;
 };
 
-/// Returns true if the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim: a derived class
+/// Returns true if the optimizer is exactly an SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim. A derived class
 /// may step in a way of its own.
 bool has_multi_tensor_step(const torch::optim::Optimizer& optimizer);
 
