@@ -351,9 +351,9 @@ def comments_name_files_that_are_there(tree):
 
 
 def prose_of(tree):
-    """(path, line number, text) of the prose that a user reads: comments of public headers, and documents."""
+    """(path, line number, text) of comments of shipped sources, and of documents."""
     for source in tree.sources:
-        if source.path.startswith("include/"):
+        if source.shipped:
             for number, line in enumerate(source.lines, 1):
                 comment = re.search(r"(?<![:\"])//[/<]*(.*)", line)
                 if comment:
@@ -366,10 +366,10 @@ def prose_of(tree):
 
 
 def banned_words(tree):
-    """{path: [(line number, word)]} of BANNED in the prose, code in backticks aside."""
+    """{path: [(line number, word)]} of BANNED in the prose; code in backticks, quotations and paths aside."""
     found = {}
     for path, number, line in prose_of(tree):
-        for match in BANNED.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)):
+        for match in BANNED.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)|\"[^\"]*\"|\S+/\S+", " ", line)):
             found.setdefault(path, []).append((number, match.group(0).strip()))
     return found
 

@@ -200,6 +200,12 @@ class Tidy(unittest.TestCase):
     def test_a_missing_document_of_variables_is_reported(self):
         self.assert_only({"docs/environment.md": None}, "docs/environment.md:1: missing")
 
+    def test_a_pronoun_as_an_actor_is_reported_beyond_its_baseline(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "// Nobody waits.\n"}, "gloo.cpp:3: 'Nobody': 1 words that docs/STYLE.md bans, 0 at most")
+        self.assert_only({"docs/x.md": "What is sent arrives.\n"}, "docs/x.md:1: 'What is'")
+        self.assert_only({"docs/x.md": "`nobody` and \"nobody\"\n", "docs/y.md": "Who waits?\n", "scripts/prose_baseline.txt": "docs/y.md 1\n"})
+
     def test_a_sentence_above_25_words_is_reported_beyond_its_baseline(self):
         words = "Copies one " + "and one " * 12
         header = f"// {words[:11]}\n// {words[11:]}.\n#pragma once\n"
