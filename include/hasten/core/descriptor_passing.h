@@ -19,7 +19,7 @@ class DescriptorOffer {
   DescriptorOffer(const DescriptorOffer&) = delete;
   DescriptorOffer& operator=(const DescriptorOffer&) = delete;
 
-  /// Name and secret, 65 characters, for the callers only.
+  /// Returns name and secret, 65 characters, for the callers only.
   const std::string& ticket() const noexcept { return ticket_; }
 
   /// Hands `descriptor` to `num_callers` callers, one after the other. `given_up` ends it early.

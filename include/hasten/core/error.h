@@ -64,7 +64,7 @@ class DataError : public Error {
   explicit DataError(const Origin& origin, std::string path, const Parts&... parts)
       : Error(message_prefix(origin) + text(parts...)), path_(std::move(path)) {}
 
-  /// The file or folder the error is about, as the caller named it.
+  /// Returns the file or folder of the error, as the caller named it.
   const std::string& path() const noexcept { return path_; }
 
  private:

@@ -11,7 +11,7 @@
 
 namespace hasten {
 
-/// All parts, one after the other, as `operator<<` prints them (bool as true/false).
+/// Returns all parts, one after the other, as `operator<<` prints them (bool as true/false).
 /// Collective: no. Blocks: no. Throws: only what an operator<< throws.
 template <class... Parts>
 std::string text(const Parts&... parts) {
@@ -21,7 +21,7 @@ std::string text(const Parts&... parts) {
   return std::move(out).str();
 }
 
-/// The elements of `range` separated by `separator`: "1, 2, 3".
+/// Returns the elements of `range` separated by `separator`: "1, 2, 3".
 template <class Range>
 std::string join(const Range& range, std::string_view separator = ", ") {
   std::ostringstream out;

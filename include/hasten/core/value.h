@@ -41,9 +41,9 @@ class Value {
     requires(std::is_constructible_v<Value, T> && !std::is_same_v<T, Value>)
   Value(const std::vector<T>& values) : data_(List(values.begin(), values.end())) {}
 
-  /// A list of the given values; `Value::list()` is the empty one.
+  /// Returns a list of the given values; `Value::list()` is the empty one.
   static Value list(std::initializer_list<Value> values = {}) { return Value(List(values)); }
-  /// A map of the given pairs: `Value::map({{"lr", 0.1}, {"name", "sgd"}})`; `Value::map()` is the empty one.
+  /// Returns a map of the given pairs: `Value::map({{"lr", 0.1}, {"name", "sgd"}})`; `Value::map()` is the empty one.
   static Value map(std::initializer_list<std::pair<std::string, Value>> pairs = {}) { return Value(Map(pairs)); }
 
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
