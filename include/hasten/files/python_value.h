@@ -95,15 +95,15 @@ class PythonValue {
   static PythonValue dtype(Dtype dtype);
   static PythonValue device(std::string name);
   static PythonValue unsigned_int(uint64_t value);
-  /// An integer of any size from decimal text. Throws: UsageError if the text is none.
+  /// Returns an integer of any size from decimal text. Throws: UsageError if the text is none.
   static PythonValue big_int(std::string_view decimal);
   static PythonValue global(std::string module, std::string name);
   static PythonValue object(Object object);
   static PythonValue array(PythonArray array);
-  /// A container of one of the kinds kList to kFrozenSet, or kDict to kCounter.
+  /// Returns a container of one of the kinds kList to kFrozenSet, or kDict to kCounter.
   static PythonValue items_of(Kind kind, Items items = {});
   static PythonValue pairs_of(Kind kind, Pairs pairs = {});
-  /// A value of kString, kBytes, kByteArray, kDevice, or a kInt of more than 64 bits.
+  /// Returns a value of kString, kBytes, kByteArray, kDevice, or a kInt of more than 64 bits.
   static PythonValue text_of(Kind kind, std::string text);
   static PythonValue cycle();
 
