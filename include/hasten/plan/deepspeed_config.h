@@ -31,7 +31,7 @@ class DeepSpeedConfig {
 
   /// Returns the map that has the last part of the key, and that part. Null if a part before it is missing.
   std::pair<core::Value*, std::string> find_config_node(const std::string& key);
-  /// The value at a dotted key; null if it is not there.
+  /// Returns the value at a dotted key; null if it is not there.
   const core::Value* find(const std::string& key) const;
   core::Value get_value(const std::string& key, core::Value otherwise = {}) const;
   bool is_auto(const std::string& key) const;

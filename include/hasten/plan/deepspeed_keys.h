@@ -42,14 +42,14 @@ struct DeepSpeedKey {
   const char* choices = "";
 };
 
-/// All keys, sections before their members, in the order of the documentation.
+/// Returns all keys, sections before their members, in the order of the documentation.
 const std::vector<DeepSpeedKey>& deepspeed_keys();
 
 /// Returns the entry of a path, also under its short name without "stage3_"; null if there is none.
 /// Collective: no. Blocks: no. Throws: nothing.
 const DeepSpeedKey* find_deepspeed_key(std::string_view path);
 
-/// The last names of the keys of a section ("" for the top), for did-you-mean.
+/// Returns the last names of the keys of a section ("" for the top), for did-you-mean.
 std::vector<std::string> deepspeed_key_names(std::string_view section);
 
 /// Returns true for sections in which DeepSpeed refuses unknown keys: zero_optimization with its sections, fp16, bf16.

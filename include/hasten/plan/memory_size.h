@@ -27,7 +27,7 @@ int64_t parse_bytes(const Bytes& size);
 
 /// Returns "880 bytes", "1.29 KB", in units of 1024, with at most two decimals.
 std::string convert_bytes(int64_t size);
-/// As above for a size that arithmetic has made a fraction: "440.0 bytes".
+/// Does the same for a size that arithmetic has made a fraction: "440.0 bytes".
 std::string convert_bytes(double size);
 
 }  // namespace hasten::plan

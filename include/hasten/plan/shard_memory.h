@@ -34,10 +34,10 @@ struct ShardMemoryRow {
 /// Collective: no. Blocks: no. Throws: UsageError for numbers below 1, or bytes that are none of a dtype's.
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input);
 
-/// The first row that fits into `bytes` of one host; null if none does.
+/// Returns the first row that fits into `bytes` of one host; null if none does.
 const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows, int64_t bytes);
 
-/// The table as text, with a line on what fits if `limit` is given. Sizes are in units of 1024.
+/// Returns the table as text, with a line on what fits if `limit` is given. Sizes are in units of 1024.
 std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows, std::optional<int64_t> limit = {});
 
 /// Reads "124M", "1.3B", "7e9", "350k" as a number of parameters. Throws: UsageError for anything else.
