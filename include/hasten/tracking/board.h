@@ -51,15 +51,15 @@ struct BoardRun {
   std::vector<Note> notes = {};
 };
 
-/// The runs in folders and below: each folder with a journal, and each other folder with event files.
+/// Returns the runs in folders and below: each folder with a journal, and each other folder with event files.
 /// Collective: no. Blocks: no. Throws: DataError if there is none.
 std::vector<BoardRun> read_runs(const std::vector<std::filesystem::path>& folders);
 
-/// The runs as the page's script takes them; `version` distinguishes states. `</` does not occur in it.
+/// Returns the runs in the form of the page's script; `version` distinguishes states. `</` does not occur in it.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_data(const std::vector<BoardRun>& runs, int64_t version, bool live);
 
-/// The whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_page(const std::string& data);
 
 /// Total size of the files that read_runs reads: changes when there is news. Collective: no. Blocks: no. Throws: nothing.

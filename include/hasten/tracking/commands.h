@@ -31,7 +31,7 @@ struct JournalStatus {
   std::vector<JournalProblem> problems = {};
 };
 
-/// The first parts of all journals in a folder and below, in the order of their paths.
+/// Returns the first parts of all journals in a folder and below, in the order of their paths.
 /// Collective: no. Blocks: no. Throws: DataError if there is none.
 std::vector<std::filesystem::path> find_journals(const std::filesystem::path& folder);
 

@@ -35,7 +35,7 @@ struct SinkState {
   core::Value state = {};
 };
 
-/// The acknowledgement file of tracker `name` of the journal: "tensorboard.ack", "csv-rank3.ack".
+/// Returns the acknowledgement file of tracker `name` of the journal: "tensorboard.ack", "csv-rank3.ack".
 std::filesystem::path ack_path(const std::filesystem::path& journal, const std::string& name);
 /// Returns the state in that file, a fresh one if there is none. Throws: DataError if it is damaged.
 SinkState read_ack(const std::filesystem::path& journal, const std::string& name);

@@ -41,7 +41,7 @@ struct JournalOptions {
   double retry_interval_s = 10;
 };
 
-/// The path of part `part` of the journal whose first part is `path`: journal.jsonl, journal.2.jsonl …
+/// Returns the path of part `part` of the journal whose first part is `path`: journal.jsonl, journal.2.jsonl …
 std::filesystem::path journal_part(const std::filesystem::path& path, int part);
 
 class Journal {

@@ -33,7 +33,7 @@ class LogWith {
     requires std::is_base_of_v<Tracker, T>
   LogWith(std::shared_ptr<T> tracker) : LogWith(std::shared_ptr<Tracker>(std::move(tracker))) {}
 
-  /// The tracker, or null if this is a name.
+  /// Returns the tracker, or null if this is a name.
   std::shared_ptr<Tracker> tracker() const;
   std::string name() const;
 
@@ -68,7 +68,7 @@ class Registry {
   /// Returns the entry. Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown name.
   const RegistryEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;
-  /// Names that were added twice.
+  /// Returns names that were added twice.
   const std::vector<std::string>& overwritten() const noexcept { return overwritten_; }
 
  private:
@@ -76,7 +76,7 @@ class Registry {
   std::vector<std::string> overwritten_;
 };
 
-/// The trackers of this library. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the trackers of this library. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Registry built_in();
 
 }  // namespace hasten::tracking

@@ -59,7 +59,7 @@ class Trackers {
   /// Puts a line on the run's time line. Does nothing outside a run. Collective: no. Blocks: no. Throws: nothing.
   void note(const std::string& text, const std::string& level = "info") noexcept;
 
-  /// A tracker in use. Throws: UsageError with those in use for any other.
+  /// Returns a tracker in use. Throws: UsageError with those in use for any other.
   TrackerHandle tracker(const std::string& name) const;
   /// Returns the first tracker of type T that was given as an object; null if there is none.
   template <class T>
@@ -81,7 +81,7 @@ class Trackers {
   /// Returns true if log_with names something.
   bool is_used() const noexcept;
   const std::string& run_id() const noexcept;
-  /// The folder of the journal; empty before init.
+  /// Returns the folder of the journal; empty before init.
   const std::filesystem::path& run_folder() const noexcept;
 
   /// Run id and last step, for a checkpoint.

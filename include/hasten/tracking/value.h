@@ -61,7 +61,7 @@ class Value {
     requires requires(const T& value) { ValueOf<T>::make(value); }
   Value(const T& value) : Value(ValueOf<T>::make(value)) {}
 
-  /// A value that log refuses: "the value of 'KEY' is `what`; expected …".
+  /// Returns a value that log refuses: "the value of 'KEY' is `what`; expected …".
   static Value invalid(std::string what);
   const std::string& what_is_wrong() const { return std::get<Invalid>(data_).what; }
 
@@ -102,11 +102,12 @@ class Config {
   core::Value value_;
 };
 
-/// The leaves of a tree of settings under keys joined with "/": "optimizer/lr". An element of a list has its index as key.
+/// Returns the leaves of a tree of settings under keys joined with "/": "optimizer/lr". An element of a list has its
+/// index as key.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::vector<std::pair<std::string, core::Value>> flatten(const core::Value& config);
 
-/// The numbers and texts of `values`, groups joined with "/": {"a": {"b": 1}} -> {"a/b": 1}.
+/// Returns the numbers and texts of `values`, groups joined with "/": {"a": {"b": 1}} -> {"a/b": 1}.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Values flatten(const Values& values);
 
