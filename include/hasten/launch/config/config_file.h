@@ -24,7 +24,7 @@ struct Config {
 /// "~" and "~user" are replaced. Collective: no. Blocks: no. Throws: nothing.
 std::string config_folder(const Environment& environment);
 
-/// The file that is read if none is named: default_config.yaml in config_folder. It need not exist.
+/// Returns the file that is read if none is named: default_config.yaml in config_folder. It need not exist.
 std::string default_config_path(const Environment& environment);
 
 /// Reads and checks the file. Collective: no. Blocks: no. Throws: UsageError if the file cannot be read, is of another
@@ -35,12 +35,12 @@ Config load_config(const std::string& path);
 /// Collective: no. Blocks: no. Throws: UsageError if it cannot be read, or is no mapping.
 ConfigMap read_config_map(const std::string& path);
 
-/// The configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
-/// writes. `num_gpus` as machine.h counts them.
-/// Throws: UsageError for a mixed_precision other than no, fp16, bf16 and fp8.
+/// Returns the configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
+/// writes. `num_gpus` as machine.h counts them. Throws: UsageError for a mixed_precision other than no, fp16, bf16 and
+/// fp8.
 Config basic_config(const std::string& mixed_precision, int num_gpus);
 
-/// The values sorted by key, as Accelerate writes them. The second for files that end in .json.
+/// Returns the values sorted by key, as Accelerate writes them. The second for files that end in .json.
 std::string to_yaml(const ConfigMap& values);
 std::string to_json(const ConfigMap& values);
 

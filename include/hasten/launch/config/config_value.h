@@ -36,7 +36,7 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
-/// The value of `key`, nullptr if it is not there.
+/// Returns the value of `key`, nullptr if it is not there.
 const ConfigValue* find_value(const ConfigMap& map, std::string_view key);
 
 /// Gives `key` a value, at the end if it is new.

@@ -43,7 +43,7 @@ struct Cluster {
 /// The whole file, nothing if it cannot be read.
 using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
 
-/// The reader of real files.
+/// Returns the reader of real files.
 std::optional<std::string> read_whole_file(const std::string& path);
 
 /// Throws: UsageError if a variable or file is there and cannot be understood.

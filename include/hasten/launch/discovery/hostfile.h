@@ -16,7 +16,7 @@ struct ChosenHost {
   bool operator==(const ChosenHost&) const = default;
 };
 
-/// The lines of a hostfile, "node1 slots=4"; what follows # is a comment. `path` is for messages. Throws:
+/// Returns the lines of a hostfile, "node1 slots=4"; what follows # is a comment. `path` is for messages. Throws:
 /// UsageError for any other line, a machine that is there twice, or none at all.
 std::vector<Host> read_hostfile(const std::string& content, const std::string& path);
 

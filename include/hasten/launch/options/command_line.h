@@ -27,7 +27,7 @@ struct CommandLine {
   bool help = false;                           ///< -h or --help is among the options
 
   bool has(const std::string& name) const { return options.count(name) != 0; }
-  /// The last value, "" if the option is not there.
+  /// Returns the last value, "" if the option is not there.
   std::string text(const std::string& name) const;
 };
 

@@ -50,16 +50,16 @@ struct OptionGroup {
   std::vector<Option> options;
 };
 
-/// All options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
+/// Returns all options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
 const std::vector<OptionGroup>& launch_options();
 
-/// The option of this name, nullptr if there is none; dashes count as underscores.
+/// Returns the option of this name, nullptr if there is none; dashes count as underscores.
 const Option* find_option(std::span<const OptionGroup> groups, std::string_view name);
 
-/// All names, with underscores.
+/// Returns all names, with underscores.
 std::vector<std::string> option_names(std::span<const OptionGroup> groups);
 
-/// The words of Option::choices.
+/// Returns the words of Option::choices.
 std::vector<std::string> choices_of(const Option& option);
 
 }  // namespace hasten::launcher

@@ -13,10 +13,10 @@
 
 namespace hasten::launcher {
 
-/// The CPUs of each of `num_workers` workers. `mode` is one of torchrun's. "node": all of the home node. "socket": all
-/// of its socket. "exclusive": a share of the node's cores that no other worker has. "core-complex": the cores that
-/// share a cache, a different cache for each worker as far as there are. Throws: UsageError if a node has fewer cores
-/// than workers that need one for themselves.
+/// Returns the CPUs of each of `num_workers` workers. `mode` is one of torchrun's. "node": all of the home node.
+/// "socket": all of its socket. "exclusive": a share of the node's cores that no other worker has. "core-complex": the
+/// cores that share a cache, a different cache for each worker as far as there are. Throws: UsageError if a node has
+/// fewer cores than workers that need one for themselves.
 std::vector<std::set<int>> bound_cpus(const Machine& machine, const std::string& mode, int num_workers);
 
 /// Returns the shortage of "exclusive": a sentence for each NUMA node with fewer cores than workers that need one.

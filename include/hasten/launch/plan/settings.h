@@ -38,7 +38,7 @@ class LaunchSettings {
   /// Throws: InternalError if there is no option of this name (of all functions here).
   const Setting& of(std::string_view name) const;
   bool has(std::string_view name) const { return !of(name).values.empty(); }
-  /// The value, nothing if it is not set.
+  /// Returns the value, nothing if it is not set.
   std::optional<std::string> text(std::string_view name) const;
   std::optional<int64_t> integer(std::string_view name) const;
   std::optional<double> real(std::string_view name) const;
@@ -48,7 +48,7 @@ class LaunchSettings {
   const std::vector<Setting>& all() const noexcept { return settings_; }
   /// distributed_type of the configuration file, "" without one.
   const std::string& distributed_type() const noexcept { return distributed_type_; }
-  /// The keys that the configuration file gives to DeepSpeed, in its order.
+  /// Returns the keys that the configuration file gives to DeepSpeed, in its order.
   const std::vector<std::string>& deepspeed_keys() const noexcept { return deepspeed_keys_; }
   bool from_config() const noexcept { return from_config_; }
   bool on_sagemaker() const noexcept { return on_sagemaker_; }
@@ -72,8 +72,8 @@ class LaunchSettings {
   bool from_config_ = false, on_sagemaker_ = false;
 };
 
-/// The variables that can set this option, the strongest first: PET_… for torchrun's, otherwise those in
-/// which Accelerate hands it on.
+/// Returns the variables that can set this option, the strongest first: PET_… for torchrun's, otherwise those in which
+/// Accelerate hands it on.
 std::vector<std::string> variables_of(const Option& option);
 
 }  // namespace hasten::launcher

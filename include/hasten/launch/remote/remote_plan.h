@@ -53,19 +53,19 @@ struct RemoteTask {
   std::vector<std::string> from_file = {};
 };
 
-/// The task of machine `rank`; without one, that of any machine that gets its number otherwise.
+/// Returns the task of machine `rank`; without one, that of any machine that gets its number otherwise.
 RemoteTask task_for(const RemotePlan& plan, std::optional<int> rank, const std::string& folder);
 
-/// As one line of text without blanks or quotes, and back. Throws: UsageError if it is none.
+/// Converts a task to one line of text without blanks or quotes, and back. Throws: UsageError if it is none.
 std::string to_text(const RemoteTask& task);
 RemoteTask task_in(const std::string& line);
 
-/// The words that start it on all machines at once, through OpenMPI or Slurm. `hasten` is this command's
-/// path.
+/// Returns the words that start it on all machines at once, through OpenMPI or Slurm. `hasten` is this command's path.
 std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten,
                                          const std::string& folder);
 
-/// The words that start it on machine `rank`, through ssh (which needs a lifeline that carries the task) or pdsh.
+/// Returns the words that start it on machine `rank`, through ssh (which needs a lifeline that carries the task) or
+/// pdsh.
 std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const std::string& hasten,
                                          const std::string& folder);
 

@@ -9,8 +9,8 @@
 
 namespace hasten::launcher {
 
-/// The near side: runs `command`, sends it `task` (one line), then every signal that this process is sent,
-/// and a heartbeat each second. Returns its exit code. To be called in a process that has just been forked;
+/// Is the near side: runs `command` and sends it `task` (one line). Then it sends every signal that this process is
+/// sent, and a heartbeat each second. Returns its exit code. To be called in a process that has just been forked;
 /// changes its signal mask. Blocks: until the command has ended. Throws: nothing.
 int hold_lifeline(const std::vector<std::string>& command, const std::string& task);
 
@@ -20,9 +20,9 @@ enum class RemoteSession {
   kWatched,   ///< any open standard input: its end is SIGTERM for the work
 };
 
-/// The far side: runs `work` in a process of its own, with nothing on its standard input, and passes arriving signals
-/// to it. For kFollowed the task is the first line, else `task`. Returns its exit code. Blocks: until it has ended.
-/// Throws: nothing.
+/// Is the far side: runs `work` in a process of its own, with nothing on its standard input, and passes arriving
+/// signals to it. For kFollowed the task is the first line, else `task`. Returns its exit code. Blocks: until it has
+/// ended. Throws: nothing.
 int follow_session(RemoteSession kind, const std::string& task,
                     const std::function<int(const std::string& task)>& work);
 

@@ -57,10 +57,10 @@ class Rendezvous {
 
   Rendezvous(RendezvousSettings settings, TimePoint now, RunSoFar so_far = {});
 
-  /// A message from the node `id`, which must have joined before, or joins with it.
+  /// Handles a message from the node `id`, which must have joined before, or joins with it.
   Orders on_message(const std::string& id, const NodeMessage& message, TimePoint now);
 
-  /// The connection to a node has ended. `how`: "its connection was closed".
+  /// Handles the end of the connection to a node. `how`: "its connection was closed".
   Orders on_lost(const std::string& id, const std::string& how, TimePoint now);
 
   /// Carries out due work: nodes without heartbeats, windows that close. To be called when `deadline` has come.

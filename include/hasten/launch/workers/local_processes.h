@@ -59,7 +59,7 @@ class LocalProcesses final : public WorkerProcesses {
   /// left then is lost.
   void finish_output(std::chrono::duration<double> grace);
 
-  /// The last lines of the standard error of a worker that is gone, each with its newline.
+  /// Returns the last lines of the standard error of a worker that is gone, each with its newline.
   std::string error_tail(int local_rank) const;
 
  private:

@@ -45,7 +45,7 @@ class WorkerProcesses {
   /// it is left.
   virtual void signal(int local_rank, int signal) = 0;
 
-  /// The next event, in the order in which they happened. Blocks: until there is one or `deadline` has come.
+  /// Returns the next event, in the order in which they happened. Blocks: until there is one or `deadline` has come.
   virtual Event wait(std::optional<TimePoint> deadline) = 0;
 
   virtual TimePoint now() const = 0;
