@@ -55,11 +55,11 @@ void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> inte
 /// Collective: no. Blocks: no. Throws: nothing.
 void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor);
 
-/// The tensor's interceptors of one level, in their order.
+/// Returns the tensor's interceptors of one level, in their order.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::shared_ptr<Interceptor>> interceptors_of(const at::Tensor& tensor, Level level);
 
-/// The first of the tensor's interceptors that is a T; null if none is.
+/// Returns the first of the tensor's interceptors that is a T; null if none is.
 template <class T>
 std::shared_ptr<T> find_interceptor(const at::Tensor& tensor) {
   for (const Level level : {Level::kOperators, Level::kEveryOperator}) {
