@@ -44,9 +44,9 @@ class Group {
   /// A world of one: no backend, every operation is local and free.
   Group();
 
-  /// The group of all ranks that call with the same store and `options.name`.
-  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the
-  /// timeout, UsageError for a rank outside the world or a backend this libtorch lacks.
+  /// Returns the group of all ranks that call with the same store and `options.name`.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the timeout,
+  /// UsageError for a rank outside the world or a backend this libtorch lacks.
   static Group connect(const Store& store, int rank, int world_size, const GroupOptions& options = {});
 
   int rank() const noexcept;
@@ -59,9 +59,9 @@ class Group {
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
-  /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
-  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws:
-  /// UsageError for an empty list, a rank outside the group or one named twice.
+  /// Returns the group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
+  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws: UsageError for an
+  /// empty list, a rank outside the group or one named twice.
   std::optional<Group> subgroup(const std::vector<int>& ranks, Site site = Site::current()) const;
   std::optional<Group> subgroup(const std::vector<int>& ranks, const SubgroupOptions& options,
                                 Site site = Site::current()) const;
@@ -99,7 +99,7 @@ class Group {
   void broadcast_(at::Tensor tensor, int root, Site site = Site::current()) const;
   Work<> broadcast_async_(at::Tensor tensor, int root, Site site = Site::current()) const;
 
-  /// Every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
+  /// Returns every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
   /// equal.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor, Site site = Site::current()) const;
@@ -110,7 +110,7 @@ class Group {
   Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
                                 Site site = Site::current()) const;
 
-  /// Every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
+  /// Returns every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
                                              Site site = Site::current()) const;
@@ -155,10 +155,10 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place if the ranks share
-  /// memory and have some left (GroupOptions::shared_bytes). Otherwise it is an ordinary tensor. For memory that is
-  /// reduced again and again. It may outlive the group. Collective: no. Blocks: no. Throws: the exceptions of the
-  /// allocator.
+  /// Returns a flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place if the
+  /// ranks share memory and have some left (GroupOptions::shared_bytes). Otherwise it is an ordinary tensor. For memory
+  /// that is reduced again and again. It may outlive the group. Collective: no. Blocks: no. Throws: the exceptions of
+  /// the allocator.
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
   // ---- Point to point. Collective: no. Each message needs its other side. Messages between two ranks with one tag
@@ -170,7 +170,7 @@ class Group {
   void receive_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
   Work<> receive_async_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
 
-  /// All messages at once, in any order on each rank; no deadlock however they are listed.
+  /// Starts all messages at once, in any order on each rank. No order of the list ends in a deadlock.
   Work<> batch_send_recv(const std::vector<PointToPoint>& messages, Site site = Site::current()) const;
 
   // ---- Failure.
@@ -180,16 +180,16 @@ class Group {
   /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
   void fail(const std::string& words) const noexcept;
 
-  /// The run's store; nothing in a world of one. For threads that must not use the group's collectives.
+  /// Returns the run's store; nothing in a world of one. For threads that must not use the group's collectives.
   std::optional<Store> store() const;
 
-  /// The message of the run's first failing rank, "rank 2: …", if one did and the store still answers.
+  /// Returns the message of the run's first failing rank, "rank 2: …", if one did and the store still answers.
   std::optional<std::string> failure() const noexcept;
 
   struct Impl;
 
  private:
-  /// The group of these ranks of this one, under this group's name and `suffix`.
+  /// Returns the group of these ranks of this one, under this group's name and `suffix`.
   std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix, const SubgroupOptions& given) const;
   Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}
   std::shared_ptr<Impl> impl_;

@@ -52,10 +52,10 @@ class DeviceMesh {
   DeviceMesh(const Group& group, std::vector<MeshAxis> axes, Group::Site site = Group::Site::current());
 
   const MeshLayout& layout() const noexcept { return layout_; }
-  /// The group of the whole mesh.
+  /// Returns the group of the whole mesh.
   const Group& world() const noexcept { return world_; }
   int size(const std::string& axis) const { return layout_.size(axis); }
-  /// This rank's coordinate on an axis.
+  /// Returns this rank's coordinate on an axis.
   int coordinate(const std::string& axis) const { return layout_.coordinate(world_.rank(), axis); }
 
   /// Returns the group of an axis; rank() in it is this rank's coordinate. Its first operation must be a collective

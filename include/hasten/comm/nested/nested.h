@@ -169,7 +169,7 @@ T map_tensors(const T& value, Fn&& fn) {
   return result;
 }
 
-/// The tensors of a structure, in the order of map_tensors; they share their data with it.
+/// Returns the tensors of a structure, in the order of map_tensors; they share their data with it.
 template <class T>
 std::vector<at::Tensor> tensors_of(const T& value) {
   std::vector<at::Tensor> tensors;

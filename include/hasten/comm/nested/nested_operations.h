@@ -38,7 +38,7 @@ at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t end);
 /// Throws on every rank unless all pass the same text.
 void agree(const Group& group, const char* operation, const std::string& structure, const Site& site);
 
-/// The structure of `value` around other tensors, in the order of tensors_of.
+/// Returns the structure of `value` around other tensors, in the order of tensors_of.
 template <class T>
 T with_tensors(const T& value, const Tensors& tensors) {
   size_t next = 0;
@@ -81,9 +81,8 @@ T gather(const Group& group, const T& value, Group::Site site = Group::Site::cur
   return detail::with_tensors(value, detail::gather(agreed, tensors_of(value), site));
 }
 
-/// Every tensor becomes that of rank `from`; shapes and dtypes are the same everywhere. New tensors on
-/// every rank (Accelerate overwrites those handed in). Leaves that are no tensors stay each rank's own: see
-/// objects.h.
+/// Sets every tensor to that of rank `from`; shapes and dtypes are the same everywhere. New tensors on every rank
+/// (Accelerate overwrites those handed in). Leaves that are no tensors stay each rank's own: see objects.h.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group; CommError as gather.
 template <class T>
 T broadcast(const Group& group, const T& value, int from = 0, Group::Site site = Group::Site::current()) {
@@ -103,9 +102,8 @@ Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& 
 const char* reduction_name(ReduceOp op) noexcept;
 }  // namespace detail
 
-/// Every tensor becomes the reduction over the ranks, times `scale`; new tensors without autograd history.
-/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers;
-/// CommError.
+/// Reduces every tensor over the ranks, times `scale`; the results are new tensors without autograd history.
+/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers; CommError.
 template <class T>
 T reduce(const Group& group, const T& value, const ReduceOptions& options = {},
          Group::Site site = Group::Site::current()) {
@@ -127,10 +125,8 @@ namespace detail {
 Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site);
 }
 
-/// Every tensor is padded along `dim` to the largest size that any rank has there, so that gather can
-/// follow.
-/// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as
-/// gather.
+/// Pads every tensor along `dim` to the largest size that any rank has there, so that gather can follow.
+/// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as gather.
 template <class T>
 T pad_across_processes(const Group& group, const T& value, const PadOptions& options = {},
                        Group::Site site = Group::Site::current()) {
@@ -154,7 +150,7 @@ T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   return detail::with_tensors(values.front(), joined);
 }
 
-/// Every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
+/// Returns every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
 /// pinned memory to a GPU run beside the host.
 /// Collective: no. Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
 template <class T>
@@ -164,7 +160,7 @@ T send_to_device(const T& value, c10::Device device, bool non_blocking = false) 
   });
 }
 
-/// The first size of the first tensor.
+/// Returns the first size of the first tensor.
 /// Collective: no. Blocks: no. Throws: UsageError if there is no tensor, or it is a scalar.
 template <class T>
 int64_t find_batch_size(const T& value) {

@@ -41,7 +41,7 @@ class Store {
   /// Keys in this process's memory, for ranks that are threads.
   static Store in_process();
 
-  /// The same store with every key put under `prefix`.
+  /// Returns the same store with every key put under `prefix`.
   Store scoped(const std::string& prefix) const;
 
   /// Sets a key, replacing an earlier value; when it returns, every process finds the value.
@@ -52,13 +52,13 @@ class Store {
   /// Sets a key unless it is there already; whether this call set it.
   bool set_once(const std::string& key, const std::string& value) const;
 
-  /// The value, nothing if the key is not there now.
+  /// Returns the value, nothing if the key is not there now.
   std::optional<std::string> get(const std::string& key) const;
 
   /// Adds to a counter that starts at 0 and gives the sum.
   int64_t add(const std::string& key, int64_t amount) const;
 
-  /// The port a TCP server listens on, 0 for other stores.
+  /// Returns the port a TCP server listens on, 0 for other stores.
   int port() const noexcept;
 
   /// Returns libtorch's store behind this handle, for backends only.
