@@ -37,7 +37,7 @@ struct FailureReporter {
 /// Collective: no. Blocks: no. Throws: nothing.
 void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words);
 
-/// The error file's text.
+/// Returns the error file's text.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::string error_file_text(const std::string& words, int64_t seconds_since_1970);
 

@@ -41,8 +41,8 @@ std::invoke_result_t<Fn> main_process_first(const Process& process, Fn&& fn) {
                                 std::forward<Fn>(fn));
 }
 
-/// As main_process_first, but the main process of each machine is first there, all machines at once. For
-/// work on a machine's own disk.
+/// Does as main_process_first, but the main process of each machine is first there, all machines at once. For work on a
+/// machine's own disk.
 /// Collective: yes, over all machines. Blocks and Throws: as main_process_first.
 template <class Fn>
 std::invoke_result_t<Fn> local_main_process_first(const Process& process, Fn&& fn) {

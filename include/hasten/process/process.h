@@ -52,7 +52,7 @@ class Process {
   int node_rank() const noexcept { return identity().node_rank; }
   int world_size() const noexcept { return identity().world_size; }
   int local_world_size() const noexcept { return identity().local_world_size; }
-  /// This worker's role in the run (`hasten launch --roles ps=1,trainer=2`), "default" without roles.
+  /// Returns this worker's role in the run (`hasten launch --roles ps=1,trainer=2`), "default" without roles.
   const std::string& role() const noexcept { return identity().role; }
   int role_rank() const noexcept { return identity().role_rank; }
   int role_world_size() const noexcept { return identity().role_world_size; }
@@ -78,7 +78,7 @@ class Process {
   /// Collective: yes. Blocks: yes. Throws: CommError.
   void wait_for_everyone() const;
 
-  /// A logger whose lines carry this process's rank and whose in_order lines wait for the others.
+  /// Returns a logger whose lines carry this process's rank and whose in_order lines wait for the others.
   Logger logger(const std::string& name) const;
 
  private:

@@ -61,9 +61,9 @@ Map split_map(const Process& process, const Map& values, bool apply_padding) {
 
 }  // namespace detail
 
-/// This rank's share of the elements, or of a tensor's rows. `apply_padding` gives all ranks equally many by repeating
-/// the last element, for a gather to follow. The caller drops the repetitions after it. Every rank passes the same
-/// value. Tensors are views unless padded.
+/// Returns this rank's share of the elements, or of a tensor's rows. `apply_padding` gives all ranks equally many by
+/// repeating the last element, for a gather to follow. The caller drops the repetitions after it. Every rank passes the
+/// same value. Tensors are views unless padded.
 /// Collective: no. Blocks: no. Throws: UsageError for a scalar tensor.
 template <class T>
 std::vector<T> split_between_processes(const Process& process, const std::vector<T>& values,
