@@ -32,7 +32,7 @@ class LoaderStack {
   void leave(const LoaderPosition* loader) noexcept;
 
   bool empty() const noexcept { return active_.empty(); }
-  /// Of the innermost active loader; {false, -1} outside a loop.
+  /// Returns the position of the innermost active loader; {false, -1} outside a loop.
   LoaderPosition position() const noexcept { return empty() ? LoaderPosition{} : *active_.back(); }
 
   /// Counts a batch that a loop has received. From the loop's thread, as all functions here.

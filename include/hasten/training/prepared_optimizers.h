@@ -29,7 +29,7 @@ class PreparedOptimizers {
   /// The same, of any of them (Accelerate's optimizer_step_was_skipped).
   bool any_step_was_skipped() const noexcept;
   void note_step(const torch::optim::Optimizer& optimizer, bool skipped);
-  /// How often they have stepped or forgotten gradients, all together.
+  /// Returns how often they have stepped or dropped gradients, all together.
   int64_t num_calls() const noexcept { return num_calls_; }
 
   /// A batch of a window begins (accumulate): carries out what zero_grad has put off.

@@ -38,7 +38,7 @@ class State {
   State(core::Value value) : data_(std::move(value)) {}
   State(at::Tensor tensor) : data_(std::move(tensor)) {}
   State(Map map) : data_(std::move(map)) {}
-  /// A map of the given pairs: `State::of({{"decay", 0.99}, {"weight", tensor}})`.
+  /// Returns a map of the given pairs: `State::of({{"decay", 0.99}, {"weight", tensor}})`.
   static State of(std::initializer_list<std::pair<std::string, State>> pairs) { return State(Map(pairs)); }
   template <class T>
     requires(std::is_constructible_v<core::Value, T> && !std::is_same_v<std::remove_cvref_t<T>, core::Value> &&
@@ -72,7 +72,7 @@ struct SplitState {
 /// Takes tensors out of a state. A path joins the names of the maps by '.'; '.', '%' in a name become %2E, %25.
 /// Collective: no. Blocks: no. Throws: nothing.
 SplitState split_tensors(const State& state);
-/// The opposite; `tensor` gives the tensor at a path. Collective: no. Blocks: no. Throws: what `tensor` throws.
+/// Does the opposite; `tensor` gives the tensor at a path. Collective: no. Blocks: no. Throws: what `tensor` throws.
 State join_tensors(const core::Value& value, const std::function<at::Tensor(const std::string& path)>& tensor);
 
 /// Turns a type T to State and back. Specialise it if state() gives neither a State nor a type that converts to State.
@@ -123,8 +123,8 @@ concept Stateful = requires(T& object) {
   object.load_state(StateCodec<std::remove_cvref_t<decltype(object.state())>>::decode(std::declval<const State&>()));
 };
 
-/// The state of a Stateful object as a tree, and back. Collective: no. Blocks: no. Throws: the exceptions of the
-/// object's methods.
+/// Converts the state of a Stateful object to a tree, and back. Collective: no. Blocks: no. Throws: the exceptions of
+/// the object's methods.
 template <Stateful T>
 State state_of(T& object) {
   return StateCodec<std::remove_cvref_t<decltype(object.state())>>::encode(object.state());
