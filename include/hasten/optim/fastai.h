@@ -138,7 +138,7 @@ struct LookaheadOptions {
   int64_t k = 6;
   double alpha = 0.5;
 };
-/// One of the above with slow weights, which start at the weights before the first step.
+/// Returns one of the above with slow weights, which start at the weights before the first step.
 /// Collective: no. Blocks: no. Throws: UsageError for an `inner` that is none of the above, when it makes one.
 Factory lookahead(const Factory& inner, const LookaheadOptions& options = {});
 

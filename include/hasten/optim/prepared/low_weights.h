@@ -42,7 +42,7 @@ class LowWeights : public training::StepPolicy {
   /// Refuses optimizers that have no loop. Collective: no. Blocks: no. Throws: UsageError.
   static void require(const torch::optim::Optimizer& optimizer);
 
-  /// The exact value of a converted parameter, in float32; of another one itself. For checkpoints and tests.
+  /// Returns the exact value of a converted parameter, in float32; of another one itself. For checkpoints and tests.
   at::Tensor value_of(const at::Tensor& parameter) const;
   /// Sets a converted parameter, and what is beside it, from a float32 value.
   /// Collective: no. Blocks: no. Throws: UsageError for another number of elements.

@@ -46,7 +46,7 @@ class SequentialLR final : public ComposedScheduler {
  private:
   void advance() override;
   void load(const core::Value& state) override;
-  /// Which of the schedulers it is at a step.
+  /// Returns the index of the scheduler at a step.
   size_t active(int64_t epoch) const noexcept;
 
   std::vector<int64_t> milestones_;

@@ -46,7 +46,7 @@ class CyclicLR final : public Scheduler {
  private:
   double rate(size_t group, double before, Moment moment) const override;
   std::optional<double> momentum(size_t group) const override;
-  /// The triangle's value at the present step, times the cycle's scale.
+  /// Returns the triangle's value at the present step, times the cycle's scale.
   double height() const;
 
   Options options_;

@@ -142,8 +142,9 @@ class OneCycle final : public Scheduler {
   double second_ = 0, total_ = 0;
 };
 
-/// The schedule that a configuration's scheduler section names, with its params.
-/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the constructors.
+/// Returns the schedule that a configuration's scheduler section names, with its params.
+/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the
+/// constructors.
 std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type, const core::Value& params);
 
 }  // namespace hasten::optim::deepspeed

@@ -49,10 +49,10 @@ class ReduceLROnPlateau {
   /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at construction.
   void step(double metric);
 
-  /// The optimizer's rates after the last step, one for each parameter group.
+  /// Returns the optimizer's rates after the last step, one for each parameter group.
   const std::vector<double>& rates() const noexcept { return rates_; }
   int64_t last_epoch() const noexcept { return last_epoch_; }
-  /// The best metric so far; infinite before the first.
+  /// Returns the best metric so far; infinite before the first.
   double best() const noexcept { return best_; }
   int64_t num_bad_epochs() const noexcept { return num_bad_epochs_; }
   bool in_cooldown() const noexcept { return cooldown_counter_ > 0; }

@@ -37,7 +37,7 @@ class Scheduler {
   /// or the schedule cannot go on (OneCycleLR past its end).
   void step();
 
-  /// The rates that the last step set, one for each parameter group (PyTorch's get_last_lr).
+  /// Returns the rates that the last step set, one for each parameter group (PyTorch's get_last_lr).
   const std::vector<double>& rates() const noexcept { return rates_; }
   /// Steps since construction; 0 at first.
   int64_t last_epoch() const noexcept { return last_epoch_; }
@@ -72,9 +72,9 @@ class Scheduler {
   /// `name` is the class's, for messages and the state. A derived class calls start() in its constructor.
   Scheduler(torch::optim::Optimizer& optimizer, std::string name);
 
-  /// A group's rate at last_epoch(), from the one it had before.
+  /// Returns a group's rate at last_epoch(), from the one it had before.
   virtual double rate(size_t group, double before, Moment moment) const = 0;
-  /// A group's momentum (or Adam's beta1) at last_epoch(); nothing where the scheduler leaves it alone.
+  /// Returns a group's momentum (or Adam's beta1) at last_epoch(); nothing where the scheduler leaves it alone.
   virtual std::optional<double> momentum(size_t group) const;
   /// The step itself, without counting it.
   virtual void advance();

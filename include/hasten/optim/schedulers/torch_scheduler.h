@@ -22,10 +22,10 @@ class TorchScheduler {
 
   void step() { scheduler_->step(); }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
-  /// The rates that the optimizer has, one for each parameter group.
+  /// Returns the rates that the optimizer has, one for each parameter group.
   std::vector<double> rates() const;
 
-  /// The number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
   core::Value state() const;
   /// Collective: no. Blocks: no. Throws: UsageError for a state of another number of parameter groups.
   void load_state(const core::Value& state);

@@ -104,7 +104,7 @@ struct LambSums {
 /// First pass: updates the moments, leaves the weight, and returns the slice's sums.
 /// Collective: no. Blocks: no. Throws: as step.
 LambSums lamb_moments(const Slice& slice, const Lamb& rule, Instructions instructions = best_instructions());
-/// The factor of the update, from the sums of the whole parameter: lr, times the ratio of the norms where the
+/// Returns the factor of the update, from the sums of the whole parameter: lr, times the ratio of the norms where the
 /// rule applies it.
 /// Collective: no. Blocks: no. Throws: nothing.
 double lamb_rate(const Lamb& rule, const LambSums& sums) noexcept;
@@ -115,7 +115,7 @@ void lamb_apply(const Slice& slice, const Lamb& rule, double rate, Instructions 
 
 /// The norms that NovoGrad's second moment is made of.
 enum class NovoGradNorm : uint8_t { kInfinity = 0, kTwo = 2 };
-/// The second moment after a step: of the previous one and the norm of the whole parameter's gradient.
+/// Returns the second moment after a step: of the previous one and the norm of the whole parameter's gradient.
 /// Collective: no. Blocks: no. Throws: nothing.
 double novograd_moment(const NovoGrad& rule, NovoGradNorm kind, double previous, double norm) noexcept;
 /// `moment` is the parameter's second moment after this step.
@@ -127,7 +127,7 @@ void step(const Slice& slice, const NovoGrad& rule, double moment, Instructions 
 /// Collective: no. Blocks: no. Throws: nothing.
 double sum_of_squares(const void* values, Storage storage, int64_t count,
                       Instructions instructions = best_instructions());
-/// The largest absolute value, 0 for none; NaN if any element is.
+/// Returns the largest absolute value, 0 for none; NaN if any element is.
 /// Collective: no. Blocks: no. Throws: nothing.
 double largest_magnitude(const void* values, Storage storage, int64_t count,
                          Instructions instructions = best_instructions());

@@ -61,7 +61,7 @@ struct Slice {
 /// Which compiled variant of the loops runs. The results are the same.
 enum class Instructions : uint8_t { kGeneric, kAvx2, kAvx512 };
 
-/// The fastest variant that this processor has.
+/// Returns the fastest variant that this processor has.
 /// Collective: no. Blocks: no. Throws: nothing.
 Instructions best_instructions() noexcept;
 /// Returns true if the build and this processor have the variant.
