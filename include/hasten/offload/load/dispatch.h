@@ -88,7 +88,7 @@ struct UnitReport {
 struct Report {
   std::vector<UnitReport> units = {};
   int64_t budget_bytes = 0, model_bytes = 0;
-  /// A table, one line a unit.
+  /// Returns a table, one line a unit.
   std::string text() const;
 };
 
@@ -96,7 +96,7 @@ namespace detail {
 class DispatchState;
 using DispatchStatePtr = std::shared_ptr<DispatchState>;
 
-/// The parts of a dispatch that do not depend on the module's class.
+/// Returns the parts of a dispatch that do not depend on the module's class.
 DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options);
 DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options);
 DispatchStatePtr start_cpu_offload(torch::nn::Module& module);

@@ -30,7 +30,7 @@ class CastWeights {
   std::shared_ptr<Engine> engine_;
 };
 
-/// The dtype of this tensor in operators: that of a cast, or its own.
+/// Returns the dtype of this tensor in operators: that of a cast, or its own.
 at::ScalarType compute_type_of(const at::Tensor& tensor);
 
 }  // namespace hasten::offload

@@ -19,7 +19,7 @@ namespace hasten::offload {
 /// Collective: no. Blocks: no. Throws: UsageError if the shapes differ.
 void set_tensor(const at::Tensor& tensor, const at::Tensor& value);
 
-/// The element type of a file's tensor. Throws: UsageError for a type that libtorch lacks.
+/// Returns the element type of a file's tensor. Throws: UsageError for a type that libtorch lacks.
 at::ScalarType scalar_type_of(files::Dtype dtype);
 files::Dtype file_dtype_of(at::ScalarType type);
 /// PyTorch's name without "torch.": "float32".

@@ -44,22 +44,22 @@ class TileFile {
   /// Starts to read a tile, if a buffer is free without waiting.
   /// Collective: no. Blocks: no. Throws: nothing.
   void fetch(size_t tile);
-  /// The tile in memory, for reading and writing until close().
-  /// Collective: no. Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing has
-  /// failed; UsageError if all buffers are open.
+  /// Returns the tile in memory, for reading and writing until close().
+  /// Collective: no. Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing
+  /// has failed; UsageError if all buffers are open.
   std::byte* open(size_t tile);
-  /// The same without reading: contents are anything.
+  /// Returns the same without reading: contents are anything.
   std::byte* open_empty(size_t tile);
   /// Starts to write what open() gave. Collective: no. Blocks: no. Throws: nothing; the next call gets the error.
   void close(size_t tile);
   /// Waits for all writing. Collective: no. Blocks: until then. Throws: DataError for what could not be written.
   void flush();
 
-  /// A mapping of a tile's bytes, to read them between their uses; it may outlive this object. After flush().
+  /// Returns a mapping of a tile's bytes, to read them between their uses; it may outlive this object. After flush().
   /// Collective: no. Blocks: no. Throws: DataError.
   std::shared_ptr<const std::byte> map(size_t tile) const;
 
-  /// How bytes travel: "8 threads, past the page cache (O_DIRECT)".
+  /// Returns the path of the bytes: "8 threads, past the page cache (O_DIRECT)".
   std::string describe() const;
   int64_t num_bytes() const noexcept;
 
