@@ -34,9 +34,9 @@ struct GradientNorm {
   bool finite = true;
 };
 
-/// The norm of all gradients together. Parameters without a gradient count 0.
-/// Collective: yes, with `owned`. Blocks: until gradients are there. Throws: UsageError for a norm_type of 0 or below, or
-/// `owned` without a group; CommError.
+/// Returns the norm of all gradients together. Parameters without a gradient count 0.
+/// Collective: yes, with `owned`. Blocks: until gradients are there. Throws: UsageError for a norm_type of 0 or below,
+/// or `owned` without a group; CommError.
 GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const GradientNormOptions& options = {});
 
 /// Returns the 2-norm as a scalar tensor on the gradients' device, without waiting for it. For whole gradients only.

@@ -70,8 +70,8 @@ class AccumulationWindow {
   /// Adds the weight of a backward. Returns what the gradients that are there are multiplied by before it.
   std::optional<double> add_weight(double weight) noexcept;
   const std::optional<double>& weight() const noexcept { return weight_; }
-  /// The weights of all ranks, as a mean, which an exchange has brought. Returns what gradients are divided by; nothing
-  /// inside the window.
+  /// Takes the weights of all ranks, as a mean, from an exchange. Returns the divisor of gradients; nothing inside the
+  /// window.
   std::optional<double> settle(double mean_weight) noexcept;
   void drop_weight() noexcept { weight_.reset(); }
   /// A later backward of the same batch may count still.

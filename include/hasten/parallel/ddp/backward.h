@@ -57,7 +57,7 @@ struct BackwardCall {
   bool ends_window = true;
   std::vector<bool> held = {}, local_sgd = {};
 
-  /// Of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the call of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
   static BackwardCall of(const BackwardContext& context);
   training::JoinCall encode() const;
   static BackwardCall decode(const training::JoinCall& call);

@@ -39,7 +39,7 @@ class Ddp {
  public:
   using Models = std::vector<std::shared_ptr<const Ddp>>;
 
-  /// Checks that all ranks hold the same names, shapes and dtypes, gives every rank the parameters and buffers of rank
+  /// Checks that all ranks hold the same names, shapes and dtypes. Gives every rank the parameters and buffers of rank
   /// 0, and sets the hooks. It leaves out parameters that a model in `before` exchanges already. In a world of one:
   /// nothing at all. Collective: yes. Blocks: yes. Throws: UsageError naming the first difference between the ranks, or
   /// for options out of range; CommError. Each later backward through the module is collective too, unless it is held
@@ -63,12 +63,12 @@ class Ddp {
   /// a loop of uneven length, where those that have run out could not take part.
   void refresh_if_changed() const;
 
-  /// The parameters that it exchanges.
+  /// Returns the parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
   /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks: yes. Throws: CommError.
   void broadcast_from(int root) const;
 
-  /// The backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.
+  /// Returns the backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.
   ModelStep& step() const noexcept;
   /// Interface of the model for loops of uneven length, for join.h and local_sgd.h.
   JoinedModel& joined() const noexcept;

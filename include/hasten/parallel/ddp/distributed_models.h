@@ -16,9 +16,9 @@ class DistributedModels {
  public:
   using Models = Ddp::Models;
 
-  /// The module's Ddp; made at the first call, and again once all its owners are gone. A parameter of two
-  /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks
-  /// may come to their models in different orders.
+  /// Returns the module's Ddp; made at the first call, and again once all its owners are gone. A parameter of two
+  /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks may come to
+  /// their models in different orders.
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor.
   std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group,
                                         const DdpOptions& options);

@@ -47,7 +47,7 @@ struct Part {
 /// Returns the parts of these inputs for `num_devices`, as torch::chunk cuts: all of one size but the last, so that
 /// there may be fewer. If no tensor has a dimension, there is a single part. Throws: UsageError if first sizes differ.
 std::vector<Part> plan_parts(const std::vector<at::Tensor>& inputs, size_t num_devices);
-/// The rows of a part, on its device; scalars whole.
+/// Returns the rows of a part, on its device; scalars whole.
 at::Tensor part_of(const at::Tensor& tensor, const Part& part, c10::Device device);
 /// Concatenates parts on `device`; scalars become the elements of a vector.
 at::Tensor gathered(const std::vector<at::Tensor>& parts, c10::Device device);
@@ -57,7 +57,7 @@ void run_in_threads(size_t count, const std::function<void(size_t)>& fn);
 
 }  // namespace detail
 
-/// The devices that data_parallel takes by itself: all CUDA devices, else the CPU.
+/// Returns the devices that data_parallel takes by itself: all CUDA devices, else the CPU.
 std::vector<c10::Device> all_devices();
 
 /// A handle that is called like the model. Copies share the replicas.

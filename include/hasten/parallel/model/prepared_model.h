@@ -33,7 +33,7 @@ template <class T>
 inline constexpr bool is_module_v = std::is_base_of_v<torch::nn::Module, std::remove_cvref_t<T>> ||
                                     detail::is_module_pointer<std::remove_cvref_t<T>>::value;
 
-/// The module itself.
+/// Returns the module itself.
 template <class M>
 auto& module_of(M& model) {
   if constexpr (detail::is_module_pointer<std::remove_const_t<M>>::value) {
@@ -103,9 +103,9 @@ class PreparedModel {
   /// Returns the module that prepare was called with. Functions that take a `Net&` take the handle as well.
   M& unwrap() const noexcept { return *model_; }
   operator M&() const noexcept { return *model_; }
-  /// A handle of the same module that casts as this one does, without exchanges with other ranks.
+  /// Returns a handle of the same module that casts as this one does, without exchanges with other ranks.
   PreparedModel without_ddp() const { return PreparedModel(model_, nullptr, scopes_); }
-  /// The exchange of its gradients.
+  /// Returns the exchange of its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
   /// Scopes that are opened round its forward; null for none.
