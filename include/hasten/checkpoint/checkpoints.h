@@ -133,7 +133,7 @@ class Checkpoints {
   HookHandle add_save_hook(Hook hook);
   HookHandle add_load_hook(Hook hook);
 
-  /// The number of the next checkpoint (ProjectConfiguration::iteration, grown by saves).
+  /// Returns the number of the next checkpoint (ProjectConfiguration::iteration, grown by saves).
   int64_t save_iteration() const noexcept;
   /// Steps of prepared optimizers so far, skipped ones apart; what resume({.step}) and `hasten checkpoint list` show.
   int64_t step() const noexcept;

@@ -71,12 +71,12 @@ AnyOptimizerCodec optimizer_codec() {
   return {Codec::kName, Codec::options, Codec::load_options, Codec::state, Codec::make_state};
 }
 
-/// The codec of a known class; null for others. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the codec of a known class; null for others. Collective: no. Blocks: no. Throws: nothing.
 const AnyOptimizerCodec* find_codec(const torch::optim::Optimizer& optimizer) noexcept;
 
 /// Gives a parameter's name, or "" if it is none of the model's.
 using ParameterNames = std::function<std::string(const at::Tensor& parameter)>;
-/// The names of a module's parameters. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names of a module's parameters. Collective: no. Blocks: no. Throws: nothing.
 ParameterNames names_of(const torch::nn::Module& module);
 
 /// Options and state as they are; tensors share memory with the optimizer. Parameters without a name are called
@@ -119,12 +119,12 @@ files::PythonValue to_python(const OptimizerState& state);
 /// Collective: no. Blocks: on the file. Throws: DataError for a value of another form.
 OptimizerState optimizer_from_python(const files::PythonValue& value, const std::vector<std::string>& names = {});
 
-/// The three steps in one: names from `module`, parameters in the optimizer's order.
+/// Makes the three steps in one: names from `module`, parameters in the optimizer's order.
 /// Collective: no. Blocks: on the file. Throws: DataError; UsageError as load_optimizer_state.
 OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                const files::PythonValue& value, const LoadOptimizerOptions& options = {});
 
-/// The name of the class in PyTorch whose group has these keys, or "". Files do not name the class.
+/// Returns the name of the class in PyTorch whose group has these keys, or "". Files do not name the class.
 std::string guess_optimizer(const core::Value& group_options, const Slots* state);
 
 }  // namespace hasten::checkpoint

@@ -115,7 +115,7 @@ class Save {
   Save() = default;
   explicit Save(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// The folder that appears when the save is complete. Empty for a save that was left out (skip_if_busy).
+  /// Returns the folder that appears when the save is complete. Empty for a save that was left out (skip_if_busy).
   const std::string& path() const noexcept;
   /// True if it is complete or has failed. Collective: no. Blocks: no. Throws: nothing.
   bool done() const noexcept;

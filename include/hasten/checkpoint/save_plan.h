@@ -60,11 +60,11 @@ struct SavePlan {
 /// outside the world.
 SavePlan plan_save(const std::vector<PieceInfo>& pieces, int world_size);
 
-/// The name inside the files of model i: without "model_i/".
+/// Returns the name inside the files of model i: without "model_i/".
 std::string name_in_file(const PieceInfo& piece);
 /// "model", "model_1" …
 std::string model_kind(size_t index);
-/// A tensor's name in the manifest: plain for the first model, "model_1/weight" for others.
+/// Returns a tensor's name in the manifest: plain for the first model, "model_1/weight" for others.
 std::string manifest_name(size_t model, const std::string& name);
 
 /// Pieces as a list of plain values, to be sent, and back. Collective: no. Blocks: no. Throws: UsageError for another form.

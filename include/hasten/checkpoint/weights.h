@@ -106,7 +106,7 @@ WeightsReport load_weights(torch::nn::Module& module, const std::string& path, c
 WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value, const LoadWeightsOptions& options = {});
 WeightsReport load_weights(torch::nn::Module& module, const StateDict& state, const LoadWeightsOptions& options = {});
 
-/// A StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
+/// Returns a StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
 files::TensorSourcePtr source_of(const StateDict& state, const std::string& path = "state_dict");
 
 // ---- For loads of several modules at once.
