@@ -75,7 +75,7 @@ class Accelerator {
   // ---- Components.
 
   const process::Process& process() const noexcept { return operations_->process(); }
-  /// The group whose collectives are checked before data moves (GroupOptions::check).
+  /// Returns the group whose collectives are checked before data moves (GroupOptions::check).
   const comm::Group& group() const noexcept { return operations_->group(); }
   /// Collectives of the loop, also in loops of uneven length.
   parallel::Operations& operations() const noexcept { return *operations_; }
@@ -229,15 +229,16 @@ class Accelerator {
   const plan::DeepSpeedSettings& deepspeed_plugin() const;
   void select_deepspeed_plugin(const std::string& name) const;
 
-  /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
+  /// Returns the precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
   Precision mixed_precision() const noexcept;
-  /// A scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
-  /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and kBFloat16.
+  /// Returns a scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
+  /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and
+  /// kBFloat16.
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options = {}) const;
   /// Exact values of weights below float32 (PrecisionOptions::weights); the loss scale with fp16. Null otherwise.
   const optim::LowWeights* low_weights() const noexcept;
   const precision::GradScaler* scaler() const;
-  /// The scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
+  /// Returns the scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
   /// Collective: no. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
@@ -259,7 +260,7 @@ class Accelerator {
   /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
-  /// The module or optimizer that was handed to prepare; anything else as it is.
+  /// Returns the module or optimizer that was handed to prepare; anything else as it is.
   template <class T>
   static auto& unwrap_model(T& model) {
     if constexpr (parallel::is_prepared_model_v<T>) {
@@ -269,7 +270,7 @@ class Accelerator {
     }
   }
 
-  /// A handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
+  /// Returns a handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
   template <class M>
   static parallel::PreparedModel<M> unwrap_model(const parallel::PreparedModel<M>& model, parallel::KeepFp32Wrapper) {
     return model.without_ddp();
@@ -316,7 +317,7 @@ class Accelerator {
     return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), state_dict_options(options));
   }
 
-  /// A loader that leaves out its first batches; see data::skip_first_batches.
+  /// Returns a loader that leaves out its first batches; see data::skip_first_batches.
   template <class Loader>
   static Loader skip_first_batches(const Loader& loader, size_t num_batches) {
     return data::skip_first_batches(loader, num_batches);
@@ -349,7 +350,8 @@ class Accelerator {
     trackers().log_artifacts(folder, artifact_path);
   }
   tracking::TrackerHandle get_tracker(const std::string& name) const { return trackers().tracker(name); }
-  /// A progress bar on each machine's main process (Accelerate's utils.tqdm), or on the ranks of options.enabled.
+  /// Returns a progress bar on each machine's main process (Accelerate's utils.tqdm), or on the ranks of
+  /// options.enabled.
   tracking::Progress progress(std::optional<int64_t> total, tracking::ProgressOptions options = {}) const {
     options.enabled = options.enabled && is_local_main_process();
     return tracking::Progress(total, std::move(options));
@@ -427,8 +429,8 @@ class Accelerator {
   /// process::Process::on_main_process and on_local_main_process: `fn` on one process only.
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
-  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  /// Its lines from warning on are notes of the run as well. `level` unset: log_level of the environment.
+  /// Returns a logger whose lines carry the rank; see core/log.h for main_process_only and in_order. Its lines from
+  /// warning on are notes of the run as well. `level` unset: log_level of the environment.
   Logger logger(const std::string& name, std::optional<LogLevel> level = {}) const;
   /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
   /// join_uneven_inputs the first rank with data (of each machine) replaces a main process that has none.
