@@ -216,7 +216,8 @@ class Optimizers {
   std::vector<PythonFile> files_;
 };
 
-/// The alignment padding behind parameter `index` of a group in stages 1 and 2, which DeepSpeed 0.19 writes down.
+/// Returns the alignment padding behind parameter `index` of a group in stages 1 and 2, which DeepSpeed 0.19 writes
+/// down.
 int64_t padding_after(const PythonValue* paddings, size_t group, size_t index) {
   if (paddings == nullptr || !paddings->is_sequence() || group >= paddings->size() || !(*paddings)[group].is_sequence() ||
       index >= (*paddings)[group].size()) {

@@ -299,7 +299,7 @@ class Server {
   throw CommError(kHub, "download", words, ". Check the connection and HF_ENDPOINT.");
 }
 
-/// The path of a file of a known revision in the cache, "" if it is not there.
+/// Returns the path of a file of a known revision in the cache, "" if it is not there.
 std::string cached(const RepoCache& cache, const std::string& revision, const std::string& file) {
   const auto commit = cache.commit_of(revision);
   if (!commit || !fs::exists(cache.pointer(*commit, file))) return "";

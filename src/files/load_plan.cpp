@@ -9,7 +9,7 @@
 namespace hasten::files {
 namespace {
 
-/// The flat range [first, last] of elements that `part` takes inside the contiguous piece `box`.
+/// Returns the flat range [first, last] of elements that `part` takes inside the contiguous piece `box`.
 std::pair<int64_t, int64_t> extent_in(const Box& box, const Box& part) {
   const auto strides = contiguous_strides(box.size);
   int64_t first = 0, last = 0;

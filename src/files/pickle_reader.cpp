@@ -175,7 +175,7 @@ class Machine {
     at_ = end + 1;
     return part;
   }
-  /// A length of four bytes with sign, as protocol 1 and 2 have it.
+  /// Returns a length of four bytes with sign, as protocol 1 and 2 have it.
   uint64_t signed_length() {
     const auto length = static_cast<int32_t>(number(4));
     if (length < 0) fail(text("a length of ", length));

@@ -23,7 +23,7 @@ const PythonValue& unwrapped(const PythonValue& module, int depth = 0) {
   return inner == nullptr || !is_module(*inner) ? module : unwrapped(*inner, depth + 1);
 }
 
-/// The version that a class of torch writes to _metadata: 2 for batch and instance norms, 1 for all others.
+/// Returns the version that a class of torch writes to _metadata: 2 for batch and instance norms, 1 for all others.
 int64_t version_of(const PythonValue::Object& object) {
   const bool norm = object.name.find("BatchNorm") != std::string::npos || object.name.find("InstanceNorm") != std::string::npos;
   return norm && object.module.starts_with("torch.") ? 2 : 1;
