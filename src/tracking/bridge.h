@@ -6,7 +6,7 @@
 
 namespace hasten::tracking {
 
-/// The text of bridge.py.
+/// Returns the text of bridge.py.
 std::string_view bridge_program() noexcept;
 
 }  // namespace hasten::tracking

@@ -23,7 +23,7 @@ class EventFile {
   void append_scalar(double time_s, int64_t step, std::string_view tag, float value);
   /// Throws: DataError.
   void flush();
-  /// The bytes that are written and stay.
+  /// Returns the bytes that are written and stay.
   int64_t length() const noexcept { return length_ + static_cast<int64_t>(buffer_.size()); }
   const std::filesystem::path& path() const noexcept { return path_; }
 

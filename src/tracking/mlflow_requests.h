@@ -50,7 +50,7 @@ std::vector<Batch> halves(const Batch& batch);
 /// "metric 'loss' of step 3": the first entry, for a message.
 std::string describe(const Batch& batch);
 
-/// The request's body. NaN is "NaN", infinity "Infinity".
+/// Returns the request's body. NaN is "NaN", infinity "Infinity".
 std::string log_batch_body(const std::string& run_id, const Batch& batch);
 
 /// Name of a logged image: "images/<key, / as ~>+step+<n>+timestamp+<ms>+<unique>.png".

@@ -39,7 +39,8 @@ class Sink {
   bool is_over() const noexcept { return over_; }
 
  protected:
-  /// A round: passes on the present records and acknowledges them. Returns true if there was something. Sets done_.
+  /// Runs a round: passes on the present records and acknowledges them. Returns true if there was something. Sets
+  /// done_.
   virtual bool advance() = 0;
   /// After a failure: gives up what is not acknowledged; the next advance() starts from there.
   virtual void reset() = 0;
@@ -60,15 +61,15 @@ class Sink {
   std::atomic<bool> over_ = false;
 };
 
-/// A sink over a Tracker of this process.
+/// Returns a sink over a Tracker of this process.
 std::unique_ptr<Sink> make_tracker_sink(std::shared_ptr<SinkContext> context, SinkConfig config);
-/// A sink over a Python client; see bridge.h.
+/// Returns a sink over a Python client; see bridge.h.
 std::unique_ptr<Sink> make_bridge_sink(std::shared_ptr<SinkContext> context, SinkConfig config);
 
-/// The run that a journal's "start" record describes. `folder`: of the journal, where it names none.
+/// Returns the run that a journal's "start" record describes. `folder`: of the journal, where it names none.
 RunInfo read_run_info(const Record& start, const std::filesystem::path& folder);
 
-/// The values of a "log" record. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the values of a "log" record. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Values values_of(const core::Value& map);
 
 }  // namespace hasten::tracking
