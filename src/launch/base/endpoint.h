@@ -28,7 +28,7 @@ using net::Socket;
 /// port.
 std::optional<Endpoint> find_endpoint(const std::string& word, int default_port);
 
-/// The same. Throws: UsageError instead of nothing.
+/// Returns the same. Throws: UsageError instead of nothing.
 Endpoint parse_endpoint(const std::string& word, int default_port);
 
 }  // namespace hasten::launcher

@@ -26,7 +26,7 @@ class SignalQueue {
   int handle() const { return handle_; }
   const sigset_t& mask_before() const { return mask_before_; }
 
-  /// The next pending signal, 0 if there is none.
+  /// Returns the next pending signal, 0 if there is none.
   int next() const {
     signalfd_siginfo info = {};
     return read(handle_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;

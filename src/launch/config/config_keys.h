@@ -17,7 +17,7 @@ struct ConfigKey {
   double least = 0;  ///< of an integer
 };
 
-/// The keys of a run on machines of one's own, or of one on SageMaker.
+/// Returns the keys of a run on machines of one's own, or of one on SageMaker.
 const std::vector<ConfigKey>& config_keys(bool sagemaker);
 
 /// Allowed values of distributed_type.

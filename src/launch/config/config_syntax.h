@@ -10,7 +10,7 @@ namespace hasten::launcher {
 /// Parses `content`. `path` is for messages. Throws: UsageError if it is no YAML of a single document, or repeats a
 /// key.
 ConfigValue read_yaml(const std::string& content, const std::string& path);
-/// The same for JSON.
+/// Returns the same for JSON.
 ConfigValue read_json(const std::string& content, const std::string& path);
 
 /// Returns the meaning of a plain (unquoted) scalar of YAML 1.1: `no` is false, `010` is 8, `1e3` is text.

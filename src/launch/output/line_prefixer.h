@@ -24,7 +24,7 @@ class LinePrefixer {
   /// Returns true if that line began with the bytes that were added last, and not before.
   bool is_new() const { return is_new_; }
 
-  /// The unfinished line, whose rest will follow without a prefix.
+  /// Returns the unfinished line, whose rest will follow without a prefix.
   std::string flush();
 
   /// flush() for a stream that has ended: with a newline if the last line lacks one.

@@ -18,7 +18,7 @@ class LineTail {
 
   void add(std::string_view bytes);
 
-  /// The last lines, each ending in a newline, an unfinished one too. Collective: no. Blocks: no. Throws:
+  /// Returns the last lines, each ending in a newline, an unfinished one too. Collective: no. Blocks: no. Throws:
   /// nothing.
   std::string lines() const;
 

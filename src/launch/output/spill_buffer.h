@@ -25,11 +25,11 @@ class SpillBuffer {
   /// Takes `bytes`, or as much of their beginning as memory and disk have room for. Returns the number taken.
   size_t push(std::string_view bytes);
 
-  /// The oldest bytes, not more than fit into a buffer; "" if there are none.
+  /// Returns the oldest bytes, not more than fit into a buffer; "" if there are none.
   std::string pop();
 
-  /// The same, to the end of a line if more follows. A line that has come whole is given whole, unless it is longer
-  /// than a buffer.
+  /// Returns the same, to the end of a line if more follows. A line that has come whole is given whole, unless it is
+  /// longer than a buffer.
   std::string pop_lines();
 
   bool empty() const { return in_memory_ == 0 && read_at_ == written_to_; }

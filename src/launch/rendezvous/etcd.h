@@ -26,7 +26,7 @@ class EtcdClaim {
   /// Renews the claim, and makes it with `value` if the key has no holder. Returns the holder's value; nothing if the
   /// server did not answer (see error). Blocks: for up to three requests.
   std::optional<std::string> refresh(const std::string& value);
-  /// The value of the key's holder, "" if there is none. Nothing if the server did not answer.
+  /// Returns the value of the key's holder, "" if there is none. Nothing if the server did not answer.
   std::optional<std::string> look();
   /// Gives the key back, if it is held.
   void release();

@@ -43,7 +43,7 @@ class RendezvousNode {
   /// Decisions since the last call, each once.
   std::optional<Assignment> take_start() { return std::exchange(start_, std::nullopt); }
   bool take_stop() { return std::exchange(stop_, false); }
-  /// The exit code, once all notices were sent.
+  /// Returns the exit code, once all notices were sent.
   std::optional<int> exit_code(TimePoint now) const;
   const std::string& report() const { return report_; }
   /// Returns true if no node is left that could go on with the run.

@@ -14,7 +14,7 @@ class RunSecret {
   /// it is too short, or others can read its file.
   RunSecret(const Environment& environment, const std::string& run_id, int port, bool one_machine);
 
-  /// The proof of the secret: a key for this run only.
+  /// Returns the proof of the secret: a key for this run only.
   const Bytes& run_key() const { return run_key_; }
 
   /// Removes the file that was made. For the host, when the run is over.

@@ -26,14 +26,14 @@ class ElasticRounds {
  public:
   virtual ~ElasticRounds() = default;
   virtual void add_sources(std::vector<pollfd>& sources) const = 0;
-  /// The places of the next start; nothing when the run has ended. Blocks: until then. `processes` has no
+  /// Returns the places of the next start; nothing when the run has ended. Blocks: until then. `processes` has no
   /// workers then, but signals and the sources above.
   virtual std::optional<Assignment> next(WorkerProcesses& processes) = 0;
-  /// The workers for the supervisor; the decider can stop them.
+  /// Returns the workers for the supervisor; the decider can stop them.
   virtual WorkerProcesses& supervised(WorkerProcesses& processes) = 0;
   /// No worker of the last start is left. `report` is its failure's, "" without one.
   virtual void ended(const Outcome& outcome, const std::string& report) = 0;
-  /// The final report, and the exit code of the run.
+  /// Returns the final report, and the exit code of the run.
   virtual std::string report() const = 0;
   virtual int exit_code() const = 0;
 };

@@ -18,7 +18,7 @@ struct MemoryEvents {
 /// `root` is a prefix of /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
 MemoryEvents read_memory_events(const std::string& root = "");
 
-/// The most likely cause of a SIGKILL between the two moments.
+/// Returns the most likely cause of a SIGKILL between the two moments.
 std::string explain_kill(const MemoryEvents& before, const MemoryEvents& after);
 
 }  // namespace hasten::launcher
