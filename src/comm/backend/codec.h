@@ -20,7 +20,7 @@ void check_result(const at::Tensor& result, const char* operation, const Origin&
 /// `tensor`, without gradient history, contiguous on the backend's device. The same storage if that holds already.
 at::Tensor stage(const at::Tensor& tensor, const Backend& backend);
 
-/// The storage of a contiguous tensor as flat uint8; keeps it alive.
+/// Returns the storage of a contiguous tensor as flat uint8; keeps it alive.
 at::Tensor bytes_of(const at::Tensor& contiguous);
 
 /// A tensor as a backend reduces it.
@@ -39,7 +39,7 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin);
 /// Throws: as check_reduction.
 Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, const Origin& origin);
 
-/// The tensor of this dtype, flat, in `buffer` once it is divided, which happens in place.
+/// Returns the tensor of this dtype, flat, in `buffer` once it is divided, which happens in place.
 at::Tensor decode(const at::Tensor& buffer, int divisor, at::ScalarType dtype);
 
 /// Writes `from` (any shape of as many elements) into `to`, unless that is where it lies.

@@ -31,7 +31,7 @@ class SerialExecutor {
   std::thread thread_;
 };
 
-/// A thread that leaves signals to the program's own threads.
+/// Returns a thread that leaves signals to the program's own threads.
 std::thread start_without_signals(std::function<void()> body);
 
 }  // namespace hasten::comm

@@ -29,7 +29,7 @@ class DirectCollectives {
   void close() noexcept { connections_.close(); }
 
  private:
-  /// An empty part of each rank: only headers are sent.
+  /// Returns an empty part of each rank: only headers are sent.
   std::vector<at::Tensor> nothing() const;
   Backend::Started start(std::shared_ptr<PeerConnections::Round> round);
 

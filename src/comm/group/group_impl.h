@@ -35,7 +35,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// one.
   std::optional<Store> run_store;
 
-  /// The backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
+  /// Returns the backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
   Backend& cpu();
   /// Waits for the other ranks and connects the backends. Does nothing if that is done. Throws: as Group::connect.
   void connect();
@@ -48,13 +48,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Origin origin() const { return {"comm", rank, world_size}; }
   bool alone() const { return world_size == 1; }
 
-  /// The backend that carries tensors of this device.
+  /// Returns the backend that carries tensors of this device.
   Backend& backend_for(const at::Tensor& tensor);
 
   /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
   std::vector<Fingerprint> agree(Fingerprint record);
 
-  /// A Work over started transfers; `finish` runs in wait(), after the last has ended.
+  /// Returns a Work over started transfers; `finish` runs in wait(), after the last has ended.
   template <class T>
   Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
 

@@ -175,7 +175,7 @@ class Hierarchical : public Backend {
     }));
   }
 
-  /// This host's reduction of the parts that this rank passes on, a part a row.
+  /// Returns this host's reduction of the parts that this rank passes on, a part a row.
   at::Tensor collect(const at::Tensor& parts, const ScatterPlan& plan, ReduceOp op) {
     if (!levels_.local) return parts;
     const at::Tensor by_collector = torch::zeros({static_cast<int64_t>(plan.order.size()), parts.size(1)}, parts.options());

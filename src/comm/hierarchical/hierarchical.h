@@ -33,7 +33,7 @@ struct ScatterPlan {
   /// The ranks that send this one its part, one a host, in the order of their numbers.
   std::vector<int> senders = {};
 };
-/// The plan of the rank with number `local` on `host`.
+/// Returns the plan of the rank with number `local` on `host`.
 ScatterPlan plan_scatter(const Hosts& hosts, int host, int local);
 
 /// Collective: yes. Blocks: until the ranks are connected. Throws: the exceptions of the backends; std::runtime_error,

@@ -97,7 +97,7 @@ class PhaseProtocol {
   void yield() const {
     if (patience_.yields) pause_or_yield(true);
   }
-  /// The whole area of a rank; those of all ranks lie one behind the other.
+  /// Returns the whole area of a rank; those of all ranks lie one behind the other.
   std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
 
   /// Data of a rank in a step of this parity that all have posted.
@@ -109,7 +109,7 @@ class PhaseProtocol {
   void check_headers() const;
 
   std::byte* heap(int rank) const { return segment_->heap(rank); }
-  /// The next part of `rank`'s share in the current operation that no rank has taken yet.
+  /// Returns the next part of `rank`'s share in the current operation that no rank has taken yet.
   int64_t claim(int rank) const { return segment_->block(rank).claims.next(step_); }
 
  private:
@@ -118,7 +118,7 @@ class PhaseProtocol {
   void wait_for_all(uint32_t step) const;
   /// Throws where a rank can never come to `step`.
   void check_presence(uint32_t step) const;
-  /// The first of those that are behind all others.
+  /// Returns the first of those that are behind all others.
   int last_of_all() const;
 
   std::shared_ptr<Segment> segment_;

@@ -80,7 +80,7 @@ struct Layout {
 
 class Segment {
  public:
-  /// A new, empty segment. Throws: std::system_error.
+  /// Returns a new, empty segment. Throws: std::system_error.
   static std::shared_ptr<Segment> create(const Layout& layout);
   /// Maps the segment behind a descriptor, which this takes over. It is the same for all ranks of a process, since its
   /// locks go with the first descriptor that it closes. Throws: std::system_error, std::runtime_error if its size is

@@ -16,8 +16,8 @@
 
 namespace hasten::comm::shared {
 
-/// This host, as far as sharing memory goes: the kernel's boot id and the network namespace. Ranks connect by the
-/// namespace's abstract sockets, and it distinguishes containers. Empty if it is unknown.
+/// Returns this host, as far as sharing memory goes: the kernel's boot id and the network namespace. Ranks connect by
+/// the namespace's abstract sockets, and it distinguishes containers. Empty if it is unknown.
 std::string this_host();
 
 /// No segment can be shared; all ranks get the same reason.
@@ -25,8 +25,8 @@ struct NotShared : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective
-/// over them. Blocks: until all have it. Throws: NotShared on all of them.
+/// Returns the segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective over
+/// them. Blocks: until all have it. Throws: NotShared on all of them.
 std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layout& layout,
                                        std::chrono::milliseconds timeout);
 
