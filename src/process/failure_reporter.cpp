@@ -46,7 +46,7 @@ struct End {
   int exit_code = 1;
 };
 
-/// The exception that ends the process, if it is a std::exception.
+/// Returns the exception that ends the process, if it is a std::exception.
 std::optional<End> uncaught() {
   const std::exception_ptr exception = std::current_exception();
   if (!exception) return std::nullopt;

@@ -38,7 +38,7 @@ class StoreRegistry {
     return *places;
   }
 
-  /// The store, and how many have met there; makes it if this is the first.
+  /// Returns the store, and how many have met there; makes it if this is the first.
   std::pair<comm::Store, int> find(const RankInfo& identity, std::chrono::milliseconds timeout) {
     if (const auto known = look(identity)) return *known;
     auto store = comm::Store::tcp({.host = identity.master_addr,
@@ -102,7 +102,8 @@ std::string bytes_of_key(const std::string& digits) {
   return bytes;
 }
 
-/// The key of the run. It leaves the environment at the first use, and further Process objects have it from here.
+/// Returns the key of the run. It leaves the environment at the first use, and further Process objects have it from
+/// here.
 std::string take_run_key(const Environment& environment) {
   static std::mutex mutex;
   static auto* const key = new std::string;  // never destroyed

@@ -181,8 +181,8 @@ std::string first_host(const std::string& node_list) {
   return host;
 }
 
-/// A step that srun made of several tasks. Slurm gives batch and interactive shells a step as well, with a reserved
-/// number. A step of a single task is a program that runs alone.
+/// Returns the rank info of a step that srun made of several tasks. Slurm gives batch and interactive shells a step as
+/// well, with a reserved number. A step of a single task is a program that runs alone.
 bool is_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
