@@ -36,7 +36,7 @@ bool keeps_average(const Fixed& fixed) {
 bool damps(Rule rule) { return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb; }
 bool keeps_squares(Rule rule) { return damps(rule) || rule == Rule::kRmsProp; }
 
-/// The rule's subtrahend, per element, already times its rate. `a` and `s` are averages as they are now.
+/// Returns the rule's subtrahend, per element, already times its rate. `a` and `s` are averages as they are now.
 template <Rule rule>
 inline float change(const Numbers& n, float g, float a, float s) {
   const auto lr = static_cast<float>(n.lr), eps = static_cast<float>(n.eps);

@@ -31,7 +31,7 @@ struct Target {
   double factor = 1;
 };
 
-/// The sum of squares of the gradient, and its largest magnitude.
+/// Returns the sum of squares of the gradient, and its largest magnitude.
 double squares_of(const Target& target);
 double largest_of(const Target& target);
 
