@@ -40,7 +40,7 @@ class ConstructionTape : public interception::Interceptor {
   };
   struct Needed;
 
-  /// The tensor of a token, or the tensor itself.
+  /// Returns the tensor of a token, or the tensor itself.
   const c10::TensorImpl* identity_of(const at::Tensor& tensor) const;
   at::Tensor token_for(const at::Tensor& tensor);
   bool touches(const c10::IValue& value) const;
