@@ -59,7 +59,7 @@ class Bucket : public ReducerBucket {
   /// Returns when it has ended.
   void wait() override;
 
-  /// The mean of the tails; waits for the device.
+  /// Returns the mean of the tails; waits for the device.
   Trailer tail() const override;
 
   /// After wait: multiplies the gradients by `factor`. Parameters that only other ranks had a gradient for get theirs.

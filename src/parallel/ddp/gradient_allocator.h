@@ -60,7 +60,7 @@ class GradientAllocator : public std::enable_shared_from_this<GradientAllocator>
   };
 
   explicit GradientAllocator(int64_t least_bytes) : least_bytes_(least_bytes) {}
-  /// The place whose gradient this allocation will be; nullptr: none's.
+  /// Returns the place whose gradient this allocation will be; nullptr: none's.
   Place* next(size_t num_bytes);
   /// An allocation whose turn has just come was given this memory, which is no place's.
   void note(size_t num_bytes, const void* memory);

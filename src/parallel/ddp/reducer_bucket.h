@@ -44,7 +44,7 @@ class ReducerBucket {
   virtual void launch(const CommHook& hook, const Trailer& tail) = 0;
   /// Returns when it has ended.
   virtual void wait() = 0;
-  /// The mean of the tails; waits for the device.
+  /// Returns the mean of the tails; waits for the device.
   virtual Trailer tail() const = 0;
   /// After wait: multiplies the gradients by `factor`; gives the indices of those that no rank had.
   virtual std::vector<size_t> settle(double factor) = 0;

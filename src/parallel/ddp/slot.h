@@ -12,7 +12,7 @@
 
 namespace hasten::parallel {
 
-/// The offsets of the gradients of `parameters`, in elements, one behind the other. If `gradient_allocator` is not
+/// Lays out the gradients of `parameters` one behind the other: offsets in elements. If `gradient_allocator` is not
 /// nullptr, gradients that it may serve begin at its alignment. Returns the number of elements.
 int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAllocator* gradient_allocator,
                     std::vector<int64_t>& offsets);

@@ -21,7 +21,7 @@ class ValueWatch {
   void note(const std::vector<at::Tensor>& tensors);
   void forget() noexcept { noted_.clear(); }
   bool empty() const noexcept { return noted_.empty(); }
-  /// The indices of the same tensors that have changed.
+  /// Returns the indices of the same tensors that have changed.
   std::vector<size_t> changed(const std::vector<at::Tensor>& tensors) const;
 
  private:

@@ -21,7 +21,7 @@ class SyncGroup : public torch::CustomClassHolder {
   const comm::Group& group() const noexcept { return group_; }
   void set_uneven(bool uneven) noexcept { uneven_ = uneven; }
 
-  /// Every rank's flat tensor, [world, numel].
+  /// Returns every rank's flat tensor, [world, numel].
   at::Tensor gather(const at::Tensor& mine) const;
   /// `tensor` becomes the sum over all ranks.
   void sum_(const at::Tensor& tensor) const;

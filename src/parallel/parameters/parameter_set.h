@@ -20,7 +20,7 @@ struct ParameterSet {
   /// Whether its module makes sparse gradients (Embedding and EmbeddingBag with sparse(true)).
   std::vector<bool> sparse = {};
 
-  /// The tensors, undefined where gradients are sparse.
+  /// Returns the tensors, undefined where gradients are sparse.
   std::vector<at::Tensor> dense() const;
 
   static ParameterSet of(const torch::nn::Module& module,

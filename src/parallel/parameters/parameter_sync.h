@@ -34,7 +34,7 @@ void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& 
 /// inside a window of accumulation, which names the cause.
 void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside = false);
 
-/// The tensors' bytes one after the other.
+/// Returns the tensors' bytes one after the other.
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors);
 void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);
 
