@@ -30,7 +30,7 @@ struct Capture {
   }
 };
 
-/// The run's models in order of preparation.
+/// Returns the run's models in order of preparation.
 std::vector<ModelEntry> models_of(const RunParts& run);
 /// Names of parameters over all models, as the manifest has them.
 ParameterNames manifest_names(const RunParts& run);
@@ -44,12 +44,12 @@ bool steps_in_slices(const std::string& type);
 /// cannot be split; the exceptions of a registered object's state().
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer);
 
-/// The key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
+/// Returns the key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
 std::string part_name(training::StateKind kind);
 /// "optimizer.0.weight.exp_avg"
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
 
-/// A state that is not stored slot by slot: libtorch's archive of the optimizer in bytes.
+/// Returns a state that is not stored slot by slot: libtorch's archive of the optimizer in bytes.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer);
 void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes);
 

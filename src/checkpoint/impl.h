@@ -87,7 +87,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   bool has_several_hosts() const { return run.process.local_world_size() < run.process.world_size(); }
   /// Collective: yes, the first time.
   const std::vector<int>& nodes();
-  /// The group that reads files together; null if each rank reads by itself. Collective: yes, the first time.
+  /// Returns the group that reads files together; null if each rank reads by itself. Collective: yes, the first time.
   const comm::Group* reading_group(ReadFiles read);
 
   /// The plan of the last save, good as long as no rank's pieces change.
@@ -109,7 +109,7 @@ std::vector<int64_t> checkpoint_numbers(const std::string& folder);
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options);
 
-/// Every rank's text, by rank. Collective: yes.
+/// Returns every rank's text, by rank. Collective: yes.
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
 /// A failure of any rank: its message, and whether files are to blame.
 struct Failure {

@@ -37,7 +37,7 @@ class SavedRun {
   virtual std::string others(training::StateKind kind) const = 0;
   /// Objects of the folder that this run lacks.
   virtual std::vector<std::string> without_object(const training::StateRegistry& registry) const = 0;
-  /// The class of an optimizer; "" if the form lacks it.
+  /// Returns the class of an optimizer; "" if the form lacks it.
   virtual std::string optimizer_type(const std::string& name) const = 0;
   virtual void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
                               const ParameterNames& name_of) const = 0;

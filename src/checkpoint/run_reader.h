@@ -35,12 +35,13 @@ class RunReader {
   /// this rank alone.
   void slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end);
 
-  /// A digest of the boxes that all ranks need alike; ranks of different digests cannot share.
+  /// Returns a digest of the boxes that all ranks need alike; ranks of different digests cannot share.
   std::string shared_digest() const;
   /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if a file
   /// cannot be read or a piece is damaged; CommError.
   void read(const comm::Group* share);
-  /// The tensor of whole() or slice(), which is then the caller's. Throws: InternalError if it was not requested.
+  /// Returns the tensor of whole() or slice(), which is then the caller's. Throws: InternalError if it was not
+  /// requested.
   at::Tensor take(const std::string& name);
   bool has(const std::string& name) const { return made_.count(name) > 0; }
   uint64_t bytes_read() const noexcept { return bytes_read_; }
