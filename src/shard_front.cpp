@@ -17,8 +17,8 @@ namespace {
 
 const Origin kFront{"accelerator"};
 
-/// The precision that the program or the launcher requests; nothing if neither does. The launcher sets "no" by itself,
-/// so that counts as nothing.
+/// Returns the precision that the program or the launcher requests; nothing if neither does. The launcher sets "no" by
+/// itself, so that counts as nothing.
 std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
   const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
   auto wanted = options.mixed_precision;
@@ -26,7 +26,7 @@ std::optional<Precision> precision_of(const AcceleratorOptions& options, const E
   return wanted == Precision::kNo ? std::nullopt : wanted;
 }
 
-/// The dtype of torch_autocast, as a precision.
+/// Returns the dtype of torch_autocast, as a precision.
 std::optional<Precision> autocast_precision(const plan::DeepSpeedConfig& config) {
   if (!config.is_true("torch_autocast.enabled")) return std::nullopt;
   const auto dtype = config.get_value("torch_autocast.dtype", "bfloat16");

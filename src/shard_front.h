@@ -39,7 +39,7 @@ class ShardFront {
   /// Lines on settings that mean something else here.
   void log_notes(const Logger& logger) const;
 
-  /// The selected plugin. Throws: UsageError without DeepSpeed.
+  /// Returns the selected plugin. Throws: UsageError without DeepSpeed.
   const plan::DeepSpeedSettings& selected() const;
   /// Selects by name; models prepared from now on follow it. Throws: UsageError with the names there are.
   void select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding);
@@ -60,7 +60,7 @@ class ShardFront {
   void report_steps(training::GradientState& gradients, const process::Process& process);
   /// Null where nothing is printed.
   const std::shared_ptr<parallel::StepReport>& report() const noexcept { return report_; }
-  /// The settings for get_state_dict, if `given` leaves it open: the dtype of DeepSpeed's gather_16bit_weights,
+  /// Returns the settings for get_state_dict, if `given` leaves it open: the dtype of DeepSpeed's gather_16bit_weights,
   /// rank0_only of FSDP's state_dict_config.
   checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
 

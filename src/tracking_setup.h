@@ -12,8 +12,8 @@
 
 namespace hasten {
 
-/// All ranks get one run id, which rank 0 makes. Collective: yes, if log_with names something. Blocks: then.
-/// Throws: UsageError for an unknown tracker; CommError.
+/// Gives all ranks one run id, which rank 0 makes. Collective: yes, if log_with names something. Blocks: then. Throws:
+/// UsageError for an unknown tracker; CommError.
 tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment, const process::Process& process);
 
 /// Puts the trackers' run and step into each checkpoint, and each save on the run's time line. It does so as long as
