@@ -207,44 +207,31 @@ std::string LoadTarget::collect(Checkpoints::Impl& own, SavedRun& saved, const L
     for (const auto& model : weights_) {
       for (const auto& [index, name] : model.match.pairs) reader->into(model.wanted[index].tensor, name, through_copy_);
     }
-    readers_.push_back(reader);
+    reader_ = reader;
     return reader->shared_digest();
   }
   std::string digest;
   for (const auto& model : weights_) {
-    auto& plain = plain_.emplace_back();
-    std::vector<std::string> left_out;
-    plain.manifest = files::manifest_of_source(*model.source, left_out);
-    plain.reader = std::make_unique<RunReader>(plain.manifest, saved.path, false);
-    const std::set<std::string> direct(left_out.begin(), left_out.end());
-    for (const auto& [index, name] : model.match.pairs) {
-      if (direct.count(name)) {
-        direct_.push_back({model.wanted[index].tensor, model.source, name});
-      } else {
-        plain.reader->into(model.wanted[index].tensor, name, through_copy_);
-      }
-    }
-    readers_.push_back(plain.reader.get());
-    digest += plain.reader->shared_digest();
+    auto& source = sources_.emplace_back(*model.source);
+    for (const auto& [index, name] : model.match.pairs) source.into(model.wanted[index].tensor, name, through_copy_);
+    digest += source.shared_digest();
   }
   return digest;
 }
 
 void LoadTarget::read(const comm::Group* share, Loaded& loaded) {
   std::exception_ptr error;
-  for (RunReader* reader : readers_) {  // all of them, since they are collective
+  const auto read_one = [&](auto& reader) {
     try {
-      reader->read(share);
+      reader.read(share);
     } catch (const DataError&) {
       if (!error) error = std::current_exception();
     }
-    loaded.bytes_read += reader->bytes_read();
-  }
+    loaded.bytes_read += reader.bytes_read();
+  };
+  if (reader_ != nullptr) read_one(*reader_);
+  for (auto& source : sources_) read_one(source);  // all of them, since they are collective
   if (error) std::rethrow_exception(error);
-  for (const auto& one : direct_) {
-    read_into(one.target, *one.source, one.name, through_copy_);
-    loaded.bytes_read += static_cast<uint64_t>(files::bytes_of(one.source->info(one.name)));
-  }
 }
 
 void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options) {

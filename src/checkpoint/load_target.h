@@ -11,6 +11,7 @@
 #include "checkpoint/capture.h"
 #include "checkpoint/impl.h"
 #include "checkpoint/run_reader.h"
+#include "checkpoint/source_reader.h"
 #include "hasten/checkpoint/weights.h"
 
 namespace hasten::checkpoint {
@@ -82,20 +83,10 @@ class LoadTarget {
   };
   void check_optimizers(const Checkpoints::Impl& own, const SavedRun& saved);
   std::vector<ModelEntry> models_;
-  // Files without a manifest of ours, and tensors that do not lie plainly in files.
-  struct Plain {
-    files::Manifest manifest = {};
-    std::unique_ptr<RunReader> reader = {};
-  };
-  struct Direct {
-    at::Tensor target;
-    files::TensorSourcePtr source;
-    std::string name;
-  };
   std::vector<Weights> weights_ = {};
-  std::list<Plain> plain_ = {};
-  std::vector<Direct> direct_ = {};
-  std::vector<RunReader*> readers_ = {};
+  // Reads a saved state with a manifest of ours, which owns it; null where `sources_` read.
+  RunReader* reader_ = nullptr;
+  std::list<SourceReader> sources_ = {};
   bool through_copy_ = false;
   std::vector<std::string> errors_ = {};
 };

@@ -7,7 +7,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "checkpoint/run_reader.h"
+#include "checkpoint/source_reader.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/comm/group/group.h"
@@ -15,7 +15,6 @@
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
 #include "hasten/files/box.h"
-#include "hasten/files/bulk_read.h"
 #include "hasten/files/open_source.h"
 #include "hasten/files/python_file.h"
 
@@ -167,20 +166,10 @@ void read_into(const at::Tensor& target, const files::TensorSource& source, cons
 
 namespace {
 
-// Tensors that lie plainly in files are read once for all ranks, the others by each.
 void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& match, const files::TensorSource& source,
                    const comm::Group& share) {
-  std::vector<std::string> left_out;
-  const auto manifest = files::manifest_of_source(source, left_out);
-  const std::set<std::string> direct(left_out.begin(), left_out.end());
-  RunReader reader(manifest, source.path(), false);
-  for (const auto& [index, name] : match.pairs) {
-    if (direct.count(name)) {
-      read_into(wanted[index].tensor, source, name);
-    } else {
-      reader.into(wanted[index].tensor, name, false);
-    }
-  }
+  SourceReader reader(source);
+  for (const auto& [index, name] : match.pairs) reader.into(wanted[index].tensor, name, /*through_copy=*/false);
   const auto digests = comm::gather_object(share, reader.shared_digest());
   const bool alike = std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; });
   reader.read(alike ? &share : nullptr);

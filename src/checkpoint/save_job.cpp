@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/replica_check.h"
 #include "hasten/core/error.h"
 #include "hasten/core/hash.h"
 #include "hasten/files/box.h"
@@ -157,51 +158,6 @@ void await_ranks(const SaveJob& job) {
   for (int rank = 1; rank < job.world_size; ++rank) await_note(job, key_of(job, std::to_string(rank)), text("rank ", rank));
 }
 
-// Throws if ranks hold different copies of what all of them should hold alike. With more than two ranks those of the smaller
-// number are named.
-class ReplicaCheck {
- public:
-  explicit ReplicaCheck(const SaveJob& job) : job_(job), by_piece_(job.pieces->size()) {}
-
-  void add(int rank, const Value& report) {
-    const Value* replicas = report.find("replicas");
-    if (replicas == nullptr) return;
-    const auto& list = replicas->as_list();
-    for (size_t i = 0; i < std::min(list.size(), by_piece_.size()); ++i) {
-      if (!list[i].as_string().empty()) by_piece_[i][list[i].as_string()].push_back(rank);
-    }
-  }
-
-  void require_equal() const {
-    std::string words;
-    size_t count = 0;
-    for (size_t i = 0; i < by_piece_.size(); ++i) {
-      if (by_piece_[i].size() < 2 || ++count > 20) continue;
-      words += text(words.empty() ? "" : "; ", '\'', (*job_.pieces)[i].info.name, "' ", differing(by_piece_[i]));
-    }
-    if (count == 0) return;
-    throw DataError(Origin{"checkpoint", job_.rank, job_.world_size}, job_.path, "ranks hold different copies of ", count,
-                    count == 1 ? " tensor" : " tensors", ": ", words, count > 20 ? " …" : "",
-                    ". A rank's memory or a missing synchronisation is to blame. Resume from the checkpoint before it.");
-  }
-
- private:
-  using Copies = std::map<std::string, std::vector<int>>;
-  static std::string differing(const Copies& copies) {
-    size_t most = 0, least = SIZE_MAX;
-    for (const auto& [hash, ranks] : copies) most = std::max(most, ranks.size()), least = std::min(least, ranks.size());
-    std::vector<int> odd;
-    for (const auto& [hash, ranks] : copies) {
-      if (most == least || ranks.size() < most) odd.insert(odd.end(), ranks.begin(), ranks.end());
-    }
-    std::sort(odd.begin(), odd.end());
-    return text(most == least ? "is another on each side of ranks " : "differs on rank ", hasten::join(odd));
-  }
-
-  const SaveJob& job_;
-  std::vector<Copies> by_piece_;
-};
-
 // Where hosts have folders of their own, all of them are written before any appears.
 void await_folders(const SaveJob& job, const std::string& words) {
   if (job.num_folders == 1) return;
@@ -230,7 +186,7 @@ void note_other_files(const SaveJob& job, files::Manifest& manifest) {
 
 void commit(SaveJob& job) {
   Collected all{job.manifest};
-  ReplicaCheck replicas(job);
+  ReplicaCheck replicas(*job.pieces);
   const Value own = report_of(job);
   add_report(job, own, all);
   replicas.add(0, own);
@@ -242,7 +198,10 @@ void commit(SaveJob& job) {
     replicas.add(rank, report);
     job.disk->unlink(path);
   }
-  replicas.require_equal();
+  if (const std::string differences = replicas.differences(); !differences.empty()) {
+    throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "ranks hold different copies of ", differences,
+                    ". A rank's memory or a missing synchronisation is to blame. Resume from the checkpoint before it.");
+  }
   for (const auto& [name, other] : job.tied) {
     const auto* tensor = job.manifest.find(other);
     if (tensor == nullptr) continue;

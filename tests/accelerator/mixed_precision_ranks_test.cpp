@@ -299,6 +299,36 @@ TEST(MixedPrecision, AnInfinityOnOneRankSkipsOnAllAlsoForParametersThatAreNotExc
   });
 }
 
+// An overflow of one rank, in a micro-batch without an exchange and in gradients that a hook sends as float16.
+TEST(MixedPrecision, AnInfinityOfOneRanksMicroBatchOrOfAHookSkipsOnAll) {
+  const auto is_skipped = [](Process& process, const parallel::CommHook& hook, int bad_micro_batch) {
+    testing::Mlp net;
+    hasten::testing::initialise(*net, 5);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    Accelerator accelerator(process, {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128}, .ddp = {.comm_hook = hook}});
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto before = parameter_copies(*net);
+    for (int i = 0; i < 2; ++i) {
+      std::optional<decltype(accelerator.no_sync(model))> alone;
+      if (i == 0) alone.emplace(accelerator.no_sync(model));
+      const bool is_bad = process.rank() == 1 && i == bad_micro_batch;
+      accelerator.backward(model(at::full({2, 8}, is_bad ? INFINITY : 1.0F)).sum());
+    }
+    optimizer.step();
+    const bool skipped = optimizer.step_was_skipped();
+    EXPECT_EQ(parameter_copies(*net)[0].equal(before[0]), skipped);
+    EXPECT_EQ(accelerator.scaler()->scale(), skipped ? 64.0 : 128.0);
+    return skipped;
+  };
+  run_ranks(2, [&](Process& process) {
+    for (const auto& hook : {parallel::CommHook(), parallel::fp16_compress()}) {
+      EXPECT_TRUE(is_skipped(process, hook, 0));
+      EXPECT_TRUE(is_skipped(process, hook, 1));
+      EXPECT_FALSE(is_skipped(process, hook, -1));
+    }
+  });
+}
+
 TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
   for (const auto recipe : {precision::Fp8Recipe::kTensorwise, precision::Fp8Recipe::kDelayed}) {
     std::vector<std::vector<at::Tensor>> ends(2);

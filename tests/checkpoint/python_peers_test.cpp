@@ -157,5 +157,41 @@ print('good', end='')
             "good");
 }
 
+// Accelerate saves torchdata's StatefulDataLoader with its position; the loop goes on with the batch that came next there.
+TEST_F(PythonPeers, ATorchdataLoaderIsGoneOnWithInTheMiddleOfItsEpoch) {
+  const std::string next = run(std::string(kNet) + R"(
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+acc = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+data = torch.utils.data.TensorDataset(torch.arange(512.).reshape(64, 8), torch.arange(64) % 4)
+o = torch.optim.AdamW(net.parameters(), 0.01)
+net, o, loader = acc.prepare(net, o, torch.utils.data.DataLoader(data, batch_size=8))
+batches = iter(loader)
+for _ in range(3): next(batches)
+acc.save_state('python')
+assert os.path.exists('python/dl_state_dict.bin')
+print(int(next(batches)[0][0, 0]), end='')
+)");
+  ASSERT_EQ(next, "192");
+
+  testing::run_ranks(1, [&](auto& process) {
+    Accelerator accelerator(process, {.tune_allocator = false});
+    testing::Mlp net;
+    torch::optim::AdamW adam(net->parameters(), 0.5);
+    auto loader = accelerator.prepare(data::loader<torch::data::samplers::SequentialSampler>(
+        data::TensorDataset(torch::arange(512.0).reshape({64, 8}), torch::arange(64) % 4), 8));
+    [[maybe_unused]] auto [model, optimizer] = accelerator.prepare(net, adam);
+
+    accelerator.load_state(path("python"));
+
+    int64_t batches = 0;
+    for (auto& batch : loader) {
+      if (batches == 0) EXPECT_EQ(batch.data[0][0].template item<int64_t>(), 192);
+      ++batches;
+    }
+    EXPECT_EQ(batches, 5);
+  });
+}
+
 }  // namespace
 }  // namespace hasten::checkpoint
