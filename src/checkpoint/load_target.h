@@ -71,7 +71,7 @@ class LoadTarget {
   void check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
   /// Notes what is to be read, and returns a digest of what all ranks read alike. Throws: DataError.
   std::string collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options);
-  /// Fills weights, and the tensors that apply() hands out. Collective: over `share`. Throws: DataError.
+  /// Fills weights, and the tensors that apply() returns. Collective: over `share`. Throws: DataError.
   void read(const comm::Group* share, Loaded& loaded);
   void apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options);
 

@@ -1,4 +1,4 @@
-// Two turns, with everybody's outcome after each; see ordered.h.
+// Two turns, with all ranks' outcome after each; see ordered.h.
 #include "hasten/process/ordered.h"
 
 #include <exception>

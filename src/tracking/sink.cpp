@@ -91,7 +91,7 @@ class TrackerSink : public Sink {
     return num_records > 0;
   }
 
-  // A tracker that was given as an object cannot be made anew: the record that failed is handed over again.
+  // A tracker that was given as an object cannot be made anew: the record that failed is passed on again.
   void reset() override {
     if (config_.tracker && tracker_) return;
     tracker_.reset();

@@ -33,7 +33,7 @@ class Sink {
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
 
-  /// Runs until the end of the run has been handed over, the sink is parked, or the follower is abandoned.
+  /// Runs until the end of the run has been passed on, the sink is parked, or the follower is abandoned.
   void run();
   SinkState state() const;
   bool is_over() const noexcept { return over_; }

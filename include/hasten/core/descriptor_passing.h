@@ -33,7 +33,7 @@ class DescriptorOffer {
 };
 
 /// Requests the descriptor that is offered under `ticket`; the caller closes it.
-/// Collective: no. Blocks: until it is handed over, five seconds at most. Throws: std::runtime_error.
+/// Collective: no. Blocks: until it is passed on, five seconds at most. Throws: std::runtime_error.
 int fetch_descriptor(const std::string& ticket);
 
 }  // namespace hasten

@@ -41,7 +41,7 @@ class MemoryFile {
   /// Returns a file at `path`, made or emptied, of exactly `num_bytes` zeros, whose space is reserved.
   /// Collective: no. Blocks: no. Throws: DataError with the path, where it cannot be made or is too large.
   static MemoryFile create_at(const std::string& path, int64_t num_bytes);
-  /// Takes over a descriptor that another process has handed over.
+  /// Takes over a descriptor that another process has passed on.
   /// Collective: no. Blocks: no. Throws: std::runtime_error if its size is not `num_bytes`.
   static MemoryFile adopt(int descriptor, int64_t num_bytes);
 

@@ -26,7 +26,7 @@ struct SinkConfig {
 struct SinkState {
   std::string name = {};
   JournalPosition position = {};
-  /// The end of the run was handed over.
+  /// The end of the run was passed on.
   bool done = false;
   /// Given up after too many failures.
   bool parked = false;

@@ -80,7 +80,7 @@ class Tracker {
   virtual void resume(const core::Value& state) { (void)state; }
   virtual void finish(RunEnd end) { (void)end; }
 
-  /// Unix time of the record that is being handed over, which may have been written long ago.
+  /// Unix time of the record that is being passed on, which may have been written long ago.
   double time_s() const noexcept { return time_s_; }
   void set_time_s(double time_s) noexcept { time_s_ = time_s; }
   /// Returns what warn() was given since the last call.

@@ -1,7 +1,7 @@
 // Joinable: what takes part in a loop of uneven length (torch.distributed.algorithms.join).
 //
 // A component notifies the scope before each collective of a rank with data. On a rank without data the scope calls
-// `shadow` of the component with the same name. After the loop `finish` hands on what a rank that went on to the end
+// `shadow` of the component with the same name. After the loop `finish` passes on what a rank that went on to the end
 // has trained. The loop itself is parallel/join; components include this file alone.
 #pragma once
 

@@ -31,8 +31,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   int rank;
   int world_size;
   GroupOptions options;
-  /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
-  /// one.
+  /// The run's store, where failing ranks leave their messages; the same for a group and its subgroups. None in a world
+  /// of one.
   std::optional<Store> run_store;
 
   /// Returns the backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
@@ -51,7 +51,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   /// Returns the backend that carries tensors of this device.
   Backend& backend_for(const at::Tensor& tensor);
 
-  /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
+  /// Exchanges records and throws CommError on every rank if they disagree; gives all ranks' records.
   std::vector<Fingerprint> agree(Fingerprint record);
 
   /// Returns a Work over started transfers; `finish` runs in wait(), after the last has ended.

@@ -10,9 +10,8 @@
 
 namespace hasten::comm {
 
-/// Everybody's `mine` (a line of text, which may be empty) by rank, under keys that begin with `topic`.
-/// Collective over the ranks that use `store`, once for each topic. Blocks: until all have come. Throws:
-/// CommError.
+/// Each rank's `mine` (a line of text, which may be empty) by rank, under keys that begin with `topic`. Collective over
+/// the ranks that use `store`, once for each topic. Blocks: until all have come. Throws: CommError.
 std::vector<std::string> store_all_gather(const Store& store, const std::string& topic, int rank, int world_size,
                                    const std::string& mine, std::chrono::milliseconds timeout);
 

@@ -37,9 +37,9 @@ class LinePrefixer {
 
   std::string prefix_;
   std::string line_;
-  bool inside_ = false;  // the beginning of this line was handed on
+  bool inside_ = false;  // the beginning of this line was passed on
   bool is_new_ = false;
-  bool after_return_ = false;  // the last line handed on ended in \r
+  bool after_return_ = false;  // the last line passed on ended in \r
 };
 
 }  // namespace hasten::launcher

@@ -131,7 +131,7 @@ struct LocalProcesses::Impl {
   SignalWatch signals;
   OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
   std::vector<Kept> kept;  // all worker shims that have not ended; one whose worker is gone still writes output
-  std::deque<TimedEvent> pending;  // read but not yet handed out
+  std::deque<TimedEvent> pending;  // read but not yet returned
   std::vector<std::string> error_tails;
   int num_end_signals = 0;  // that requested the launcher's end
 
@@ -221,7 +221,7 @@ struct LocalProcesses::Impl {
 
   void order(const Kept& whom, int signal) const {
     send(whom.socket, &signal, sizeof signal, MSG_NOSIGNAL);
-    kill(whom.keeper, SIGCONT);  // should someone have stopped it
+    kill(whom.keeper, SIGCONT);  // in case it was stopped
   }
 
   void poll_once(int timeout, bool with_others = false) {

@@ -121,8 +121,7 @@ class Group {
   Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
                                  Site site = Site::current()) const;
 
-  /// Rank r gets the reduction of everybody's r-th part of `input`, cut along dim 0 into world_size equal
-  /// parts.
+  /// Rank r gets the reduction of all ranks' r-th part of `input`, cut along dim 0 into world_size equal parts.
   at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                             Site site = Site::current()) const;
   Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,

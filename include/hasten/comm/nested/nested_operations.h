@@ -82,7 +82,7 @@ T gather(const Group& group, const T& value, Group::Site site = Group::Site::cur
 }
 
 /// Sets every tensor to that of rank `from`; shapes and dtypes are the same everywhere. New tensors on every rank
-/// (Accelerate overwrites those handed in). Leaves that are no tensors stay each rank's own: see objects.h.
+/// (Accelerate overwrites the arguments). Leaves that are no tensors stay each rank's own: see objects.h.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group; CommError as gather.
 template <class T>
 T broadcast(const Group& group, const T& value, int from = 0, Group::Site site = Group::Site::current()) {

@@ -101,8 +101,8 @@ T broadcast_object(const Group& group, const T& object, int from = 0,
                            {group, "broadcast_object", from});
 }
 
-/// Returns the list of rank `from`, whatever the length of the others' (Python's, which writes into the list handed in,
-/// needs equal lengths).
+/// Returns the list of rank `from`, whatever the length of the others' (Python's, which writes into its argument, needs
+/// equal lengths).
 /// Collective: yes. Blocks: yes. Throws: as broadcast_object.
 template <Serialisable T>
 std::vector<T> broadcast_object_list(const Group& group, const std::vector<T>& objects, int from = 0,
@@ -124,7 +124,7 @@ T scatter_object(const Group& group, const std::vector<T>& objects, int from = 0
 }
 
 /// Sends an object to one rank, which calls receive_object with the same type and tag.
-/// Collective: no. Blocks: until it is handed over. Throws: CommError.
+/// Collective: no. Blocks: until it is passed on. Throws: CommError.
 template <Serialisable T>
 void send_object(const Group& group, const T& object, int to, int tag = 0,
                  Group::Site site = Group::Site::current()) {

@@ -29,8 +29,8 @@ class Operation {
 
 }  // namespace detail
 
-/// Handle of a running operation whose result is a T (void: the tensors handed in). Move-only.
-/// Dropping it without wait() is allowed: its tensors stay alive until it ends, and an error is logged.
+/// Handle of a running operation whose result is a T (void: the argument tensors). Move-only. Dropping it without
+/// wait() is allowed: its tensors stay alive until it ends, and an error is logged.
 template <class T = void>
 class [[nodiscard]] Work {
  public:

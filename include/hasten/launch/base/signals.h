@@ -17,8 +17,8 @@ std::string signal_names(const std::vector<int>& signals);
 /// nothing.
 std::optional<int> signal_of(const std::string& name);
 
-/// Why the signal of this name cannot be handed on to workers, "" if it can. Collective: no. Blocks: no.
-/// Throws: nothing.
+/// Why the signal of this name cannot be passed on to workers, "" if it can. Collective: no. Blocks: no. Throws:
+/// nothing.
 std::string problem_with_signal(const std::string& name);
 
 /// Returns the signals of a list like "SIGTERM,SIGUSR1", in any case, with or without SIG. Collective: no. Blocks: no.

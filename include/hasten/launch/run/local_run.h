@@ -38,8 +38,8 @@ struct LaunchOptions {
   int max_restarts = 0;
   /// Seconds before the first restart; they double with each further one, up to 30.
   double monitor_interval_s = 0.1;
-  /// Signals to this process that are handed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the
-  /// run, others do not. Default: those four and SIGUSR1.
+  /// Signals to this process that are passed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run, others
+  /// do not. Default: those four and SIGUSR1.
   std::vector<int> signals_to_handle = {};
   /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
   std::string run_id = {};

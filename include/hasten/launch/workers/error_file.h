@@ -1,4 +1,4 @@
-// A worker's last words: the JSON file named by TORCHELASTIC_ERROR_FILE, in torchrun's format.
+// A worker's failure message: the JSON file named by TORCHELASTIC_ERROR_FILE, in torchrun's format.
 //
 // Python's `@record` writes {"message": {"message": text, "extraInfo": {"py_callstack": …, "timestamp": …}}}, older
 // programs {"message": text}. Both are read, the first is written. The launcher makes the folder and removes it

@@ -95,7 +95,7 @@ struct SupervisorOptions {
 };
 
 /// Returns true if `signal`, sent to the launcher, requests the end of the run: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All
-/// others are only handed on.
+/// others are only passed on.
 bool ends_run(int signal);
 
 /// Starts the workers and waits until none is left.
@@ -104,7 +104,7 @@ bool ends_run(int signal);
 ///    left, all are started again, if that may still be done.
 ///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
 ///    no restart. SIGINT while the workers are being stopped for good: SIGKILL at once.
-///  - Another signal: handed on to the workers.
+///  - Another signal: passed on to the workers.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
 ///    ended.
 /// Collective: no. Blocks: until every group is gone. Throws: what start and before_attempt throw.

@@ -22,7 +22,7 @@
 namespace hasten::offload {
 
 struct EmptyOptions {
-  /// Buffers stay empty, too. Default: ACCELERATE_INIT_INCLUDE_BUFFERS of the environment handed over, else false.
+  /// Buffers stay empty, too. Default: ACCELERATE_INIT_INCLUDE_BUFFERS of the environment argument, else false.
   bool include_buffers = false;
   static EmptyOptions from(const Environment& environment);
 };

@@ -4,7 +4,7 @@
 // not there, by whatever code, ends in a fault. The handler waits while the pager's thread fills the unit, and the read
 // goes on. So operators, copies and pointers of the program all get values, and nothing has to be called. touch() does
 // the same before an operator, without a fault, and can throw. The unit that followed last time is filled ahead. A unit
-// is given back when none of the host's processes holds it.
+// is freed when none of the host's processes holds it.
 #pragma once
 
 #include <chrono>

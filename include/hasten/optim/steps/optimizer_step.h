@@ -15,8 +15,8 @@ namespace hasten::optim {
 
 struct PreparedOptimizerOptions {
   /// SGD, Adam, AdamW and Adagrad step with libtorch's fused kernels, on CPU and CUDA. They are 3 times as fast on a
-  /// CPU, and equal to torch::optim's own step to 1e-6. Half-precision or sparse gradients, parameters with gaps in
-  /// memory, other optimizers, and classes derived from those four take their own step(). On CUDA they may use
+  /// CPU, and equal to torch::optim's own step to 1e-6. Parameters and gradients in half precision, sparse gradients,
+  /// gaps in memory, other optimizers, and classes derived from those four take their own step(). On CUDA they may use
   /// `foreach`. If false, all of them take their own step, bit for bit.
   bool fused = true;
   /// On CUDA, steps of SGD, Adam, AdamW, Adagrad and RMSprop without a fused kernel (RMSprop itself, half precision)

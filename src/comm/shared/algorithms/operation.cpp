@@ -236,7 +236,7 @@ class AllToAll : public Operation {
     }
   }
 
-  /// Everybody compares every pair, so that all throw or none.
+  /// Every rank compares every pair, so that all throw or none.
   void compare(const PhaseProtocol& steps) const {
     for (int from = 0; from < world(); ++from) {
       for (int to = 0; to < world(); ++to) {

@@ -32,7 +32,7 @@ class Operation {
  protected:
   /// Writes the first step's data.
   virtual void write_first(PhaseProtocol& steps) = 0;
-  /// Everybody has posted the first step, and means the same.
+  /// All ranks have posted the first step of the same operation.
   virtual void go_on(PhaseProtocol& steps) = 0;
 
   Header header_;

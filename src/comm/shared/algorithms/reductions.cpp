@@ -1,7 +1,7 @@
 // The collectives that add up; see operation.h.
 //
-// Small ones take one step: everybody adds up what all have shown, or the root, or each its part. Large ones are relays
-// (chain_reduce.h). Tensors that lie in the segment's heaps are added up in place, by the ranks that are there
+// Small ones take one step: every rank adds up what all have shown, or the root, or each its part. Large ones are
+// relays (chain_reduce.h). Tensors that lie in the segment's heaps are added up in place, by the ranks that are there
 // (docs/decisions/0024-who-is-there-does-the-others-shares.md).
 #include <array>
 

@@ -78,7 +78,7 @@ class PhaseProtocol {
   void post() { segment_->block(rank_).posted.raise(step_); }
   /// Returns true if wait() would not wait.
   bool all_posted() const { return all_reached(step_); }
-  /// Waits until everybody has posted this step.
+  /// Waits until all ranks have posted this step.
   void wait() { wait_for_all(step_); }
   /// Returns true if wait() may still end well: the peers it waits for are there, and it is not `deadline` yet.
   bool may_end_by(PeerMonitor::Clock::time_point deadline) const;
@@ -103,7 +103,7 @@ class PhaseProtocol {
   /// Data of a rank in a step of this parity that all have posted.
   const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
   uint32_t half() const noexcept { return step_ % 2; }
-  /// Header of the current step, once everybody has posted it.
+  /// Header of the current step, once all ranks have posted it.
   const Header& header(int rank) const { return segment_->block(rank).headers[step_ % 2]; }
   /// Throws: Backend::Mismatch on every rank where the ranks' headers differ.
   void check_headers() const;

@@ -38,10 +38,10 @@ class Pipeline {
     steps_.post_next();
   }
 
-  /// Waits until `peer` has handed over chunk i.
+  /// Waits until `peer` has passed on chunk i.
   void wait_for(int peer, int64_t i) const { steps_.wait_for(peer, handed_over(i), end_); }
 
-  /// Waits until everybody has taken what was in chunk i's slot before.
+  /// Waits until all ranks have taken what was in chunk i's slot before.
   void wait_for_slot(int64_t i) const {
     if (i < 2 * lag_) return;
     for (int peer = 0; peer < steps_.world_size(); ++peer) {
