@@ -74,9 +74,11 @@ class Accelerator {
 
   // ---- Components.
 
-  const process::Process& process() const noexcept { return operations_->process(); }
+  /// Inside join_uneven_inputs, collectives on the group of process() and on group() may be refused. They throw
+  /// UsageError on all ranks as soon as a rank has run out of data. reduce, gather and the like below go on.
+  const process::Process& process() const noexcept { return operations_->own_process(); }
   /// Returns the group whose collectives are checked before data moves (GroupOptions::check).
-  const comm::Group& group() const noexcept { return operations_->group(); }
+  const comm::Group& group() const noexcept { return operations_->own_group(); }
   /// Collectives of the loop, also in loops of uneven length.
   parallel::Operations& operations() const noexcept { return *operations_; }
   const training::GradientState& gradient_state() const noexcept { return *operations_->gradient_state(); }
@@ -203,7 +205,7 @@ class Accelerator {
   parallel::LocalSgd local_sgd(const parallel::PreparedModel<M>& model,
                                const parallel::LocalSgdOptions& options = {}) const {
     require_ours(model.ddp());
-    return parallel::LocalSgd(model, group(), local_sgd_options(options));
+    return parallel::LocalSgd(model, operations_->group(), local_sgd_options(options));
   }
 
   /// Runs `fn`, a loop in which some ranks have more batches than others. A rank that has run out takes part in the

@@ -7,7 +7,7 @@
 
 namespace hasten::learner {
 
-Learner::Impl::Impl(Loaders own_loaders, Model own_model, LearnerOptions own_options)
+Learner::Impl::Impl(Loaders own_loaders, AnyModel own_model, LearnerOptions own_options)
     : loaders(std::move(own_loaders)), model(std::move(own_model)), options(std::move(own_options)) {
   if (!model) throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");
   groups = layer_groups(*model.module(), options.splitter, {.wd_bn_bias = options.wd_bn_bias, .train_bn = options.train_bn});
@@ -20,7 +20,7 @@ Learner::Impl::Impl(Loaders own_loaders, Model own_model, LearnerOptions own_opt
   options.cbs.clear();
 }
 
-Learner::Learner(Loaders loaders, Model model, LearnerOptions options)
+Learner::Learner(Loaders loaders, AnyModel model, LearnerOptions options)
     : impl_(std::make_shared<Impl>(std::move(loaders), std::move(model), std::move(options))) {
   // Aliases without owning: the Impl must not keep itself alive.
   impl_->self.impl_ = std::shared_ptr<Impl>(std::shared_ptr<void>(), impl_.get());

@@ -17,7 +17,7 @@ void ParallelTrainer::before_fit(Learner& learn) {
 }
 
 void ParallelTrainer::after_fit(Learner& learn) {
-  if (before_) learn.impl().model = std::exchange(before_, Model());
+  if (before_) learn.impl().model = std::exchange(before_, AnyModel());
 }
 
 void DistributedTrainer::before_fit(Learner& learn) {

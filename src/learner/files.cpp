@@ -143,7 +143,7 @@ void Learner::export_to(const fs::path& folder) const {
   accelerator().wait_for_everyone();
 }
 
-Learner load_learner(const fs::path& folder, Model model, LearnerOptions options, Loaders loaders) {
+Learner load_learner(const fs::path& folder, AnyModel model, LearnerOptions options, Loaders loaders) {
   const auto path = folder / "learner.json";
   const auto value = core::Value::parse_json(read_file(path), path.string());
   if (loaders.vocab.empty()) {

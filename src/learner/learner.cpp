@@ -209,7 +209,7 @@ Hypers& Learner::hypers() const {
   return impl_->hypers;
 }
 const Accelerator& Learner::accelerator() const { return impl_->engine().accelerator; }
-const Model& Learner::model() const { return impl_->model; }
+const AnyModel& Learner::model() const { return impl_->model; }
 const Loaders& Learner::loaders() const { return impl_->loaders; }
 const Loss& Learner::loss_func() const { return impl_->options.loss; }
 const LearnerOptions& Learner::options() const { return impl_->options; }

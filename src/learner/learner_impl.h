@@ -38,7 +38,7 @@ struct LoopState {
 };
 
 struct Learner::Impl final : LoopActions {
-  Impl(Loaders own_loaders, Model own_model, LearnerOptions own_options);
+  Impl(Loaders own_loaders, AnyModel own_model, LearnerOptions own_options);
 
   // ---- Callbacks (learner.cpp).
   void add(CallbackEntry entry);
@@ -77,7 +77,7 @@ struct Learner::Impl final : LoopActions {
   Loader loader_of(int ds_idx, const std::optional<Loader>& given, bool reorder) const;
 
   Loaders loaders;
-  Model model;
+  AnyModel model;
   LearnerOptions options;
   std::vector<LayerGroup> groups;
   size_t frozen = 0;

@@ -9,7 +9,7 @@ namespace detail {
 void require_inputs(size_t given, size_t wanted) {
   if (given == wanted) return;
   throw UsageError(Origin{"learner"}, "the model's forward takes ", wanted, " inputs, the batch has ", given,
-                   ". Set BatchOptions::n_inp or targets, or give the Model a lambda.");
+                   ". Set BatchOptions::n_inp or targets, or give the AnyModel a lambda.");
 }
 
 core::Value value_of(const data::LoaderState& state) {

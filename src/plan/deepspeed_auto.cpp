@@ -146,7 +146,10 @@ const char* missing_for(const std::string& key) {
 
 }  // namespace
 
-void fill_auto(DeepSpeedSettings& settings, const AutoInputs& inputs) { Filler(settings, inputs).all(); }
+void fill_auto(DeepSpeedSettings& settings, const AutoInputs& inputs) {
+  if (inputs.world_size < 1) throw UsageError(kOfAuto, "world_size = ", inputs.world_size, "; expected at least 1.");
+  Filler(settings, inputs).all();
+}
 
 void require_filled(const DeepSpeedSettings& settings) {
   std::vector<std::string> lines;

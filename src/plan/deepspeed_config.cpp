@@ -196,6 +196,7 @@ std::vector<std::string> DeepSpeedConfig::auto_keys() const {
 }
 
 BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro, std::optional<int64_t> accumulation, int world_size) {
+  if (world_size < 1) throw UsageError(kOfConfig, "world_size = ", world_size, "; expected at least 1.");
   const int64_t world = world_size;
   if (train && micro && !accumulation && *micro != 0) accumulation = *train / *micro / world;
   if (train && !micro) {

@@ -144,6 +144,13 @@ c10::Device take_device(const RankInfo& identity, const ProcessOptions& options,
 Process::Process(RankInfo identity, comm::Group group, c10::Device device)
     : impl_(std::make_shared<Impl>(Impl{std::move(identity), std::move(group), device})) {}
 
+Process Process::with_group(comm::Group group) const {
+  Process process = *this;
+  process.impl_ = std::make_shared<Impl>(*impl_);
+  process.impl_->group = std::move(group);
+  return process;
+}
+
 std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& options,
                                                          const Environment& environment) {
   // From the first line on, so that a half-set environment or a busy port ends in a message and exit code 2

@@ -136,8 +136,9 @@ TEST(DispatcherGolden, RanksGetTheirSlicesAsFromThePeer) {
 
   auto given = testing::on_ranks(topic, dispatching, dispatched);
 
-  for (const auto& golden : topic.cases())
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&] { return testing::by_rank(given.at(golden.name), "batches"); });
+  });
   topic.finish();
 }
 

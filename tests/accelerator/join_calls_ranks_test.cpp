@@ -300,6 +300,56 @@ TEST(JoinCallsRanks, WhatRanksWithoutDataCannotAnswerIsRefusedOnAll) {
   }
 }
 
+TEST(JoinCallsRanks, ACollectiveOfTheProgramsOwnIsRefusedOnAllOnceARankHasRunOut) {
+  using Call = std::function<void(const Accelerator&)>;
+  const std::map<std::string, Call> calls = {
+      {"all_reduce", [](const auto& accelerator) { accelerator.process().group().all_reduce_(torch::ones({3})); }},
+      {"barrier", [](const auto& accelerator) { accelerator.process().wait_for_everyone(); }},
+      {"all_gather", [](const auto& accelerator) { comm::gather_object(accelerator.group(), 1); }},
+      {"all_gather_into", [](const auto& accelerator) { accelerator.group().split(0); }},
+      {"subgroup", [](const auto& accelerator) { accelerator.group().subgroup({0}); }}};
+  for (const auto& [name, call] : calls) {
+    for (const int world_size : {2, 3}) {
+      const auto words = run_ranks_collecting(world_size, [&, &call = call](Process& process) {
+        const Accelerator accelerator(process);
+        Mlp net;
+        const auto model = accelerator.prepare(net);
+        join_for(accelerator, model, process.rank(), [&](int) {
+          accelerator.backward(joint_loss(model));
+          call(accelerator);
+        });
+      });
+
+      EXPECT_THAT(words, Each(HasSubstr(name + " on the process's group"))) << world_size;
+      EXPECT_THAT(words, Each(HasSubstr("has not run out of data"))) << world_size;
+    }
+  }
+}
+
+TEST(JoinCallsRanks, ACollectiveOfTheProgramsOwnWorksWhileAllRanksHaveDataAndAfterTheLoop) {
+  for (const int world_size : {1, 2, 3}) {
+    run_ranks(world_size, [](Process& process) {
+      const Accelerator accelerator(process);
+      Mlp net;
+      const auto model = accelerator.prepare(net);
+      const auto group = accelerator.process().group();
+      const auto sum = [&] {
+        auto sum = torch::ones({2});
+        group.all_reduce_(sum);
+        return sum.sum().item<int>();
+      };
+      std::vector<int> sums;
+      join_for(accelerator, model, 1 + process.rank(), [&](int step) {
+        accelerator.backward(joint_loss(model));
+        if (step == 0) sums.push_back(sum());
+      });
+      sums.push_back(sum());
+
+      EXPECT_EQ(sums, std::vector<int>(2, 2 * process.world_size()));
+    });
+  }
+}
+
 TEST(JoinCallsRanks, WhatWasChangedBeforeAndWhatIsPreparedAlreadyPasses) {
   for (const int world_size : {2, 3}) {
     run_ranks(world_size, [](Process& process) {

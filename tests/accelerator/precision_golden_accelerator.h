@@ -280,11 +280,11 @@ json accelerated_case(const json& input) {
   const optim::PreparedOptimizer<torch::optim::SGD> optimizer(sgd, state);
   json result = {{"step_was_skipped", json::array()}, {"scale", json::array()}, {"param", json::array()}, {"grad_after_zero_grad", json::array()}};
   for (size_t i = 0; i < input.at("found_inf").size(); ++i) {
-    state->set_sync_gradients(input.at("sync_gradients")[i].get<bool>());
+    state->set_sync_gradients(input.at("sync_gradients").at(i).get<bool>());
     state->optimizers().begin_batch();
     scaler->begin_backward((parameter * input.at("gradient").get<double>()).sum()).backward();
     state->optimizers().note_backward(/*held=*/!state->sync_gradients());
-    if (input.at("found_inf")[i].get<bool>()) parameter.mutable_grad().fill_(INFINITY);
+    if (input.at("found_inf").at(i).get<bool>()) parameter.mutable_grad().fill_(INFINITY);
     optimizer.step();
     optimizer.zero_grad();
     result["step_was_skipped"].push_back(optimizer.step_was_skipped());

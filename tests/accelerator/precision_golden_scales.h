@@ -108,7 +108,7 @@ json op_case(const json& input) {
   torch::jit::Stack stack;
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    stack.push_back(i < input.at("args").size() ? argument(input.at("args")[i], arguments[i].type())
+    stack.push_back(i < input.at("args").size() ? argument(input.at("args").at(i), arguments[i].type())
                                                 : arguments[i].default_value().value_or(c10::IValue()));
   }
   try {

@@ -132,7 +132,7 @@ json train_case(const GoldenCase& golden) {
   const auto& tolerance = golden.input.at("tolerance");
   json result = json::array();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto& wanted = golden.expected.at("ranks")[rank];
+    const auto& wanted = golden.expected.at("ranks").at(rank);
     json own = ranks[rank];
     own["losses"] = within(own["losses"], wanted.at("losses"), tolerance.at("losses"));
     if (wanted.contains("norms")) own["norms"] = within(own["norms"], wanted.at("norms"), tolerance.at("norms"));
@@ -325,7 +325,7 @@ json two_optimizers_case(const json& expected) {
     for (size_t i = 0; i < 2; ++i) {
       optimizers[i]->zero_grad();
       scaler.scale((parameters[i] * 0.5).sum()).backward();
-      if (round.at("found_inf")[i].get<bool>()) parameters[i].mutable_grad()[1] = INFINITY;
+      if (round.at("found_inf").at(i).get<bool>()) parameters[i].mutable_grad()[1] = INFINITY;
     }
     for (const auto& optimizer : optimizers) skipped.push_back(!scaler.step(*optimizer));
     scaler.update();
@@ -351,7 +351,7 @@ TEST(PrecisionGolden, GradScalerIsTorchs) {
     json result = golden.expected;
     double scale = static_cast<double>(static_cast<float>(golden.input.at("init_scale").get<double>())), parameter = 0;
     for (size_t i = 0; i < golden.input.at("found_inf").size(); ++i) {
-      if (golden.input.at("found_inf")[i].get<bool>()) {
+      if (golden.input.at("found_inf").at(i).get<bool>()) {
         const auto smaller = static_cast<float>(scale * golden.input.at("backoff_factor").get<double>());
         if (smaller > 0) scale = static_cast<double>(smaller);
       } else {
@@ -364,7 +364,7 @@ TEST(PrecisionGolden, GradScalerIsTorchs) {
     result["state_dict"]["scale"] = scale;
     return result;
   });
-  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return grad_scaler_outcome(golden); });
+  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return grad_scaler_outcome(golden); }); });
   topic.finish();
 }
 
@@ -373,7 +373,7 @@ TEST(PrecisionGolden, MixedPrecisionIsThePeers) {
   topic.on_quirk("fp16-on-cpu-does-nothing", with_fp16);
   topic.on_quirk("env-precision-not-checked", by_the_text);
   topic.on_every_case(with_fp8);
-  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return as_float32(precision_outcome(golden), golden.expected); });
+  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return as_float32(precision_outcome(golden), golden.expected); }); });
   topic.finish();
 }
 

@@ -123,7 +123,7 @@ json fp8_part(const at::Tensor& value, const json& wanted, double tolerance) {
   const double largest = std::max(flat.abs().max().item<double>(), 1e-6);
   bool good = name_of(value.scalar_type()) == wanted.at("dtype");
   for (size_t i = 0; i < wanted.at("first").size(); ++i) {
-    good = good && std::abs(flat[static_cast<int64_t>(i)].item<double>() - number(wanted.at("first")[i])) <= tolerance * largest;
+    good = good && std::abs(flat[static_cast<int64_t>(i)].item<double>() - number(wanted.at("first").at(i))) <= tolerance * largest;
   }
   const double slack = tolerance * largest * static_cast<double>(flat.numel());
   good = good && std::abs(flat.sum().item<double>() - number(wanted.at("sum"))) <= slack &&
@@ -167,8 +167,8 @@ json delayed_case(const json& input, const json& expected) {
   };
   json scales = json::array();
   for (size_t i = 0; i < input.at("amax").size(); ++i) {
-    scales.push_back(seen(state.scale, expected.at("scale")[i]));
-    state = precision::delayed_scale(std::move(state), static_cast<float>(number(input.at("amax")[i])), options);
+    scales.push_back(seen(state.scale, expected.at("scale").at(i)));
+    state = precision::delayed_scale(std::move(state), static_cast<float>(number(input.at("amax").at(i))), options);
   }
   return {{"scale", scales}, {"last", seen(state.scale, expected.at("last"))}};
 }

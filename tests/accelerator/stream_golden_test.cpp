@@ -137,7 +137,7 @@ TEST(IterableDatasetShardGolden, StreamsAreSpreadAsThePeersAre) {
 
   auto given = testing::on_ranks(with_ranks, sharded, prepared);
 
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&]() -> json {
      try {
       json all = given.contains(golden.name) ? testing::by_rank(given.at(golden.name), "ranks")
@@ -152,7 +152,7 @@ TEST(IterableDatasetShardGolden, StreamsAreSpreadAsThePeersAre) {
       return testing::golden_error("ValueError");
      }
     });
-  }
+  });
   topic.finish();
 }
 

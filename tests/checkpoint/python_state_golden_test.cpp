@@ -129,11 +129,11 @@ json optimizer_outcome(const GoldenCase& golden) {
 TEST(PythonStateGolden, OptimizersStepOnAsInPython) {
   GoldenTopic topic("python_files", of_family("optimizer"));
   topic.tolerate({.relative = 1e-6, .absolute = 1e-6});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given = others_of(golden, {"params_after_next_step"});
     given["params_after_next_step"] = outcome([&] { return optimizer_outcome(golden); });
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -193,11 +193,11 @@ json scheduler_outcome(const GoldenCase& golden) {
 TEST(PythonStateGolden, SchedulersGoOnAsInPython) {
   GoldenTopic topic("python_files", of_family("scheduler"));
   topic.tolerate({.relative = 1e-9});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given = others_of(golden, {"lrs_from_here"});
     given["lrs_from_here"] = outcome([&] { return scheduler_outcome(golden); });
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -222,11 +222,11 @@ json random_outcome(const GoldenCase& golden) {
 TEST(PythonStateGolden, RandomStreamsGoOnAsInPython) {
   GoldenTopic topic("python_files", of_family("random"));
   topic.tolerate({.relative = 1e-6});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given = others_of(golden, {"step", "torch"});
     given.update(outcome([&] { return random_outcome(golden); }));
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -244,7 +244,7 @@ TEST(PythonStateGolden, ScalersAreRead) {
   GoldenTopic topic("python_files", of_family("scaler"));
   const auto fresh = core::Value::map({{"scale", 65536.0}, {"growth_factor", 2.0}, {"backoff_factor", 0.5},
                                        {"growth_interval", 2000}, {"_growth_tracker", 0}});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given = golden.expected;
     const auto read = outcome([&]() -> json {
       const auto file = files::PythonFile::open(golden_path(golden.input.at("file")));
@@ -259,7 +259,7 @@ TEST(PythonStateGolden, ScalersAreRead) {
     });
     given["value"] = read;
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -354,7 +354,7 @@ Followed follow(process::Process& process, const json& input, const std::string&
 
 json save_state_outcome(const GoldenCase& golden) {
   const json& input = golden.input;
-  const int world = input.at("num_processes");
+  const int world = testing::num_ranks_of(golden);
   const std::string folder = golden_path(input.at("folder")) + "/state";
   std::vector<Followed> all(static_cast<size_t>(world));
   testing::run_ranks(world, [&](auto& process) {
@@ -392,11 +392,11 @@ json save_state_outcome(const GoldenCase& golden) {
 TEST(PythonStateGolden, RunsOfAccelerateGoOnHere) {
   GoldenTopic topic("python_files", of_family("save_state"));
   topic.tolerate({.relative = 1e-5, .absolute = 1e-6});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given = others_of(golden, {"after", "final_params"});
     given.update(outcome([&] { return save_state_outcome(golden); }));
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 

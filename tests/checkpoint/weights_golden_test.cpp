@@ -190,7 +190,7 @@ TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
     return {{"files", {safe ? "model.safetensors" : "pytorch_model.bin"}}};
   });
   int number = 0;
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     const auto given = error_given(golden, [&]() -> json {
       const std::string folder = path(text("save", number++));
       std::shared_ptr<torch::nn::Module> module;
@@ -232,7 +232,7 @@ TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
       return facts;
     });
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -246,7 +246,7 @@ TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
   topic.on_quirk("stale-files-left", fixed_files);
   topic.on_quirk("stale-weights-loaded", fixed_files);
   int number = 0;
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     const auto given = error_given(golden, [&]() -> json {
       const std::string folder = text("over", number++);
       for (const auto& name : golden.input.value("before", json::array())) write(folder + "/" + name.get<std::string>(), "x");
@@ -267,7 +267,7 @@ TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
       return {{"files_after_each", each}, {"files_after_second", each.at(1)}, {"load_gives", facts_of(*loaded) == newest ? "new" : "old"}};
     });
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
@@ -297,7 +297,7 @@ TEST_F(WeightsGolden, LoadCheckpointInModelsFolders) {
     return {{"tensors", tensors}};
   });
   topic.tolerate({.relative = 2e-3, .absolute = 2e-3});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     auto given = error_given(golden, [&]() -> json {
       auto module = TreeBuilder().build(golden.input.at("model"));
       {
@@ -314,17 +314,17 @@ TEST_F(WeightsGolden, LoadCheckpointInModelsFolders) {
       given = testing::golden_error("ValueError");
     }
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 
 TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
   GoldenTopic topic("checkpoint_sharding", of_families({"layout"}));
   int number = 0;
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     const std::string folder = path(text("layout", number++));
     const auto given = error_given(golden, [&]() -> json {
-      testing::run_ranks(golden.input.at("num_processes"), [&](auto& process) {
+      testing::run_ranks(testing::num_ranks_of(golden), [&](auto& process) {
         AcceleratorOptions options{.tune_allocator = false};
         options.project.project_dir = folder;
         options.project.automatic_checkpoint_naming = golden.input.at("automatic_checkpoint_naming");
@@ -358,7 +358,7 @@ TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
       return {{"files", names}};
     });
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 

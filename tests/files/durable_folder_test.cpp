@@ -157,6 +157,31 @@ TEST(DurableFolder, FilesOfTheUserAreCarriedOver) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
 }
 
+/// A disk whose file system has no hard links.
+class NoLinks : public RecordingDisk {
+ public:
+  void link(const std::string& from, const std::string&) override { throw DiskError("link", from, EPERM); }
+};
+
+TEST(DurableFolder, WithoutHardLinksFilesOfTheUserAreCopiedAndOnDiskBeforeTheCommit) {
+  const ScratchFolder folder;
+  save(real_disk(), folder / "c", 'o');
+  std::ofstream(folder / "c/notes.txt") << "mine";
+  NoLinks disk;
+
+  save(disk, folder / "c", 'n', {.is_replaced = [](const std::string&) { return false; }});
+
+  EXPECT_EQ(read_whole(folder / "c/notes.txt"), "mine");
+  size_t synced = 0, renamed = 0;
+  const auto calls = disk.calls();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].kind == DiskCall::Kind::kSync && calls[i].path.ends_with("notes.txt")) synced = i;
+    if (calls[i].kind == DiskCall::Kind::kRename) renamed = i;
+  }
+  EXPECT_GT(synced, 0u);
+  EXPECT_LT(synced, renamed);
+}
+
 TEST(DurableFolder, AFileInThePlaceIsRefusedAndALinkIsFollowed) {
   const ScratchFolder folder;
   std::ofstream(folder / "f") << "x";

@@ -190,7 +190,7 @@ json about_reading(const hasten::testing::GoldenCase& golden) {
 
 TEST(GoldenPythonFiles, HoldTheValuesThatPythonPutThere) {
   hasten::testing::GoldenTopic topic("python_files");
-  for (hasten::testing::GoldenCase golden : topic.cases()) {
+  topic.for_each([&](hasten::testing::GoldenCase golden) {
     golden.expected = about_reading(golden);
     json given;
     try {
@@ -203,7 +203,7 @@ TEST(GoldenPythonFiles, HoldTheValuesThatPythonPutThere) {
     sort_sets(given);
     sort_sets(golden.expected);
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 

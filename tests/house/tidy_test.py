@@ -223,6 +223,12 @@ class Tidy(unittest.TestCase):
         self.assertEqual(findings({"docs/decisions/0001-x.md": page}), [])
         self.assert_only({"docs/decisions/0001-x.md": page.replace("## Consequences\n", "")}, "decisions_have_headings")
 
+    def test_a_room_with_no_row_or_two_in_the_architecture_is_reported(self):
+        table = "| room | holds |\n| --- | --- |\n| core | a |\n| comm | b |\n| state | c |\n"
+        self.assertEqual(findings({"docs/ARCHITECTURE.md": table}), [])
+        self.assert_only({"docs/ARCHITECTURE.md": table + "| core | d |\n"}, "2 rows for 'core'")
+        self.assert_only({"docs/ARCHITECTURE.md": table.replace("| comm | b |\n", "")}, "0 rows for 'comm'")
+
     def test_a_link_that_leads_nowhere_is_reported(self):
         self.assert_only({"README.md": "See [the file](docs/environment.md#behaviour), [that](docs/gone.md), "
                                        "[and](https://example.org/x)."}, "README.md:1: 'docs/gone.md' is not there")

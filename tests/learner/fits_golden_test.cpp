@@ -79,7 +79,7 @@ json sgdr_in_double(const GoldenCase& golden) {
   const auto batches = input.at("batches").get<int64_t>();
   json lr = json::array();
   int64_t length = input.value("cycle_len", int64_t{1});
-  const auto top = input.at("lr_max").is_array() ? input.at("lr_max")[1].get<double>() : input.at("lr_max").get<double>();
+  const auto top = input.at("lr_max").is_array() ? input.at("lr_max").at(1).get<double>() : input.at("lr_max").get<double>();
   const auto groups = input.value("groups", 1);
   for (int64_t cycle = 0; cycle < input.at("epochs").get<int64_t>(); ++cycle, length *= input.value("cycle_mult", int64_t{2})) {
     for (int64_t i = 0; i < length * batches; ++i) {

@@ -205,13 +205,13 @@ json golden_mix(const GoldenCase& golden) {
   const auto draws = [&](const Learner&) {
     MixDraws own{.beta = tensor_of(input.at("beta")).to(at::kFloat), .permutation = tensor_of(input.at("perm"))};
     if (!input.at("centre_x_y").is_null()) {
-      own.centre_x = input.at("centre_x_y")[0];
-      own.centre_y = input.at("centre_x_y")[1];
+      own.centre_x = input.at("centre_x_y").at(0);
+      own.centre_y = input.at("centre_x_y").at(1);
     }
     return own;
   };
   OneWeight weight;
-  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}}, learner::Model(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }), {.loss = loss});
+  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}}, learner::AnyModel(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }), {.loss = loss});
   std::shared_ptr<MixHandler> mixing;
   if (input.at("mix") == "MixUp") {
     const auto own = std::make_shared<MixUp>();

@@ -83,7 +83,7 @@ TEST(LoadGolden, FoldersAndMapsGiveWhatAccelerateLoads) {
     for (auto& [name, facts] : tensors.items()) facts["dtype"] = golden.input.at("dtype");
     return json{{"tensors", tensors}};
   });
-  for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return facts_or_error(golden); });
+  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return facts_or_error(golden); }); });
   topic.finish();
 }
 

@@ -413,17 +413,17 @@ json casting_result(const json& input) {
 
 std::shared_ptr<torch::nn::Module> built_in(const std::string& net, const json& expected) {
   const auto shape = [&](size_t i) { return expected.at("params").at(i).at(1).get<std::vector<int64_t>>(); };
-  if (net == "Linear") return torch::nn::Linear(shape(0)[1], shape(0)[0]).ptr();
-  if (net == "BatchNorm1d") return torch::nn::BatchNorm1d(shape(0)[0]).ptr();
-  if (net == "BatchNorm2d") return torch::nn::BatchNorm2d(shape(0)[0]).ptr();
-  if (net == "Embedding") return torch::nn::Embedding(shape(0)[0], shape(0)[1]).ptr();
+  if (net == "Linear") return torch::nn::Linear(shape(0).at(1), shape(0).at(0)).ptr();
+  if (net == "BatchNorm1d") return torch::nn::BatchNorm1d(shape(0).at(0)).ptr();
+  if (net == "BatchNorm2d") return torch::nn::BatchNorm2d(shape(0).at(0)).ptr();
+  if (net == "Embedding") return torch::nn::Embedding(shape(0).at(0), shape(0).at(1)).ptr();
   if (net == "LayerNorm") return torch::nn::LayerNorm(torch::nn::LayerNormOptions(shape(0))).ptr();
-  if (net == "GroupNorm") return torch::nn::GroupNorm(1, shape(0)[0]).ptr();
-  if (net == "Conv1d") return torch::nn::Conv1d(shape(0)[1], shape(0)[0], shape(0)[2]).ptr();
-  if (net == "Conv2d") return torch::nn::Conv2d(torch::nn::Conv2dOptions(shape(0)[1], shape(0)[0], {shape(0)[2], shape(0)[3]})).ptr();
-  if (net == "LSTM") return torch::nn::LSTM(torch::nn::LSTMOptions(shape(0)[1], shape(0)[0] / 4).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
-  if (net == "GRU") return torch::nn::GRU(torch::nn::GRUOptions(shape(0)[1], shape(0)[0] / 3).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
-  if (net == "MultiheadAttention") return torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(shape(0)[1], 1)).ptr();
+  if (net == "GroupNorm") return torch::nn::GroupNorm(1, shape(0).at(0)).ptr();
+  if (net == "Conv1d") return torch::nn::Conv1d(shape(0).at(1), shape(0).at(0), shape(0).at(2)).ptr();
+  if (net == "Conv2d") return torch::nn::Conv2d(torch::nn::Conv2dOptions(shape(0).at(1), shape(0).at(0), {shape(0).at(2), shape(0).at(3)})).ptr();
+  if (net == "LSTM") return torch::nn::LSTM(torch::nn::LSTMOptions(shape(0).at(1), shape(0).at(0) / 4).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
+  if (net == "GRU") return torch::nn::GRU(torch::nn::GRUOptions(shape(0).at(1), shape(0).at(0) / 3).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
+  if (net == "MultiheadAttention") return torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(shape(0).at(1), 1)).ptr();
   return golden_net(net);
 }
 
@@ -534,7 +534,7 @@ TEST(OffloadGolden, WhatThePeersDo) {
   });
   topic.on_every_case(tensors_named_by_the_map);
   topic.on_every_case(buffers_with_their_modules);
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     // A net that computes in bfloat16 is right to one unit in the last place, 2^-7.
     const bool is_coarse = golden.input.value("compute_dtype", "") == "bfloat16";
     // Logits in float32 are right to 1e-5, closer than the cases ask for.
@@ -542,7 +542,7 @@ TEST(OffloadGolden, WhatThePeersDo) {
     const double absolute = golden.family == "language_model" && asked < 1e-3 ? 1e-5 : asked;
     topic.tolerate({.relative = is_coarse ? 1e-2 : 1e-5, .absolute = absolute});
     topic.judge(comparable(golden), judged_result(golden));
-  }
+  });
   topic.finish();
   std::cout << "golden offload: " << waiting << " cases wait for quantization and inference pipelines" << std::endl;
 }

@@ -92,6 +92,12 @@ TEST(DeepSpeedConfig, all_problems_come_in_one_message) {
                     HasSubstr("expected none or cpu or nvme"), HasSubstr("ratio is 2; expected 0 to 1")));
 }
 
+TEST(DeepSpeedConfig, a_world_without_processes_is_refused) {
+  EXPECT_THROW(solve_batch(8, 4, {}, 0), UsageError);
+  DeepSpeedSettings settings;
+  EXPECT_THROW(fill_auto(settings, {.world_size = 0}), UsageError);
+}
+
 TEST(DeepSpeedConfig, what_the_engine_lacks_is_refused_by_name) {
   const auto refused = [](const std::string& json) {
     const auto config = config_of(json);

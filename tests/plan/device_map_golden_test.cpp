@@ -166,7 +166,7 @@ TEST(DeviceMapGolden, MapsSizesAndLimitsAreAccelerates) {
   topic.on_quirk("odd-number", [](const GoldenCase&) { return golden_error("ValueError"); });
   const auto trees = golden_trees();
 
-  for (const auto& golden : topic.cases()) topic.judge(golden, judged_result(golden, trees));
+  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, judged_result(golden, trees)); });
 
   topic.finish();
 }

@@ -451,7 +451,7 @@ TEST(ShardingConfigGolden, settings_of_fsdp_and_deepspeed_are_those_of_the_peers
   topic.on_quirk("accumulation-overruled", refused);
   topic.on_quirk("section-without-type-ignored", refused);
   topic.on_every_case(counts_in_scientific_notation);
-  for (const auto& golden : topic.cases()) topic.judge(golden, given_for(golden, models));
+  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, given_for(golden, models)); });
   topic.finish();
 }
 

@@ -146,5 +146,13 @@ TEST(Fp8Scaling, ScalesFillTheFormatsRange) {
   EXPECT_EQ(kept.scale, 5.0F);
 }
 
+TEST(Fp8Scaling, ADelayedScaleIsThatOfTheLargestOfTheLastWindows) {
+  DelayedScale state;
+  const auto scale_after = [&](float amax) { return (state = delayed_scale(state, amax, {.amax_history_len = 2})).scale; };
+  EXPECT_EQ(scale_after(4.0F), 112.0F);
+  EXPECT_EQ(scale_after(1.0F), 112.0F);  // the window before counts
+  EXPECT_EQ(scale_after(1.0F), 448.0F);  // … and this time it held 1
+}
+
 }  // namespace
 }  // namespace hasten::precision

@@ -166,7 +166,7 @@ TEST(RpcGolden, ContextsAndOptimizersGiveThePeersValues) {
   for (const char* name : {"context", "optimizer"}) {
     GoldenTopic topic("rpc", family(name));
     topic.tolerate({.absolute = 1e-5});
-    for (const auto& golden : topic.cases()) topic.judge(golden, [&] { return given.at(golden.name); });
+    topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return given.at(golden.name); }); });
     topic.finish();
   }
   EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
@@ -240,7 +240,7 @@ class FutureProgram {
 
 TEST(RpcGolden, FuturesKeepThePeersOrderAndErrors) {
   GoldenTopic topic("rpc", family("future"));
-  for (auto golden : topic.cases()) {
+  topic.for_each([&](GoldenCase golden) {
     // Python's agent puts a sentence and the type of the exception before the text of one that a callback rethrows.
     const std::string words = "Got the following error when running the callback: RuntimeError: ";
     for (auto& line : golden.expected.at("log")) {
@@ -250,13 +250,13 @@ TEST(RpcGolden, FuturesKeepThePeersOrderAndErrors) {
     }
     FutureProgram program;
     topic.judge(golden, [&] { return program.run(golden.input.at("program")); });
-  }
+  });
   topic.finish();
 }
 
 TEST(RpcGolden, NamesAreGoodWhereThePeersAre) {
   GoldenTopic topic("rpc", family("name"));
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&] {
       bool good = true;
       hasten::testing::run_ranks(1, [&](process::Process& process) {
@@ -269,7 +269,7 @@ TEST(RpcGolden, NamesAreGoodWhereThePeersAre) {
       });
       return json{{"good", good}};
     });
-  }
+  });
   topic.finish();
 }
 

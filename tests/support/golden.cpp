@@ -35,7 +35,7 @@ GoldenCase read_case(const json& entry) {
 /// What is given instead of an error replaces it, and an error replaces everything.
 json patched(json values, const json& patch) {
   if (!patch.is_object() || patch.empty()) return values;
-  if (patch.contains("error")) return patch;
+  if (patch.contains("error") || !values.is_object()) return patch;
   values.erase("error");
   values.update(patch);
   return values;
@@ -78,12 +78,26 @@ GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const Golde
     throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
   json content = json::parse(file);
   for (const auto& entry : content.at("cases")) {
-    GoldenCase golden = read_case(entry);
-    if (!selected || selected(golden)) cases_.push_back(std::move(golden));
+    try {
+      GoldenCase golden = read_case(entry);
+      if (!selected || selected(golden)) cases_.push_back(std::move(golden));
+    } catch (const std::exception& error) {
+      malformed_.push_back(text(error.what(), ": ", shown(entry).substr(0, 300)));
+    }
   }
   content.erase("cases");
   beside_ = std::move(content);
   if (cases_.empty()) throw std::runtime_error("golden cases: nothing selected in " + path);
+}
+
+void GoldenTopic::for_each(const std::function<void(const GoldenCase&)>& fn) const {
+  for (const GoldenCase& golden : cases_) {
+    try {
+      fn(golden);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << topic_ << " " << golden.name << ": " << error.what() << "\n   input " << shown(golden.input);
+    }
+  }
 }
 
 void GoldenTopic::judge(const GoldenCase& golden, const std::function<json()>& run) {
@@ -92,6 +106,7 @@ void GoldenTopic::judge(const GoldenCase& golden, const std::function<json()>& r
 
 void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
   const auto same = [&](const json& wanted) {
+    if (!wanted.is_object()) return false;
     for (const auto& [key, value] : wanted.items()) {
       if (!given.contains(key) || !near(given.at(key), value, tolerance_)) return false;
     }
@@ -131,10 +146,12 @@ void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
 
 void GoldenTopic::finish() const {
   const size_t well = as_expected_ + as_fixed_ + by_difference_;
-  std::cout << "golden " << topic_ << ": " << well << " of " << cases_.size() << " cases (" << as_expected_
+  const size_t all = cases_.size() + malformed_.size();
+  for (const std::string& reason : malformed_) ADD_FAILURE() << topic_ << ": an entry that is no case: " << reason;
+  std::cout << "golden " << topic_ << ": " << well << " of " << all << " cases (" << as_expected_
             << " as expected, " << as_fixed_ << " as fixed, " << by_difference_
             << " by a documented difference)" << std::endl;
-  EXPECT_EQ(well, cases_.size()) << topic_ << ": every case must be judged, and well";
+  EXPECT_EQ(well, all) << topic_ << ": every case must be judged, and well";
 }
 
 json outcome_of(const std::function<json()>& run) {
@@ -145,8 +162,8 @@ json outcome_of(const std::function<json()>& run) {
   }
 }
 
-int num_ranks_of(const GoldenCase& golden) {
-  const json number = golden.input.is_object() ? golden.input.value("num_processes", json(1)) : json(1);
+int num_ranks_of(const GoldenCase& golden, const char* key) {
+  const json number = golden.input.is_object() ? golden.input.value(key, json(1)) : json(1);
   return number.is_number_integer() && number > 0 && number <= 16 ? number.get<int>() : 1;
 }
 

@@ -40,6 +40,8 @@ class GoldenTopic {
   explicit GoldenTopic(std::string topic, const std::function<bool(const GoldenCase&)>& selected = {});
 
   const std::vector<GoldenCase>& cases() const noexcept { return cases_; }
+  /// Calls `fn` with each case. What it throws is a red case, and the next one follows.
+  void for_each(const std::function<void(const GoldenCase&)>& fn) const;
   /// What the file has beside its cases ("models", versions).
   const nlohmann::json& beside() const noexcept { return beside_; }
 
@@ -67,6 +69,8 @@ class GoldenTopic {
  private:
   std::string topic_;
   std::vector<GoldenCase> cases_;
+  /// Why entries of the file are no cases (a name that is a number, an input that is missing): red, too.
+  std::vector<std::string> malformed_;
   nlohmann::json beside_;
   std::map<std::string, GoldenRule> rules_;
   std::vector<GoldenRule> everywhere_;
@@ -78,7 +82,7 @@ class GoldenTopic {
 nlohmann::json outcome_of(const std::function<nlohmann::json()>& run);
 
 /// The number of ranks that a case asks for; 1 where it does not say so, or says something else than a number.
-int num_ranks_of(const GoldenCase& golden);
+int num_ranks_of(const GoldenCase& golden, const char* key = "num_processes");
 /// The folder of the golden cases: $HASTEN_GOLDEN_DIR, or the project's own.
 std::string golden_folder();
 

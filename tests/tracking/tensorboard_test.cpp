@@ -304,6 +304,19 @@ TEST_F(EventFiles, AnEmbeddingWhosePartsDoNotFitIsRefused) {
   EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .images = {Image{1, 1, 1, {0}}}}), UsageError);
 }
 
+TEST_F(EventFiles, ARecordWhoseDataWereChangedIsNotTaken) {
+  const std::string first = summary::record(summary::version_event(1));
+  std::string bytes = first + summary::record(summary::event(1, 3, summary::scalar("x", 1.0F)));
+  bytes[bytes.size() - 5] ^= 1;  // the last byte of the data: a mantissa's bit
+  int64_t count = 0;
+
+  const auto report = read_events(write("changed", bytes), [&](const EventValue&) { ++count; });
+
+  EXPECT_EQ(count, 0);
+  EXPECT_EQ(report.num_records, 1);
+  EXPECT_THAT(report.problem, HasSubstr("record 1 has data"));
+}
+
 TEST_F(EventFiles, DamagedAndHostileFilesAreReadUpToTheDamage) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(text("seed ", seed));

@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using hasten::testing::words_of;
 using Runs = hasten::testing::InFolder;
 
@@ -75,6 +76,22 @@ TEST_F(Runs, ATrackerOfTheProgramsOwnGetsEveryCallInOrderOnAnotherThread) {
                                         "log 7 y=3", "finish 0"));
   EXPECT_EQ(trackers.tracker<KeepingTracker>(), own);
   EXPECT_THAT(trackers.names(), ElementsAre("keeping", "journal"));
+}
+
+TEST_F(Runs, ALineForOneTrackerReachesNoOther) {
+  const auto own = std::make_shared<KeepingTracker>();
+  Trackers trackers(setup_in(folder_, {own, "csv"}));
+  trackers.init("p");
+  trackers.tracker("keeping").log({{"mine", 1}}, 0);
+  trackers.tracker("csv").log({{"theirs", 2}}, 1);
+  trackers.log({{"both", 3}}, 2);
+  trackers.finish();
+
+  EXPECT_THAT(own->lines(), ElementsAre("start p", "log 0 mine=1", "log 2 both=3", "finish 0"));
+  const std::string rows = text_of(folder_ / "p/run/metrics.csv");
+  EXPECT_THAT(rows, HasSubstr("theirs"));
+  EXPECT_THAT(rows, HasSubstr("both"));
+  EXPECT_THAT(rows, Not(HasSubstr("mine")));
 }
 
 TEST_F(Runs, OnlyTheMainProcessLogsAndEachRankHasItsMetrics) {

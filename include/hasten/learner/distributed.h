@@ -32,7 +32,7 @@ struct ParallelTrainer : Callback {
   std::vector<c10::Device> devices;
 
  private:
-  Model before_ = {};
+  AnyModel before_ = {};
 };
 
 struct Engine;

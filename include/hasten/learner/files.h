@@ -9,6 +9,6 @@ namespace hasten::learner {
 
 /// Weights, classes and options of the folder; model, loss and data are given, as the program makes them.
 /// Collective: no. Blocks: on files. Throws: DataError for a folder that is none; UsageError for another model or loss.
-Learner load_learner(const std::filesystem::path& folder, Model model, LearnerOptions options, Loaders loaders = {});
+Learner load_learner(const std::filesystem::path& folder, AnyModel model, LearnerOptions options, Loaders loaders = {});
 
 }  // namespace hasten::learner

@@ -36,7 +36,7 @@ class Learner {
  public:
   /// Calls after_create. Collective: no. Blocks: no. Throws: UsageError without a model or a loss, for a splitter that does not
   /// give each parameter once, or for two callbacks of one name.
-  Learner(Loaders loaders, Model model, LearnerOptions options = {});
+  Learner(Loaders loaders, AnyModel model, LearnerOptions options = {});
 
   // ---- Training. lr: a number, slice(…), one value a group; unset: LearnerOptions::lr.
   // Collective: yes, inside a distributed context. Blocks: until done. Throws: what callbacks and the model throw, with the
@@ -144,7 +144,7 @@ class Learner {
   Hypers& hypers() const;
   Recorder& recorder() const;
   const Accelerator& accelerator() const;
-  const Model& model() const;
+  const AnyModel& model() const;
   const Loaders& loaders() const;
   const Loss& loss_func() const;
   const LearnerOptions& options() const;

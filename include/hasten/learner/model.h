@@ -1,4 +1,4 @@
-// Model: a module and how it is called with the tensors of a batch, without its type.
+// AnyModel: a module and how it is called with the tensors of a batch, without its type.
 //
 // Made from a TORCH_MODULE holder or a shared_ptr whose forward takes tensors and returns a tensor, a tuple, a pair or a
 // vector of them; the first is the prediction. Any other forward: {module, lambda}.
@@ -57,15 +57,15 @@ Tensors spread(const Call& call, const Tensors& inputs, std::index_sequence<i...
 
 }  // namespace detail
 
-class Model {
+class AnyModel {
  public:
   using Call = std::function<Tensors(const Tensors& inputs)>;
 
-  Model() = default;
+  AnyModel() = default;
   /// Collective: no. Blocks: no. Throws: nothing.
   template <class Module>
     requires std::is_base_of_v<torch::nn::Module, Module>
-  Model(std::shared_ptr<Module> module) : module_(module) {  // NOLINT: implicit, so that a Learner takes any model
+  AnyModel(std::shared_ptr<Module> module) : module_(module) {  // NOLINT: implicit, so that a Learner takes any model
     if constexpr (std::is_same_v<Module, torch::nn::SequentialImpl>) {
       bind<1>(module);
     } else {
@@ -75,15 +75,15 @@ class Model {
   }
   template <class Holder>
     requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Holder>
-  Model(const Holder& holder) : Model(holder.ptr()) {}  // NOLINT: as above
+  AnyModel(const Holder& holder) : AnyModel(holder.ptr()) {}  // NOLINT: as above
   /// A module with a forward of any other form.
   template <class Module>
-  Model(std::shared_ptr<Module> module, Call call) : module_(module), call_(std::move(call)) {
+  AnyModel(std::shared_ptr<Module> module, Call call) : module_(module), call_(std::move(call)) {
     reset_of(*module);
   }
   template <class Holder>
     requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Holder>
-  Model(const Holder& holder, Call call) : Model(holder.ptr(), std::move(call)) {}
+  AnyModel(const Holder& holder, Call call) : AnyModel(holder.ptr(), std::move(call)) {}
 
   const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
   /// Collective: no. Blocks: no. Throws: UsageError for another number of inputs; what forward throws.
@@ -97,11 +97,11 @@ class Model {
   explicit operator bool() const noexcept { return module_ != nullptr; }
   /// The model over several devices of this process (parallel::data_parallel).
   /// Collective: no. Blocks: no. Throws: UsageError for a model with a lambda, and as data_parallel.
-  Model data_parallel(const std::vector<c10::Device>& devices) const {
+  AnyModel data_parallel(const std::vector<c10::Device>& devices) const {
     if (!parallel_) {
-      throw UsageError(Origin{"learner"}, "to_parallel of a Model with its own call; expected a model whose forward takes tensors.");
+      throw UsageError(Origin{"learner"}, "to_parallel of an AnyModel with its own call; expected a model whose forward takes tensors.");
     }
-    Model result = *this;
+    AnyModel result = *this;
     result.call_ = parallel_(devices);
     return result;
   }
@@ -132,6 +132,6 @@ class Model {
 
 /// fastai's reset(): forgets the hidden state of a model that has one.
 /// Collective: no. Blocks: no. Throws: what reset_state throws.
-inline void reset(const Model& model) { model.reset(); }
+inline void reset(const AnyModel& model) { model.reset(); }
 
 }  // namespace hasten::learner

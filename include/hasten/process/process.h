@@ -46,6 +46,9 @@ class Process {
   /// From given parts.
   Process(RankInfo identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));
 
+  /// The same process with another handle of its group (Group::with_observer). Collective: no. Blocks: no. Throws: nothing.
+  Process with_group(comm::Group group) const;
+
   const RankInfo& identity() const noexcept;
   int rank() const noexcept { return identity().rank; }
   int local_rank() const noexcept { return identity().local_rank; }

@@ -79,13 +79,18 @@ std::vector<at::Tensor> cut(const at::Tensor& bytes, const std::vector<int64_t>&
 
 }  // namespace
 
+void Group::begin(OpType kind) const {
+  impl_->reap();
+  if (observer_ && !impl_->alone()) (*observer_)(name_of(kind));
+}
+
 Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const {
   Impl& group = *impl_;
   group.check_open(OpType::kAllReduce);
   check_result(tensor, name_of(OpType::kAllReduce), group.origin());
   check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
-  group.reap();
+  begin(OpType::kAllReduce);
   if (check_) group.agree(Fingerprint::of(OpType::kAllReduce, site).with_tensor(tensor).with_op(op));
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
@@ -104,7 +109,7 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
   group.check_rank(root, "root", OpType::kReduce);
   check_reduction(tensor.scalar_type(), op, group.origin());
   if (group.alone()) return ended();
-  group.reap();
+  begin(OpType::kReduce);
   if (check_) group.agree(Fingerprint::of(OpType::kReduce, site).with_tensor(tensor).with_op(op).with_root(root));
   Backend& backend = group.backend_for(tensor);
   Encoded encoded = encode(tensor, op, backend, group.origin());
@@ -126,7 +131,7 @@ Work<> Group::broadcast_async_(at::Tensor tensor, int root, Site site) const {
   check_result(tensor, name_of(OpType::kBroadcast), group.origin());
   group.check_rank(root, "root", OpType::kBroadcast);
   if (group.alone()) return ended();
-  group.reap();
+  begin(OpType::kBroadcast);
   if (check_) group.agree(Fingerprint::of(OpType::kBroadcast, site).with_tensor(tensor).with_root(root));
   if (tensor.numel() == 0) return ended();
   Backend& backend = group.backend_for(tensor);
@@ -147,7 +152,7 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
                      ") = ", world_size() * input.numel(), " of ", input.scalar_type(), " are needed.");
   }
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
-  group.reap();
+  begin(OpType::kAllGatherInto);
   if (check_) group.agree(Fingerprint::of(OpType::kAllGatherInto, site).with_tensor(input));
   if (input.numel() == 0) return ended();
   Backend& backend = group.backend_for(input);
@@ -161,7 +166,7 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
   Impl& group = *impl_;
   group.check_open(OpType::kAllGather);
   if (group.alone()) return ended(copies_of({tensor}));
-  group.reap();
+  begin(OpType::kAllGather);
   const auto records = group.agree(Fingerprint::of(OpType::kAllGather, site).with_tensor(tensor));
   Backend& backend = group.backend_for(tensor);
   const int64_t row = tensor.dim() == 0 ? tensor.element_size() : row_bytes(tensor);
@@ -195,7 +200,7 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
   group.check_open(OpType::kGather);
   group.check_rank(root, "root", OpType::kGather);
   if (group.alone()) return ended(copies_of({tensor}));
-  group.reap();
+  begin(OpType::kGather);
   const auto records = group.agree(Fingerprint::of(OpType::kGather, site).with_tensor(tensor).with_root(root));
   Backend& backend = group.backend_for(tensor);
   const at::Tensor input = bytes_of(stage(tensor, backend));
@@ -241,7 +246,7 @@ Work<at::Tensor> Group::scatter_async(const std::vector<at::Tensor>& parts, int 
   group.check_open(OpType::kScatter);
   group.check_rank(root, "root", OpType::kScatter);
   const bool is_root = rank() == root;
-  group.reap();
+  begin(OpType::kScatter);
   if (check_ && !group.alone()) group.agree(Fingerprint::of(OpType::kScatter, site).with_root(root));
   at::Tensor header = scatter_header(is_root ? parts : std::vector<at::Tensor>{}, world_size());
   if (!group.alone()) group.wait(*group.cpu().broadcast(bytes_of(header), root), OpType::kScatter);
@@ -290,7 +295,7 @@ Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& in
   }
   check_reduction(input.scalar_type(), op, group.origin());
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
-  group.reap();
+  begin(OpType::kReduceScatter);
   if (check_) group.agree(Fingerprint::of(OpType::kReduceScatter, site).with_tensor(input).with_op(op));
   Backend& backend = group.backend_for(input);
   const Encoded encoded = encode(input, op, backend, group.origin());
@@ -315,7 +320,7 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
                      world_size(), " ranks needed.");
   }
   if (group.alone()) return ended(copies_of(parts));
-  group.reap();
+  begin(OpType::kAllToAll);
   if (check_) group.agree(Fingerprint::of(OpType::kAllToAll, site).with_tensor(parts[0]));
   const at::Tensor& like = parts[0];
   const int64_t row = row_bytes(like);
@@ -408,7 +413,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
       compare_rows(at::tensor({give[0], take[0]}, at::kLong).view({1, 2, 1}), 1, group.origin());
     return Work<>([output, input] { write_back(output, input.detach()); });
   }
-  group.reap();
+  begin(OpType::kAllToAllInto);
   if (check_) {
     group.agree(Fingerprint::of(OpType::kAllToAllInto, site).with_tensor(input));
     const at::Tensor mine = at::cat({at::tensor(give, at::kLong), at::tensor(take, at::kLong)});
@@ -428,7 +433,7 @@ Work<> Group::barrier_async(Site site) const {
   Impl& group = *impl_;
   group.check_open(OpType::kBarrier);
   if (group.alone()) return ended();
-  group.reap();
+  begin(OpType::kBarrier);
   if (check_) group.agree(Fingerprint::of(OpType::kBarrier, site));
   return group.work<void>(OpType::kBarrier, one(group.cpu().barrier()), [] {});
 }

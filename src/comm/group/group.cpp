@@ -339,7 +339,14 @@ bool Group::checked() const noexcept {
   return check_;
 }
 Group Group::with_check(bool check) const {
-  return Group(impl_, check);
+  Group group = *this;
+  group.check_ = check;
+  return group;
+}
+Group Group::with_observer(CollectiveObserver observer) const {
+  Group group = *this;
+  group.observer_ = observer ? std::make_shared<const CollectiveObserver>(std::move(observer)) : nullptr;
+  return group;
 }
 
 std::string Group::backend_name() const {
@@ -363,6 +370,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& ranks, const Subgro
                      "]: name at least one rank, and each once.");
   }
   if (impl_->alone()) return *this;
+  begin(OpType::kSubgroup);
   if (check_) {
     impl_->agree(Fingerprint::of(OpType::kSubgroup, site).with_sizes({ranks.begin(), ranks.end()}));
   }

@@ -3,16 +3,26 @@
 
 #include <utility>
 
+#include "hasten/core/text.h"
+
 namespace hasten::parallel {
 namespace {
 
 constexpr const char *kBarrier = "barrier", *kObjects = "gather_object", *kTrigger = "check_trigger", *kStop = "should_stop";
+constexpr const char* kOfProgram =
+    " on the process's group (reduce, gather and wait_for_everyone of the Accelerator need no more than the ranks with data)";
 constexpr const char* kAttempt = "find_executable_batch_size";
 
 }  // namespace
 
 Operations::Operations(process::Process process, std::shared_ptr<training::GradientState> gradients)
-    : process_(std::move(process)), group_(process_.group().with_check(true)), gradients_(std::move(gradients)) {}
+    : process_(std::move(process)),
+      group_(process_.group().with_check(true)),
+      own_process_(process_.with_group(process_.group().with_observer([open = open_](const char* operation) {
+        if (open->join) open->join->require_all(text(operation, kOfProgram));
+      }))),
+      own_group_(own_process_.group().with_check(true)),
+      gradients_(std::move(gradients)) {}
 
 void Operations::wait_for_everyone() {
   notify(kBarrier);

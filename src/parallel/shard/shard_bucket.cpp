@@ -9,6 +9,11 @@
 
 namespace hasten::parallel::shard {
 
+// Here, so that the model does not know the bucket.
+std::unique_ptr<ReducerBucket> ShardedModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
+  return std::make_unique<ShardBucket>(*this, unit, settings);
+}
+
 ShardBucket::ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSettings& settings)
     : model_(model),
       unit_(unit),
@@ -108,7 +113,7 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
   const at::NoGradGuard no_grad;
   auto& pool = model_.pool();
   if (pool.pending != nullptr && pool.pending != this) pool.pending->reduce();
-  slot_ = pool.num_launched++ % ShardedModel::Pool::kNumSlots;
+  slot_ = pool.num_launched++ % ShardPool::kNumSlots;
   const at::Tensor flat =
       pool.region.tensor(pool.offset(pool.region.local_index(), slot_), model_.plan().unit_numel(unit_),
                          parameter(0).scalar_type());

@@ -11,26 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "hasten/comm/shared_region.h"
 #include "parallel/ddp/reducer_bucket.h"
+#include "parallel/shard/shard_pool.h"
 #include "parallel/shard/sharded_model.h"
 
 namespace hasten::parallel::shard {
-
-class ShardBucket;
-
-/// The slots of a model's units, and which of them are in use.
-struct ShardedModel::Pool {
-  static constexpr int kNumSlots = 2;
-
-  comm::SharedRegion region;
-  int64_t slot_bytes = 0;
-  int64_t num_launched = 0;
-  /// Launched, and not yet reduced by this rank.
-  ShardBucket* pending = nullptr;
-
-  int64_t offset(int local_rank, int64_t slot) const { return (local_rank * kNumSlots + slot) * slot_bytes; }
-};
 
 class ShardBucket : public ReducerBucket {
  public:

@@ -15,7 +15,7 @@
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/plugins.h"
-#include "parallel/shard/shard_bucket.h"
+#include "parallel/shard/shard_pool.h"
 
 namespace hasten::parallel::shard {
 namespace {
@@ -43,7 +43,7 @@ ShardedModel::ShardedModel(comm::Group group, ShardOptions options,
     : group_(group.with_check(false)),
       options_(std::move(options)),
       is_taken_(std::move(is_taken)),
-      pool_(std::make_unique<Pool>()) {}
+      pool_(std::make_unique<ShardPool>()) {}
 
 ShardedModel::~ShardedModel() {
   forget_casts();
@@ -251,10 +251,10 @@ void ShardedModel::make_gradients() {
     end = round_up(end + plan_.unit_bytes(unit));
   }
   gradients_ = comm::SharedRegion::create(group_, std::max(end, kLine), {.label = "hasten-gradients"});
-  *pool_ = Pool{};
+  *pool_ = ShardPool{};
   pool_->slot_bytes = round_up(std::max(plan_.largest_unit_bytes(), kLine));
   const auto num_local = static_cast<int64_t>(gradients_.local_ranks().size());
-  pool_->region = comm::SharedRegion::create(group_, num_local * Pool::kNumSlots * pool_->slot_bytes,
+  pool_->region = comm::SharedRegion::create(group_, num_local * ShardPool::kNumSlots * pool_->slot_bytes,
                                              {.label = "hasten-units"});
 }
 
@@ -355,10 +355,6 @@ std::vector<std::vector<size_t>> ShardedModel::units() const {
     for (const size_t item : unit.items) members.push_back(trainable_index_[item]);
   }
   return units;
-}
-
-std::unique_ptr<ReducerBucket> ShardedModel::make_bucket(size_t unit, const ReducerBucketSettings& settings) {
-  return std::make_unique<ShardBucket>(*this, unit, settings);
 }
 
 void ShardedModel::begin() {

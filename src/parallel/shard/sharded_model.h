@@ -29,6 +29,8 @@
 
 namespace hasten::parallel::shard {
 
+struct ShardPool;
+
 /// A storage of which the host keeps one copy.
 struct SharedStorage {
   std::string name;
@@ -118,8 +120,7 @@ class ShardedModel : public GradientExchange {
   /// ranks of the host before their next forward.
   void refresh_casts();
 
-  struct Pool;
-  Pool& pool() noexcept { return *pool_; }
+  ShardPool& pool() noexcept { return *pool_; }
 
  private:
   void choose(const torch::nn::Module& module, const std::vector<std::string>& names,
@@ -169,7 +170,7 @@ class ShardedModel : public GradientExchange {
   std::optional<comm::Group> across_, leaders_;
   int owner_ = 0, num_hosts_ = 1;
   int64_t num_plans_ = 0;
-  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<ShardPool> pool_;
   /// At the weights of LSTMs.
   std::shared_ptr<ReadOnlyOperators> read_only_ = std::make_shared<ReadOnlyOperators>();
   std::vector<at::Tensor> intercepted_;

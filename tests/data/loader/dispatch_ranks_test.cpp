@@ -1,5 +1,5 @@
 // Dispatching from rank 0: what travels, what is read where, and how failures and positions reach every rank.
-#include "hasten/data/loader/detail/dispatch.h"
+#include "data/loader/detail/dispatch.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "hasten/data/batch/detail/batch_serialization.h"
 #include "hasten/data/loader/loader.h"
 #include "support/ranks.h"
 #include "support/samples.h"

@@ -16,6 +16,7 @@
 #include "hasten/data/dataset/map.h"
 #include "hasten/data/dataset/subset.h"
 #include "hasten/data/loader/detail/epoch_counter.h"
+#include "hasten/data/loader/detail/map_loader.h"
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/sampler/batch_sampler.h"
 #include "hasten/data/sampler/detail/index_source.h"
@@ -306,8 +307,8 @@ TEST(LoaderState, OwnBatchesGoOnWhole) {
 }
 
 TEST(IndexSource, DrawingAgainIntoTheMiddleOfABatchCutsTheRestAnew) {
-  detail::IndexSource<torch::data::samplers::SequentialSampler> source(
-      torch::data::samplers::SequentialSampler(11), 4, false, 11);
+  using Sampler = torch::data::samplers::SequentialSampler;
+  detail::IndexSource source(std::make_unique<detail::SamplerOf<Sampler>>(Sampler(11)), 4, false, 11);
   const auto head = source.begin({.epoch = 0, .position = 5}, 2);
   Batches rest;
   while (auto batch = source.next()) rest.push_back(*batch);

@@ -6,7 +6,7 @@
 
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
-#include "hasten/data/loader/detail/staging.h"
+#include "data/loader/detail/staging.h"
 
 namespace hasten::data {
 namespace {

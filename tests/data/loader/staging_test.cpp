@@ -1,5 +1,5 @@
 // Batches on their way to a device: what is sent when, and that on the CPU nothing is done at all.
-#include "hasten/data/loader/detail/staging.h"
+#include "data/loader/detail/staging.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "data/loader/detail/worker_pool.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
 #include "support/samples.h"
@@ -18,29 +19,39 @@ namespace {
 using torch::data::DataLoaderOptions;
 using torch::data::samplers::SequentialSampler;
 
+using detail::AnyBatch;
+using detail::EpochPipeline;
+using detail::PipelineStages;
+using detail::PlannedBatch;
+
+int number_of(const AnyBatch& batch) {
+  return detail::batch_in<int>(batch);
+}
+
 /// A pass over the batches 0, 1, 2, 3 that notes what is done to each.
 class Noted {
  public:
-  PipelineStages<int> parts() {
-    PipelineStages<int> parts;
-    parts.plan = [this]() -> std::optional<PlannedBatch<int>> {
+  PipelineStages stages() {
+    PipelineStages stages;
+    stages.plan = [this]() -> std::optional<PlannedBatch> {
       if (planned_ == 4) return std::nullopt;
-      return PlannedBatch<int>{{.indices = {static_cast<size_t>(planned_++)}}};
+      return PlannedBatch{{.indices = {static_cast<size_t>(planned_++)}}};
     };
-    parts.fetch = [](size_t, const Indices& indices) { return static_cast<int>(indices[0]); };
-    parts.placement.send = note("send ");
-    parts.placement.receive = [this](int batch) { log.push_back("receive " + std::to_string(batch)); };
-    return parts;
-  }
-  std::function<int(const int&)> note(const std::string& what) {
-    return [this, what](int batch) {
-      log.push_back(what + std::to_string(batch));
+    stages.fetch.fetch = [](size_t, const Indices& indices) {
+      return detail::any_batch(static_cast<int>(indices[0]));
+    };
+    stages.transfer.send = [this](const AnyBatch& batch) {
+      log.push_back("send " + std::to_string(number_of(batch)));
       return batch;
     };
+    stages.transfer.receive = [this](const AnyBatch& batch) {
+      log.push_back("receive " + std::to_string(number_of(batch)));
+    };
+    return stages;
   }
-  void run(EpochPipeline<int>& pass) {
+  void run(EpochPipeline& pass) {
     for (pass.advance(); !pass.at_end(); pass.advance())
-      log.push_back("loop " + std::to_string(pass.batch()));
+      log.push_back("loop " + std::to_string(number_of(pass.batch())));
   }
 
   std::vector<std::string> log;
@@ -49,15 +60,15 @@ class Noted {
   int planned_ = 0;
 };
 
-TEST(DeviceTransfer, ABatchThatIsThereIsSentWhileTheLoopHasTheOneBefore) {
+TEST(TransferStage, ABatchThatIsThereIsSentWhileTheLoopHasTheOneBefore) {
   Noted noted;
-  auto parts = noted.parts();
-  parts.plan = [plan = parts.plan] {  // as streams and rank 0's slices are: read when they are planned
+  auto stages = noted.stages();
+  stages.plan = [plan = stages.plan] {  // as streams and rank 0's slices are: read when they are planned
     auto planned = plan();
-    if (planned) planned->ready = static_cast<int>(planned->shard.indices[0]);
+    if (planned) planned->ready = detail::any_batch(static_cast<int>(planned->shard.indices[0]));
     return planned;
   };
-  EpochPipeline<int> pass(std::move(parts));
+  EpochPipeline pass(std::move(stages));
 
   noted.run(pass);
 
@@ -66,9 +77,9 @@ TEST(DeviceTransfer, ABatchThatIsThereIsSentWhileTheLoopHasTheOneBefore) {
                                       "loop 1", "receive 2", "send 3", "loop 2", "receive 3", "loop 3"}));
 }
 
-TEST(DeviceTransfer, WithoutWorkersNothingIsFetchedAhead) {
+TEST(TransferStage, WithoutWorkersNothingIsFetchedAhead) {
   Noted noted;
-  EpochPipeline<int> pass(noted.parts());
+  EpochPipeline pass(noted.stages());
 
   noted.run(pass);
 
@@ -77,18 +88,18 @@ TEST(DeviceTransfer, WithoutWorkersNothingIsFetchedAhead) {
                                       "send 2", "receive 2", "loop 2", "send 3", "receive 3", "loop 3"}));
 }
 
-TEST(DeviceTransfer, WorkersPinAndTheLoopsThreadSendsAtMostOneAhead) {
+TEST(TransferStage, WorkersPinAndTheLoopsThreadSendsAtMostOneAhead) {
   WorkerPool workers(2);
   Noted noted;
-  auto parts = noted.parts();
-  parts.workers = &workers;
-  parts.max_jobs = 4;
+  auto stages = noted.stages();
+  stages.fetch.workers = &workers;
+  stages.fetch.max_jobs = 4;
   const auto loop = std::this_thread::get_id();
-  parts.placement.pin = [&](int batch) {
+  stages.transfer.pin = [&](const AnyBatch& batch) {
     EXPECT_NE(std::this_thread::get_id(), loop);
-    return batch + 100;
+    return detail::any_batch(number_of(batch) + 100);
   };
-  EpochPipeline<int> pass(std::move(parts));
+  EpochPipeline pass(std::move(stages));
 
   noted.run(pass);
 

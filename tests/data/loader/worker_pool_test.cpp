@@ -1,4 +1,4 @@
-#include "hasten/data/loader/detail/worker_pool.h"
+#include "data/loader/detail/worker_pool.h"
 
 #include <gtest/gtest.h>
 

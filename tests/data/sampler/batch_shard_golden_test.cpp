@@ -102,7 +102,7 @@ TEST(BatchShardGolden, GivesWhatThePeerGives) {
   topic.on_quirk("len-differs", length_is_what_is_given);
   topic.on_quirk("loses-samples", nothing_is_lost);
 
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&]() -> json {
       try {
         return run(golden.input);
@@ -110,7 +110,7 @@ TEST(BatchShardGolden, GivesWhatThePeerGives) {
         return testing::golden_error("ValueError");
       }
     });
-  }
+  });
 
   topic.finish();
 }

@@ -88,7 +88,7 @@ json run(const GoldenCase& golden) {
 TEST(DistributedSamplerGolden, GivesWhatThePeersGive) {
   GoldenTopic topic("distributed_sampler");
 
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&]() -> json {
       try {
         return run(golden);
@@ -96,7 +96,7 @@ TEST(DistributedSamplerGolden, GivesWhatThePeersGive) {
         return testing::golden_error("ValueError");
       }
     });
-  }
+  });
 
   topic.finish();
 }

@@ -269,7 +269,7 @@ json as_many_as_asked(const GoldenCase& golden) {
   const std::string world_size = option_in(golden, "--num_processes", "1");
   json workers = json::array();
   for (int rank = 0; rank < std::stoi(world_size); ++rank) {
-    json one = golden.expected.at("workers")[0];
+    json one = golden.expected.at("workers").at(0);
     const std::string number = std::to_string(rank);
     one["env"].update({{"RANK", number}, {"LOCAL_RANK", number}, {"WORLD_SIZE", world_size}});
     workers.push_back(one);
@@ -310,9 +310,9 @@ TEST(LaunchEnvGolden, EqualsThePeersAsFarAsTheySetVariables) {
   topic.on_quirk("text-false-is-true", false_is_false);
   topic.on_every_case(without_agent_store);
 
-  for (const GoldenCase& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&] { return golden.family == "real" ? started(golden) : prepared(golden); });
-  }
+  });
 
   topic.finish();
 }

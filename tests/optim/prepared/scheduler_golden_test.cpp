@@ -122,7 +122,7 @@ double rate_at(const json& spec, double base, double n) {
       since = milestone;
       ++now;
     }
-    return rate_at(spec.at("schedulers")[now], base, n - since);
+    return rate_at(spec.at("schedulers").at(now), base, n - since);
   }
   throw std::runtime_error("no closed form of " + type);
 }
@@ -145,7 +145,7 @@ std::vector<int64_t> steps_taken(const GoldenCase& golden) {
   for (size_t i = 0; i < sync.size(); ++i) {
     ++batches;
     const bool steps_now = !input.at("step_with_optimizer").get<bool>() || sync[i].get<bool>();
-    const bool skipped = input.contains("skipped") && input.at("skipped")[i].get<bool>();
+    const bool skipped = input.contains("skipped") && input.at("skipped").at(i).get<bool>();
     if (!input.at("step_with_optimizer").get<bool>()) {
       ++steps;
     } else if (steps_now) {
@@ -199,7 +199,7 @@ json adjusted_by_rule(const GoldenCase& golden) {
 json patience_by_rule(const GoldenCase& golden) {
   const json& spec = golden.input.at("scheduler");
   json rates = json::array();
-  double rate = golden.input.at("lrs")[0], best = INFINITY;
+  double rate = golden.input.at("lrs").at(0), best = INFINITY;
   int64_t bad = 0;
   for (const double metric : golden.input.at("metrics")) {
     const bool better = metric < best * (1.0 - 1e-4);
@@ -252,8 +252,8 @@ json run_state(const GoldenCase& golden) {
   json given{{"initial", snapshot(spec, *scheduler, false)}};
   try {
     for (size_t i = 0; i < input.at("sync_gradients").size(); ++i) {
-      gradients->set_sync_gradients(input.at("sync_gradients")[i]);
-      if (input.at("skipped")[i]) {
+      gradients->set_sync_gradients(input.at("sync_gradients").at(i));
+      if (input.at("skipped").at(i)) {
         optimizer.skip_step();
       } else {
         optimizer.step();
@@ -298,7 +298,7 @@ json run_loop(const process::Process& process, const json& input) {
   for (size_t i = 0; i < 2; ++i) {
     groups.emplace_back(std::vector<at::Tensor>{net->parameters()[i]},
                         std::make_unique<torch::optim::SGDOptions>(
-                            torch::optim::SGDOptions(input.at("lrs")[i].get<double>()).momentum(0.9)));
+                            torch::optim::SGDOptions(input.at("lrs").at(i).get<double>()).momentum(0.9)));
   }
   torch::optim::SGD sgd(groups, torch::optim::SGDOptions(1.0).momentum(0.9));
   const json& spec = input.at("scheduler");
@@ -340,8 +340,8 @@ json run_real(const process::Process& process, const json& input) {
   auto& gradients = const_cast<training::GradientState&>(accelerator.gradient_state());
   json given{{"initial", snapshot(spec, *made, false)}};
   for (size_t i = 0; i < input.at("sync_gradients").size(); ++i) {
-    gradients.set_sync_gradients(input.at("sync_gradients")[i]);
-    if (input.at("skipped")[i]) {
+    gradients.set_sync_gradients(input.at("sync_gradients").at(i));
+    if (input.at("skipped").at(i)) {
       optimizer.skip_step();
     } else {
       optimizer.step();
@@ -359,16 +359,17 @@ std::map<std::string, std::vector<json>> on_ranks(const GoldenTopic& topic) {
     return one.family == "accelerator" || one.family == "state_real";
   };
   for (const auto& golden : topic.cases()) {
-    if (is_real(golden)) worlds.insert(golden.input.at("num_processes").get<int>());
+    if (is_real(golden)) worlds.insert(hasten::testing::num_ranks_of(golden));
   }
   std::map<std::string, std::vector<json>> given;
   std::mutex mutex;
   for (const int world_size : worlds) {
     hasten::testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
-        if (!is_real(golden) || golden.input.at("num_processes") != world_size) continue;
-        json result = golden.family == "accelerator" ? run_loop(process, golden.input)
-                                                     : run_real(process, golden.input);
+        if (!is_real(golden) || hasten::testing::num_ranks_of(golden) != world_size) continue;
+        json result = hasten::testing::outcome_of([&] {
+          return golden.family == "accelerator" ? run_loop(process, golden.input) : run_real(process, golden.input);
+        });
         const std::lock_guard lock(mutex);
         given[golden.name].push_back(std::move(result));
       }
@@ -388,7 +389,7 @@ TEST(SchedulerGolden, PreparedSchedulersMoveAsThePeersDoOrBetter) {
   topic.on_quirk("patience-counts-processes", patience_by_rule);
 
   const auto given = on_ranks(topic);
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     if (golden.family == "state") {
       topic.judge(golden, [&] { return run_state(golden); });
     } else if (golden.family == "plateau") {
@@ -398,7 +399,7 @@ TEST(SchedulerGolden, PreparedSchedulersMoveAsThePeersDoOrBetter) {
       for (const json& rank : ranks) EXPECT_EQ(rank, ranks[0]) << golden.name << ": the ranks differ";
       topic.judge(golden, [&] { return ranks.at(0); });
     }
-  }
+  });
 
   topic.finish();
 }

@@ -51,7 +51,7 @@ json deepspeed_schedule_case(const json& input) {
 TEST(DeepSpeedScheduleGolden, rates_and_betas_are_those_of_deepspeed) {
   GoldenTopic topic("sharding_config", [](const GoldenCase& golden) { return golden.family == "ds_schedule"; });
   topic.tolerate({.relative = 1e-12, .absolute = 1e-15});
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const GoldenCase& golden) {
     json given;
     try {
       given = deepspeed_schedule_case(golden.input);
@@ -61,7 +61,7 @@ TEST(DeepSpeedScheduleGolden, rates_and_betas_are_those_of_deepspeed) {
       given = {{"failed", error.what()}};
     }
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 

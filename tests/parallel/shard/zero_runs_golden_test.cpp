@@ -67,8 +67,8 @@ std::unique_ptr<torch::optim::AdamW> optimizer_of(const json& input, ZeroNet& ne
   const double lr = input.at("lr");
   for (size_t i = 0; i < input.at("groups").size(); ++i) {
     std::vector<at::Tensor> members;
-    for (const std::string name : input.at("groups")[i]) members.push_back(net->named(name));
-    const double decay = input.at("weight_decay")[i];
+    for (const std::string name : input.at("groups").at(i)) members.push_back(net->named(name));
+    const double decay = input.at("weight_decay").at(i);
     groups.emplace_back(members, std::make_unique<torch::optim::AdamWOptions>(
                                      torch::optim::AdamWOptions(lr).weight_decay(decay)));
   }
@@ -127,9 +127,9 @@ void put(json& target, const std::map<std::string, json>& values) {
 
 TEST(ZeroRunsGolden, ShardedTrainingIsDeepSpeeds) {
   testing::GoldenTopic topic("zero_checkpoints");
-  for (const auto& golden : topic.cases()) {
+  topic.for_each([&](const testing::GoldenCase& golden) {
     const bool low = golden.input.at("precision") == "bf16";
-    const int world = golden.input.at("world");
+    const int world = testing::num_ranks_of(golden, "world");
     std::vector<ZeroRun> runs(static_cast<size_t>(world));
     testing::run_ranks(world, [&](auto& process) {
       runs[static_cast<size_t>(process.rank())] = run_zero_case(process.group(), golden.input);
@@ -146,7 +146,7 @@ TEST(ZeroRunsGolden, ShardedTrainingIsDeepSpeeds) {
     }
     topic.tolerate({.absolute = low ? 2e-2 : 1e-5});
     topic.judge(golden, given);
-  }
+  });
   topic.finish();
 }
 

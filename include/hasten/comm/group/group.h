@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -37,6 +38,9 @@ struct AllToAllRows {
   std::vector<int64_t> output = {};
 };
 
+/// Called with the name of a collective ("all_reduce") before its data moves (Group::with_observer).
+using CollectiveObserver = std::function<void(const char* operation)>;
+
 class Group {
  public:
   using Site = std::source_location;
@@ -56,6 +60,10 @@ class Group {
   bool checked() const noexcept;
   /// Returns the same group with checks on or off, for code that has agreed on its operations by other means.
   Group with_check(bool check) const;
+  /// The same group; each collective through this handle and its copies first calls `observer` and throws what that throws.
+  /// Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  Group with_observer(CollectiveObserver observer) const;
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
@@ -190,9 +198,12 @@ class Group {
  private:
   /// Returns the group of these ranks of this one, under this group's name and `suffix`.
   std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix, const SubgroupOptions& given) const;
+  /// What each collective does once its arguments are known to be right.
+  void begin(OpType kind) const;
   Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}
   std::shared_ptr<Impl> impl_;
   bool check_ = false;
+  std::shared_ptr<const CollectiveObserver> observer_ = {};
 };
 
 }  // namespace hasten::comm

@@ -32,9 +32,14 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// Collectives of operations() are checked (GroupOptions::check) before data moves. Make it by a shared_ptr.
   Operations(process::Process process, std::shared_ptr<training::GradientState> gradients);
 
+  /// For components, which notify joined loops by themselves.
   const process::Process& process() const noexcept { return process_; }
   /// The process's group, with the check on.
   const comm::Group& group() const noexcept { return group_; }
+  /// The same two for a program's own collectives. Inside a joined loop each first compares all ranks: it throws UsageError on
+  /// all of them if some have run out of data, since those would not take part.
+  const process::Process& own_process() const noexcept { return own_process_; }
+  const comm::Group& own_group() const noexcept { return own_group_; }
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept { return gradients_; }
 
   /// Concatenates the ranks' tensors along dim 0, in any nested structure (comm/nested.h).
@@ -112,22 +117,26 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   // ---- What joined loops need.
 
   /// Returns true inside join_uneven_inputs, where collectives notify and ranks without data shadow them.
-  bool is_joining() const noexcept { return join_ != nullptr; }
+  bool is_joining() const noexcept { return open_->join != nullptr; }
   /// Null: the loop has ended.
-  void set_join(std::shared_ptr<training::JoinScope> join) noexcept { join_ = std::move(join); }
+  void set_join(std::shared_ptr<training::JoinScope> join) noexcept { open_->join = std::move(join); }
   /// Notifies a call of another component. Nothing outside a joined loop.
   /// Collective, Blocks, Throws: there, as JoinScope::notify.
   training::ActiveRanks notify(const training::JoinCall& call) {
-    return join_ ? join_->notify(call) : training::ActiveRanks{};
+    return is_joining() ? open_->join->notify(call) : training::ActiveRanks{};
   }
   /// Throws: UsageError on all ranks inside a joined loop, since those without data could not take part.
   void reject_in_join(const std::string& call) const {
-    if (join_) join_->reject(call);
+    if (is_joining()) open_->join->reject(call);
   }
   std::string name() const override { return kComponent; }
   void shadow(const training::JoinCall& call, const training::ActiveRanks& active) override;
 
  private:
+  /// The joined loop, if one is open; the observer of own_group, whose copies may outlive this object, shares it.
+  struct OpenLoop {
+    std::shared_ptr<training::JoinScope> join;
+  };
   static constexpr const char* kComponent = "operations";
   static constexpr const char *kMainFirst = "main_process_first", *kLocalMainFirst = "local_main_process_first";
   bool goes_first();
@@ -140,10 +149,12 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   bool reduce_trigger();
   bool reduce_stop();
 
+  std::shared_ptr<OpenLoop> open_ = std::make_shared<OpenLoop>();
   process::Process process_;
   comm::Group group_;
+  process::Process own_process_;
+  comm::Group own_group_;
   std::shared_ptr<training::GradientState> gradients_;
-  std::shared_ptr<training::JoinScope> join_;
   std::unique_ptr<const process::StopSignals> stop_signals_;
   bool triggered_ = false;
 };

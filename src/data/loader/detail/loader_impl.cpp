@@ -1,6 +1,11 @@
 // What a loader refuses, and what all kinds of them do alike; see loader_impl.h.
 #include "hasten/data/loader/detail/loader_impl.h"
 
+#include <utility>
+
+#include "data/loader/detail/dispatch.h"
+#include "data/loader/detail/staging.h"
+#include "hasten/comm/nested/nested_operations.h"
 #include "hasten/data/sampler/rng_sync.h"
 
 namespace hasten::data::detail {
@@ -53,13 +58,14 @@ void check_prepare(const process::Process& process, const LoaderOptions& own, co
              nullptr);
 }
 
-LoaderImpl::LoaderImpl(const torch::data::DataLoaderOptions& options)
-    : given_options_(options), options_(options) {
+LoaderImpl::LoaderImpl(const torch::data::DataLoaderOptions& options, const BatchOperations& operations)
+    : given_options_(options), options_(options), operations_(operations) {
   check_loader_options(options_);
 }
 
-bool LoaderImpl::adopt(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
-                     const LoaderOptions& own, const LoaderFacts& facts) {
+bool LoaderImpl::adopt(const process::Process& process,
+                       std::shared_ptr<training::GradientState> gradient_state, const LoaderOptions& own,
+                       const LoaderFacts& facts) {
   if (prepared() && gradient_state == gradient_state_) return false;
   if (prepared()) throw_prepared_twice(origin());
   check_prepare(process, own, facts);
@@ -96,13 +102,60 @@ size_t LoaderImpl::dispatched_length(size_t num_batches) const noexcept {
 void LoaderImpl::require_all(bool shares) const {
   if (!gradient_state_) return;
   const bool synchronizes = own_.synchronizes(RngType::kTorch) || own_.synchronizes(RngType::kCuda);
-  if (shares || synchronizes || dispatches_) gradient_state_->require_all("the beginning of a loop over a loader");
+  if (shares || synchronizes || dispatches_)
+    gradient_state_->require_all("the beginning of a loop over a loader");
 }
 
 void LoaderImpl::synchronize_generators() const {
   if (!process_) return;
   if (own_.synchronizes(RngType::kTorch)) synchronize_cpu_generator(process_->group());
   if (own_.synchronizes(RngType::kCuda)) synchronize_cuda_generator(process_->group(), process_->device());
+}
+
+void LoaderImpl::show(PipelineStages& stages) const {
+  stages.origin = origin();
+  if (process_ && own_.put_on_device && !process_->device().is_cpu() && operations_.map_tensors)
+    stages.transfer = transfer_stage();
+  stages.received = epochs_.follow();
+  if (process_) stages.failed = leaves_words(process_->group());
+  stages.gradient_state = gradient_state_;
+  stages.remainder.drop_last = options_.drop_last;
+}
+
+TransferStage LoaderImpl::transfer_stage() const {
+  const c10::Device device = process_->device();
+  if (own_.pin_memory && Staging::serves(device))
+    return staged(std::make_shared<Staging>(device), operations_);
+  return {.send = [device, of = operations_, non_blocking = own_.non_blocking](const AnyBatch& batch) {
+    return of.map_tensors(
+        batch, [&](const at::Tensor& tensor) { return comm::send_to_device(tensor, device, non_blocking); });
+  }};
+}
+
+std::shared_ptr<Dispatcher> LoaderImpl::dispatcher(size_t position, ReadBase read,
+                                                   std::function<AnyBatch()> first_rows) const {
+  return std::make_shared<Dispatcher>(Dispatcher::Options{.group = process_->group(),
+                                                          .operations = operations_,
+                                                          .split_batches = own_.split_batches,
+                                                          .drop_last = options_.drop_last,
+                                                          .position = position,
+                                                          .first_rows = std::move(first_rows),
+                                                          .origin = origin()},
+                                      std::move(read));
+}
+
+PipelineStages LoaderImpl::dispatched(std::shared_ptr<Dispatcher> dispatcher,
+                                      std::shared_ptr<void> owner) const {
+  PipelineStages stages;
+  show(stages);
+  stages.plan = [dispatcher = std::move(dispatcher), gradient_state = gradient_state_] {
+    gradient_state->require_all("the next batch of a loader that is dispatched");
+    return dispatcher->next();
+  };
+  stages.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it
+  stages.remainder.at_last = LastRemainder::kAlways;
+  stages.owner = std::move(owner);
+  return stages;
 }
 
 void throw_prepared_twice(const Origin& origin) {

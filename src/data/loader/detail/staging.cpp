@@ -1,5 +1,5 @@
 // Pinned memory, a stream and an event of whatever accelerator it is; see staging.h.
-#include "hasten/data/loader/detail/staging.h"
+#include "data/loader/detail/staging.h"
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
@@ -43,6 +43,21 @@ void Staging::receive(const at::Tensor& tensor) {
   if (sent_.was_marked_for_recording()) sent_.block(loop);
   // Its memory belongs to the copying stream, which must not take it back before the loop's stream is done.
   if (tensor.has_storage()) device.recordDataPtrOnStream(tensor.storage().data_ptr(), loop);
+}
+
+TransferStage staged(std::shared_ptr<Staging> staging, const BatchOperations& operations) {
+  return {.pin =
+              [staging, of = operations](const AnyBatch& batch) {
+                return of.map_tensors(batch, [&](const at::Tensor& tensor) { return staging->pin(tensor); });
+              },
+          .send =
+              [staging, of = operations](const AnyBatch& batch) {
+                return of.map_tensors(batch, [&](const at::Tensor& tensor) { return staging->send(tensor); });
+              },
+          .receive =
+              [staging, of = operations](const AnyBatch& batch) {
+                for (const at::Tensor& tensor : of.tensors_of(batch)) staging->receive(tensor);
+              }};
 }
 
 }  // namespace hasten::data::detail

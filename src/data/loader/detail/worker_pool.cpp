@@ -1,5 +1,5 @@
 // The queue and its threads; see worker_pool.h.
-#include "hasten/data/loader/detail/worker_pool.h"
+#include "data/loader/detail/worker_pool.h"
 
 #include <system_error>
 #include <utility>

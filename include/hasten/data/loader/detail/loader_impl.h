@@ -4,27 +4,26 @@
 
 #include <torch/data/dataloader_options.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 
-#include "hasten/comm/nested/nested_operations.h"
-#include "hasten/data/batch/device_transfer.h"
-#include "hasten/data/loader/detail/dispatch.h"
+#include "hasten/data/batch/detail/any_batch.h"
 #include "hasten/data/loader/detail/epoch_counter.h"
 #include "hasten/data/loader/detail/epoch_pipeline.h"
 #include "hasten/data/loader/loader_options.h"
-#include "hasten/data/loader/detail/staging.h"
 #include "hasten/data/sampler/batch_shard.h"
 #include "hasten/process/process.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten::data::detail {
 
+class Dispatcher;
+
 /// Refuses what a world of several cannot do with these options, and what no loader can do.
 void check_loader_options(const torch::data::FullDataLoaderOptions& options);
 struct LoaderFacts {
-  std::optional<size_t> batch_size;
+  std::optional<size_t> batch_size = {};
   bool sampler_spreads_itself = false;
   bool can_be_placed = true;
   bool can_be_dispatched = true;
@@ -40,7 +39,7 @@ void check_prepare(const process::Process& process, const LoaderOptions& own, co
 
 class LoaderImpl {
  public:
-  explicit LoaderImpl(const torch::data::DataLoaderOptions& options);
+  LoaderImpl(const torch::data::DataLoaderOptions& options, const BatchOperations& operations);
 
   bool prepared() const noexcept { return process_.has_value(); }
   const torch::data::DataLoaderOptions& options() const noexcept { return given_options_; }
@@ -67,60 +66,12 @@ class LoaderImpl {
   /// Makes the default generators those of rank 0, if rng_types asks for it.
   void synchronize_generators() const;
 
-  /// Gradient state, device, epochs, errors: what a pass that the caller sees has.
-  template <class Batch>
-  void show(PipelineStages<Batch>& parts) const {
-    parts.origin = origin();
-    if constexpr (can_be_placed<Batch>) {
-      if (process_ && own_.put_on_device && !process_->device().is_cpu()) {
-        parts.placement = placement_of<Batch>();
-      }
-    }
-    parts.received = epochs_.follow();
-    if (process_) parts.failed = leaves_words(process_->group());
-    parts.gradient_state = gradient_state_;
-    parts.drop_last = options_.drop_last;
-  }
-
-  template <class Batch>
-  DeviceTransfer<Batch> placement_of() const {
-    const c10::Device device = process_->device();
-    if (own_.pin_memory && Staging::serves(device))
-      return placement<Batch>(std::make_shared<Staging>(device));
-    return {.send = [device, non_blocking = own_.non_blocking](const Batch& batch) {
-      return comm::send_to_device(batch, device, non_blocking);
-    }};
-  }
-
-  template <class Batch>
-  std::shared_ptr<Dispatcher<Batch>> dispatcher(size_t position,
-                                                std::function<std::optional<BaseBatch<Batch>>()> read,
-                                                std::function<Batch()> first_rows) const {
-    return std::make_shared<Dispatcher<Batch>>(
-        typename Dispatcher<Batch>::Options{.group = process_->group(),
-                                            .split_batches = own_.split_batches,
-                                            .drop_last = options_.drop_last,
-                                            .position = position,
-                                            .first_rows = std::move(first_rows),
-                                            .origin = origin()},
-        std::move(read));
-  }
-
+  /// Adds what a pass that the caller sees has: gradient state, device, epochs, errors.
+  void show(PipelineStages& stages) const;
+  std::shared_ptr<Dispatcher> dispatcher(size_t position, ReadBase read,
+                                         std::function<AnyBatch()> first_rows) const;
   /// A pass in which every step is what rank 0 hands out.
-  template <class Batch>
-  PipelineStages<Batch> dispatched(std::shared_ptr<Dispatcher<Batch>> dispatcher,
-                              std::shared_ptr<void> owner) const {
-    PipelineStages<Batch> parts;
-    show(parts);
-    parts.plan = [dispatcher = std::move(dispatcher), gradient_state = gradient_state_] {
-      gradient_state->require_all("the next batch of a loader that is dispatched");
-      return dispatcher->next();
-    };
-    parts.failed = nullptr;  // rank 0 sends its error; closing connections here could overtake it
-    parts.last_remainder = LastRemainder::kAlways;
-    parts.owner = std::move(owner);
-    return parts;
-  }
+  PipelineStages dispatched(std::shared_ptr<Dispatcher> dispatcher, std::shared_ptr<void> owner) const;
 
   const torch::data::DataLoaderOptions given_options_;
   const torch::data::FullDataLoaderOptions options_;
@@ -129,6 +80,10 @@ class LoaderImpl {
   std::shared_ptr<training::GradientState> gradient_state_;
   LoaderOptions own_;
   bool dispatches_ = false;
+  const BatchOperations operations_;
+
+ private:
+  TransferStage transfer_stage() const;
 };
 
 }  // namespace hasten::data::detail

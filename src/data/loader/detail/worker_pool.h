@@ -1,8 +1,8 @@
 // The threads that fetch batches ahead of the training loop.
 //
 // A pool lives as long as its loader; jobs without a waiting loop (a loop left by break) are dropped
-// before they start. Passes share it, and one that ends drops its own jobs only. The content of a job, and in which
-// order results are handed out, is epoch_pipeline.h's.
+// before they start. Passes share it, and one that ends drops its own jobs only. The content of a job, and in
+// which order results are handed out, is epoch_pipeline.h's.
 #pragma once
 
 #include <chrono>

@@ -1,0 +1,44 @@
+// The way of a batch to an accelerator: into pinned memory on the thread that fetched it, from there on a
+// stream of its own, beside what the loop computes. The loop's stream waits for the copy, the host does not.
+//
+// Written with c10's guards, streams and events, which stand for those of any accelerator, so that it
+// compiles against every libtorch. Which batch is sent when is epoch_pipeline.h's: one ahead of the loop.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <memory>
+
+#include "hasten/data/batch/detail/any_batch.h"
+#include "hasten/data/loader/detail/epoch_pipeline.h"
+
+namespace hasten::data::detail {
+
+class Staging {
+ public:
+  /// Whether such a device has pinned memory and streams to copy on.
+  static bool serves(c10::Device device);
+
+  /// Collective: no. Blocks: no. Throws: what c10 throws for a device that is not there.
+  explicit Staging(c10::Device device);
+
+  /// A copy in pinned memory; tensors that do not lie in plain CPU memory as they are. From any thread.
+  at::Tensor pin(const at::Tensor& tensor) const;
+  /// The tensor on the device as soon as received. Its memory may be given back at once.
+  at::Tensor send(const at::Tensor& tensor);
+  /// What was sent before is there for what the loop's stream does from now on.
+  void receive(const at::Tensor& tensor);
+
+ private:
+  c10::Device device_;
+  c10::Stream stream_;
+  c10::Event sent_;
+};
+
+/// By way of `staging`. Collective: no. Blocks: no. Throws: nothing; its functions throw what libtorch throws
+/// for the device.
+TransferStage staged(std::shared_ptr<Staging> staging, const BatchOperations& operations);
+
+}  // namespace hasten::data::detail
