@@ -18,7 +18,7 @@ namespace {
   throw UsageError({"config"}, "the answers ended before the questions did. Nothing was written.");
 }
 
-// The terminal without line editing and echo, as long as it lives.
+// The terminal without line editing and echo, as long as this exists.
 class RawTerminal {
  public:
   RawTerminal() {

@@ -1,4 +1,4 @@
-// `hasten checkpoint list|show|verify|diff|prune|repair`: looks at checkpoints, and tidies them up, without libtorch.
+// `hasten checkpoint list|show|verify|diff|prune|repair`: lists, checks and prunes checkpoints, without libtorch.
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -207,7 +207,7 @@ int verify(const CommandLine& line) {
   return good ? 0 : 1;
 }
 
-/// The largest absolute difference of two tensors of one shape, NaN against NaN being none; -1 if it cannot be told.
+/// Returns the largest absolute difference of two tensors of one shape; NaN against NaN is none. -1 if it is unknown.
 double largest_difference(const files::TensorSource& one, const files::TensorSource& other, const std::string& name) {
   const files::TensorInfo &a = one.info(name), &b = other.info(name);
   constexpr int64_t kStep = 1 << 20;

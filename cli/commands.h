@@ -10,12 +10,11 @@ struct RemoteTask;
 
 namespace hasten::cli {
 
-/// `hasten launch`, given what stands after that word; returns the exit code (as all functions here).
-/// Throws: UsageError for what the user must mend (as all functions here).
+/// `hasten launch`, given the words after that word; returns the exit code (as all functions here). Throws: UsageError
+/// for what the user must mend (as all functions here).
 int launch(const std::vector<std::string>& words);
 
-/// The same for a machine that was started on, as `task` says, whatever a hostfile of its configuration file
-/// says.
+/// The same for a machine of a run on several, by `task`. A hostfile of its configuration file is ignored.
 int launch_here(const launcher::RemoteTask& task);
 
 /// `hasten config [default|update]`.

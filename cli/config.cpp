@@ -1,5 +1,5 @@
-// `hasten config`: asks questions and writes Accelerate's configuration file; `config default` writes one
-// without asking, `config update` brings an old one into today's form.
+// `hasten config`: asks questions and writes Accelerate's configuration file. `config default` writes one without
+// questions. `config update` converts an old one to today's form.
 #include <filesystem>
 #include <iostream>
 
@@ -27,7 +27,7 @@ int ask(const std::string& path) {
   Asker asker;
   const launcher::ConfigMap answers = interview(asker);
   launcher::save_config(answers, path);
-  // Read back: what the answers leave open is filled in, and the file is known to be good.
+  // Reads the file back: open answers are filled in, and the file is valid.
   launcher::save_config(launcher::load_config(path).values, path);
   std::cout << "The configuration is in " << path << ".\n";
   return 0;

@@ -1,4 +1,4 @@
-// `hasten env`: what a bug report should say of the machine and the set-up.
+// `hasten env`: the facts of the machine and the set-up for a bug report.
 //
 // hasten is not linked to libtorch: its version is that of the build. The torch that scripts find is the one
 // of the python3 of PATH, read from the package's file and not by starting Python.

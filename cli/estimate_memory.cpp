@@ -82,7 +82,7 @@ plan::ModuleTree tree_of(const files::Catalog& catalog, bool as_float32) {
   return plan::ModuleTree::from_names(tensors);
 }
 
-// Bytes that the key-value cache takes for a token in two-byte elements; 0 if the configuration does not say.
+// Bytes that the key-value cache takes for a token in two-byte elements; 0 if the configuration lacks it.
 int64_t cache_bytes_per_token(const Value& config) {
   const auto integer = [&](std::initializer_list<const char*> keys) -> int64_t {
     for (const char* key : keys) {

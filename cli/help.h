@@ -8,14 +8,14 @@
 
 namespace hasten::cli {
 
-/// What a command's help says besides its options.
+/// The help of a command besides its options.
 struct HelpText {
   std::string usage;    ///< "hasten launch [OPTIONS] PROGRAM [ARGUMENTS]"
   std::string summary;  ///< a sentence or two
   std::string note;     ///< after the options; may be empty
 };
 
-/// Whether standard output is a terminal that wants colours (NO_COLOR is not set, TERM is not dumb).
+/// Whether standard output is a terminal with colours (NO_COLOR is not set, TERM is not dumb).
 bool colours_wanted();
 
 std::string help_of(const HelpText& text, std::span<const launcher::OptionGroup> groups, bool colours);

@@ -6,7 +6,7 @@
 
 namespace hasten::cli {
 
-/// Asks what such a file can say, each question only where an answer before it makes it one.
+/// Asks the questions of such a file. A question depends on the answers before it.
 launcher::ConfigMap interview(Asker& asker);
 
 }  // namespace hasten::cli

@@ -131,7 +131,7 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
                                work);
 }
 
-// `task` is what another machine's launcher has told this one; null at the user's own command.
+// `task` comes from another machine's launcher; null at the user's own command.
 int launch(const std::vector<std::string>& words, const launcher::RemoteTask* task) {
   const CommandLine line = launcher::read_command_line(launcher::launch_options(), words);
   if (line.help) {

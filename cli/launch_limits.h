@@ -1,4 +1,4 @@
-// What `hasten launch` understands but cannot do: it refuses by name instead of doing something else.
+// Options that `hasten launch` parses but does not support: it refuses them by name.
 #pragma once
 
 #include <string>

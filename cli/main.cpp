@@ -1,7 +1,7 @@
 // `hasten`: finds the command that is meant and runs it.
 //
-// Each command reads its own options. What a command throws becomes a line on standard error and an exit
-// code: 2 for a UsageError, 1 for anything else.
+// Each command reads its own options. The exception of a command becomes a line on standard error and an exit code: 2
+// for a UsageError, 1 for anything else.
 #include <cstdio>
 #include <functional>
 #include <iostream>

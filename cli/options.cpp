@@ -170,7 +170,7 @@ const std::vector<OptionGroup>& no_options() {
 
 launcher::CommandLine read_options(const std::string& command, const std::vector<OptionGroup>& options,
                                    const std::vector<std::string>& words, size_t most_words) {
-  // Options may stand before and after the command's own words.
+  // Options may come before and after the command's own words.
   launcher::CommandLine line = launcher::read_command_line(options, words);
   std::vector<std::string> own;
   while (!line.rest.empty() && !line.help) {

@@ -54,7 +54,7 @@ Counted count(const std::string& model) {
   return counted;
 }
 
-// The ZeRO configuration's dtype and optimizer, where a file says them.
+// The ZeRO configuration's dtype and optimizer, if a file has them.
 void apply_config(const std::string& path, int world_size, plan::ShardMemoryInput& input) {
   const auto config = plan::DeepSpeedConfig::read(path);
   const auto resolved = plan::resolve_deepspeed(config, world_size, false);

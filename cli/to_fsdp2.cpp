@@ -1,4 +1,4 @@
-// `hasten to-fsdp2`: brings the FSDP section of an Accelerate configuration from version 1 to version 2.
+// `hasten to-fsdp2`: converts the FSDP section of an Accelerate configuration from version 1 to version 2.
 #include <filesystem>
 #include <iostream>
 

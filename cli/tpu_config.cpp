@@ -62,7 +62,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-// What pip is asked for.
+// The requirements for pip.
 std::string package(const std::string& version) {
   if (version == "dev") return "git+https://github.com/huggingface/accelerate.git";
   if (version.empty() || version == "latest") return "accelerate -U";

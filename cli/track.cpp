@@ -31,7 +31,7 @@ void say_line(const std::string& line) {
 }
 
 int follow(const launcher::CommandLine& line) {
-  std::signal(SIGPIPE, SIG_IGN);  // the training may be gone when something is to be said
+  std::signal(SIGPIPE, SIG_IGN);  // the training may be gone when a message is to be sent
   close_range(3, ~0U, 0);         // nothing of the training's stays open
   return tracking::follow_until_end(line.rest.at(1), number(line, "drain_timeout", 30), Environment::current(), say_line);
 }

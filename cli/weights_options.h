@@ -1,4 +1,4 @@
-// The options of the commands on weights and checkpoints, and the reading of lines whose options stand among the words.
+// The options of the commands on weights and checkpoints, and the reading of lines with options among the words.
 #pragma once
 
 #include <optional>

@@ -73,6 +73,8 @@ KNOWN_CYCLES = []
 # Pronouns as actors, sentences that begin with a relative clause, and verbs of persons (docs/STYLE.md, Comments).
 BANNED = re.compile(r"\b(?:[Ww]hoever|[Nn]obody|[Ss]omebody|[Ww]ho|born|lent|harms?|is told|are told|was told|were told|gives away)\b"
                     r"|(?:^|[.:] )\s*(?:What (?:is|are|a|an|the|it|they)|Who) ")
+# The longest sentence, in words; code in backticks and quotations count as one, a Throws line by its clauses.
+MAX_WORDS = 25
 # Files of others that comments name.
 FOREIGN_FILES = {"jpeglib.h", "train.cpp"}
 
@@ -347,9 +349,9 @@ def comments_name_files_that_are_there(tree):
 
 
 def prose_of(tree):
-    """(path, line number, text) of the prose that a user reads: comments of public headers, and documents."""
+    """(path, line number, text) of comments of shipped sources, and of documents."""
     for source in tree.sources:
-        if source.path.startswith("include/"):
+        if source.shipped:
             for number, line in enumerate(source.lines, 1):
                 comment = re.search(r"(?<![:\"])//[/<]*(.*)", line)
                 if comment:
@@ -362,26 +364,85 @@ def prose_of(tree):
 
 
 def banned_words(tree):
-    """{path: [(line number, word)]} of BANNED in the prose, code in backticks aside."""
+    """{path: [(line number, word)]} of BANNED in the prose; code in backticks, quotations and paths aside."""
     found = {}
     for path, number, line in prose_of(tree):
-        for match in BANNED.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)):
+        for match in BANNED.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)|\"[^\"]*\"|\S+/\S+", " ", line)):
             found.setdefault(path, []).append((number, match.group(0).strip()))
     return found
 
 
+def baseline(tree, file):
+    """{path: count} of a file of baselines, one "path count" a line."""
+    lines = (line for line in (tree.read(file) or "").splitlines() if line and not line.startswith("#"))
+    return {path: int(count) for path, count in (line.rsplit(" ", 1) for line in lines)}
+
+
 def prose_is_plain(tree):
     """No words of BANNED beyond scripts/prose_baseline.txt, which may only shrink (tidy.py --prose writes it anew)."""
-    baseline = {}
-    for line in (tree.read("scripts/prose_baseline.txt") or "").splitlines():
-        if line and not line.startswith("#"):
-            path, count = line.rsplit(" ", 1)
-            baseline[path] = int(count)
+    allowed = baseline(tree, "scripts/prose_baseline.txt")
     for path, words in sorted(banned_words(tree).items()):
-        if len(words) > baseline.get(path, 0):
+        if len(words) > allowed.get(path, 0):
             number, word = words[-1]
-            yield Finding(path, number, f"'{word}': {len(words)} words that docs/STYLE.md bans, {baseline.get(path, 0)} at most. "
+            yield Finding(path, number, f"'{word}': {len(words)} words that docs/STYLE.md bans, {allowed.get(path, 0)} at most. "
                                         "Name the subject; use a literal verb")
+
+
+def paragraphs(lines):
+    """(line number, text) of each paragraph or item of a list, joined; code, tables and headings aside."""
+    start, parts, fenced, listed = 0, [], False, False
+    for number, text in [*lines, (0, "")]:
+        fenced ^= text.strip().startswith("```")
+        item = re.match(r"\s*(?:[-*]|\d+\.) ", text)
+        code = fenced or text.startswith(("|", "#", "```")) or (text.startswith("  ") and not item and not (parts and listed))
+        stops = code or not text.strip()
+        if parts and (stops or item):
+            yield start, " ".join(parts)
+            parts = []
+        if not stops:
+            start, listed = (start, listed) if parts else (number, bool(item))
+            parts.append(text.strip())
+
+
+def comment_lines(source):
+    """(line number, text) of the comments of a source; a comment behind code stands alone, and so does each other line."""
+    for number, line in enumerate(source.lines, 1):
+        own, behind = re.match(r"\s*//[/<]* ?(.*)", line), re.search(r"\s//[/<]* (.*)", line)
+        yield from [(number, own.group(1))] if own else [(0, ""), (number, behind.group(1) if behind else ""), (0, "")]
+
+
+def sentences(tree):
+    """(path, line number, sentence) of the comments of shipped sources and of the documents, the change log aside."""
+    texts = [(source.path, comment_lines(source)) for source in tree.sources if source.shipped]
+    for document in [*sorted(tree.root.glob("*.md")), *sorted(tree.root.glob("docs/**/*.md"))]:
+        if document.name != "CHANGELOG.md":
+            lines = document.read_text(encoding="utf-8").splitlines()
+            texts.append((document.relative_to(tree.root).as_posix(), enumerate(lines, 1)))
+    for path, lines in texts:
+        for number, text in paragraphs(lines):
+            for sentence in re.split(r"(?<!e\.g)(?<!i\.e)[.!?][\")]*\s+", text):
+                yield path, number, sentence
+
+
+def long_sentences(tree):
+    """{path: [(line number, number of words)]} of sentences above MAX_WORDS."""
+    found = {}
+    for path, number, sentence in sentences(tree):
+        plain = re.sub(r"`[^`]*`|\"[^\"]*\"", "x", re.sub(r"\]\([^)]*\)", "]", sentence))
+        clauses = plain.split("; ") if plain.startswith("Throws") else [plain]
+        words = max(sum(bool(re.search(r"\w", word)) for word in clause.split()) for clause in clauses)
+        if words > MAX_WORDS:
+            found.setdefault(path, []).append((number, words))
+    return found
+
+
+def sentences_are_short(tree):
+    """No more sentences above MAX_WORDS than in scripts/sentence_baseline.txt, which may only shrink (tidy.py --prose)."""
+    allowed = baseline(tree, "scripts/sentence_baseline.txt")
+    for path, found in sorted(long_sentences(tree).items()):
+        if len(found) > allowed.get(path, 0):
+            yield Finding(path, found[-1][0], f"a sentence of {found[-1][1]} words: {len(found)} above {MAX_WORDS}, "
+                                              f"{allowed.get(path, 0)} at most. One fact a sentence")
 
 
 def decisions_have_headings(tree):
@@ -528,7 +589,7 @@ def documents_name_files_that_are_there(tree):
 
 
 RULES = [arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards, environment_in_core, environment_is_handed_on,
-         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
+         no_global_state, destructors_do_not_block, comments_name_files_that_are_there, prose_is_plain, sentences_are_short, decisions_have_headings, fmt_apart_from_torch, no_using_namespace_in_headers,
          no_conditions_in_public_headers, c10d_in_comm, every_concept_has_its_test, sources_mirror_headers,
          files_open_with_a_comment, flags_are_frozen, environment_is_documented, architecture_has_a_row_a_room, documents_name_files_that_are_there]
 
@@ -536,13 +597,15 @@ RULES = [arrows, parts_in_order, no_cycles_of_units, sizes, front_door_forwards,
 def main():
     parser = argparse.ArgumentParser(description="Checks the rules of docs/STYLE.md that no compiler checks.")
     parser.add_argument("--root", default=Path(__file__).resolve().parent.parent)
-    parser.add_argument("--prose", action="store_true", help="write scripts/prose_baseline.txt anew; it may only shrink")
+    parser.add_argument("--prose", action="store_true", help="write both baselines of scripts/ anew; they may only shrink")
     options = parser.parse_args()
     tree = Tree(options.root)
     if options.prose:
-        lines = ["# Words that docs/STYLE.md bans, by file; may only shrink. Written by scripts/tidy.py --prose."]
-        lines += [f"{path} {len(words)}" for path, words in sorted(banned_words(tree).items())]
-        (tree.root / "scripts/prose_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for file, what, found in [("prose", "Words that docs/STYLE.md bans", banned_words(tree)),
+                                  ("sentence", f"Sentences of more than {MAX_WORDS} words", long_sentences(tree))]:
+            lines = [f"# {what}, by file; may only shrink. Written by scripts/tidy.py --prose."]
+            lines += [f"{path} {len(places)}" for path, places in sorted(found.items())]
+            (tree.root / f"scripts/{file}_baseline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return 0
     findings = [(rule, finding) for rule in RULES for finding in rule(tree)]
     for rule, finding in findings:

@@ -1,7 +1,7 @@
 // AcceleratorState: the components of one Accelerator, which its copies and everything prepared share.
 //
-// Each component belongs to a room. The functions here let several of them act on one call of the training loop; what one
-// room can do alone is that room's.
+// Each component belongs to a room. The functions here let several of them act on one call of the training loop. Work
+// of a single room stays in that room.
 #pragma once
 
 #include <functional>
@@ -62,12 +62,12 @@ struct AcceleratorState {
   training::Accumulation accumulation;
   parallel::DistributedModels models = {};
   parallel::OptimizerRegistry optimizer_registry = {};
-  /// What splits state over the ranks; null where nothing is split.
+  /// Splits state over the ranks. Null where nothing is split.
   std::shared_ptr<parallel::Sharding> sharding = {};
   std::shared_ptr<MixedPrecision> precision = {};
   std::shared_ptr<checkpoint::Checkpoints> checkpoints = {};
   mutable tracking::Trackers trackers = {};
-  /// What keeps the trackers' place in checkpoints.
+  /// Saves the trackers' position in checkpoints.
   std::shared_ptr<void> tracked = {};
 
  private:

@@ -48,7 +48,7 @@ precision::ConvolutionFacts convolution_facts(const torch::nn::Module& module) {
 
 }  // namespace
 
-/// Opens autocast round a forward, and remembers that one was entered.
+/// Opens autocast round a forward, and records that one was entered.
 class MixedPrecision::AutocastHook : public parallel::ForwardHook {
  public:
   AutocastHook(c10::DeviceType device, const precision::AutocastOptions& options) : device_(device), options_(options) {}
@@ -68,7 +68,7 @@ class MixedPrecision::AutocastHook : public parallel::ForwardHook {
   bool was_entered_ = false;
 };
 
-/// Keeps what marks a module's parameters as long as its scopes live; opens nothing.
+/// Holds the marks of a module's parameters as long as its scopes exist; opens nothing.
 struct MixedPrecision::CastsHook : parallel::ForwardHook {
   std::unique_ptr<Entered> enter(torch::nn::Module&) override { return nullptr; }
   std::optional<precision::LivingCasts> casts = {};

@@ -1,4 +1,4 @@
-// MixedPrecision: what an Accelerator keeps for its precision: the scopes of its models, the loss scale, and clipping with
+// MixedPrecision: the precision of an Accelerator. It has the scopes of its models, the loss scale, and clipping with
 // both. The front door forwards here.
 #pragma once
 
@@ -26,16 +26,16 @@ namespace hasten {
 
 class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
  public:
-  /// Made by a shared_ptr: what it gives to prepared objects may outlive it, and does without it then.
+  /// Made by a shared_ptr: prepared objects may outlive it, and then work without it.
   MixedPrecision(const AcceleratorOptions& options, const Environment& environment, const process::Process& process,
                  std::shared_ptr<training::GradientState> gradients, const parallel::DistributedModels& models, Logger log);
 
   precision::Precision precision() const noexcept { return resolved_.precision; }
-  /// The scopes of a module, made at the first call; one object for all handles of it.
+  /// Returns the scopes of a module, made at the first call. All handles of a module share them.
   std::shared_ptr<parallel::ForwardScopes> scopes(torch::nn::Module& module);
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options) const;
-  /// Begins to scale losses, where the precision asks for it; to be called once, before anything is prepared.
-  /// `sharded`: gradients are whole on no rank, so overflows are always counted over all.
+  /// Begins to scale losses, if the precision requires it. Call it once, before anything is prepared. `sharded`:
+  /// gradients are whole on no rank, so overflows are always counted over all.
   void start(const AcceleratorOptions& options, parallel::OptimizerRegistry& registry, bool sharded);
   /// Null unless losses are scaled.
   precision::WindowScaler* scaler() const noexcept { return scaler_.get(); }
@@ -54,7 +54,7 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   void require_whole_weights(const char* what) const;
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
   at::Tensor begin_backward(const at::Tensor& loss);
-  /// Unscales, then calls `clip`, which gives the norm before; in the middle of a window it only measures.
+  /// Unscales, then calls `clip`, which gives the norm before. In the middle of a window it only measures.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type, const std::function<double()>& clip);
   /// All ranks go on with the least of their scales: those that skipped on their own have parted. Collective: yes.
   void share_least_scale();

@@ -1,2 +1,2 @@
-// Empty on purpose: it carries the precompiled header, and stands for the sources of a room that has none;
-// see cmake/HastenRoom.cmake.
+// Empty on purpose. It carries the precompiled header, and replaces the sources of a room that has none; see
+// cmake/HastenRoom.cmake.

@@ -12,7 +12,7 @@
 namespace hasten {
 namespace {
 
-// What a launcher hands on and nobody here carries out yet.
+// Variables of a launcher that this version does not carry out yet.
 struct Missing {
   const char* variable;
   const char* flag;

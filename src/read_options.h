@@ -1,5 +1,4 @@
-// Options of an Accelerator together with what the environment says about them, and what they are to the
-// rooms.
+// Options of an Accelerator together with the environment's values, and their forms for the rooms.
 #pragma once
 
 #include "hasten/accelerator_options.h"
@@ -10,7 +9,7 @@
 namespace hasten {
 
 struct ReadOptions {
-  /// Nothing is left open that the environment decides.
+  /// The environment's values fill all open options.
   AcceleratorOptions options;
   Environment environment;
 };

@@ -17,8 +17,8 @@ namespace {
 
 const Origin kFront{"accelerator"};
 
-/// The precision that the program or the launcher asks for; nothing if neither does. The launcher says "no" by itself, so
-/// that counts as nothing.
+/// Returns the precision that the program or the launcher requests; nothing if neither does. The launcher sets "no" by
+/// itself, so that counts as nothing.
 std::optional<Precision> precision_of(const AcceleratorOptions& options, const Environment& environment) {
   const auto text = environment.text("ACCELERATE_MIXED_PRECISION");
   auto wanted = options.mixed_precision;
@@ -26,7 +26,7 @@ std::optional<Precision> precision_of(const AcceleratorOptions& options, const E
   return wanted == Precision::kNo ? std::nullopt : wanted;
 }
 
-/// The dtype of torch_autocast, as a precision.
+/// Returns the dtype of torch_autocast, as a precision.
 std::optional<Precision> autocast_precision(const plan::DeepSpeedConfig& config) {
   if (!config.is_true("torch_autocast.enabled")) return std::nullopt;
   const auto dtype = config.get_value("torch_autocast.dtype", "bfloat16");
@@ -95,7 +95,7 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
   options.shard = parallel::shard_options(*fsdp_, options.shard);
 }
 
-// What FSDP's settings say beside the split.
+// FSDP's settings beside the split.
 void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& options) {
   options.precision.cast_inputs = options.precision.cast_inputs || given.cast_forward_inputs.value_or(false);
   rank0_only_ = given.state_dict_config && given.state_dict_config->rank0_only.value_or(false);
@@ -149,7 +149,7 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
   options.shard = options_of(first);
 }
 
-// What stands in a configuration beside ZeRO.
+// Sections of a configuration beside ZeRO.
 void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
   const auto communication = dtype_of(resolved.text("communication_data_type"));
   if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;

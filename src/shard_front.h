@@ -1,5 +1,5 @@
-// ShardFront: what an Accelerator keeps of FSDP's and DeepSpeed's settings: the options they come to, "auto" values that
-// wait for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
+// ShardFront: FSDP's and DeepSpeed's settings of an Accelerator. It has the resulting options, "auto" values that wait
+// for prepare, the dummies' real objects, and a configuration's clipping. The front door forwards here.
 #pragma once
 
 #include <functional>
@@ -27,24 +27,24 @@ class StepReport;
 
 class ShardFront {
  public:
-  /// Changes `options` to what the plugins in it, or the launcher's variables, ask for.
-  /// Collective: no. Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each other or
-  /// the program, or that this version lacks; DataError for a file that cannot be read.
+  /// Changes `options` to what the plugins in it, or the launcher's variables, request.
+  /// Collective: no. Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each
+  /// other or the program, or that this version lacks; DataError for a file that cannot be read.
   ShardFront(AcceleratorOptions& options, const Environment& environment, int world_size);
 
   bool uses_fsdp() const noexcept { return fsdp_.has_value(); }
   bool uses_deepspeed() const noexcept { return !plugins_.empty(); }
-  /// Whether any of several plugins splits something, so that an object for it is needed.
+  /// Returns true if any of several plugins splits something, so that an object for it is needed.
   bool splits_later() const noexcept;
   /// Lines on settings that mean something else here.
   void log_notes(const Logger& logger) const;
 
-  /// The selected plugin. Throws: UsageError without DeepSpeed.
+  /// Returns the selected plugin. Throws: UsageError without DeepSpeed.
   const plan::DeepSpeedSettings& selected() const;
   /// Selects by name; models prepared from now on follow it. Throws: UsageError with the names there are.
   void select(const std::string& name, const std::shared_ptr<parallel::Sharding>& sharding);
 
-  /// Fills "auto" with what a call of prepare knows. Throws: as plan::fill_auto.
+  /// Fills "auto" with the values of a call of prepare. Throws: as plan::fill_auto.
   void fill(plan::AutoInputs known);
   /// Throws UsageError at the first backward for what is still "auto".
   void require_filled();
@@ -56,12 +56,12 @@ class ShardFront {
   void clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip);
   void note_clipped() noexcept;
 
-  /// Prints the lines that a configuration asks for every so many steps, on the main process.
+  /// Prints the lines that a configuration requests every so many steps, on the main process.
   void report_steps(training::GradientState& gradients, const process::Process& process);
   /// Null where nothing is printed.
   const std::shared_ptr<parallel::StepReport>& report() const noexcept { return report_; }
-  /// What the settings say about get_state_dict, where `given` leaves it open: the dtype of DeepSpeed's
-  /// gather_16bit_weights, rank0_only of FSDP's state_dict_config.
+  /// Returns the settings for get_state_dict, if `given` leaves it open: the dtype of DeepSpeed's gather_16bit_weights,
+  /// rank0_only of FSDP's state_dict_config.
   checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
 
  private:

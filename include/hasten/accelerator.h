@@ -3,8 +3,8 @@
 //
 // A composition of components, one a room: process(), group(), operations(), gradient_state(), preparation() and so on.
 // Accelerate's names are one-line forwards to them; no decision is made here (tidy). A value handle: copies, and
-// everything prepared, share one state that lives as long as any of them. Follows Hugging Face's accelerate.Accelerator in
-// names and meaning; docs/differences.md lists where it does not.
+// everything prepared, share one state that lasts as long as any of them. Follows Hugging Face's accelerate.Accelerator
+// in names and meaning; docs/differences.md lists where it does not.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +54,9 @@ class Sharding;
 
 using process::DistributedType;
 
-/// What prepare returns, for members and function parameters: `void train(hasten::Model<Net>& model, hasten::Optimizer& optimizer)`.
-/// A function that takes a `Net&` takes the model as well; most programs need `auto` alone.
+/// The types that prepare returns, for members and function parameters: `void train(hasten::Model<Net>& model,
+/// hasten::Optimizer& optimizer)`. A function that takes a `Net&` takes the model as well; most programs need `auto`
+/// alone.
 template <class Net>
 using Model = parallel::PreparedModel<Net>;
 using Optimizer = optim::AnyPreparedOptimizer;
@@ -64,29 +65,29 @@ using DataLoader = data::DataLoader<Batch>;
 
 class Accelerator {
  public:
-  /// The process that the environment describes (hasten launch, torchrun, srun, mpirun; by itself a world of
-  /// one). Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
-  /// port, an option that this version lacks), CommError (a rank did not come).
+  /// Returns the process that the environment describes (hasten launch, torchrun, srun, mpirun). A program started by
+  /// hand is a world of one. Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set
+  /// environment, busy port, an option that this version lacks), CommError (a rank did not come).
   explicit Accelerator(const AcceleratorOptions& options = {});
   /// A process made by the caller.
   explicit Accelerator(process::Process process, const AcceleratorOptions& options = {});
 
   // ---- Components.
 
-  /// Inside join_uneven_inputs, collectives on the group of process() and on group() throw UsageError on all ranks as soon as a
-  /// rank has run out of data; reduce, gather and the like below go on.
+  /// Inside join_uneven_inputs, collectives on the group of process() and on group() may be refused. They throw
+  /// UsageError on all ranks as soon as a rank has run out of data. reduce, gather and the like below go on.
   const process::Process& process() const noexcept { return operations_->own_process(); }
-  /// The group whose collectives are checked before data moves (GroupOptions::check).
+  /// Returns the group whose collectives are checked before data moves (GroupOptions::check).
   const comm::Group& group() const noexcept { return operations_->own_group(); }
   /// Collectives of the loop, also in loops of uneven length.
   parallel::Operations& operations() const noexcept { return *operations_; }
   const training::GradientState& gradient_state() const noexcept { return *operations_->gradient_state(); }
-  /// What splits state over the ranks (slices of optimizer state, whole ones for saving); null where nothing is
+  /// Splits state over the ranks: slices of optimizer state, gathered into whole ones for saving. Null where nothing is
   /// split.
   const std::shared_ptr<parallel::Sharding>& sharding() const noexcept;
   /// Saving and loading the run's state (checkpoint/checkpoints.h).
   checkpoint::Checkpoints& checkpoints() const noexcept;
-  /// What prepare_object is given, for kinds of objects of a program's own (preparation.h).
+  /// Returns the argument of prepare_object, for a program's own kinds of objects (preparation.h).
   Preparation preparation() const noexcept { return Preparation(state_); }
 
   // ---- The ranks, under the names of Accelerate and torch.
@@ -96,7 +97,7 @@ class Accelerator {
   int local_process_index() const noexcept { return local_rank(); }
   int num_processes() const noexcept { return world_size(); }
   bool use_distributed() const noexcept { return world_size() > 1; }
-  /// kFsdp or kDeepSpeed where their settings were given, else as the process's device says.
+  /// kFsdp or kDeepSpeed if their settings were given, else by the process's device.
   DistributedType distributed_type() const noexcept;
   int rank() const noexcept { return process().rank(); }
   int local_rank() const noexcept { return process().local_rank(); }
@@ -109,14 +110,13 @@ class Accelerator {
 
   // ---- What gets ready for this world.
 
-  /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world; gives a
-  /// handle for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE
-  /// holders and shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no
-  /// longer exchanged. Preparing twice is the same as once.
-  /// With options first, `prepare({.device_placement = {true, false}}, net, loader)`: as they say.
-  /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError, if the ranks' modules differ
-  /// naming the first difference; CommError.
-  /// A further kind of object brings a prepare_object of its own (preparation.h).
+  /// Makes modules, optimizers, schedulers and loaders, in any mix and order, ready for this world. Returns a handle
+  /// for each, alone or as a tuple. Lvalues are borrowed and must outlive their handles (TORCH_MODULE holders and
+  /// shared_ptrs share their module), rvalues are owned. A model whose last handle is gone is no longer exchanged.
+  /// Preparing twice is the same as once. Options may come first: `prepare({.device_placement = {true, false}}, net,
+  /// loader)`.
+  /// Collective: yes, if there is a module. Blocks: then. Throws: UsageError if the ranks' modules differ, naming the
+  /// first difference; CommError. A further kind of object has a prepare_object of its own (preparation.h).
   template <class... T>
   [[nodiscard]] auto prepare(const PrepareOptions& own, T&&... objects) const {
     static_assert((Preparable<T> && ...),
@@ -176,23 +176,23 @@ class Accelerator {
   // ---- Training.
 
   /// loss.backward(): gradients are the mean over all ranks when it returns. The loss is divided by
-  /// gradient_accumulation_steps first. With a weight (`{.weight = num_tokens}`): the mean over all samples
-  /// of the window on all ranks, and steps of prepared optimizers are skipped where there were none.
-  /// Collective: yes, unless all models are held back; a rank whose loss does not depend on a model offers no
-  /// gradient. Blocks: until gradients have been exchanged. Throws: as parallel::backward.
+  /// gradient_accumulation_steps first. With a weight (`{.weight = num_tokens}`) they are the mean over all samples of
+  /// the window on all ranks. If the window has no samples, prepared optimizers skip the step.
+  /// Collective: yes, unless all models are held back. A rank whose loss does not depend on a model offers no gradient.
+  /// Blocks: until gradients have been exchanged. Throws: as parallel::backward.
   void backward(const at::Tensor& loss, const parallel::BackwardOptions& options = {}) const;
 
-  /// The scope of one batch, where gradient_accumulation_steps batches make one step: until the last of them, and the loader's
-  /// last, these models (all prepared ones if none is named) keep their gradients on their rank, and prepared optimizers and
-  /// schedulers wait. `const auto scope = accelerator.accumulate(model);` Call zero_grad() behind step(): at the head of the
-  /// window's last batch it forgets those before. Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError
-  /// for a model of another Accelerator.
+  /// Opens the scope of one batch, where gradient_accumulation_steps batches make one step. Until the last of them, and
+  /// the loader's last, these models keep their gradients on their rank. Prepared optimizers and schedulers wait as
+  /// long. If no model is named, all prepared ones count. `const auto scope = accelerator.accumulate(model);` Call
+  /// zero_grad() behind step(): at the head of the window's last batch it drops the gradients before. Collective: no,
+  /// but all ranks call it alike. Blocks: no. Throws: UsageError for a model of another Accelerator.
   template <class... M>
   parallel::NoSync accumulate(const parallel::PreparedModel<M>&... models) const {
     return accumulate(ddps(models...));
   }
-  /// A scope in which backward through these models (all prepared ones if none is named) does not exchange
-  /// gradients; optimizers step all the same.
+  /// Opens a scope in which backward through these models does not exchange gradients. If no model is named, all
+  /// prepared ones count. Optimizers step all the same.
   /// Collective: no, but all ranks call it alike. Blocks: no. Throws: as accumulate.
   template <class... M>
   parallel::NoSync no_sync(const parallel::PreparedModel<M>&... models) const {
@@ -208,12 +208,13 @@ class Accelerator {
     return parallel::LocalSgd(model, operations_->group(), local_sgd_options(options));
   }
 
-  /// Runs `fn`, a loop in which some ranks have more batches than others. Ranks that have run out answer the collectives of the
-  /// others with nothing; at the end they take over parameters, buffers, optimizers and schedulers. Gradients are the mean over
-  /// the ranks that had data: a backward without a weight has weight 1. Refused in it: prepare of a model, a change of its
-  /// parameters, join_uneven_inputs itself, a loop over a further loader whose ranks share an order where some have run out.
-  /// `models` is a prepared model, or a tuple of several. Once for each loop over a loader. Collective: yes. Blocks: until all
-  /// ranks have run out. Throws: UsageError on all ranks for what is refused, or for different calls of ranks with data.
+  /// Runs `fn`, a loop in which some ranks have more batches than others. A rank that has run out takes part in the
+  /// others' collectives without data. At the end it takes over parameters, buffers, optimizers and schedulers.
+  /// Gradients are the mean over the ranks that had data: a backward without a weight has weight 1. These are refused
+  /// inside: preparing a model, changing its parameters, join_uneven_inputs itself. Once a rank has run out, a loop
+  /// over another loader with a shared order is refused too. `models` is a prepared model, or a tuple of several. Once
+  /// for each loop over a loader. Collective: yes. Blocks: until all ranks have run out. Throws: UsageError on all
+  /// ranks for what is refused, or for different calls of ranks with data.
   template <class M>
   void join_uneven_inputs(const M& models, const std::function<void()>& fn,
                           const parallel::JoinOptions& options = {}) const {
@@ -225,20 +226,21 @@ class Accelerator {
     join(fn, options);
   }
 
-  /// The selected DeepSpeed plugin with its configuration; `select` takes another for models prepared from now on, each of
-  /// which keeps its own. Throws: UsageError without one, or for an unknown name.
+  /// Returns the selected DeepSpeed plugin with its configuration. `select` takes another for models prepared from now
+  /// on; each model keeps its own. Throws: UsageError without one, or for an unknown name.
   const plan::DeepSpeedSettings& deepspeed_plugin() const;
   void select_deepspeed_plugin(const std::string& name) const;
 
-  /// The precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
+  /// Returns the precision in use: AcceleratorOptions::mixed_precision, else ACCELERATE_MIXED_PRECISION, else kNo.
   Precision mixed_precision() const noexcept;
-  /// A scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
-  /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and kBFloat16.
+  /// Returns a scope in which more code computes in mixed_precision: `const auto scope = accelerator.autocast();`. With
+  /// `{.enabled = false}` a part in float32. Nothing with kNo. Throws: UsageError for a dtype other than kHalf and
+  /// kBFloat16.
   precision::Autocast autocast(const std::optional<precision::AutocastOptions>& options = {}) const;
   /// Exact values of weights below float32 (PrecisionOptions::weights); the loss scale with fp16. Null otherwise.
   const optim::LowWeights* low_weights() const noexcept;
   const precision::GradScaler* scaler() const;
-  /// The scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
+  /// Returns the scaler's state for a checkpoint, the same on all ranks; nothing unless losses are scaled.
   std::optional<precision::GradScalerState> scaler_state() const;
   /// Collective: no. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
@@ -251,15 +253,16 @@ class Accelerator {
     unscale_gradients(optimizer.unwrap());
   }
 
-  /// Scales gradients down so that the norm of all of them together (2-norm, or `norm_type`, which may be infinity) is at most
-  /// max_norm; returns the norm before. To be called where sync_gradients(). With fp16 gradients are unscaled first; in the
-  /// middle of a window it measures and changes nothing. Collective: where something is split. Blocks: then. Throws: CommError.
+  /// Scales gradients down so that the norm of all of them together is at most max_norm; returns the norm before. The
+  /// norm is the 2-norm, or `norm_type`, which may be infinity. To be called where sync_gradients(). With fp16 it
+  /// unscales gradients first. In the middle of a window it measures and changes nothing. Collective: where something
+  /// is split. Blocks: then. Throws: CommError.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                          double norm_type = 2.0) const;
   /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
-  /// The module or optimizer that was handed to prepare; anything else as it is.
+  /// Returns the module or optimizer that was handed to prepare; anything else as it is.
   template <class T>
   static auto& unwrap_model(T& model) {
     if constexpr (parallel::is_prepared_model_v<T>) {
@@ -269,7 +272,7 @@ class Accelerator {
     }
   }
 
-  /// A handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
+  /// Returns a handle without Ddp: forward runs under autocast and gives float32, as the prepared model's does.
   template <class M>
   static parallel::PreparedModel<M> unwrap_model(const parallel::PreparedModel<M>& model, parallel::KeepFp32Wrapper) {
     return model.without_ddp();
@@ -309,14 +312,14 @@ class Accelerator {
   void save(const T& object, const std::string& path, const checkpoint::SaveFileOptions& options = {}) const {
     checkpoint::save(process(), this->options().project, unwrap_model(object), path, options);
   }
-  /// checkpoint::state_dict of a module, prepared or not, on every rank; copied only as the options say, or FSDP's and
-  /// DeepSpeed's settings (state_dict_config, stage3_gather_16bit_weights_on_model_save).
+  /// Returns checkpoint::state_dict of a module, prepared or not, on every rank. It copies only as the options say, or
+  /// the settings of FSDP and DeepSpeed (state_dict_config, stage3_gather_16bit_weights_on_model_save).
   template <class M>
   checkpoint::StateDict get_state_dict(M& model, const checkpoint::GetStateDictOptions& options = {}) const {
     return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), state_dict_options(options));
   }
 
-  /// A loader that leaves out its first batches; see data::skip_first_batches.
+  /// Returns a loader that leaves out its first batches; see data::skip_first_batches.
   template <class Loader>
   static Loader skip_first_batches(const Loader& loader, size_t num_batches) {
     return data::skip_first_batches(loader, num_batches);
@@ -349,7 +352,8 @@ class Accelerator {
     trackers().log_artifacts(folder, artifact_path);
   }
   tracking::TrackerHandle get_tracker(const std::string& name) const { return trackers().tracker(name); }
-  /// A progress bar on each machine's main process (Accelerate's utils.tqdm), or on what options.enabled says.
+  /// Returns a progress bar on each machine's main process (Accelerate's utils.tqdm), or on the ranks of
+  /// options.enabled.
   tracking::Progress progress(std::optional<int64_t> total, tracking::ProgressOptions options = {}) const {
     options.enabled = options.enabled && is_local_main_process();
     return tracking::Progress(total, std::move(options));
@@ -364,8 +368,9 @@ class Accelerator {
   T gather(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->gather(value, site);
   }
-  /// As gather, without the samples that were repeated to make the last batch even: over a loop each sample
-  /// of the dataset exactly once, for any world size. A vector of objects (strings, numbers, JSON) holds one a sample.
+  /// Gathers as gather does, without the samples that were repeated to make the last batch even. Over a loop, each
+  /// sample of the dataset comes exactly once, for any world size. A vector of objects (strings, numbers, JSON) holds
+  /// one a sample.
   template <class T>
   T gather_for_metrics(const T& value, comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->gather_for_metrics(value, site);
@@ -389,21 +394,21 @@ class Accelerator {
                          comm::Group::Site site = comm::Group::Site::current()) const {
     return operations_->pad_across_processes(value, options, site);
   }
-  /// The end of a training: ends the run of the trackers; saves under way are complete, and all ranks have come when it
-  /// returns. To be called once, last. Collective: yes. Blocks: at most TrackingOptions::finish_timeout_s for trackers, and
-  /// until all have come. Throws: DataError with what went wrong in a save; CommError.
+  /// Ends a training and the run of the trackers. When it returns, saves under way are complete and all ranks have
+  /// come. To be called once, last. Collective: yes. Blocks: at most TrackingOptions::finish_timeout_s for trackers,
+  /// and until all have come. Throws: DataError with what went wrong in a save; CommError.
   void end_training() const { trackers().finish(), checkpoints().end(), operations_->wait_for_everyone(); }
   void wait_for_everyone() const { operations_->wait_for_everyone(); }
-  /// Raises a flag that check_trigger tells all ranks of, for a decision that one of them takes (stopping
-  /// early, a loss that is no number).
+  /// Raises a flag that check_trigger reports on all ranks. It serves a decision of a single rank (stopping early, a
+  /// loss that is no number).
   /// Collective: no. Blocks: no. Throws: nothing.
   void set_trigger() const noexcept { operations_->set_trigger(); }
-  /// Whether any rank has called set_trigger since the last time this gave true; lowers the flags.
+  /// Returns true if any rank has called set_trigger since the last time this gave true; lowers the flags.
   /// Collective: yes. Blocks: yes. Throws: CommError.
   bool check_trigger() const { return operations_->check_trigger(); }
-  /// Whether SIGTERM or SIGUSR1 has come to any rank, with which a cluster announces the end of a job: the
-  /// same answer on all, for the end of a step. Note is taken from the first call on, and these signals no
-  /// longer end the process by themselves (process::StopSignals). Collective: yes. Blocks: yes. Throws:
+  /// Returns true if SIGTERM or SIGUSR1 has come to any rank. A cluster announces the end of a job with these signals.
+  /// The answer is the same on all ranks. Call it at the end of a step. From the first call on, these signals are
+  /// recorded and no longer end the process by themselves (process::StopSignals). Collective: yes. Blocks: yes. Throws:
   /// CommError.
   bool should_stop() const { return operations_->should_stop(); }
   /// memory::find_executable_batch_size: halves `start` until `fn(batch_size)` fits into memory on all ranks
@@ -426,11 +431,11 @@ class Accelerator {
   /// process::Process::on_main_process and on_local_main_process: `fn` on one process only.
   void on_main_process(const std::function<void()>& fn) const { process().on_main_process(fn); }
   void on_local_main_process(const std::function<void()>& fn) const { process().on_local_main_process(fn); }
-  /// A logger whose lines carry the rank; see core/log.h for main_process_only and in_order.
-  /// Its lines from warning on are notes of the run as well. `level` unset: log_level of the environment.
+  /// Returns a logger whose lines carry the rank; see core/log.h for main_process_only and in_order. Its lines from
+  /// warning on are notes of the run as well. `level` unset: log_level of the environment.
   Logger logger(const std::string& name, std::optional<LogLevel> level = {}) const;
   /// process::main_process_first and local_main_process_first: `fn` on the main process, then on the others. In
-  /// join_uneven_inputs the first rank with data (of each machine) stands for a main process that has none.
+  /// join_uneven_inputs the first rank with data (of each machine) replaces a main process that has none.
   template <class Fn>
   auto main_process_first(Fn&& fn) const {
     return operations_->main_process_first(std::forward<Fn>(fn));
@@ -440,12 +445,12 @@ class Accelerator {
     return operations_->local_main_process_first(std::forward<Fn>(fn));
   }
 
-  /// Ends a training before the next one: forgets prepared optimizers, schedulers, loaders and registered objects, which no
-  /// save or load then includes, sets the step of accumulation to 0, and gives memory that is free back to the system.
+  /// Ends a training before the next one. Forgets prepared optimizers, schedulers, loaders and registered objects, so
+  /// that no save or load includes them. Sets the step of accumulation to 0, and gives free memory back to the system.
   /// Collective: no. Blocks: no. Throws: nothing.
   void free_memory() const;
 
-  /// As they were read: with what the environment says, and with logging_dir.
+  /// Returns the options as they were read, with the environment's values and logging_dir.
   const AcceleratorOptions& options() const noexcept;
   const std::filesystem::path& project_dir() const noexcept { return options().project.project_dir; }
   const std::filesystem::path& logging_dir() const noexcept { return options().project.logging_dir; }

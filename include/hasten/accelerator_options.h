@@ -44,20 +44,20 @@ struct AccumulationPlugin {
 };
 
 struct SchedulerOptions {
-  /// Prepared schedulers move once per process at each optimizer step, as Accelerate's do; not with split_batches, where the
-  /// global batch does not grow with the processes.
+  /// Moves prepared schedulers once per process at each optimizer step, as Accelerate does. With split_batches they
+  /// move once, since the global batch does not grow with the processes.
   bool step_per_process = false;
 };
 
 struct AcceleratorOptions {
-  /// Models, and the batches of loaders, are moved to the process's device; PrepareOptions says it for one.
+  /// Moves models and the batches of loaders to the process's device; PrepareOptions overrides it per object.
   bool device_placement = true;
   /// Stay on the CPU even where there is a GPU.
   bool cpu = false;
   /// How prepared loaders treat their batches; put_on_device goes together with device_placement.
   data::LoaderOptions loader = {};
-  /// Batches for one step of the optimizer, where the loop calls accumulate (training/accumulation.h);
-  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, which a launcher sets, goes before it.
+  /// Batches for one step of the optimizer, if the loop calls accumulate (training/accumulation.h).
+  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, which a launcher sets, overrides it.
   int64_t gradient_accumulation_steps = 1;
   AccumulationPlugin accumulation = {};
   /// Prepared schedulers move with the optimizer's steps, not with every call (docs/schedulers.md).
@@ -67,9 +67,9 @@ struct AcceleratorOptions {
   std::optional<uint64_t> seed = {};
   /// The dtype that prepared models compute in (docs/precision.md). Unset: ACCELERATE_MIXED_PRECISION, else kNo.
   std::optional<Precision> mixed_precision = {};
-  /// Outputs, living casts, and weights below float32.
+  /// Outputs, living casts (docs/GLOSSARY.md), and weights below float32.
   precision::PrecisionOptions precision = {};
-  /// What model(x) and autocast() open; dtype is mixed_precision's.
+  /// The precision of model(x) and autocast(); its dtype is mixed_precision's.
   precision::AutocastOptions autocast = {};
   /// The loss scale of kFp16.
   precision::GradScalerOptions scaler = {};
@@ -78,43 +78,43 @@ struct AcceleratorOptions {
   /// On the CPU: freed memory stays in the process (memory/allocator.h). Unset: HASTEN_TUNE_ALLOCATOR, else
   /// yes.
   std::optional<bool> tune_allocator = {};
-  /// The one switch for all that an Accelerator changes in the whole process: false leaves malloc, libtorch's CPU allocator,
-  /// SIGPIPE and std::terminate as they are (docs/process.md).
+  /// The one switch for all that an Accelerator changes in the whole process. False leaves malloc, libtorch's CPU
+  /// allocator, SIGPIPE and std::terminate as they are (docs/process.md).
   bool change_process = true;
   parallel::DdpOptions ddp = {};
   /// Splits optimizer state, gradients and parameters over the ranks (ZeRO, FSDP; docs/sharding.md): `.shard =
   /// {.stage = ShardStage::kParameters}`. By default nothing is split.
   parallel::ShardOptions shard = {.stage = parallel::ShardStage::kNone};
-  /// Accelerate's FSDP settings, instead of `shard`; ACCELERATE_USE_FSDP and FSDP_* say the same (docs/sharding.md).
+  /// Accelerate's FSDP settings, instead of `shard`; ACCELERATE_USE_FSDP and FSDP_* set the same (docs/sharding.md).
   std::optional<FsdpPlugin> fsdp = {};
-  /// A DeepSpeed configuration, instead of `shard`; ACCELERATE_USE_DEEPSPEED says the same. Or several by name, of which the
-  /// first is selected at first.
+  /// A DeepSpeed configuration, instead of `shard`; ACCELERATE_USE_DEEPSPEED sets the same. Or several by name, of
+  /// which the first is selected at first.
   std::optional<DeepSpeedPlugin> deepspeed = {};
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
   /// How prepared optimizers step; see optim/steps/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
-  /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu`
-  /// are for the process that the Accelerator makes; one that it is given keeps its own.
+  /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu` are for the
+  /// process that the Accelerator makes. A process that is passed in keeps its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// What carries tensors between the ranks; see comm::GroupOptions.
+  /// The carrier of tensors between the ranks; see comm::GroupOptions.
   comm::BackendKind backend = comm::BackendKind::kAuto;
   /// As comm::GroupOptions::check, for all collectives; those of the Accelerator itself are always checked.
   std::optional<bool> check = {};
-  /// What shows the run, by name, tracking::LoggerType or object: {"tensorboard", "wandb"} (docs/tracking.md). The same on
-  /// all ranks. Empty: init_trackers is refused.
+  /// Trackers of the run, by name, tracking::LoggerType or object: {"tensorboard", "wandb"} (docs/tracking.md). The
+  /// same on all ranks. Empty: init_trackers is refused.
   std::vector<tracking::LogWith> log_with = {};
   tracking::TrackingOptions tracking = {};
-  /// Where the run's files go, and how checkpoints are named and kept (Accelerate's ProjectConfiguration).
+  /// Where the run's files go, and how checkpoints are named and removed (Accelerate's ProjectConfiguration).
   checkpoint::ProjectConfiguration project = {};
 };
 
 struct PrepareOptions {
-  /// One for each object: whether a model, or a loader's batches, are moved to the process's device. Other
-  /// objects do not mind. Empty: as AcceleratorOptions::device_placement.
+  /// An entry for each object: whether a model, or a loader's batches, are moved to the process's device. Other objects
+  /// do not mind. Empty: as AcceleratorOptions::device_placement.
   std::vector<bool> device_placement = {};
 };
 
-/// What PrepareOptions say about each of `num_objects` objects.
+/// Returns the answer of PrepareOptions for each of `num_objects` objects.
 /// Collective: no. Blocks: no. Throws: UsageError for another number of objects.
 std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise);
 

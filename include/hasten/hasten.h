@@ -1,6 +1,6 @@
-// What most training programs need: `#include <hasten/hasten.h>`. Each room's headers can be included alone,
-// and the datasets beyond tensors and IDX files, and what puts datasets together, only so (hasten/data/csv.h,
-// concat.h, image_folder.h, map.h, npy.h, safetensors.h, subset.h, text_lines.h).
+// The headers that most training programs need: `#include <hasten/hasten.h>`. Each room's headers can be included
+// alone. Only so come the datasets beyond tensors and IDX files, and their combinators (hasten/data/csv.h, concat.h,
+// image_folder.h, map.h, npy.h, safetensors.h, subset.h, text_lines.h).
 #pragma once
 
 #include "hasten/accelerator.h"

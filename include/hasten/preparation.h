@@ -1,7 +1,8 @@
-// prepare_object: the customisation point of Accelerator::prepare, and Preparation: what an Accelerator offers to it.
+// prepare_object: the customisation point of Accelerator::prepare. Preparation: the services that an Accelerator offers
+// to it.
 //
 // prepare calls `prepare_object(preparation, object, place)` for each object, found by argument-dependent lookup. The
-// overloads below are for modules, optimizers, schedulers and loaders. A further kind of object brings its own beside its
+// overloads below are for modules, optimizers, schedulers and loaders. A further kind of object has its own beside its
 // class; nothing here changes.
 #pragma once
 
@@ -36,7 +37,7 @@ class Preparation {
   const process::Process& process() const noexcept;
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept;
 
-  /// Returns the module's Ddp, made at the first call; `place`: the module is moved to the process's device before.
+  /// Returns the module's Ddp, made at the first call. With `place`, it first moves the module to the process's device.
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor; UsageError in a joined loop.
   std::shared_ptr<const parallel::Ddp> distribute(torch::nn::Module& module, bool place) const;
   /// Returns what is opened round the module's forward; one object for all handles of it.
@@ -48,12 +49,12 @@ class Preparation {
   void add_scheduler(const std::shared_ptr<S>& scheduler) const {
     optimizer_registry().add_scheduler(scheduler);
   }
-  /// Registers where a loader stands, for checkpoints.
+  /// Registers the position of a loader, for checkpoints.
   template <class Core>
   void add_loader(const std::shared_ptr<Core>& core) const {
     optimizer_registry().add(training::StateKind::kLoader, core);
   }
-  /// Whether a DeepSpeed configuration waits for what prepare is given, and hands that over.
+  /// Returns true if a DeepSpeed configuration waits for what prepare is given, and hands that over.
   bool uses_deepspeed() const noexcept;
   void fill_auto(const plan::AutoInputs& known) const;
   /// Return what the selected DeepSpeed configuration names in a dummy's place. Throw: UsageError if it names nothing.
@@ -73,7 +74,7 @@ std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object) {
   using Object = std::remove_cvref_t<T>;
   constexpr bool kBorrow = std::is_lvalue_reference_v<T> && !parallel::detail::is_module_pointer<Object>::value;
   if constexpr (kBorrow) {
-    // Ends with its last handle, so that others can see whether the object is still borrowed.
+    // Ends with its last handle, so that others can check whether the object is still borrowed.
     return std::shared_ptr<Object>(std::make_shared<std::byte>(), &object);
   } else {
     return std::make_shared<Object>(std::forward<T>(object));
@@ -101,7 +102,7 @@ auto prepare_object(const Preparation& preparation, T&& model, bool place) {
   return parallel::PreparedModel<std::remove_cvref_t<T>>(std::move(held), std::move(ddp), std::move(scopes));
 }
 
-/// TorchScript's modules, which torch::nn does not know.
+/// TorchScript's modules, which are no torch::nn modules.
 template <class T>
   requires std::is_same_v<std::remove_cvref_t<T>, torch::jit::Module>
 auto prepare_object(const Preparation& preparation, T&& script, bool place) {

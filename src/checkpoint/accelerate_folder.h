@@ -16,7 +16,7 @@ void fill_accelerate_job(Checkpoints::Impl& own, const std::vector<ModelEntry>& 
 /// "optimizer.bin", "optimizer_1.bin" …
 std::string numbered(const std::string& stem, size_t index, const std::string& suffix);
 
-/// The whole state of an optimizer, split or not. Collective: where it is split. Throws: UsageError, CommError.
+/// Returns the whole state of an optimizer, split or not. Collective: where it is split. Throws: UsageError, CommError.
 OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Optimizer& optimizer, const ParameterNames& name_of);
 
 }  // namespace hasten::checkpoint

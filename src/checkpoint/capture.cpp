@@ -31,7 +31,7 @@ namespace {
 using core::Value;
 using training::StateKind;
 
-// One tensor by memory, for tied names.
+// A tensor by memory, for tied names.
 struct SameMemory {
   const void* data;
   std::vector<int64_t> sizes, strides;

@@ -1,4 +1,4 @@
-// Capture: what a rank gives to a save: pieces with global names, and plain values beside them.
+// Capture: a rank's part of a save: pieces with global names, and plain values beside them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ struct Capture {
   std::vector<at::Tensor> data = {};
   /// Equal on all ranks, or rank 0's.
   core::Value parts = core::Value::map();
-  /// What this rank alone knows.
+  /// Values that this rank alone has.
   core::Value own_parts = core::Value::map();
   /// Names whose tensor is stored under another name.
   std::vector<std::pair<std::string, std::string>> tied = {};
@@ -30,25 +30,26 @@ struct Capture {
   }
 };
 
-/// The run's models in order of preparation.
+/// Returns the run's models in order of preparation.
 std::vector<ModelEntry> models_of(const RunParts& run);
 /// Names of parameters over all models, as the manifest has them.
 ParameterNames manifest_names(const RunParts& run);
 
-/// True for classes whose state is stepped in slices; others step whole parameters, dealt to the ranks. `type`: a codec's name.
+/// True for classes whose state is stepped in slices. Others step whole parameters, dealt to the ranks. `type`: a
+/// codec's name.
 bool steps_in_slices(const std::string& type);
 
-/// `writer`: this rank's number among those that write one folder together, from 0; the first one gives what ranks have no
-/// equal copies of. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state cannot be split; what state() of
-/// a registered object throws.
+/// `writer`: this rank's number among those that write one folder together, from 0. The first one provides the pieces
+/// without equal copies on all ranks. Collective: no. Blocks: no. Throws: UsageError for an optimizer whose state
+/// cannot be split; the exceptions of a registered object's state().
 Capture capture_state(const RunParts& run, const std::vector<ModelEntry>& models, int writer);
 
-/// The key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
+/// Returns the key of a kind in the manifest: "optimizers", "schedulers", "loaders", "scaler", "custom".
 std::string part_name(training::StateKind kind);
 /// "optimizer.0.weight.exp_avg"
 std::string state_name(const std::string& kind, const std::string& object, const std::string& path);
 
-/// A state that is not kept slot by slot: libtorch's archive of the optimizer in bytes.
+/// Returns a state that is not stored slot by slot: libtorch's archive of the optimizer in bytes.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer);
 void load_archive(torch::optim::Optimizer& optimizer, const at::Tensor& bytes);
 

@@ -1,7 +1,7 @@
 // DeviceCopy: copies of device tensors into pinned host memory in a stream of their own, beside the compute stream.
 //
-// The copies begin after the work that the compute stream has been given so far. Before the tensors are written again, hold()
-// makes the compute stream wait; the host waits only in finish(), which the writer calls.
+// The copies begin after the work that the compute stream has been given so far. Before the tensors are written again,
+// hold() makes the compute stream wait. The host waits only in finish(), which the writer calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -133,7 +133,7 @@ class HastenRun : public SavedRun {
     });
   }
 
-  // In the world that saved, each rank's own; in another one rank 0 has them all, so that the mean is the same.
+  // In the world that saved, each rank takes its own. In another one rank 0 has them all, so that the mean is the same.
   void load_gradients(Checkpoints::Impl& own, const std::vector<ModelEntry>& models) const override {
     if (!names_.count("gradient")) return;
     const int64_t rank = own.run.process.rank(), world = own.run.process.world_size();
@@ -173,7 +173,7 @@ class HastenRun : public SavedRun {
     const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
     if (rank < saved) return restore(rank);
     if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first)) return restore(0);
-    // The seed stands at the beginning of the generator's state.
+    // The generator's state begins with the seed.
     const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
     uint64_t words[2] = {0, static_cast<uint64_t>(rank)};
     if (state.defined() && state.nbytes() >= sizeof(uint64_t)) std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
@@ -203,7 +203,7 @@ class HastenRun : public SavedRun {
     process::restore_random_state(state);
   }
 
-  // From the bulk read where it was asked for there.
+  // From the bulk read if it was requested there.
   at::Tensor tensor(const std::string& name) const {
     return reader_ != nullptr && reader_->has(name) ? reader_->take(name) : read_tensor(*source_, name);
   }

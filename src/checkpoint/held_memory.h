@@ -1,4 +1,4 @@
-// HeldMemory: page-aligned memory for snapshots, kept from save to save, since fresh pages cost more than the copy.
+// HeldMemory: page-aligned memory for snapshots, reused from save to save, since fresh pages cost more than the copy.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ class HeldMemory {
   HeldMemory(const HeldMemory&) = delete;
   HeldMemory& operator=(const HeldMemory&) = delete;
 
-  /// One buffer of each size, each beginning at a page, rounded up to whole pages; the bytes are left as they were. Buffers
-  /// of an earlier call end. `pinned`: memory that an accelerator copies to by itself.
+  /// Makes a buffer of each size, each beginning at a page, rounded up to whole pages. The bytes are left as they were.
+  /// Buffers of an earlier call end. `pinned`: memory that an accelerator copies to by itself.
   /// Collective: no. Blocks: no. Throws: std::bad_alloc.
   std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
   /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them. A call

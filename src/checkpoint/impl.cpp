@@ -70,7 +70,7 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
   if (run.gradients) run.gradients->step_policies().add(training::StepOrder::kAfter, counter);
 }
 
-// The policy may be kept longer than this.
+// The policy may outlast this.
 Checkpoints::Impl::~Impl() { counter->on_step = counter->on_first = {}; }
 
 // Estimates this rank's share: what every rank has is dealt to all, slices of sharded state are the rank's own.

@@ -1,4 +1,4 @@
-// What Checkpoints keeps between its calls; filled by impl.cpp, save_run.cpp and load_run.cpp.
+// The members of Checkpoints between its calls. impl.cpp, save_run.cpp and load_run.cpp fill them.
 #pragma once
 
 #include <functional>
@@ -79,7 +79,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
 
   /// The node of each rank; empty until a run of several hosts needs it.
   std::vector<int> node_of_rank = {};
-  /// Whether the folders above saves are seen by all hosts, as far as saves have found out.
+  /// Whether all hosts reach the folders above saves, as far as saves have checked.
   std::map<std::string, bool> is_shared = {};
   /// The ranks of this host, for loads that read once for all of them.
   std::optional<comm::Group> host_group = {};
@@ -87,7 +87,7 @@ struct Checkpoints::Impl : std::enable_shared_from_this<Checkpoints::Impl> {
   bool has_several_hosts() const { return run.process.local_world_size() < run.process.world_size(); }
   /// Collective: yes, the first time.
   const std::vector<int>& nodes();
-  /// The group that reads files together; null if each rank reads by itself. Collective: yes, the first time.
+  /// Returns the group that reads files together; null if each rank reads by itself. Collective: yes, the first time.
   const comm::Group* reading_group(ReadFiles read);
 
   /// The plan of the last save, good as long as no rank's pieces change.
@@ -109,9 +109,9 @@ std::vector<int64_t> checkpoint_numbers(const std::string& folder);
 
 Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options);
 
-/// Every rank's text, by rank. Collective: yes.
+/// Returns every rank's text, by rank. Collective: yes.
 std::vector<std::string> gather_texts(const process::Process& process, const std::string& text);
-/// A failure of any rank: what it says, and whether files are to blame.
+/// A failure of any rank: its message, and whether files are to blame.
 struct Failure {
   std::string words = {};
   bool is_data_error = false;

@@ -1,4 +1,4 @@
-// Loading a saved state on any number of ranks: agree on the folder, check everything, then write; see checkpoints.h.
+// Loads a saved state on any number of ranks: agrees on the folder, checks everything, then writes. See checkpoints.h.
 #include <ATen/Functions.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -30,7 +30,7 @@ using core::Value;
 using training::StateKind;
 namespace fs = std::filesystem;
 
-// Rank 0 decides, so that all ranks load one folder.
+// Rank 0 chooses, so that all ranks load one folder.
 struct Decision {
   std::string path = {}, error = {};
 };
@@ -315,7 +315,7 @@ Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOp
   return loaded;
 }
 
-// The newest one that can be read; a damaged one is said and left.
+// Returns the newest one that can be read. A damaged one is reported and left.
 std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, bool must, const LoadOptions& options) {
   Paths damaged;
   for (;;) {

@@ -1,4 +1,4 @@
-// SavedRun: a saved state of any form, as a load sees it; LoadTarget: the run that it is loaded into.
+// SavedRun: a saved state of any form, as a load reads it. LoadTarget: the run that it is loaded into.
 #pragma once
 
 #include <functional>
@@ -29,15 +29,16 @@ class SavedRun {
     bool plain = false;
   };
   virtual Weights weights(size_t model) const = 0;
-  /// Wants all that load_optimizer, load_object and load_masters read, and lives as long as this; weights are added by the
-  /// caller, who then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws: DataError.
+  /// Collects the boxes that load_optimizer, load_object and load_masters read, and lasts as long as this. The caller
+  /// adds the weights, and then reads. Null for a form without a manifest. Collective: no. Blocks: no. Throws:
+  /// DataError.
   virtual RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options);
   virtual bool has(const training::Registered& object) const = 0;
   /// "; it has ema, teacher", for messages.
   virtual std::string others(training::StateKind kind) const = 0;
   /// Objects of the folder that this run lacks.
   virtual std::vector<std::string> without_object(const training::StateRegistry& registry) const = 0;
-  /// The class of an optimizer; "" if the form does not say.
+  /// Returns the class of an optimizer; "" if the form lacks it.
   virtual std::string optimizer_type(const std::string& name) const = 0;
   virtual void load_optimizer(Checkpoints::Impl& own, const std::string& name, torch::optim::Optimizer& optimizer,
                               const ParameterNames& name_of) const = 0;
@@ -59,7 +60,7 @@ std::unique_ptr<SavedRun> open_saved_run(const Checkpoints::Impl& own, const std
 std::unique_ptr<SavedRun> open_hasten_run(const Checkpoints::Impl& own, const std::string& path);
 std::unique_ptr<SavedRun> open_accelerate_run(const Checkpoints::Impl& own, const std::string& path);
 
-/// Says once where a scheduler's options differ from the saved ones; this program's stay.
+/// Reports once if a scheduler's options differ from the saved ones. This program's stay.
 void warn_of_options(const Checkpoints::Impl& own, const training::Registered& scheduler, const core::Value& saved);
 
 class LoadTarget {
@@ -70,7 +71,7 @@ class LoadTarget {
   void check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded);
   /// Notes what is to be read, and returns a digest of what all ranks read alike. Throws: DataError.
   std::string collect(Checkpoints::Impl& own, SavedRun& saved, const LoadOptions& options);
-  /// Fills weights, and the tensors that apply() hands out. Collective: over `share`. Throws: DataError.
+  /// Fills weights, and the tensors that apply() returns. Collective: over `share`. Throws: DataError.
   void read(const comm::Group* share, Loaded& loaded);
   void apply(Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options);
 

@@ -1,7 +1,7 @@
 // Options and state of libtorch's six optimizers and of optim/'s own, under PyTorch's names; see optimizer_state.h.
 //
-// A class is a row of a table: its name, its options and its state, each a list of fields. A field is a name in PyTorch and
-// the accessor of libtorch's TORCH_ARG; its type decides how it is written and read.
+// A class is a row of a table: its name, its options and its state, each a list of fields. A field is a name in PyTorch
+// and the accessor of libtorch's TORCH_ARG. Its type decides how it is written and read.
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -119,7 +119,8 @@ Field(const char*, Access) -> Field<Access>;
   Field { name, [](auto& own) -> auto& { return own.member(); } }
 #define HASTEN_FIELD(member) HASTEN_FIELD_AS(#member, member)
 
-// `needs_tensor`: state without a tensor is no state (SGD without momentum; libtorch would step with an undefined buffer).
+// `needs_tensor`: state without a tensor is no state. Examples: SGD without momentum; libtorch would step with an
+// undefined buffer.
 template <class OptionsType, class StateType, class Options, class Slots>
 struct Row {
   const char* name;

@@ -29,7 +29,7 @@ std::string place_name(const NameOf& name_of, const at::Tensor& parameter, size_
 /// By group and number. Collective: no. Blocks: no. Throws: what `name_of` throws.
 std::vector<Place> places_of(const torch::optim::Optimizer& optimizer, const NameOf& name_of);
 
-/// The names of places_of(). Collective: no. Blocks: no. Throws: what `name_of` throws.
+/// Returns the names of places_of(). Collective: no. Blocks: no. Throws: what `name_of` throws.
 std::vector<std::string> place_names(const torch::optim::Optimizer& optimizer, const NameOf& name_of);
 
 }  // namespace hasten::checkpoint

@@ -1,7 +1,7 @@
-// RunReader: collects what a load wants of a saved state, reads it at once, and hands it out.
+// RunReader: collects the boxes that a load needs of a saved state, reads them at once, and returns them.
 //
-// What all ranks want alike is read once for each host (files/bulk_read.h) and handed around by all-gathers; boxes that only
-// this rank wants (slices of sharded state) are read by it alone.
+// Boxes that all ranks need alike are read once for each host (files/bulk_read.h) and exchanged by all-gathers. Boxes
+// that only this rank needs (slices of sharded state) are read by it alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,20 +27,21 @@ class RunReader {
   RunReader(const files::Manifest& manifest, std::string folder, bool verify)
       : manifest_(manifest), folder_(std::move(folder)), verify_(verify) {}
 
-  /// Fills a tensor of any dtype, strides and device; by copy_ where others watch its memory (`through_copy`).
+  /// Fills a tensor of any dtype, strides and device. If others watch its memory (`through_copy`), it uses copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
-  /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not want it.
+  /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not need it.
   void whole(const std::string& name, bool is_own = false);
   /// Makes a new flat CPU tensor of the elements [begin, end) of a tensor in the memory order of `like`, for take(). Read by
   /// this rank alone.
   void slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end);
 
-  /// A digest of what all ranks want alike; ranks of different digests cannot share.
+  /// Returns a digest of the boxes that all ranks need alike; ranks of different digests cannot share.
   std::string shared_digest() const;
   /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if a file
   /// cannot be read or a piece is damaged; CommError.
   void read(const comm::Group* share);
-  /// The tensor of whole() or slice(), which is then the caller's. Throws: InternalError if it was not asked for.
+  /// Returns the tensor of whole() or slice(), which is then the caller's. Throws: InternalError if it was not
+  /// requested.
   at::Tensor take(const std::string& name);
   bool has(const std::string& name) const { return made_.count(name) > 0; }
   uint64_t bytes_read() const noexcept { return bytes_read_; }

@@ -138,7 +138,7 @@ void add_report(const SaveJob& job, const Value& report, Collected& all) {
   merge_parts(all.manifest.parts, report.at("parts"));
 }
 
-// Waits for a note that is "ok", or throws what it says instead.
+// Waits for a note that is "ok". Throws the text of any other note.
 void await_note(const SaveJob& job, const std::string& key, const std::string& who) {
   const auto until = Clock::now() + job.timeout;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
@@ -153,7 +153,7 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
   }
 }
 
-// Waits until every other rank has written, or throws what one of them says.
+// Waits until every other rank has written, or throws the error text of any rank.
 void await_ranks(const SaveJob& job) {
   for (int rank = 1; rank < job.world_size; ++rank) await_note(job, key_of(job, std::to_string(rank)), text("rank ", rank));
 }

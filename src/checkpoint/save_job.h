@@ -1,7 +1,7 @@
 // SaveJob: the part of a save that runs without the training thread: writing files, the ranks' reports, the commit.
 //
-// It calls no libtorch operator and no collective, so that it may outlive the training loop. What it writes lies in held
-// memory, one buffer a file, exactly as the file will be.
+// It calls no libtorch operator and no collective, so that it may outlive the training loop. Its data lies in held
+// memory, a buffer for each file, exactly as the file will be.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct SaveJob {
   int folder = 0, num_folders = 1;
   std::string path = {}, temporary = {}, save_id = {};
   std::chrono::seconds timeout = std::chrono::minutes(30);
-  /// Set if the snapshot failed: nothing is written, and the others hear of it.
+  /// Set if the snapshot failed: nothing is written, and the others are notified.
   std::string error = {};
 
   /// This rank's files and the memory that holds them.
@@ -50,12 +50,13 @@ struct SaveJob {
   std::shared_ptr<const std::vector<PieceInfo>> pieces = {};
   /// Files in torch.save's form (Accelerate's layout), whose tensors are copies.
   std::vector<std::pair<std::string, files::PythonValue>> python_files = {};
-  /// What only this rank knows of plain values (optimizer state of its own parameters).
+  /// Plain values of this rank alone (optimizer state of its own parameters).
   core::Value own_parts = {};
-  /// check_replicas: hashes of this rank's copies, in hexadecimal digits, by piece; empty strings for pieces without copies.
+  /// check_replicas: hashes of this rank's copies, in hexadecimal digits, by piece. Empty strings for pieces without
+  /// copies.
   std::vector<std::string> replicas = {};
 
-  /// Rank 0: the manifest without files and tensors; all indexes; how to go on after the commit.
+  /// Rank 0: the manifest without files and tensors; all indexes; the steps after the commit.
   files::Manifest manifest = {};
   /// False: Accelerate's layout, where hasten.json has what the manifest has.
   bool has_manifest = true;
@@ -69,7 +70,7 @@ struct SaveJob {
 /// Collective: the ranks' jobs wait for each other over the board. Blocks: until the outcome is known.
 void run_save_job(SaveJob& job) noexcept;
 
-/// Merges what ranks alone know into the manifest's parts. Pure.
+/// Merges the values of single ranks into the manifest's parts. Pure.
 void merge_parts(core::Value& parts, const core::Value& own);
 
 /// True for names of files that a save of this room writes, which a save over an old folder replaces.

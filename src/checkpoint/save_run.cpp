@@ -27,7 +27,7 @@ namespace {
 
 using core::Value;
 
-// Where a save goes; rank 0 decides, the others hear of it.
+// The folder of a save. Rank 0 chooses it and broadcasts it.
 struct Target {
   std::string path = {}, temporary = {}, save_id = {};
   int64_t number = 0;
@@ -90,7 +90,7 @@ Record record_of(const Value& value) {
            value.at("number").as_int()}};
 }
 
-// One small message; the same answer, or the same error, on all ranks.
+// Sends one small message. All ranks get the same answer, or the same error.
 std::vector<Record> agree(const Checkpoints::Impl& own, const Record& mine) {
   std::vector<Record> all;
   for (const auto& one : gather_texts(own.run.process, to_value(mine).to_json())) {
@@ -183,7 +183,7 @@ void copy_tensor(char* to, const at::Tensor& tensor) {
   at::from_blob(to, tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false)).copy_(tensor.detach());
 }
 
-// The device whose tensors are copied in a stream of their own; none if all lie on the CPU.
+// The device whose tensors are copied in a stream of their own. None if all lie on the CPU.
 std::optional<c10::Device> device_of(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) {
     if (DeviceCopy::serves(tensor.device())) return tensor.device();
@@ -368,7 +368,8 @@ Writers host_writers(Checkpoints::Impl& own, const Target& target) {
   return writers;
 }
 
-// One folder if all hosts see that of rank 0, else one for each host. Found out once for each parent. Collective: yes.
+// Returns a single folder if all hosts find that of rank 0, else a folder for each host. Found out once for each
+// parent. Collective: yes.
 Writers find_writers(Checkpoints::Impl& own, const Target& target) {
   if (!own.has_several_hosts()) return all_ranks(own);
   const auto& nodes = own.nodes();

@@ -1,5 +1,5 @@
-// SourceReader: reads tensors of any source into tensors. Those that lie plainly in files are read at once, by the ranks
-// together where they all want the same; the others one after the other, by each rank.
+// SourceReader: reads tensors of any source into tensors. Tensors that lie plainly in files are read at once. If all
+// ranks need the same, they read them together. Each rank reads the other tensors one after the other.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,8 @@ class SourceReader {
   SourceReader(const SourceReader&) = delete;
   SourceReader& operator=(const SourceReader&) = delete;
 
-  /// Fills a tensor of any dtype, strides and device in read(); by copy_ where others watch its memory (`through_copy`).
+  /// Fills a tensor of any dtype, strides and device in read(). If others watch its memory (`through_copy`), it uses
+  /// copy_.
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
   /// A digest of what all ranks want alike; ranks of different digests cannot share.
   std::string shared_digest() const { return in_files_.shared_digest(); }

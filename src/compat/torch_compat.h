@@ -1,4 +1,4 @@
-// What differs between the releases of libtorch that hasten supports (2.11 and later), in one place.
+// Differences between the releases of libtorch that hasten supports (2.11 and later), in one place.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>

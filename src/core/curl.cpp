@@ -1,4 +1,4 @@
-// The HTTP client over libcurl; see http.h. curl_stub.cpp stands here in builds without libcurl's headers.
+// The HTTP client over libcurl; see http.h. curl_stub.cpp replaces it in builds without libcurl's headers.
 #include <curl/curl.h>
 #include <dlfcn.h>
 
@@ -48,7 +48,7 @@ struct Curl {
   void (*free_all)(curl_slist*) = nullptr;
 };
 
-// What the callbacks of one transfer see.
+// Data for the callbacks of a transfer.
 struct Transfer {
   const Curl& curl;
   CURL* handle;

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kNameSize = 32, kSecretSize = 32;
 
-// The other side may close the connection before or after it has read who calls.
+// The other side may close the connection before or after it has read the caller's identity.
 constexpr const char* kNotHandedOver =
     "a descriptor was not handed over: its owner ended, is stopped, or is another user's process";
 
@@ -67,7 +67,7 @@ bool is_of_this_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// With a limit, a signal interrupts the socket's calls whatever its handler says.
+// With a limit, a signal interrupts the socket's calls, with any handler.
 void limit_waiting(int socket) {
   const timeval five_seconds{5, 0};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &five_seconds, sizeof(five_seconds));
@@ -117,7 +117,7 @@ int receive_descriptor(int socket) {
   return descriptor;
 }
 
-// Whether the caller knew the secret and got the descriptor.
+// Returns true if the caller had the secret and got the descriptor.
 bool serve_one(int caller, const std::string& secret, int descriptor) {
   limit_waiting(caller);
   std::array<char, kSecretSize> said{};

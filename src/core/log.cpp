@@ -83,8 +83,8 @@ void Logger::on_warning(std::function<void(LogLevel, std::string_view)> observer
 
 void Logger::log(LogLevel level, std::string_view line, LogOptions options) const {
   Impl& impl = *impl_;
-  // spdlog drops the line if the level is off; the barriers of an in_order line are passed all the same,
-  // since the level may differ between ranks.
+  // spdlog drops the line if the level is off. The barriers of an in_order line are passed all the same, since the
+  // level may differ between ranks.
   const auto write = [&] {
     impl.logger.log(to_spdlog(level), "{}{}", impl.prefix, line);
     if (level >= LogLevel::kWarning && impl.observer && enabled(level)) impl.observer(level, line);

@@ -23,7 +23,7 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// All that the name stands for; none and the reason if it stands for nothing.
+// All addresses of the name; none and the reason if it has none.
 std::pair<AddressList, std::string> resolve(const Endpoint& where, int kind = SOCK_STREAM, int flags = 0) {
   addrinfo wanted = {};
   wanted.ai_family = AF_UNSPEC;
@@ -34,7 +34,7 @@ std::pair<AddressList, std::string> resolve(const Endpoint& where, int kind = SO
   return {AddressList(failed == 0 ? found : nullptr, freeaddrinfo), failed == 0 ? "" : gai_strerror(failed)};
 }
 
-// The same of a name that must stand for something.
+// The same for a name that must have an address.
 AddressList look_up(const Endpoint& where, int kind = SOCK_STREAM) {
   auto [addresses, problem] = resolve(where, kind);
   if (!problem.empty()) {
@@ -72,7 +72,7 @@ bool same_address(const sockaddr* a, const sockaddr* b) {
 
 using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
 
-// A list of all of this machine's; none if they cannot be told.
+// A list of all of this machine's; none if they are unknown.
 Interfaces interfaces() {
   ifaddrs* first = nullptr;
   return Interfaces(getifaddrs(&first) == 0 ? first : nullptr, freeifaddrs);
@@ -199,7 +199,7 @@ Endpoint remote_end(const Socket& socket) {
 std::string address_towards(const Endpoint& where) {
   const AddressList addresses = look_up(where, SOCK_DGRAM);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-    // Connecting a datagram socket sends nothing: it only asks the kernel for the way.
+    // Connecting a datagram socket sends nothing: it only makes the kernel choose the route.
     const Socket socket = socket_for(*one);
     if (connects(socket, *one)) return local_end(socket).host;
   }
@@ -227,7 +227,7 @@ std::string interface_towards(const std::string& address) {
     socklen_t size = sizeof mine;
     auto* const generic = reinterpret_cast<sockaddr*>(&mine);
     if (!connects(socket, *one) || getsockname(socket.handle(), generic, &size) != 0) continue;
-    // The way to an address of this machine leads through lo; the interface is the one that has it.
+    // The route to an address of this machine leads through lo. The interface is the one that has the address.
     if (const std::string name = interface_of(generic); !name.empty()) return name;
   }
   return "";

@@ -49,7 +49,7 @@ Json to_tree(const Value& value) {
   return nullptr;
 }
 
-// Of keys that stand twice in one map, the last value counts, at the place of the first.
+// Of keys that occur twice in one map, the last value counts, at the place of the first.
 void drop_doubled_keys(Value::Map& map) {
   if (map.size() < 2) return;
   std::unordered_map<std::string_view, size_t> first;

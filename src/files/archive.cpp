@@ -1,4 +1,4 @@
-// See archive.h. tar: POSIX ustar with pax and GNU long names; links are left out, since no data set needs them.
+// See archive.h. tar: POSIX ustar with pax and GNU long names. Links are left out, since no data set needs them.
 #include "hasten/files/archive.h"
 
 #include <unistd.h>
@@ -45,7 +45,7 @@ void check_hash(core::Digest& digest, const std::string& wanted, const std::stri
   throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", wanted, ". Fetch another copy, or correct FetchOptions::sha256.");
 }
 
-/// The archive's bytes as a file: the source itself, or a download.
+/// Returns the archive's bytes as a file: the source itself, or a download.
 fs::path download(const std::string& source, const fs::path& folder, const std::string& sha256) {
   http::Client client({.needed_by = "fetch_archive", .timeout = std::chrono::milliseconds(0), .stall_timeout = std::chrono::seconds(60), .follow_redirects = true});
   const auto path = folder / ".download";
@@ -194,7 +194,7 @@ class TarReader {
   std::string source_;
 };
 
-/// The only folder at the top, else the folder itself.
+/// Returns the only folder at the top, else the folder itself.
 fs::path top_of(const fs::path& folder) {
   std::vector<fs::path> entries(fs::directory_iterator(folder), fs::directory_iterator{});
   return entries.size() == 1 && fs::is_directory(entries.front()) ? entries.front() : folder;

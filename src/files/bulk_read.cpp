@@ -116,7 +116,7 @@ struct Round {
   size_t part_bytes = 0;
 };
 
-/// Reads in rounds of `share.count` parts; the ranks know the size of each.
+/// Reads in rounds of `share.count` parts; the size of each is known to all ranks.
 std::vector<Round> rounds_of(const LoadPlan& plan, size_t share) {
   std::vector<Round> rounds;
   for (size_t i = 0; i < plan.reads.size(); i += share) {
@@ -300,7 +300,7 @@ class PieceHashes {
   std::unordered_map<Key, State, KeyHash> open_;
 };
 
-/// One run of read_boxes.
+/// A run of read_boxes.
 class BulkRead {
  public:
   BulkRead(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets, const BulkReadOptions& options)
@@ -349,7 +349,7 @@ class BulkRead {
       if (is_plain) {
         cut_box(found->second->info.shape, want.box, item, parts);
       } else {
-        parts.push_back(want.box);  // plan_load says what is wrong with it
+        parts.push_back(want.box);  // plan_load reports the mistake
       }
       uint64_t offset = 0;
       for (Box& part : parts) {

@@ -165,7 +165,7 @@ std::string tag_folder_of(const std::string& folder, const std::string& tag) {
   return folder;
 }
 
-/// What the optimizer files of all ranks hold.
+/// Contents of the optimizer files of all ranks.
 class Optimizers {
  public:
   Optimizers(const Files& files, int64_t stage) {
@@ -216,7 +216,8 @@ class Optimizers {
   std::vector<PythonFile> files_;
 };
 
-/// The alignment padding behind parameter `index` of a group in stages 1 and 2, which DeepSpeed 0.19 writes down.
+/// Returns the alignment padding behind parameter `index` of a group in stages 1 and 2, which DeepSpeed 0.19 writes
+/// down.
 int64_t padding_after(const PythonValue* paddings, size_t group, size_t index) {
   if (paddings == nullptr || !paddings->is_sequence() || group >= paddings->size() || !(*paddings)[group].is_sequence() ||
       index >= (*paddings)[group].size()) {
@@ -305,7 +306,7 @@ void add_frozen(FlatSource& source, const PythonValue& model, const std::vector<
   source.add_flat(std::move(info), std::move(segments));
 }
 
-/// All names of the model in its order; those of parameters that only the optimizer knows follow.
+/// Returns all names of the model in its order. Those of parameters that only the optimizer has follow.
 std::vector<std::string> names_of(const PythonValue& model, const Named& parameters) {
   std::vector<std::string> names;
   std::set<std::string> seen;

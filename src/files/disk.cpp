@@ -92,7 +92,7 @@ class RealDisk : public Disk {
   void sync_folder(const std::string& path) override {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) throw DiskError("open the folder", path, errno);
-    // Some network file systems cannot sync a folder and say EINVAL.
+    // Some network file systems cannot sync a folder and return EINVAL.
     const int error = fsync(descriptor) != 0 ? errno : 0;
     ::close(descriptor);
     if (error != 0 && error != EINVAL) throw DiskError("sync the folder", path, error);

@@ -1,4 +1,4 @@
-// hasten's own form as a source, its verification and the repair of a lost manifest; see manifest.h.
+// hasten's own form as a source, its verification and the repair of a lost manifest. See manifest.h.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -39,7 +39,7 @@ uint64_t header_bytes(const PosixFile& file) {
   return value + sizeof length;
 }
 
-/// Adds an error for `file` unless its size and header are as the manifest says; returns it opened if they are.
+/// Adds an error for `file` unless its size and header agree with the manifest. Returns it opened if they do.
 std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std::string& folder, Verification& result) {
   const std::string path = path_in(folder, file.name);
   try {
@@ -81,7 +81,7 @@ std::string kind_of(const std::string& file) {
   return stem == "state" ? "state" : stem;
 }
 
-/// Returns the offsets of the parts in this file by name; empty if it holds whole tensors.
+/// Returns the offsets of the parts in this file by name. Empty if it holds whole tensors.
 std::map<std::string, std::vector<int64_t>> saved_offsets(const SafetensorsHeader& header, const std::string& path) {
   std::map<std::string, std::vector<int64_t>> offsets;
   const std::string* json = header.find_metadata("DCP_SHARDING_INFO");

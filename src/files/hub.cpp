@@ -98,7 +98,7 @@ std::string absolute(const std::string& location, const std::string& base) {
 
 std::string kind_prefix(const std::string& repo_type) { return repo_type == "model" ? "" : repo_type + "s/"; }
 
-/// What the server says of a file.
+/// The server's facts about a file.
 struct FileFacts {
   std::string commit = {}, etag = {}, url = {};
   std::optional<uint64_t> size = {};
@@ -118,7 +118,7 @@ class Server {
 
   http::Response get(const std::string& url) { return send("GET", url, {}, {}); }
 
-  /// Asks for the facts of a file; nothing if the server cannot be reached.
+  /// Requests the facts of a file; nothing if the server cannot be reached.
   std::optional<FileFacts> facts(const std::string& repo, const std::string& file, const RepoCache& cache) {
     std::string url = text(settings_.options.endpoint, "/", kind_prefix(settings_.options.repo_type), repo, "/resolve/",
                            http::percent_encoded(settings_.options.revision), "/", http::percent_encoded(file, "/"));
@@ -127,7 +127,7 @@ class Server {
       http::Request request{.method = "HEAD", .url = url, .headers = headers_for(url)};
       answer = asking_.send(request);
       const std::string location = answer.header("location");
-      // A redirect to another host goes to the storage behind the hub; its headers say nothing of the repository.
+      // A redirect to another host goes to the storage behind the hub. Its headers have no facts about the repository.
       if (answer.status < 300 || answer.status >= 400 || location.empty() || location.find("://") != std::string::npos) break;
       url = absolute(location, url);
     }
@@ -299,7 +299,7 @@ class Server {
   throw CommError(kHub, "download", words, ". Check the connection and HF_ENDPOINT.");
 }
 
-/// The path of a file of a known revision in the cache, "" if it is not there.
+/// Returns the path of a file of a known revision in the cache, "" if it is not there.
 std::string cached(const RepoCache& cache, const std::string& revision, const std::string& file) {
   const auto commit = cache.commit_of(revision);
   if (!commit || !fs::exists(cache.pointer(*commit, file))) return "";

@@ -9,7 +9,7 @@
 namespace hasten::files {
 namespace {
 
-/// The flat range [first, last] of elements that `part` takes inside the contiguous piece `box`.
+/// Returns the flat range [first, last] of elements that `part` takes inside the contiguous piece `box`.
 std::pair<int64_t, int64_t> extent_in(const Box& box, const Box& part) {
   const auto strides = contiguous_strides(box.size);
   int64_t first = 0, last = 0;
@@ -88,7 +88,7 @@ void copy_read(const Manifest& have, const std::vector<WantedBox>& want, const L
     const auto strides = contiguous_strides(wanted.size);
     int64_t base = 0;
     for (size_t d = 0; d < strides.size(); ++d) base += (common.offset[d] - wanted.offset[d]) * strides[d];
-    // The bytes begin at the first element of the common part; its rows lie as far apart as in the piece.
+    // The bytes begin at the first element of the common part. Its rows lie as far apart as in the piece.
     copy_elements(static_cast<const char*>(bytes) + (copy.begin - read.begin), contiguous_strides(piece.box.size),
                   static_cast<char*>(targets[copy.want]) + base * static_cast<int64_t>(item), strides, common.size, item);
   }

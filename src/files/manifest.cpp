@@ -226,7 +226,7 @@ void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
   }
 }
 
-/// Reads the tensors in the order of `names`, as they stand in the file.
+/// Reads the tensors in the order of `names`, as they are in the file.
 void read_tensors(const std::string& path, const Json& json, const std::vector<std::string>& names, Manifest& manifest) {
   const Json& tensors = part_of(path, json, "tensors");
   if (!tensors.is_object()) bad_manifest(path, "'tensors' is no object");

@@ -1,4 +1,4 @@
-// The part that all tensor sources share: names, their order, look-up and checks; private to the room.
+// The common part of all tensor sources: names, their order, look-up and checks. It is private to the room.
 #pragma once
 
 #include <string>

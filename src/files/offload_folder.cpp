@@ -52,7 +52,7 @@ Value entry_of(const TensorInfo& info) {
   return Value::map({{"dtype", std::string(torch_name(info.dtype))}, {"shape", shape}});
 }
 
-// One tensor in a .dat file, or in a safetensors file under another name and perhaps in another dtype.
+// A tensor in a .dat file, or in a safetensors file under another name and perhaps in another dtype.
 struct Place {
   TensorInfo info;
   std::string path;             // of the .dat file

@@ -171,7 +171,7 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
   });
 }
 
-/// The numbered file of a part in Accelerate's folder: model_1 is model_1.safetensors or pytorch_model_1.bin.
+/// Returns the numbered file of a part in Accelerate's folder: model_1 is model_1.safetensors or pytorch_model_1.bin.
 TensorSourcePtr numbered_part(const std::string& folder, const std::string& part) {
   const std::string suffix = part.substr(part.find_first_of("_") == std::string::npos ? part.size() : part.find('_'));
   const std::string stem = part.substr(0, part.size() - suffix.size());

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using core::Value;
 
-/// A tensor of a source, whose values are read when they are written.
+/// Returns a tensor of a source, whose values are read when they are written.
 PythonValue lazy_tensor(TensorSourcePtr source, const std::string& name) {
   const TensorInfo& info = source->info(name);
   auto storage = std::make_shared<PythonStorage>();
@@ -86,7 +86,7 @@ Value plain_option(const PythonValue& value) {
 
 // ---- hasten's own.
 
-/// The value of a slot: {"$tensor": path} stands for a tensor, a map of numbers for LBFGS's lists.
+/// Returns the value of a slot: {"$tensor": path} means a tensor, a map of numbers for LBFGS's lists.
 PythonValue slot_of(const Value& skeleton, const TensorSourcePtr& source, const std::string& prefix) {
   if (const Value* path = skeleton.find("$tensor"); path != nullptr && skeleton.size() == 1) return lazy_tensor(source, prefix + path->as_string());
   if (!skeleton.is_map()) return plain_value(skeleton);
@@ -150,7 +150,7 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
 
 // ---- Python's files.
 
-/// The weights that are parameters: buffers of normalisation layers and integers apart.
+/// Returns the weights that are parameters: buffers of normalisation layers and integers apart.
 std::vector<std::string> parameter_names(const TensorSource& weights) {
   std::vector<std::string> names;
   for (const std::string& name : weights.names()) {
@@ -168,7 +168,7 @@ void check_shapes(const PythonValue& slots, const std::string& name, const Tenso
   }
 }
 
-/// The names that PyTorch's optimizers write beside the numbers when they were made of named parameters.
+/// Returns the names that PyTorch's optimizers write beside the numbers when they were made of named parameters.
 const PythonValue* names_in(const PythonValue& group) {
   const PythonValue* names = group.find("param_names");
   return names != nullptr && names->is_sequence() && names->size() == group.at("params").size() ? names : nullptr;
@@ -267,7 +267,7 @@ class SlotSource : public NamedSource {
   std::vector<PythonTensor> tensors_;
 };
 
-/// The plain part of a slot; its tensors go to `source` under PREFIX PATH.
+/// Returns the plain part of a slot; its tensors go to `source` under PREFIX PATH.
 Value skeleton_of(const PythonValue& value, const std::string& prefix, const std::string& path, SlotSource& source) {
   if (value.is_tensor()) {
     source.add_slot(prefix + path, value.as_tensor());

@@ -1,4 +1,4 @@
-// The pickle machine; see pickle_reader.h. What names mean is python_globals.cpp's part.
+// The pickle machine; see pickle_reader.h. python_globals.cpp has the meaning of names.
 #include "hasten/files/pickle_reader.h"
 
 #include <algorithm>
@@ -175,7 +175,7 @@ class Machine {
     at_ = end + 1;
     return part;
   }
-  /// A length of four bytes with sign, as protocol 1 and 2 have it.
+  /// Returns a length of four bytes with sign, as protocol 1 and 2 have it.
   uint64_t signed_length() {
     const auto length = static_cast<int32_t>(number(4));
     if (length < 0) fail(text("a length of ", length));

@@ -15,7 +15,7 @@ struct FilePiece {
   Box box = {};
 };
 
-/// Throws DataError unless the pieces cover the tensor once. `path` stands in messages.
+/// Throws DataError unless the pieces cover the tensor once. `path` appears in messages.
 void check_cover(const std::string& path, const TensorInfo& info, const std::vector<FilePiece>& pieces);
 
 class PieceSource : public NamedSource {

@@ -23,7 +23,7 @@ class PosixFile {
   /// Writes all bytes. Throws: DataError with the system's reason.
   void write_at(uint64_t offset, const void* source, size_t count);
   void sync();
-  /// Closes and reports what the system says then (EDQUOT).
+  /// Closes and reports the system's error of that call (EDQUOT).
   void close();
   int descriptor() const noexcept { return descriptor_; }
   const std::string& path() const noexcept { return path_; }

@@ -51,7 +51,7 @@ bool is_storage_id(const PythonValue& id) {
   return id.kind() == Kind::kTuple && id.size() > 0 && id[size_t{0}].is_string() && id[size_t{0}].as_string() == "storage";
 }
 
-/// The bytes of a file with who keeps them, and where they lie.
+/// The bytes of a file with their owner and their place.
 struct Memory {
   std::string_view bytes = {};
   std::shared_ptr<const void> owner = {};
@@ -120,7 +120,7 @@ class ZipFile {
     const StorageId wanted = parse_id(id);
     const auto found = storages_.find(wanted.key);
     if (found != storages_.end()) {
-      // Tensors of several dtypes may view one untyped storage; each sees it with its own class.
+      // Tensors of several dtypes may view one untyped storage; each has it with its own class.
       if (found->second->bytes != wanted.bytes) bad_id(text("storage '", wanted.key, "' has two sizes"));
       PythonValue value = storage_value(found->second);
       if (wanted.dtype == found->second->dtype) return value;

@@ -1,4 +1,4 @@
-// The classes and functions that pickles name and hasten knows; private to the room.
+// The classes and functions of pickles that hasten supports; private to the room.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@ struct BadPickle {
   std::string what;
 };
 
-/// Returns the value of a global that is one by itself (a torch.dtype), or the class or function by its present name
-/// (Python 2's modules renamed).
+/// Returns the value of a global that is one by itself (a torch.dtype). Otherwise returns the class or function by its
+/// present name (Python 2's modules renamed).
 PythonValue global_of(std::string module, std::string name);
 
-/// Returns what calling the class or function `callable` with `args` would give; nothing if it is not known.
+/// Returns the result of calling the class or function `callable` with `args`; nothing if the callable is unknown.
 /// `args` is a tuple. Throws: BadPickle if the arguments do not fit.
 std::optional<PythonValue> call_known(const PythonValue& callable, const PythonValue& args);
 
@@ -30,7 +30,7 @@ void check_tensor(const PythonTensor& tensor);
 /// Returns the dtype of a storage class by its name without module ("FloatStorage"; kUInt8 for UntypedStorage).
 std::optional<Dtype> dtype_of_storage_type(const std::string& name);
 
-/// Class of a tensor value that stands for a storage itself.
+/// Class of a tensor value that represents a storage itself.
 inline constexpr const char* kStorageClass = "torch.storage";
 /// Wraps a storage as a value: a tensor of one dimension over all of it.
 PythonValue storage_value(std::shared_ptr<PythonStorage> storage);

@@ -23,7 +23,7 @@ const PythonValue& unwrapped(const PythonValue& module, int depth = 0) {
   return inner == nullptr || !is_module(*inner) ? module : unwrapped(*inner, depth + 1);
 }
 
-/// The version that a class of torch writes to _metadata: 2 for batch and instance norms, 1 for all others.
+/// Returns the version that a class of torch writes to _metadata: 2 for batch and instance norms, 1 for all others.
 int64_t version_of(const PythonValue::Object& object) {
   const bool norm = object.name.find("BatchNorm") != std::string::npos || object.name.find("InstanceNorm") != std::string::npos;
   return norm && object.module.starts_with("torch.") ? 2 : 1;
@@ -118,7 +118,7 @@ class PythonSource : public NamedSource {
   TensorFiles files_;
 };
 
-/// Returns the value that holds the weights, and says if it had to be chosen.
+/// Returns the value that holds the weights, and whether it had to be chosen.
 const PythonValue& weights_in(const PythonValue& value, std::string& remark) {
   if (holds_tensors(value) || !value.is_mapping()) return value;
   const PythonValue* chosen = nullptr;

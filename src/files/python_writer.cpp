@@ -90,7 +90,7 @@ void save_python_file(Disk& disk, const std::string& path, const PythonValue& va
     try {
       remove_tree(disk, temporary);
     } catch (const DiskError&) {
-      // The first failure is what the caller must hear of.
+      // The caller gets the first failure.
     }
     throw;
   }

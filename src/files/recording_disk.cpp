@@ -65,7 +65,7 @@ bool synced_later(const std::vector<DiskCall>& log, size_t call, size_t count, D
   return false;
 }
 
-/// Applies one call to the file system below `to`; calls that a lost one made impossible do nothing.
+/// Applies a call to the file system below `to`. Calls that a lost one made impossible do nothing.
 void apply(const DiskCall& call, const std::function<std::string(const std::string&)>& moved) {
   using Kind = DiskCall::Kind;
   Disk& disk = real_disk();

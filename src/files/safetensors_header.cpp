@@ -1,4 +1,4 @@
-// The form is checked as the reference does: no holes, no overlaps, no repeated names; see safetensors_header.h.
+// Checks the form as the reference does: no holes, no overlaps, no repeated names. See safetensors_header.h.
 #include "hasten/files/safetensors_header.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ template <class... Parts>
                   ". Get the file again, or write it anew.");
 }
 
-/// Returns the JSON of the header; a key that stands twice in one object is an error, and so is deep nesting.
+/// Returns the JSON of the header. A repeated key in an object is an error, and so is deep nesting.
 nlohmann::json parse_json_header(const std::string& path, std::string_view header) {
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
@@ -97,8 +97,8 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   return entry;
 }
 
-/// Returns the bytes that dtype and shape take; nothing if they, or those of a shape with 1 for each 0, are more than a
-/// tensor can count.
+/// Returns the bytes that dtype and shape take. Returns nothing if they, or those of a shape with 1 for each 0, are
+/// more than a tensor can count.
 std::optional<uint64_t> stated_bytes(const TensorInfo& info) {
   int64_t bytes = static_cast<int64_t>(element_bytes(info.dtype));
   bool empty = false;

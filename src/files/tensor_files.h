@@ -1,4 +1,4 @@
-// Reading tensors of Python's files with pread where their bytes lie plainly in a file; private to the room.
+// Reads tensors of Python's files with pread if their bytes lie plainly in a file. It is private to the room.
 //
 // Pages of a mapping count as this process's memory, those that are read do not: a stream through a file larger than
 // memory stays small.
@@ -17,7 +17,7 @@ namespace hasten::files {
 /// Returns where the tensor's values lie, if as they are in memory: in a file, in this byte order, unchanged.
 std::optional<TensorLocation> plain_location(const PythonTensor& tensor);
 
-/// Opened files, kept open. Several threads may read.
+/// Opened files, which stay open. Several threads may read.
 class TensorFiles {
  public:
   /// Reads a box as read_tensor does.

@@ -27,8 +27,9 @@ void add_index(WeightFiles& found, const fs::path& index) {
   }
 }
 
-// A folder of shards with an index of another name beside the usual ones: which of them is meant is not guessed. Indexes of
-// both forms (safetensors is read, with a remark) and of variants (model.fp16.safetensors.index.json) stand together.
+// A folder of shards with an index of another name beside the usual ones: which of them is meant is not guessed.
+// Indexes of both forms (safetensors is read, with a remark) and of variants (model.fp16.safetensors.index.json) may be
+// in one folder.
 void require_one_index(const fs::path& folder, const std::vector<std::string>& indexes) {
   const auto is_usual = [](const std::string& name) { return name.starts_with("model.") || name.starts_with("pytorch_model."); };
   if (fs::exists(folder / kManifestFile) || std::all_of(indexes.begin(), indexes.end(), is_usual)) return;

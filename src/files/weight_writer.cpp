@@ -66,7 +66,7 @@ struct Task {
   core::Xxh128 hash = {};
 };
 
-/// Runs `work(i)` for all i in [0, n) on a few threads; the first exception is thrown again.
+/// Runs `work(i)` for all i in [0, n) on a few threads. Throws the first exception again.
 void run_on_threads(size_t n, size_t num_threads, const std::function<void(size_t, std::string&, std::string&)>& work) {
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
@@ -91,7 +91,7 @@ void run_on_threads(size_t n, size_t num_threads, const std::function<void(size_
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-/// One call of write_weights.
+/// A call of write_weights.
 class Job {
  public:
   Job(Disk& disk, const TensorSource& source, const WeightWriteOptions& options) : disk_(disk), cast_(source, options.dtype), options_(options) {}
@@ -106,7 +106,7 @@ class Job {
       try {
         remove_tree(disk_, temporary);
       } catch (const DiskError&) {
-        // The first failure is what the caller must hear of.
+        // The caller gets the first failure.
       }
       throw;
     }

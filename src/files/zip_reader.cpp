@@ -76,7 +76,7 @@ Directory find_directory(const Bytes& bytes, const std::string& path) {
   return directory;
 }
 
-/// The sizes and the offset that may stand in a zip64 field.
+/// The sizes and the offset that a zip64 field may hold.
 struct Sizes {
   uint64_t size = 0, stored = 0, header = 0;
 };

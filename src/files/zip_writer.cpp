@@ -1,4 +1,4 @@
-// Headers of the zip form; see zip_writer.h. Padding stands in an extra field "FB", as in torch's own files.
+// Headers of the zip form; see zip_writer.h. Padding is in an extra field "FB", as in torch's own files.
 #include "hasten/files/zip_writer.h"
 
 #include <zlib.h>

@@ -35,10 +35,10 @@ struct KeySetter : c10::TensorImpl {
 
 using Interceptors = std::vector<std::shared_ptr<Interceptor>>;
 
-// What an intercepted tensor carries.
+// Data of an intercepted tensor.
 struct InterceptorList : c10::BackendMeta {
   Interceptors all;
-  /// Of each, the operators that it names, asked for once.
+  /// Of each, the operators that it names, read once.
   std::vector<std::vector<std::string_view>> names;
 
   void add(std::shared_ptr<Interceptor> interceptor) {
@@ -131,7 +131,7 @@ Interceptors asked(const c10::OperatorHandle& op, const Stack& stack, Level leve
 void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const Interceptors interceptors = asked(op, *stack, Level::kOperators);
   if (interceptors.empty()) {
-    // With the key still included, so that operators inside this one are seen.
+    // With the key still included, so that operators inside this one are intercepted.
     const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kOperatorKey);
     return op.redispatchBoxed(keys & below, stack);
   }

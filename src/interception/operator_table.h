@@ -1,7 +1,7 @@
 // The operators that interceptors of Level::kOperators may name: each has one kernel at the key.
 //
-// A kernel that no interceptor of the tensor has asked for costs 0.1 us a call, so the list has what is used:
-// operators with weights, copies, and what SyncBatchNorm, precision and quantised weights stand in for.
+// A kernel that no interceptor of the tensor uses costs 0.1 us a call, so the list has only used operators. These are
+// operators with weights, copies, and the operators of SyncBatchNorm, precision and quantised weights.
 #pragma once
 
 #include <array>

@@ -17,10 +17,9 @@
 namespace hasten::memory {
 namespace {
 
-// Aligned memory out of blocks that malloc gives whole; libtorch's own allocator has posix_memalign cut it
-// out of larger ones. Of those glibc keeps the ends that were cut off for small requests, seven of each size,
-// and a block without its ends is too small for the next tensor of that size: the heap grows to several times
-// what is in use (docs/decisions/0025).
+// Aligned memory out of whole blocks of malloc. libtorch's own allocator has posix_memalign cut it out of larger ones.
+// glibc then keeps the cut-off ends for small requests, seven of each size. A block without its ends is too small for
+// the next tensor of that size. So the heap grows to several times its use (docs/decisions/0025).
 class AlignedMallocAllocator final : public OwnAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -39,7 +38,7 @@ class AlignedMallocAllocator final : public OwnAllocator {
     constexpr size_t kMost = std::numeric_limits<ptrdiff_t>::max() - c10::gAlignment;
     void* block = bytes <= kMost ? std::malloc(bytes + c10::gAlignment) : nullptr;
     if (block == nullptr) {
-      // libtorch says in its own words that there is not enough, or there is by now.
+      // libtorch reports a shortage in its own words, or there is enough by now.
       c10::GetDefaultCPUAllocator()->allocate(bytes);
       block = std::malloc(bytes + c10::gAlignment);
       if (block == nullptr) throw std::bad_alloc();
@@ -93,8 +92,7 @@ AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool>
   if (!wanted.value_or(true)) return AllocatorSetting::kOff;
   if (chosen_by(environment)) return AllocatorSetting::kChosen;
   if (!is_glibc_malloc() || !is_libtorchs_or_ours(c10::GetCPUAllocator())) return AllocatorSetting::kForeign;
-  // No block gets pages of its own, which would go with it; and the heap's end stays where it is (-1: never
-  // trimmed).
+  // No block gets pages of its own, which would go with it. The heap's end stays where it is (-1: never trimmed).
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) c10::SetCPUAllocator(&whole_blocks());
@@ -120,7 +118,7 @@ void give_back_freed_memory() noexcept {
   if (is_glibc_malloc()) malloc_trim(0);
   try {
     if (at::accelerator::getAccelerator()) at::accelerator::emptyCache();
-  } catch (...) {  // a device that nobody has used yet keeps nothing
+  } catch (...) {  // a device that was not used yet holds nothing
   }
 }
 

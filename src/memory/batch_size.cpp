@@ -14,7 +14,7 @@
 namespace hasten::memory {
 namespace {
 
-// What becomes of one call: nothing to say, out of memory, or the words of another error.
+// The result of a call: success, out of memory, or the words of another error.
 constexpr const char* kOutOfMemory = "out of memory";
 
 std::string words_of(const std::exception_ptr& error) {
@@ -34,7 +34,7 @@ void check_size(const comm::Group& group, int64_t start) {
                    "find_executable_batch_size: start = ", start, "; expected at least 1.");
 }
 
-// Whether the call ran out of memory on any rank. Throws on all ranks what it threw on one, and if nothing
+// Returns true if the call ran out of memory on any rank. Throws on all ranks what it threw on one, and if nothing
 // smaller is left to try.
 bool ran_out(const comm::Group& group, const BatchSizeAttempt& attempt, const std::exception_ptr& error) {
   const auto all = comm::gather_object(group, error ? words_of(error) : std::string());

@@ -14,7 +14,7 @@ torch::nn::LayerNorm bert_norm(const BertConfig& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden_size}).eps(config.layer_norm_eps));
 }
 
-/// A module that only gives its children a name.
+/// Returns a module that only gives its children a name.
 std::shared_ptr<torch::nn::Module> named_part(torch::nn::Module& parent, const std::string& name) {
   return parent.register_module(name, std::make_shared<torch::nn::Module>("Bert" + name));
 }

@@ -12,7 +12,7 @@
 namespace hasten::models::detail {
 namespace {
 
-// Query i (counted over all tokens) sees keys up to i, and with a window not those before i - window + 1.
+// Query i (counted over all tokens) attends to keys up to i, and with a window not those before i - window + 1.
 at::Tensor causal_mask(int64_t past, int64_t tokens, int64_t sliding_window) {
   at::Tensor allowed = at::ones({tokens, past + tokens}, at::TensorOptions(at::kBool)).tril(past);
   if (sliding_window > 0) allowed = at::logical_and(allowed, at::ones_like(allowed).triu(past - sliding_window + 1));
@@ -46,7 +46,7 @@ AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& atte
   }
   at::Tensor allowed = causal_mask(past, tokens, sliding_window);
   if (attention_mask.defined()) allowed = at::logical_and(allowed, attention_mask.to(at::kBool).unsqueeze(1));
-  // A row of padding sees everything, so that its softmax is no division by zero; its output is not used.
+  // A row of padding attends to all positions, so that its softmax is no division by zero. Its output is not used.
   allowed = at::logical_or(allowed, at::logical_not(allowed.any(-1, true)));
   context.mask = at::zeros(allowed.sizes(), at::TensorOptions(type))
                      .masked_fill(at::logical_not(allowed), -std::numeric_limits<double>::infinity())

@@ -1,4 +1,4 @@
-// See fastai.h. On the CPU a contiguous float32 parameter is stepped in one pass; all others by libtorch operators.
+// See fastai.h. On the CPU a contiguous float32 parameter is stepped in one pass. libtorch operators step all others.
 #include "hasten/optim/fastai.h"
 
 #include <torch/optim/adam.h>
@@ -36,7 +36,7 @@ bool keeps_average(const Fixed& fixed) {
 bool damps(Rule rule) { return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb; }
 bool keeps_squares(Rule rule) { return damps(rule) || rule == Rule::kRmsProp; }
 
-/// What the rule subtracts, per element, already times its rate; `a` and `s` are averages as they are now.
+/// Returns the rule's subtrahend, per element, already times its rate. `a` and `s` are averages as they are now.
 template <Rule rule>
 inline float change(const Numbers& n, float g, float a, float s) {
   const auto lr = static_cast<float>(n.lr), eps = static_cast<float>(n.eps);
@@ -104,7 +104,7 @@ void loop_of(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
   }
 }
 
-/// The same as operators: what is subtracted, without Lamb's and Larc's rates of a layer.
+/// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.
 at::Tensor change_by_operators(Rule rule, const Numbers& n, const at::Tensor& g, const at::Tensor& a, const at::Tensor& s) {
   switch (rule) {
     case Rule::kSgd: return a * n.lr;

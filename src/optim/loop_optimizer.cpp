@@ -1,4 +1,4 @@
-// What the steps of ApexAdam, ApexSgd, Lamb and NovoGrad share; see loop_optimizer.h.
+// The common part of the steps of ApexAdam, ApexSgd, Lamb and NovoGrad; see loop_optimizer.h.
 #include "optim/loop_optimizer.h"
 
 #include <cmath>

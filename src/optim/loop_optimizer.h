@@ -1,4 +1,5 @@
-// What ApexAdam, ApexSgd, Lamb and NovoGrad share: their state, and a parameter as a step loop or an operator takes it.
+// The common part of ApexAdam, ApexSgd, Lamb and NovoGrad: their state, and a parameter in the form of a step loop or
+// an operator.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -30,13 +31,13 @@ struct Target {
   double factor = 1;
 };
 
-/// The sum of squares of the gradient, and its largest magnitude.
+/// Returns the sum of squares of the gradient, and its largest magnitude.
 double squares_of(const Target& target);
 double largest_of(const Target& target);
 
 void require_at_least_0(const char* optimizer, const char* option, double value);
 
-/// libtorch's own loading, kept here because it is one template a class.
+/// libtorch's own loading, which is here because it is a template for each class.
 template <class Options, class Optimizer>
 void load_optimizer(torch::serialize::InputArchive& archive, Optimizer& optimizer) {
   torch::optim::serialize<LoopState, Options>(archive, optimizer);

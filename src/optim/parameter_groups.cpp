@@ -14,8 +14,8 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// The group's momentum after it was set to `value`, if one is given; nothing where the options have neither
-/// momentum nor betas.
+/// Returns the group's momentum after it was set to `value`, if one is given. Returns nothing if the options have
+/// neither momentum nor betas.
 std::optional<double> access(OptimizerOptions& options, std::optional<double> value) {
   const auto plain = [&](auto& known) {
     if (value) known.momentum(*value);

@@ -1,7 +1,7 @@
 // Learning rate and momentum of an optimizer's parameter groups, whichever of libtorch's optimizers it is.
 //
-// OptimizerOptions knows the rate; momentum stands in the options of each optimizer (SGD, RMSprop), and Adam
-// and AdamW have beta1 in its place, as in PyTorch's CyclicLR and OneCycleLR.
+// OptimizerOptions has the rate. Momentum is in the options of each optimizer (SGD, RMSprop). Adam and AdamW have beta1
+// in its place, as in PyTorch's CyclicLR and OneCycleLR.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -1,4 +1,4 @@
-// What fills "auto"; see deepspeed_plugin.h.
+// Fills "auto"; see deepspeed_plugin.h.
 #include <algorithm>
 #include <limits>
 
@@ -14,7 +14,7 @@ using Given = AutoInputs::Given;
 const Origin kOfAuto{"deepspeed"};
 const std::string kAutoZero = "zero_optimization.";
 
-/// One call of prepare.
+/// A call of prepare.
 class Filler {
  public:
   Filler(DeepSpeedSettings& settings, const AutoInputs& inputs) : settings_(settings), config_(settings.config), inputs_(inputs) {}
@@ -32,7 +32,7 @@ class Filler {
  private:
   bool has(const char* section) const { return config_.find(section) != nullptr; }
 
-  // Optimizers and schedulers stand in the program or in the configuration.
+  // Optimizers and schedulers are in the program or in the configuration.
   void objects() const {
     const std::string file = config_.source();
     if (inputs_.optimizer == Given::kReal && has("optimizer")) {
@@ -92,7 +92,7 @@ class Filler {
       if (config_.is_auto("gradient_clipping")) settings_.notes.push_back("gradient_clipping \"auto\" is read as 1.0");
       set("gradient_clipping", 1.0);
     } else if (config_.is_auto("gradient_clipping")) {
-      // Nobody asked for it.
+      // No setting requests it.
       config_.del_config_sub_tree("gradient_clipping");
     }
     set(kAutoZero + "stage3_gather_16bit_weights_on_model_save", false);

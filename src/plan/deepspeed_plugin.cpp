@@ -163,7 +163,7 @@ class PluginReader {
     if (value != nullptr && value->is_string() && !s_.config.is_auto(key)) own = value->as_string();
   }
 
-  // What the launcher's configuration says beside a file, which would be ignored.
+  // Settings of the launcher's configuration beside a file, which would be ignored.
   void fields_beside() const {
     static const std::vector<std::string> refused = {
         "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device",

@@ -24,7 +24,7 @@ std::vector<std::string> words_of(const char* text) {
   return all;
 }
 
-// What is wrong with a value of this key; "" if nothing is.
+// Returns the mistake of a value of this key; "" if there is none.
 std::string problem_of(const DeepSpeedKey& key, const Value& value) {
   const auto expected = [&](const std::string& wanted) { return text("is ", value.to_json(), "; expected ", wanted); };
   switch (key.type) {
@@ -197,7 +197,7 @@ class DeepSpeedResolver {
     }
   }
 
-  // What contradicts itself here, though DeepSpeed's own reading takes it.
+  // Contradictions here that DeepSpeed's own reading accepts.
   void refusals() {
     auto& all = resolved_.refusals;
     const std::string zero = "zero_optimization.";

@@ -110,7 +110,7 @@ DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map) 
   for (const auto& [name, device] : map.entries()) {
     if (!name.empty() && tree.find(name) == nullptr) check.unknown_modules.push_back(name);
   }
-  // One name of a tied tensor is enough.
+  // A single name of a tied tensor is enough.
   std::set<int64_t> covered;
   const auto note_covered = [&](const std::vector<NamedTensor>& tensors) {
     for (const NamedTensor& item : tensors) {

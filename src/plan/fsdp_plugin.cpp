@@ -26,7 +26,7 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// The index of one of `names` (any case) or of its number, from 1.
+/// Returns the index of one of `names` (any case) or of its number, from 1.
 int parse_name(const std::string& text, const std::string& source, const std::vector<std::string>& names) {
   const std::string word = upper(text);
   for (size_t i = 0; i < names.size(); ++i) {

@@ -165,7 +165,7 @@ class Search {
     return false;
   }
 
-  // Removes an entry from the open ones; those that contain it are split until it stands alone.
+  // Removes an entry from the open ones. Entries that contain it are split until it is alone.
   void take_out(const TreeEntry& wanted) {
     for (;;) {
       const auto holder = std::find_if(open_.begin(), open_.end(), [&](const TreeEntry& e) { return is_inside(wanted.name, e.name); });

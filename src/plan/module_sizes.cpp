@@ -24,7 +24,7 @@ bool is_listed(const std::string& class_name, const std::vector<std::string>& cl
                      [&](const std::string& listed) { return short_class_name(listed) == class_name; });
 }
 
-// A module that stands twice among one parent's children counts once.
+// A module that occurs twice among one parent's children counts once.
 std::vector<std::pair<std::string, ModuleNodePtr>> distinct_children(const ModuleNode& module) {
   std::vector<std::pair<std::string, ModuleNodePtr>> found;
   std::set<const ModuleNode*> seen;

@@ -46,7 +46,7 @@ struct End {
   int exit_code = 1;
 };
 
-/// What ends the process, if it is a std::exception.
+/// Returns the exception that ends the process, if it is a std::exception.
 std::optional<End> uncaught() {
   const std::exception_ptr exception = std::current_exception();
   if (!exception) return std::nullopt;
@@ -70,9 +70,8 @@ void write_error_file(const std::string& path, const std::string& words) {
                                          std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
-/// Lets the others read the reason, and lets the one who failed first end first, so that the launcher
-/// reports its exit code: the process that serves the store waits for all others to come here; those that
-/// only follow wait for it.
+/// Lets the others read the reason, and lets the failed rank end first, so that the launcher reports its exit code. The
+/// process that serves the store waits for all others to come here. Those that only follow wait for it.
 void wait_for_turn(const FailureReporter& last, bool follows) {
   const auto deadline = Clock::now() + kLongestWait;
   const bool serves = !last.identity.agent_store && last.identity.rank == 0;
@@ -100,8 +99,7 @@ void print_once(const FailureReporter& last, const End& end) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// What the program has printed so far belongs before its end; but a lock that another thread holds is not
-/// waited for.
+/// The program's output so far belongs before its end. But a lock that another thread holds is not waited for.
 void flush_output() {
   if (ftrylockfile(stdout) != 0) return;
   fflush_unlocked(stdout);
@@ -118,7 +116,7 @@ void flush_output() {
   try {
     speak(last, end);
   } catch (const std::exception&) {
-    // The store has gone before; there is nobody left to tell.
+    // The store has gone before; no rank is left to notify.
   }
   _exit(end.exit_code);
 }

@@ -1,4 +1,4 @@
-// Two turns, with everybody's outcome after each; see ordered.h.
+// Two turns, with all ranks' outcome after each; see ordered.h.
 #include "hasten/process/ordered.h"
 
 #include <exception>
@@ -11,7 +11,7 @@
 namespace hasten::process::detail {
 namespace {
 
-/// Runs the body if it is this rank's turn, tells the others how it went, and throws if it failed anywhere.
+/// Runs the body if it is this rank's turn, and sends the result to the others. Throws if it failed anywhere.
 void take_turn(const Process& process, bool mine, const char* name, const std::function<void()>& body) {
   std::exception_ptr thrown;
   std::vector<std::string> words;  // empty: all is well

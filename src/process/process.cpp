@@ -21,24 +21,24 @@ struct Process::Impl {
   comm::Group group;
   c10::Device device;
   std::string run_key = {};
-  /// Null where nobody could read them: in a world of one and for given groups.
+  /// Null if no other process could read them: in a world of one and for given groups.
   std::shared_ptr<const FailureReporter> last_words = nullptr;
 };
 
 namespace {
 
-/// Where this program has met the other ranks, by the identity that it had there. Kept to its end: a further
-/// Process (one Accelerator after another, or beside it) could not open rank 0's port again, so it meets the
-/// others at the same place, under a number of its own. Ranks make theirs in the same order.
+/// The connections of this program to the other ranks, by its identity there. They last to its end. A further Process
+/// (one Accelerator after another, or beside it) could not open rank 0's port again. So it uses the same place, under a
+/// number of its own. Ranks make theirs in the same order.
 class StoreRegistry {
  public:
   static StoreRegistry& all() {
-    static auto* const places = new StoreRegistry;  // never destroyed: others may ask at the very end
+    static auto* const places = new StoreRegistry;  // never destroyed: others may use it at the very end
     static const End end(*places);
     return *places;
   }
 
-  /// The store, and how many have met there; makes it if this is the first.
+  /// Returns the store, and how many have met there; makes it if this is the first.
   std::pair<comm::Store, int> find(const RankInfo& identity, std::chrono::milliseconds timeout) {
     if (const auto known = look(identity)) return *known;
     auto store = comm::Store::tcp({.host = identity.master_addr,
@@ -87,7 +87,7 @@ class StoreRegistry {
   std::map<std::string, std::pair<comm::Store, int>> places_;
 };
 
-// 64 hexadecimal digits. A key of another form is an error: without it the run would be less safe than it was told to be.
+// 64 hexadecimal digits. A key of another form is an error: without it the run would be less safe than requested.
 std::string bytes_of_key(const std::string& digits) {
   std::string bytes;
   for (size_t i = 0; i + 1 < digits.size(); i += 2) {
@@ -102,7 +102,8 @@ std::string bytes_of_key(const std::string& digits) {
   return bytes;
 }
 
-/// The key of the run. It leaves the environment at the first use, and further Process objects have it from here.
+/// Returns the key of the run. It leaves the environment at the first use, and further Process objects have it from
+/// here.
 std::string take_run_key(const Environment& environment) {
   static std::mutex mutex;
   static auto* const key = new std::string;  // never destroyed
@@ -115,7 +116,7 @@ std::string take_run_key(const Environment& environment) {
   return *key;
 }
 
-/// Meets the other ranks at the master's address.
+/// Connects to the other ranks at the master's address.
 void connect(FailureReporter& process, const ProcessOptions& options) {
   const RankInfo& identity = process.identity;
   const auto [store, number] = StoreRegistry::all().find(identity, options.timeout);

@@ -14,7 +14,7 @@ namespace {
 constexpr int kFirstDerivedPort = 15000;  // below the ports that Linux hands out by itself (32768 and up)
 constexpr int kNumDerivedPorts = 15000;
 
-/// The variables of one launcher: reads them, and remembers which are there and which are not.
+/// The variables of one launcher: reads them, and records which are there and which are not.
 class Variables {
  public:
   Variables(const Environment& environment, std::string launcher)
@@ -30,7 +30,7 @@ class Variables {
   std::string text(const std::string& name) { return note(name) ? *environment_.text(name) : ""; }
   void missing(const std::string& name) { missing_.push_back(name); }
 
-  /// Throws if anything that was asked for is not there.
+  /// Throws if anything that was requested is not there.
   void finish() const {
     if (missing_.empty()) return;
     throw UsageError({"state"}, "the environment of ", launcher_, " is half set: ", join(set_), " but not ",
@@ -51,7 +51,7 @@ class Variables {
   std::vector<std::string> missing_;
 };
 
-/// What a launcher calls its four numbers: for messages.
+/// A launcher's names for its four numbers, for messages.
 struct Names {
   std::string rank, world_size, local_rank, local_world_size;
 };
@@ -138,7 +138,7 @@ RankInfo from_openmpi(const Environment& environment) {
       environment, kFirstDerivedPort + static_cast<int>(fnv1a(job.value_or("")) % kNumDerivedPorts));
   variables.finish();
   check(id, names);
-  // OpenMPI does not number the machines; this holds for its default, which fills one after the other.
+  // OpenMPI does not number the machines. This holds for its default, which fills one after the other.
   id.node_rank = id.rank / id.local_world_size;
   return id;
 }
@@ -181,8 +181,8 @@ std::string first_host(const std::string& node_list) {
   return host;
 }
 
-/// A step that srun made of several tasks. Slurm gives batch and interactive shells a step as well, with a
-/// reserved number, and a step of one task is a program that runs alone.
+/// Returns the rank info of a step that srun made of several tasks. Slurm gives batch and interactive shells a step as
+/// well, with a reserved number. A step of a single task is a program that runs alone.
 bool is_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");

@@ -1,5 +1,5 @@
-// Handlers that count; see stop.h. What a signal handler works on stands at namespace scope, there is no
-// other way: a signal is the process's.
+// Handlers that count; see stop.h. The data of a signal handler is at namespace scope, since there is no other way: a
+// signal is the process's.
 #include "hasten/process/stop.h"
 
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-// Reads runs and makes the page; see board.h. The page's looks and script are board.html.
+// Reads runs and makes the page; see board.h. The page's style and script are board.html.
 #include "hasten/tracking/board.h"
 
 #include <algorithm>
@@ -149,7 +149,7 @@ std::map<std::filesystem::path, bool> find_run_folders(const std::filesystem::pa
        !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
     if (entry->is_regular_file(failed)) look(entry->path());
   }
-  // The trackers' own files of a run with a journal say the same again.
+  // The trackers' own files of a run with a journal have the same data again.
   std::erase_if(folders, [&](const auto& folder) {
     if (folder.second) return false;
     for (auto above = folder.first; above != above.parent_path(); above = above.parent_path()) {
@@ -271,7 +271,7 @@ Curve reduce_curve(const Curve& curve, size_t most) {
     const auto first = curve.begin() + 1 + static_cast<std::ptrdiff_t>(bucket * inner / num_buckets);
     const auto last = curve.begin() + 1 + static_cast<std::ptrdiff_t>((bucket + 1) * inner / num_buckets);
     if (first == last) continue;
-    // NaN is neither; the largest number stands for a bucket that has some.
+    // NaN is neither; the largest number represents a bucket that has some.
     const auto less = [](const CurvePoint& a, const CurvePoint& b) { return std::isnan(b.value) ? !std::isnan(a.value) : a.value < b.value; };
     const auto more = [](const CurvePoint& a, const CurvePoint& b) { return std::isnan(b.value) ? !std::isnan(a.value) : a.value > b.value; };
     const auto smallest = std::min_element(first, last, less), largest = std::min_element(first, last, more);

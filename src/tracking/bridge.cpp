@@ -1,5 +1,6 @@
-// See bridge.h. One process a tracker: it gets the run's facts as JSON in its arguments, replies with one JSON object a line,
-// and ends when it has handed over the end of the run. A pipe to its standard input tells it that this process is gone.
+// See bridge.h. Each tracker has a process. It gets the run's facts as JSON in its arguments, and replies with a JSON
+// object a line. It ends when it has passed on the end of the run. A pipe to its standard input ends when this process
+// is gone.
 #include "tracking/bridge.h"
 
 #include "hasten/core/error.h"

@@ -115,7 +115,7 @@ std::optional<int> Child::wait(std::chrono::milliseconds patience) {
     if (ended == pid_) {
       exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     } else if (ended < 0 && errno == ECHILD) {
-      exit_code_ = 0;  // someone else has waited for it
+      exit_code_ = 0;  // another caller has waited for it
     } else if (std::chrono::steady_clock::now() >= until) {
       break;
     } else {

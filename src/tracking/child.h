@@ -30,7 +30,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   pid_t pid() const noexcept { return pid_; }
-  /// Closes its standard input, which tells it that this process has nothing more to say.
+  /// Closes its standard input, which announces that this process sends nothing more.
   void close_input();
   /// Returns the lines that have come on its standard output. Waits for the first one at most `patience`.
   std::vector<std::string> read_lines(std::chrono::milliseconds patience = {});

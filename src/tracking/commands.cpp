@@ -18,7 +18,7 @@ namespace {
 
 using FollowClock = std::chrono::steady_clock;
 
-// A lock on a file beside a journal, for as long as it lives.
+// A lock on a file beside a journal, for as long as it exists.
 class FileLock {
  public:
   FileLock(std::filesystem::path path, double patience_s) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
@@ -47,7 +47,7 @@ std::filesystem::path beside(std::filesystem::path journal, const char* extensio
   return journal.replace_extension(extension);
 }
 
-// Whether a training process holds the journal.
+// Returns true if a training process holds the journal.
 bool is_written(const std::filesystem::path& journal) {
   const int file = open(beside(journal, ".lock").c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return false;

@@ -9,7 +9,7 @@ namespace hasten::tracking {
 /// Uses the processor's instruction where it has one. Collective: no. Blocks: no. Throws: nothing.
 uint32_t crc32c(std::string_view bytes) noexcept;
 
-/// The form in files: rotated and offset, so that a checksum of data that holds checksums is a good one.
+/// Returns the form in files: rotated and offset, so that a checksum of data that holds checksums is a good one.
 uint32_t masked_crc32c(std::string_view bytes) noexcept;
 
 namespace detail {

@@ -1,5 +1,5 @@
 // See csv.h. The long form (a row a value) lets keys appear late. The file is cut to the acknowledged length when a
-// follower goes on, so each row stands there once.
+// follower goes on, so each row is there once.
 #include "tracking/csv.h"
 
 #include <algorithm>

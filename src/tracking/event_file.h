@@ -10,7 +10,7 @@ namespace hasten::tracking {
 
 class EventFile {
  public:
-  /// Opens the file, or makes it and its folder, and cuts it to `length` bytes; a file of length 0 gets the record that
+  /// Opens the file, or makes it and its folder, and cuts it to `length` bytes. A file of length 0 gets the record that
   /// names the format's version. Collective: no. Blocks: no. Throws: DataError with the path.
   EventFile(std::filesystem::path path, int64_t length, double time_s);
   ~EventFile();
@@ -23,7 +23,7 @@ class EventFile {
   void append_scalar(double time_s, int64_t step, std::string_view tag, float value);
   /// Throws: DataError.
   void flush();
-  /// The bytes written and kept.
+  /// Returns the bytes that are written and stay.
   int64_t length() const noexcept { return length_ + static_cast<int64_t>(buffer_.size()); }
   const std::filesystem::path& path() const noexcept { return path_; }
 

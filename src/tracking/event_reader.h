@@ -11,7 +11,7 @@
 
 namespace hasten::tracking {
 
-/// One value of an event.
+/// A value of an event.
 struct EventValue {
   enum class Kind { kScalar, kText, kImage, kConfig, kRestart };
   Kind kind = Kind::kScalar;

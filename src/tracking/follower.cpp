@@ -23,7 +23,7 @@ struct Follower::Impl {
 
 namespace {
 
-// Which of the two ways an entry with both is fed: MLflow over REST if the server speaks HTTP.
+// Which of the two ways an entry with both is fed: MLflow over REST if the server uses HTTP.
 bool uses_bridge(const RegistryEntry& entry, const Environment& environment) {
   if (entry.python_module.empty()) return false;
   if (!entry.make) return true;

@@ -1,4 +1,5 @@
-// FollowerProcess: the command that follows this process's journal, its words for the user, and its replacement if it dies.
+// FollowerProcess: the command that follows this process's journal, its words for the user, and its replacement if it
+// ends.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +12,8 @@
 
 namespace hasten::tracking {
 
-/// `given`, else HASTEN_TRACK_PROGRAM, else `hasten` beside this program or in ../bin, else on PATH; empty if there is none.
-/// Throws: UsageError if one of the first two is no program.
+/// Returns `given`, else HASTEN_TRACK_PROGRAM, else `hasten` beside this program or in ../bin, else on PATH. Empty if
+/// there is none. Throws: UsageError if either of the first two is no program.
 std::filesystem::path follower_program(const std::filesystem::path& given, const Environment& environment);
 
 struct FollowerProcessOptions {
@@ -30,7 +31,7 @@ class FollowerProcess {
 
   /// Hands its lines on, and starts it again if it has died, three times at most.
   void look();
-  /// Closes its input, which tells it to drain and end; waits for it. Returns true if it got everything.
+  /// Closes its input, so that it drains and ends; waits for it. Returns true if it got everything.
   bool finish(std::chrono::milliseconds timeout);
   pid_t pid() const noexcept { return child_->pid(); }
 

@@ -1,4 +1,5 @@
-// ImageWriter: writes logged images as PNG files on a thread of its own, then their line in the journal; embeddings, too.
+// ImageWriter: writes logged images as PNG files on a thread of its own, then their line in the journal. It writes
+// embeddings, too.
 #pragma once
 
 #include <condition_variable>

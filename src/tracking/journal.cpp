@@ -110,7 +110,7 @@ struct Journal::Impl {
     paused = true;
   }
 
-  // Whether lines can be written again; says in the journal how many were lost.
+  // Returns true if lines can be written again. Records in the journal how many were lost.
   bool resume() {
     if (Clock::now() < retry_at) return false;
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -202,7 +202,7 @@ struct JournalReader::Impl {
     return n > 0;
   }
 
-  // Goes on in the next part, if there is one; what was written to this one meanwhile comes first.
+  // Goes on in the next part, if there is one. Lines written to this part meanwhile come first.
   bool next_part() {
     if (!std::filesystem::exists(journal_part(path, position.part + 1))) return false;
     if (fill()) return true;

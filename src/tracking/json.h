@@ -1,7 +1,7 @@
 // JSON as a journal has it: written without a tree, read with a bound on depth.
 //
-// core::Value's own JSON goes through a library; a journal line is written in the training step, and read by programs that
-// meet damaged and hostile files, so both are done here. Read are also Python's NaN, Infinity and -Infinity.
+// core::Value's own JSON goes through a library. A journal line is written in the training step, and read by programs
+// that get damaged and hostile files. So both are done here. Read are also Python's NaN, Infinity and -Infinity.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace hasten::tracking {
 /// Appends a quoted string; bytes that are no UTF-8 become U+FFFD. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 void append_json_string(std::string& out, std::string_view text);
 
-/// Appends the shortest text that reads back as the same number; not finite ones as "NaN", "Infinity", "-Infinity".
+/// Appends the shortest text that reads back as the same number. Not finite numbers are "NaN", "Infinity", "-Infinity".
 void append_json_number(std::string& out, double number);
 void append_json_number(std::string& out, int64_t number);
 

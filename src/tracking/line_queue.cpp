@@ -25,7 +25,7 @@ void append_values(std::string& out, const Values& values) {
       case Value::Kind::kInvalid: out += "null"; break;  // refused before
       case Value::Kind::kString: {
         const std::string& text = value.as_string();
-        // These words stand for numbers.
+        // These words mean numbers.
         const bool is_number_word = text == "NaN" || text == "Infinity" || text == "-Infinity";
         if (is_number_word) out += "{\"$text\":";
         append_json_string(out, text);

@@ -28,8 +28,8 @@ class LineQueue {
  public:
   explicit LineQueue(std::shared_ptr<Journal> journal) : journal_(std::move(journal)) {}
 
-  /// Writes the line, or keeps it if a number in it, or a line before it, is not ready. Beyond 64 kept lines it waits for the
-  /// oldest. Collective: no. Blocks: for one write, or then. Throws: nothing but std::bad_alloc.
+  /// Writes the line, or keeps it if a number in it, or a line before it, is not ready. Beyond 64 waiting lines it
+  /// waits for the oldest. Collective: no. Blocks: for one write, or then. Throws: nothing but std::bad_alloc.
   void push(LogLine line);
   /// Writes `line`, a whole record with '\n', behind all before.
   void push(std::string line);

@@ -1,6 +1,6 @@
-// See mlflow.h. Entries are gathered and sent when the follower flushes, about once a second. Sending a batch twice stores it
-// once, so a follower that goes on from its last acknowledgement is exact. What the server refuses is halved until the bad
-// entry is alone; that one is named and left out.
+// See mlflow.h. Entries are gathered and sent when the follower flushes, about once a second. Sending a batch twice
+// stores it once, so a follower that goes on from its last acknowledgement is exact. If the server refuses a batch, it
+// is halved until the bad entry is alone. That entry is named and left out.
 #include "tracking/mlflow.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace hasten::tracking {
 namespace {
 
 const Origin kMlflow{"mlflow"};
-constexpr size_t kMostWaiting = 4000;  // entries before they are sent without being asked
+constexpr size_t kMostWaiting = 4000;  // entries before they are sent without a flush
 
 std::string string_at(const core::Value& map, const char* key) {
   const core::Value* found = map.find(key);

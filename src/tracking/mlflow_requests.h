@@ -35,7 +35,7 @@ struct Batch {
 /// Maps keys of ours to keys that MLflow takes (letters, digits, "_-. :/", up to 250 bytes), the same key always to the same.
 class KeyMap {
  public:
-  /// `changed` says what became of a key that had to be changed, at its first use; "" otherwise.
+  /// `changed` holds the new form of a key that had to be changed, at its first use; "" otherwise.
   std::string map(const std::string& key, std::string& changed);
 
  private:
@@ -50,7 +50,7 @@ std::vector<Batch> halves(const Batch& batch);
 /// "metric 'loss' of step 3": the first entry, for a message.
 std::string describe(const Batch& batch);
 
-/// The request's body. NaN is "NaN", infinity "Infinity".
+/// Returns the request's body. NaN is "NaN", infinity "Infinity".
 std::string log_batch_body(const std::string& run_id, const Batch& batch);
 
 /// Name of a logged image: "images/<key, / as ~>+step+<n>+timestamp+<ms>+<unique>.png".

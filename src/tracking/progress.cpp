@@ -1,8 +1,8 @@
-// The progress bar: first the line as a pure function, then when and where it is drawn; see progress.h.
+// The progress bar: first the line as a pure function, then the time and place of drawing. See progress.h.
 //
-// A redraw is a carriage return and a line padded with blanks to the terminal's width, without escape
-// sequences, so that it works on every terminal; only bars in each other move the cursor up by one. The last column stays free, because some terminals wrap as
-// soon as it is filled.
+// A redraw is a carriage return and a line padded with blanks to the terminal's width, without escape sequences. So it
+// works on every terminal. Only nested bars move the cursor up by one. The last column stays free, because some
+// terminals wrap as soon as it is filled.
 #include "hasten/tracking/progress.h"
 
 #include <sys/ioctl.h>
@@ -98,7 +98,7 @@ bool is_terminal(std::FILE* output) {
   return descriptor >= 0 && isatty(descriptor) == 1;
 }
 
-// Asked at each redraw, because the window may change its size.
+// Read at each redraw, because the window may change its size.
 int terminal_columns(std::FILE* output) {
   winsize size{};
   return ioctl(fileno(output), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : kUsualColumns;
@@ -108,7 +108,7 @@ int terminal_columns(std::FILE* output) {
 
 std::string format_progress(const ProgressState& state, std::optional<int> columns) {
   const int64_t done = std::max<int64_t>(0, state.done);
-  // A loop that runs longer than was said has an unknown end.
+  // A loop that runs longer than its total has an unknown end.
   const bool end_known = state.total && *state.total > 0 && done <= *state.total;
   const bool with_bar = columns && end_known;
   const std::string description = state.description.empty() ? "" : in_one_line(state.description) + ": ";

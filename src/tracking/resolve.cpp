@@ -44,7 +44,7 @@ void check_options(const RegistryEntry& entry, const core::Value& options) {
   }
 }
 
-// What "all" stands for here.
+// The meaning of "all" here.
 std::vector<std::string> all_trackers(const TrackersSetup& setup, bool probe, std::vector<std::string>& infos) {
   std::vector<std::string> names, modules;
   if (!setup.logging_dir.empty()) names.push_back("tensorboard");
@@ -63,7 +63,7 @@ std::vector<std::string> all_trackers(const TrackersSetup& setup, bool probe, st
   return names;
 }
 
-// Python clients that are asked for and are not there.
+// Python clients that are requested and are not there.
 void require_clients(const TrackersSetup& setup, const std::vector<std::string>& names) {
   std::vector<std::string> modules;
   for (const std::string& name : names) {

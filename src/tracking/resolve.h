@@ -28,7 +28,7 @@ ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value&
 /// Throws: UsageError for a name that is no folder's name.
 void require_project_name(const std::string& project);
 
-/// The Python of the trackers' clients: HASTEN_TRACKER_PYTHON, else python3 on PATH; empty if there is none.
+/// Returns the Python of the trackers' clients: HASTEN_TRACKER_PYTHON, else python3 on PATH; empty if there is none.
 std::filesystem::path tracker_python(const Environment& environment);
 
 /// Of the modules, those that this Python has. Collective: no. Blocks: for its start, 30 s at most. Throws: UsageError if it

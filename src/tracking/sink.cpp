@@ -34,7 +34,7 @@ std::string string_member(const core::Value& map, const char* key) {
   return found.is_string() ? found.as_string() : "";
 }
 
-// Whether a run was taken up again behind a place.
+// Returns true if a run was taken up again behind a place.
 bool goes_on(const std::filesystem::path& journal, JournalPosition from) {
   JournalReader reader(journal, from);
   while (const auto record = reader.next()) {
@@ -73,7 +73,7 @@ class TrackerSink : public Sink {
     if (!tracker_) open();
     const auto until = Clock::now() + std::chrono::seconds(1);
     int num_records = 0;
-    // Before the records: what is written after this is not waited for.
+    // Before the records: later writes are not waited for.
     const bool closing = context_->closing;
     while (!context_->abandoned && num_records < kMostRecordsARound && Clock::now() < until) {
       if (!pending_) pending_ = reader_->next();
@@ -91,7 +91,7 @@ class TrackerSink : public Sink {
     return num_records > 0;
   }
 
-  // A tracker that was given as an object cannot be made anew: the record that failed is handed over again.
+  // A tracker that was given as an object cannot be made anew: the record that failed is passed on again.
   void reset() override {
     if (config_.tracker && tracker_) return;
     tracker_.reset();

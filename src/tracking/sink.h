@@ -10,7 +10,7 @@
 
 namespace hasten::tracking {
 
-/// What a follower shares with its sinks.
+/// State that a follower shares with its sinks.
 struct SinkContext {
   FollowerOptions options = {};
   RunInfo run = {};
@@ -33,13 +33,14 @@ class Sink {
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
 
-  /// Runs until the end of the run has been handed over, the sink is parked, or the follower is abandoned.
+  /// Runs until the end of the run has been passed on, the sink is parked, or the follower is abandoned.
   void run();
   SinkState state() const;
   bool is_over() const noexcept { return over_; }
 
  protected:
-  /// One round: hands over what there is and acknowledges it. Returns true if there was something. Sets done_.
+  /// Runs a round: passes on the present records and acknowledges them. Returns true if there was something. Sets
+  /// done_.
   virtual bool advance() = 0;
   /// After a failure: gives up what is not acknowledged; the next advance() starts from there.
   virtual void reset() = 0;
@@ -60,15 +61,15 @@ class Sink {
   std::atomic<bool> over_ = false;
 };
 
-/// A sink over a Tracker of this process.
+/// Returns a sink over a Tracker of this process.
 std::unique_ptr<Sink> make_tracker_sink(std::shared_ptr<SinkContext> context, SinkConfig config);
-/// A sink over a Python client; see bridge.h.
+/// Returns a sink over a Python client; see bridge.h.
 std::unique_ptr<Sink> make_bridge_sink(std::shared_ptr<SinkContext> context, SinkConfig config);
 
-/// The run that a journal's "start" record describes. `folder`: of the journal, where it names none.
+/// Returns the run that a journal's "start" record describes. `folder`: of the journal, where it names none.
 RunInfo read_run_info(const Record& start, const std::filesystem::path& folder);
 
-/// The values of a "log" record. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the values of a "log" record. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Values values_of(const core::Value& map);
 
 }  // namespace hasten::tracking

@@ -12,13 +12,14 @@
 namespace hasten::tracking::summary {
 
 std::string scalar(std::string_view tag, float value);
-/// A number with 53 bits, in the form of TensorBoard's own writer (a tensor under the plugin "scalars").
+/// Returns a number with 53 bits, in the form of TensorBoard's own writer (a tensor under the plugin "scalars").
 std::string double_scalar(std::string_view tag, double value);
 std::string text(std::string_view tag, std::string_view value);
 std::string image(std::string_view tag, int width, int height, int channels, std::string_view png);
 std::string histogram(std::string_view tag, const Histogram& histogram);
 
-/// The three Summaries of hyper-parameters. Leaves are numbers, bools and texts; others are given as their JSON text.
+/// Returns the three Summaries of hyper-parameters. Leaves are numbers, bools and texts; others are given as their JSON
+/// text.
 std::string hparams_experiment(const core::Value& config, const std::vector<std::string>& metrics);
 std::string hparams_start(const core::Value& config, double time_s);
 std::string hparams_end(bool success, double time_s);
@@ -36,7 +37,7 @@ std::string start_event(double time_s, int64_t step);
 /// Appends record(event(time_s, step, scalar(tag, value))), made in one pass.
 void append_scalar_record(std::string& out, double time_s, int64_t step, std::string_view tag, float value);
 
-/// The record of a TFRecord file: length, its checksum, data, its checksum.
+/// Returns the record of a TFRecord file: length, its checksum, data, its checksum.
 std::string record(std::string_view data);
 
 }  // namespace hasten::tracking::summary

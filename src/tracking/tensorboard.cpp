@@ -129,7 +129,7 @@ class TensorBoard : public Tracker {
   }
 
   bool rewind(int64_t step) override {
-    // TensorBoard drops what stands at this step and later in the files before.
+    // TensorBoard drops the values at this step and later in the files before.
     for (auto& [run, open] : files_) open.flush();
     keep_lengths();
     files_.clear();

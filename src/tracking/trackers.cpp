@@ -1,5 +1,5 @@
-// See trackers.h. The public functions turn what they are given into journal lines; Run holds what exists between init and
-// finish: journal, queue, image writer, followers, and the thread that looks after them.
+// See trackers.h. The public functions turn their arguments into journal lines. Run holds the state between init and
+// finish: journal, queue, image writer, followers, and the thread that checks them.
 #include "hasten/tracking/trackers.h"
 
 #include <unistd.h>
@@ -81,7 +81,7 @@ std::string make_run_id() {
   return text(day, '-', tail);
 }
 
-// What exists between init and finish.
+// State between init and finish.
 class ActiveRun {
  public:
   ActiveRun(const TrackersSetup& setup, const std::filesystem::path& path, Logger logger)
@@ -134,7 +134,7 @@ class ActiveRun {
   ImageWriter images;
   std::unique_ptr<FollowerProcess> process;
   std::vector<std::unique_ptr<Follower>> own;  // followers on threads of this process
-  std::atomic<bool> ended = false;  // the "finish" record, behind which nothing stands, has been written
+  std::atomic<bool> ended = false;  // the "finish" record, the last one, has been written
   std::atomic<int64_t> num_steps = 0, num_samples = 0, wait_ns = 0;
 
  private:

@@ -19,7 +19,7 @@ class DeferredScalar : public Pending {
  public:
   explicit DeferredScalar(const at::Tensor& tensor)
       : host_(at::empty({}, tensor.options().device(at::kCPU).pinned_memory(true))), event_(tensor.device().type()) {
-    // The source's memory is given back in stream order, so the copy is safe once it is enqueued.
+    // The source's memory is freed in stream order, so the copy is safe once it is enqueued.
     host_.copy_(tensor.reshape({}), /*non_blocking=*/true);
     event_.record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
   }

@@ -35,7 +35,7 @@ at::Tensor four_dims(const at::Tensor& tensor) {
   return images;
 }
 
-// One pass over floats on the CPU, in the place of several by torch's operators; the layout stays, so that it is a vector loop.
+// A pass over floats on the CPU replaces several by torch's operators. The layout stays, so that it is a vector loop.
 at::Tensor floats_to_bytes(const at::Tensor& images) {
   at::Tensor bytes = at::empty(images.sizes(), at::kByte);
   const float* from = images.const_data_ptr<float>();

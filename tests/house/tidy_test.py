@@ -200,6 +200,24 @@ class Tidy(unittest.TestCase):
     def test_a_missing_document_of_variables_is_reported(self):
         self.assert_only({"docs/environment.md": None}, "docs/environment.md:1: missing")
 
+    def test_a_pronoun_as_an_actor_is_reported_beyond_its_baseline(self):
+        text = CLEAN["src/comm/gloo.cpp"]
+        self.assert_only({"src/comm/gloo.cpp": text + "// Nobody waits.\n"}, "gloo.cpp:3: 'Nobody': 1 words that docs/STYLE.md bans, 0 at most")
+        self.assert_only({"docs/x.md": "What is sent arrives.\n"}, "docs/x.md:1: 'What is'")
+        self.assert_only({"docs/x.md": "`nobody` and \"nobody\"\n", "docs/y.md": "Who waits?\n", "scripts/prose_baseline.txt": "docs/y.md 1\n"})
+
+    def test_a_sentence_above_25_words_is_reported_beyond_its_baseline(self):
+        words = "Copies one " + "and one " * 12
+        header = f"// {words[:11]}\n// {words[11:]}.\n#pragma once\n"
+        self.assert_only({"include/hasten/core/env.h": header}, "env.h:1: a sentence of 26 words: 1 above 25, 0 at most")
+        self.assert_only({"docs/x.md": f"Short.\n\n- {words}more.\n"}, "docs/x.md:3: a sentence of 27 words")
+        self.assert_only({"docs/x.md": f"{words}more.\n", "scripts/sentence_baseline.txt": "# Long ones.\ndocs/x.md 1\n"})
+
+    def test_code_quotations_and_clauses_of_a_throws_line_are_no_long_sentences(self):
+        many = "one " * 24
+        self.assert_only({"docs/x.md": f"Runs `{many}` and \"{many}\".\n\n```\n{many * 2}\n```\n| {many * 2} |\n"})
+        self.assert_only({"include/hasten/core/env.h": f"/// Throws: {many}; {many}.\n//   {many} {many}\nint x;  // {many}\nint y;  // {many}\n"})
+
     def test_a_decision_without_its_headings_is_reported(self):
         page = "# 1. X\n## Context\n## Decision\n## Alternatives\n## Consequences\n## Revisit when\n## Appendix\n"
         self.assertEqual(findings({"docs/decisions/0001-x.md": page}), [])

@@ -74,7 +74,7 @@ class [[nodiscard]] HookHandle {
   std::function<void()> remove_;
 };
 
-/// A model on its way into or out of a folder; a hook that erases its entry takes the model out of the save or load.
+/// A model on its way into or out of a folder. If a hook erases its entry, the save or load leaves the model out.
 struct ModelEntry {
   torch::nn::Module* module = nullptr;
   /// Its number among the prepared models, from 0.
@@ -93,24 +93,27 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  /// Saves models, optimizers, schedulers, loaders' positions, the scaler, random streams and registered objects. Without a
-  /// path: project_dir/checkpoints/checkpoint_{n}. A folder that is there is replaced in one step; files of others in it stay.
-  /// Collective: yes. Blocks: until the state is copied (background), else until it is on disk. Throws: UsageError without a
-  /// path where naming is not automatic, if ranks name different paths, or for a path that is a file; DataError with the
-  /// failing rank's words (in background: out of Save::wait, end() and the third save in a row); CommError.
+  /// Saves models, optimizers, schedulers, loaders' positions, the scaler, random streams and registered objects.
+  /// Without a path: project_dir/checkpoints/checkpoint_{n}. A folder that is there is replaced in one step; files of
+  /// others in it stay.
+  /// Collective: yes. Blocks: until the state is copied (background), else until it is on disk. Throws: UsageError
+  /// without a path where naming is not automatic, if ranks name different paths, or for a path that is a file;
+  /// DataError with the failing rank's words; CommError. In background, the DataError comes out of Save::wait, end()
+  /// and the third save in a row.
   Save save_state(const std::string& path = {}, const SaveOptions& options = {});
 
-  /// Loads what save_state wrote, or a folder of Accelerate, DCP, FSDP or DeepSpeed; without a path the checkpoint of the
-  /// highest number that is complete. Nothing is changed unless everything fits.
-  /// Collective: yes. Blocks: until all ranks have loaded. Throws: UsageError listing all that is missing, unexpected or
-  /// mismatched, or naming complete checkpoints beside a path that is none; DataError for damaged files; CommError.
+  /// Loads a folder that save_state wrote, or one of Accelerate, DCP, FSDP or DeepSpeed. Without a path it takes the
+  /// complete checkpoint of the highest number. Nothing is changed unless everything fits.
+  /// Collective: yes. Blocks: until all ranks have loaded. Throws: UsageError listing all that is missing, unexpected
+  /// or mismatched; UsageError naming the complete checkpoints beside a path that is none; DataError for damaged files;
+  /// CommError.
   Loaded load_state(const std::string& path = {}, const LoadOptions& options = {});
 
   /// load_state of the newest complete checkpoint, or of a step's; nothing if there is none. A damaged one is skipped with
   /// a warning. Collective: yes. Blocks: as load_state. Throws: as load_state.
   std::optional<Loaded> resume(const ResumeOptions& options = {});
 
-  /// Weights, options and state of an object: it is kept and loaded under its name. Lvalues are borrowed.
+  /// Weights, options and state of an object: it is saved and loaded under its name. Lvalues are borrowed.
   /// Collective: no. Blocks: no. Throws: UsageError for a name that is taken.
   template <training::Stateful T>
   void register_object(const std::string& name, const std::shared_ptr<T>& object) {
@@ -121,16 +124,16 @@ class Checkpoints {
     registry().add(training::StateKind::kCustom, std::shared_ptr<T>(std::make_shared<std::byte>(), &object), name);
   }
 
-  /// A component whose state is split over the ranks in boxes of its own; pieces are kept under the component's name, and
-  /// its load_state gets the boxes that its state() asks for then. Collective: no. Blocks: no. Throws: UsageError for a name
-  /// that is taken.
+  /// Registers a component whose state is split over the ranks in boxes of its own. Pieces are saved under the
+  /// component's name. Its load_state gets the boxes that its state() asks for then. Collective: no. Blocks: no.
+  /// Throws: UsageError for a name that is taken.
   void add_component(training::NamedStateful component);
 
   /// Hooks run in the order in which they came, on all ranks. Collective: no. Blocks: no. Throws: nothing.
   HookHandle add_save_hook(Hook hook);
   HookHandle add_load_hook(Hook hook);
 
-  /// The number of the next checkpoint (ProjectConfiguration::iteration, grown by saves).
+  /// Returns the number of the next checkpoint (ProjectConfiguration::iteration, grown by saves).
   int64_t save_iteration() const noexcept;
   /// Steps of prepared optimizers so far, skipped ones apart; what resume({.step}) and `hasten checkpoint list` show.
   int64_t step() const noexcept;

@@ -1,8 +1,9 @@
 // OptimizerState: an optimizer's options and state by parameter name, to and from libtorch and Python.
 //
-// libtorch keys state by address and Python by number; here it is keyed by the parameters' names, so that groups may be
-// regrouped and parameters added or frozen between a save and a load. Known are libtorch's SGD, Adam, AdamW, Adagrad,
-// RMSprop and LBFGS, and optim/'s ApexAdam, ApexSgd, Lamb and NovoGrad. Another class has a codec of its own (OptimizerCodec).
+// libtorch keys state by address and Python by number. Here it is keyed by the parameters' names, so that between a
+// save and a load groups may be regrouped and parameters added or frozen. The known classes are libtorch's SGD, Adam,
+// AdamW, Adagrad, RMSprop and LBFGS, and optim/'s ApexAdam, ApexSgd, Lamb and NovoGrad. Another class has a codec of
+// its own (OptimizerCodec).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,18 +26,18 @@ class Module;
 
 namespace hasten::checkpoint {
 
-/// One parameter's state: "exp_avg" → tensor, "step" → number. Lists of tensors (LBFGS) are maps by number.
+/// State of a single parameter: "exp_avg" → tensor, "step" → number. Lists of tensors (LBFGS) are maps by number.
 using Slots = training::State::Map;
 
 struct OptimizerGroup {
-  /// PyTorch's names: lr, betas, weight_decay …; keys that libtorch lacks (initial_lr) are kept.
+  /// PyTorch's names: lr, betas, weight_decay …; keys that libtorch lacks (initial_lr) stay.
   core::Value options = core::Value::map();
   /// Names of the parameters, in order.
   std::vector<std::string> parameters = {};
 };
 
 struct OptimizerState {
-  /// The class: "AdamW". Empty if it is not known (a Python file does not say).
+  /// The class: "AdamW". Empty if it is not known (a Python file lacks it).
   std::string type = {};
   std::vector<OptimizerGroup> groups = {};
   /// By parameter name; only of parameters that have state, in the order of the groups.
@@ -45,8 +46,8 @@ struct OptimizerState {
   const Slots* find(const std::string& parameter) const noexcept;
 };
 
-/// How one class of optimizers keeps its options and state. Specialise it for a class of your own, and hand
-/// `optimizer_codec<MyOptimizer>()` to the functions below; a specialisation has these static functions:
+/// Reads and writes the options and state of one class of optimizers. Specialise it for a class of your own, and pass
+/// `optimizer_codec<MyOptimizer>()` to the functions below. A specialisation has these static functions:
 ///   core::Value options(const torch::optim::OptimizerOptions&);
 ///   void load_options(torch::optim::OptimizerOptions&, const core::Value&);
 ///   Slots state(const torch::optim::OptimizerParamState&);
@@ -70,12 +71,12 @@ AnyOptimizerCodec optimizer_codec() {
   return {Codec::kName, Codec::options, Codec::load_options, Codec::state, Codec::make_state};
 }
 
-/// The codec of a known class; null for others. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the codec of a known class; null for others. Collective: no. Blocks: no. Throws: nothing.
 const AnyOptimizerCodec* find_codec(const torch::optim::Optimizer& optimizer) noexcept;
 
 /// Gives a parameter's name, or "" if it is none of the model's.
 using ParameterNames = std::function<std::string(const at::Tensor& parameter)>;
-/// The names of a module's parameters. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names of a module's parameters. Collective: no. Blocks: no. Throws: nothing.
 ParameterNames names_of(const torch::nn::Module& module);
 
 /// Options and state as they are; tensors share memory with the optimizer. Parameters without a name are called
@@ -103,26 +104,27 @@ struct OptimizerReport {
   std::vector<std::string> missing = {};
 };
 
-/// Replaces options and state. Parameters are found by name, their groups may differ; a group takes the options of the
+/// Replaces options and state. Finds parameters by name; their groups may differ. A group takes the options of the
 /// saved group that held its first known parameter. State is cast to the parameter's dtype where it has its shape.
-/// Collective: no. Blocks: no. Throws: UsageError for another class, or a state of another shape; nothing has changed then.
+/// Collective: no. Blocks: no. Throws: UsageError for another class, or a state of another shape; nothing has changed
+/// then.
 OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const OptimizerState& state,
                                      const ParameterNames& name_of = {}, const LoadOptimizerOptions& options = {});
 
-/// What Optimizer.load_state_dict of PyTorch takes: {"state": {0: …}, "param_groups": […]}.
+/// Returns the argument for PyTorch's Optimizer.load_state_dict: {"state": {0: …}, "param_groups": […]}.
 /// Collective: no. Blocks: for device copies. Throws: UsageError as python_tensors.
 files::PythonValue to_python(const OptimizerState& state);
-/// From what Optimizer.state_dict() of PyTorch gave. Python numbers parameters across groups; `names` has their names in that
-/// order (empty: the optimizer that it is loaded into must hold as many parameters, in the same order).
+/// From what Optimizer.state_dict() of PyTorch gave. Python numbers parameters across groups; `names` has their names
+/// in that order. If it is empty, the optimizer must hold as many parameters in the same order.
 /// Collective: no. Blocks: on the file. Throws: DataError for a value of another form.
 OptimizerState optimizer_from_python(const files::PythonValue& value, const std::vector<std::string>& names = {});
 
-/// The three steps in one: names from `module`, parameters in the optimizer's order.
+/// Makes the three steps in one: names from `module`, parameters in the optimizer's order.
 /// Collective: no. Blocks: on the file. Throws: DataError; UsageError as load_optimizer_state.
 OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                const files::PythonValue& value, const LoadOptimizerOptions& options = {});
 
-/// The name of the class in PyTorch whose group has these keys, or "". Files do not name the class.
+/// Returns the name of the class in PyTorch whose group has these keys, or "". Files do not name the class.
 std::string guess_optimizer(const core::Value& group_options, const Slots* state);
 
 }  // namespace hasten::checkpoint

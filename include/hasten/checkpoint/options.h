@@ -21,7 +21,7 @@ struct ProjectConfiguration {
   std::filesystem::path logging_dir = {};
   /// save_state() without a path writes project_dir/checkpoints/checkpoint_{n}, in the background.
   bool automatic_checkpoint_naming = false;
-  /// With automatic naming, so many checkpoints stay; older ones are removed once the new one is complete.
+  /// Number of checkpoints that stay with automatic naming; older ones are removed once the new one is complete.
   std::optional<int64_t> total_limit = {};
   /// Of those beyond the limit, each whose number is a multiple stays as well.
   std::optional<int64_t> keep_every = {};
@@ -31,7 +31,7 @@ struct ProjectConfiguration {
   bool save_on_each_node = false;
   /// How long rank 0 waits for the other ranks' files.
   std::chrono::seconds save_timeout = std::chrono::minutes(30);
-  /// How long other hosts wait to see a folder that rank 0 has made, before each host saves into its own.
+  /// How long other hosts wait for a folder that rank 0 has made, before each host saves into its own.
   std::chrono::milliseconds shared_folder_timeout = std::chrono::seconds(10);
 
   /// Sets project_dir, and logging_dir if it is empty.
@@ -57,15 +57,15 @@ struct SaveOptions {
   bool safe_serialization = true;
   /// If a save is still under way, this one is left out instead of waiting for it.
   bool skip_if_busy = false;
-  /// Compares the ranks' copies of replicated parameters and optimizer state. A save whose copies differ fails and names the
-  /// rank and the tensor; the checkpoint before it stays. Costs the time of hashing the replicated state (about 7 GB/s), in
-  /// the pause. kHasten only.
+  /// Compares the ranks' copies of replicated parameters and optimizer state. If copies differ, the save fails and
+  /// names the rank and the tensor; the checkpoint before it stays. Costs the time of hashing the replicated state
+  /// (about 7 GB/s), in the pause. kHasten only.
   bool check_replicas = false;
 };
 
 enum class OptimizerLoad { kLoad, kSkip };
 
-/// How many ranks read what all of them want alike.
+/// Number of ranks that read data which all of them need.
 enum class ReadFiles {
   /// Each rank reads everything.
   kEachRank,
@@ -76,12 +76,13 @@ enum class ReadFiles {
 };
 
 struct LoadOptions {
-  /// Names and shapes must be the same, and each registered object must be in the folder; false: what fits is loaded.
+  /// If true, names and shapes must be the same, and each registered object must be in the folder. If false, the
+  /// entries that fit are loaded.
   bool strict = true;
   OptimizerLoad optimizer = OptimizerLoad::kLoad;
   /// Random streams go on where they stood.
   bool random = true;
-  /// Beginnings of names in the folder, and what stands for them here.
+  /// Prefixes of names in the folder, and their replacements here.
   std::vector<std::pair<std::string, std::string>> rename = {};
   ReadFiles read = ReadFiles::kOncePerHost;
   /// Compares the hash of each piece that is read whole with the manifest's (hasten's own form).
@@ -99,7 +100,7 @@ struct Loaded {
   std::string path = {};
   int64_t step = 0;
   int64_t iteration = 0;
-  /// Tensors and objects that the run has and the folder lacks; the other way round; and files that are not known.
+  /// Tensors and objects that the run has and the folder lacks; the opposite; and files that are not known.
   std::vector<std::string> missing = {};
   std::vector<std::string> unexpected = {};
   std::vector<std::string> unknown = {};
@@ -114,7 +115,7 @@ class Save {
   Save() = default;
   explicit Save(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// The folder that appears when the save is complete; empty for a save that was left out (skip_if_busy).
+  /// Returns the folder that appears when the save is complete. Empty for a save that was left out (skip_if_busy).
   const std::string& path() const noexcept;
   /// True if it is complete or has failed. Collective: no. Blocks: no. Throws: nothing.
   bool done() const noexcept;

@@ -1,7 +1,7 @@
 // Tensors of libtorch and of Python's files, one made from the other.
 //
-// files/ is free of libtorch; here its dtypes, tensors and values meet at::Tensor. Tensors that share a storage share one in
-// the file too, and only the part of a storage that they use is written.
+// files/ is free of libtorch. This unit converts its dtypes, tensors and values to at::Tensor and back. Tensors that
+// share a storage share one in the file too, and only the part of a storage that they use is written.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,24 +29,25 @@ files::TensorInfo info_of(const std::string& name, const at::Tensor& tensor);
 /// Collective: no. Blocks: for device copies. Throws: UsageError for sparse or quantised tensors.
 std::vector<files::PythonTensor> python_tensors(const std::vector<at::Tensor>& tensors);
 
-/// A tensor of its own memory with the file's values and strides.
-/// Collective: no. Blocks: on the file. Throws: DataError for a value that is no tensor, or one whose values cannot be read.
+/// Returns a tensor of its own memory with the file's values and strides.
+/// Collective: no. Blocks: on the file. Throws: DataError for a value that is no tensor, or one whose values cannot be
+/// read.
 at::Tensor tensor_of(const files::PythonValue& value);
 at::Tensor tensor_of(const files::PythonTensor& tensor);
 
 /// OrderedDict with `_metadata`, as Module.state_dict() gives it.
 files::PythonValue to_python(const StateDict& state);
-/// A dict of values, tensors and dicts; lists stay lists.
+/// Returns a dict of values, tensors and dicts; lists stay lists.
 files::PythonValue to_python(const training::State& state);
 files::PythonValue to_python(const core::Value& value);
 
-/// The tree without Python's types: tuples become lists, tensors stay, keys become text. Objects of classes, sets, bytes
-/// and big integers have no such form. Throws: DataError, naming the place.
+/// Returns the tree without Python's types: tuples become lists, tensors stay, keys become text. Objects of classes,
+/// sets, bytes and big integers have no such form. Throws: DataError, naming the place.
 training::State state_of_python(const files::PythonValue& value, const std::string& name = "value");
 
 /// Reads a tensor of a source into a tensor of its own. Collective: no. Blocks: on the file. Throws: DataError.
 at::Tensor read_tensor(const files::TensorSource& source, const std::string& name);
-/// All tensors of a source, in its order.
+/// Returns all tensors of a source, in its order.
 StateDict read_state_dict(const files::TensorSource& source);
 
 }  // namespace hasten::checkpoint

@@ -1,7 +1,7 @@
 // SavePlan: which rank writes which piece into which file, at which byte. Pure.
 //
-// All ranks compute the same plan from the same list of pieces, so a save needs no messages for it. Whole tensors that all
-// ranks hold are dealt to the ranks by bytes; pieces of split tensors are written by their owners.
+// All ranks compute the same plan from the same list of pieces, so a save needs no messages for it. The plan deals
+// whole tensors that all ranks hold to the ranks by bytes. Owners write the pieces of split tensors.
 #pragma once
 
 #include <cstdint>
@@ -60,11 +60,11 @@ struct SavePlan {
 /// outside the world.
 SavePlan plan_save(const std::vector<PieceInfo>& pieces, int world_size);
 
-/// The name inside the files of model i: without "model_i/".
+/// Returns the name inside the files of model i: without "model_i/".
 std::string name_in_file(const PieceInfo& piece);
 /// "model", "model_1" …
 std::string model_kind(size_t index);
-/// A tensor's name in the manifest: plain for the first model, "model_1/weight" for others.
+/// Returns a tensor's name in the manifest: plain for the first model, "model_1/weight" for others.
 std::string manifest_name(size_t model, const std::string& name);
 
 /// Pieces as a list of plain values, to be sent, and back. Collective: no. Blocks: no. Throws: UsageError for another form.

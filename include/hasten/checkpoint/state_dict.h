@@ -75,10 +75,10 @@ struct GetStateDictOptions {
   std::optional<c10::ScalarType> dtype = {};
 };
 
-/// A copy of the tensors as the options say. Collective: no. Blocks: no. Throws: nothing.
+/// Returns a copy of the tensors, by the options. Collective: no. Blocks: no. Throws: nothing.
 StateDict converted(const StateDict& state, int rank, const GetStateDictOptions& options);
 
-/// Returns true if `name` matches `pattern`, in which '*' stands for any number of characters.
+/// Returns true if `name` matches `pattern`, in which '*' matches any number of characters.
 bool matches_pattern(std::string_view name, std::string_view pattern) noexcept;
 
 }  // namespace hasten::checkpoint

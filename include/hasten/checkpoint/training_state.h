@@ -1,8 +1,8 @@
 // Schedulers, scalers and random streams in the forms that Python keeps, both ways.
 //
-// Schedulers and the scaler have a state of plain values here (state()); Python's dicts have the same content under other
-// keys. Python's own generators (random, numpy) have no counterpart in C++: their states are written from the run's seed,
-// and those that were read are carried through.
+// Schedulers and the scaler have a state of plain values here (state()). Python's dicts have the same content under
+// other keys. Python's own generators (random, numpy) have no counterpart in C++. Their states are written from the
+// run's seed; states that were read are carried through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +17,15 @@
 
 namespace hasten::checkpoint {
 
-/// What LRScheduler.load_state_dict of PyTorch takes, from a scheduler's state(). Options are left out, so the Python
-/// program's own stay. Collective: no. Blocks: no. Throws: UsageError if it is no scheduler's state.
+/// Returns the argument for PyTorch's LRScheduler.load_state_dict, from a scheduler's state(). Options are left out, so
+/// the Python program's own stay. Collective: no. Blocks: no. Throws: UsageError if it is no scheduler's state.
 files::PythonValue scheduler_to_python(const core::Value& state);
-/// A state for load_state of a scheduler whose state() is `own` now, from PyTorch's state_dict().
+/// Returns a state for load_state of a scheduler whose state() is `own` now, from PyTorch's state_dict().
 /// Collective: no. Blocks: no. Throws: DataError if the dict is of another kind of scheduler.
 core::Value scheduler_from_python(const files::PythonValue& saved, const core::Value& own);
-/// The options in PyTorch's state_dict() that the scheduler with the state `own` has too, as {"options": …}, and those of its
-/// parts under "schedulers": for comparison. Collective: no. Blocks: no. Throws: nothing for a dict of another kind.
+/// Returns the options in PyTorch's state_dict() that the scheduler with the state `own` has too, as {"options": …}.
+/// Those of its parts are under "schedulers". They are for comparison. Collective: no. Blocks: no. Throws: nothing for
+/// a dict of another kind.
 core::Value scheduler_options_from_python(const files::PythonValue& saved, const core::Value& own);
 
 /// GradScaler.state_dict() from a scaler's state, and back. Apex's {"loss_scaler0": {loss_scale, unskipped}} is read too.
@@ -41,10 +42,10 @@ struct PythonRandom {
 };
 /// Throws: DataError if it has no torch_manual_seed.
 PythonRandom random_from_python(const files::PythonValue& saved);
-/// Where `python` or `numpy` is none, a state as of random.seed(seed) or numpy.random.seed(seed) is written.
+/// If `python` or `numpy` is none, writes a state as of random.seed(seed) or numpy.random.seed(seed).
 files::PythonValue to_python(const PythonRandom& random, uint64_t seed);
 
-/// The seed that a CPU generator's state was begun from.
+/// Returns the seed that a CPU generator's state was begun from.
 uint64_t seed_of(const at::Tensor& cpu_state);
 /// 624 words of an MT19937 as Python's random.seed (by_array) or numpy.random.seed makes them. Pure.
 std::vector<uint32_t> mt19937_state(uint64_t seed, bool by_array);

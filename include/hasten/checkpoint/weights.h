@@ -35,7 +35,7 @@ struct SaveModelOptions {
   bool safe_serialization = true;
   /// Put into file names: "fp16" gives model.fp16.safetensors.
   std::string variant = {};
-  /// Accelerator::save_model: all ranks that see the folder write a part of the files. The call is then collective.
+  /// Accelerator::save_model: all ranks that reach the folder write a part of the files. The call is then collective.
   bool by_all_ranks = false;
 };
 
@@ -79,7 +79,7 @@ struct LoadWeightsOptions {
   bool strict = true;
   /// Floating tensors of the module get this dtype; unset: files' values are cast to the module's.
   std::optional<c10::ScalarType> dtype = {};
-  /// Beginnings of names in the file, and what stands for them in the module.
+  /// Prefixes of names in the file, and their replacements in the module.
   std::vector<std::pair<std::string, std::string>> rename = {};
   /// Names or patterns with '*' of the module's tensors that are left alone (non-persistent buffers).
   std::vector<std::string> exclude = {};
@@ -95,9 +95,10 @@ struct WeightsReport {
   std::vector<std::string> remarks = {};
 };
 
-/// Copies tensors into the module's, cast and moved where they live; tied tensors stay tied.
-/// Collective: with LoadWeightsOptions::share. Blocks: on the files. Throws: UsageError with all that is missing, unexpected
-/// (did you mean) and mismatched, and nothing has changed then; DataError for files that cannot be read; CommError.
+/// Copies tensors into the module's. Dtype and device stay the module's; tied tensors stay tied.
+/// Collective: with LoadWeightsOptions::share. Blocks: on the files. Throws: UsageError with all that is missing,
+/// unexpected (did you mean) and mismatched, in which case nothing has changed; DataError for files that cannot be
+/// read; CommError.
 WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options = {});
 /// A path: a file of weights, an index, a folder (files::find_weights), or a checkpoint of any form.
 WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options = {});
@@ -105,7 +106,7 @@ WeightsReport load_weights(torch::nn::Module& module, const std::string& path, c
 WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value, const LoadWeightsOptions& options = {});
 WeightsReport load_weights(torch::nn::Module& module, const StateDict& state, const LoadWeightsOptions& options = {});
 
-/// A StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
+/// Returns a StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
 files::TensorSourcePtr source_of(const StateDict& state, const std::string& path = "state_dict");
 
 // ---- For loads of several modules at once.
@@ -127,7 +128,7 @@ struct WeightMatch {
 /// Collective: no. Blocks: no. Throws: nothing.
 WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::TensorSource& source,
                           const std::vector<std::string>& names, const std::vector<std::pair<std::string, std::string>>& rename = {});
-/// One sentence with all differences; "" if there are none.
+/// Returns a sentence with all differences; "" if there are none.
 std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& wanted);
 /// Reads the tensor of a source into `target`, in its dtype, strides and device. `through_copy`: by copy_, for memory that
 /// others watch. Collective: no. Blocks: on the file. Throws: DataError.

@@ -1,10 +1,10 @@
 // SharedRegion: memory that all ranks of a group that are on one host read and write in place.
 //
-// For tensors that live longer than a collective: parameters of which a host keeps one copy, gradients that
-// other ranks read where they lie. Each rank maps it twice, read-only and writable, so that a stray write to a
-// parameter ends in an error and not in another rank's numbers. The memory is an anonymous file: it has no
-// name, is taken from the system page by page at the first use, and goes with its last user. The region keeps
-// no order between the ranks: its users say by collectives when others may read.
+// For tensors that outlast a collective: parameters with a single copy a host, gradients that other ranks read in
+// place. Each rank maps it twice, read-only and writable. A stray write to a parameter then ends in an error, not in
+// another rank's numbers. The memory is an anonymous file. It has no name, is taken from the system page by page at the
+// first use, and goes with its last user. The region keeps no order between the ranks: its users agree by collectives
+// when others may read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,24 +32,24 @@ class SharedRegion {
   /// An empty region.
   SharedRegion();
 
-  /// A region of `num_bytes` zeros (the same on all ranks) for the ranks of each host of the group.
-  /// Collective: yes. Blocks: until all ranks have mapped it. Throws: UsageError on every rank, with the first
-  /// reason, where a rank could not map it; CommError.
+  /// Returns a region of `num_bytes` zeros (the same on all ranks) for the ranks of each host of the group.
+  /// Collective: yes. Blocks: until all ranks have mapped it. Throws: UsageError on every rank, with the first reason,
+  /// where a rank could not map it; CommError.
   static SharedRegion create(const Group& group, int64_t num_bytes, const SharedRegionOptions& options = {});
 
   int64_t size() const noexcept;
-  /// The two mappings; both show the same memory.
+  /// Returns the two mappings; both show the same memory.
   const std::byte* data() const noexcept;
   std::byte* writable() const noexcept;
 
-  /// The ranks of the group on this host, ascending, and this rank's place among them.
+  /// Returns the ranks of the group on this host, ascending, and this rank's place among them.
   const std::vector<int>& local_ranks() const noexcept;
   int local_index() const noexcept;
-  /// The hosts, in the order of their first ranks, each with its ranks.
+  /// Returns the hosts, in the order of their first ranks, each with its ranks.
   const std::vector<std::vector<int>>& hosts() const noexcept;
   int host_index() const noexcept;
 
-  /// A flat tensor over the writable mapping, which it keeps alive.
+  /// Returns a flat tensor over the writable mapping, which it keeps alive.
   /// Collective: no. Blocks: no. Throws: InternalError for a range outside the region.
   at::Tensor tensor(int64_t offset_bytes, int64_t numel, c10::ScalarType dtype) const;
   /// Memory for a tensor's storage over the read-only mapping, which it keeps alive.
@@ -61,7 +61,7 @@ class SharedRegion {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Which ranks of a group share a host: the hosts in the order of their first ranks, each with its ranks.
+/// Returns the hosts in the order of their first ranks, each with its ranks of the group.
 /// Collective: yes. Blocks: yes. Throws: CommError.
 std::vector<std::vector<int>> ranks_by_host(const Group& group);
 

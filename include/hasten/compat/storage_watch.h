@@ -1,10 +1,10 @@
 // Storage watch: listeners that are called before a tensor's memory is written to.
 //
-// libtorch 2.13 takes one callback a storage (a materializer), runs it before the first mutable pointer leaves
-// the storage, clears it afterwards, and asserts on a second. So this file alone sets it and keeps a list of
-// listeners for each storage. Before 2.13 a copy-on-write pointer protects the memory; listeners are then
-// called by check(), after the write. Reads, set_data, set_, resize_ and pointers kept from before call
-// nothing: users compare StorageImpl and address for these.
+// libtorch 2.13 takes one callback a storage (a materializer). It runs the callback before the first mutable pointer
+// leaves the storage, clears it afterwards, and asserts on a second. So this file alone sets it and keeps a list of
+// listeners for each storage. Before 2.13 a copy-on-write pointer protects the memory, and check() calls the listeners
+// after the write. Reads, set_data, set_, resize_ and earlier pointers call nothing: users compare StorageImpl and
+// address for these.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,23 +21,23 @@ struct WatchEntry;
 class StorageListener {
  public:
   virtual ~StorageListener() = default;
-  /// The storage is about to be written to. It may be given other memory here (set_data_ptr_noswap), by one of
-  /// its listeners; the old memory must outlive other threads' reads. If it throws, the write does not happen
-  /// and the watch stays armed. Runs in the writing thread, under the watch's lock.
+  /// The storage is about to be written to. A listener may give it other memory here (set_data_ptr_noswap). The old
+  /// memory must outlive other threads' reads. If it throws, the write does not happen and the watch stays armed. Runs
+  /// in the writing thread, under the watch's lock.
   virtual void before_write(c10::StorageImpl& storage) = 0;
   /// The bytes that the storage shows have other values now, written by their owner past the storage (a step on
   /// slices of shared memory). Called by notify_changed.
   virtual void on_changed(c10::StorageImpl&) {}
 };
 
-/// Tells the storage's listeners that its bytes have changed without a write through it.
-/// Collective: no. Blocks: no. Throws: what the listeners throw.
+/// Notifies the storage's listeners that its bytes have changed without a write through it.
+/// Collective: no. Blocks: no. Throws: the exceptions of the listeners.
 void notify_changed(const at::Tensor& tensor);
 
-/// Whether listeners are called before a write (libtorch 2.13 and later), or by check().
+/// Returns true if listeners are called before a write (libtorch 2.13 and later), or by check().
 bool listeners_run_before_writes() noexcept;
 
-/// One listener's place at one storage. Its end takes the listener off.
+/// Registration of a listener at a storage. Its end takes the listener off.
 class StorageWatch {
  public:
   StorageWatch() = default;
@@ -53,8 +53,8 @@ class StorageWatch {
   void rearm();
   /// Calls the listeners if the storage was written to and they have not been called (before libtorch 2.13).
   void check();
-  /// Takes the callback off while no listener may be called, for operators that ask for a mutable pointer but
-  /// only read; rearm() ends it.
+  /// Disarms the callback while no listener may be called, for operators that take a mutable pointer but only read.
+  /// rearm() ends it.
   void disarm();
 
  private:

@@ -1,7 +1,7 @@
 // Descriptor passing: how processes of one user on one host come to have one file descriptor.
 //
-// One process offers it at a Unix socket with an abstract name; a caller must know the name's secret and belong
-// to the same user. Name and secret travel by other means (a store, a collective).
+// A process offers it at a Unix socket with an abstract name. A caller must have the name's secret and belong to the
+// same user. Name and secret travel by other means (a store, a collective).
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace hasten {
 
-/// A place where a descriptor can be asked for.
+/// An endpoint at which a descriptor can be requested.
 class DescriptorOffer {
  public:
   /// Listens from now on. Collective: no. Blocks: no. Throws: std::system_error.
@@ -19,7 +19,7 @@ class DescriptorOffer {
   DescriptorOffer(const DescriptorOffer&) = delete;
   DescriptorOffer& operator=(const DescriptorOffer&) = delete;
 
-  /// Name and secret, 65 characters, to be told to the callers only.
+  /// Returns name and secret, 65 characters, for the callers only.
   const std::string& ticket() const noexcept { return ticket_; }
 
   /// Hands `descriptor` to `num_callers` callers, one after the other. `given_up` ends it early.
@@ -32,8 +32,8 @@ class DescriptorOffer {
   int listener_;
 };
 
-/// Asks for the descriptor that is offered under `ticket`; the caller closes it.
-/// Collective: no. Blocks: until it is handed over, five seconds at most. Throws: std::runtime_error.
+/// Requests the descriptor that is offered under `ticket`; the caller closes it.
+/// Collective: no. Blocks: until it is passed on, five seconds at most. Throws: std::runtime_error.
 int fetch_descriptor(const std::string& ticket);
 
 }  // namespace hasten

@@ -1,8 +1,8 @@
 // The one reader of environment variables.
 //
-// Everything that depends on the environment takes an `Environment` value, so that a test hands in a map and
-// a program the real thing; `getenv` stands nowhere else (a test checks that). Errors name the variable, its
-// value and what was expected. Every variable hasten reads is listed in docs/environment.md.
+// Code that depends on the environment takes an `Environment` value, so that a test passes a map and a program the real
+// variables. `getenv` occurs nowhere else (a test checks that). Errors name the variable, its value and what was
+// expected. Every variable hasten reads is listed in docs/environment.md.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,30 @@ namespace hasten {
 /// A snapshot of environment variables. Cheap to copy for a handful of variables; a value, so safe to share.
 class Environment {
  public:
-  /// The environment of this process, as it is now.
+  /// Returns the environment of this process, as it is now.
   static Environment current();
 
   /// Exactly these variables (tests, other processes' environments).
   static Environment of(std::map<std::string, std::string> variables);
 
-  /// Whether the variable is set to something; an empty value counts as unset, as the shells' ${X:-…} has it.
+  /// Returns true if the variable is set to something. An empty value counts as unset, as in the shells' ${X:-…}.
   bool has(const std::string& name) const;
 
-  /// The value as it stands, nothing if unset or empty.
+  /// Returns the value as it is; nothing if unset or empty.
   std::optional<std::string> text(const std::string& name) const;
 
-  /// A decimal integer. Throws: UsageError if it is no integer or lies outside [least, most].
+  /// Returns a decimal integer. Throws: UsageError if it is no integer or lies outside [least, most].
   std::optional<int64_t> integer(const std::string& name, int64_t least = INT64_MIN,
                                  int64_t most = INT64_MAX) const;
 
-  /// A finite number. Throws: UsageError if it is none.
+  /// Returns a finite number. Throws: UsageError if it is none.
   std::optional<double> real(const std::string& name) const;
 
   /// 1 true yes on y t, 0 false no off n f, in any case (Accelerate's str_to_bool). Throws: UsageError
   /// otherwise.
   std::optional<bool> flag(const std::string& name) const;
 
-  /// One of a closed set. Throws: UsageError with "did you mean" otherwise.
+  /// Returns one of a closed set. Throws: UsageError with "did you mean" otherwise.
   std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& choices) const;
 
   const std::map<std::string, std::string>& variables() const noexcept { return variables_; }

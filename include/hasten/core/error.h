@@ -1,8 +1,8 @@
 // The four exception types of hasten and the one form of their messages.
 //
-// libtorch reports errors by exception, so does hasten. The type names the party that can mend the error: the caller
-// (UsageError), the network or a peer (CommError), the owner of a file (DataError), or hasten (InternalError).
-// Every message reads "[room] rank r/n: what happened, with the values; what was expected. What to do."
+// Like libtorch, hasten reports errors by exception. The type names the party that can mend the error. UsageError: the
+// caller. CommError: the network or a peer. DataError: the owner of a file. InternalError: hasten. Every message has
+// this form: "[room] rank r/n: what happened, with the values; what was expected. What to do."
 #pragma once
 
 #include <stdexcept>
@@ -23,7 +23,7 @@ struct Origin {
 /// "[room] " in a world of one, "[room] rank r/n: " otherwise.
 std::string message_prefix(const Origin& origin);
 
-/// Base of everything hasten throws by itself; catch this to tell hasten's errors from libtorch's.
+/// Base of everything hasten throws by itself; catch this to separate hasten's errors from libtorch's.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -64,7 +64,7 @@ class DataError : public Error {
   explicit DataError(const Origin& origin, std::string path, const Parts&... parts)
       : Error(message_prefix(origin) + text(parts...)), path_(std::move(path)) {}
 
-  /// The file or folder the error is about, as the caller named it.
+  /// Returns the file or folder of the error, as the caller named it.
   const std::string& path() const noexcept { return path_; }
 
  private:

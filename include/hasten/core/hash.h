@@ -37,7 +37,7 @@ std::string sha1_hex(std::string_view bytes);
 
 /// Returns the 32 bytes of HMAC-SHA256 (RFC 2104). Throws: InternalError if libcrypto refuses.
 std::string hmac_sha256(std::string_view key, std::string_view message);
-/// Returns true for equal texts, in a time that does not tell where they differ.
+/// Returns true for equal texts, in a time that does not depend on where they differ.
 bool equal_in_constant_time(std::string_view one, std::string_view other);
 /// Returns `count` bytes from the system's random source. Throws: InternalError if it has none.
 std::string random_bytes(size_t count);

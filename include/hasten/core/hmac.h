@@ -1,4 +1,4 @@
-// Bytes of keys, nonces and message hashes, under the short names of launch and comm; the hashes are core/hash.h's.
+// Short names, for launch and comm, of the bytes of keys, nonces and message hashes. The hashes are core/hash.h's.
 #pragma once
 
 #include <string>

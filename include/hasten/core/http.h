@@ -21,10 +21,10 @@ namespace hasten::http {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct ClientOptions {
-  /// Stands in errors: "--rdzv_backend etcd", "the MLflow tracker".
+  /// Appears in errors: "--rdzv_backend etcd", "the MLflow tracker".
   std::string needed_by = "HTTP";
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(10);
-  /// Of a whole request; 0: no limit (large files; stall_timeout ends those that stand still).
+  /// Limit of a whole request; 0: none (large files; stall_timeout ends requests without progress).
   std::chrono::milliseconds timeout = std::chrono::seconds(120);
   /// Ends a request that moves less than one byte a second for so long; 0: never.
   std::chrono::seconds stall_timeout = {};
@@ -40,7 +40,7 @@ struct ClientOptions {
   /// A longer body ends the request with an error, unless Request::on_data takes it.
   size_t max_body_bytes = 1 << 20;
   std::string user_agent = "hasten";
-  /// Asked about ten times a second while a request runs; true ends it.
+  /// Called about ten times a second while a request runs; true ends it.
   std::function<bool()> cancelled = {};
 };
 
@@ -52,8 +52,8 @@ struct Request {
   std::string body = {};
   /// If not empty, the body is this file's contents.
   std::filesystem::path body_file = {};
-  /// Takes the body of an answer with a status from 200 to 299 piece by piece in place of Response::body; false
-  /// ends the request.
+  /// Takes the body of an answer with a status from 200 to 299 piece by piece, in place of Response::body. Returning
+  /// false ends the request.
   std::function<bool(std::string_view)> on_data = {};
 };
 
@@ -82,8 +82,8 @@ class Client {
   Client& operator=(Client&&) noexcept;
   ~Client();
 
-  /// Sends one request. Collective: no. Blocks: for as long as the options say.
-  /// Throws: DataError if body_file cannot be read; what on_data throws ends the request with its text as error.
+  /// Sends one request. Collective: no. Blocks: up to the limits of the options. Throws: DataError if body_file cannot
+  /// be read; what on_data throws ends the request with its text as error.
   Response send(const Request& request);
 
  private:
@@ -94,7 +94,7 @@ class Client {
 /// Returns the value of an Authorization header: "Basic …". Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string basic_authorization(std::string_view user, std::string_view password);
 
-/// Returns `text` with every byte but letters, digits and "-._~" as %XX; `keep` names further bytes that stay ("/").
+/// Returns `text` with every byte but letters, digits and "-._~" as %XX. `keep` names further bytes that stay ("/").
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string percent_encoded(std::string_view text, std::string_view keep = "");
 

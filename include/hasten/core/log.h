@@ -1,9 +1,8 @@
 // Log lines that carry the rank, from one logger per subject.
 //
-// spdlog does the work behind this header (its fmt cannot be compiled beside libtorch's, so no other header
-// may include it). A logger knows its rank because its constructor takes it, never through a global;
-// `state` makes loggers for a process. `main_process_only` and `in_order` are those of Accelerate's
-// get_logger.
+// spdlog does the work behind this header (its fmt cannot be compiled beside libtorch's, so no other header may include
+// it). A logger's constructor takes its rank, which is never a global. `state` makes loggers for a process.
+// `main_process_only` and `in_order` are those of Accelerate's get_logger.
 #pragma once
 
 #include <functional>
@@ -38,8 +37,8 @@ struct LogOptions {
   bool in_order = false;
 };
 
-/// Writes lines "2026-01-31 12:00:00.123 warning [name] rank 1/4: text" to standard error (no rank in a world
-/// of one; the level in colour on a terminal). A value handle; safe to use from several threads.
+/// Writes lines "2026-01-31 12:00:00.123 warning [name] rank 1/4: text" to standard error. A world of one has no rank;
+/// on a terminal the level is in colour. A value handle; safe to use from several threads.
 class Logger {
  public:
   /// Level from the environment (log_level).
@@ -60,8 +59,8 @@ class Logger {
   void warning_once(const std::string& line, LogOptions options = {}) const;
 
   /// Writes the line if `level` is enabled.
-  /// Collective: only with options.in_order (every rank, same order). Blocks: only then.
-  /// Throws: UsageError if in_order is asked for without a barrier in a world of several.
+  /// Collective: only with options.in_order (every rank, same order). Blocks: only then. Throws: UsageError if in_order
+  /// is set without a barrier in a world of several.
   void log(LogLevel level, std::string_view line, LogOptions options = {}) const;
 
   bool enabled(LogLevel level) const;

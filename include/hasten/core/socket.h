@@ -1,5 +1,5 @@
-// TCP sockets as processes on several machines need them, by name or address, IPv4 or IPv6; and what this
-// machine is to others. None of the sockets waits when it is read or written.
+// TCP sockets between processes on several machines, by name or address, IPv4 or IPv6. Also the names under which
+// others reach this machine. None of the sockets waits when it is read or written.
 #pragma once
 
 #include <chrono>
@@ -31,45 +31,45 @@ struct Endpoint {
 /// "h:1", "[::1]:1".
 std::string shown(const Endpoint& endpoint);
 
-/// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name
-/// that other machines know never stands for a loopback address.
+/// Listens at `where` (port 0: any), at no other address. No socket (handle -1) and why, if it cannot. A name for other
+/// machines never means a loopback address.
 std::pair<Socket, std::string> listen_at(const Endpoint& where);
 
-/// The next connection and where it comes from; handle -1 if there is none.
+/// Returns the next connection and where it comes from; handle -1 if there is none.
 std::pair<Socket, std::string> accept_from(const Socket& listener);
 
-/// A connection that is being made: writable once it is there or has failed (connect_error). Handle -1 if it
-/// fails at once. `from`: the local address to use, "" for the system's choice. Throws: UsageError if the
-/// name is unknown.
+/// Returns a connection that is being made: writable once it is there or has failed (connect_error). Handle -1 if it
+/// fails at once. `from`: the local address to use, "" for the system's choice. Throws: UsageError if the name is
+/// unknown.
 Socket connect_to(const Endpoint& where, const std::string& from = "");
 /// errno of a connection that was being made, 0 if it is there.
 int connect_error(const Socket& socket);
 
-/// Whether the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
+/// Returns true if the socket becomes ready for poll's `events` within `patience`, whatever signals come meanwhile.
 bool is_ready_within(const Socket& socket, short events, std::chrono::milliseconds patience);
 
-/// A connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
+/// Returns a connection, or handle -1 and why there is none. Blocks: at most `patience` for each of its addresses.
 std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono::milliseconds patience);
 
 /// Both ends as they are known to this machine.
 Endpoint local_end(const Socket& socket);
 Endpoint remote_end(const Socket& socket);
 
-/// The address of this machine from which `where` is reached, "" if there is no way. Throws: UsageError if
-/// the name is unknown.
+/// Returns the address of this machine from which `where` is reached, "" if there is no way. Throws: UsageError if the
+/// name is unknown.
 std::string address_towards(const Endpoint& where);
-/// An address of a network interface ("eth0"), "" if it has none.
+/// Returns an address of a network interface ("eth0"), "" if it has none.
 std::string address_of_interface(const std::string& name);
-/// The network interface through which this machine reaches `address`, "" if there is no way.
+/// Returns the network interface through which this machine reaches `address`, "" if there is no way.
 std::string interface_towards(const std::string& address);
 
-/// This machine's name, "" if it has none.
+/// Returns this machine's name, "" if it has none.
 std::string host_name();
 
-/// Whether a name or address is one of this machine's.
+/// Returns true if a name or address is one of this machine's.
 bool is_this_machine(const std::string& name);
 
-/// Whether an address reaches this machine only: localhost, 127.…, ::1.
+/// Returns true if an address reaches this machine only: localhost, 127.…, ::1.
 bool is_loopback(const std::string& address);
 
 }  // namespace hasten::net

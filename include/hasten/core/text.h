@@ -1,7 +1,7 @@
 // Building messages from values: `text(parts...)`, `join`, and "did you mean".
 //
-// std::format is not in every C++20 standard library we support and the distribution's fmt cannot be compiled
-// beside libtorch's, so messages are put together with the stream operators every type already has.
+// Messages are put together with the stream operators that every type already has. Not every C++20 standard library has
+// std::format, and the distribution's fmt cannot be compiled beside libtorch's.
 #pragma once
 
 #include <sstream>
@@ -11,7 +11,7 @@
 
 namespace hasten {
 
-/// All parts, one after the other, as `operator<<` prints them (bool as true/false).
+/// Returns all parts, one after the other, as `operator<<` prints them (bool as true/false).
 /// Collective: no. Blocks: no. Throws: only what an operator<< throws.
 template <class... Parts>
 std::string text(const Parts&... parts) {
@@ -21,7 +21,7 @@ std::string text(const Parts&... parts) {
   return std::move(out).str();
 }
 
-/// The elements of `range` separated by `separator`: "1, 2, 3".
+/// Returns the elements of `range` separated by `separator`: "1, 2, 3".
 template <class Range>
 std::string join(const Range& range, std::string_view separator = ", ") {
   std::ostringstream out;
@@ -34,8 +34,8 @@ std::string join(const Range& range, std::string_view separator = ", ") {
   return std::move(out).str();
 }
 
-/// The candidate that a misspelt `word` most likely meant, or "" when none is near enough
-/// (Damerau-Levenshtein distance of at most a third of the word's length, at least 1; Ninja's habit).
+/// Returns the candidate that a misspelt `word` most likely meant, or "" when none is near enough. Near is a
+/// Damerau-Levenshtein distance of at most a third of the word's length, at least 1 (Ninja's habit).
 std::string closest(std::string_view word, const std::vector<std::string>& candidates);
 
 /// ", did you mean 'x'?" for the closest candidate, "" when none is near: append it to an error.

@@ -1,8 +1,8 @@
 // Value: a tree of plain values, with JSON text in and out.
 //
-// State that is saved, settings that are read and rows that are logged pass between rooms as a Value, so that no public
-// header names a JSON library. A map keeps the order in which its keys were set, as Python's dict does. Tensors are not
-// part of it: training/stateful.h puts them beside it. Python's own object tree is files::PythonValue.
+// Saved state, settings and logged rows pass between rooms as a Value, so that no public header names a JSON library. A
+// map keeps the order in which its keys were set, as Python's dict does. Tensors are not part of it:
+// training/stateful.h puts them beside it. Python's own object tree is files::PythonValue.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +41,9 @@ class Value {
     requires(std::is_constructible_v<Value, T> && !std::is_same_v<T, Value>)
   Value(const std::vector<T>& values) : data_(List(values.begin(), values.end())) {}
 
-  /// A list of the given values; `Value::list()` is the empty one.
+  /// Returns a list of the given values; `Value::list()` is the empty one.
   static Value list(std::initializer_list<Value> values = {}) { return Value(List(values)); }
-  /// A map of the given pairs: `Value::map({{"lr", 0.1}, {"name", "sgd"}})`; `Value::map()` is the empty one.
+  /// Returns a map of the given pairs: `Value::map({{"lr", 0.1}, {"name", "sgd"}})`; `Value::map()` is the empty one.
   static Value map(std::initializer_list<std::pair<std::string, Value>> pairs = {}) { return Value(Map(pairs)); }
 
   Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
@@ -73,8 +73,8 @@ class Value {
   bool contains(std::string_view key) const noexcept { return find(key) != nullptr; }
   /// Returns the value at `key`. Throws: UsageError, with the nearest key, if it is not there.
   const Value& at(std::string_view key) const;
-  /// Returns the value at `key`, made null at the end if it is not there; a null value becomes a map first.
-  /// Throws: UsageError for a value of another kind.
+  /// Returns the value at `key`. A missing one is added at the end as null; a null value becomes a map first. Throws:
+  /// UsageError for a value of another kind.
   Value& operator[](std::string_view key);
   /// Removes `key` and returns true if it was there. Throws: UsageError unless this is a map.
   bool erase(std::string_view key);
@@ -87,10 +87,10 @@ class Value {
   /// Returns true if kind, contents and the order of keys are equal. NaN equals NaN.
   bool operator==(const Value& other) const noexcept;
 
-  /// Returns JSON text, in one line, or indented by `indent` spaces a level. A double that JSON cannot write is written
-  /// as {"$double": "nan"}, "inf" or "-inf"; parse_json turns it back. Bytes that are no UTF-8 are replaced.
+  /// Returns JSON text, in one line, or indented by `indent` spaces a level. A double that JSON cannot write becomes
+  /// {"$double": "nan"}, "inf" or "-inf". parse_json turns it back. Bytes that are no UTF-8 are replaced.
   std::string to_json(int indent = -1) const;
-  /// Reads JSON text. Integers above 2^63 become doubles. `name` stands in messages for where the text came from.
+  /// Reads JSON text. Integers above 2^63 become doubles. `name` appears in messages as the source of the text.
   /// Collective: no. Blocks: no. Throws: DataError with line and column.
   static Value parse_json(std::string_view text, const std::string& name = "JSON text");
 

@@ -3,7 +3,7 @@
 
 namespace hasten {
 
-/// "0.1.0": semantic versioning; before 1.0 a minor release may change behaviour (CHANGELOG.md says how).
+/// "0.1.0": semantic versioning; before 1.0 a minor release may change behaviour (described in CHANGELOG.md).
 const char* version() noexcept;
 
 }  // namespace hasten

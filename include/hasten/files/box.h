@@ -53,7 +53,8 @@ void for_each_run(std::span<const int64_t> shape, const Box& box, const std::fun
 /// `want`. `item_bytes` is the size of an element. Returns the number of elements copied.
 int64_t copy_common(const void* source, const Box& have, void* target, const Box& want, size_t item_bytes);
 
-/// Copies a box of `size` elements between two strided layouts (strides in elements; both pointers at element (0, …)).
+/// Copies a box of `size` elements between two strided layouts. Strides are in elements; both pointers are at element
+/// (0, …).
 void copy_elements(const void* source, std::span<const int64_t> source_strides, void* target,
                    std::span<const int64_t> target_strides, std::span<const int64_t> size, size_t item_bytes);
 

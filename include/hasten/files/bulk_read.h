@@ -1,9 +1,9 @@
-// Reading many boxes of a saved state at once: large reads past the page cache, hashed while they are copied, and shared by
-// the ranks of a host.
+// Reads many boxes of a saved state at once. Reads are large and pass the page cache. Boxes are hashed while they are
+// copied, and shared by the ranks of a host.
 //
-// Boxes are cut to parts of at most 8 MiB, planned (load_plan.h), and read by a few threads ahead of the copying. A range that
-// lies in the page cache is copied from there; any other is read with O_DIRECT. With a BulkShare each of `count` ranks reads
-// every count-th part, and `gather` hands the parts around, so that a file is read once however many ranks want it.
+// Boxes are cut to parts of at most 8 MiB, planned (load_plan.h), and read by a few threads ahead of the copying. A
+// range in the page cache is copied from there; any other is read with O_DIRECT. With a BulkShare each of `count` ranks
+// reads every count-th part, and `gather` exchanges the parts. So a file is read once for any number of ranks.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ struct BulkReport {
   /// Of these, bytes that came past the page cache.
   uint64_t bytes_direct = 0;
   uint64_t pieces_verified = 0;
-  /// One a damaged piece. The values have been copied all the same.
+  /// A message for each damaged piece. The values have been copied all the same.
   std::vector<std::string> damaged = {};
 };
 
@@ -57,8 +57,8 @@ struct BulkReport {
 BulkReport read_boxes(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets,
                       const BulkReadOptions& options = {});
 
-/// Returns a manifest without hashes of the tensors of a source that lie whole and contiguous in files, so that read_boxes
-/// reads them; file names are absolute paths. Names of the others are added to `left_out`.
+/// Returns a manifest, without hashes, of a source's tensors that lie whole and contiguous in files, so that read_boxes
+/// reads them. File names are absolute paths. Names of the others are added to `left_out`.
 /// Collective: no. Blocks: no. Throws: DataError if a file is gone.
 Manifest manifest_of_source(const TensorSource& source, std::vector<std::string>& left_out);
 

@@ -14,7 +14,7 @@
 
 namespace hasten::files {
 
-/// One step of the path of a value in the saved state_dict: a key or an index.
+/// A step of the path of a value in the saved state_dict: a key or an index.
 using DcpKey = std::variant<std::string, int64_t>;
 
 struct DcpOptions {

@@ -42,7 +42,7 @@ enum class Rename { kReplace, kNoReplace, kExchange };
 class Disk {
  public:
   virtual ~Disk() = default;
-  /// Makes or empties a file, mode 0666 & ~umask. `direct` asks for O_DIRECT; a file system without it gives the page
+  /// Makes or empties a file, mode 0666 & ~umask. `direct` requests O_DIRECT; a file system without it uses the page
   /// cache instead.
   virtual std::unique_ptr<DiskFile> create(const std::string& path, bool direct = false) = 0;
   /// Opens a file that is there for writing at offsets.

@@ -1,6 +1,6 @@
 // Element types of tensors in files, with their names in safetensors and in PyTorch.
 //
-// The room is free of libtorch, so it has an enumeration of its own; checkpoint/ maps it to at::ScalarType.
+// The room is free of libtorch, so it has an enumeration of its own. checkpoint/ maps it to at::ScalarType.
 #pragma once
 
 #include <cstddef>

@@ -39,7 +39,8 @@ struct CommitOptions {
 /// Collective: no. Blocks: on the disk. Throws: DiskError; the old folder is then in place, or found by recover_folder.
 void commit_folder(Disk& disk, const std::string& temporary, const std::string& path, const CommitOptions& options = {});
 
-/// Removes a folder so that no half of it is ever seen: renamed to a dot name first. A missing folder is no error.
+/// Removes a folder so that no half of it is ever visible: it is renamed to a dot name first. A missing folder is no
+/// error.
 void remove_durably(Disk& disk, const std::string& path);
 
 /// Puts back a folder that a crash left moved aside (`.NAME.old-ID` with nothing at `path`). Returns true if it did.
@@ -50,7 +51,7 @@ bool recover_folder(Disk& disk, const std::string& path);
 std::vector<std::string> remove_leftovers(Disk& disk, const std::string& parent, std::chrono::seconds age = std::chrono::hours(1),
                                           const std::vector<std::string>& keep_ids = {});
 
-/// Holds a lock file for as long as this lives, so that two runs do not write into one project folder.
+/// Holds a lock file as long as this exists, so that two runs do not write into one project folder.
 class FolderLock {
  public:
   /// Makes `FOLDER/.hasten.lock` with host and process id, and locks it. Throws: UsageError naming the other run, unless

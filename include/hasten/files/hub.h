@@ -21,15 +21,15 @@ struct DownloadOptions {
   bool force_download = false;            ///< download although the cache has the file
   std::string token = {};                 ///< "": HF_TOKEN, else the file that huggingface-cli login wrote
   bool local_files_only = false;          ///< use the cache alone
-  double etag_timeout_s = 10;             ///< for the request that asks what the file is; HF_HUB_ETAG_TIMEOUT if set
+  double etag_timeout_s = 10;             ///< for the request about the file's identity; HF_HUB_ETAG_TIMEOUT if set
   std::string endpoint = {};              ///< "": HF_ENDPOINT, else https://huggingface.co
 };
 
-/// Downloads one file unless the cache has it, and returns its path. `repo` is "org/name". An unreachable server is no error
-/// if the cache has the revision. Processes of one host that ask for one file download it once.
-/// Collective: no. Blocks: on the network. Throws: UsageError for an unknown repository, revision or file, a gated one, or a
-/// file that the cache lacks offline; CommError if the server cannot be reached; DataError for contents of another hash or
-/// size, of which nothing stays visible.
+/// Downloads one file unless the cache has it, and returns its path. `repo` is "org/name". An unreachable server is no
+/// error if the cache has the revision. Processes of one host that request the same file download it once.
+/// Collective: no. Blocks: on the network. Throws: UsageError for an unknown repository, revision or file, a gated one,
+/// or a file that the cache lacks offline; CommError if the server cannot be reached; DataError for contents of another
+/// hash or size, of which nothing stays visible.
 std::string download(const std::string& repo, const std::string& file, const DownloadOptions& options = {},
                      const Environment& environment = Environment::current());
 
@@ -53,8 +53,8 @@ struct FilePart {
   uint64_t file_bytes = 0;  ///< of the whole file
 };
 
-/// Reads up to `count` bytes of a file from `begin` on by a range request; the cache is left alone. From a server without
-/// ranges, bytes behind the part are not fetched.
+/// Reads up to `count` bytes of a file from `begin` on by a range request. It does not touch the cache. From a server
+/// without ranges, bytes behind the part are not fetched.
 /// Collective: no. Blocks: on the network. Throws: as download.
 FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const DownloadOptions& options = {},
                    const Environment& environment = Environment::current());

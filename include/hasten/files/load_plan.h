@@ -9,7 +9,7 @@
 
 namespace hasten::files {
 
-/// A box that a rank wants of a tensor.
+/// A box of a tensor that a rank needs.
 struct WantedBox {
   std::string name = {};
   Box box = {};
@@ -24,7 +24,7 @@ struct LoadCopy {
   bool whole_piece = false;   ///< the read covers the piece, so that its hash can be checked
 };
 
-/// One read of [begin, end) of a file, and what is copied out of it.
+/// A read of [begin, end) of a file, and the pieces copied out of it.
 struct LoadRead {
   size_t file = 0;
   uint64_t begin = 0, end = 0;

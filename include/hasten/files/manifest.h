@@ -1,4 +1,5 @@
-// Manifest: what a saved state holds, by global names, shapes and boxes; the file manifest.json of hasten's own form.
+// Manifest: the contents of a saved state, by global names, shapes and boxes. It is the file manifest.json of hasten's
+// own form.
 //
 // It is written last, so that a folder with a manifest is complete. Loading depends on no rank and no world size of the
 // run that saved. docs/formats/hasten.md describes the file.
@@ -51,8 +52,8 @@ struct Manifest {
   core::Value accumulation = {};
   std::vector<ManifestFile> files = {};
   std::vector<ManifestTensor> tensors = {};
-  /// Parts without tensors: "optimizers", "schedulers", "scaler", "loaders", "random", "custom", "trackers", and keys of
-  /// other writers, which are kept.
+  /// Parts without tensors: "optimizers", "schedulers", "scaler", "loaders", "random", "custom", "trackers", and keys
+  /// of other writers, which stay.
   core::Value parts = core::Value::map();
 
   const ManifestTensor* find(std::string_view name) const noexcept;
@@ -61,7 +62,7 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
-/// Reads a manifest. `path` stands in messages.
+/// Reads a manifest. `path` appears in messages.
 /// Collective: no. Blocks: no. Throws: DataError for another format, a higher version, a missing key, a box outside its
 /// tensor, or pieces that do not cover a tensor once.
 Manifest parse_manifest(std::string_view json, const std::string& path);
@@ -77,7 +78,7 @@ void check_files(const Manifest& manifest, const std::string& folder);
 /// Result of reading all bytes of a saved state.
 struct Verification {
   uint64_t bytes = 0;
-  std::vector<std::string> errors = {};   ///< one a file or tensor that is damaged
+  std::vector<std::string> errors = {};   ///< a message for each damaged file or tensor
 };
 /// Compares headers and all pieces with the manifest's hashes (`fast`: files and headers only).
 /// Collective: no. Blocks: on the disk. Throws: DataError if the manifest cannot be read.

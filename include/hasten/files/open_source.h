@@ -18,10 +18,10 @@ struct SourceOptions {
   bool exclude_frozen_parameters = false;
 };
 
-/// Opens a file (safetensors, torch.save, an index) or a folder (hasten's checkpoint, Hugging Face's model, Accelerate's
-/// state, DCP, FSDP, DeepSpeed; a parent of pytorch_model_fsdp_0 as well).
-/// Collective: no. Blocks: on headers. Throws: UsageError for a path that is not there or of no known form, naming what is
-/// there; DataError for a damaged file.
+/// Opens a file (safetensors, torch.save, an index) or a folder. Folders: hasten's checkpoint, Hugging Face's model,
+/// Accelerate's state, DCP, FSDP, DeepSpeed; also a parent of pytorch_model_fsdp_0.
+/// Collective: no. Blocks: on headers. Throws: UsageError for a path that is not there or of no known form, naming what
+/// is there; DataError for a damaged file.
 TensorSourcePtr open_source(const std::string& path, const SourceOptions& options = {});
 
 /// Returns the form that open_source would take: "safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed".

@@ -1,8 +1,8 @@
 // An optimizer's state out of a folder of any form, by parameter name, and into Accelerate's and hasten's own.
 //
-// The state is a Python value as FSDP has it: {"state": {NAME: {SLOT: value}}, "param_groups": [{options, "params": [NAME]}]}.
-// Tensors stay in their files until they are written. Python's own files number parameters; their names come from the model's
-// weights, whose order is the module's.
+// The state is a Python value as FSDP has it: {"state": {NAME: {SLOT: value}}, "param_groups": [{options, "params":
+// [NAME]}]}. Tensors stay in their files until they are written. Python's own files number parameters. Their names come
+// from the model's weights, whose order is the module's.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // Reading pickles, protocols 0 to 5, as inert values: no class is looked up, no function is called.
 //
-// GLOBAL, REDUCE, NEWOBJ and BUILD make values: known names (OrderedDict, torch's tensors, numpy arrays) become what they
-// stand for, all others a PythonValue::Object. Stack, memo and nesting are explicit, so that no input exhausts the stack.
+// GLOBAL, REDUCE, NEWOBJ and BUILD make values: known names (OrderedDict, torch's tensors, numpy arrays) become their
+// values, all others a PythonValue::Object. Stack, memo and nesting are explicit, so that no input exhausts the stack.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,11 @@ struct Pickle {
   std::set<std::string> unknown_names = {};  ///< classes and functions that Python would have imported and called
 };
 
-/// Reads the pickle at the beginning of `bytes`. `path` and `offset` (of the pickle in the file) stand in messages. A value
-/// that contains itself is cut: the inner reference becomes kCycle. Of equal keys in a dict the last value counts.
-/// Collective: no. Blocks: no. Throws: DataError, with the byte position, for a truncated pickle, an unknown opcode, a stack
-/// underflow, a length beyond the end, more memory than allowed, or a tensor outside its storage.
+/// Reads the pickle at the beginning of `bytes`. `path` and `offset` (of the pickle in the file) appear in messages. A
+/// value that contains itself is cut: the inner reference becomes kCycle. Of equal keys in a dict the last value
+/// counts.
+/// Collective: no. Blocks: no. Throws: DataError, with the byte position, for a truncated pickle, an unknown opcode or
+/// a stack underflow; DataError for a length beyond the end, too much memory, or a tensor outside its storage.
 Pickle read_pickle(std::string_view bytes, const std::string& path, const PickleOptions& options = {}, uint64_t offset = 0);
 
 }  // namespace hasten::files

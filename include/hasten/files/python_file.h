@@ -33,7 +33,7 @@ class PythonFile {
   const PythonValue& operator[](std::string_view key) const { return value_.at(key); }
   Form form() const noexcept { return form_; }
   const std::string& path() const noexcept { return path_; }
-  /// Returns classes and functions that Python would have called to make the value, and hasten does not know.
+  /// Returns classes and functions that Python would have called to make the value, and that are unknown to hasten.
   const std::set<std::string>& unknown_names() const noexcept { return unknown_names_; }
 
  private:
@@ -47,18 +47,19 @@ class PythonFile {
 /// Throws: DataError for a tensor without values (meta) or of a layout that is not strided.
 void read_tensor(const PythonTensor& tensor, const Box& box, void* target);
 
-/// Returns the state_dict of a whole pickled module: parameters, buffers and children in Python's order, without buffers
-/// that are not persistent. Wrappers (DistributedDataParallel, DataParallel, torch.compile) are seen through.
+/// Returns the state_dict of a whole pickled module: parameters, buffers and children in Python's order, without
+/// buffers that are not persistent. Wrappers (DistributedDataParallel, DataParallel, torch.compile) are unwrapped.
 /// Throws: DataError if `module` is no object with _parameters and _modules.
 PythonValue state_dict_of_module(const PythonValue& module);
 /// Returns true for an object with _parameters, _buffers and _modules.
 bool is_module(const PythonValue& value) noexcept;
 
 struct PythonSourceOptions {
-  /// Takes "module." and "_orig_mod." off where all names have them; a remark says so.
+  /// Takes "module." and "_orig_mod." off if all names have them; a remark reports it.
   bool strip_prefix = true;
-  /// The key whose value holds the tensors ("model"); "": a state_dict, a module, the one value that holds tensors under
-  /// "model", "state_dict", "module" or "model_state_dict", or all tensors with keys joined by dots.
+  /// The key whose value holds the tensors ("model"). "" accepts a state_dict, a module, or a single value with tensors
+  /// under "model", "state_dict", "module" or "model_state_dict". Otherwise it takes all tensors, with keys joined by
+  /// dots.
   std::string key = {};
 };
 
@@ -77,7 +78,7 @@ struct PythonWriteOptions {
 /// more than 500 levels; DiskError.
 void write_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options = {});
 
-/// Writes to a temporary name beside `path`, then renames, so that no half file is ever seen.
+/// Writes to a temporary name beside `path`, then renames, so that no half file is ever visible.
 void save_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options = {});
 
 /// Returns a contiguous tensor value whose storage is `bytes` at `data`, kept alive by `owner`.

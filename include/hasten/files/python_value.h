@@ -1,4 +1,4 @@
-// PythonValue: what a Python file holds, as inert data.
+// PythonValue: the contents of a Python file, as inert data.
 //
 // Reading a file never executes anything in it. Builtin containers and numbers, tensors and a few known classes have
 // kinds of their own. Everything else is an object: the names of a class, its arguments and its state. Values are small
@@ -24,7 +24,7 @@ class PythonValue;
 /// The bytes of a torch storage. Tensors that view one storage share it.
 struct PythonStorage {
   std::string key = {};              ///< name inside the file
-  std::string device = "cpu";        ///< as the file says; the bytes are always in host memory or on disk
+  std::string device = "cpu";        ///< from the file; the bytes are always in host memory or on disk
   Dtype dtype = Dtype::kUInt8;       ///< of the typed storage; kUInt8 for an untyped one
   int64_t bytes = 0;
   const char* data = nullptr;        ///< null if the bytes are given by `read` or are nowhere (device "meta")
@@ -95,15 +95,15 @@ class PythonValue {
   static PythonValue dtype(Dtype dtype);
   static PythonValue device(std::string name);
   static PythonValue unsigned_int(uint64_t value);
-  /// An integer of any size from decimal text. Throws: UsageError if the text is none.
+  /// Returns an integer of any size from decimal text. Throws: UsageError if the text is none.
   static PythonValue big_int(std::string_view decimal);
   static PythonValue global(std::string module, std::string name);
   static PythonValue object(Object object);
   static PythonValue array(PythonArray array);
-  /// A container of one of the kinds kList to kFrozenSet, or kDict to kCounter.
+  /// Returns a container of one of the kinds kList to kFrozenSet, or kDict to kCounter.
   static PythonValue items_of(Kind kind, Items items = {});
   static PythonValue pairs_of(Kind kind, Pairs pairs = {});
-  /// A value of kString, kBytes, kByteArray, kDevice, or a kInt of more than 64 bits.
+  /// Returns a value of kString, kBytes, kByteArray, kDevice, or a kInt of more than 64 bits.
   static PythonValue text_of(Kind kind, std::string text);
   static PythonValue cycle();
 
@@ -118,8 +118,8 @@ class PythonValue {
   bool is_tensor() const noexcept { return kind_ == Kind::kTensor; }
   bool is_object() const noexcept { return kind_ == Kind::kObject; }
 
-  /// Return the contents. Throws: DataError naming the kind found and the kind asked for. as_double takes an int as well,
-  /// as_int a bool, a float without a fraction, and a tensor or array of one whole number held in memory.
+  /// Return the contents. Throws: DataError naming the kind found and the kind asked for. as_double takes an int as
+  /// well. as_int takes a bool, a float without a fraction, and a tensor or array of one whole number in memory.
   bool as_bool() const;
   int64_t as_int() const;
   uint64_t as_uint() const;
@@ -156,7 +156,7 @@ class PythonValue {
   void push_back(PythonValue value);
   void set(PythonValue key, PythonValue value);  ///< replaces an equal key
 
-  /// Attributes that a state gave to an OrderedDict (`_metadata` of a state_dict); null if there are none.
+  /// Returns attributes that a state gave to an OrderedDict (`_metadata` of a state_dict); null if there are none.
   const PythonValue* attributes() const noexcept;
   void set_attributes(PythonValue dict);
 

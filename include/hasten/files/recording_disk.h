@@ -1,8 +1,8 @@
 // A disk that records every call and can fail at any of them, for tests of what a crash leaves behind.
 //
-// replay() builds, in another folder, a state that a crash may leave after the first calls of the log: names that were not
-// synced may be missing, contents that were not synced may be old, torn or absent (as LevelDB's, SQLite's and ALICE's
-// crash tests assume of file systems).
+// replay() builds, in another folder, a state that a crash may leave after the first calls of the log. Names that were
+// not synced may be missing. Contents that were not synced may be old, torn or absent. The crash tests of LevelDB,
+// SQLite and ALICE assume the same of file systems.
 #pragma once
 
 #include <cstdint>
@@ -60,9 +60,10 @@ struct CrashOptions {
   std::function<uint64_t(uint64_t n)> choose = {};
 };
 
-/// Rebuilds below `to` what lay below `from` after a crash. Writes that no sync of their file follows within the calls may be
-/// lost, or end torn at a multiple of 4096 bytes. Changes of names that no sync of their folder follows may be lost, from a
-/// chosen one on in each folder; a rename between two folders happens in both or neither. `from`'s state before the log must have been copied to `to`.
+/// Rebuilds below `to` what lay below `from` after a crash. Writes that no sync of their file follows within the calls
+/// may be lost, or end torn at a multiple of 4096 bytes. In each folder, changes of names that no sync of the folder
+/// follows may be lost from a chosen one on. A rename between two folders happens in both or neither. `from`'s state
+/// before the log must have been copied to `to`.
 void replay(const std::vector<DiskCall>& log, const std::string& from, const std::string& to, const CrashOptions& options);
 
 }  // namespace hasten::files

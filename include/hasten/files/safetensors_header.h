@@ -1,8 +1,8 @@
 // The header of a safetensors file: reading, checking and writing it.
 //
-// The form: the header's length (64 bits little-endian), a JSON object name -> {dtype, shape, data_offsets [begin, end)},
-// spaces, then the values. Together the tensors cover all bytes after the header. Headers that hasten writes are padded
-// so that the values begin at a multiple of 4096, as O_DIRECT and mapping want them.
+// The form: the header's length (64 bits little-endian), a JSON object name -> {dtype, shape, data_offsets [begin,
+// end)}, spaces, then the values. Together the tensors cover all bytes after the header. Headers that hasten writes are
+// padded so that the values begin at a multiple of 4096, as O_DIRECT and mapping require.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct SafetensorsHeader {
   const std::string* find_metadata(std::string_view key) const noexcept;
 };
 
-/// Reads the header from the first bytes of a file. `head` may be the whole file, or its first bytes as long as they hold
-/// the header. `file_bytes` is the size of the file.
-/// Collective: no. Blocks: no. Throws: DataError for a truncated file, holes, overlaps, duplicates, unknown dtypes, a header
-/// above 100 MB, sizes that do not fit, an odd last size of F4.
+/// Reads the header from the first bytes of a file. `head` may be the whole file, or its first bytes as long as they
+/// hold the header. `file_bytes` is the size of the file.
+/// Collective: no. Blocks: no. Throws: DataError for a truncated file, holes, overlaps, duplicates, unknown dtypes, or
+/// a header above 100 MB; DataError for sizes that do not fit, or an odd last size of F4.
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view head, uint64_t file_bytes);
 
 /// Reads the header of a file, and not its values.

@@ -13,9 +13,9 @@ namespace hasten::files {
 TensorSourcePtr open_safetensors(const std::string& path, const std::vector<std::string>& files);
 inline TensorSourcePtr open_safetensors(const std::string& file) { return open_safetensors(file, {file}); }
 
-/// Opens files whose headers say which part of which tensor they hold (DCP_SHARDING_INFO): those of torch's
-/// HuggingFaceStorageWriter, and hasten's own shards. Files without that key hold whole tensors.
-/// Throws: DataError, besides the above, if parts do not cover a tensor once.
+/// Opens files whose headers name the part of each tensor that they hold (DCP_SHARDING_INFO): those of torch's
+/// HuggingFaceStorageWriter, and hasten's own shards. Files without that key hold whole tensors. Throws: DataError,
+/// besides the above, if parts do not cover a tensor once.
 TensorSourcePtr open_sharded_safetensors(const std::string& path, const std::vector<std::string>& files);
 
 /// Returns true if the header of `file` has DCP_SHARDING_INFO.

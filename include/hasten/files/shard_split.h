@@ -41,8 +41,8 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
 /// Throws: UsageError for anything else.
 uint64_t parse_shard_size(std::string_view size);
 
-/// Returns true if `file` is one that an earlier save with `pattern` may have left: the file without suffix, with a suffix
-/// of that form, or the index.
+/// Returns true if an earlier save with `pattern` may have left `file`: the file without suffix, with a suffix of that
+/// form, or the index.
 bool is_shard_of(std::string_view file, std::string_view pattern);
 
 }  // namespace hasten::files

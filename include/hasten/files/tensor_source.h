@@ -1,7 +1,7 @@
 // TensorSource: named tensors in files, read box by box. All that loads weights takes one.
 //
 // Implementations read safetensors files, Hugging Face's indexes, Python's torch.save files, DCP, FSDP and DeepSpeed
-// folders and hasten's own checkpoints. open_source (open_source.h) finds out which one a path needs.
+// folders and hasten's own checkpoints. open_source (open_source.h) chooses the one for a path.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class TensorSource {
   /// if the file cannot be read.
   virtual void read(std::string_view name, const Box& box, void* target) const = 0;
 
-  /// Returns where the whole tensor lies, unswapped and uncompressed in one file; nothing if it does not.
+  /// Returns the place of the whole tensor, unswapped and uncompressed in one file; nothing if there is no such place.
   virtual std::optional<TensorLocation> location(std::string_view name) const = 0;
 
   /// Returns the path the source was opened with, for messages.
@@ -59,7 +59,7 @@ class TensorSource {
   /// Returns the form's name: "safetensors", "torch.save", "dcp", "deepspeed", "hasten".
   virtual std::string_view form() const = 0;
 
-  /// Returns remarks for the user, each said once: a prefix taken off, a form preferred over another.
+  /// Returns remarks for the user, each once: a prefix taken off, a form preferred over another.
   virtual std::vector<std::string> remarks() const { return {}; }
 
   /// Reads the whole tensor.

@@ -14,9 +14,10 @@ struct WeightFiles {
 
 /// Finds the files for `path`: a file of weights, an index (*.json), or a folder. A folder is searched for
 /// model.safetensors, then its index, then pytorch_model.bin, then its index, then exactly one other *.index.json.
-/// Where safetensors and .bin are both there, safetensors is taken and a remark says so (the peer takes .bin).
-/// Collective: no. Blocks: on the file system. Throws: UsageError if the path is not there, or a folder holds no weights,
-/// or no whole file and an index of another name beside others; DataError if a file of the index is missing.
+/// Where safetensors and .bin are both there, safetensors is taken and a remark reports it (the peer takes .bin).
+/// Collective: no. Blocks: on the file system. Throws: UsageError if the path is not there, or a folder holds no
+/// weights; UsageError if there is no whole file, and an index of another name stands beside others; DataError if a
+/// file of the index is missing.
 WeightFiles find_weights(const std::string& path);
 
 }  // namespace hasten::files

@@ -1,14 +1,14 @@
-// Interceptor: an object that is asked before libtorch's operators touch a certain tensor.
+// Interceptor: an object that is called before libtorch's operators touch a certain tensor.
 //
-// A module of libtorch has no hooks, but every operator passes libtorch's dispatcher. A tensor with an
-// interceptor has a spare dispatch key in its key set, above autograd and autocast, and carries the list of its
-// interceptors. This room owns the two spare keys and every kernel registered at them, since libtorch takes one
-// kernel an operator and one fallback a key in a process. Two levels: kOperators costs nothing for operators
-// that no interceptor names, kEveryOperator sees them all.
+// A module of libtorch has no hooks, but every operator passes libtorch's dispatcher. A tensor with an interceptor has
+// a spare dispatch key in its key set, above autograd and autocast. It carries the list of its interceptors. This room
+// owns the two spare keys and every kernel registered at them. libtorch takes one kernel an operator and one fallback a
+// key in a process. There are two levels. kOperators costs nothing for operators that no interceptor names;
+// kEveryOperator covers them all.
 //
-// The key stays with copies of the handle, views, detach() and data(); it is lost with copies of the values
-// (clone, to another dtype) and where set_data puts in another tensor. The list is found at the tensor, at the
-// base of a view, or by the storage.
+// The key stays with copies of the handle, views, detach() and data(). It is lost with copies of the values (clone, to
+// another dtype), and if set_data puts in another tensor. The list is found at the tensor, at the base of a view, or by
+// the storage.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@ class OperatorHandle;
 namespace hasten::interception {
 
 enum class Level {
-  /// Asked for the operators that operators() names: key TESTING_ONLY_GenericWrapper.
+  /// Called for the operators that operators() names: key TESTING_ONLY_GenericWrapper.
   kOperators,
-  /// Asked for every operator, before those of kOperators: key TESTING_ONLY_GenericMode.
+  /// Called for every operator, before those of kOperators: key TESTING_ONLY_GenericMode.
   kEveryOperator,
 };
 
@@ -41,26 +41,25 @@ class Interceptor {
   /// Full names ("aten::linear"), all of this room's table (operator_table.h); for kOperators.
   virtual std::vector<std::string_view> operators() const { return {}; }
 
-  /// Called with the operator's arguments at the end of the stack. Returns true if it has replaced them by the
-  /// results. It may instead change arguments and return false: the next interceptor, and the operator, see
-  /// these. Operators that it calls are not intercepted at its own level, and autograd records them.
+  /// Called with the operator's arguments at the end of the stack. Returns true if it has replaced them by the results.
+  /// It may instead change arguments and return false: the next interceptor, and the operator, get these. Operators
+  /// that it calls are not intercepted at its own level, and autograd records them.
   virtual bool intercept(const c10::OperatorHandle& op, Stack& stack) = 0;
 };
 
-/// Appends to the tensor's interceptors; those of one tensor are asked in this order. Value and identity of the
-/// tensor stay. Collective: no. Blocks: no. Throws: UsageError if it names an operator that is not in the
-/// table.
+/// Appends to the tensor's interceptors; those of one tensor are called in this order. Value and identity of the tensor
+/// stay. Collective: no. Blocks: no. Throws: UsageError if it names an operator that is not in the table.
 void add_interceptor(const at::Tensor& tensor, std::shared_ptr<Interceptor> interceptor);
 
 /// Takes it off the tensor. Views that were made before lose it as well. Without effect if it is not there.
 /// Collective: no. Blocks: no. Throws: nothing.
 void remove_interceptor(const at::Tensor& tensor, const Interceptor* interceptor);
 
-/// The tensor's interceptors of one level, in their order.
+/// Returns the tensor's interceptors of one level, in their order.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::shared_ptr<Interceptor>> interceptors_of(const at::Tensor& tensor, Level level);
 
-/// The first of the tensor's interceptors that is a T; null if none is.
+/// Returns the first of the tensor's interceptors that is a T; null if none is.
 template <class T>
 std::shared_ptr<T> find_interceptor(const at::Tensor& tensor) {
   for (const Level level : {Level::kOperators, Level::kEveryOperator}) {
@@ -71,13 +70,13 @@ std::shared_ptr<T> find_interceptor(const at::Tensor& tensor) {
   return nullptr;
 }
 
-/// Whether an operator is called from inside another one's kernel, below autograd: whatever is computed in its
+/// Returns true if an operator is called from inside another one's kernel, below autograd: whatever is computed in its
 /// place there gets no gradient.
 /// Collective: no. Blocks: no. Throws: nothing.
 bool is_below_autograd();
 
-/// While it lives, the interceptor is asked for every operator of this thread, whatever tensors it takes, and
-/// for factories (a recorder, construction without memory). Scopes nest; the innermost is asked first.
+/// While it exists, the interceptor is called for every operator of this thread, whatever tensors it takes, and for
+/// factories (a recorder, construction without memory). Scopes nest; the innermost is called first.
 class EveryOperatorScope {
  public:
   explicit EveryOperatorScope(Interceptor& interceptor);
@@ -90,7 +89,7 @@ class EveryOperatorScope {
   std::unique_ptr<Guard> guard_;
 };
 
-/// While it lives, this thread's operators pass both keys by.
+/// While it exists, this thread's operators pass both keys by.
 class PassScope {
  public:
   PassScope();

@@ -1,8 +1,8 @@
 // find_executable_batch_size: the largest batch that fits into memory, found by halving (Accelerate's
 // decorator of this name).
 //
-// Every rank calls with the same start; if one runs out of memory, all go on with half. Whether one did is
-// only agreed when every rank's call has ended, by returning or by throwing.
+// Every rank calls with the same start. If any rank runs out of memory, all go on with half. The ranks agree on that
+// only when every rank's call has ended, by returning or by throwing.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace hasten::memory {
 
-/// Whether the exception says that memory is used up: c10::OutOfMemoryError (a GPU's), std::bad_alloc,
+/// Returns true if the exception means that memory is used up: c10::OutOfMemoryError (a GPU's), std::bad_alloc,
 /// libtorch's CPU allocator, and cuDNN where it means that.
 /// Collective: no. Blocks: no. Throws: nothing.
 bool is_out_of_memory(const std::exception_ptr& error) noexcept;
 
-/// One call with `batch_size`, after the first with `start`.
+/// A call with `batch_size`, after the first with `start`.
 struct BatchSizeAttempt {
   int64_t start = 0;
   int64_t batch_size = 0;
@@ -36,15 +36,15 @@ int64_t halve_until_it_fits(const comm::Group& group, int64_t start,
 void agree_without_attempt(const comm::Group& group, const BatchSizeAttempt& attempt);
 }  // namespace detail
 
-/// Calls `fn(batch_size)` with `start`, and with half of it again and again while any rank runs out of
-/// memory; gives fn's value. Between two calls memory that is free goes back to the system. `fn` makes
-/// everything that depends on the size (loaders, models, optimizers): what a failed call has made is
-/// destroyed with it. A rank that runs out of memory between two collectives of fn leaves the others waiting
-/// in the second, until the group's timeout: let fn begin with a step on its own rank (no_sync) where sizes
-/// of memory differ. `before_agreement` is called after each call of fn, before the ranks agree.
-/// Collective: yes, once after each call, with equal start. Blocks: until every rank's call
-/// has ended. Throws: UsageError if start is below 1, and on all ranks if not even a batch of 1 fits; what fn
-/// throws otherwise, the other ranks then CommError with its words.
+/// Calls `fn(batch_size)` with `start`, and with half of it again and again while any rank runs out of memory. Returns
+/// fn's value. Between two calls memory that is free goes back to the system. `fn` makes everything that depends on the
+/// size (loaders, models, optimizers). Objects of a failed call are destroyed with it. A rank that runs out of memory
+/// between two collectives of fn leaves the others waiting in the second, until the group's timeout. If sizes of memory
+/// differ, let fn begin with a step on its own rank (no_sync). `before_agreement` is called after each call of fn,
+/// before the ranks agree.
+/// Collective: yes, once after each call, with equal start. Blocks: until every rank's call has ended. Throws:
+/// UsageError if start is below 1, and on all ranks if not even a batch of 1 fits; other exceptions of fn, for which
+/// the other ranks throw CommError with its words.
 template <class Fn>
 std::invoke_result_t<Fn, int64_t> find_executable_batch_size(
     const comm::Group& group, int64_t start, Fn&& fn,

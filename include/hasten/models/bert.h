@@ -1,7 +1,8 @@
-// BERT (Devlin et al., 2018), with transformers' names: embeddings, encoder.layer.N.{attention.{self, output}, intermediate, output},
-// pooler; and a classifier of texts or pairs of texts on it.
+// BERT (Devlin et al., 2018) and a classifier of texts or pairs of texts on it. Names are those of transformers:
+// embeddings, encoder.layer.N.{attention.{self, output}, intermediate, output}, pooler.
 //
-// Weights load from transformers' files by name (checkpoint/weights.h). Norms stand behind the residual sums, as in the paper.
+// Weights load from transformers' files by name (checkpoint/weights.h). Norms come after the residual sums, as in the
+// paper.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -47,10 +48,11 @@ TORCH_MODULE(BertLayer);
 
 struct BertImpl : torch::nn::Module {
   explicit BertImpl(const BertConfig& config, bool with_pooler = true);
-  /// Token ids [batch, tokens], a mask of the same shape with 0 for padding (undefined: none is padding), and the number of
-  /// each token's text (undefined: 0). Returns the hidden states [batch, tokens, hidden], and those of the first token behind
-  /// the pooler [batch, hidden], undefined without one.
-  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has positions.
+  /// Takes token ids [batch, tokens], a mask of the same shape, and the number of each token's text. The mask is 0 for
+  /// padding; undefined means no padding. Undefined numbers are 0. Returns the hidden states [batch, tokens, hidden],
+  /// and those of the first token behind the pooler [batch, hidden], undefined without a pooler.
+  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has
+  /// positions.
   std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& ids, const at::Tensor& attention_mask = {},
                                             const at::Tensor& token_types = {});
 

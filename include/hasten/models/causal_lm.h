@@ -19,7 +19,7 @@ using CausalLmPtr = std::shared_ptr<CausalLmModule>;
 /// Throws: UsageError for a model_type that is not gpt2, llama, mistral or qwen2, with the nearest one.
 CausalLmPtr make_causal_lm(const core::Value& config);
 
-/// How transformers' files name and store what the module holds.
+/// Returns the names and forms of the module's contents in transformers' files.
 offload::DispatchOptions causal_lm_load_options(const core::Value& config, const files::TensorSource& source,
                                                 offload::DispatchOptions options);
 

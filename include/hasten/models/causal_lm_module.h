@@ -19,10 +19,11 @@ class CausalLmModule : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
 
-  /// Returns logits [batch, tokens, vocabulary] for token ids [batch, tokens].
-  /// `attention_mask` [batch, all tokens so far]: 0 for padding; undefined: none is padding. Padding may stand at the left:
-  /// positions count real tokens. With a cache, `ids` are the tokens that come after those in it.
-  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has positions.
+  /// Returns logits [batch, tokens, vocabulary] for token ids [batch, tokens]. `attention_mask` [batch, all tokens so
+  /// far]: 0 for padding; undefined: none is padding. Padding may be at the left: positions count real tokens. With a
+  /// cache, `ids` are the tokens that come after those in it.
+  /// Collective: no. Blocks: no. Throws: UsageError for ids of another shape, or more tokens than the model has
+  /// positions.
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache) = 0;
   at::Tensor operator()(const at::Tensor& ids, const at::Tensor& attention_mask = {}, KvCache* cache = nullptr) {
     return forward(ids, attention_mask, cache);
@@ -37,7 +38,7 @@ class CausalLmModule : public torch::nn::Module {
 
 namespace detail {
 
-/// What all layers of a forward share.
+/// State that all layers of a forward share.
 struct AttentionContext {
   at::Tensor positions;  ///< [batch, tokens]
   at::Tensor mask;       ///< additive, [batch, 1, tokens, all tokens]; undefined: plain causal attention

@@ -18,7 +18,7 @@ struct LlamaConfig {
   int64_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   int64_t sliding_window = 0;  ///< 0: none
-  /// Layers that the window holds for, one entry a layer (layer_types, or max_window_layers of Qwen2); empty: all.
+  /// Layers that the window holds for, an entry a layer (layer_types, or max_window_layers of Qwen2). Empty: all.
   std::vector<bool> windowed_layers = {};
   double rms_norm_eps = 1e-6, initializer_range = 0.02;
   bool qkv_bias = false;  ///< Qwen2

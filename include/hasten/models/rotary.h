@@ -15,8 +15,8 @@ struct RotaryConfig {
   int64_t original_max_positions = 8192;
 };
 
-/// Returns the inverse frequencies [head_dim / 2], float32. llama3: with w = 2 pi / inv, w > old / low gives inv / factor,
-/// w < old / high keeps inv, and between them both are blended.
+/// Returns the inverse frequencies [head_dim / 2], float32. For llama3, w = 2 pi / inv: w > old / low gives inv /
+/// factor, w < old / high keeps inv. Between them both are blended.
 /// Collective: no. Blocks: no. Throws: UsageError for another type, with those there are.
 at::Tensor rotary_inverse_frequencies(const RotaryConfig& config, int64_t head_dim);
 

@@ -39,7 +39,7 @@ class ApexSgd : public torch::optim::Optimizer {
   explicit ApexSgd(std::vector<at::Tensor> parameters, ApexSgdOptions defaults = {})
       : ApexSgd({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; what the closure throws.
+  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

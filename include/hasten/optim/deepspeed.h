@@ -1,8 +1,8 @@
 // The optimizers that a DeepSpeed configuration names beside libtorch's: Lion and Lamb, with DeepSpeed's numbers.
 //
-// Lion (Chen et al., 2023) steps each element by itself, so slices of a sharded parameter give the bits of the whole. Lamb (You
-// et al., 2019) as DeepSpeed's FusedLamb: bias corrections in the rate, and the ratio of norms between two limits; it needs
-// whole parameters. For Apex's FusedLAMB see lamb.h.
+// Lion (Chen et al., 2023) steps each element by itself, so slices of a sharded parameter give the bits of the whole.
+// Lamb (You et al., 2019) is DeepSpeed's FusedLamb: bias corrections in the rate, and the ratio of norms between two
+// limits. It needs whole parameters. For Apex's FusedLAMB see lamb.h.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -35,7 +35,7 @@ class Lion : public torch::optim::Optimizer {
   explicit Lion(std::vector<at::Tensor> parameters, LionOptions defaults = {})
       : Lion({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; what the closure throws.
+  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -68,7 +68,7 @@ class Lamb : public torch::optim::Optimizer {
   explicit Lamb(std::vector<at::Tensor> parameters, LambOptions defaults = {})
       : Lamb({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; what the closure throws.
+  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -20,7 +20,7 @@ namespace hasten::optim::fastai {
 /// Which step; see the formulas in docs/learner.md.
 enum class Rule { kSgd, kRmsProp, kAdam, kRAdam, kQHAdam, kLarc, kLamb };
 
-/// One set of hyper-parameters, in libtorch's form; each rule reads those of its formula.
+/// A set of hyper-parameters, in libtorch's form. Each rule reads those of its formula.
 struct Options : torch::optim::OptimizerCloneableOptions<Options> {
   Options(double lr = 1e-3) : lr_(lr) {}  // NOLINT: as libtorch's options
   TORCH_ARG(double, lr) = 1e-3;
@@ -55,7 +55,7 @@ struct Fixed {
   double lookahead_alpha = 0.5;
 };
 
-/// One parameter's state. Unused tensors stay undefined.
+/// State of a parameter. Unused tensors stay undefined.
 struct State : torch::optim::OptimizerCloneableParamState<State> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, grad_avg);
@@ -74,7 +74,7 @@ class Optimizer : public torch::optim::Optimizer {
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults, const Fixed& fixed);
 
   /// Parameters without a gradient keep their values and state.
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; what the closure throws.
+  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -138,7 +138,7 @@ struct LookaheadOptions {
   int64_t k = 6;
   double alpha = 0.5;
 };
-/// One of the above with slow weights, which start at the weights before the first step.
+/// Returns one of the above with slow weights, which start at the weights before the first step.
 /// Collective: no. Blocks: no. Throws: UsageError for an `inner` that is none of the above, when it makes one.
 Factory lookahead(const Factory& inner, const LookaheadOptions& options = {});
 

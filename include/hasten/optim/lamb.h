@@ -45,7 +45,7 @@ class Lamb : public torch::optim::Optimizer {
   explicit Lamb(std::vector<at::Tensor> parameters, LambOptions defaults = {})
       : Lamb({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
-  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; what the closure throws.
+  /// Collective: no. Blocks: no. Throws: UsageError for sparse gradients; the exceptions of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -1,7 +1,7 @@
 // Larc: layer-wise adaptive rates around any of libtorch's optimizers, for large batches (Apex's LARC).
 //
-// You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017. Each parameter's gradient is scaled by the
-// ratio of its weight's norm to its gradient's; then the wrapped optimizer steps without weight decay.
+// You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017. Each parameter's gradient is scaled
+// by the ratio of its weight's norm to its gradient's. Then the wrapped optimizer steps without weight decay.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -23,8 +23,8 @@ class Larc : public torch::optim::Optimizer {
   explicit Larc(torch::optim::Optimizer& optimizer, const LarcOptions& options = {});
 
   /// Changes gradients in place, then steps the wrapped optimizer.
-  /// Collective: no. Blocks: no. Throws: UsageError for an optimizer whose options have no weight decay that is known;
-  /// what it and the closure throw.
+  /// Collective: no. Blocks: no. Throws: UsageError for an optimizer whose options have no known weight decay; its
+  /// exceptions and those of the closure.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override { optimizer_->save(archive); }
   void load(torch::serialize::InputArchive& archive) override;

@@ -8,7 +8,7 @@
 
 namespace hasten::optim::detail {
 
-/// One parameter's state. Unused parts stay undefined or 0.
+/// State of a parameter. Unused parts stay undefined or 0.
 struct LoopState : torch::optim::OptimizerCloneableParamState<LoopState> {
   TORCH_ARG(int64_t, step) = 0;
   /// exp_avg, or the momentum buffer.

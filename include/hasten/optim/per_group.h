@@ -1,7 +1,7 @@
 // PerGroup: an option that is one value for all parameter groups of an optimizer, or one for each.
 //
-// PyTorch takes a number or a list in the same place; so do the options of schedulers: `.max_lr = 0.1` or
-// `.max_lr = {0.1, 0.02}`.
+// PyTorch takes a number or a list in the same place, and so do the options of schedulers: `.max_lr = 0.1` or `.max_lr
+// = {0.1, 0.02}`.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace hasten::optim {
 
-/// One value for every parameter group, or a list with one for each; empty until it is given.
+/// A value for every parameter group, or a list with a value for each. It is empty until it is given.
 template <class T>
 class PerGroup {
  public:
@@ -28,7 +28,7 @@ class PerGroup {
 
   bool empty() const noexcept { return values_.empty(); }
 
-  /// A value for each of so many groups; `scheduler` and `option` name it in the error.
+  /// Returns a value for each of so many groups; `scheduler` and `option` name it in the error.
   /// Collective: no. Blocks: no. Throws: UsageError if a list has another length, or nothing was given.
   std::vector<T> expand(size_t num_groups, std::string_view scheduler, std::string_view option) const {
     if (values_.size() == 1) return std::vector<T>(num_groups, values_[0]);

@@ -1,7 +1,8 @@
 // DeepSpeedConfig: a DeepSpeed JSON configuration, queried and filled by dotted keys.
 //
-// Pure. The value type has the methods of the peer's HfDeepSpeedConfig and of its plugin. resolve() checks a configuration
-// against the table of keys (deepspeed_keys.h) and gives every value with its default; all problems come in one message.
+// Pure. The value type has the methods of the peer's HfDeepSpeedConfig and of its plugin. resolve() checks a
+// configuration against the table of keys (deepspeed_keys.h) and gives every value with its default. All problems come
+// in one message.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace hasten::plan {
 class DeepSpeedConfig {
  public:
   DeepSpeedConfig() : config_(core::Value::map()) {}
-  /// `source` stands in messages: a path, or "the configuration".
+  /// `source` appears in messages: a path, or "the configuration".
   explicit DeepSpeedConfig(core::Value config, std::string source = "the DeepSpeed configuration");
 
   /// Takes a map, the path of a file, JSON text (comments and trailing commas are allowed), or urlsafe base64 of JSON.
@@ -28,9 +29,9 @@ class DeepSpeedConfig {
   core::Value& config() noexcept { return config_; }
   const std::string& source() const noexcept { return source_; }
 
-  /// The map that has the last part of the key, and that part; null where a part before it is missing.
+  /// Returns the map that has the last part of the key, and that part. Null if a part before it is missing.
   std::pair<core::Value*, std::string> find_config_node(const std::string& key);
-  /// The value at a dotted key; null if it is not there.
+  /// Returns the value at a dotted key; null if it is not there.
   const core::Value* find(const std::string& key) const;
   core::Value get_value(const std::string& key, core::Value otherwise = {}) const;
   bool is_auto(const std::string& key) const;
@@ -73,13 +74,13 @@ BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> mi
 /// A configuration with every default, after all checks.
 class ResolvedDeepSpeed {
  public:
-  /// The value of a key of the table, given or its default; old names and short names are resolved.
+  /// Returns the value of a key of the table, given or its default. Old names and short names are resolved.
   const core::Value& at(const std::string& key) const;
   bool on(const std::string& key) const;
   int64_t count(const std::string& key) const;
   double real(const std::string& key) const;
   std::string text(const std::string& key) const;
-  /// Whether a key was written, and not "auto".
+  /// Returns true if a key was written, and not "auto".
   bool is_given(const std::string& key) const;
 
   int stage = 0;

@@ -1,7 +1,7 @@
 // The keys of a DeepSpeed configuration: one table that drives reading, messages, the engine and docs/from-deepspeed.md.
 //
-// Each key has a type, a default and an answer: honoured, honoured where parameters are filled at all, ignored with one line,
-// refused, or removed by DeepSpeed itself. Follows DeepSpeed 0.19.
+// Each key has a type, a default and an answer. Answers: honoured, honoured where parameters are filled at all, ignored
+// with one line, refused, or removed by DeepSpeed itself. Follows DeepSpeed 0.19.
 #pragma once
 
 #include <string>
@@ -35,21 +35,21 @@ struct DeepSpeedKey {
   /// JSON text of the default; "null" where there is none.
   const char* otherwise;
   KeyAnswer answer;
-  /// For kIgnored, kRefused and kRemoved: the reason and what to write instead. Empty: nothing to say.
+  /// For kIgnored, kRefused and kRemoved: the reason and what to write instead. Empty: no remark.
   const char* words = "";
   double least = 0;
   /// Separated by spaces.
   const char* choices = "";
 };
 
-/// All keys, sections before their members, in the order of the documentation.
+/// Returns all keys, sections before their members, in the order of the documentation.
 const std::vector<DeepSpeedKey>& deepspeed_keys();
 
-/// The entry of a path, also under its short name without "stage3_"; null if there is none.
+/// Returns the entry of a path, also under its short name without "stage3_"; null if there is none.
 /// Collective: no. Blocks: no. Throws: nothing.
 const DeepSpeedKey* find_deepspeed_key(std::string_view path);
 
-/// The last names of the keys of a section ("" for the top), for did-you-mean.
+/// Returns the last names of the keys of a section ("" for the top), for did-you-mean.
 std::vector<std::string> deepspeed_key_names(std::string_view section);
 
 /// Returns true for sections in which DeepSpeed refuses unknown keys: zero_optimization with its sections, fp16, bf16.

@@ -1,7 +1,8 @@
 // DeepSpeedPlugin: the settings of Accelerate's plugin, from arguments, then variables; and what fills "auto".
 //
-// Pure. resolve_deepspeed_plugin() gives the configuration that the peer's plugin arrives at; fill_auto() fills what a call
-// of prepare knows. Whether a configuration can be carried out is deepspeed_config.h's matter (resolve_deepspeed).
+// Pure. resolve_deepspeed_plugin() gives the configuration that the peer's plugin arrives at. fill_auto() fills in the
+// values known to a call of prepare. deepspeed_config.h decides whether a configuration can be carried out
+// (resolve_deepspeed).
 #pragma once
 
 #include <cstdint>
@@ -49,9 +50,9 @@ struct DeepSpeedSettings {
   bool zero3_init_flag = false, zero3_save_16bit_model = false;
   std::vector<std::string> transformer_moe_cls_names = {};
   DeepSpeedConfig config = {};
-  /// Whether the file, an argument or a variable says it; a value that only the peer's defaults have does not count.
+  /// Returns true if the file, an argument or a variable sets it. A default of the peer does not count.
   bool writes_clipping = false, writes_accumulation = false;
-  /// The file's value; `config` says infinity, as the peer's does. Null: not written.
+  /// The file's value; `config` has infinity, as the peer's. Null: not written.
   core::Value steps_per_print = {};
   std::vector<std::string> notes = {};
 };
@@ -60,17 +61,17 @@ struct DeepSpeedSettings {
 /// Throws: UsageError naming variable, value and what was expected; DataError for a file that cannot be read.
 DeepSpeedSettings resolve_deepspeed_plugin(const DeepSpeedPlugin& plugin, const Environment& environment);
 
-/// Sets fp16.enabled and bf16.enabled for a precision (no, fp16, bf16, fp8); sections that are missing are made.
-/// Collective: no. Blocks: no. Throws: UsageError if the file asks for the other dtype.
+/// Sets fp16.enabled and bf16.enabled for a precision (no, fp16, bf16, fp8). Missing sections are made.
+/// Collective: no. Blocks: no. Throws: UsageError if the file enables the other dtype.
 void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_precision);
 
-/// What one call of prepare knows. Unset members fill nothing.
+/// Values known to a call of prepare. Unset members fill nothing.
 struct AutoInputs {
   int world_size = 1;
   bool split_batches = false;
   /// Of the loaders, in order; unset elements are loaders without a batch size.
   std::vector<std::optional<int64_t>> batch_sizes = {};
-  /// The Accelerator's; 1 if the program says nothing.
+  /// The Accelerator's; 1 if the program sets none.
   int64_t gradient_accumulation_steps = 1;
   bool has_model = true;
   std::optional<int64_t> hidden_size = {};
@@ -81,9 +82,10 @@ struct AutoInputs {
   int64_t warmup_num_steps = 0;
 };
 
-/// Fills "auto" with what is known, in the peer's order; values that stay unknown stay "auto".
-/// Collective: no. Blocks: no. Throws: UsageError for an optimizer or scheduler in the program that the configuration has as
-/// well (or a dummy that it lacks), for numbers of accumulation or batches that contradict each other.
+/// Fills "auto" with known values, in the peer's order. Unknown values stay "auto".
+/// Collective: no. Blocks: no. Throws: UsageError for an optimizer or scheduler in the program that the configuration
+/// has as well (or a dummy that it lacks); UsageError for numbers of accumulation or batches that contradict each
+/// other.
 void fill_auto(DeepSpeedSettings& settings, const AutoInputs& inputs);
 
 /// Throws UsageError naming each key that is still "auto", and what was missing. For the first backward.

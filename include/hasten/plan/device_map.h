@@ -1,7 +1,7 @@
 // Device maps: which module goes on which device, computed from sizes and limits.
 //
 // The algorithm is Accelerate's greedy one, so that maps are equal to its own: accelerators first, then "cpu", then
-// "disk"; a main device keeps room for the largest layer that is still to come. Tied tensors go together.
+// "disk". A main device reserves room for the largest layer that is still to come. Tied tensors go together.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace hasten::plan {
 
-/// Name of a module or tensor -> device, in the order of assignment. "" stands for everything else.
+/// Name of a module or tensor -> device, in the order of assignment. "" means everything else.
 class DeviceMap {
  public:
   using Entry = std::pair<std::string, Device>;
@@ -28,7 +28,7 @@ class DeviceMap {
   const Device* find(std::string_view name) const;
   void set(const std::string& name, Device device);
   void erase(std::string_view name);
-  /// Returns the device of the longest entry that is `name` or a parent of it; null if none is.
+  /// Returns the device of the longest entry that is `name` or a parent of it; null if there is none.
   const Device* device_of(std::string_view name) const;
   /// {"wte": 0, "head": "disk"} as JSON, in order.
   std::string to_json() const;

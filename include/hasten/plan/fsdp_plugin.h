@@ -1,8 +1,8 @@
 // FsdpPlugin: the settings of Accelerate's FullyShardedDataParallelPlugin, from arguments, then variables FSDP_*.
 //
-// Pure: what a plugin holds after its settings were read, as the peer's does, and what follows for this library. An
-// argument counts before its variable. Version 1 and 2 differ in their defaults and in which of sharding_strategy and
-// reshard_after_forward is read. parallel/shard/plugins.h turns the settings into ShardOptions.
+// Pure: the values of a plugin after its settings were read, as the peer's, and their consequences for this library. An
+// argument counts before its variable. Versions 1 and 2 differ in their defaults. They also differ in which of
+// sharding_strategy and reshard_after_forward is read. parallel/shard/plugins.h turns the settings into ShardOptions.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ struct FsdpSettings {
   int fsdp_version = 1;
   std::optional<ShardingStrategy> sharding_strategy = {};  ///< version 1
   std::optional<bool> reshard_after_forward = {};          ///< version 2
-  std::optional<AutoWrapPolicy> auto_wrap_policy = {};     ///< unset: not asked for
+  std::optional<AutoWrapPolicy> auto_wrap_policy = {};     ///< unset: not requested
   std::optional<std::vector<std::string>> transformer_cls_names_to_wrap = {};
   std::optional<int64_t> min_num_params = {};
   std::optional<BackwardPrefetch> backward_prefetch = {};
@@ -87,7 +87,7 @@ struct FsdpSettings {
   std::vector<std::string> ignored_modules = {};
   std::optional<DtypePolicy> mixed_precision_policy = {};
   bool cast_forward_inputs = true;
-  /// The order of filling in backward that was asked for; version 2 honours it as well.
+  /// The requested order of filling in backward; version 2 honours it as well.
   std::optional<BackwardPrefetch> backward_hint = {};
   /// One line for each setting that means something else here, or nothing.
   std::vector<std::string> notes = {};
@@ -116,13 +116,14 @@ std::string name_of(AutoWrapPolicy policy);
 /// setting.
 ShardingStrategy parse_sharding_strategy(const std::string& text, const std::string& source);
 
-/// Accelerate's configuration of FSDP 1 as one of FSDP 2 (`hasten to-fsdp2`); the keys of the section fsdp_config.
+/// Accelerate's configuration of FSDP 1, converted to FSDP 2 (`hasten to-fsdp2`): the keys of the section fsdp_config.
 struct Fsdp2Conversion {
   core::Value config = {};
   std::vector<std::string> notes = {};
 };
 
-/// Converts the whole configuration; without a section fsdp_config, or for version 2, it is returned as it is, with a note.
+/// Converts the whole configuration. Without a section fsdp_config, or for version 2, it is returned as it is, with a
+/// note.
 /// Collective: no. Blocks: no. Throws: UsageError for a strategy that does not exist.
 Fsdp2Conversion convert_to_fsdp2(const core::Value& config);
 

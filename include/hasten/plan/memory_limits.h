@@ -1,7 +1,7 @@
 // Memory limits: bytes that each device may take, in the order in which devices are filled.
 //
-// The limit of a host is not what it has but what this process may still take: inside a container the control group's
-// limit counts, without what the kernel can reclaim.
+// The limit of a host is the memory that this process may still take. Inside a container the control group's limit
+// counts, without memory that the kernel can reclaim.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ class MemoryLimits {
 /// Collective: no. Blocks: no. Throws: UsageError naming a device that is not known, or a size that is no size.
 MemoryLimits memory_limits(const MaxMemory& max_memory);
 
-/// Returns the bytes that this process may still take: the smaller of MemAvailable and the control groups' limits
-/// (version 1 or 2, every level) less what they use without inactive file pages. `proc` and `cgroup` replace
-/// /proc and /sys/fs/cgroup in tests.
+/// Returns the bytes that this process may still take: the smaller of MemAvailable and the control groups' limits, less
+/// their use without inactive file pages. Version 1 or 2 and every level count. `proc` and `cgroup` replace /proc and
+/// /sys/fs/cgroup in tests.
 /// Collective: no. Blocks: no. Throws: DataError if /proc/meminfo cannot be read.
 int64_t available_memory_bytes(const std::filesystem::path& proc = "/proc",
                                const std::filesystem::path& cgroup = "/sys/fs/cgroup");

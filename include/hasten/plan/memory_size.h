@@ -20,14 +20,14 @@ double dtype_byte_size(std::string_view dtype);
 /// Returns true for floating-point names. Integers and bool keep their own size whatever dtype a model is planned in.
 bool is_floating_dtype(std::string_view dtype);
 
-/// Returns the number of bytes. Text: GiB, MiB, KiB are powers of 1024, in any case; GB, MB, KB powers of 1000, divided
-/// by 8 if the last letter is "b". Fractions are truncated.
+/// Returns the number of bytes. Text: GiB, MiB, KiB are powers of 1024, in any case. GB, MB, KB are powers of 1000,
+/// divided by 8 if the last letter is "b". Fractions are truncated.
 /// Collective: no. Blocks: no. Throws: UsageError for other text, a negative or a not-finite number.
 int64_t parse_bytes(const Bytes& size);
 
 /// Returns "880 bytes", "1.29 KB", in units of 1024, with at most two decimals.
 std::string convert_bytes(int64_t size);
-/// As above for a size that arithmetic has made a fraction: "440.0 bytes".
+/// Does the same for a size that arithmetic has made a fraction: "440.0 bytes".
 std::string convert_bytes(double size);
 
 }  // namespace hasten::plan

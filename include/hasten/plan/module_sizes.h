@@ -57,8 +57,8 @@ struct LargestLayer {
   std::vector<std::string> names = {};
 };
 
-/// Returns the largest layer among the entries. A layer is a tensor, a module without children, or one of a class in the
-/// list (short names; see short_class_name).
+/// Returns the largest layer among the entries. A layer is a tensor, a module without children, or a module of a class
+/// in the list (short names; see short_class_name).
 LargestLayer largest_layer(const std::vector<TreeEntry>& entries, const ModuleSizes& sizes,
                            const std::vector<std::string>& no_split_module_classes);
 

@@ -1,7 +1,7 @@
 // ModuleTree: names, classes, shapes and dtypes of a model's modules and tensors, without their values.
 //
 // Sizes, limits and device maps are pure functions of such a tree. It is made from a module (offload/map/tree_of.h),
-// from the headers of a checkpoint (files), or from JSON, so that the command needs no libtorch for any of them.
+// from the headers of a checkpoint (files), or from JSON. So the command needs no libtorch for any of them.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ using ModuleNodePtr = std::shared_ptr<const ModuleNode>;
 struct ModuleNode {
   std::string class_name = {};  ///< "LlamaBlock": without namespace and without libtorch's "Impl"
   std::vector<TensorNode> parameters = {}, buffers = {};
-  /// One node may stand under several names: then it is one module object.
+  /// A node may have several names: then it is one module object.
   std::vector<std::pair<std::string, ModuleNodePtr>> children = {};
 };
 
@@ -45,11 +45,11 @@ struct ModuleTree {
   ModuleNodePtr root = std::make_shared<ModuleNode>();
 
   /// Reads {"class", "params": [{"name", "shape", "dtype"[, "tie"][, "persistent"]}], "buffers", "children": [[name,
-  /// tree]]}; a child {"same_as": "a.b"} is the module object a.b. Equal "tie" numbers mark one tensor object.
+  /// tree]]}. A child {"same_as": "a.b"} is the module object a.b. Equal "tie" numbers mark one tensor object.
   /// Collective: no. Blocks: no. Throws: DataError naming the key that is missing or of another kind.
   static ModuleTree from_json(const core::Value& value);
-  /// Builds the tree that dotted tensor names describe. Every part before the last is a module; its class is unknown, but
-  /// "block" for modules whose own name is a number, which are the layers of a list.
+  /// Builds the tree that dotted tensor names describe. Every part before the last is a module of unknown class. A
+  /// module whose own name is a number, as the layers of a list, has the class "block".
   static ModuleTree from_names(const std::vector<TensorNode>& tensors);
 
   /// Returns distinct parameters (then distinct buffers) under their first names, in the order of the modules.

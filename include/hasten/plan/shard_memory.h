@@ -1,7 +1,7 @@
 // Memory of a training whose state is split over the ranks: bytes per host, for every strategy.
 //
-// Pure formulas (docs/sharding.md, Memory): P parameters, L ranks a host, H hosts, U elements of the largest unit, b bytes of
-// the compute dtype, 4 more for float32 masters where b < 4, 4 for a gradient, a for optimizer state.
+// Pure formulas (docs/sharding.md, Memory). P parameters, L ranks a host, H hosts, U elements of the largest unit, b
+// bytes of the compute dtype. Float32 masters take 4 more if b < 4, a gradient takes 4, optimizer state takes a.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ struct ShardMemoryRow {
 /// Collective: no. Blocks: no. Throws: UsageError for numbers below 1, or bytes that are none of a dtype's.
 std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input);
 
-/// The first row that fits into `bytes` of one host; null if none does.
+/// Returns the first row that fits into `bytes` of one host; null if none does.
 const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows, int64_t bytes);
 
-/// The table as text, with a line on what fits if `limit` is given. Sizes are in units of 1024.
+/// Returns the table as text, with a line on what fits if `limit` is given. Sizes are in units of 1024.
 std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows, std::optional<int64_t> limit = {});
 
 /// Reads "124M", "1.3B", "7e9", "350k" as a number of parameters. Throws: UsageError for anything else.

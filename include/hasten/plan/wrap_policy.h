@@ -43,7 +43,7 @@ struct WrapUnit {
   std::vector<std::string> parameters = {};
 };
 
-/// The units, the root's first, the others in the order of the model. The root's may be empty.
+/// Returns the units, the root's first, the others in the order of the model. The root's may be empty.
 /// Collective: no. Blocks: no. Throws: UsageError for a class that no module has, with the classes there are.
 std::vector<WrapUnit> plan_units(const WrapModule& model, const WrapOptions& options);
 

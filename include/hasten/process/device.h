@@ -10,8 +10,8 @@
 
 namespace hasten::process {
 
-/// The CPU if `cpu` or no CUDA device is there, else the CUDA device with the number of the local rank. In
-/// a world of one that is cuda:0.
+/// Returns the CPU if `cpu` or no CUDA device is there, else the CUDA device with the number of the local rank. In a
+/// world of one that is cuda:0.
 /// Collective: no. Blocks: no. Throws: UsageError if there are fewer CUDA devices than local ranks.
 c10::Device choose_device(const RankInfo& identity, int num_cuda_devices, bool cpu);
 

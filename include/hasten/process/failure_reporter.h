@@ -1,8 +1,8 @@
 // FailureReporter: the report of a process of a run that an uncaught exception ends.
 //
-// Without them the others learn only that a connection closed. The words go to the store, so that the
-// survivors' errors name this rank and its reason; to the launcher's error file, in torchrun's format; and
-// to standard error, once. Process installs this where there are several ranks; a world of one ends as any
+// Without them the others learn only that a connection closed. The words go to three places. The store has them, so
+// that the survivors' errors name this rank and its reason. The launcher's error file has them in torchrun's format.
+// Standard error shows them, once. Process installs this if there are several ranks. A world of one ends as any
 // libtorch program does.
 #pragma once
 
@@ -28,16 +28,16 @@ struct FailureReporter {
   std::optional<comm::Group> group = {};
 };
 
-/// From now on, an uncaught std::exception: posts its what(), closes the group, writes the error
-/// file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970, "py_callstack"}}}), prints
-/// one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core dump, at the
-/// latest after 8 s. A process that serves the store waits for the others to have read it, 5 s at most.
-/// std::terminate for any other reason goes to the handler that was there before. `words` is held weakly:
-/// when its owner is gone, nothing is posted.
+/// From now on, an uncaught std::exception has these effects, at the latest after 8 s. It posts its what() and closes
+/// the group. It writes the error file ({"message": {"message", "extraInfo": {"timestamp": seconds since 1970,
+/// "py_callstack"}}}). It prints one line, and ends the process with exit code 1 (2 for a UsageError) instead of a core
+/// dump. A process that serves the store waits, 5 s at most, until the others have read it. std::terminate for any
+/// other reason goes to the handler that was there before. `words` is held weakly: when its owner is gone, nothing is
+/// posted.
 /// Collective: no. Blocks: no. Throws: nothing.
 void install_terminate_handler(const std::shared_ptr<const FailureReporter>& words);
 
-/// The error file's text.
+/// Returns the error file's text.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::string error_file_text(const std::string& words, int64_t seconds_since_1970);
 

@@ -12,8 +12,8 @@ namespace detail {
 void print_line(const std::string& line);
 }
 
-/// Writes all parts and a line break to standard output, once per machine (its local main process), as
-/// Accelerate's print does. One write per line, so that lines of several processes do not mix.
+/// Writes all parts and a line break to standard output, once per machine (its local main process), as Accelerate's
+/// print does. Each line is a single write, so that lines of several processes do not mix.
 /// Collective: no. Blocks: no. Throws: nothing.
 template <class... Parts>
 void print(const Process& process, const Parts&... parts) {

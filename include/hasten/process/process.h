@@ -1,7 +1,7 @@
 // Process: this process in its run. Rank, world, device, and the group that connects it to the others.
 //
-// Made from the environment (rank_info.h says which variables), or from given parts, which is how tests run
-// ranks as threads of one process. A value handle over shared state; there is no global one.
+// Made from the environment (variables: rank_info.h), or from given parts. Tests use given parts to run ranks as
+// threads of one process. A value handle over shared state; there is no global one.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,7 +21,7 @@
 namespace hasten::process {
 
 struct ProcessOptions {
-  /// Stay on the CPU even where CUDA is available; ACCELERATE_USE_CPU=1 says the same.
+  /// Stay on the CPU even where CUDA is available; ACCELERATE_USE_CPU=1 sets the same.
   bool cpu = false;
   /// How long collectives may take, and how long to wait for the other ranks at the start.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
@@ -34,12 +34,12 @@ struct ProcessOptions {
 
 class Process {
  public:
-  /// The process that the environment describes, connected to the others. A program started by hand is a
-  /// world of one. Also lets an uncaught exception leave its message in the store and in
-  /// the launcher's error file before the process ends. Several in one program, one after another or side by
-  /// side, meet the others each; all ranks make theirs in the same order.
-  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy
-  /// port), CommError (a rank did not come within the timeout).
+  /// The process that the environment describes, connected to the others. A program started by hand is a world of one.
+  /// Also lets an uncaught exception leave its message in the store and in the launcher's error file before the process
+  /// ends. Several may exist in one program, one after another or side by side, each with connections of its own. All
+  /// ranks make theirs in the same order.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy port),
+  /// CommError (a rank did not come within the timeout).
   explicit Process(const ProcessOptions& options = {},
                    const Environment& environment = Environment::current());
 
@@ -55,11 +55,11 @@ class Process {
   int node_rank() const noexcept { return identity().node_rank; }
   int world_size() const noexcept { return identity().world_size; }
   int local_world_size() const noexcept { return identity().local_world_size; }
-  /// This worker's role in the run (`hasten launch --roles ps=1,trainer=2`), "default" without roles.
+  /// Returns this worker's role in the run (`hasten launch --roles ps=1,trainer=2`), "default" without roles.
   const std::string& role() const noexcept { return identity().role; }
   int role_rank() const noexcept { return identity().role_rank; }
   int role_world_size() const noexcept { return identity().role_world_size; }
-  /// 32 bytes that only this run's processes know, drawn by `hasten launch`; "" without it. The first Process of a program
+  /// 32 secret bytes of this run's processes, drawn by `hasten launch`; "" without it. The first Process of a program
   /// takes it from HASTEN_RUN_KEY and removes that variable.
   const std::string& run_key() const noexcept;
   c10::Device device() const noexcept;
@@ -70,7 +70,7 @@ class Process {
   bool is_last_process() const noexcept { return rank() == world_size() - 1; }
 
   /// Runs `fn` on one rank only (the main one, each machine's main one, the last one, the given one).
-  /// Collective: no. Blocks: no. Throws: what fn throws; UsageError for a rank outside the world.
+  /// Collective: no. Blocks: no. Throws: the exceptions of fn; UsageError for a rank outside the world.
   void on_main_process(const std::function<void()>& fn) const;
   void on_local_main_process(const std::function<void()>& fn) const;
   void on_last_process(const std::function<void()>& fn) const;
@@ -81,7 +81,7 @@ class Process {
   /// Collective: yes. Blocks: yes. Throws: CommError.
   void wait_for_everyone() const;
 
-  /// A logger whose lines carry this process's rank and whose in_order lines wait for the others.
+  /// Returns a logger whose lines carry this process's rank and whose in_order lines wait for the others.
   Logger logger(const std::string& name) const;
 
  private:

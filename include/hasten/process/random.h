@@ -38,8 +38,8 @@ RandomState capture_random_state();
 /// Collective: no. Blocks: no. Throws: UsageError if the state holds more CUDA devices than are here.
 void restore_random_state(const RandomState& state);
 
-/// All states in one uint8 tensor, for checkpoints: int64 little-endian the number of states, their lengths
-/// in bytes, then the states, the CPU's first.
+/// Returns all states in one uint8 tensor, for checkpoints: int64 little-endian the number of states, their lengths in
+/// bytes, then the states, the CPU's first.
 /// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor pack(const RandomState& state);
 

@@ -23,8 +23,8 @@ struct Share {
   int64_t padding = 0;
 };
 
-/// length / world_size elements each, the first length % world_size ranks one more (Accelerate's shares).
-/// With padding all ranks have as many as the first; an empty list has nothing to pad with.
+/// length / world_size elements each, the first length % world_size ranks one more (Accelerate's shares). With padding
+/// all ranks have as many as the first. An empty list has nothing to pad with.
 /// Collective: no. Blocks: no. Throws: nothing.
 Share share_of(int64_t length, int rank, int world_size, bool apply_padding = false);
 
@@ -61,9 +61,9 @@ Map split_map(const Process& process, const Map& values, bool apply_padding) {
 
 }  // namespace detail
 
-/// This rank's share of the elements, or of a tensor's rows. `apply_padding` gives all ranks equally many
-/// by repeating the last element, for a gather to follow; the caller drops the repetitions after it. Every
-/// rank passes the same value. Tensors are views unless padded.
+/// Returns this rank's share of the elements, or of a tensor's rows. `apply_padding` gives all ranks equally many by
+/// repeating the last element, for a gather to follow. The caller drops the repetitions after it. Every rank passes the
+/// same value. Tensors are views unless padded.
 /// Collective: no. Blocks: no. Throws: UsageError for a scalar tensor.
 template <class T>
 std::vector<T> split_between_processes(const Process& process, const std::vector<T>& values,

@@ -1,8 +1,8 @@
 // StopSignals: a run that is about to be preempted ends in order, on all ranks at the same step.
 //
-// Clusters say SIGTERM (or SIGUSR1, Slurm's --signal) to a process some time before they kill it. A rank that
-// stopped by itself would leave the others waiting in their next collective; so it only takes note, and at
-// the end of a step all ranks ask each other.
+// Clusters send SIGTERM (or SIGUSR1, Slurm's --signal) to a process some time before they kill it. A rank that stopped
+// alone would leave the others waiting in their next collective. So it only takes note, and at the end of a step the
+// ranks agree.
 #pragma once
 
 #include <csignal>
@@ -13,10 +13,10 @@
 
 namespace hasten::process {
 
-/// Takes note of signals from its construction to its end, instead of their default action, which would end
-/// the process. A handler that the program had set before is called too. Several may exist; the last one's
-/// end gives the signals back as they were, unless other handlers were set since, or should_stop has
-/// said that all stop: then a signal that comes later does not disturb the orderly end.
+/// Takes note of signals from its construction to its end, instead of their default action, which would end the
+/// process. A handler that the program had set before is called too. Several may exist. The last one's end restores the
+/// signals, unless other handlers were set since. It does not restore them once should_stop has returned true, so that
+/// a later signal does not disturb the orderly end.
 class StopSignals {
  public:
   /// Throws: UsageError for a signal that cannot be caught.
@@ -25,9 +25,9 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// Whether one of them has come to this process since construction.
+  /// Returns true if one of them has come to this process since construction.
   bool received() const noexcept;
-  /// Whether one of them has come to any rank of the group: the same answer on all. True from then on.
+  /// Returns true if one of them has come to any rank of the group: the same answer on all. True from then on.
   /// Collective: yes. Blocks: yes. Throws: CommError.
   bool should_stop(const comm::Group& group) const;
 

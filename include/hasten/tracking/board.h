@@ -1,7 +1,7 @@
 // Board: one HTML page of runs, made from journals and TensorBoard event files, that needs no server and no network.
 //
-// It shows curves of several runs over each other, speed and memory of each rank, images, settings with their differences, and
-// notes on a time line. A page that is served looks for news every two seconds.
+// It shows curves of several runs over each other, speed and memory of each rank, and images. It also shows settings
+// with their differences, and notes on a time line. A page that is served requests updates every two seconds.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ struct CurvePoint {
 };
 using Curve = std::vector<CurvePoint>;
 
-/// At most `most` points (at least 4): the smallest and the largest value of each bucket, so that no spike is lost, and the
-/// first and last point. Shorter curves stay as they are. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns at most `most` points (at least 4): the smallest and the largest value of each bucket, and the first and
+/// last point. So no spike is lost. Shorter curves stay as they are. Collective: no. Blocks: no. Throws: nothing but
+/// std::bad_alloc.
 Curve reduce_curve(const Curve& curve, size_t most);
 
 struct BoardRun {
@@ -50,15 +51,15 @@ struct BoardRun {
   std::vector<Note> notes = {};
 };
 
-/// The runs in folders and below: each folder with a journal, and each other folder with event files.
+/// Returns the runs in folders and below: each folder with a journal, and each other folder with event files.
 /// Collective: no. Blocks: no. Throws: DataError if there is none.
 std::vector<BoardRun> read_runs(const std::vector<std::filesystem::path>& folders);
 
-/// The runs as the page's script takes them; `version` tells states apart. `</` does not occur in it.
+/// Returns the runs in the form of the page's script; `version` distinguishes states. `</` does not occur in it.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_data(const std::vector<BoardRun>& runs, int64_t version, bool live);
 
-/// The whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_page(const std::string& data);
 
 /// Total size of the files that read_runs reads: changes when there is news. Collective: no. Blocks: no. Throws: nothing.

@@ -1,5 +1,5 @@
-// What `hasten track` does, apart from reading its command line and printing: follows a journal, tells how far trackers have
-// come, completes runs whose follower has died, and feeds a run to a further tracker.
+// The work of `hasten track`, apart from reading its command line and printing. It follows a journal, reports the
+// progress of trackers, completes runs whose follower has died, and feeds a run to a further tracker.
 #pragma once
 
 #include <filesystem>
@@ -31,15 +31,15 @@ struct JournalStatus {
   std::vector<JournalProblem> problems = {};
 };
 
-/// The first parts of all journals in a folder and below, in the order of their paths.
+/// Returns the first parts of all journals in a folder and below, in the order of their paths.
 /// Collective: no. Blocks: no. Throws: DataError if there is none.
 std::vector<std::filesystem::path> find_journals(const std::filesystem::path& folder);
 
 /// Reads a journal and the acknowledgements beside it. Collective: no. Blocks: no. Throws: DataError.
 JournalStatus read_status(const std::filesystem::path& journal);
 
-/// Runs a follower of the journal until its trackers have the end of the run. The end of standard input says that the
-/// training is gone, after which they have `drain_timeout_s`. Returns 0, or 3 if not everything has arrived.
+/// Runs a follower of the journal until its trackers have the end of the run. The end of standard input means that the
+/// training is gone. They then have `drain_timeout_s`. Returns 0, or 3 if not everything has arrived.
 /// Collective: no. Blocks: yes. Throws: DataError, UsageError (another process follows the journal).
 int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment, const SayLine& say);
 

@@ -54,7 +54,7 @@ class Each {
   Progress bar_;
 };
 
-/// A loop over `range` (borrowed if it is an lvalue) with a bar; the total is range.size() where there is one, as number or
+/// Loops over `range` (borrowed if it is an lvalue) with a bar. The total is range.size() if there is one, as number or
 /// optional. Collective: no. Blocks: no. Throws: nothing of its own.
 template <class Range>
 Each<Range> each(Range&& range, ProgressOptions options = {}) {

@@ -1,8 +1,8 @@
-// Follower: reads one journal and hands its records to trackers, each on a thread of its own, until the run has ended and
-// everything has arrived.
+// Follower: reads a journal and passes its records to trackers, each on a thread of its own. It goes on until the run
+// has ended and everything has arrived.
 //
-// It runs in another process than the training (`hasten track follow`), so that no tracker can slow or hurt it. How far each
-// tracker has come is kept in a file beside the journal (NAME.ack); a later follower goes on from there.
+// It runs in another process than the training (`hasten track follow`), so that no tracker can slow or hurt it. A file
+// beside the journal (NAME.ack) holds the progress of each tracker; a later follower goes on from there.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,8 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  /// Says that nothing more will be written: trackers read to the end, and a run without a "finish" record has crashed.
+  /// Declares that nothing more will be written: trackers read to the end, and a run without a "finish" record has
+  /// crashed.
   /// Collective: no. Blocks: no. Throws: nothing.
   void close();
   /// Waits until all trackers have got the end of the run, or are parked. Returns true if all of them got everything.

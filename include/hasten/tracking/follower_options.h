@@ -1,5 +1,5 @@
-// FollowerOptions: which journal a follower reads, which trackers it feeds, and the files beside the journal that say how far
-// each of them has come.
+// FollowerOptions: the journal that a follower reads, the trackers that it feeds, and the files beside the journal with
+// each tracker's progress.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,11 @@ struct SinkConfig {
   std::shared_ptr<Tracker> tracker = {};
 };
 
-/// How far a tracker has come, as its acknowledgement file says.
+/// The progress of a tracker, from its acknowledgement file.
 struct SinkState {
   std::string name = {};
   JournalPosition position = {};
-  /// The end of the run was handed over.
+  /// The end of the run was passed on.
   bool done = false;
   /// Given up after too many failures.
   bool parked = false;
@@ -35,7 +35,7 @@ struct SinkState {
   core::Value state = {};
 };
 
-/// The acknowledgement file of tracker `name` of the journal: "tensorboard.ack", "csv-rank3.ack".
+/// Returns the acknowledgement file of tracker `name` of the journal: "tensorboard.ack", "csv-rank3.ack".
 std::filesystem::path ack_path(const std::filesystem::path& journal, const std::string& name);
 /// Returns the state in that file, a fresh one if there is none. Throws: DataError if it is damaged.
 SinkState read_ack(const std::filesystem::path& journal, const std::string& name);
@@ -44,8 +44,8 @@ void write_ack(const std::filesystem::path& journal, const SinkState& state);
 
 /// Writes which built-in trackers a journal has, for later followers: trackers.json, trackers-rank3.json. Throws: DataError.
 void write_sinks(const std::filesystem::path& journal, const std::vector<SinkConfig>& sinks);
-/// Returns what that file says; what the journal's "start" record says if there is none.
-/// Throws: DataError if the journal does not begin with such a record.
+/// Returns the contents of that file. If there is none, returns the contents of the journal's "start" record. Throws:
+/// DataError if the journal does not begin with such a record.
 std::vector<SinkConfig> read_sinks(const std::filesystem::path& journal, const Registry& registry);
 /// Returns the journal's first record. Throws: DataError if it is not that of a run's start.
 Record read_start(const std::filesystem::path& journal);

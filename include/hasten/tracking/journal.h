@@ -1,8 +1,8 @@
 // Journal: the file that everything logged goes to first, one line of JSON a record; docs/formats/journal.md.
 //
-// It is the queue between a training and its trackers. A line is one write to a file that is open for appending, so a
-// killed process loses nothing that was written, and the step waits for no disk and no server. Trackers follow the file
-// from other threads and processes with a JournalReader.
+// It is the queue between a training and its trackers. A line is a single write to a file that is open for appending.
+// So a killed process loses nothing that was written, and the step waits for no disk and no server. Trackers follow the
+// file from other threads and processes with a JournalReader.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct Record {
 struct JournalOptions {
   /// A part that has grown beyond this is followed by another.
   int64_t rotate_bytes = 64 << 20;
-  /// After a failed write (a full disk), lines are dropped and counted; a write is tried again after so long.
+  /// Time after a failed write (a full disk) during which lines are dropped and counted; then a write is tried again.
   double retry_interval_s = 10;
 };
 
-/// The path of part `part` of the journal whose first part is `path`: journal.jsonl, journal.2.jsonl …
+/// Returns the path of part `part` of the journal whose first part is `path`: journal.jsonl, journal.2.jsonl …
 std::filesystem::path journal_part(const std::filesystem::path& path, int part);
 
 class Journal {
@@ -87,7 +87,7 @@ class JournalReader {
   JournalReader& operator=(JournalReader&&) noexcept;
 
   /// Returns the next record, or nothing at the end of what has been written so far. Lines that are no records are
-  /// skipped and kept in problems(). A last line without its end is not there yet.
+  /// skipped and listed in problems(). A last line without its end is not there yet.
   /// Collective: no. Blocks: no. Throws: DataError if the file cannot be read.
   std::optional<Record> next();
 

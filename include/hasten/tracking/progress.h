@@ -1,10 +1,10 @@
 // A progress bar in the manner of tqdm, for one loop.
 //
-// On a terminal it is one line, redrawn in place at most every tenth of a second; anywhere else (a log file,
-// a pipe, a job's output) it is one plain line when the loop is done, so that a log has one line per epoch.
-// The text of the line is a pure function of the state (format_progress), apart from when and where it is
-// drawn. It knows nothing of ranks: `accelerator.progress(total)` is enabled on each machine's main process. Curves and
-// files of metrics are the trackers' work.
+// On a terminal it is one line, redrawn in place at most every tenth of a second. Anywhere else (a log file, a pipe, a
+// job's output) it is one plain line when the loop is done. So a log has one line per epoch. The text of the line is a
+// pure function of the state (format_progress), apart from when and where it is drawn. It does not depend on ranks:
+// `accelerator.progress(total)` is enabled on each machine's main process. Curves and files of metrics are the
+// trackers' work.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace hasten::tracking {
 
 struct ProgressOptions {
-  /// Stands in front: "epoch 0".
+  /// Text in front: "epoch 0".
   std::string description = {};
   /// The unit of the rate: "42.1 it/s".
   std::string unit = "it";
@@ -56,21 +56,21 @@ struct ProgressState {
   std::string postfix = {};
 };
 
-/// The line for `state`, without line end: "epoch 0:  45%|===>    | 422/938 [00:10<00:12, 42.1 it/s, loss
-/// 0.43]" (elapsed < remaining, from the rate), with the bar as wide as fits into `columns` and
-/// the text cut there (lengths count UTF-8 characters). Without `columns`, or without a known total, there is
-/// no bar and no percentage. A rate below one a second is written as seconds per unit; control characters
-/// become blanks. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the line for `state`, without line end: "epoch 0: 45%|===> | 422/938 [00:10<00:12, 42.1 it/s, loss 0.43]".
+/// The times are elapsed < remaining, from the rate. The bar is as wide as fits into `columns`, and the text is cut
+/// there (lengths count UTF-8 characters). Without `columns`, or without a known total, there is no bar and no
+/// percentage. A rate below one a second is written as seconds per unit; control characters become blanks. Collective:
+/// no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string format_progress(const ProgressState& state, std::optional<int> columns = {});
 
-/// The bar of one loop: made before it, advanced in it, finished after it. Bars of loops in each other stand in lines below
-/// each other (ProgressOptions::below); others take turns on a terminal. Used from one thread.
+/// The bar of a loop: made before it, advanced in it, finished after it. Bars of nested loops stand in lines below each
+/// other (ProgressOptions::below). Others take turns on a terminal. Used from one thread.
 class Progress {
  public:
   /// Draws the bar at 0. `total`: how often the loop runs; std::nullopt if it is unknown.
   explicit Progress(std::optional<int64_t> total, ProgressOptions options = {});
 
-  /// As finish(); an exception that passes leaves a whole line behind, with how far the loop came.
+  /// Ends as finish() does. An exception that passes leaves a whole line behind, with the progress of the loop.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -22,7 +22,7 @@ enum class LoggerType {
 /// Returns "tensorboard", "comet_ml" … Collective: no. Blocks: no. Throws: nothing.
 const char* name_of(LoggerType type);
 
-/// One element of `log_with`: a name, a LoggerType, or a tracker of the program's own.
+/// An element of `log_with`: a name, a LoggerType, or a tracker of the program's own.
 class LogWith {
  public:
   LogWith(const char* name) : what_(std::string(name)) {}
@@ -33,7 +33,7 @@ class LogWith {
     requires std::is_base_of_v<Tracker, T>
   LogWith(std::shared_ptr<T> tracker) : LogWith(std::shared_ptr<Tracker>(std::move(tracker))) {}
 
-  /// The tracker, or null if this is a name.
+  /// Returns the tracker, or null if this is a name.
   std::shared_ptr<Tracker> tracker() const;
   std::string name() const;
 
@@ -41,7 +41,7 @@ class LogWith {
   std::variant<std::string, std::shared_ptr<Tracker>> what_;
 };
 
-/// What `make` gets: the options given to init_trackers for this tracker (a map or null), and the environment.
+/// The argument of `make`: the options given to init_trackers for this tracker (a map or null), and the environment.
 using TrackerFactory = std::function<std::unique_ptr<Tracker>(const core::Value& options, const Environment& environment)>;
 
 struct RegistryEntry {
@@ -51,13 +51,13 @@ struct RegistryEntry {
   std::vector<std::string> options = {};
   /// A Python module that shows the runs: the bridge's. `make` is empty then.
   std::string python_module = {};
-  /// false: the tracker runs on a thread of the training process, since the command does not know it.
+  /// false: the tracker runs on a thread of the training process, since the command does not have it.
   bool is_built_in = false;
 };
 
 class Registry {
  public:
-  /// Adds a tracker, which runs on a thread of this process. Replaces one of that name, which overwritten() says.
+  /// Adds a tracker, which runs on a thread of this process. Replaces an entry of that name; overwritten() reports it.
   /// Collective: no. Blocks: no. Throws: UsageError for an empty name or factory.
   void add(const std::string& name, TrackerTraits traits, TrackerFactory make, std::vector<std::string> options = {});
   /// As add, in full.
@@ -68,7 +68,7 @@ class Registry {
   /// Returns the entry. Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown name.
   const RegistryEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;
-  /// Names that were added twice.
+  /// Returns names that were added twice.
   const std::vector<std::string>& overwritten() const noexcept { return overwritten_; }
 
  private:
@@ -76,7 +76,7 @@ class Registry {
   std::vector<std::string> overwritten_;
 };
 
-/// The trackers of this library. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the trackers of this library. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Registry built_in();
 
 }  // namespace hasten::tracking

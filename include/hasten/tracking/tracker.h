@@ -1,7 +1,7 @@
 // Tracker: the interface of everything that shows runs (TensorBoard, MLflow, a program's own).
 //
-// Its functions are called on one thread, in the order of the log calls, and never on the training thread: a follower of
-// the journal calls them. They may take as long as they need and may throw; the call is then repeated.
+// A follower of the journal calls its functions on one thread, in the order of the log calls, and never on the training
+// thread. They may take as long as they need and may throw; the call is then repeated.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct RunInfo {
   std::optional<int64_t> resumed_at = {};
 };
 
-/// How a run ended: by end_training, by an exception, without a word (killed), by a signal that asked for the end.
+/// How a run ended: by end_training, by an exception, without a message (killed), by a signal that requested the end.
 enum class RunEnd { kFinished, kFailed, kCrashed, kInterrupted };
 
 /// A key and the PNG files of its images.
@@ -60,7 +60,7 @@ class Tracker {
   /// Shows values (Pending ones are numbers by now). `kwargs`: what log was given for this tracker; null: nothing.
   virtual void log(const Values& values, int64_t step, const core::Value& kwargs) = 0;
 
-  /// Return false if the tracker cannot show this kind, which is said once.
+  /// Return false if the tracker cannot show this kind, which is reported once.
   virtual bool log_images(const ImageFiles& images, int64_t step, const core::Value& kwargs);
   virtual bool log_table(const std::string& key, const Table& table, int64_t step, const core::Value& kwargs);
   virtual bool log_histogram(const std::string& key, const Histogram& histogram, int64_t step);
@@ -69,7 +69,7 @@ class Tracker {
   virtual bool log_graph(const std::vector<GraphNode>& graph);
   /// Calls a function of the tracker's own: `accelerator.tracker("wandb").call("define_metric", {"loss"})`.
   virtual bool call(const std::string& function, const core::Value& arguments, const core::Value& keywords);
-  /// Takes a line that a program wrote as a warning, or that a part of hasten has to say about the run.
+  /// Takes a line that a program wrote as a warning, or a message of hasten about the run.
   virtual bool note(const std::string& text) { return (void)text, false; }
   /// Goes on behind `step`, although later steps have been logged (a checkpoint has been loaded).
   virtual bool rewind(int64_t step) { return (void)step, false; }
@@ -80,14 +80,14 @@ class Tracker {
   virtual void resume(const core::Value& state) { (void)state; }
   virtual void finish(RunEnd end) { (void)end; }
 
-  /// Unix time of the record that is being handed over, which may have been written long ago.
+  /// Unix time of the record that is being passed on, which may have been written long ago.
   double time_s() const noexcept { return time_s_; }
   void set_time_s(double time_s) noexcept { time_s_ = time_s; }
   /// Returns what warn() was given since the last call.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
  protected:
-  /// Says a line to the user, without failing.
+  /// Writes a line for the user, without failing.
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
 
  private:

@@ -1,4 +1,4 @@
-// Trackers: what an Accelerator holds to show its runs. Everything logged becomes a line of the run's journal; the
+// Trackers: the part of an Accelerator that shows its runs. Every logged value becomes a line of the run's journal. The
 // trackers follow the journal in another process (follower.h), so a step waits for none of them.
 //
 // The main process logs. Every rank that has a journal adds its own speed and memory to it once a second.
@@ -33,8 +33,9 @@ class Trackers {
   explicit Trackers(TrackersSetup setup);
 
   /// Starts the run on the main process; other ranks start their own journals. `init_kwargs` has a map a tracker.
-  /// Collective: no. Blocks: for the start of a process, and of Python if a Python client is asked for. Throws: UsageError
-  /// for wrong names and options, a missing client or a second call; DataError if the journal cannot be written.
+  /// Collective: no. Blocks: for the start of a process, and of Python if a Python client is requested. Throws:
+  /// UsageError for wrong names and options, a missing client or a second call; DataError if the journal cannot be
+  /// written.
   void init(const std::string& project, const Config& config = {}, const Config& init_kwargs = {});
 
   /// Logs values. `step`: unset means the number of calls without a step so far. `kwargs` has a map a tracker.
@@ -51,16 +52,16 @@ class Trackers {
   void log_artifact(const std::filesystem::path& file, const std::string& artifact_path = "");
   /// All files below a folder.
   void log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path = "");
-  /// Shows a graph; graph_of (training/graph_values.h) makes one of a module, or of what a loss was computed by.
+  /// Shows a graph. graph_of (training/graph_values.h) makes one of a module, or of the computation of a loss.
   void log_graph(const std::vector<GraphNode>& graph);
   /// Shows points of many dimensions; a thread writes them to the run's media/. Throws: as log; UsageError if sizes do not fit.
   void log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step = {});
   /// Puts a line on the run's time line. Does nothing outside a run. Collective: no. Blocks: no. Throws: nothing.
   void note(const std::string& text, const std::string& level = "info") noexcept;
 
-  /// A tracker in use. Throws: UsageError with those in use for any other.
+  /// Returns a tracker in use. Throws: UsageError with those in use for any other.
   TrackerHandle tracker(const std::string& name) const;
-  /// The first tracker of type T that was given as an object; null if there is none.
+  /// Returns the first tracker of type T that was given as an object; null if there is none.
   template <class T>
   std::shared_ptr<T> tracker() const {
     for (const auto& one : objects()) {
@@ -70,7 +71,8 @@ class Trackers {
   }
   std::vector<std::string> names() const;
 
-  /// Ends the run and waits for its trackers; says which command completes what has not arrived. The second call does nothing.
+  /// Ends the run and waits for its trackers. Names the command that completes records which have not arrived. The
+  /// second call does nothing.
   /// Collective: no. Blocks: at most finish_timeout_s. Throws: nothing.
   void finish(RunEnd end = RunEnd::kFinished) noexcept;
 
@@ -79,7 +81,7 @@ class Trackers {
   /// Returns true if log_with names something.
   bool is_used() const noexcept;
   const std::string& run_id() const noexcept;
-  /// The folder of the journal; empty before init.
+  /// Returns the folder of the journal; empty before init.
   const std::filesystem::path& run_folder() const noexcept;
 
   /// Run id and last step, for a checkpoint.
@@ -103,7 +105,7 @@ class Trackers {
   std::shared_ptr<Impl> impl_;
 };
 
-/// One tracker of a run: what is logged here reaches it alone. On ranks without a journal its functions do nothing.
+/// A tracker of a run: values logged here reach it alone. On ranks without a journal its functions do nothing.
 class TrackerHandle {
  public:
   const std::string& name() const noexcept { return name_; }

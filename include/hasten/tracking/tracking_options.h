@@ -21,7 +21,7 @@ struct TrackingOptions {
   /// Each rank writes its steps a second, step time, memory and what add_metrics gives once in metrics_interval_s.
   bool per_rank_metrics = true;
   double metrics_interval_s = 1;
-  /// Memory for images that wait to be written as PNG; beyond it the oldest are dropped, which is said once.
+  /// Memory for images that wait to be written as PNG. Beyond it the oldest are dropped, with a single warning.
   int64_t image_memory_bytes = 256 << 20;
   /// How long trackers may take to get the rest of a run whose process has died.
   double drain_timeout_s = 30;
@@ -29,13 +29,13 @@ struct TrackingOptions {
   double finish_timeout_s = 60;
   /// Name of the run's folder. Empty: made from the time. A run of that name that is there already goes on.
   std::string run_id = {};
-  /// The command that follows journals. Empty: HASTEN_TRACK_PROGRAM, else `hasten` beside this program, else on PATH;
-  /// where there is none, a thread of this process does it.
+  /// The command that follows journals. Empty: HASTEN_TRACK_PROGRAM, else `hasten` beside this program, else on PATH.
+  /// If there is none, a thread of this process does it.
   std::filesystem::path program = {};
   JournalOptions journal = {};
 };
 
-/// Facts that an Accelerator knows when it makes its trackers.
+/// Facts that an Accelerator has when it makes its trackers.
 struct TrackersSetup {
   std::vector<LogWith> log_with = {};
   TrackingOptions options = {};

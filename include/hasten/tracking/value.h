@@ -1,6 +1,6 @@
 // Values that are logged: numbers, texts, groups of them, images, tables, histograms, and settings.
 //
-// This header knows no tensor. ValueOf<T> and ImagesOf<T> say how another type becomes a value;
+// This header includes no tensor type. ValueOf<T> and ImagesOf<T> convert another type to a value.
 // training/deferred_scalar.h and training/image_values.h do so for tensors. A tensor on a GPU becomes a Pending: a
 // number whose copy is under way, so that logging it does not wait.
 #pragma once
@@ -35,7 +35,7 @@ class Pending {
   virtual double value() noexcept = 0;
 };
 
-/// Says how a T becomes a Value: a specialization has `static Value make(const T&)`.
+/// Converts a T to a Value: a specialization has `static Value make(const T&)`.
 template <class T>
 struct ValueOf;
 
@@ -61,7 +61,7 @@ class Value {
     requires requires(const T& value) { ValueOf<T>::make(value); }
   Value(const T& value) : Value(ValueOf<T>::make(value)) {}
 
-  /// A value that log refuses: "the value of 'KEY' is `what`; expected …".
+  /// Returns a value that log refuses: "the value of 'KEY' is `what`; expected …".
   static Value invalid(std::string what);
   const std::string& what_is_wrong() const { return std::get<Invalid>(data_).what; }
 
@@ -102,11 +102,12 @@ class Config {
   core::Value value_;
 };
 
-/// The leaves of a tree of settings under keys joined with "/": "optimizer/lr". An element of a list has its index as key.
+/// Returns the leaves of a tree of settings under keys joined with "/": "optimizer/lr". An element of a list has its
+/// index as key.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::vector<std::pair<std::string, core::Value>> flatten(const core::Value& config);
 
-/// The numbers and texts of `values`, groups joined with "/": {"a": {"b": 1}} -> {"a/b": 1}.
+/// Returns the numbers and texts of `values`, groups joined with "/": {"a": {"b": 1}} -> {"a/b": 1}.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 Values flatten(const Values& values);
 
@@ -129,7 +130,7 @@ class PendingImages {
   virtual int64_t num_bytes() const noexcept = 0;
 };
 
-/// Says how a T becomes images: a specialization has `static std::shared_ptr<PendingImages> make(const T&)`.
+/// Converts a T to images: a specialization has `static std::shared_ptr<PendingImages> make(const T&)`.
 template <class T>
 struct ImagesOf;
 
@@ -162,8 +163,8 @@ struct Histogram {
   std::vector<double> limits = {}, counts = {};
 };
 
-/// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero, and keeps those in
-/// use and an empty one before them (what torch.utils.tensorboard's `bins="tensorflow"` does).
+/// Counts finite values into buckets that grow by a tenth from 1e-12 to 1e20 on both sides of zero. Returns those in
+/// use and an empty one before them, as torch.utils.tensorboard's `bins="tensorflow"`.
 /// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
 Histogram histogram(const double* values, size_t num_values);
 
@@ -172,10 +173,10 @@ struct Embedding {
   int64_t num_dims = 0;
   /// [number of points, num_dims], row after row.
   std::vector<float> values = {};
-  /// One line a point; its columns are named by `columns`, which a single column may leave out.
+  /// Lines, a line for each point. `columns` names the columns; a single column may omit it.
   std::vector<std::vector<std::string>> metadata = {};
   std::vector<std::string> columns = {};
-  /// One a point, all of one size.
+  /// Images, an image for each point, all of one size.
   std::vector<Image> images = {};
 };
 

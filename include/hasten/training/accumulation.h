@@ -1,8 +1,8 @@
 // Accumulation: in which batches of a loop gradients are exchanged and the optimizer steps, when several
 // batches make one step (Accelerate's GradientAccumulationPlugin).
 //
-// Nothing but a counter: `Accelerator::accumulate` asks it once a batch, and everything prepared reads the
-// answer from the gradient state.
+// Only a counter. `Accelerator::accumulate` calls it once a batch, and every prepared object reads the answer from the
+// gradient state.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class Accumulation {
   /// Throws: UsageError if num_steps < 1.
   explicit Accumulation(const AccumulationOptions& options);
 
-  /// One batch on: counts it, and says in `gradients` whether its backward ends the window. The batch is the
-  /// one in the hands of the innermost loop over a prepared loader.
+  /// Counts a batch, and records in `gradients` whether its backward ends the window. The batch is the one in the hands
+  /// of the innermost loop over a prepared loader.
   /// Collective: no, but all ranks must count alike. Blocks: no. Throws: nothing.
   void next(GradientState& gradients);
 

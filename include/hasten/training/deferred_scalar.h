@@ -1,7 +1,7 @@
 // Tensors among logged values: `accelerator.log({{"loss", loss}}, step)`.
 //
-// A tensor of one element on the CPU is read at once. One on a GPU is copied to pinned memory on the current stream and read
-// when an event says that the copy is done, so logging it does not wait for the GPU.
+// A tensor of a single element on the CPU is read at once. On a GPU it is copied to pinned memory on the current
+// stream. It is read when an event reports that the copy is done, so logging it does not wait for the GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 // GradientState: the state of one Accelerator's training loop, which its loaders, optimizers and schedulers share.
 //
-// It is composed of the loader stack, the prepared optimizers and the open joined loop; its own is whether gradients are
-// exchanged at this step. Accelerate keeps this in a process-wide singleton. The loader room writes the position,
-// `accumulate` writes sync_gradients, prepared optimizers write whether their last step was skipped.
+// It is composed of the loader stack, the prepared optimizers and the open joined loop. Its own part is whether
+// gradients are exchanged at this step. Accelerate keeps this in a process-wide singleton. The loader room writes the
+// position, `accumulate` writes sync_gradients, prepared optimizers write whether their last step was skipped.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ class GradientState {
   PreparedOptimizers& optimizers() noexcept { return optimizers_; }
   const PreparedOptimizers& optimizers() const noexcept { return optimizers_; }
 
-  /// Whether this step's backward exchanges gradients and the optimizer steps: as `accumulate` said last,
-  /// also behind a loop that was left inside a window; true before the first one.
+  /// Returns true if this step's backward exchanges gradients and the optimizer steps. The last `accumulate` decided
+  /// it, also behind a loop that was left inside a window. True before the first one.
   bool sync_gradients() const noexcept { return sync_gradients_; }
   void set_sync_gradients(bool sync) noexcept { sync_gradients_ = sync; }
 
-  /// Whether some backward has had a weight. From then on an optimizer none of whose parameters has a
-  /// gradient skips its step: the weights of all ranks were zero.
+  /// Returns true if some backward has had a weight. From then on an optimizer none of whose parameters has a gradient
+  /// skips its step: the weights of all ranks were zero.
   bool weighted() const noexcept { return weighted_; }
   void set_weighted() noexcept { weighted_ = true; }
 
-  /// To be called before a collective that needs all ranks, with its name for messages: where some ranks may
-  /// have run out of data (join_uneven_inputs) it tells them, and otherwise it does nothing.
+  /// Call it before a collective that needs all ranks, with its name for messages. If some ranks may have run out of
+  /// data (join_uneven_inputs), it notifies them. Otherwise it does nothing.
   /// Collective: there. Blocks: there. Throws: UsageError on all ranks if some have run out.
   void require_all(const std::string& call) const {
     if (join_) join_->require_all(call);

@@ -17,8 +17,9 @@ class Module;
 
 namespace hasten::tracking {
 
-/// Returns the tree of a module: a node for each module, parameter and buffer, named by its path ("net/encoder/0/weight"), with
-/// the class or "Parameter" and its shape as operation. A module's inputs are its parameters, buffers and submodules.
+/// Returns the tree of a module: a node for each module, parameter and buffer, named by its path
+/// ("net/encoder/0/weight"). A node's operation is the class, or "Parameter" and its shape. A module's inputs are its
+/// parameters, buffers and submodules.
 /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::vector<GraphNode> graph_of(const torch::nn::Module& module);
 
@@ -28,8 +29,8 @@ std::vector<GraphNode> graph_of(const torch::nn::Module& module);
 std::vector<GraphNode> graph_of(const at::Tensor& result, const torch::nn::Module& names);
 std::vector<GraphNode> graph_of(const at::Tensor& result);
 
-/// Returns points for log_embedding. `points`: [number, dims] of any dtype and device; `labels`: none, or one a point;
-/// `images`: none, or [number, channels, height, width] as log_images takes them.
+/// Returns points for log_embedding. `points`: [number, dims] of any dtype and device. `labels`: none, or one for each
+/// point. `images`: none, or [number, channels, height, width] as log_images takes them.
 /// Collective: no. Blocks: for a copy to the CPU. Throws: UsageError for other shapes.
 Embedding embedding_of(const at::Tensor& points, const std::vector<std::string>& labels = {}, const at::Tensor& images = {});
 

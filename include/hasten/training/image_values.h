@@ -1,7 +1,7 @@
 // Tensors among logged images: `accelerator.log_images({{"input", batch.data}}, step)`.
 //
-// [C,H,W], [H,W] or [N,C,H,W] with 1, 3 or 4 channels; floating point from 0 to 1, uint8 from 0 to 255, or bool. Values are
-// multiplied by 255 (uint8 as it is) and cut, as torch.utils.tensorboard does.
+// Shapes are [C,H,W], [H,W] or [N,C,H,W] with 1, 3 or 4 channels. Values are floating point from 0 to 1, uint8 from 0
+// to 255, or bool. Values are multiplied by 255 (uint8 as it is) and cut, as torch.utils.tensorboard does.
 #pragma once
 
 #include <ATen/core/Tensor.h>

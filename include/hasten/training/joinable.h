@@ -1,8 +1,8 @@
 // Joinable: what takes part in a loop of uneven length (torch.distributed.algorithms.join).
 //
 // A component notifies the scope before each collective of a rank with data. On a rank without data the scope calls
-// `shadow` of the component with the same name. After the loop `finish` hands on what a rank that went on to the end has
-// trained. The loop itself is parallel/join; components know this file alone.
+// `shadow` of the component with the same name. After the loop `finish` passes on what a rank that went on to the end
+// has trained. The loop itself is parallel/join; components include this file alone.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ std::string describe(const JoinCall& call);
 /// The ranks that still have data, and what they are about to do.
 struct ActiveRanks {
   std::vector<int> ranks = {};
-  /// As it was notified; where the ranks' calls differ and go together, what Joinable::merge has made of them.
+  /// The call as it was notified. If the ranks' calls differ and are compatible, the result of Joinable::merge.
   JoinCall call = {};
   int first() const { return ranks.front(); }
   bool all_of(int world_size) const noexcept { return static_cast<int>(ranks.size()) == world_size; }
@@ -46,7 +46,7 @@ class Joinable {
   /// After a loop that not all ranks went through to its end: all ranks take over what `root`, which did, has trained.
   /// Collective: yes. Blocks: yes. Throws: CommError.
   virtual void finish(int root) { (void)root; }
-  /// Returns what two ranks with data do together although their calls differ; nothing where that is a mistake.
+  /// Returns the common operation of two ranks with data whose calls differ; nothing if that is a mistake.
   virtual std::optional<JoinCall> merge(const JoinCall& one, const JoinCall& other) const {
     (void)one, (void)other;
     return std::nullopt;
@@ -57,7 +57,7 @@ class Joinable {
 class JoinScope {
  public:
   virtual ~JoinScope() = default;
-  /// To be called before a collective of a rank with data; returns which ranks take part with data.
+  /// Call it before a collective of a rank with data. Returns the ranks that take part with data.
   /// Collective: yes. Blocks: yes. Throws: UsageError on every rank if two ranks with data are about to do different
   /// things; CommError.
   virtual ActiveRanks notify(const JoinCall& call) = 0;

@@ -8,11 +8,10 @@
 
 namespace hasten::training {
 
-/// The part of a loader that others may ask about while one of its batches is in the caller's hands.
+/// The part of a loader that others may read while the caller works on a batch.
 struct LoaderPosition {
   bool end_of_dataloader = false;
-  /// Samples of the last global batch that are no padding; -1 if the length is unknown, 0 if the batch is
-  /// full.
+  /// Non-padding samples of the last global batch. -1 if the length is unknown, 0 if the batch is full.
   int64_t remainder = -1;
   /// Number of non-padding samples in this rank's current batch; -1 if `remainder` determines it.
   int64_t num_local_valid = -1;
@@ -33,12 +32,12 @@ class LoaderStack {
   void leave(const LoaderPosition* loader) noexcept;
 
   bool empty() const noexcept { return active_.empty(); }
-  /// Of the innermost active loader; {false, -1} outside a loop.
+  /// Returns the position of the innermost active loader; {false, -1} outside a loop.
   LoaderPosition position() const noexcept { return empty() ? LoaderPosition{} : *active_.back(); }
 
   /// Counts a batch that a loop has received. From the loop's thread, as all functions here.
   void count(int64_t num_samples, std::chrono::nanoseconds waited) noexcept;
-  /// Returns what was counted since the last call. A loop that begins or ends forgets the rest: batches of an evaluation,
+  /// Returns what was counted since the last call. A loop that begins or ends drops the rest. Batches of an evaluation,
   /// which no backward follows, are no part of a step.
   /// Collective: no. Blocks: no. Throws: nothing.
   LoaderCounts take_counts() noexcept;

@@ -16,13 +16,12 @@ namespace hasten::training {
 
 class PreparedOptimizers {
  public:
-  /// Whether this optimizer's steps are taken by a handle that prepare gave, and that still exists.
+  /// Returns true if this optimizer's steps are taken by a handle that prepare gave, and that still exists.
   bool contains(const torch::optim::Optimizer& optimizer) const { return find(optimizer) != nullptr; }
   /// Counts until what it returns, which the handles keep, is gone.
   [[nodiscard]] std::shared_ptr<const void> add(const torch::optim::Optimizer& optimizer);
 
-  /// Whether the last step of this optimizer left its parameters as they were, since gradients had
-  /// overflowed.
+  /// Returns true if the last step of this optimizer left its parameters as they were, since gradients had overflowed.
   bool step_was_skipped(const torch::optim::Optimizer& optimizer) const {
     const Entry* known = find(optimizer);
     return known && known->skipped;
@@ -30,20 +29,21 @@ class PreparedOptimizers {
   /// The same, of any of them (Accelerate's optimizer_step_was_skipped).
   bool any_step_was_skipped() const noexcept;
   void note_step(const torch::optim::Optimizer& optimizer, bool skipped);
-  /// How often they have stepped or forgotten gradients, all together.
+  /// Returns how often they have stepped or dropped gradients, all together.
   int64_t num_calls() const noexcept { return num_calls_; }
 
   /// A batch of a window begins (accumulate): carries out what zero_grad has put off.
   void begin_batch();
   /// A backward of this batch; `held`: its gradients wait for the window's end.
   void note_backward(bool held);
-  /// Calls `zero` when gradients may be forgotten. While gradients that were accumulated wait for this optimizer's step, that
-  /// is never inside the window; in its last batch (`ends_window`) at once if that batch has had its backward, and if it has
-  /// none, when the next batch begins: before its backward the call stands at the head of the loop's body.
-  /// Collective: no. Blocks: no. Throws: what `zero` throws.
+  /// Calls `zero` when gradients may be forgotten. While accumulated gradients wait for this optimizer's step, it never
+  /// does so inside the window. In the window's last batch (`ends_window`) it does so at once if that batch has had its
+  /// backward. Otherwise it does so when the next batch begins: before its backward the call stands at the head of the
+  /// loop's body.
+  /// Collective: no. Blocks: no. Throws: the exceptions of `zero`.
   void zero_grad(const torch::optim::Optimizer& optimizer, bool ends_window, std::function<void()> zero);
 
-  /// What happens around their steps.
+  /// Policies around their steps.
   StepPolicies& policies() noexcept { return policies_; }
   const StepPolicies& policies() const noexcept { return policies_; }
 

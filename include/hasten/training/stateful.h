@@ -38,7 +38,7 @@ class State {
   State(core::Value value) : data_(std::move(value)) {}
   State(at::Tensor tensor) : data_(std::move(tensor)) {}
   State(Map map) : data_(std::move(map)) {}
-  /// A map of the given pairs: `State::of({{"decay", 0.99}, {"weight", tensor}})`.
+  /// Returns a map of the given pairs: `State::of({{"decay", 0.99}, {"weight", tensor}})`.
   static State of(std::initializer_list<std::pair<std::string, State>> pairs) { return State(Map(pairs)); }
   template <class T>
     requires(std::is_constructible_v<core::Value, T> && !std::is_same_v<std::remove_cvref_t<T>, core::Value> &&
@@ -63,7 +63,7 @@ class State {
   std::variant<core::Value, at::Tensor, Map> data_;
 };
 
-/// The plain part of a state, in which {"$tensor": path} stands in the place of each tensor, and the tensors by path.
+/// The plain part of a state, in which {"$tensor": path} replaces each tensor, and the tensors by path.
 struct SplitState {
   core::Value value;
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};
@@ -72,10 +72,10 @@ struct SplitState {
 /// Takes tensors out of a state. A path joins the names of the maps by '.'; '.', '%' in a name become %2E, %25.
 /// Collective: no. Blocks: no. Throws: nothing.
 SplitState split_tensors(const State& state);
-/// The opposite; `tensor` gives the tensor at a path. Collective: no. Blocks: no. Throws: what `tensor` throws.
+/// Does the opposite; `tensor` gives the tensor at a path. Collective: no. Blocks: no. Throws: what `tensor` throws.
 State join_tensors(const core::Value& value, const std::function<at::Tensor(const std::string& path)>& tensor);
 
-/// Turns a type T to State and back; specialised where state() gives neither a State nor what a State is made from.
+/// Turns a type T to State and back. Specialise it if state() gives neither a State nor a type that converts to State.
 template <class T>
 struct StateCodec;
 
@@ -116,14 +116,15 @@ struct StateCodec<Json> {
   static Json decode(const State& state) { return Json::parse(state.value().to_json()); }
 };
 
-/// A type whose objects are kept and loaded by state() and load_state().
+/// A type whose objects are saved and loaded by state() and load_state().
 template <class T>
 concept Stateful = requires(T& object) {
   { StateCodec<std::remove_cvref_t<decltype(object.state())>>::encode(object.state()) } -> std::convertible_to<State>;
   object.load_state(StateCodec<std::remove_cvref_t<decltype(object.state())>>::decode(std::declval<const State&>()));
 };
 
-/// The state of a Stateful object as a tree, and back. Collective: no. Blocks: no. Throws: what the object's methods throw.
+/// Converts the state of a Stateful object to a tree, and back. Collective: no. Blocks: no. Throws: the exceptions of
+/// the object's methods.
 template <Stateful T>
 State state_of(T& object) {
   return StateCodec<std::remove_cvref_t<decltype(object.state())>>::encode(object.state());
@@ -137,7 +138,7 @@ enum class StateKind { kOptimizer, kScheduler, kLoader, kScaler, kCustom, kTrack
 /// "optimizer", "scheduler" …
 const char* name_of(StateKind kind) noexcept;
 
-/// One registered object that is still there.
+/// A registered object that is still there.
 struct Registered {
   StateKind kind = StateKind::kCustom;
   std::string name = {};
@@ -151,9 +152,9 @@ struct Registered {
 /// state is taken depends on the reader (slices, Python's form).
 class StateRegistry {
  public:
-  /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there already keeps its name. Without a name
-  /// the object gets its number within its kind: "0", "1" ….
-  /// Collective: no. Blocks: no. Throws: UsageError if another living object of the kind has the name.
+  /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there
+  /// already keeps its name. Without a name the object gets its number within its kind: "0", "1" ….
+  /// Collective: no. Blocks: no. Throws: UsageError if another existing object of the kind has the name.
   template <Stateful T>
   void add(StateKind kind, const std::shared_ptr<T>& object, std::string name = {}) {
     T* raw = object.get();
@@ -161,16 +162,16 @@ class StateRegistry {
                [raw] { return state_of(*raw); }, [raw](const State& state) { load_state_of(*raw, state); }});
   }
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer, std::string name = {});
-  /// Of schedulers; the name under which join knew it.
+  /// Of schedulers; the name in joined loops.
   template <Stateful T>
   void add_scheduler(const std::shared_ptr<T>& scheduler) {
     add(StateKind::kScheduler, scheduler);
   }
 
-  /// The living objects of a kind, or of all, in order. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the existing objects of a kind, or of all, in order. Collective: no. Blocks: no. Throws: nothing.
   std::vector<Registered> of(StateKind kind) const;
   std::vector<Registered> all() const;
-  /// The living optimizers with their names, in order.
+  /// Returns the existing optimizers with their names, in order.
   std::vector<std::pair<std::string, std::shared_ptr<torch::optim::Optimizer>>> optimizers() const;
   /// Forgets all objects. Collective: no. Blocks: no. Throws: nothing.
   void clear() noexcept { entries_.clear(); }

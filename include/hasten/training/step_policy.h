@@ -1,9 +1,9 @@
 // StepPolicy: what happens around a prepared optimizer's step, and in its place.
 //
 // A gradient scaler checks gradients before the step and skips it, sharding steps slices, masters are rounded into the
-// model afterwards. Each is a policy in a list that prepared optimizers (optim/prepared/) go through; they know nothing of
-// each other. The order is fixed by kind: unscale and check, clip, step, after. Prepared schedulers notice skipped steps
-// through GradientState.
+// model afterwards. Each is a policy in a list that prepared optimizers (optim/prepared/) go through. No policy depends
+// on another. The order is fixed by kind: unscale and check, clip, step, after. Prepared schedulers notice skipped
+// steps through GradientState.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ class Optimizer;
 
 namespace hasten::training {
 
-/// One step of one optimizer, on its way through the policies.
+/// A step of one optimizer, on its way through the policies.
 struct StepContext {
   torch::optim::Optimizer& optimizer;
   /// Computes the loss anew (LBFGS); may be empty.
@@ -36,14 +36,14 @@ class StepPolicy {
   virtual ~StepPolicy() = default;
   /// Called when gradients have been exchanged, before the step. May collect from all ranks, whose calls are alike.
   virtual void before_step(StepContext&) {}
-  /// Makes the step, with context.gradient_factor, and returns true; or returns false and leaves it to the next one, at
-  /// last to the optimizer. Not called for a skipped step.
+  /// Makes the step, with context.gradient_factor, and returns true. Otherwise it returns false and leaves the step to
+  /// the next policy, at last to the optimizer. Not called for a skipped step.
   virtual bool step(StepContext&) { return false; }
   /// Called after the step, or in its place where context.skip is set.
   virtual void after_step(StepContext&) {}
 };
 
-/// Where a policy stands in the list; equal ones keep the order in which they were added.
+/// The position of a policy in the list; equal ones keep the order in which they were added.
 enum class StepOrder { kUnscale, kClip, kStep, kAfter };
 
 /// The policies of one Accelerator, for all of its optimizers or for one.

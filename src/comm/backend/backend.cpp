@@ -1,4 +1,4 @@
-// What backends have in common; see backend.h.
+// The common part of backends; see backend.h.
 #include "hasten/comm/backend/backend.h"
 
 #include <torch/types.h>

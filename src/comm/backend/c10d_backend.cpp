@@ -42,7 +42,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   throw InternalError(Origin{"comm"}, "a mean reached the backend; Group divides by itself.");
 }
 
-// Whether each begins where the one before it ends, as parts of one tensor do.
+// Returns true if each begins where the one before it ends, as parts of one tensor do.
 bool are_joined(const std::vector<at::Tensor>& bytes) {
   for (size_t i = 1; i < bytes.size(); ++i) {
     const auto* end = static_cast<const char*>(bytes[i - 1].const_data_ptr()) + bytes[i - 1].nbytes();
@@ -51,7 +51,7 @@ bool are_joined(const std::vector<at::Tensor>& bytes) {
   return true;
 }
 
-// One behind the other; a copy where they do not lie like that.
+// Puts them one behind the other. Copies if they do not lie like that.
 at::Tensor joined(std::vector<at::Tensor> bytes) {
   const at::Tensor any = bytes[0];
   std::erase_if(bytes, [](const at::Tensor& tensor) { return tensor.numel() == 0; });

@@ -1,7 +1,7 @@
 // A Backend over any c10d::Backend: what Gloo and NCCL have in common.
 //
-// The two differ in how they are made, which device they serve and which dtypes they reduce; those are the
-// pure virtual functions left open here. gloo.cpp and nccl.cpp fill them in.
+// The two differ in how they are made, which device they serve and which dtypes they reduce. Those are the pure virtual
+// functions left open here. gloo.cpp and nccl.cpp fill them in.
 #pragma once
 
 #include <mutex>

@@ -29,7 +29,7 @@ at::Tensor reordered(const at::Tensor& bits) {
   return at::where(bits.lt(0), bits.bitwise_xor(all_but_sign), bits);
 }
 
-// The largest and the smallest integer stand for NaN, each where it wins.
+// The largest and the smallest integer represent NaN, each where it wins.
 at::Tensor to_ordered_integers(const at::Tensor& floats, ReduceOp op) {
   const bool is_double = floats.scalar_type() == at::kDouble;
   const at::Tensor plain = is_double ? floats : floats.to(at::kFloat);

@@ -1,8 +1,7 @@
 // The NCCL backend: CUDA tensors, through the ProcessGroupNCCL inside a CUDA build of libtorch.
 //
-// nccl_stub.cpp takes this file's place in other builds. libtorch orders NCCL's stream after the caller's
-// current stream at the start and wait() puts the current stream after NCCL's, so callers need no
-// synchronisation of theirs.
+// nccl_stub.cpp takes this file's place in other builds. At the start libtorch orders NCCL's stream after the caller's
+// current stream. wait() puts the current stream after NCCL's, so callers need no synchronisation of theirs.
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 

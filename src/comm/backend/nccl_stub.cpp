@@ -1,4 +1,4 @@
-// Stands in for nccl.cpp where libtorch is no CUDA build.
+// Replaces nccl.cpp if libtorch is no CUDA build.
 #include "hasten/comm/backend/backend.h"
 
 namespace hasten::comm {

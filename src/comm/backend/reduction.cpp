@@ -17,8 +17,7 @@ struct Plain {
   using Stored = T;
   using Computed = T;
 };
-// Arithmetic of signed numbers must not overflow, that of unsigned ones wraps; small ones would be promoted
-// to int.
+// Arithmetic of signed numbers must not overflow, that of unsigned ones wraps. Small ones would be promoted to int.
 template <class T>
 struct Whole {
   using Stored = T;

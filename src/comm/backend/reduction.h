@@ -1,9 +1,9 @@
 // Reduction: adding up (or multiplying, comparing) the values of several ranks, element by element.
 //
-// The order is that of the inputs, so results do not depend on who computes them. Half and bfloat16 are added
-// up (and divided) in float and rounded once. Whole numbers wrap around. Minimum and maximum give NaN where
-// any input is NaN. The loops are compiled for several instruction sets (reduction_loops.inc) and chosen
-// once, by what the processor has.
+// The order is that of the inputs, so results do not depend on the rank that computes them. Half and bfloat16 are added
+// up (and divided) in float and rounded once. Whole numbers wrap around. Minimum and maximum give NaN where any input
+// is NaN. The loops are compiled for several instruction sets (reduction_loops.inc) and chosen once, by what the
+// processor has.
 #pragma once
 
 #include <c10/core/ScalarType.h>

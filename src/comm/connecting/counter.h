@@ -1,10 +1,9 @@
 // Counter: a number in shared memory that one rank raises and others wait for.
 //
-// A waiter looks again and again for a while, since a peer that is about to come is there within microseconds
-// or, in a step of training, a few milliseconds, and then sleeps in the kernel on a futex, so that nobody's
-// core is taken for long. Raising costs a system call only where somebody sleeps: the one who raises writes
-// the value and then reads the number of sleepers, a sleeper counts itself and then reads the value, all
-// sequentially consistent, so one of the two sees the other.
+// A waiter polls for a while. A peer that is about to come is there within microseconds or, in a step of training, a
+// few milliseconds. Then it sleeps in the kernel on a futex, so that it takes no core for long. Raising costs a system
+// call only if a waiter sleeps. A raise writes the value and then reads the number of sleepers. A sleeper counts itself
+// and then reads the value. All are sequentially consistent, so at least one side notices the other.
 #pragma once
 
 #include <atomic>
@@ -17,7 +16,7 @@ struct Counter {
   alignas(64) std::atomic<uint32_t> value{0};
   alignas(64) std::atomic<uint32_t> sleepers{0};
 
-  /// Whether `seen` is `target` or later; the numbers wrap around.
+  /// Returns true if `seen` is `target` or later; the numbers wrap around.
   static bool reached(uint32_t seen, uint32_t target) { return static_cast<int32_t>(seen - target) >= 0; }
   bool reached(uint32_t target) const { return reached(value.load(std::memory_order_acquire), target); }
 
@@ -29,12 +28,12 @@ struct Counter {
     value.fetch_add(1);
     wake();
   }
-  /// Lets those who sleep look again.
+  /// Wakes sleepers, so that they poll again.
   void wake() {
     if (sleepers.load() > 0) wake_all();
   }
 
-  /// Sleeps until the value is no longer `seen`, somebody wakes, or the time has passed.
+  /// Sleeps until the value is no longer `seen`, a wake-up comes, or the time has passed.
   void sleep(uint32_t seen, std::chrono::milliseconds at_most);
 
  private:
@@ -42,33 +41,32 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-/// How long to look before sleeping. Every microsecond the core is given away once, since the peer may be
-/// waiting for this very one (right after their start the kernel likes to put two processes that wake each
-/// other on one core), or a thread of this process for any. Where ranks outnumber the cores, it is given away
-/// between any two looks, for a much shorter time.
+/// How long to poll before sleeping. Every microsecond the core is yielded once, since the peer may be waiting for it,
+/// or another thread of this process. Right after their start the kernel tends to put two processes that wake each
+/// other on one core. If ranks outnumber the cores, the core is yielded between any two polls, for a much shorter time.
 struct SpinPolicy {
   bool yields = false;
-  /// Ranks of a training step come within a few milliseconds of each other, and a core that sleeps meanwhile
-  /// is slow to wake: a step of two ranks takes 3 % less time than with 50 us.
+  /// Ranks of a training step come within a few milliseconds of each other, and a core that sleeps meanwhile is slow to
+  /// wake. A step of two ranks takes 3 % less time than with 50 us.
   std::chrono::microseconds time = std::chrono::milliseconds(3);
 
   /// For `ranks` ranks on the cores that this process may use.
   static SpinPolicy of(int ranks);
 };
 
-/// How long an operation that nobody waits for is left alone where ranks and threads of their own would
-/// outnumber the cores: a thread that wakes there takes a core from a rank that computes.
+/// How long an operation without a waiter is left alone, if ranks and threads of their own would outnumber the cores. A
+/// thread that wakes there takes a core from a rank that computes.
 std::chrono::milliseconds linger_of(int ranks);
 
 /// How often a sleeper wakes to see whether waiting still makes sense.
 constexpr std::chrono::milliseconds kSleep{100};
 
-/// Looks until `ready()`; false when the patience is at its end.
+/// Polls until `ready()`; false when the patience is at its end.
 template <class Ready>
 bool look(const SpinPolicy& patience, const Ready& ready);
 
-/// Waits until the counter has reached `target`. `check` is called between two sleeps and throws to give up;
-/// a peer that has raised the counter and then gone has come all the same.
+/// Waits until the counter has reached `target`. `check` is called between two sleeps and throws to give up. A peer
+/// that has raised the counter and then gone has come all the same.
 template <class Check>
 void wait(Counter& counter, uint32_t target, const SpinPolicy& patience, const Check& check) {
   if (look(patience, [&] { return counter.reached(target); })) return;

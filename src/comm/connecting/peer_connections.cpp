@@ -25,15 +25,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A sleeper takes 50 us and more to wake, which is longer than most messages are on their way. A look is a
-// system call and takes long enough for the core to be given away after each.
+// A sleeper takes 50 us and more to wake, which is longer than most messages are on their way. A poll is a system call
+// and takes long enough to yield the core after each.
 shared::SpinPolicy patience_of(int world_size) {
   const auto patience = shared::SpinPolicy::of(world_size);
   return {.yields = true, .time = std::min(patience.time, std::chrono::microseconds(200))};
 }
 
 constexpr milliseconds kSleep{100};
-// A caller that says nothing, or too little, for so long is none of the ranks.
+// A caller that sends nothing, or too little, for so long is none of the ranks.
 constexpr milliseconds kHelloPatience{1000};
 
 struct Hello {
@@ -41,8 +41,8 @@ struct Hello {
   int32_t rank;
 };
 
-// Where this rank can be reached, chosen as ProcessGroupGloo does. What other machines know as its name may
-// stand for a loopback address here; then the ranks are on one machine, or Gloo would not have connected.
+// Where this rank can be reached, chosen as ProcessGroupGloo does. The name of this rank for other machines may mean a
+// loopback address here. Then the ranks are on one machine, or Gloo would not have connected.
 net::Socket listen_for_peers(const GroupOptions& options) {
   const std::string& interface = options.network_interface;
   const std::string host = !options.address.empty() ? options.address
@@ -54,7 +54,7 @@ net::Socket listen_for_peers(const GroupOptions& options) {
   return std::move(listener);
 }
 
-// Who has connected: one of the ranks above `rank`, or nothing.
+// The rank that has connected: one above `rank`, or nothing.
 std::optional<int> caller_of(const net::Socket& socket, const std::string& secret, int rank, int world_size) {
   Hello hello{};
   auto* const bytes = reinterpret_cast<char*>(&hello);
@@ -74,7 +74,7 @@ void send_at_once(const net::Socket& socket) {
   setsockopt(socket.handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-// How much of `parts` the connection takes now. Where it is broken, all: whoever reads from it will say so.
+// How much of `parts` the connection takes now. If it is broken, all: the reader will report it.
 size_t write_some(const net::Socket& socket, const std::vector<iovec>& parts) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());
@@ -137,7 +137,7 @@ void PeerConnections::connect(const BackendSetup& setup) {
   const std::string secret = random_hex(sizeof(Hello::secret) / 2);
   const auto lines = store_all_gather(setup.store, "address", rank_, world_size(),
                                text(here.host, ' ', here.port, ' ', secret), timeout_);
-  // A rank calls those below it, who listen already, and is called by those above.
+  // A rank calls those below it, which listen already, and is called by those above.
   for (int peer = 0; peer < rank_; ++peer) {
     std::istringstream line(lines[peer]);
     net::Endpoint where;
@@ -177,7 +177,7 @@ PeerConnections::~PeerConnections() {
   try {
     if (last) wait(*last);
   } catch (const std::exception&) {
-    // Nobody has asked how it ended.
+    // Its end has not been queried.
   }
   {
     const std::lock_guard lock(writing_);

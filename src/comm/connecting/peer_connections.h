@@ -1,10 +1,10 @@
 // PeerConnections: a TCP connection between every two ranks of a group, for messages so short that latency is all there
 // is.
 //
-// A message is written by the thread that sends it; what the connection does not take at once is copied, and
-// written by a thread of the mesh. Messages are read by those who wait, who look for a short while before
-// they sleep. So no thread has to wake for a message but one that sleeps for it. What a rank sends arrives in
-// order: the n-th message from a rank belongs to the n-th round, and a header says what it is part of.
+// The sending thread writes a message. The remainder that the connection does not take at once is copied, and a thread
+// of the mesh writes it. Waiting threads read messages, and poll for a short while before they sleep. So no thread has
+// to wake for a message but one that sleeps for it. A rank's messages arrive in order. The n-th message from a rank
+// belongs to the n-th round, and a header names its operation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,11 +31,11 @@ namespace hasten::comm {
 
 class PeerConnections {
  public:
-  /// One message from every rank to every other. What a rank sends has one size.
+  /// A message from every rank to every other. All messages of a rank have one size.
   class Round {
    public:
-    /// `parts`, by rank: what this rank sends, in its own place, and where the others' messages go;
-    /// contiguous. `finish` is called once all are there, in the thread that has read the last.
+    /// `parts`, by rank: this rank's data, in its own place, and the destinations of the others' messages; contiguous.
+    /// `finish` is called once all are there, in the thread that has read the last.
     Round(const Header& call, std::vector<at::Tensor> parts, std::function<void()> finish = nullptr);
 
    private:
@@ -46,7 +46,7 @@ class PeerConnections {
     Header call_;
     std::vector<at::Tensor> parts_;
     std::function<void()> finish_;
-    /// What each rank has said it does; nothing where its message has not been read to its end.
+    /// Each rank's header; nothing if its message has not been read to its end.
     std::vector<std::optional<Header>> said_;
     size_t num_missing_;
     std::exception_ptr error_ = {};
@@ -62,11 +62,10 @@ class PeerConnections {
   int rank() const noexcept { return rank_; }
   int world_size() const noexcept { return static_cast<int>(peers_.size()); }
 
-  /// All ranks start the same rounds in the same order. This rank's part has been sent or copied when it
-  /// returns. Does not wait; the round goes on whether somebody waits for it or not, as far as other waiting
-  /// reads its messages.
+  /// All ranks start the same rounds in the same order. This rank's part has been sent or copied when it returns. Does
+  /// not wait. The round goes on with or without a waiter, as far as other waiting reads its messages.
   void start(const std::shared_ptr<Round>& round);
-  /// Whether wait() would not wait.
+  /// Returns true if wait() would not wait.
   bool done(const Round& round);
   /// Throws: Backend::Mismatch on every rank where ranks started different rounds, Backend::TimedOut,
   /// std::runtime_error where a rank has gone; what `finish` threw.
@@ -78,7 +77,7 @@ class PeerConnections {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Makes a sleeper in poll() look again.
+  /// Makes a sleeper in poll() poll again.
   class Bell {
    public:
     Bell();
@@ -92,7 +91,7 @@ class PeerConnections {
 
   struct Peer {
     net::Socket socket = net::Socket();
-    /// What the connection did not take yet.
+    /// Bytes that the connection did not take yet.
     std::string unsent = {};
     /// Rounds whose message has not been read to its end; of the first, `num_read` bytes have.
     std::deque<std::shared_ptr<Round>> expected = {};
@@ -125,7 +124,7 @@ class PeerConnections {
   Bell writers_bell_;
   bool stopping_ = false;
 
-  /// Guards what is read. Of those who wait one polls, the others wait for what it reads.
+  /// Guards what is read. A single waiter polls, and the others wait for the messages that it reads.
   std::mutex reading_;
   std::condition_variable has_read_;
   Bell readers_bell_;

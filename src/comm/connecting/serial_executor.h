@@ -1,4 +1,4 @@
-// SerialExecutor: a thread that runs what it is given, one after the other; started with the first job.
+// SerialExecutor: a thread that runs jobs one after the other. It starts with the first job.
 #pragma once
 
 #include <condition_variable>
@@ -31,7 +31,7 @@ class SerialExecutor {
   std::thread thread_;
 };
 
-/// A thread that leaves signals to the program's own threads.
+/// Returns a thread that leaves signals to the program's own threads.
 std::thread start_without_signals(std::function<void()> body);
 
 }  // namespace hasten::comm

@@ -12,8 +12,8 @@
 namespace hasten::comm {
 namespace {
 
-// What a rank takes in at most: above, a ring is faster, which moves each byte less often and adds up parts
-// while others are on their way.
+// Largest amount that a rank takes in. Above it a ring is faster: it moves each byte less often and adds up parts while
+// others are on their way.
 constexpr size_t kMostBytes = 256 << 10;
 
 }  // namespace

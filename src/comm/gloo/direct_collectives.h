@@ -1,8 +1,8 @@
 // Exchange: collectives on few bytes, in which every rank sends what it has to every other.
 //
-// Where latency rules, one round wins over a ring's 2 (n - 1) (Thakur et al., "Optimization of Collective
-// Communication Operations in MPICH", 2005, section 4.5), and a round over a PeerConnections wakes no thread. Every rank
-// adds up in the order of the ranks, so the results are equal bit for bit.
+// For small data, one round wins over a ring's 2 (n - 1), and a round over a PeerConnections wakes no thread. Source:
+// Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005, section 4.5. Every rank adds up
+// in the order of the ranks, so the results are equal bit for bit.
 #pragma once
 
 #include "comm/connecting/peer_connections.h"
@@ -15,9 +15,9 @@ class DirectCollectives {
   /// Collective: yes. Blocks: until the ranks are connected. Throws: as PeerConnections.
   explicit DirectCollectives(const BackendSetup& setup) : connections_(setup) {}
 
-  /// Whether messages of this size are better sent here; alike on all ranks.
+  /// Returns true if messages of this size are better sent here; alike on all ranks.
   bool takes(size_t num_bytes) const;
-  /// Whether all_reduce knows this dtype.
+  /// Returns true if all_reduce supports this dtype.
   bool reduces(at::ScalarType dtype) const;
 
   // All ranks call these in the same order, with contiguous tensors, as those of Backend.
@@ -29,7 +29,7 @@ class DirectCollectives {
   void close() noexcept { connections_.close(); }
 
  private:
-  /// An empty part of each rank: only headers are sent.
+  /// Returns an empty part of each rank: only headers are sent.
   std::vector<at::Tensor> nothing() const;
   Backend::Started start(std::shared_ptr<PeerConnections::Round> round);
 

@@ -1,7 +1,7 @@
 // The Gloo backend: CPU tensors over TCP, through the ProcessGroupGloo inside libtorch.
 //
-// libtorch's packages ship no Gloo headers; gloo_decl/ holds the few declarations ProcessGroupGloo.hpp needs,
-// and this is the only file that includes it.
+// libtorch's packages ship no Gloo headers. gloo_decl/ holds the few declarations that ProcessGroupGloo.hpp needs. Only
+// this file includes it.
 #include <csignal>
 
 #include <torch/headeronly/version.h>
@@ -23,8 +23,8 @@ class ClosableGloo : public c10d::ProcessGroupGloo {
   }
 };
 
-// The flight recorder of libtorch before 2.13 changes a map of the whole process, outside of any lock, when
-// an operation starts: there they start one after the other. None waits for another rank to start.
+// The flight recorder of libtorch before 2.13 changes a map of the whole process, outside of any lock, when an
+// operation starts. With it, operations start one after the other. None waits for another rank to start.
 std::unique_lock<std::mutex> turn_to_start() {
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
   static std::mutex starting;
@@ -96,9 +96,9 @@ std::shared_ptr<::gloo::transport::Device> make_device(const GroupOptions& optio
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-// Gloo writes to its sockets without MSG_NOSIGNAL: where a peer has died, the next write would end this
-// process by SIGPIPE before anything could be said. Python ignores the signal from its start; C++ programs
-// have to. A handler of the user's own is left alone.
+// Gloo writes to its sockets without MSG_NOSIGNAL. If a peer has died, the next write would end this process by SIGPIPE
+// before it could report anything. Python ignores the signal from its start; C++ programs have to. A handler of the
+// user's own is left alone.
 void survive_closed_connections() {
   struct sigaction action {};
   if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;

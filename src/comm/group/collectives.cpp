@@ -1,8 +1,7 @@
 // The collective operations of Group; see group.h for what each does.
 //
-// Each follows one pattern: agree (where checked, or where sizes must be known), bring the tensor into the
-// backend's form (codec.h), start the transfer, and return a Work whose finish brings the result back into
-// the caller's form.
+// Each follows one pattern. It agrees, if checked or if sizes must be known. It converts the tensor to the backend's
+// form (codec.h) and starts the transfer. It returns a Work whose finish converts the result back to the caller's form.
 #include <torch/types.h>
 
 #include <numeric>
@@ -54,7 +53,7 @@ int64_t row_bytes(const at::Tensor& tensor) {
   return count;
 }
 
-// What a world of one gives, as new as what others give.
+// The result in a world of one, in new memory as any other.
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
   for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
@@ -223,7 +222,7 @@ Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int 
 
 namespace {
 
-// What root tells the others about the parts it is going to scatter: for each rank dtype, dims, sizes.
+// Root's announcement of the parts that it scatters: for each rank dtype, dims, sizes.
 constexpr int64_t kScatterHeader = 2 + Fingerprint::kMaxDims;
 
 at::Tensor scatter_header(const std::vector<at::Tensor>& parts, int world_size) {
@@ -380,7 +379,7 @@ std::vector<int64_t> times(std::vector<int64_t> list, int64_t factor) {
   return list;
 }
 
-// Every rank looks at every pair, so that all throw or none.
+// Every rank checks every pair, so that all throw or none.
 void compare_rows(const at::Tensor& all, int world_size, const Origin& origin) {
   const auto rows = all.accessor<int64_t, 3>();
   for (int from = 0; from < world_size; ++from) {

@@ -26,7 +26,7 @@ constexpr int64_t kSharedMegabytes = 32;
 // A longer timeout is this one: no clock can be set to the end of milliseconds::max().
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
 
-// What is left open, as the environment has it.
+// Options that are left open get the environment's values.
 GroupOptions with_environment(GroupOptions options, const Environment& environment) {
   options.timeout = std::min(options.timeout, kForEver);
   if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
@@ -55,8 +55,8 @@ std::string seconds(std::chrono::milliseconds time) {
 constexpr const char* kStoreIsGone =
     "the store is gone: the process that served it (rank 0, or the launcher) has ended. Look at its output.";
 
-// Meets the other ranks in the store before any connection is tried, so that a missing rank can be named.
-// Gives the number of the meeting: groups of one name on one store are told apart by it.
+// Waits for the other ranks at the store before any connection is tried, so that a missing rank can be named. Returns
+// the number of the gathering. It distinguishes groups of one name on one store.
 int64_t meet(const Group::Impl& group, const Store& store) {
   const int64_t arrivals = store.add("arrivals", 1);
   const int64_t meeting = (arrivals - 1) / group.world_size;
@@ -129,8 +129,8 @@ void Group::Impl::connect() {
   const BackendSetup setup{keys.scoped(std::to_string(meet(*this, keys))), rank, world_size, options};
   try {
     auto backend = make_cpu_backend(setup);
-    // Nobody leaves before all are connected: a rank with nothing to do would close its end while others
-    // still build theirs.
+    // No rank leaves before all are connected. A rank with nothing to do would close its end while others still build
+    // theirs.
     wait(*backend->barrier(), OpType::kBarrier);
     std::unique_ptr<Backend> of_gpus;
     if (options.backend != BackendKind::kGloo && nccl_is_built()) {
@@ -204,8 +204,8 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind) const {
 
 std::string Group::Impl::explain(const char* what, const std::string& backend_words) const {
   const bool timed_out = backend_words.find("imed out") != std::string::npos;
-  // A failing rank writes its words before it closes its connections, so they are there by now; a rank that
-  // was killed leaves none. The short wait covers a store that is slower than the connection.
+  // A failing rank writes its words before it closes its connections, so they are there by now. A rank that was killed
+  // leaves none. The short wait covers a store that is slower than the connection.
   const auto deadline = Clock::now() + std::chrono::milliseconds(timed_out ? 0 : 500);
   auto words = failure();
   while (!words && Clock::now() < deadline) {
@@ -232,7 +232,7 @@ void Group::Impl::fail(const std::string& words) noexcept {
   try {
     if (run_store) run_store->set_once(kFailureKey, text("rank ", rank, " failed: ", words));
   } catch (const std::exception&) {
-    // The store is gone: whoever served it has ended, and there is nobody left to tell.
+    // The store is gone: its server has ended, and no rank is left to notify.
   }
   failed_ = true;
   close_backends();

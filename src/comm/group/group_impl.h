@@ -1,5 +1,4 @@
-// What a Group hides: its backends, its way to agree, and how the failure of a peer becomes an error with
-// names.
+// The inside of a Group: its backends, its agreement, and the conversion of a peer's failure to an error with names.
 //
 // group.cpp makes and connects groups, collectives.cpp and point_to_point.cpp carry out the operations.
 #pragma once
@@ -32,14 +31,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   int rank;
   int world_size;
   GroupOptions options;
-  /// The run's store, where last words are left; the same for a group and its subgroups. None in a world of
-  /// one.
+  /// The run's store, where failing ranks leave their messages; the same for a group and its subgroups. None in a world
+  /// of one.
   std::optional<Store> run_store;
 
-  /// The backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
+  /// Returns the backend for CPU tensors. Connects a lazy group: collective, and blocks, then.
   Backend& cpu();
-  /// Meets the other ranks and connects the backends; nothing where that is done.
-  /// Throws: as Group::connect.
+  /// Waits for the other ranks and connects the backends. Does nothing if that is done. Throws: as Group::connect.
   void connect();
   bool is_connected() const noexcept { return connected_; }
   /// Throws: UsageError if a lazy group has not been connected; two ranks alone cannot do it.
@@ -50,13 +48,13 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Origin origin() const { return {"comm", rank, world_size}; }
   bool alone() const { return world_size == 1; }
 
-  /// The backend that carries tensors of this device.
+  /// Returns the backend that carries tensors of this device.
   Backend& backend_for(const at::Tensor& tensor);
 
-  /// Exchanges records and throws CommError on every rank if they disagree; gives everybody's records.
+  /// Exchanges records and throws CommError on every rank if they disagree; gives all ranks' records.
   std::vector<Fingerprint> agree(Fingerprint record);
 
-  /// A Work over started transfers; `finish` runs in wait(), after the last has ended.
+  /// Returns a Work over started transfers; `finish` runs in wait(), after the last has ended.
   template <class T>
   Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
 
@@ -69,7 +67,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   std::exception_ptr broken_channel(const ChannelKey& key);
   void break_channel(const ChannelKey& key, std::exception_ptr why);
 
-  /// Waits for a transfer; what the backend throws becomes a CommError that says who failed and why.
+  /// Waits for a transfer. Turns the backend's exceptions into a CommError that names the failed rank and the reason.
   void wait(Backend::Transfer& transfer, OpType kind) const;
 
   void check_rank(int peer, const char* role, OpType kind) const;
@@ -78,8 +76,7 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   void fail(const std::string& words) noexcept;
   std::optional<std::string> failure() const noexcept;
 
-  /// Takes over transfers nobody waits for; those that have ended with an error are logged at the next
-  /// operation.
+  /// Takes over transfers without a waiter. Those that have ended with an error are logged at the next operation.
   void track_abandoned(OpType kind, std::vector<Backend::Started> transfers) noexcept;
   void reap() noexcept;
 

@@ -1,7 +1,7 @@
 // Sending and receiving between two ranks; see group.h.
 //
-// Where operations are checked a message is preceded by its record. The receiver reads the record first and
-// takes the data only if it fits, since Gloo ends the process when the sizes of the two sides differ.
+// Where operations are checked a message is preceded by its record. The receiver reads the record first and takes the
+// data only if it fits. Gloo would end the process if the sizes of the two sides differ.
 #include <torch/types.h>
 
 #include <cstring>
@@ -30,9 +30,9 @@ void check_peer(const Group::Impl& group, int peer, int tag, OpType kind) {
 
 }  // namespace
 
-/// A checked receive under way. Record and data of one message follow each other, so those of the next
-/// message from this rank with this tag are asked for only when the data of this one have been, and not at
-/// all where those are in the way because they did not fit.
+/// A checked receive under way. Record and data of one message follow each other. So the next message from this rank
+/// with this tag is requested only when this message's data have been requested. It is not requested at all if data
+/// that did not fit are in the way.
 class Receipt {
  public:
   Receipt(Group::Impl& group, Backend& backend, at::Tensor tensor, at::Tensor staged, int from, int tag,
@@ -57,13 +57,13 @@ class Receipt {
   }
 
  private:
-  /// Whether the data have been asked for, or never will be.
+  /// Returns true if the data have been requested, or never will be.
   bool ask(bool may_wait) {
     std::unique_lock lock(mutex_, std::defer_lock);
     if (may_wait) {
       lock.lock();
     } else if (!lock.try_lock()) {
-      return false;  // somebody waits
+      return false;  // has a waiter
     }
     if (is_settled_) return true;
     if (before_ && !before_->ask(may_wait)) return false;
@@ -131,7 +131,7 @@ Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor
     receipt = std::make_shared<Receipt>(*this, backend, tensor, staged, from, tag, site, last.lock());
     last = receipt;
   }
-  (void)receipt->done();  // asks for its record
+  (void)receipt->done();  // requests its record
   return std::make_unique<CheckedReceive>(receipt);
 }
 

@@ -5,7 +5,7 @@
 
 namespace hasten::comm {
 
-/// What one rank gave to split.
+/// A rank's arguments of split.
 struct SplitKey {
   int color = 0;
   int key = 0;

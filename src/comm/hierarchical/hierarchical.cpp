@@ -49,13 +49,11 @@ struct Places {
   }
 };
 
-// A rank that waits for one of another host, or for its own host's first, may wait for one that waits
-// itself. When time is over it leaves this much to those who know more, so that their words are the ones
-// read.
+// A rank that waits for one of another host, or for its own host's first, may wait for one that waits itself. At the
+// timeout it leaves this much time to ranks with more information, so that their words are reported.
 constexpr auto kPrecedence = std::chrono::milliseconds(500);
 
-/// A level's backends; `local` is missing for a rank that is alone on its host, `leaders` for all but
-/// leaders.
+/// A level's backends. `local` is missing for a rank that is alone on its host, `leaders` for all but leaders.
 struct Levels {
   std::unique_ptr<Backend> world, local, leaders;
 };
@@ -177,7 +175,7 @@ class Hierarchical : public Backend {
     }));
   }
 
-  /// This host's reduction of the parts that this rank passes on, a part a row.
+  /// Returns this host's reduction of the parts that this rank passes on, a part a row.
   at::Tensor collect(const at::Tensor& parts, const ScatterPlan& plan, ReduceOp op) {
     if (!levels_.local) return parts;
     const at::Tensor by_collector = torch::zeros({static_cast<int64_t>(plan.order.size()), parts.size(1)}, parts.options());
@@ -190,7 +188,7 @@ class Hierarchical : public Backend {
     return mine;
   }
 
-  /// Each host's collector sends this rank's part of its reduction; the result does not depend on who comes first.
+  /// Each host's collector sends this rank's part of its reduction. The result does not depend on the order of arrival.
   void reduce_from_hosts(const at::Tensor& output, const at::Tensor& mine, const ScatterPlan& plan, ReduceOp op) {
     const size_t world_size = places_.host_of.size();
     const int64_t part_bytes = static_cast<int64_t>(output.nbytes());
@@ -237,14 +235,14 @@ class Hierarchical : public Backend {
   std::unique_ptr<SerialExecutor> line_ = std::make_unique<SerialExecutor>();
 };
 
-// What the group calls the ranks of a host.
+// The group's names for the ranks of a host.
 RankNames names_on(const std::vector<int>& host) {
   RankNames names;
   for (const int rank : host) names.shown.push_back(std::to_string(rank));
   return names;
 }
 
-// What it calls those that speak for the hosts: one that has not come may be waiting for another of its host.
+// The group's names for the hosts' leaders. A leader that has not come may be waiting for another rank of its host.
 RankNames names_of(const Hosts& hosts) {
   RankNames names;
   for (const auto& host : hosts) {
@@ -255,7 +253,7 @@ RankNames names_of(const Hosts& hosts) {
   return names;
 }
 
-// Whether `mine` is true on all ranks.
+// Returns true if `mine` is true on all ranks.
 bool on_all(Backend& world, bool mine) {
   const at::Tensor count = torch::tensor({mine ? 0 : 1}, at::kInt);
   world.all_reduce(count, ReduceOp::kSum)->wait();
@@ -284,7 +282,7 @@ ScatterPlan plan_scatter(const Hosts& hosts, int host, int local) {
   }
   plan.collected = by_collector[static_cast<size_t>(local)];
   for (const auto& ranks : hosts) plan.senders.push_back(ranks[static_cast<size_t>(local) % ranks.size()]);
-  // What comes from the ranks lies in the order of their numbers.
+  // The ranks' data lies in the order of their numbers.
   std::sort(plan.senders.begin(), plan.senders.end());
   return plan;
 }

@@ -130,7 +130,7 @@ const Group& DeviceMesh::group(const std::string& axis) const {
 
 Group DeviceMesh::flatten(const std::vector<std::string>& axes, Group::Site site) const {
   const auto ranks = layout_.ranks_along(world_.rank(), axes);
-  // All groups of these axes are made by one split: their first ranks tell them apart.
+  // All groups of these axes are made by one split: their first ranks distinguish them.
   return *world_.split(ranks.front(), world_.rank(), {.lazy = true}, site);
 }
 

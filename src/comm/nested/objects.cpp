@@ -1,5 +1,5 @@
-// Objects as bytes in uint8 tensors; see objects.h. A message is one status byte (0: an object in CBOR
-// follows, 1: words follow that say why there is none) and the rest.
+// Objects as bytes in uint8 tensors; see objects.h. A message is one status byte (0: an object in CBOR follows, 1: the
+// reason why there is none follows) and the rest.
 #include "hasten/comm/nested/objects.h"
 
 #include <torch/serialize.h>

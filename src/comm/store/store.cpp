@@ -41,8 +41,7 @@ std::string to_text(const std::vector<uint8_t>& bytes) {
       "uses it; the address (MASTER_ADDR) must be one of this machine's.");
 }
 
-// A listening socket bound to the one address asked for. SO_REUSEADDR as every server: a port in TIME_WAIT is
-// free.
+// A listening socket bound to the requested address alone. SO_REUSEADDR as every server: a port in TIME_WAIT is free.
 int listen_on(const TcpStoreOptions& options) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -65,8 +64,8 @@ int listen_on(const TcpStoreOptions& options) {
   cannot_listen(options, std::strerror(error));
 }
 
-// Whether a socket has reached itself: on a port that is free the kernel may choose that very port as the
-// client's own, and TCP lets both ends be one socket.
+// Returns true if a socket has reached itself. On a free port the kernel may choose that very port as the client's own,
+// and TCP lets both ends be one socket.
 bool is_its_own_peer(int fd) {
   sockaddr_storage own{}, peer{};
   socklen_t own_size = sizeof own, peer_size = sizeof peer;
@@ -75,7 +74,7 @@ bool is_its_own_peer(int fd) {
          std::memcmp(&own, &peer, own_size) == 0;
 }
 
-// Whether nobody listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
+// Returns true if no process listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
 // the port while this socket holds it as its own.
 bool is_refused(const addrinfo& address) {
   const int fd =
@@ -92,9 +91,9 @@ bool is_refused(const addrinfo& address) {
   return error == ECONNREFUSED;
 }
 
-// Waits until somebody listens at one of the host's addresses. libtorch's client sleeps for half a second and
-// longer after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other
-// errors are left to libtorch. Throws when time is up.
+// Waits until a process listens at one of the host's addresses. libtorch's client sleeps for half a second and longer
+// after a connection that is refused, and ranks are often a few milliseconds before rank 0. Other errors are left to
+// libtorch. Throws when time is up.
 void wait_for_listener(const TcpStoreOptions& options) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -113,8 +112,8 @@ void wait_for_listener(const TcpStoreOptions& options) {
   throw std::runtime_error("every connection was refused");
 }
 
-// libtorch's store asks the system for the name of each address that it connects to or that connects to it,
-// which takes 5 s and longer where a name server does not answer.
+// libtorch's store looks up the name of each address that it connects to or that connects to it. That takes 5 s and
+// longer if a name server does not answer.
 c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
                                            const c10d::TCPStoreOptions& native) {
   using Seconds = std::chrono::duration<double>;
@@ -131,7 +130,7 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
   return store;
 }
 
-// Runs an operation on the store; libtorch's own errors become CommErrors that say what to look at.
+// Runs an operation on the store. libtorch's own errors become CommErrors with a hint.
 template <class Call>
 auto call(const char* operation, const std::string& key, const Call& action) {
   try {
@@ -189,7 +188,7 @@ Store Store::scoped(const std::string& prefix) const {
 }
 
 void Store::set(const std::string& key, const std::string& value) const {
-  // libtorch's client does not wait for the server's answer to a set; a question on the same connection does.
+  // libtorch's client does not wait for the server's answer to a set. A query on the same connection does.
   call("set", key, [&] { return impl_->store->set(key, to_bytes(value)), impl_->store->check({key}); });
 }
 

@@ -1,4 +1,4 @@
-// Roll call: how ranks that have nothing but a store in common tell each other a few words.
+// store_all_gather: the exchange of a few words between ranks that have only a store in common.
 #pragma once
 
 #include <chrono>
@@ -10,16 +10,15 @@
 
 namespace hasten::comm {
 
-/// Everybody's `mine` (a line of text, which may be empty) by rank, under keys that begin with `topic`.
-/// Collective over the ranks that use `store`, once for each topic. Blocks: until all have come. Throws:
-/// CommError.
+/// Each rank's `mine` (a line of text, which may be empty) by rank, under keys that begin with `topic`. Collective over
+/// the ranks that use `store`, once for each topic. Blocks: until all have come. Throws: CommError.
 std::vector<std::string> store_all_gather(const Store& store, const std::string& topic, int rank, int world_size,
                                    const std::string& mine, std::chrono::milliseconds timeout);
 
-/// Asks again and again, soon at first, until `ready` or the deadline; whether it was ready.
+/// Polls again and again, soon at first, until `ready` or the deadline. Returns whether it was ready.
 bool poll_until(std::chrono::steady_clock::time_point deadline, const std::function<bool()>& ready);
 
-/// Random bytes, for what a caller has to know.
+/// Random bytes, for a caller's secret.
 std::string random_hex(int num_bytes);
 
 }  // namespace hasten::comm

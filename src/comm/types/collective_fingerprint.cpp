@@ -1,4 +1,4 @@
-// What is compared, and how a difference reads; see collective_fingerprint.h.
+// The compared fields, and the text of a difference; see collective_fingerprint.h.
 #include "comm/types/collective_fingerprint.h"
 
 #include <algorithm>

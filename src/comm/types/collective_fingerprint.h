@@ -1,9 +1,8 @@
 // Agreement: before data moves, all ranks compare one small fixed-size record of what each is about to do.
 //
-// Gloo matches operations by order alone. Different sizes end the process in one of its own threads, equal
-// bytes of another dtype give silent garbage, and no check on one rank can see it. The exchange of records is
-// the transport's affair (group_impl.h); what a record says and when two of them agree is decided here, by
-// pure functions.
+// Gloo matches operations by order alone. Different sizes end the process in one of its own threads. Equal bytes of
+// another dtype give wrong numbers, and no check on one rank can find that. The transport exchanges the records
+// (group_impl.h). The pure functions here decide the content of a record and when two of them agree.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +18,7 @@
 
 namespace hasten::comm {
 
-/// What one rank is about to do. Plain bytes, equal in size on every rank, unused bytes zero.
+/// A rank's next operation. Plain bytes, equal in size on every rank, unused bytes zero.
 struct Fingerprint {
   static constexpr int kMaxDims = 8;
   static constexpr int kNone = -1;
@@ -29,7 +28,7 @@ struct Fingerprint {
   int32_t reduce_op = kNone;
   int32_t root = kNone;
   int32_t dtype = kNone;
-  /// Number of dimensions; only the first kMaxDims sizes are kept, `trailing` covers all but the first.
+  /// Number of dimensions; only the first kMaxDims sizes are stored, `trailing` covers all but the first.
   int32_t dims = 0;
   int32_t line = 0;
   std::array<int64_t, kMaxDims> sizes{};
@@ -49,8 +48,8 @@ static_assert(std::is_trivially_copyable_v<Fingerprint>);
 /// "all_reduce(sum) of float32 [4, 3] at train.cpp:42".
 std::string describe(const Fingerprint& record);
 
-/// Nothing if all records describe one operation; otherwise a sentence that names the first rank that differs
-/// from rank 0 and both sides. First sizes may differ where the operation allows it (all_gather, gather,
+/// Returns nothing if all records describe one operation. Otherwise returns a sentence that names the first rank that
+/// differs from rank 0 and both sides. First sizes may differ where the operation allows it (all_gather, gather,
 /// all_to_all, all_to_all_into).
 std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank);
 

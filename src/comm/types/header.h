@@ -19,16 +19,16 @@ struct Header {
   int32_t reduce_op = -1;
   int32_t root = -1;
   int64_t count = 0;
-  /// What the operation needs to tell; not compared.
+  /// Further values of the operation, which are not compared.
   int64_t extra = 0;
 };
 
 /// Of what moves `count` bytes.
 Header header_of(OpType kind, int64_t count, int root = -1);
-/// Of what adds up tensors like this one.
+/// Of operations that add up tensors like this one.
 Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = -1, int64_t extra = 0);
 
-/// Whether both say the same, but for `extra`.
+/// Returns true if both are equal, but for `extra`.
 inline bool same_call(const Header& a, const Header& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
          a.count == b.count;

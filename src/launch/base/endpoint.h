@@ -24,10 +24,11 @@ using net::remote_end;
 using net::shown;
 using net::Socket;
 
-/// "h:1", "[::1]:1"; without a port `default_port`; nothing if what stands behind the colon is none.
+/// Reads "h:1" or "[::1]:1". Without a port it takes `default_port`. Returns nothing if the text behind the colon is no
+/// port.
 std::optional<Endpoint> find_endpoint(const std::string& word, int default_port);
 
-/// The same. Throws: UsageError instead of nothing.
+/// Returns the same. Throws: UsageError instead of nothing.
 Endpoint parse_endpoint(const std::string& word, int default_port);
 
 }  // namespace hasten::launcher

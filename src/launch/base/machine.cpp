@@ -81,7 +81,7 @@ std::vector<int> nodes_of_gpus(const std::string& root) {
   return nodes;
 }
 
-// What CUDA_VISIBLE_DEVICES leaves of them; names that are no numbers (GPU-…, MIG-…) have no known node.
+// The GPUs that CUDA_VISIBLE_DEVICES leaves. Names that are no numbers (GPU-…, MIG-…) have no known node.
 std::vector<int> visible(const std::vector<int>& nodes, const Environment& environment) {
   const auto chosen = environment.variables().find("CUDA_VISIBLE_DEVICES");
   if (chosen == environment.variables().end()) return nodes;

@@ -1,4 +1,4 @@
-// Asks the kernel by binding; see port.h. Nothing listens here, so nothing can connect.
+// Lets the kernel choose by binding; see port.h. Nothing listens here, so nothing can connect.
 #include "hasten/launch/base/port.h"
 
 #include <netinet/in.h>
@@ -13,8 +13,8 @@
 namespace hasten::launcher {
 namespace {
 
-// Binds `port` (0 = the kernel's choice) on every address, because Python's rank 0 listens on every address;
-// returns the port, or 0 if it is in use.
+// Binds `port` (0 = the kernel's choice) on every address, because Python's rank 0 listens on every address. Returns
+// the port, or 0 if it is in use.
 int bind_once(int port) {
   const int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (handle < 0) throw InternalError({"launch"}, "cannot make a socket: ", std::strerror(errno), ".");

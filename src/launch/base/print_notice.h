@@ -1,4 +1,4 @@
-// A line for the user of the command, on standard error; written at once, so that no worker's line comes in
+// Writes a line for the user of the command to standard error. It is written at once, so that no worker's line comes in
 // between.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Signals that are blocked and read instead, from a descriptor that poll() knows.
+// Signals that are blocked and read instead, from a descriptor that works with poll().
 #pragma once
 
 #include <sys/signalfd.h>
@@ -8,8 +8,8 @@
 
 namespace hasten::launcher {
 
-/// While it lives, `blocked` are blocked, and those of `readable` among them can be read. Its end gives the
-/// old mask back.
+/// While it exists, `blocked` are blocked, and those of `readable` among them can be read. Its end gives the old mask
+/// back.
 class SignalQueue {
  public:
   SignalQueue(const sigset_t& blocked, const sigset_t& readable) {
@@ -26,7 +26,7 @@ class SignalQueue {
   int handle() const { return handle_; }
   const sigset_t& mask_before() const { return mask_before_; }
 
-  /// The next pending signal, 0 if there is none.
+  /// Returns the next pending signal, 0 if there is none.
   int next() const {
     signalfd_siginfo info = {};
     return read(handle_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;

@@ -53,7 +53,7 @@ std::string problem_with_signal(const std::string& name) {
     return text("'", name, "' is no signal", guess.empty() ? "." : guess,
                 " Expected a list like SIGTERM,SIGUSR1");
   }
-  // The first two nobody can handle, the others say what happened to the launcher itself and its children.
+  // The first two cannot be handled. The others report the state of the launcher itself and its children.
   for (const int not_handled :
        {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGCHLD, SIGPIPE}) {
     if (*signal == not_handled)

@@ -82,7 +82,7 @@ void modernise(ConfigMap& map) {
   }
 }
 
-// What stands in a file that Accelerate writes: no nulls at the root, no empty mappings.
+// Form of a file that Accelerate writes: no nulls at the root, no empty mappings.
 ConfigMap completed(const ConfigMap& given, bool sagemaker) {
   ConfigMap values;
   for (const ConfigKey& key : config_keys(sagemaker)) {

@@ -80,7 +80,7 @@ bool is_flag_text(const std::string& text) {
   return std::find(words.begin(), words.end(), text) != words.end();
 }
 
-// Quoted numbers and flags are taken for what they say, as Accelerate takes them.
+// Quoted numbers and flags are read by their content, as Accelerate reads them.
 std::string problem_with_value(const ConfigKey& key, const ConfigValue& value) {
   const auto* words = value.as<std::string>();
   const std::string shown = text("'", key.name, ": ", python_text(value), "'");

@@ -17,13 +17,13 @@ struct ConfigKey {
   double least = 0;  ///< of an integer
 };
 
-/// The keys of a run on machines of one's own, or of one on SageMaker.
+/// Returns the keys of a run on machines of one's own, or of one on SageMaker.
 const std::vector<ConfigKey>& config_keys(bool sagemaker);
 
-/// What distributed_type may be.
+/// Allowed values of distributed_type.
 const std::vector<std::string>& distributed_types(bool sagemaker);
 
-/// What is wrong with the values, each a sentence without its full stop; unknown keys first.
+/// Returns the mistakes of the values, each a sentence without its full stop; unknown keys first.
 std::vector<std::string> config_problems(const ConfigMap& values, bool sagemaker);
 
 }  // namespace hasten::launcher

@@ -7,13 +7,13 @@
 
 namespace hasten::launcher {
 
-/// What `content` holds. `path` is for messages.
-/// Throws: UsageError if it is no YAML of one document, or repeats a key.
+/// Parses `content`. `path` is for messages. Throws: UsageError if it is no YAML of a single document, or repeats a
+/// key.
 ConfigValue read_yaml(const std::string& content, const std::string& path);
-/// The same for JSON.
+/// Returns the same for JSON.
 ConfigValue read_json(const std::string& content, const std::string& path);
 
-/// What a plain (unquoted) scalar of YAML 1.1 means: `no` is false, `010` is 8, `1e3` is text.
+/// Returns the meaning of a plain (unquoted) scalar of YAML 1.1: `no` is false, `010` is 8, `1e3` is text.
 ConfigValue plain_scalar(const std::string& text);
 
 /// The error about a file whose notation is broken.

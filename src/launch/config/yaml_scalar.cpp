@@ -1,5 +1,5 @@
-// What plain scalars mean in YAML 1.1, which Accelerate's files are in; yaml-cpp leaves it to its user.
-// See config_syntax.h.
+// The meaning of plain scalars in YAML 1.1, the form of Accelerate's files. yaml-cpp leaves it to its user. See
+// config_syntax.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// YAML as PyYAML writes it (block style, keys sorted, lines folded behind column 80), so that a file that
-// goes through hasten differs from Accelerate's in nothing. See config_file.h.
+// Writes YAML as PyYAML does (block style, keys sorted, lines folded behind column 80). So a file that goes through
+// hasten is equal to Accelerate's. See config_file.h.
 #include <algorithm>
 #include <cstdio>
 
@@ -34,7 +34,7 @@ Style style_of(const std::string& text) {
       if (letter == ':' && before_blank) plain = false;
       if (letter == '#' && is_blank_or_end(text, i - 1)) plain = false;
     }
-    // A blank next to a line break cannot be kept by a folded text.
+    // A folded text cannot hold a blank next to a line break.
     if (letter == ' ' && i + 1 < text.size() && text[i + 1] == '\n') return Style::kDouble;
   }
   if (text.front() == ' ' || text.back() == ' ') plain = false;
@@ -81,7 +81,7 @@ class Writer {
     }
   }
 
-  // What stands behind "key:" or "-".
+  // The text behind "key:" or "-".
   void node(const ConfigValue& value, size_t indent) {
     const auto* list = value.as<ConfigList>();
     const auto* inner = value.as<ConfigMap>();
@@ -98,7 +98,7 @@ class Writer {
     }
   }
 
-  // The first key of a mapping, or the first element of a list, stands behind the dash.
+  // The first key of a mapping, or the first element of a list, is behind the dash.
   void element_of_list(const ConfigValue& value, size_t indent) {
     const auto* map_below = value.as<ConfigMap>();
     const auto* list_below = value.as<ConfigList>();
@@ -151,7 +151,7 @@ class Writer {
       const bool lone_blank =
           text[i] == ' ' && i > 0 && text[i - 1] != ' ' && i + 1 < text.size() && text[i + 1] != ' ';
       if (text[i] == '\n') {
-        // One more than there are: a single line break would be read as a blank.
+        // Writes an additional break: a single line break would be read as a blank.
         for (out_ += '\n'; text[i + 1] == '\n'; ++i) out_ += '\n';
         new_line(indent);
       } else if (lone_blank && may_fold && column_ > kFoldBehind) {

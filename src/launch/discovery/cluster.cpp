@@ -1,6 +1,5 @@
-// Reading Slurm's, the MPIs', PBS's and LSF's variables; see cluster.h. The rules for who is a step, and for
-// the port, are those by which a program that is started without this launcher finds its place
-// (src/process/rank_info.cpp).
+// Reading Slurm's, the MPIs', PBS's and LSF's variables; see cluster.h. The rules for steps and for the port are those
+// of a program that is started without this launcher (src/process/rank_info.cpp).
 #include "hasten/launch/discovery/cluster.h"
 
 #include <algorithm>
@@ -38,7 +37,7 @@ std::vector<Host> with_slots(const std::vector<std::string>& names, const std::v
   return hosts;
 }
 
-// The machines of a job, whoever starts the launchers there.
+// The machines of a job, for any starter of the launchers there.
 void find_hosts(const Environment& environment, const FileReader& read_file, Cluster& cluster) {
   const auto take = [&](const char* name, const std::string& origin, std::vector<Host> hosts) {
     cluster.name = name;
@@ -69,7 +68,7 @@ void find_hosts(const Environment& environment, const FileReader& read_file, Clu
   if (cluster.name == "LSF") cluster.port = port_for(fnv1a(environment.text("LSB_JOBID").value_or("")));
 }
 
-// What the user has set for the meeting point is the user's; the rest is what the job's number and list say.
+// The user's settings of the meeting point count. The others come from the job's number and list.
 void add_meeting_point(const Environment& environment, Cluster& cluster) {
   if (const auto address = environment.text("MASTER_ADDR")) {
     cluster.values.push_back({"master_addr", *address, "MASTER_ADDR"});
@@ -116,8 +115,8 @@ bool find_mpi(const Environment& environment, const MpiVariables& mpi, Cluster& 
   return true;
 }
 
-// Slurm gives batch and interactive shells a step as well, with a reserved number; a step of one task is a
-// program that runs alone.
+// Slurm gives batch and interactive shells a step as well, with a reserved number. A step of a single task is a program
+// that runs alone.
 bool is_step_of_several(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
@@ -150,7 +149,7 @@ void find_step(const Environment& environment, Cluster& cluster) {
 Cluster find_cluster(const Environment& environment, const FileReader& read_file) {
   Cluster cluster;
   find_hosts(environment, read_file, cluster);
-  // srun may speak PMI to its tasks, and mpirun may run below Slurm: the order is that of process::read_rank_info.
+  // srun may use PMI with its tasks, and mpirun may run below Slurm: the order is that of process::read_rank_info.
   if (!find_mpi(environment, kMpis[0], cluster)) {
     if (is_step_of_several(environment)) {
       find_step(environment, cluster);

@@ -25,7 +25,7 @@ struct NamedHost {
   std::vector<int> slots;  // all if empty
 };
 
-// One filter, against the machines that there are.
+// Applies a filter to the existing machines.
 std::vector<NamedHost> read_filter(const std::string& filter, const std::string& option,
                                    const std::vector<Host>& hosts) {
   std::vector<std::string> names;

@@ -46,7 +46,7 @@ std::vector<std::string> bracketed(const std::string& inside, const std::string&
   return names;
 }
 
-// One element of the list: text and brackets in turn.
+// An element of the list: text and brackets in turn.
 std::vector<std::string> expand_element(const std::string& element, const std::string& node_list) {
   std::vector<std::string> names = {""};
   for (size_t i = 0; i < element.size();) {

@@ -6,7 +6,7 @@ namespace {
 
 using enum OptionKind;
 
-// All options of a group stand under their names in one mapping of the configuration file.
+// All options of a group are under their names in one mapping of the configuration file.
 OptionGroup in_section(std::string_view section, OptionGroup group) {
   for (Option& option : group.options) {
     option.section = section;

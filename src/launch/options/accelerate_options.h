@@ -1,5 +1,4 @@
-// Options that hasten checks and hands on in the variables that the peers use; what they mean, the program
-// knows.
+// Options that hasten checks and passes on in the variables that the peers use. Their meaning is the program's.
 #pragma once
 
 #include "hasten/launch/options/option_table.h"

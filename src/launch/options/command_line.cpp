@@ -76,7 +76,7 @@ class Reader {
     }
   }
 
-  // -n 2, -n2, -n=2; switches can stand together (-mq).
+  // -n 2, -n2, -n=2; switches can be combined (-mq).
   void read_short(const std::string& word) {
     for (size_t i = 1; i < word.size(); ++i) {
       const std::string written = std::string("-") + word[i];

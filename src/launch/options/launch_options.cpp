@@ -1,5 +1,4 @@
-// The options that hasten itself acts on; those it only hands on are accelerate_options.cpp. See
-// option_table.h.
+// The options that hasten itself acts on; those it only passes on are accelerate_options.cpp. See option_table.h.
 #include "hasten/launch/options/option_table.h"
 
 #include "launch/options/accelerate_options.h"

@@ -1,4 +1,4 @@
-// Picks the lines of a stream in which one of some words stands: torchrun's --duplicate_stdout_filters.
+// Picks the lines of a stream with any of some words: torchrun's --duplicate_stdout_filters.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ class LineFilter {
   explicit LineFilter(std::vector<std::string> words = {}, std::string prefix = {})
       : words_(std::move(words)), prefix_(std::move(prefix)) {}
 
-  /// The picked ones of the lines that `bytes` end, whole. A line longer than kLongLine is taken for several.
+  /// Returns the picked ones of the lines that `bytes` end, whole. A line longer than kLongLine is taken for several.
   std::string add(std::string_view bytes);
 
-  /// The last line, if the stream has ended without a newline and the line is picked.
+  /// Returns the last line, if the stream has ended without a newline and the line is picked.
   std::string finish();
 
   static constexpr size_t kLongLine = 64 * 1024;

@@ -1,7 +1,7 @@
-// Puts a rank's name before each line of its output, so that lines of several ranks can be told apart.
+// Puts a rank's name before each line of its output, so that lines of several ranks are distinguishable.
 //
-// Lines are handed on whole: ranks write to one terminal, and half a line would be continued by another rank.
-// What stays without its end is handed on by `flush` (a prompt, a long computation's "working ... ").
+// Lines are passed on whole: ranks write to one terminal, and half a line would be continued by another rank. `flush`
+// passes on a line that stays without its end (a prompt, a long computation's "working ... ").
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@ class LinePrefixer {
   /// With an empty prefix bytes pass unchanged and at once.
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  /// What can be shown now that `bytes` have come. A line ends with \n or \r (a progress bar), or when it is
-  /// longer than kLongLine.
+  /// Returns the text that can be shown now that `bytes` have come. A line ends with \n or \r (a progress bar), or when
+  /// it is longer than kLongLine.
   std::string add(std::string_view bytes);
 
-  /// Whether an unfinished line waits.
+  /// Returns true if an unfinished line waits.
   bool waiting() const { return !line_.empty(); }
 
-  /// Whether that line began with the bytes that were added last, and not before.
+  /// Returns true if that line began with the bytes that were added last, and not before.
   bool is_new() const { return is_new_; }
 
-  /// The unfinished line, whose rest will follow without a prefix.
+  /// Returns the unfinished line, whose rest will follow without a prefix.
   std::string flush();
 
   /// flush() for a stream that has ended: with a newline if the last line lacks one.
@@ -37,9 +37,9 @@ class LinePrefixer {
 
   std::string prefix_;
   std::string line_;
-  bool inside_ = false;  // the beginning of this line was handed on
+  bool inside_ = false;  // the beginning of this line was passed on
   bool is_new_ = false;
-  bool after_return_ = false;  // the last line handed on ended in \r
+  bool after_return_ = false;  // the last line passed on ended in \r
 };
 
 }  // namespace hasten::launcher

@@ -1,7 +1,7 @@
 // The last lines of a stream, in bounded memory, for the report of a failure.
 //
-// Keeps what a terminal would show: of a line that was written over (a progress bar's \r) its last state,
-// without escape sequences, which would tear the report's frame.
+// Stores the text that a terminal would show. Of a line that was written over (a progress bar's \r) it has the last
+// state. Escape sequences are left out, since they would tear the report's frame.
 #pragma once
 
 #include <deque>
@@ -13,12 +13,12 @@ namespace hasten::launcher {
 class LineTail {
  public:
   static constexpr size_t kNumLines = 20;
-  /// What a longer line has beyond is left out.
+  /// The rest of a longer line is left out.
   static constexpr size_t kLineBytes = 1000;
 
   void add(std::string_view bytes);
 
-  /// The last lines, each ending in a newline, an unfinished one too. Collective: no. Blocks: no. Throws:
+  /// Returns the last lines, each ending in a newline, an unfinished one too. Collective: no. Blocks: no. Throws:
   /// nothing.
   std::string lines() const;
 

@@ -1,5 +1,5 @@
-// A file that a worker's output goes to. What finds no room is lost in it: that is said once, and the worker
-// does not notice.
+// A file that a worker's output goes to. If the disk is full, further output is lost in it. That is reported once, and
+// the worker does not notice.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ class LogFile {
 
   /// No file.
   LogFile() = default;
-  /// Opens `path` to append to it; it may be shared. If that fails, `notice` is told.
+  /// Opens `path` to append to it; it may be shared. If that fails, `notice` is called.
   LogFile(std::string path, const Notice& notice);
 
   /// Blocks: no, but for the disk.

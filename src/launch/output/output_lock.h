@@ -1,7 +1,7 @@
-// Who may write to the launcher's terminal now: the keepers take turns, so that no line is torn by another
+// The right to write to the launcher's terminal. The worker shims take turns, so that no line is torn by another
 // rank's.
 //
-// The lock lies in memory that the keepers share, and is let go by the kernel when its holder is killed.
+// The lock lies in memory that the worker shims share, and is let go by the kernel when its holder is killed.
 #pragma once
 
 #include <pthread.h>

@@ -31,7 +31,7 @@ size_t OutputWriter::push(std::string_view bytes) {
   return taken;
 }
 
-// Where no further thread may be started (ulimit -u), whoever pushes writes and waits.
+// If no further thread may be started (ulimit -u), the pushing thread writes and waits.
 bool OutputWriter::has_thread() {
   if (thread_.joinable()) return true;
   try {
@@ -76,7 +76,7 @@ bool OutputWriter::write_all(std::string_view bytes) const {
     const ssize_t size = write(destination_, bytes.data(), bytes.size());
     if (size >= 0) {
       bytes.remove_prefix(static_cast<size_t>(size));
-    } else if (errno == EAGAIN) {  // somebody who shares the descriptor made it non-blocking
+    } else if (errno == EAGAIN) {  // another user of the descriptor made it non-blocking
       pollfd room = {destination_, POLLOUT, 0};
       poll(&room, 1, -1);
     } else if (errno == ENOSPC) {  // a file on a full disk loses these bytes; later ones may have room

@@ -1,8 +1,7 @@
-// Writes to the launcher's terminal, pipe or file from a thread of its own, so that whoever hands bytes over
-// never waits for a slow reader.
+// Writes to the launcher's terminal, pipe or file from a thread of its own. So a caller never waits for a slow reader.
 //
-// A thread, because a descriptor that was inherited cannot be made non-blocking without doing so to everybody
-// who shares it (the user's shell among them). It is started by the first byte.
+// A thread, because a descriptor that was inherited cannot be made non-blocking without doing so for all its users (the
+// user's shell among them). It is started by the first byte.
 #pragma once
 
 #include <condition_variable>
@@ -38,11 +37,11 @@ class OutputWriter {
 
   int destination() const { return destination_; }
 
-  /// Takes the bytes, or as much of their beginning as there is room for; returns how much. Blocks: no, but
-  /// where the system allows no further thread.
+  /// Takes the bytes, or as much of their beginning as there is room for. Returns the number taken. Blocks: no, unless
+  /// the system allows no further thread.
   size_t push(std::string_view bytes);
 
-  /// Whether everything was written, or nobody will ever read it.
+  /// Returns true if everything was written, or the reader is gone.
   bool idle();
 
  private:

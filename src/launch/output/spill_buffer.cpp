@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kChunkBytes = 64 * 1024;
 
-// A file that nobody else can open and that vanishes with its last descriptor; -1 if there can be none.
+// Makes a file that no other process can open and that vanishes with its last descriptor; -1 if that fails.
 int nameless_file(const std::string& folder) {
   std::string name = folder + "/backlog_XXXXXX";
   const int file = mkostemp(name.data(), O_CLOEXEC);

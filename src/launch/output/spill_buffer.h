@@ -1,8 +1,8 @@
-// Output that its reader has not taken yet: bytes in, the same bytes out, in memory up to a bound and in a
+// Output that its reader has not taken yet: bytes in, the same bytes out. They are in memory up to a bound and in a
 // file without a name beyond it.
 //
-// A terminal that is stopped (Ctrl-S, a connection that hangs) must not stop a training run, and nothing may
-// be lost: so what waits for it goes to disk. Not for several threads at once; output_writer.h sees to that.
+// A terminal that is stopped (Ctrl-S, a connection that hangs) must not stop a training run, and nothing may be lost.
+// So waiting output goes to disk. Not for several threads at once; output_writer.h has the lock.
 #pragma once
 
 #include <sys/types.h>
@@ -22,14 +22,14 @@ class SpillBuffer {
   SpillBuffer(const SpillBuffer&) = delete;
   SpillBuffer& operator=(const SpillBuffer&) = delete;
 
-  /// Takes `bytes`, or as much of their beginning as memory and disk have room for; returns how much.
+  /// Takes `bytes`, or as much of their beginning as memory and disk have room for. Returns the number taken.
   size_t push(std::string_view bytes);
 
-  /// The oldest bytes, not more than fit into a buffer; "" if there are none.
+  /// Returns the oldest bytes, not more than fit into a buffer; "" if there are none.
   std::string pop();
 
-  /// The same, to the end of a line where more follows: a line that has come whole is given whole, unless it
-  /// is longer than a buffer.
+  /// Returns the same, to the end of a line if more follows. A line that has come whole is given whole, unless it is
+  /// longer than a buffer.
   std::string pop_lines();
 
   bool empty() const { return in_memory_ == 0 && read_at_ == written_to_; }
@@ -40,7 +40,7 @@ class SpillBuffer {
 
   std::string folder_;
   size_t memory_bytes_;
-  std::string begun_line_;          // whose end is still in here
+  std::string begun_line_;          // a line whose end is still in here
   std::deque<std::string> chunks_;  // older than what is in the file
   size_t in_memory_ = 0;
   int file_ = -1;

@@ -106,7 +106,7 @@ void WorkerOutput::open_tap(Stream& stream, bool terminal) {
   stream.worker = ends.writing;
 }
 
-// One writer for both streams if they end in one terminal or file, so that they stay in order.
+// If both streams end in one terminal or file, they share a writer, so that they stay in order.
 void WorkerOutput::open_writers() {
   const bool one_place = same_file(STDOUT_FILENO, STDERR_FILENO);
   for (Stream& stream : streams_) {
@@ -196,7 +196,7 @@ WorkerOutput::Read WorkerOutput::read_from(Stream& stream) {
   char buffer[kReadBytes];
   const ssize_t size = read(stream.reading, buffer, sizeof buffer);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Read::kNothing;
-  if (size <= 0) return Read::kEnd;  // EIO: nobody holds the other side of the pty any more
+  if (size <= 0) return Read::kEnd;  // EIO: no process holds the other side of the pty any more
   const std::string_view bytes(buffer, static_cast<size_t>(size));
   if (stream.is_error) tail_.add(bytes);
   stream.file.write(bytes, options_.notice);

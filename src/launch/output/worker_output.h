@@ -1,8 +1,8 @@
-// The keeper's side of one worker's output: taps on the worker's streams, and what flows from them to the
-// log file, the launcher's stream, and the tail for the report.
+// The worker shim's side of a worker's output. It has taps on the worker's streams, and passes their bytes to the log
+// file, the launcher's stream, and the tail for the report.
 //
-// A tap is a pty where the launcher's stream is a terminal, else a pipe. Standard output that only passes
-// through to a pipe or a file is not tapped: the worker writes there itself. See
+// A tap is a pty where the launcher's stream is a terminal, else a pipe. Standard output that only passes through to a
+// pipe or a file is not tapped: the worker writes there itself. See
 // docs/decisions/0009-taps-are-in-the-keepers.md.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace hasten::launcher {
 
-/// The turns of all keepers at the launcher's output and error.
+/// The turns of all worker shims at the launcher's output and error.
 struct OutputTurns {
   std::shared_ptr<OutputLock> out = {};
   std::shared_ptr<OutputLock> err = {};
@@ -37,7 +37,7 @@ class WorkerOutput {
   struct Options {
     std::string spill_folder = "/tmp";
     OutputTurns turns = {};
-    Notice notice = [](const std::string&) {};  ///< takes what the user must be told
+    Notice notice = [](const std::string&) {};  ///< takes messages for the user
   };
 
   /// Opens taps and files, before the worker is forked.
@@ -48,9 +48,9 @@ class WorkerOutput {
 
   /// In the worker's process: its standard streams become the taps; all else is closed.
   void connect_worker();
-  /// In the keeper after the fork.
+  /// In the worker shim after the fork.
   void close_worker_ends();
-  /// What the keeper must leave open.
+  /// Descriptors that the worker shim must leave open.
   std::vector<int> descriptors() const;
 
   /// Adds what poll is to wait for.
@@ -60,9 +60,9 @@ class WorkerOutput {
   /// Moves what there is. Blocks: no, but for the disk of a log file.
   void pump();
 
-  /// The worker's group has gone: takes what still stands in the taps. False if there is no room for it yet.
+  /// The worker's group has gone: reads the rest of the taps. False if there is no room for it yet.
   bool finish();
-  /// Whether all was written.
+  /// Returns true if all was written.
   bool written() const;
   /// When something was last written.
   Clock::time_point last_progress() const { return last_progress_; }
@@ -75,7 +75,7 @@ class WorkerOutput {
  private:
   struct Stream {
     int target = -1;   // the worker's and the launcher's descriptor: 1 or 2
-    int reading = -1;  // the keeper's end of the tap
+    int reading = -1;  // the worker shim's end of the tap
     int worker = -1;   // the worker's end, or what it gets instead of one
     LogFile file = {};
     LogFile picked_file = {};  // that of the filter's lines

@@ -88,8 +88,8 @@ class HandOn {
     }
   }
 
-  // As Accelerate counts them: cores / workers on the CPU, one otherwise; but as torchrun does where its
-  // nproc_per_node chose the workers, who then keeps a lone one free. What the user has set stays.
+  // Counts as Accelerate does: cores / workers on the CPU, one otherwise. If torchrun's nproc_per_node chose the
+  // workers, it counts as torchrun does, which leaves a lone worker free. The user's settings stay.
   void threads() {
     const auto wanted = settings_.text("num_cpu_threads_per_process");
     const bool chosen = settings_.of("num_cpu_threads_per_process").source >= Source::kConfig;
@@ -153,7 +153,7 @@ class HandOn {
                                                        : setting.values.back();
     });
     if (!settings_.has("parallelism_config_sp_seq_length")) set("PARALLELISM_CONFIG_SP_SEQ_LENGTH", "None");
-    // What belongs to a kind of parallelism that is not used stays away, as with the peer.
+    // Variables of a kind of parallelism that is not used are left out, as with the peer.
     if (!context) variables_.erase("PARALLELISM_CONFIG_CP_COMM_STRATEGY");
     for (const char* name : {"SEQ_LENGTH", "SEQ_LENGTH_IS_VARIABLE", "ATTN_IMPLEMENTATION"}) {
       if (!sequence) variables_.erase(text("PARALLELISM_CONFIG_SP_", name));

@@ -49,8 +49,7 @@ std::vector<Cpus> grouped(const Machine& machine, int node, int Cpu::*key) {
   return result;
 }
 
-// The `index`-th of `count` shares of the node's cores; the first shares are a core larger where it does not
-// come out even.
+// The `index`-th of `count` shares of the node's cores. If they cannot be equal, the first shares are a core larger.
 Cpus own_cores(const Machine& machine, int node, size_t index, size_t count) {
   const std::vector<Cpus> cores = grouped(machine, node, &Cpu::core);
   const size_t each = cores.size() / count, larger = cores.size() % count;

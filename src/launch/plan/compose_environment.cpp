@@ -52,7 +52,7 @@ void set_torchrun(Variables& variables, const RunSettings& run, const WorkerPlac
   if (place.local_world_size > 1) set_if_unset(variables, "OMP_NUM_THREADS", "1");
 }
 
-// The worker's GPU among the visible ones: its number, or the name that stands there.
+// The worker's GPU among the visible ones: its number, or its name.
 void show_own_gpu_only(Variables& variables, const WorkerPlace& place) {
   std::istringstream names(variables["CUDA_VISIBLE_DEVICES"]);
   std::vector<std::string> visible;

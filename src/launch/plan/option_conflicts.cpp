@@ -99,7 +99,7 @@ void rendezvous(const LaunchSettings& settings, Problems& problems) {
   }
 }
 
-// Whether the choice has the stream (1 or 2) for any worker.
+// Returns true if the choice has the stream (1 or 2) for any worker.
 bool has_stream(const StreamChoice& choice, int stream) {
   return (choice.of_all & stream) != 0 ||
          std::any_of(choice.by_local_rank.begin(), choice.by_local_rank.end(),

@@ -71,7 +71,7 @@ class Planner {
     return settings_.on_sagemaker() ? LauncherKind::kSagemaker : LauncherKind::kSimple;
   }
 
-  // Of two names of one thing the one from the stronger source counts; equal sources must agree.
+  // Of two names of one setting the one from the stronger source counts. Equal sources must agree.
   const Setting* stronger(const char* one, const char* other) {
     const Setting& a = settings_.of(one);
     const Setting& b = settings_.of(other);
@@ -139,7 +139,7 @@ class Planner {
     return sum;
   }
 
-  // Roles say how many processes there are, where nothing else does.
+  // Roles give the number of processes, if no other setting does.
   void check_roles(RunPlan& plan) {
     if (plan.roles.empty()) return;
     const int64_t sum = num_in_roles(plan);
@@ -213,7 +213,7 @@ class Planner {
     }
   }
 
-  // What is said of single workers, and what there must be enough of for all.
+  // Settings of single workers, and resources of which all need enough.
   void check_workers(int num_workers) {
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 && num_workers > machine_.num_gpus()) {
       problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
@@ -303,8 +303,8 @@ class Planner {
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
   }
 
-  // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr
-  // says that already.
+  // As torchrun has it: the endpoint of static machines is where rank 0 opens the store, unless --master_addr sets that
+  // already.
   void meet_at(const std::string& endpoint, const Setting& address, RunPlan& plan) {
     const std::optional<Endpoint> place = find_endpoint(endpoint, kPortOfSeveralMachines);
     if (!place || place->host.empty() || place->port == 0) {

@@ -24,8 +24,8 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// The value in the form that problem_with and the peers know: a switch is True or False, a choice is spelt as
-// the table spells it (configuration files have INDUCTOR and TE).
+// The value in the form of problem_with and the peers. A switch is True or False. A choice is spelt as in the table
+// (configuration files have INDUCTOR and TE).
 std::string normal_form(const Option& option, const std::string& value) {
   if (option.kind == OptionKind::kSwitch) {
     try {
@@ -55,7 +55,7 @@ std::string_view interview_key(std::string_view key) {
   return {};
 }
 
-// The value of an option in the file; keys of a section may lack its prefix (backend in fp8_config).
+// The value of an option in the file. Keys of a section may lack its prefix (backend in fp8_config).
 const ConfigValue* value_in(const Config& config, const Option& option) {
   if (option.section.empty()) return find_value(config.values, option.key);
   const ConfigValue* section = find_value(config.values, option.section);
@@ -132,7 +132,7 @@ void LaunchSettings::take_config(Setting& setting, const Config& config) {
   const ConfigValue* value = option.key.empty() ? nullptr : value_in(config, option);
   if (value == nullptr || value->is_null()) return;
   if (option.name == "num_processes" && python_text(*value) == "-1") return;
-  // What Accelerate fills in where the file is silent is no choice of the user's.
+  // Values that Accelerate fills in where the file has none are no choice of the user's.
   const ConfigValue* stated = option.section.empty() ? find_value(config.given, option.key) : value;
   if (stated == nullptr && !(option.name == "num_processes")) return;
   const std::string where = hasten::text(std::filesystem::path(config.path).filename().string(), ": ",
@@ -200,7 +200,7 @@ void LaunchSettings::take_found(const FoundValue& found, const std::string& clus
                                    "); take it out of the file, or give --", found.option));
 }
 
-// distributed_type of the file stands for a switch, unless the command line chooses another way of training.
+// distributed_type of the file sets a switch, unless the command line chooses another way of training.
 void LaunchSettings::choose_paradigm(const Config& config) {
   for (const char* name :
        {"cpu", "multi_gpu", "tpu", "tpu_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {

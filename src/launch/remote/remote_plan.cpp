@@ -21,7 +21,7 @@ std::vector<std::string> blank_separated(const std::string& text) {
   return words;
 }
 
-// Of two names of one thing what the stronger source says; "" if neither says anything.
+// Of two names of one setting, the value of the stronger source; "" if neither has a value.
 std::string either(const LaunchSettings& settings, const char* one, const char* other) {
   const Setting& a = settings.of(one);
   const Setting& b = settings.of(other);
@@ -84,7 +84,7 @@ std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cl
   return hosts;
 }
 
-// These are for this command alone, or are said anew for each machine.
+// These are for this command alone, or are set anew for each machine.
 bool stays_here(std::string_view name) {
   static const std::set<std::string_view> names = {"hostfile",
                                                    "include",
@@ -109,7 +109,7 @@ bool stays_here(std::string_view name) {
   return names.count(name) != 0;
 }
 
-// What the user has said, by option or file, as options; the names of the latter go to `from_file`.
+// The user's settings, by option or file, as options. The names of the latter go to `from_file`.
 std::vector<std::string> options_again(const LaunchSettings& settings, std::vector<std::string>& from_file) {
   std::vector<std::string> words;
   for (const Setting& setting : settings.all()) {
@@ -284,14 +284,14 @@ std::vector<std::string> command_for_one(const RemotePlan& plan, int rank, const
   const std::string& host = plan.hosts[static_cast<size_t>(rank)].name;
   const bool pdsh = plan.launcher == RemoteLauncher::kPdsh;
   std::vector<std::string> words = {"ssh"};
-  if (pdsh) words = {"pdsh", "-R", "ssh", "-S", "-b", "-N", "-w", host};  // -S brings the exit code
+  if (pdsh) words = {"pdsh", "-R", "ssh", "-S", "-b", "-N", "-w", host};  // -S returns the exit code
   words.insert(words.end(), plan.launcher_arguments.begin(), plan.launcher_arguments.end());
   if (pdsh) {
     words.push_back(text(quoted(hasten), " remote watch-stdin ", to_text(task_for(plan, rank, folder))));
     return words;
   }
-  // Of two values for an option ssh takes the first, so the user's count. Nobody is there to answer a
-  // question for a password.
+  // Of two values for an option ssh takes the first, so the user's count. There is no user to answer a question for a
+  // password.
   for (const char* option : {"BatchMode=yes", "ServerAliveInterval=3", "ServerAliveCountMax=3"})
     words.insert(words.end(), {"-o", option});
   words.insert(words.end(), {"-T", host, quoted(hasten) + " remote follow"});

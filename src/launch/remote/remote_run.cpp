@@ -1,5 +1,5 @@
-// See remote_run.h. Through ssh and pdsh each machine is to the supervisor what a worker is on one machine:
-// its "worker" is the command that reaches it, or holds the lifeline (remote_session.h) to the launcher there.
+// See remote_run.h. Through ssh and pdsh each machine is to the supervisor as a worker is on one machine. Its "worker"
+// is the command that reaches it, or holds the session (remote_session.h) to the launcher there.
 #include "hasten/launch/remote/remote_run.h"
 
 #include <sys/prctl.h>
@@ -20,7 +20,7 @@
 namespace hasten::launcher {
 namespace {
 
-// What a machine's launcher may need beyond its own shutdown timeout, to say how it ended.
+// Time of a machine's launcher beyond its own shutdown timeout, to report its end.
 constexpr std::chrono::duration<double> kAnswerTime = std::chrono::seconds(5);
 constexpr int kSshFailed = 255;
 
@@ -83,7 +83,7 @@ int do_task(const RemoteTask& task, const std::function<int(const RemoteTask&)>&
   return launch(task);
 }
 
-// In a process that nobody could catch an exception of.
+// In a process without a handler for exceptions.
 int do_task_and_report(const std::string& line, const std::function<int(const RemoteTask&)>& launch) {
   try {
     return do_task(task_in(line), launch);

@@ -31,7 +31,7 @@ int code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-// Whether the child has ended, and how.
+// Returns true if the child has ended, and how.
 bool has_ended(pid_t child, int& exit_code) {
   int status = 0;
   if (waitpid(child, &status, WNOHANG) != child) return false;
@@ -47,7 +47,7 @@ bool is_for_the_work(int signal) {
 void write_all(int handle, const std::string& bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t size = write(handle, bytes.data() + done, bytes.size() - done);
-    if (size <= 0) return;  // the command has ended, which waitpid says
+    if (size <= 0) return;  // the command has ended, as waitpid reports
     done += static_cast<size_t>(size);
   }
 }
@@ -56,7 +56,7 @@ void write_all(int handle, const std::string& bytes) {
                               pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  // The group is told to end; the command has to live on until the far side has answered.
+  // The group gets the signal to end. The command has to go on until the far side has answered.
   setsid();
   dup2(input, STDIN_FILENO);
   sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -68,7 +68,7 @@ void write_all(int handle, const std::string& bytes) {
   _exit(127);
 }
 
-// Up to the end of the line; byte by byte, as what follows is not ours to read yet.
+// Reads up to the end of the line, byte by byte, as the later bytes are not ours to read yet.
 std::string read_task() {
   std::string line;
   for (char letter = 0; read(STDIN_FILENO, &letter, 1) == 1 && letter != '\n';) line += letter;

@@ -85,7 +85,7 @@ void Channel::read_some() {
     } else if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
       return;
     } else {
-      why_closed_ = "end";  // what has arrived is read first
+      why_closed_ = "end";  // arrived bytes are read first
       return;
     }
   }

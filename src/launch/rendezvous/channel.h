@@ -1,5 +1,5 @@
-// One connection between two launchers of a run: both prove that they know the run's key, and every message
-// after that is authenticated.
+// A connection between two launchers of a run. Both prove that they have the run's key, and every message after that is
+// authenticated.
 //
 //   server → client   "hasten 1" and a nonce Ns
 //   client → server   a nonce Nc, HMAC(key, "client" Ns Nc)
@@ -7,10 +7,9 @@
 //   then, both ways   length (4 bytes, most significant first), HMAC(session key, number of the message,
 //                     length, text), text
 //
-// The session keys, one for each direction, are HMAC(key, "from client" Ns Nc) and HMAC(key, "from server" Ns
-// Nc), so a message can be replayed neither later, nor in another connection, nor back to its sender. Nothing
-// is encrypted: what is said is where nodes are and how workers ended. docs/formats/rendezvous.md has the
-// whole of it.
+// The session keys, one for each direction, are HMAC(key, "from client" Ns Nc) and HMAC(key, "from server" Ns Nc). So a
+// message can be replayed neither later, nor in another connection, nor back to its sender. Nothing is encrypted:
+// messages have the addresses of nodes and the ends of workers. docs/formats/rendezvous.md has the whole of it.
 #pragma once
 
 #include <poll.h>
@@ -30,13 +29,13 @@ class Channel {
   /// Takes over a connection, which may still be on its way (connect_to).
   Channel(Socket socket, Side side, Bytes run_key);
 
-  /// Whether the other side has proved the key.
+  /// Returns true if the other side has proved the key.
   bool ready() const { return phase_ == Phase::kReady; }
   bool closed() const { return phase_ == Phase::kClosed; }
   /// Why, for the user: "its connection was closed".
   const std::string& why_closed() const { return why_closed_; }
-  /// Whether the other side did not prove the key, or said that this one has not. A side that ends in the
-  /// middle of the handshake, because it was killed, has refused nobody.
+  /// Returns true if the other side did not prove the key, or reported that this one has not. A side that ends in the
+  /// middle of the handshake, because it was killed, has not refused the other.
   bool refused() const { return refused_; }
 
   /// Sends the text once the other side is known; never waits.

@@ -39,7 +39,7 @@ std::optional<std::string> EtcdClaim::request(const std::string& path, const std
   return std::nullopt;
 }
 
-// Whether there is a token for the user.
+// Returns true if there is a token for the user.
 bool EtcdClaim::log_in() {
   const size_t colon = std::min(options_.user.find(':'), options_.user.size());
   const nlohmann::json who = {{"name", options_.user.substr(0, colon)},
@@ -56,7 +56,7 @@ bool EtcdClaim::log_in() {
   return false;
 }
 
-// Whether there is a lease, an old or a new one.
+// Returns true if there is a lease, an old or a new one.
 bool EtcdClaim::keep_lease() {
   if (!lease_.empty()) {
     const auto answer = request("/v3/lease/keepalive", nlohmann::json({{"ID", lease_}}).dump());

@@ -1,8 +1,8 @@
 // A claim in etcd (version 3, through its HTTP gateway): one key, which one launcher of a run holds at a
 // time.
 //
-// The key belongs to a lease that is kept alive, so it vanishes with its holder. Whoever creates it first
-// holds it. https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway has the requests.
+// The key belongs to a lease that is renewed, so it vanishes with its holder. The first launcher that creates it holds
+// it. https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway has the requests.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace hasten::launcher {
 struct EtcdClaimOptions {
   std::string url = {};  ///< "http://etcd:2379"
   std::string key = {};
-  std::string user = {};  ///< "name:password" where the server asks who one is; "": it does not
+  std::string user = {};  ///< "name:password" if the server requires a user; "": it does not
   int ttl_s = 5;          ///< the key vanishes so many seconds after the last call of `refresh`
 };
 
@@ -23,10 +23,10 @@ class EtcdClaim {
  public:
   EtcdClaim(HttpPost post, EtcdClaimOptions options) : post_(std::move(post)), options_(std::move(options)) {}
 
-  /// Keeps the claim alive, and makes it with `value` if nobody holds the key. Returns the value of who holds
-  /// it; nothing if the server did not answer (see error). Blocks: for up to three requests.
+  /// Renews the claim, and makes it with `value` if the key has no holder. Returns the holder's value; nothing if the
+  /// server did not answer (see error). Blocks: for up to three requests.
   std::optional<std::string> refresh(const std::string& value);
-  /// The value of who holds the key, "" if nobody does; nothing if the server did not answer.
+  /// Returns the value of the key's holder, "" if there is none. Nothing if the server did not answer.
   std::optional<std::string> look();
   /// Gives the key back, if it is held.
   void release();

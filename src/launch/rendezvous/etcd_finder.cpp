@@ -1,4 +1,4 @@
-// The launcher's side of the etcd backends, and the process that speaks with etcd; see etcd_finder.h.
+// The launcher's side of the etcd backends, and the process that is connected to etcd; see etcd_finder.h.
 #include "launch/rendezvous/etcd_finder.h"
 
 #include <poll.h>
@@ -174,7 +174,7 @@ std::optional<Found> EtcdFinder::pump(const std::vector<int>& ready, TimePoint n
     candidate_.reset();
   } else if (!candidate_ && now >= next_look_) {
     next_look_ = later(now, kLookPause);
-    order("claim");  // whoever else holds the key is told instead
+    order("claim");  // any other holder of the key is reported instead
   }
   return found;
 }

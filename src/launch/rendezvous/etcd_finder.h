@@ -1,8 +1,8 @@
-// The etcd backends: who holds the run's key in etcd is the host, and the key's value is its address.
+// The etcd backends: the holder of the run's key in etcd is the host, and the key's value is its address.
 //
-// Requests to etcd wait for answers, so a process of their own makes them (`hasten-etcd` in ps): it holds the
-// claim and says who the host is. It ends with the launcher, and gives the key back then; when the whole
-// machine is lost the key vanishes with its lease.
+// Requests to etcd wait for answers, so a process of their own makes them (`hasten-etcd` in ps). It holds the claim and
+// reports the host. It ends with the launcher, and deletes the key then. When the whole machine is lost the key
+// vanishes with its lease.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@ namespace hasten::launcher {
 struct EtcdFinderOptions {
   std::string url = {};  ///< "http://etcd:2379"
   EtcdAccess access = {};
-  std::string user = {};  ///< "name:password"; "": the server does not ask
+  std::string user = {};  ///< "name:password"; "": the server requires none
   std::string key = {};
   Bytes run_key = {};
   Socket listener = Socket();  ///< where this launcher is the host, if it is
@@ -45,7 +45,7 @@ class EtcdFinder final : public HostFinder {
 
   EtcdFinderOptions options_;
   Endpoint here_;
-  Socket socket_;  // to the process that speaks with etcd
+  Socket socket_;  // to the process that is connected to etcd
   pid_t process_ = 0;
   bool searching_ = false;
   bool hosting_ = false;

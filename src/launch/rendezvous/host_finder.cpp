@@ -114,7 +114,7 @@ std::optional<Found> EndpointFinder::conclude(TimePoint now) {
   return found;
 }
 
-// Whether nobody who comes before this node among the successors is left.
+// Returns true if no successor before this node is left.
 bool EndpointFinder::may_be_host() const {
   for (const NodeInfo& node : search_.successors) {
     if (node.id == search_.self_id) return true;

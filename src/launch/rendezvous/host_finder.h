@@ -1,5 +1,5 @@
-// How a launcher finds the host of its run, or learns that it is to be the host itself. One way for each
-// rendezvous backend: c10d here, etcd in etcd_finder.h.
+// How a launcher finds the host of its run, or finds that it is to be the host itself. Each rendezvous backend has one
+// way: c10d here, etcd in etcd_finder.h.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ namespace hasten::launcher {
 struct Search {
   std::string self_id = {};
   std::vector<NodeInfo> successors = {};  ///< of the last round, the next host first
-  std::optional<Endpoint> hint = {};      ///< where somebody said that the host is
+  std::optional<Endpoint> hint = {};      ///< the reported address of the host
 };
 
-/// What a search came to: one of the three.
+/// The result of a search: one of the three.
 struct Found {
   std::unique_ptr<Channel> channel = {};  ///< to the host, which has answered
   bool here = false;          ///< this launcher is the host; `listener` is for it, if there is one
@@ -43,8 +43,8 @@ class HostFinder {
   virtual std::optional<Endpoint> replaced_by() { return std::nullopt; }
 };
 
-/// c10d: whoever is first to listen at the endpoint is the host. Once there was a round, the first of its
-/// nodes that lives takes over: it asks those before it, and everyone else, whether there is a host.
+/// c10d: the first launcher to listen at the endpoint is the host. Once there was a round, the first of its remaining
+/// nodes takes over. It contacts those before it, and all others, to find a host.
 class EndpointFinder final : public HostFinder {
  public:
   EndpointFinder(Endpoint endpoint, Bytes run_key)

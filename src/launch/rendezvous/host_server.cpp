@@ -1,4 +1,4 @@
-// Connections and their texts; see host_server.h. What is decided is decided in rendezvous.cpp.
+// Connections and their texts; see host_server.h. rendezvous.cpp makes all decisions.
 #include "launch/rendezvous/host_server.h"
 
 #include <algorithm>

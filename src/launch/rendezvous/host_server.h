@@ -1,5 +1,5 @@
-// A launcher's listening sockets, and the launchers that come to them: it says where the host is, or it is
-// the host and carries messages and orders between the nodes and the Rendezvous.
+// A launcher's listening sockets, and the launchers that come to them. It reports the host's address. Or it is the
+// host, and carries messages and orders between the nodes and the Rendezvous.
 #pragma once
 
 #include <functional>
@@ -28,11 +28,11 @@ class HostServer {
 
   /// Becomes the host of the run.
   void begin(RunSoFar so_far, int generation, TimePoint now);
-  /// Ends the connections of all nodes: they look for another host.
+  /// Ends the connections of all nodes, which then search for another host.
   void step_down();
   bool hosting() const { return rendezvous_.has_value(); }
   int generation() const { return generation_; }
-  /// What is answered while this is not the host; none: nobody is known.
+  /// The answer while this is not the host; none: no host is known.
   void point_to(std::optional<Endpoint> host) { elsewhere_ = std::move(host); }
 
   /// The way of this launcher's own node.

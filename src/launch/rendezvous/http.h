@@ -1,4 +1,4 @@
-// One kind of HTTP request, as the etcd gateway takes it: JSON in, JSON out.
+// The kind of HTTP request that the etcd gateway takes: JSON in, JSON out.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ struct HttpRequest {
   std::string authorization = {};  ///< the header of this name; "": none
 };
 
-/// POSTs. Blocks: as long as its maker said at most.
+/// POSTs. Blocks: at most for its limit.
 using HttpPost = std::function<HttpAnswer(const HttpRequest& request)>;
 
 /// Over http::Client, which loads libcurl now and not when the command starts. Throws: UsageError as that.

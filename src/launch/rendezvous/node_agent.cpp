@@ -59,7 +59,7 @@ AgentActions NodeAgent::on_order(const Order& order, TimePoint now) {
       actions.choose_master = order.round;
       break;
     case Order::Kind::kStart:
-      if (has_workers()) break;  // the host waits until nobody is left
+      if (has_workers()) break;  // the host waits until no node is left
       workers_ = Workers::kRunning;
       round_ = order.round;
       restarts_ = order.assignment.restart_count;

@@ -92,7 +92,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
 void Rendezvous::on_join(const NodeMessage& message, TimePoint now) {
   const NodeInfo& info = message.node;
   if (closed()) {
-    closing_.to = info.id;  // whoever comes late ends as the others did
+    closing_.to = info.id;  // latecomers end as the others did
     orders_.push_back(closing_);
     return;
   }
@@ -171,7 +171,7 @@ void Rendezvous::ended(Node& node, const NodeMessage& message, TimePoint now) {
   if (phase_ == Phase::kGathering) gather(now);
 }
 
-// The node has gone; what its part in the run was decides what follows.
+// The node has gone. Its part in the run decides the next step.
 void Rendezvous::remove(const std::string& id, const std::string& what_happened, TimePoint now) {
   const Node gone = nodes_.at(id);
   nodes_.erase(id);
@@ -203,7 +203,7 @@ void Rendezvous::stop_round(const std::string& reason, const std::string& but_fo
   }
 }
 
-// Nobody's workers are left.
+// No node has workers left.
 void Rendezvous::round_stopped(TimePoint now) {
   if (failure_) {
     if (restarts_ >= settings_.max_restarts)
@@ -219,7 +219,7 @@ void Rendezvous::round_stopped(TimePoint now) {
   gather(now);
 }
 
-// Starts the next round if everything for it is there; otherwise `deadline` says what is waited for.
+// Starts the next round if everything for it is there. Otherwise `deadline` holds the reason of the wait.
 void Rendezvous::gather(TimePoint now) {
   for (auto* time : {&not_before_, &expected_until_}) {
     if (*time && now >= **time) time->reset();
@@ -249,7 +249,7 @@ void Rendezvous::wait_for_least(size_t num_ready, TimePoint now) {
                 settings_.join_timeout.count(), " s (join_timeout)"));
 }
 
-// Whether further nodes are still waited for.
+// Returns true if further nodes are still waited for.
 bool Rendezvous::window_is_open(size_t num_ready, TimePoint now) {
   if (num_ready == static_cast<size_t>(settings_.max_nodes)) {
     last_call_.reset();

@@ -135,7 +135,7 @@ void RendezvousNode::join_at(Found found, TimePoint now) {
   carry_out(agent_->on_host_found(now), now);
 }
 
-// Where this launcher waits to be asked, should it have to take over.
+// The address at which this launcher listens, should it have to take over.
 Endpoint RendezvousNode::listen_here(const std::string& address) {
   auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {
@@ -192,8 +192,8 @@ void RendezvousNode::choose_master(int round, TimePoint now) {
   send({.kind = NodeMessage::Kind::kMaster, .round = round, .value = free_port(), .text = address}, now);
 }
 
-// A host that has taken over may be unknown at the endpoint, where newcomers look: it listens there if it
-// can, and otherwise asks whether a newcomer has made itself the host there.
+// A host that has taken over may be unknown at the endpoint, which newcomers use. It listens there if it can. Otherwise
+// it checks whether a newcomer has made itself the host there.
 void RendezvousNode::look_for_others(const std::vector<int>& ready, TimePoint now) {
   if (!server_.hosting() || !options_.endpoint || at_endpoint_ || exit_code_) return;
   const Endpoint here{self_.address, self_.port};

@@ -1,7 +1,7 @@
-// One launcher in an elastic run, on the network: its agent, the connection to the host, the search for one,
-// and the server that makes it the host when it has to be.
+// A launcher in an elastic run, on the network. It has its agent, the connection to the host, the search for one, and
+// the server for the case that it becomes the host.
 //
-// Nothing here waits: `add_sources` and `deadline` say when `pump` has something to do. The workers are
+// Nothing here waits: `add_sources` and `deadline` give the time at which `pump` has work. The workers are
 // elastic_rounds.h's.
 #pragma once
 
@@ -22,8 +22,8 @@ struct RendezvousNodeOptions {
   int num_workers = 1;
   /// Under which the others reach this machine; "": the address from which the host is reached.
   std::string local_addr = {};
-  /// Where newcomers look for the host; a host that has taken over looks there for one that does not know it.
-  /// Empty where newcomers find it otherwise (etcd).
+  /// The endpoint at which newcomers look for the host. A host that has taken over looks there for a host without its
+  /// address. Empty if newcomers find it otherwise (etcd).
   std::optional<Endpoint> endpoint = {};
   std::function<void(const std::string& line)> say = [](const std::string&) {};
 };
@@ -40,13 +40,13 @@ class RendezvousNode {
   void workers_gone(int exit_code, const std::string& report, TimePoint now);
   void end_signal(int signal, TimePoint now);
 
-  /// What has been decided since the last call, each once.
+  /// Decisions since the last call, each once.
   std::optional<Assignment> take_start() { return std::exchange(start_, std::nullopt); }
   bool take_stop() { return std::exchange(stop_, false); }
-  /// The exit code, once nobody has to be told anything any more.
+  /// Returns the exit code, once all notices were sent.
   std::optional<int> exit_code(TimePoint now) const;
   const std::string& report() const { return report_; }
-  /// Whether nobody is left who could go on with the run.
+  /// Returns true if no node is left that could go on with the run.
   bool is_last() const { return is_last_ || server_.hosting(); }
 
  private:

@@ -6,15 +6,15 @@
 
 namespace hasten::launcher {
 
-/// From the file that HASTEN_RDZV_SECRET_FILE names, else HASTEN_RDZV_SECRET, else, if all launchers are on
-/// one machine, from a file that the first of them makes where only this user can read it.
+/// It comes from the file that HASTEN_RDZV_SECRET_FILE names, else from HASTEN_RDZV_SECRET. If neither is set and all
+/// launchers are on one machine, the first of them makes a file with it for this user only.
 class RunSecret {
  public:
-  /// For the run `run_id`; `port` tells runs on one machine apart that have no id. Throws: UsageError if
-  /// there is none, it is too short, or others can read its file.
+  /// For the run `run_id`; `port` distinguishes runs without an id on one machine. Throws: UsageError if there is none,
+  /// it is too short, or others can read its file.
   RunSecret(const Environment& environment, const std::string& run_id, int port, bool one_machine);
 
-  /// What proves it: a key for this run only.
+  /// Returns the proof of the secret: a key for this run only.
   const Bytes& run_key() const { return run_key_; }
 
   /// Removes the file that was made. For the host, when the run is over.

@@ -1,5 +1,4 @@
-// What launchers of an elastic run say to each other, as JSON texts in a Channel
-// (docs/formats/rendezvous.md).
+// Messages between launchers of an elastic run, as JSON texts in a Channel (docs/formats/rendezvous.md).
 #pragma once
 
 #include <optional>

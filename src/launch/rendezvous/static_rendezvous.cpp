@@ -1,5 +1,5 @@
-// The meeting of static runs; see static_rendezvous.h. One line of JSON each way; machine 0 speaks first, so that a
-// launcher that meets the workers' store of an attempt that still runs says nothing to it.
+// The rendezvous of static runs; see static_rendezvous.h. Each side sends a line of JSON. Machine 0 sends first, so
+// that a launcher sends nothing if it reaches the workers' store of an attempt that still runs.
 #include "hasten/launch/rendezvous/static_rendezvous.h"
 
 #include <poll.h>
@@ -25,9 +25,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kGreeting = "hasten meeting 1";
 constexpr size_t kLongestLine = 4096;
-constexpr auto kGlance = std::chrono::milliseconds(100);  // between two looks at options.interrupted
+constexpr auto kGlance = std::chrono::milliseconds(100);  // between two checks of options.interrupted
 constexpr auto kAnswerDelay = std::chrono::seconds(5);
-constexpr auto kPatience = std::chrono::seconds(1);  // with someone who may be no launcher
+constexpr auto kPatience = std::chrono::seconds(1);  // with a process that may be no launcher
 
 std::string to_line(const MachineFacts& facts) {
   const json line = {{"machine_rank", facts.machine_rank},
@@ -76,7 +76,7 @@ bool wait_readable(int handle, Clock::time_point until) {
   return poll(&source, 1, static_cast<int>(std::max<int64_t>(left, 0))) > 0;
 }
 
-// One launcher's side of a connection: whole lines of what has come.
+// A launcher's side of a connection: whole lines of the arrived bytes.
 class MeetingConnection {
  public:
   MeetingConnection(Socket socket, std::string address)
@@ -136,7 +136,7 @@ class MeetingHost {
       if (Clock::now() >= deadline) give_up();
       look(std::min(deadline, Clock::now() + kGlance));
     }
-    listener_ = Socket();  // before anybody's worker looks for the store there
+    listener_ = Socket();  // before any worker connects to the store there
     for (const MeetingConnection& guest : guests_) guest.send_line("{\"go\": true}\n");
     return true;
   }

@@ -1,5 +1,5 @@
-// A run whose workers are started again and again with new places: what local_run.cpp needs to know of who
-// decides that (elastic_run.cpp).
+// A run whose workers are started again and again with new places: the interface of local_run.cpp to the decider
+// (elastic_run.cpp).
 #pragma once
 
 #include <poll.h>
@@ -26,14 +26,14 @@ class ElasticRounds {
  public:
   virtual ~ElasticRounds() = default;
   virtual void add_sources(std::vector<pollfd>& sources) const = 0;
-  /// The places of the next start; nothing when the run has ended. Blocks: until then. `processes` has no
+  /// Returns the places of the next start; nothing when the run has ended. Blocks: until then. `processes` has no
   /// workers then, but signals and the sources above.
   virtual std::optional<Assignment> next(WorkerProcesses& processes) = 0;
-  /// The workers as the supervisor is to see them: who decides can have them stopped.
+  /// Returns the workers for the supervisor; the decider can stop them.
   virtual WorkerProcesses& supervised(WorkerProcesses& processes) = 0;
-  /// Nobody of the last start is left. `report` is its failure's, "" without one.
+  /// No worker of the last start is left. `report` is its failure's, "" without one.
   virtual void ended(const Outcome& outcome, const std::string& report) = 0;
-  /// What is shown in the end, and the exit code of the run.
+  /// Returns the final report, and the exit code of the run.
   virtual std::string report() const = 0;
   virtual int exit_code() const = 0;
 };

@@ -22,8 +22,8 @@ namespace {
 constexpr int kDefaultPort = 29400;  // torchrun's
 constexpr int kEtcdPort = 2379;
 
-// Stands between the supervisor and the workers: what the rendezvous decides comes to the supervisor as a
-// signal, what workers do is told to the rendezvous.
+// Connects the supervisor and the workers. The rendezvous's decisions come to the supervisor as a signal, and the
+// workers' events go to the rendezvous.
 class NodeRounds final : public ElasticRounds, private WorkerProcesses {
  public:
   explicit NodeRounds(RendezvousNode& node) : node_(node) {}
@@ -97,7 +97,7 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
 
   RendezvousNode& node_;
   WorkerProcesses* workers_ = nullptr;
-  bool stopping_ = false;  // the workers are being stopped, or were told to end
+  bool stopping_ = false;  // the workers are being stopped, or were signalled to end
   int first_rank_ = 0;
   int exit_code_ = 0;
 };
@@ -135,7 +135,7 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
   const Environment& inherited = environment.inherited;
   const bool by_etcd = elastic.backend != "c10d";
   Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
-  // One machine by its own name: nobody else has to reach it, nor to share a secret with it.
+  // A single machine by its own name. No other machine has to reach it or to share a secret with it.
   if (!by_etcd && elastic.settings.max_nodes == 1 && is_this_machine(endpoint.host))
     endpoint.host = "localhost";
   RendezvousSettings settings = elastic.settings;

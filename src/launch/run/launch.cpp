@@ -23,7 +23,7 @@ void require_one_thread() {
       "program with `hasten launch -n …`.");
 }
 
-// In the worker's process, where nobody could catch an exception.
+// In the worker's process, which has no handler for exceptions.
 int run_and_report(const std::function<int()>& function, const Environment& environment) {
   const auto fail = [&](const char* message, int exit_code) {
     std::cerr << std::string(message) + "\n" << std::flush;

@@ -38,7 +38,7 @@ std::string temporary_folder(const Environment& environment) {
   return std::filesystem::absolute(environment.text("TMPDIR").value_or("/tmp"));
 }
 
-// A folder that only this user can look into, removed with all it holds.
+// A folder that only this user can read, removed with all its contents.
 class RunDirectory {
  public:
   explicit RunDirectory(const Environment& environment)
@@ -57,8 +57,7 @@ class RunDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
 
-  // What an earlier attempt left would be taken for this one's. During a long run somebody may have tidied
-  // the folder away.
+  // Files of an earlier attempt would be taken for this one's. During a long run the folder may have been removed.
   void clear() const {
     std::error_code missing, ignored;
     for (const auto& entry : std::filesystem::directory_iterator(path_, missing))
@@ -182,7 +181,7 @@ std::string wall_time(std::chrono::steady_clock::duration ago) {
   return std::string(buffer, std::strftime(buffer, sizeof buffer, "%F %T", localtime_r(&seconds, &local)));
 }
 
-// Whether a signal waits that asks the launcher to end; the supervisor is the one to take it.
+// Returns true if a waiting signal requests the end of the launcher. The supervisor takes it.
 bool asked_to_end() {
   sigset_t pending;
   sigpending(&pending);
@@ -227,7 +226,7 @@ class LocalRun {
     if (options.num_machines > 1 && !is_loopback(options.master_addr))
       environment_.network_interface = interface_towards(options.master_addr);
     if (!options.signals_to_handle.empty()) environment_.run.signals = signal_names(options.signals_to_handle);
-    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // what is wrong is said now
+    for (const WorkerPlace& place : places_) plan_output(output_, place, "");  // mistakes are reported now
   }
 
   int run() {
@@ -250,7 +249,7 @@ class LocalRun {
     return outcome.exit_code;
   }
 
-  // As above, as often as `rounds` says.
+  // As above, as often as `rounds` requires.
   int run(ElasticRounds& rounds) {
     const MemoryEvents memory_before = read_memory_events();
     const SupervisorOptions supervisor{.num_workers = num_workers(),
@@ -323,7 +322,7 @@ class LocalRun {
   }
 
   void choose_new_port() {
-    // The port of the attempt before may still be known to someone who will try it.
+    // The port of the attempt before may still be in use by a process that will try it.
     const int before = environment_.run.master_port;
     do {
       environment_.run.master_port = choose_port(options_.master_port);

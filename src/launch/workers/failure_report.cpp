@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFrame = "│ ";
 
-// Further lines of a text stand under its first.
+// Further lines of a text are under its first.
 std::string framed(const std::string& lines, const std::string& indent) {
   std::string result;
   for (const char c : lines) {

@@ -1,4 +1,4 @@
-// The launcher's side of the keepers: one socket each, and the launcher's own signals; see local_processes.h.
+// The launcher's side of the worker shims: a socket for each, and the launcher's own signals. See local_processes.h.
 #include "hasten/launch/workers/local_processes.h"
 
 #include <poll.h>
@@ -22,7 +22,7 @@
 namespace hasten::launcher {
 namespace {
 
-// Those that the launcher was not told to ignore.
+// Those that the launcher does not ignore.
 sigset_t not_ignored(const std::vector<int>& wanted) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -81,7 +81,7 @@ struct Packet {
   std::string text;
 };
 
-// Nothing if there is none yet (with MSG_DONTWAIT in `flags`); a Packet of kind kNotStarted at the end.
+// Returns nothing if there is none yet (with MSG_DONTWAIT in `flags`); a Packet of kind kNotStarted at the end.
 std::optional<Packet> receive(int socket, int flags) {
   Packet packet;
   packet.text.resize(ShimMessage::kMaxTextBytes);
@@ -92,7 +92,7 @@ std::optional<Packet> receive(int socket, int flags) {
   ssize_t size = 0;
   do {
     size = recvmsg(socket, &header, flags);
-    // ECONNRESET says that the keeper has ended without reading our last order. Its own words come after it.
+    // ECONNRESET means that the worker shim has ended without reading our last order. Its own words come after it.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0 && errno == EAGAIN) return std::nullopt;
   const auto header_size = static_cast<ssize_t>(sizeof packet.message);
@@ -130,10 +130,10 @@ struct LocalProcesses::Impl {
   LocalProcessesOptions options;
   SignalWatch signals;
   OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
-  std::vector<Kept> kept;  // all keepers that have not ended; one whose worker is gone still writes output
-  std::deque<TimedEvent> pending;  // read but not yet handed out
+  std::vector<Kept> kept;  // all worker shims that have not ended; one whose worker is gone still writes output
+  std::deque<TimedEvent> pending;  // read but not yet returned
   std::vector<std::string> error_tails;
-  int num_end_signals = 0;  // that asked the launcher to end
+  int num_end_signals = 0;  // that requested the launcher's end
 
   Kept* find(int local_rank) {
     const auto found = std::find_if(kept.begin(), kept.end(),
@@ -141,7 +141,7 @@ struct LocalProcesses::Impl {
     return found == kept.end() ? nullptr : &*found;
   }
 
-  // Returns 0, or why there is no keeper (errno).
+  // Returns 0, or why there is no worker shim (errno).
   int start_keeper(int local_rank) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno;
@@ -157,8 +157,8 @@ struct LocalProcesses::Impl {
     return 0;
   }
 
-  // In the keeper's process: the other keepers' sockets must close when the launcher dies, so no copy may
-  // live on.
+  // In the worker shim's process: the other worker shims' sockets must close when the launcher ends, so no copy may
+  // remain.
   [[noreturn]] void become_shim(int socket, int launcher_end, int local_rank) {
     close(launcher_end);
     close(signals.handle());
@@ -180,7 +180,7 @@ struct LocalProcesses::Impl {
     }
   }
 
-  // Reads the next thing the keeper has to say into `pending`.
+  // Reads the worker shim's next message into `pending`.
   void read_from(Kept& from) {
     const auto packet = receive(from.socket, MSG_DONTWAIT);
     if (!packet) return;
@@ -200,8 +200,8 @@ struct LocalProcesses::Impl {
     }
   }
 
-  // `exited_ns` is for a worker whose end nobody has told. A process that the kernel holds does not even end
-  // when it is killed.
+  // `exited_ns` is for a worker whose end was not reported. A process that the kernel holds does not even end when it
+  // is killed.
   void on_gone(Kept& from, int64_t exited_ns = INT64_MAX) {
     if (!from.exited) pending.push_back({{Event::Kind::kExited, from.local_rank, SIGKILL}, exited_ns});
     pending.push_back({{Event::Kind::kGone, from.local_rank}, INT64_MAX});
@@ -213,15 +213,15 @@ struct LocalProcesses::Impl {
     close(ended.socket);
     ended.socket = -1;
     if (ended.gone) return;
-    // Someone killed the keeper, and by PR_SET_PDEATHSIG the worker with it; its children are still to end.
-    // No other worker's end can have caused that, but it may have caused others: it comes first.
+    // A signal killed the worker shim, and by PR_SET_PDEATHSIG the worker with it. Its children are still to end. No
+    // other worker's end can have caused that, but it may have caused others: it comes first.
     kill(-ended.worker, SIGKILL);
     on_gone(ended, 0);
   }
 
   void order(const Kept& whom, int signal) const {
     send(whom.socket, &signal, sizeof signal, MSG_NOSIGNAL);
-    kill(whom.keeper, SIGCONT);  // should someone have stopped it
+    kill(whom.keeper, SIGCONT);  // in case it was stopped
   }
 
   void poll_once(int timeout, bool with_others = false) {
@@ -271,14 +271,14 @@ std::vector<pid_t> LocalProcesses::start(int num_workers) {
                      std::strerror(reason),
                      ". Start fewer, or raise the limits (ulimit -u for processes, ulimit -n for files).");
   };
-  // What stands in the buffers now would be written by every process that inherits them.
+  // Every process that inherits the buffers would write their present contents.
   std::cout.flush();
   std::fflush(nullptr);
   impl_->error_tails.assign(static_cast<size_t>(num_workers), "");
   for (int local_rank = 0; local_rank < num_workers; ++local_rank) {
     if (const int reason = impl_->start_keeper(local_rank)) refuse(local_rank, reason);
   }
-  // All keepers are on their way before the first is waited for.
+  // All worker shims are on their way before the first is waited for.
   std::vector<pid_t> pids;
   for (Impl::Kept& kept : impl_->kept) {
     if (kept.gone) continue;  // of an earlier start

@@ -28,8 +28,8 @@ std::optional<int64_t> limit(const std::string& path) {
   return bytes;
 }
 
-// This process's folder in the hierarchy of version 2 ("0::") or of version 1's memory controller; "" if
-// there is none. Lines are like "4:memory:/user.slice/job_7".
+// This process's folder in the hierarchy of version 2 ("0::") or of version 1's memory controller. "" if there is none.
+// Lines are like "4:memory:/user.slice/job_7".
 std::string cgroup_path(const std::string& root, bool version_2) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {

@@ -8,17 +8,17 @@
 
 namespace hasten::launcher {
 
-/// What the counters say at one moment; nothing where they cannot be read.
+/// The counters at one moment; nothing if they cannot be read.
 struct MemoryEvents {
   std::optional<int64_t> cgroup_kills;
   std::optional<int64_t> cgroup_limit_bytes;  ///< none if there is no limit
   std::optional<int64_t> machine_kills;
 };
 
-/// `root` stands before /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
+/// `root` is a prefix of /proc and /sys. Collective: no. Blocks: no. Throws: nothing.
 MemoryEvents read_memory_events(const std::string& root = "");
 
-/// What a SIGKILL between the two moments most likely was.
+/// Returns the most likely cause of a SIGKILL between the two moments.
 std::string explain_kill(const MemoryEvents& before, const MemoryEvents& after);
 
 }  // namespace hasten::launcher

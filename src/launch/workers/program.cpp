@@ -112,7 +112,7 @@ Program with_arguments(Program program, const std::vector<std::string>& argument
 int execute(const Program& program, const Environment& environment) {
   std::vector<std::string> arguments = program.arguments;
   std::vector<std::string> variables = lines_of(environment);
-  // execvpe, because like a shell it hands a script without a #! line to sh.
+  // execvpe, because, as a shell does, it passes a script without a #! line to sh.
   execvpe(program.file.c_str(), pointers_to(arguments).data(), pointers_to(variables).data());
   const int reason = errno;
   std::cerr << "hasten: cannot execute '" << program.file << "': " << std::strerror(reason) << std::endl;

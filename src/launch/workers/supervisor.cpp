@@ -69,9 +69,8 @@ class Supervision {
     }
     outcome_.others.push_back(end);
     if (stopping_) {
-      // Background children of shells ignore SIGINT. Nobody is told the same twice: a program that saves its
-      // state on the first SIGTERM may take the second for impatience
-      // (docs/decisions/0010-sigterm-is-said-once.md).
+      // Background children of shells ignore SIGINT. No worker gets the same signal twice. A program that saves its
+      // state on the first SIGTERM may take the second for impatience (docs/decisions/0010-sigterm-is-said-once.md).
       if (stop_signal_ != SIGTERM) processes_.signal(local_rank, SIGTERM);
     } else if (num_exited_ == workers_.size()) {
       stop(SIGTERM);
@@ -124,7 +123,7 @@ class Supervision {
     outcome_.exit_code = 128 + signal;
   }
 
-  // Tells every group to end: the workers by `signal`, what ended workers have left behind by SIGTERM.
+  // Signals every group to end: the workers by `signal`, the remaining processes of ended workers by SIGTERM.
   void stop(int signal) {
     stopping_ = true;
     stop_signal_ = signal;
@@ -156,8 +155,8 @@ class Supervision {
   size_t num_exited_ = 0;
   size_t num_gone_ = 0;
   bool stopping_ = false;
-  bool restarting_ = false;            // all are to be started again once nobody is left
-  int stop_signal_ = 0;                // what the workers were told to stop with
+  bool restarting_ = false;            // all are to be started again once no process is left
+  int stop_signal_ = 0;                // the signal that stopped the workers
   std::optional<TimePoint> deadline_;  // when SIGKILL is due, or the restart
   Outcome outcome_;
 };

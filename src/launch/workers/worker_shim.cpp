@@ -1,5 +1,5 @@
-// One worker's keeper; see worker_shim.h. Runs in a forked process: no locks, no exit handlers, and nothing that
-// is thrown leaves it, since it would unwind into a copy of the launcher.
+// A worker's shim; see worker_shim.h. It runs in a forked process: no locks and no exit handlers. No exception leaves
+// it, since it would unwind into a copy of the launcher.
 #include "launch/workers/worker_shim.h"
 
 #include <poll.h>
@@ -26,10 +26,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the keeper waits for a killed group to vanish; only a process the kernel itself holds takes
+// How long the worker shim waits for a killed group to vanish. Only a process that the kernel itself holds takes
 // longer.
 constexpr auto kKillTimeout = std::chrono::seconds(2);
-// How long output may stand still before it is given up, once the launcher has gone.
+// How long output may make no progress before it is given up, once the launcher has gone.
 constexpr auto kStandstill = std::chrono::seconds(2);
 
 int64_t now_ns() {
@@ -64,8 +64,8 @@ int run_body(const std::function<int()>& body) {
 [[noreturn]] void run_worker(const ShimTask& task, WorkerOutput& output, pid_t keeper) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(1);  // the keeper died before the line above
-  // Only now is there a group to send signals to, so only now does the launcher hear of the worker.
+  if (getppid() != keeper) _exit(1);  // the worker shim died before the line above
+  // Only now is there a group to send signals to, so only now is the launcher notified of the worker.
   tell(task.socket, ShimMessage::Kind::kStarted, getpid());
   close(task.socket);
   output.connect_worker();
@@ -73,8 +73,8 @@ int run_body(const std::function<int()>& body) {
   _exit(run_body(task.body));
 }
 
-// Gives back everything that was inherited but what is needed: the keeper must not hold the user's pipes,
-// files and ports open.
+// Gives back everything that was inherited but what is needed: the worker shim must not hold the user's pipes, files
+// and ports open.
 void close_all_but(std::vector<int> needed) {
   std::sort(needed.begin(), needed.end());
   unsigned first = 0;
@@ -86,12 +86,12 @@ void close_all_but(std::vector<int> needed) {
   close_range(first, ~0U, 0);
 }
 
-// A stopped process sees these only when it goes on.
+// A stopped process gets these only when it goes on.
 bool asks_to_end(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// What is no request to end is the worker's alone: its children seldom know of it, and would die.
+// A signal that is no request to end is the worker's alone. Its children seldom handle it, and would end.
 bool is_for_group(int signal) {
   return asks_to_end(signal) || signal == SIGKILL || signal == SIGWINCH;
 }
@@ -150,7 +150,7 @@ class Shim {
     if (abandoned_ && leader_alive_) kill(worker_, SIGKILL);
   }
 
-  // The keeper is the subreaper of all that the worker starts: orphans of the group come to it, too.
+  // The worker shim is the subreaper of all that the worker starts: orphans of the group come to it, too.
   void reap() {
     signalfd_siginfo ignored;
     while (read(child_events_, &ignored, sizeof ignored) > 0) {
@@ -170,7 +170,7 @@ class Shim {
     gone_at_ = Clock::now();
   }
 
-  // Nobody of the group can write any more; what was written is to arrive.
+  // No process of the group can write any more. Written bytes still have to arrive.
   void end_output() {
     if (!told_gone_ && output_.finish()) {
       tell(task_.socket, ShimMessage::Kind::kGone, 0, output_.error_tail());

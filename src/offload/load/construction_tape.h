@@ -31,16 +31,16 @@ class ConstructionTape : public interception::Interceptor {
  private:
   struct Entry {
     c10::OperatorHandle op;
-    /// Tensors of the tape stand here as tokens: a strong reference would make libtorch copy the tensor (make_variable
-    /// takes over only what has one owner), and the copy is not on the tape.
+    /// Tensors of the tape are tokens here. A strong reference would make libtorch copy the tensor, since make_variable
+    /// takes over only tensors with one owner. The copy is not on the tape.
     std::vector<c10::IValue> inputs;
-    /// Addresses tell tensors apart; the weak references keep them from being used again.
+    /// Addresses identify tensors. The weak references prevent their reuse.
     std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> alive;
     std::vector<const c10::TensorImpl*> outputs;
   };
   struct Needed;
 
-  /// The tensor that a token stands for, or the tensor itself.
+  /// Returns the tensor of a token, or the tensor itself.
   const c10::TensorImpl* identity_of(const at::Tensor& tensor) const;
   at::Tensor token_for(const at::Tensor& tensor);
   bool touches(const c10::IValue& value) const;

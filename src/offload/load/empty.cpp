@@ -17,14 +17,14 @@ namespace {
 
 using detail::ConstructionTape;
 
-// What an empty parameter carries: its name for errors, and the tape for its values.
+// Data of an empty parameter: its name for errors, and the tape for its values.
 class EmptyTensor : public interception::Interceptor {
  public:
   EmptyTensor(std::string name, std::shared_ptr<const ConstructionTape> tape) : name_(std::move(name)), tape_(std::move(tape)) {}
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
 
-  // Operators among empty tensors go on (a cast of the whole module); a mixture with values has no result.
+  // Operators among empty tensors go on (a cast of the whole module). A mixture with values has no result.
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
     for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
       if (!stack[i].isTensor()) continue;

@@ -42,7 +42,7 @@ bool has_parts(const std::string& name, const std::string& parts) {
   return ("." + name + ".").find("." + parts + ".") != std::string::npos;
 }
 
-// One tensor object of the module, with all its names.
+// A tensor object of the module, with all its names.
 struct Target {
   std::vector<std::string> names;
   at::Tensor tensor;

@@ -57,7 +57,7 @@ class PlacementPlan {
     return places;
   }
 
-  /// One unit a module, or a block that is in memory as a whole.
+  /// Returns a unit for each module, or for a block that is in memory as a whole.
   std::vector<StreamUnit> units(const std::map<std::string, LoadedPlace>& places) const {
     std::vector<StreamUnit> units;
     std::unordered_map<std::string, size_t> indices;

@@ -85,7 +85,7 @@ void name_fault(const Table& table, uintptr_t address, bool is_write) {
   }
 }
 
-// Where the system does not say, a read is tried first.
+// If the system gives no answer, a read is tried first.
 bool is_write_fault([[maybe_unused]] const void* context) {
 #if defined(__x86_64__)
   constexpr greg_t kWrite = 2;

@@ -16,7 +16,7 @@ namespace hasten::offload {
 struct ReadAhead::Impl {
   enum class State { kAway, kQueued, kRead, kFailed };
 
-  // What the thread uses; a forked child, which has no such thread, makes another one.
+  // State of the thread. A forked child, which has no such thread, makes another one.
   struct Shared {
     std::mutex mutex;
     std::condition_variable asked, done;

@@ -50,7 +50,7 @@ constexpr uint64_t kMagic = 0x68'61'73'74'65'6e'74'6c;
 
 namespace detail {
 
-/// One descriptor or two: past the page cache, and through it where a request fails with EINVAL.
+/// A descriptor past the page cache, and, if a request fails with EINVAL, a second one through it.
 class TileDisk {
  public:
   explicit TileDisk(const std::string& folder, const void* owner) : folder_(folder) {
@@ -93,7 +93,7 @@ class TileDisk {
       memory += done;
       bytes -= done;
       offset += done;
-      // What is left of a short transfer may not be aligned.
+      // The rest of a short transfer may not be aligned.
       if (done % kPage != 0) file = file_;
     }
     return 0;
@@ -301,7 +301,7 @@ void TileFile::fetch(size_t tile) {
   try {
     impl_->take(*free, tile);
   } catch (const std::bad_alloc&) {
-    return;  // open() says so
+    return;  // open() reports it
   }
   impl_->start(*free, false);
 }

@@ -73,7 +73,7 @@ struct UnitPager::Impl {
     std::atomic<uint32_t> readable{0};
     std::atomic<bool> wanted{false};
     std::atomic<bool> failed{false};
-    /// This process is counted among the holders, and since when the unit is readable; of the pager's thread.
+    /// This process's place among the holders, and the time since which the unit is readable. Of the pager's thread.
     bool held = false;
     Clock::time_point since = {};
   };
@@ -246,8 +246,8 @@ struct UnitPager::Impl {
     return many && held_bytes + more > options.max_live_bytes;
   }
 
-  // The oldest go; the unit in use and the one before stay, since an operator may read both. Where several threads wait for
-  // units, each of them gets the time to read its own.
+  // The oldest go. The unit in use and the one before stay, since an operator may read both. If several threads wait
+  // for units, each of them gets the time to read its own.
   void make_room(size_t unit) {
     constexpr auto kGrace = std::chrono::milliseconds(5);
     const auto recently = waiting.load() > 1 ? Clock::now() - kGrace : Clock::time_point::max();
@@ -262,8 +262,8 @@ struct UnitPager::Impl {
     }
   }
 
-  // What followed after this unit the last time. It becomes readable by the fault or touch that asks for it, so that the pager
-  // learns where the program is.
+  // The unit that followed this one the last time. It becomes readable by the fault or touch that requests it. So the
+  // pager can follow the program.
   void fill_ahead(size_t unit) {
     int64_t ahead = 0;
     size_t before = before_last, now = unit;
@@ -278,7 +278,7 @@ struct UnitPager::Impl {
         try {
           hold(next->second);
         } catch (...) {
-          return;  // whoever reads it gets the error
+          return;  // the reader gets the error
         }
       }
       if (any_wanted()) return;

@@ -28,7 +28,7 @@ void visit_argument(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// Stands for a thread while it lives; its units in use end with it.
+// Represents a thread while it runs; its units in use end with it.
 std::shared_ptr<const char> this_thread() {
   thread_local const std::shared_ptr<const char> token = std::make_shared<const char>('t');
   return token;
@@ -169,7 +169,7 @@ class WeightStreamer::Engine : public interception::Interceptor {
            });
   }
 
-  // Units that the thread's operator before used, and no operator uses now, are dropped; then the next one is asked for.
+  // Drops units that the thread's operator before used and that no operator uses now. Then it requests the next one.
   void use(const std::vector<size_t>& used) {
     {
       const std::lock_guard lock(mutex_);

@@ -31,7 +31,7 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
   return static_cast<State&>(*place);
 }
 
-// A state's tensor in the dtype that the loops write, whoever made it.
+// A state's tensor in the dtype that the loops write, from any source.
 at::Tensor& in_dtype(at::Tensor& tensor, const at::Tensor& parameter, at::ScalarType dtype) {
   if (!tensor.defined()) {
     tensor = moment(parameter, dtype);

@@ -30,7 +30,7 @@ double CosineAnnealingLR::rate(size_t group, double before, Moment moment) const
   if (moment == Moment::kStart) return before;
   const auto total = static_cast<double>(options_.T_max);
   const auto now = static_cast<double>(last_epoch());
-  // At the bottom of the cosine the recursion would divide by zero; PyTorch adds the first step up.
+  // At the bottom of the cosine the recursion would divide by zero. PyTorch adds the first step up.
   if ((last_epoch() - 1 - options_.T_max) % (2 * options_.T_max) == 0) {
     return before + (base_lr(group) - options_.eta_min) * (1.0 - std::cos(kPi / total)) / 2.0;
   }

@@ -10,7 +10,7 @@ namespace {
 
 using core::Value;
 
-/// The params of one section; every key is taken once, what is left over is an error.
+/// The params of a section. Every key is taken once, and a key that is left over is an error.
 class Params {
  public:
   Params(const std::string& type, const Value& params) : type_(type), params_(params) {
@@ -73,7 +73,7 @@ class Params {
     }
   }
 
-  /// Throws for keys that nobody took, and for lists of another length than the groups.
+  /// Throws for keys that were not taken, and for lists of another length than the groups.
   void finish(size_t num_groups) const {
     for (const auto& [key, size] : lists_) {
       if (size != num_groups) fail(key.c_str(), params_.at(key), text("one value, or a list of ", num_groups, ", one for each group"));

@@ -70,7 +70,7 @@ std::vector<OneCycleLR::Phase> OneCycleLR::phases(size_t group) const {
 }
 
 double OneCycleLR::anneal(size_t group, double Phase::*from, double Phase::*to) const {
-  // One step past the end the last value stays.
+  // A step past the end leaves the last value.
   const auto step = static_cast<double>(std::min(last_epoch(), total_steps_ - 1));
   const auto all = phases(group);
   double begin = 0.0;

@@ -1,10 +1,10 @@
 // The steps of torch::optim's optimizers in libtorch's foreach operations, each of which is one call for a
 // whole batch.
 //
-// On CUDA that is a few kernel launches for a batch instead of a dozen for each parameter: PyTorch's default
-// there (foreach=True). The operations are torch::optim's own, in its order, each with its own rounding, so
-// that half precision comes out as from torch::optim; PyTorch's foreach takes lerp for some of them. They
-// work on the CPU too, and save nothing there.
+// On CUDA that is a few kernel launches for a batch instead of a dozen for each parameter: PyTorch's default there
+// (foreach=True). The operations are torch::optim's own, in its order, each with its own rounding. So half precision
+// comes out as from torch::optim. PyTorch's foreach takes lerp for some of them. They work on the CPU too, and save
+// nothing there.
 #pragma once
 
 #include <torch/optim/adagrad.h>

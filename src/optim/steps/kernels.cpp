@@ -1,9 +1,9 @@
 // kernels.inc, compiled for three instruction sets; the choice at run time.
 //
-// gnu::target on each function and a choice by __builtin_cpu_supports, not target_clones, which clang 16 drops
-// without a word and which crashes in the loader under ThreadSanitizer. The file is built with -ffp-contract=off,
-// without which each variant would round in its own way, and -fno-math-errno, without which loops with a square
-// root stay scalar (CMakeLists.txt).
+// gnu::target on each function and a choice by __builtin_cpu_supports. target_clones is not used: clang 16 drops it
+// silently, and it crashes in the loader under ThreadSanitizer. The file is built with two flags (CMakeLists.txt).
+// Without -ffp-contract=off each variant would round in its own way. Without -fno-math-errno loops with a square root
+// would stay scalar.
 #include "optim/steps/kernels.h"
 
 #include <cstddef>

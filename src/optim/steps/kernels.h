@@ -1,8 +1,8 @@
 // The table of loops that kernels.cpp compiles once for each instruction set; steps.cpp calls them.
 //
-// A rule's loop sees float32 only. Where memory holds something else, steps.cpp goes through blocks that stay in
-// the nearest cache, and the loaders and stores below convert. So there is one loop a rule, whatever the dtypes,
-// and forms of weights cannot differ in their arithmetic.
+// A rule's loop works on float32 only. Where memory holds something else, steps.cpp goes through blocks that stay in
+// the nearest cache, and the loaders and stores below convert. So there is one loop a rule, whatever the dtypes, and
+// forms of weights cannot differ in their arithmetic.
 #pragma once
 
 #include <cstdint>

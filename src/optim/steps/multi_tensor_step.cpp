@@ -59,7 +59,7 @@ at::Tensor zeros_beside(const at::Tensor& param) {
   return at::zeros_like(param, at::MemoryFormat::Preserve);
 }
 
-// What a batch needs of a parameter: its state's tensors, in ParameterBatch's order, and the step it is at.
+// Data of a parameter for a batch: its state's tensors, in ParameterBatch's order, and the step it is at.
 struct Slot {
   int64_t step = 0;
   std::array<at::Tensor, 3> states = {};
@@ -143,7 +143,7 @@ struct RmspropRule {
 
 void add(std::vector<ParameterBatch>& batches, const at::Tensor& param, bool fused, Slot slot) {
   const bool small = param.is_cpu() && param.numel() < at::internal::GRAIN_SIZE;
-  // Of one device and dtype: that decides about `fused`, too.
+  // Of one device and dtype, which select `fused`, too.
   const auto takes_it = [&](const ParameterBatch& batch) {
     return batch.step == slot.step && batch.small == small && batch.dtype == param.scalar_type() &&
            batch.device == param.device();

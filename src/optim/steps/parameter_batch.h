@@ -18,7 +18,7 @@ struct ParameterBatch {
   at::ScalarType dtype;
   bool fused;  // for a fused kernel; otherwise for foreach operations
   bool small;  // too small for several threads
-  /// Counted from 1, as torch::optim's states count; SGD's is 0 where the momentum is yet to be set.
+  /// Counted from 1, as torch::optim's states count. SGD's is 0 if the momentum is yet to be set.
   int64_t step;
   std::vector<at::Tensor> params = {}, grads = {};
   /// SGD: momentum_buffer. Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq. Adagrad: sum. RMSprop:

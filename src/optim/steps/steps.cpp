@@ -1,5 +1,5 @@
-// From a slice and a rule to calls of the loops: the factors of a step, and the blocks in which memory that is not
-// float32 is converted. See rules.h, kernels.h.
+// Turns a slice and a rule into calls of the loops. It computes the factors of a step, and converts memory that is not
+// float32 in blocks. See rules.h, kernels.h.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,7 @@ Pointer* at_element(Pointer* base, Storage storage, int64_t index) {
   return static_cast<Pointer*>(static_cast<Byte*>(base) + index * size_of(storage));
 }
 
-// What a rule reads and writes besides the weight.
+// Memory that a rule reads and writes besides the weight.
 struct Access {
   int num_states = 0;
   bool reads_gradient = true;
@@ -43,7 +43,7 @@ void require(const Slice& slice, const Access& access) {
                       "gradient or one of ", access.num_states, " states.");
 }
 
-// Which pointers of the rule stand in which state of the slice.
+// The pointer of the rule for each state of the slice.
 struct Buffers {
   alignas(64) float weight[kBlock];
   alignas(64) float before[kBlock];

@@ -57,7 +57,7 @@ double powers_of(const at::Tensor& values, double type) {
   return values.abs().to(at::kDouble).pow(type).sum().item<double>();
 }
 
-// What a rank adds to the norm: its own parts, and gradients that all have alike.
+// A rank's part of the norm: its own parts, and gradients that all have alike.
 struct Sums {
   double owned = 0, whole = 0;
   int64_t overflows = 0;

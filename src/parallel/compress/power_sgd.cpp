@@ -17,7 +17,7 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// What is remembered of one parameter.
+// State of a parameter.
 struct Remembered {
   WeakTensor parameter;
   int64_t exchanges = 0;
@@ -25,7 +25,7 @@ struct Remembered {
   at::Tensor error;  // [n, m]
 };
 
-// One compressed gradient on its way: M [n, m] is about P Qᵀ with P [n, r], Q [m, r].
+// A compressed gradient on its way: M [n, m] is about P Qᵀ with P [n, r], Q [m, r].
 struct Factored {
   at::Tensor gradient;
   Remembered* memory;

@@ -1,4 +1,4 @@
-// What is still under way when a backward has been left by an exception.
+// Operations that are still under way when an exception has left a backward.
 #pragma once
 
 #include <exception>
@@ -8,8 +8,8 @@
 
 namespace hasten::parallel {
 
-/// Waits for an exchange that nobody has waited for: it still writes into memory that the next backward uses.
-/// How it ends is nobody's concern; the next operation says what is wrong.
+/// Waits for an exchange without a waiter: it still writes into memory that the next backward uses. Its result is
+/// ignored; the next operation reports the error.
 inline void end_abandoned(std::optional<comm::Work<>>& work) noexcept {
   if (!work) return;
   try {

@@ -44,7 +44,7 @@ void AccumulationWindow::forget() noexcept {
 std::optional<double> AccumulationWindow::add_weight(double weight) noexcept {
   std::optional<double> before;
   if (!weight_) {
-    // What stands from before the window counts once, as it would without weights.
+    // Gradients from before the window count once, as they would without weights.
     before = settled_early_.value_or(weight);
     weight_ = std::exchange(settled_early_, std::nullopt).value_or(0);
   }

@@ -16,7 +16,7 @@ struct Participant {
   const Ddp* model;
   /// Whether this rank's loss depends on it, as far as is known.
   bool reached;
-  /// Whether any rank's does; a model takes part besides if earlier backwards of the window have left it
+  /// Whether any rank's loss depends on it. A model takes part besides if earlier backwards of the window have left it
   /// gradients.
   bool reached_anywhere;
   int64_t steps_before;
@@ -77,7 +77,7 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
   return list;
 }
 
-// The gradient that stands for `loss` times `factor`.
+// The gradient of `loss` times `factor`.
 at::Tensor gradient_of(const at::Tensor& loss, const BackwardOptions& options, double factor) {
   if (options.gradient.defined()) return factor == 1.0 ? options.gradient : options.gradient * factor;
   // Without one, libtorch makes it itself, and refuses what is no scalar.
@@ -99,8 +99,8 @@ Ddp::Models held_models(const BackwardCall& call, const BackwardContext& context
   return held;
 }
 
-// While it lives, waiting is left to the end of backward where there are several models, so that all ranks
-// wait for them in one order although their gradients come in different ones.
+// While it exists and there are several models, waiting is left to the end of backward. So all ranks wait for them in
+// one order although their gradients come in different ones.
 class InOrder {
  public:
   explicit InOrder(const std::vector<Participant>& list) : list_(list) { set(list.size() > 1); }
@@ -134,7 +134,7 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
       one.model->step().add_weight(one.reached_anywhere ? *options.weight : 0.0);
     }
   }
-  // Models that this rank passes by; a single one may turn out to be passed by only afterwards.
+  // Models that this rank passes by. A single model may turn out to be passed by only afterwards.
   for (const auto& one : list) {
     if (exchanges(one) && !one.reached) one.model->step().start();
   }

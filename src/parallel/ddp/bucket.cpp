@@ -122,7 +122,7 @@ void Bucket::launch(const CommHook& hook, const Trailer& tail) {
         group_.all_reduce_async_(flat_, settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
     return;
   }
-  // What lies behind the gradients must arrive exactly, whatever happens to them.
+  // Data behind the gradients must arrive exactly, whatever happens to them.
   const int64_t total = gradients_.numel();
   const at::Tensor behind = flat_.narrow(0, total, flat_.numel() - total);
   const auto exact = std::make_shared<comm::Work<>>(group_.all_reduce_async_(behind));

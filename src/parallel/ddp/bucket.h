@@ -1,9 +1,9 @@
 // Bucket: one flat piece of memory that holds several gradients side by side and is exchanged as a whole.
 //
-// Each gradient has its slot, which is its parameter's .grad() after a step; the large ones of a CPU are born
-// there. Behind the gradients lies one number a parameter, its presence: 1 where this rank has a gradient.
-// Their sum over the ranks tells whether anybody had one, at no extra message. One bucket of a model carries
-// a tail besides: numbers whose mean comes along.
+// Each gradient has its slot, which is its parameter's .grad() after a step. Autograd allocates the large ones of a CPU
+// there. Behind the gradients lies one number a parameter, its used flag: 1 where this rank has a gradient. Their sum
+// over the ranks shows whether any rank had one, at no extra message. One bucket of a model carries a trailer besides:
+// numbers whose mean comes along.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,10 +23,10 @@ struct BucketSettings {
   bool has_tail = false;
   /// Travels in this dtype; unset: in that of the parameters.
   std::optional<c10::ScalarType> wire_dtype = {};
-  /// The exchange gives the mean, and gradients go into it as they are; otherwise it gives the sum of what
-  /// take() has scaled.
+  /// If true, the exchange gives the mean, and gradients go into it as they are. Otherwise it gives the sum of the
+  /// values that take() has scaled.
   bool averages = false;
-  /// Where large gradients are born in their slots.
+  /// Where autograd allocates large gradients in their slots.
   std::shared_ptr<GradientAllocator> gradient_allocator = {};
 };
 
@@ -38,13 +38,13 @@ class Bucket : public ReducerBucket {
   size_t size() const noexcept override { return parameters_.size(); }
   bool is_cpu() const override { return flat_.is_cpu(); }
 
-  /// Forgets which gradients have come.
+  /// Clears the record of gradients that have come.
   void begin_step() override;
 
-  /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A
-  /// parameter without a gradient gets a slot of zeros and its presence is 0; its .grad() stays undefined for
-  /// now. One that is part of a graph (create_graph) stays .grad() until settle. `arrived` is what autograd
-  /// has just put into .grad(), if anything.
+  /// Takes parameter i's .grad(), times `scale` if need be, into its slot, and makes the slot its .grad(). A parameter
+  /// without a gradient gets a slot of zeros and its used flag is 0. Its .grad() stays undefined for now. A gradient
+  /// that is part of a graph (create_graph) stays .grad() until settle. `arrived` is the tensor that autograd has just
+  /// put into .grad(), if any.
   void take(size_t i, double scale, const at::Tensor& arrived = {}) override;
 
   /// Takes what has not come by itself: gradients left from earlier steps, or nothing.
@@ -59,11 +59,11 @@ class Bucket : public ReducerBucket {
   /// Returns when it has ended.
   void wait() override;
 
-  /// The mean of the tails; waits for the device.
+  /// Returns the mean of the tails; waits for the device.
   Trailer tail() const override;
 
-  /// After wait: multiplies the gradients by `factor`; parameters that only other ranks had a gradient for
-  /// get theirs. Gives the indices of those that nobody had one for.
+  /// After wait: multiplies the gradients by `factor`. Parameters that only other ranks had a gradient for get theirs.
+  /// Returns the indices of those without a gradient on any rank.
   std::vector<size_t> settle(double factor) override;
 
   /// Makes every .grad() undefined.
@@ -71,10 +71,10 @@ class Bucket : public ReducerBucket {
 
  private:
   void lay_out();
-  /// A slot that is nobody's .grad() any more and that somebody else has kept becomes theirs, with its values
-  /// as they are, and its place another tensor's.
+  /// A slot that is no parameter's .grad() any more, and that the program still holds, becomes the holder's, with its
+  /// values as they are. Its place becomes another tensor's.
   void leave_to_others(size_t i);
-  /// To other memory, since somebody else holds some of this.
+  /// To other memory, since another holder has some of this.
   void move();
 
   std::vector<at::Tensor> parameters_;
@@ -82,7 +82,7 @@ class Bucket : public ReducerBucket {
   BucketSettings settings_;
   at::Tensor flat_;
   at::Tensor gradients_, presence_, tail_;
-  /// What travels, where its dtype is another.
+  /// The transferred tensor, if its dtype is another.
   at::Tensor wire_;
   std::vector<at::Tensor> slots_;
   /// Their numbers among the gradient_allocator, if there are any.

@@ -1,7 +1,8 @@
 // ContextGradients: the gradients of a distributed-autograd context (rpc/autograd.h) during a step of data parallelism.
 //
-// In such a pass libtorch's engine accumulates into the context and leaves .grad() alone. The step works on .grad(), so it
-// borrows .grad(): the program's gradients are set aside, the context's take their places, and both go back at the end.
+// In such a pass libtorch's engine accumulates into the context and leaves .grad() alone. The step works on .grad(), so
+// it borrows .grad(). The program's gradients are set aside, the context's take their places, and both go back at the
+// end.
 #pragma once
 
 #include <ATen/core/Tensor.h>

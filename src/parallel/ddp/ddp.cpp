@@ -24,13 +24,13 @@ struct Ddp::Impl {
   JoinedModel joined = {};
   /// Whether its parameters are others than those it was built for.
   bool outdated = false;
-  /// What it exchanges, each once.
+  /// Its parameters, each once.
   ParameterSet parameter_set = {};
   /// Parameters of which each rank has its own copy.
   std::vector<at::Tensor> replicated = {};
   std::unique_ptr<Reducer> reducer = {};
   std::unique_ptr<GradientHooks> hooks = {};
-  /// What it exchanged once and the module no longer has.
+  /// Parameters that it exchanged once and the module no longer has.
   ParameterSet removed = {};
   std::unique_ptr<GradientHooks> refusals = {};
 
@@ -44,8 +44,8 @@ struct Ddp::Impl {
     });
   }
 
-  // replace_module and register_parameter change what is registered, and not what a member of the user's
-  // class holds: a forward through that would train, on each rank apart, parameters that nobody exchanges.
+  // replace_module and register_parameter change the registered members, and not those of the user's class. A forward
+  // through the latter would train parameters that are not exchanged, on each rank apart.
   void refuse_removed() {
     std::set<const c10::TensorImpl*> registered;
     for (const at::Tensor& tensor : module.parameters()) registered.insert(tensor.unsafeGetTensorImpl());
@@ -79,7 +79,7 @@ struct Ddp::Impl {
     step.attach(&parameter_set, reducer.get());
   }
 
-  // `trained`: what it exchanged before, and what ranks that train apart (LocalSgd) have made of it.
+  // `trained`: the parameters that it exchanged before, with the values of ranks that train alone (LocalSgd).
   void connect(const std::vector<at::Tensor>& trained) {
     hooks.reset();
     reducer.reset();

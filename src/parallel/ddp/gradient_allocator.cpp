@@ -29,7 +29,7 @@ class ActiveAllocations {
     active_.insert_or_assign(memory, std::move(allocation));
     num_active_ = active_.size();
   }
-  /// Whether it was lent.
+  /// Returns true if it is in use.
   bool end(void* memory) {
     if (num_active_ == 0) return false;
     ActiveAllocation allocation;
@@ -61,8 +61,8 @@ ActiveAllocations& active_allocations() {
 
 class BucketAllocator : public memory::OwnAllocator {
  public:
-  /// Over libtorch's own, or what an Accelerator put in its place, from the first call on; nullptr where the
-  /// program has another in use.
+  /// Wraps libtorch's allocator, or that of an Accelerator, from the first call on. nullptr if the program has another
+  /// in use.
   static BucketAllocator* installed() {
     static BucketAllocator* const allocator = [] {
       c10::Allocator* own = c10::GetCPUAllocator();
@@ -106,7 +106,7 @@ class BucketAllocator : public memory::OwnAllocator {
     return {memory, memory, &free, c10::Device(c10::kCPU)};
   }
 
-  // Also what is not lent gets this class's deleter: raw_deleter() has to fit all.
+  // Memory that is not a slot gets this class's deleter, too: raw_deleter() has to fit all.
   c10::DataPtr plain(size_t num_bytes) {
     c10::DataPtr memory = own_.allocate(num_bytes);
     static_cast<void>(memory.compare_exchange_deleter(own_free, &free));

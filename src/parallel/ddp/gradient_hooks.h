@@ -1,7 +1,7 @@
 // Hooks that run when a parameter's gradient has been accumulated.
 //
-// They sit on the parameter's AccumulateGrad node, as torch's own reducer has them, run in the thread of
-// backward, and come off when this object goes.
+// They sit on the parameter's AccumulateGrad node, as those of torch's own reducer. They run in the thread of backward,
+// and come off when this object goes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,12 +25,12 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  /// Whether autograd still uses the hooked nodes: Module::to() with another dtype or device takes new ones.
+  /// Returns true if autograd still uses the hooked nodes: Module::to() with another dtype or device takes new ones.
   bool intact() const;
 
  private:
   std::vector<at::Tensor> parameters_;
-  // A tensor holds its accumulator weakly; the hook lives as long as somebody keeps the node.
+  // A tensor holds its accumulator weakly; the hook lasts as long as the node has an owner.
   std::vector<std::pair<compat::AutogradNode, uintptr_t>> hooks_;
 };
 

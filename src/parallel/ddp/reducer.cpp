@@ -17,7 +17,7 @@
 namespace hasten::parallel {
 namespace {
 
-// What the tail carries, as means over the ranks.
+// Contents of the trailer, as means over the ranks.
 enum TailEntry { kWeight, kWeighted, kValuesChanged, kChangedInside };
 
 constexpr size_t kNoBucket = std::numeric_limits<size_t>::max();
@@ -34,8 +34,7 @@ Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm:
                  std::function<void(bool)> check)
     : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
-      // The buckets were agreed upon when the module was compared; asking again in every step would only
-      // cost.
+      // The ranks agreed on the buckets when the module was compared. Another agreement in every step would only cost.
       group_(group.with_check(false)),
       options_(options),
       window_(window),
@@ -226,7 +225,7 @@ void Reducer::finish() {
   context_.close();
 }
 
-// What the sums are multiplied by; nothing if all weights together are zero. Ends the window's weights.
+// Returns the factor of the sums; nothing if all weights together are zero. Ends the window's weights.
 std::optional<double> Reducer::out_factor() {
   const double mean = options_.predivide(group_.world_size()) / group_.world_size();
   const double factor = options_.average || window_.weight() ? mean : mean * group_.world_size();

@@ -1,8 +1,8 @@
 // Reducer: the step of data parallelism, from the first gradient of a backward to the last bucket's arrival.
 //
-// Buckets are launched strictly in the order of the plan, since every rank must start the same exchanges in
-// the same order although gradients may arrive in another. What a backward left out is found at its end.
-// After the first step the plan is made anew, once, from the order in which rank 0's gradients arrived.
+// Buckets are launched strictly in the order of the plan. Every rank must start the same exchanges in the same order
+// although gradients may arrive in another. Gradients that a backward left out are found at its end. After the first
+// step the plan is made anew, once, from the order in which rank 0's gradients arrived.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ namespace hasten::parallel {
 
 class Reducer {
  public:
-  /// `buffers` follow rank 0 (empty: none do); `window` and `settings` outlive the reducer; `check` compares the ranks'
+  /// `buffers` follow rank 0 (empty: none do). `window` and `settings` outlive the reducer. `check` compares the ranks'
   /// parameters, which may have been changed inside the window.
   Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
           AccumulationWindow& window, const ExchangeSettings& settings, std::function<void(bool inside)> check);
@@ -39,14 +39,14 @@ class Reducer {
 
   const BucketPlan& plan() const noexcept { return plan_; }
   int64_t num_steps() const noexcept { return num_steps_; }
-  /// Whether an exchange has begun that is not finished.
+  /// Returns true if an exchange has begun that is not finished.
   bool is_exchanging() const noexcept { return started_ || backward_; }
   void abandon() noexcept {
     started_ = false;
     backward_.reset();
     context_.restore();
   }
-  /// Whether any rank had a gradient in the last step.
+  /// Returns true if any rank had a gradient in the last step.
   bool had_gradients() const noexcept { return had_gradients_; }
 
  private:

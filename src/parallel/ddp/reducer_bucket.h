@@ -1,7 +1,7 @@
 // ReducerBucket: several gradients that are exchanged as a whole, in whatever way.
 //
-// The reducer (reducer.h) tells a bucket which gradients have come, launches it when it is complete, and settles
-// it at the end. Bucket (bucket.h) all-reduces flat memory; parallel/shard reduces into the owners' slices.
+// The reducer (reducer.h) notifies a bucket of the gradients that have come, launches it when it is complete, and
+// settles it at the end. Bucket (bucket.h) all-reduces flat memory; parallel/shard reduces into the owners' slices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ struct ReducerBucketSettings {
   bool has_tail = false;
   /// Gradients travel in this dtype; unset: in that of the parameters.
   std::optional<c10::ScalarType> wire_dtype = {};
-  /// The exchange gives the mean, and gradients go into it as they are; otherwise it gives the sum of what
-  /// take() has scaled.
+  /// If true, the exchange gives the mean, and gradients go into it as they are. Otherwise it gives the sum of the
+  /// values that take() has scaled.
   bool averages = false;
 };
 
@@ -32,7 +32,7 @@ class ReducerBucket {
 
   virtual size_t size() const noexcept = 0;
   virtual bool is_cpu() const = 0;
-  /// Forgets which gradients have come.
+  /// Clears the record of gradients that have come.
   virtual void begin_step() = 0;
   /// Takes parameter i's .grad(), times `scale` if need be. `arrived` is what autograd has just accumulated, if
   /// anything. A parameter without a gradient contributes zeros and counts as absent.
@@ -44,7 +44,7 @@ class ReducerBucket {
   virtual void launch(const CommHook& hook, const Trailer& tail) = 0;
   /// Returns when it has ended.
   virtual void wait() = 0;
-  /// The mean of the tails; waits for the device.
+  /// Returns the mean of the tails; waits for the device.
   virtual Trailer tail() const = 0;
   /// After wait: multiplies the gradients by `factor`; gives the indices of those that no rank had.
   virtual std::vector<size_t> settle(double factor) = 0;

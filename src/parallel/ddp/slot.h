@@ -1,7 +1,7 @@
 // Slot: a gradient's place in flat memory that holds several side by side.
 //
-// A tensor that shares the flat memory without being an autograd view of it, so that it can be a parameter's
-// .grad() and survive libtorch's zero_grad().
+// Returns a tensor that shares the flat memory without being an autograd view of it. So it can be a parameter's .grad()
+// and survive libtorch's zero_grad().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,8 @@
 
 namespace hasten::parallel {
 
-/// Where the gradients of `parameters` lie, in elements, one behind the other; those that may be born there
-/// (`gradient_allocator`, nullptr: none) begin where an allocator's memory could. Returns how many elements they
-/// take.
+/// Lays out the gradients of `parameters` one behind the other: offsets in elements. If `gradient_allocator` is not
+/// nullptr, gradients that it may serve begin at its alignment. Returns the number of elements.
 int64_t place_slots(const std::vector<at::Tensor>& parameters, const GradientAllocator* gradient_allocator,
                     std::vector<int64_t>& offsets);
 
@@ -26,11 +25,11 @@ void set_slot(const at::Tensor& slot, const at::Tensor& flat, int64_t offset, co
 /// are.
 at::Tensor leave_slot(const at::Tensor& slot, const at::Tensor& flat, const at::Tensor& parameter);
 
-/// Whether the two are one tensor's memory, element by element, whoever says so; an undefined one is not.
+/// Returns true if both tensors are defined and address the same elements of the same storage.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether nobody else shares the memory of a gradient that autograd has made of `arrived` (undefined: it has
-/// made none).
+/// Returns true if no other tensor shares the memory of a gradient that autograd has made of `arrived` (undefined: it
+/// has made none).
 bool is_autograds_alone(const at::Tensor& gradient, const at::Tensor& arrived);
 
 /// to = from * scale

@@ -7,8 +7,8 @@
 
 namespace hasten::parallel {
 
-/// .grad() of `parameter` becomes the ranks' rows, summed by index, times `scale`; an undefined one counts as
-/// no rows. Whether any rank had rows; where none had, .grad() stays as it is. Collective.
+/// .grad() of `parameter` becomes the ranks' rows, summed by index, times `scale`. An undefined one counts as no rows.
+/// Returns true if any rank had rows. If none had, .grad() stays as it is. Collective.
 bool exchange_sparse_gradient(const at::Tensor& parameter, const comm::Group& group, double scale);
 
 }  // namespace hasten::parallel

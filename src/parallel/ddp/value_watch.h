@@ -1,10 +1,9 @@
 // Whether the values of tensors have changed since they were noted, without reading all of them.
 //
-// Version counters would not tell on a CPU: SGD and other optimizers of libtorch step through data(), which
-// leaves the tensor's counter alone, and a clamp that finds nothing to cut raises it. So the first bytes of
-// every tensor are kept: a step changes them wherever the first elements have a gradient. On other devices
-// reading waits for the device, and counters have to do. What a change means is the caller's matter
-// (ddp.cpp).
+// Version counters do not serve on a CPU. SGD and other optimizers of libtorch step through data(), which leaves the
+// tensor's counter alone. A clamp that finds nothing to cut raises it. So the first bytes of every tensor are stored: a
+// step changes them wherever the first elements have a gradient. On other devices reading waits for the device, and
+// counters have to do. The caller decides the meaning of a change (ddp.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +17,11 @@ namespace hasten::parallel {
 
 class ValueWatch {
  public:
-  /// Remembers where `tensors` stand, in the place of what was noted before.
+  /// Records the values of `tensors`, in the place of the record before.
   void note(const std::vector<at::Tensor>& tensors);
   void forget() noexcept { noted_.clear(); }
   bool empty() const noexcept { return noted_.empty(); }
-  /// Which of the same tensors are seen to have changed, by index.
+  /// Returns the indices of the same tensors that have changed.
   std::vector<size_t> changed(const std::vector<at::Tensor>& tensors) const;
 
  private:

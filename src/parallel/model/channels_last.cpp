@@ -17,7 +17,7 @@ std::optional<at::MemoryFormat> format_of(const at::Tensor& tensor) {
 
 void reorder(at::Tensor tensor) {
   const auto format = format_of(tensor);
-  // Not contiguous(): with one channel every order is, and only strides say which is meant.
+  // Not contiguous(): with one channel every order is, and only strides define which is meant.
   if (format) tensor.set_data(torch::empty_like(tensor, *format).copy_(tensor.detach()));
 }
 

@@ -84,7 +84,7 @@ Replicas::Replicas(std::shared_ptr<torch::nn::Module> module, std::vector<c10::D
   }
   for (size_t i = 1; i < devices_.size(); ++i) {
     modules_.push_back(cloned(*modules_[0], devices_[i]));
-    // What the copies require is what flows on to the originals.
+    // Gradients flow on to the originals if the copies require them.
     for (const auto& parameter : modules_[i]->parameters()) parameter.set_requires_grad(false);
   }
 }

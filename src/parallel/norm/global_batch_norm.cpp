@@ -126,7 +126,7 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
     const auto dims = reduced_dims(input);
     const at::Tensor divisor = count.clamp_min(1);
     at::Tensor mean = saved[2], var = saved[3];
-    // What was saved are constants; a backward that will be differentiated needs them as functions of x.
+    // Saved values are constants. A backward that will be differentiated needs them as functions of x.
     if (at::GradMode::is_enabled()) mean = SumOverRanks::apply(x.sum(dims), capsule) / divisor;
     const at::Tensor centred = x - per_channel(mean, x);
     if (at::GradMode::is_enabled()) var = SumOverRanks::apply(centred.square().sum(dims), capsule) / divisor;

@@ -1,9 +1,8 @@
 // Batch normalisation over the batches of a whole group, as a function.
 //
-// Statistics of the ranks' parts are exchanged and merged (Chan, Golub and LeVeque 1979), in the same order
-// on every rank, so that all hold the same bits; the sum of squares less the square of the sum, which loses
-// digits where the mean is large, is never formed. Backward exchanges two sums a channel. It can itself be
-// differentiated.
+// Statistics of the ranks' parts are exchanged and merged (Chan, Golub and LeVeque 1979). The order is the same on
+// every rank, so that all hold the same bits. The sum of squares less the square of the sum is never formed, since it
+// loses digits if the mean is large. Backward exchanges two sums a channel. It can itself be differentiated.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -113,7 +113,7 @@ void for_each_batch_norm(torch::nn::Module& module, const std::string& name, con
   }
 }
 
-// Whether the module trains; `training` is also true where there are no running statistics to evaluate with.
+// Returns true if the module trains. `training` is also true if there are no running statistics to evaluate with.
 bool BatchNormInterceptor::trains(const at::Tensor& tensor, bool training, bool tracks) const {
   if (!training || tracks) return training;
   const auto alive = module.lock();
@@ -135,7 +135,7 @@ bool BatchNormInterceptor::intercept(const c10::OperatorHandle& op, interception
   const auto tensor = [&](size_t i) { return arguments[i].isNone() ? at::Tensor() : arguments[i].toTensor(); };
   const BatchNormTensors tensors = {tensor(1), tensor(2), tensor(3), tensor(4)};
   const at::Tensor& first = tensors.weight.defined() ? tensors.weight : tensors.running_mean;
-  // Of the module's tensors one speaks for all.
+  // A single tensor of the module represents all.
   const auto spokesman = interception::find_interceptor<BatchNormInterceptor>(first);
   if (spokesman.get() != this || !trains(first, arguments[5].toBool(), tensors.running_mean.defined())) {
     return false;

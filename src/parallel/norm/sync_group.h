@@ -1,9 +1,8 @@
 // SyncGroup: the connections of a model's synchronised BatchNorms, and what passes over them.
 //
-// Where ranks may have run out of batches (`uneven`), each exchange is preceded by a round in which every
-// rank says what it is about to do; those without a batch answer with zeros, which to the merged statistics
-// are a batch of no values. The connections are no other's, so that happens beside everything else a rank
-// does.
+// If ranks may have run out of batches (`uneven`), each exchange is preceded by a round in which every rank announces
+// its operation. Ranks without a batch answer with zeros, which to the merged statistics are a batch of no values. The
+// connections are no other's, so that happens beside everything else a rank does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +21,7 @@ class SyncGroup : public torch::CustomClassHolder {
   const comm::Group& group() const noexcept { return group_; }
   void set_uneven(bool uneven) noexcept { uneven_ = uneven; }
 
-  /// Every rank's flat tensor, [world, numel].
+  /// Returns every rank's flat tensor, [world, numel].
   at::Tensor gather(const at::Tensor& mine) const;
   /// `tensor` becomes the sum over all ranks.
   void sum_(const at::Tensor& tensor) const;
@@ -33,7 +32,7 @@ class SyncGroup : public torch::CustomClassHolder {
   void answer(c10::Device device) const;
 
  private:
-  /// What a rank is about to do, its numel and dtype; all zero: nothing.
+  /// A rank's next operation, its numel and dtype. All zero: nothing.
   using Call = std::array<int64_t, 3>;
   /// Gives the call of the ranks that have one.
   Call hold_round(const Call& mine) const;

@@ -1,7 +1,7 @@
 // Which models a loss depends on: a walk over autograd's graph, before backward.
 //
-// Only needed where there are several models, since then each backward may be for some of them; it ends as
-// soon as all have been seen.
+// It is only needed with several models, since then each backward may be for some of them. It ends as soon as all have
+// been found.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 // Which parameters of a module are exchanged, and whether that has changed.
 //
-// libtorch's to(), load(), requires_grad_() and register_parameter() tell nobody. So the module is looked at
-// again at every forward and backward: its parameters' identities, sizes, memory and whether they are
-// trainable, without building the lists of names that parameters() builds (a microsecond for 50 parameters).
+// libtorch's to(), load(), requires_grad_() and register_parameter() send no notice. So the module is checked again at
+// every forward and backward: its parameters' identities, sizes, memory and whether they are trainable. The check does
+// not build the lists of names that parameters() builds (a microsecond for 50 parameters).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -20,7 +20,7 @@ struct ParameterSet {
   /// Whether its module makes sparse gradients (Embedding and EmbeddingBag with sparse(true)).
   std::vector<bool> sparse = {};
 
-  /// The tensors, undefined where gradients are sparse.
+  /// Returns the tensors, undefined where gradients are sparse.
   std::vector<at::Tensor> dense() const;
 
   static ParameterSet of(const torch::nn::Module& module,
@@ -29,8 +29,8 @@ struct ParameterSet {
 
 class ModuleWatch {
  public:
-  /// What is different since the last look: nothing; the memory in which values lie (load() does that);
-  /// which parameters there are, their sizes and dtypes, or which are trainable.
+  /// The difference since the last check. It is nothing; the memory of the values (load() does that); or the
+  /// parameters, their sizes and dtypes, or which are trainable.
   enum class Change { kNone, kValues, kParameters };
 
   explicit ModuleWatch(const torch::nn::Module& module) : module_(module) { look(); }

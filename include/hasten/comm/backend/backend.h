@@ -1,10 +1,10 @@
 // Backend: the one interface behind Group that moves bytes between ranks.
 //
-// A backend sees only what it can do well: flat contiguous tensors on its own kind of device, dtypes it
-// reduces natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes,
-// other devices, agreement, errors with names) is done once, in Group. A new backend is one file that
-// implements this interface and one line in make_cpu_backend (group/cpu_backend.cpp) or in group.cpp; where a build
-// lacks it, a stub file of the same name says so.
+// A backend serves only calls it can do well: flat contiguous tensors on its own kind of device, dtypes it reduces
+// natively, equal sizes. Everything else (strides, booleans, complex numbers, means, unequal sizes, other devices,
+// agreement, errors with names) is done once, in Group. A new backend is a file that implements this interface and a
+// line in make_cpu_backend (group/cpu_backend.cpp) or in group.cpp. For a build that lacks it, a stub file of the same
+// name reports that.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,8 +33,8 @@ class Backend {
   };
   using Started = std::unique_ptr<Transfer>;
 
-  /// What wait() throws where it knows: the ranks do not do the same (the text names both sides; the others
-  /// know too, and the group can go on), or a rank has not come within the group's timeout.
+  /// Thrown by wait() in two known cases. First, the ranks' calls differ: the text names both sides, all ranks get it,
+  /// and the group can go on. Second, a rank has not come within the group's timeout.
   struct Mismatch : std::runtime_error {
     using std::runtime_error::runtime_error;
   };
@@ -46,17 +46,17 @@ class Backend {
 
   virtual const char* name() const = 0;
   virtual c10::DeviceType device_type() const = 0;
-  /// Whether all_reduce, reduce and reduce_scatter take this dtype; Group converts if not.
+  /// Returns true if all_reduce, reduce and reduce_scatter take this dtype; Group converts if not.
   virtual bool reduces(at::ScalarType dtype) const = 0;
 
-  /// Whether those give the mean of this dtype, too; Group divides if not.
+  /// Returns true if those give the mean of this dtype, too; Group divides if not.
   virtual bool averages(at::ScalarType) const { return false; }
 
-  /// Whether minimum and maximum are NaN where any input is; Group hands floats over as integers of the same
-  /// order if not.
+  /// Returns true if minimum and maximum are NaN where any input is. If not, Group passes floats as integers of the
+  /// same order.
   virtual bool keeps_nan() const { return false; }
 
-  /// Whether reduce leaves what other ranks than the root hand it as it is; Group hands it copies if not.
+  /// Returns true if reduce leaves the inputs of ranks other than the root unchanged. If not, Group passes copies.
   virtual bool reduce_keeps_inputs() const { return false; }
 
   // Collectives; `op` is kMean only for what averages. Tensors are contiguous; data movers get flat uint8.
@@ -67,23 +67,22 @@ class Backend {
   virtual Started all_gather(at::Tensor output, at::Tensor input) = 0;
   /// `input` is [world_size * output.numel()].
   virtual Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
-  /// `inputs[r]` goes to rank r; what comes from rank r are the next `output_counts[r]` bytes of `output`,
-  /// one rank behind the other. Zeros are fine.
+  /// Sends `inputs[r]` to rank r. The next `output_counts[r]` bytes of `output` come from rank r, in rank order. Zeros
+  /// are fine.
   virtual Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
                              std::vector<at::Tensor> inputs) = 0;
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
 
-  /// Memory that all_reduce can use in place, where the backend has such memory left; plain memory otherwise.
+  /// Returns memory that all_reduce can use in place, or plain memory if the backend has none left.
   virtual at::Tensor allocate(int64_t num_bytes);
 
   /// Closes the connections, so that transfers under way here and at the peers end with an error soon.
   virtual void close() noexcept = 0;
 };
 
-/// What errors call a backend's ranks: `shown` by rank where the group knows them by other numbers, or else
-/// their own.
+/// Names of a backend's ranks in errors: `shown` by rank if the group numbers them otherwise, else their own.
 struct RankNames {
   std::vector<std::string> shown = {};
   std::string of(int rank) const;
@@ -108,15 +107,16 @@ std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
 /// shared_bytes; std::exception, on all ranks, where no memory can be shared.
 std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup);
 
-/// The backend for CPU tensors that setup.options.backend asks for: shared memory where all ranks are on one
-/// host, with Gloo between hosts that have several ranks each, Gloo alone where each rank is on its own.
-/// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError where what was asked for by
-/// name cannot be had; what the backends throw.
+/// Returns the backend for CPU tensors that setup.options.backend asks for. It is shared memory if all ranks are on one
+/// host, and Gloo alone if each rank has a host of its own. Otherwise it is shared memory on each host with Gloo
+/// between hosts.
+/// Collective: yes. Blocks: until the ranks are connected. Throws: UsageError if a backend asked for by name is not
+/// available; the exceptions of the backends.
 std::unique_ptr<Backend> make_cpu_backend(const BackendSetup& setup);
 
 /// NCCL: CUDA tensors, where libtorch is a CUDA build; nullptr from the stub file otherwise.
 std::unique_ptr<Backend> make_nccl(const BackendSetup& setup);
-/// Whether make_nccl can work in this build.
+/// Returns true if make_nccl can work in this build.
 bool nccl_is_built();
 
 }  // namespace hasten::comm

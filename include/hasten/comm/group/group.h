@@ -1,10 +1,10 @@
 // Group: a set of ranks and the collective operations on tensors among them.
 //
-// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It speaks
-// plain tensors of any dtype, layout and device; what the backend (backend.h) cannot take as it stands is
-// converted here, in one place. Operations can be checked before any data moves: all ranks first agree on one
-// small record (collective_fingerprint.h), because a mismatch in Gloo ends the process or gives silent garbage. A failing
-// rank leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
+// A Group is a small value handle over a hidden implementation, always passed in, never looked up. It takes plain
+// tensors of any dtype, layout and device. Input that the backend (backend.h) cannot take is converted here, in one
+// place. Operations can be checked before any data moves: all ranks first agree on one small record
+// (collective_fingerprint.h). Without that, a mismatch in Gloo ends the process or gives wrong numbers. A failing rank
+// leaves its words in the store, so that the others can name the failed rank and the reason. Structures: nested.h;
 // objects: objects.h.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace hasten::comm {
 
-/// One message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
+/// A message of a batch (batch_send_recv): `tensor` goes to or comes from `peer`.
 struct PointToPoint {
   enum class Kind { kSend, kReceive } kind;
   at::Tensor tensor;
@@ -48,18 +48,17 @@ class Group {
   /// A world of one: no backend, every operation is local and free.
   Group();
 
-  /// The group of all ranks that call with the same store and `options.name`.
-  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the
-  /// timeout, UsageError for a rank outside the world or a backend this libtorch lacks.
+  /// Returns the group of all ranks that call with the same store and `options.name`.
+  /// Collective: yes. Blocks: until all ranks have come. Throws: CommError naming the missing ranks after the timeout,
+  /// UsageError for a rank outside the world or a backend this libtorch lacks.
   static Group connect(const Store& store, int rank, int world_size, const GroupOptions& options = {});
 
   int rank() const noexcept;
   int world_size() const noexcept;
   const GroupOptions& options() const noexcept;
-  /// Whether operations agree before data moves (options().check, resolved).
+  /// Returns true if operations agree before data moves (options().check, resolved).
   bool checked() const noexcept;
-  /// The same group with operations checked or not; for code that has agreed on its operations by other
-  /// means.
+  /// Returns the same group with checks on or off, for code that has agreed on its operations by other means.
   Group with_check(bool check) const;
   /// The same group; each collective through this handle and its copies first calls `observer` and throws what that throws.
   /// Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups.
@@ -68,15 +67,15 @@ class Group {
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
 
-  /// The group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
-  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws:
-  /// UsageError for an empty list, a rank outside the group or one named twice.
+  /// Returns the group of `ranks` (of this group, in this order; they are renumbered 0…). Ranks not in the list get
+  /// nullopt. Collective: yes, over this group. Blocks: until the listed ranks are connected. Throws: UsageError for an
+  /// empty list, a rank outside the group or one named twice.
   std::optional<Group> subgroup(const std::vector<int>& ranks, Site site = Site::current()) const;
   std::optional<Group> subgroup(const std::vector<int>& ranks, const SubgroupOptions& options,
                                 Site site = Site::current()) const;
 
-  /// One group for each color, of the ranks that gave it, ordered by key and then by rank (MPI_Comm_split). A rank with a
-  /// negative color is in none and gets nullopt (MPI_UNDEFINED).
+  /// Makes a group for each color, of the ranks that gave it, ordered by key and then by rank (MPI_Comm_split). A rank
+  /// with a negative color is in none and gets nullopt (MPI_UNDEFINED).
   /// Collective: yes, over this group. Blocks: until all have called, and unless lazy until the group is connected.
   /// Throws: CommError.
   std::optional<Group> split(int color, int key = 0, const SubgroupOptions& options = {},
@@ -86,15 +85,15 @@ class Group {
   /// Collective: yes, then. Blocks: until all ranks have come. Throws: as connect.
   void connect_backends() const;
 
-  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the
-  // operation is under way; the plain form is the same followed by wait(). Tensors may be of any dtype,
-  // device and strides; scalars and empty tensors are fine. Throws (all): CommError with the failing rank's
-  // words, or naming both sides of a mismatch where operations are checked; UsageError for what no conversion
-  // can mend (the mean of integers).
+  // ---- Collectives. Every rank of the group calls, in the same order. The `_async` form returns once the operation is
+  // under way. The plain form is the `_async` form followed by wait(). Tensors may be of any dtype, device and strides;
+  // scalars and empty tensors are fine. Throws (all): CommError with the failing rank's words; CommError naming both
+  // sides of a mismatch if operations are checked; UsageError for input that no conversion can mend (the mean of
+  // integers).
 
-  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max
-  /// are "or", product and min "and". kMean is for floating and complex dtypes; kMin and kMax not for complex
-  /// ones nor uint64, and NaN where any rank has NaN.
+  /// `tensor` becomes the reduction over all ranks; same shape and dtype everywhere. Booleans: sum and max are "or",
+  /// product and min "and". kMean is for floating and complex dtypes. kMin and kMax are not for complex ones nor
+  /// uint64. They give NaN if any rank has NaN.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
   Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
                            Site site = Site::current()) const;
@@ -108,7 +107,7 @@ class Group {
   void broadcast_(at::Tensor tensor, int root, Site site = Site::current()) const;
   Work<> broadcast_async_(at::Tensor tensor, int root, Site site = Site::current()) const;
 
-  /// Every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
+  /// Returns every rank's tensor, by rank. First sizes may differ (the sizes are exchanged first); the others are
   /// equal.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> all_gather_async(const at::Tensor& tensor, Site site = Site::current()) const;
@@ -119,19 +118,18 @@ class Group {
   Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
                                 Site site = Site::current()) const;
 
-  /// Every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
+  /// Returns every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root, Site site = Site::current()) const;
   Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
                                              Site site = Site::current()) const;
 
-  /// Rank r gets root's parts[r], on the CPU; `parts` is read on root only and the parts may have any shapes
-  /// of one dtype.
+  /// Rank r gets root's parts[r], on the CPU. `parts` is read on root only, and the parts may have any shapes of one
+  /// dtype.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
   Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
                                  Site site = Site::current()) const;
 
-  /// Rank r gets the reduction of everybody's r-th part of `input`, cut along dim 0 into world_size equal
-  /// parts.
+  /// Rank r gets the reduction of all ranks' r-th part of `input`, cut along dim 0 into world_size equal parts.
   at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                             Site site = Site::current()) const;
   Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
@@ -150,11 +148,11 @@ class Group {
   Work<std::vector<at::Tensor>> all_to_all_async(const std::vector<at::Tensor>& parts,
                                                  Site site = Site::current()) const;
 
-  /// The flat form, without an exchange of sizes: the r-th part of `input` goes to rank r, the r-th part of
-  /// `output` comes from rank r. Parts are rows, as many as `rows` says: what one rank gives to another, that
-  /// one must take. The tensors have one dtype and, but for the first, equal sizes; they may not overlap.
-  /// Over shared memory, and where operations are checked, parts that do not fit are reported on all ranks before
-  /// data moves.
+  /// Exchanges parts of flat tensors without an exchange of sizes. The r-th part of `input` goes to rank r, the r-th
+  /// part of `output` comes from rank r. Parts are rows; `rows` holds their numbers. If a rank sends rows to another,
+  /// that rank must receive as many. The tensors have one dtype and, but for the first, equal sizes; they may not
+  /// overlap. Over shared memory, and where operations are checked, parts that do not fit are reported on all ranks
+  /// before data moves.
   void all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
                         Site site = Site::current()) const;
   Work<> all_to_all_into_async_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows = {},
@@ -164,22 +162,22 @@ class Group {
   void barrier(Site site = Site::current()) const;
   Work<> barrier_async(Site site = Site::current()) const;
 
-  /// A flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place where
-  /// the ranks share memory and have some left (GroupOptions::shared_bytes); otherwise it is an ordinary
-  /// tensor. For memory that is reduced again and again. It may outlive the group. Collective: no. Blocks:
-  /// no. Throws: what an allocation throws.
+  /// Returns a flat tensor of `numel` elements, not initialised. On the CPU all_reduce_ works on it in place if the
+  /// ranks share memory and have some left (GroupOptions::shared_bytes). Otherwise it is an ordinary tensor. For memory
+  /// that is reduced again and again. It may outlive the group. Collective: no. Blocks: no. Throws: the exceptions of
+  /// the allocator.
   at::Tensor buffer(int64_t numel, const at::TensorOptions& options = {}) const;
 
-  // ---- Point to point. Collective: no; each message needs its other side, messages between two ranks with
-  // one tag arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype
-  // and shape before the data moves.
+  // ---- Point to point. Collective: no. Each message needs its other side. Messages between two ranks with one tag
+  // arrive in order. Tags are 0 or more. Where operations are checked, the receiver compares dtype and shape before the
+  // data moves.
 
   void send(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   Work<> send_async(const at::Tensor& tensor, int to, int tag = 0, Site site = Site::current()) const;
   void receive_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
   Work<> receive_async_(at::Tensor tensor, int from, int tag = 0, Site site = Site::current()) const;
 
-  /// All messages at once, in any order on each rank; no deadlock however they are listed.
+  /// Starts all messages at once, in any order on each rank. No order of the list ends in a deadlock.
   Work<> batch_send_recv(const std::vector<PointToPoint>& messages, Site site = Site::current()) const;
 
   // ---- Failure.
@@ -189,16 +187,16 @@ class Group {
   /// Collective: no. Blocks: for a round trip to the store. Throws: nothing.
   void fail(const std::string& words) const noexcept;
 
-  /// The run's store; nothing in a world of one. For threads that must not use the group's collectives.
+  /// Returns the run's store; nothing in a world of one. For threads that must not use the group's collectives.
   std::optional<Store> store() const;
 
-  /// The message of the run's first failing rank, "rank 2: …", if one did and the store still answers.
+  /// Returns the message of the run's first failing rank, "rank 2: …", if one did and the store still answers.
   std::optional<std::string> failure() const noexcept;
 
   struct Impl;
 
  private:
-  /// The group of these ranks of this one, under this group's name and `suffix`.
+  /// Returns the group of these ranks of this one, under this group's name and `suffix`.
   std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix, const SubgroupOptions& given) const;
   /// What each collective does once its arguments are known to be right.
   void begin(OpType kind) const;

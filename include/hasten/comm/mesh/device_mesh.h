@@ -31,7 +31,7 @@ class MeshLayout {
   /// Throws (these): UsageError for an unknown axis.
   int size(const std::string& axis) const;
   int coordinate(int rank, const std::string& axis) const;
-  /// One coordinate an axis, in order.
+  /// Coordinates, an entry an axis, in order.
   std::vector<int> coordinates(int rank) const;
   /// Throws: UsageError for a wrong number of coordinates, or one outside its axis.
   int rank_at(const std::vector<int>& coordinates) const;
@@ -52,10 +52,10 @@ class DeviceMesh {
   DeviceMesh(const Group& group, std::vector<MeshAxis> axes, Group::Site site = Group::Site::current());
 
   const MeshLayout& layout() const noexcept { return layout_; }
-  /// The group of the whole mesh.
+  /// Returns the group of the whole mesh.
   const Group& world() const noexcept { return world_; }
   int size(const std::string& axis) const { return layout_.size(axis); }
-  /// This rank's coordinate on an axis.
+  /// Returns this rank's coordinate on an axis.
   int coordinate(const std::string& axis) const { return layout_.coordinate(world_.rank(), axis); }
 
   /// Returns the group of an axis; rank() in it is this rank's coordinate. Its first operation must be a collective
@@ -63,8 +63,9 @@ class DeviceMesh {
   /// Collective: no. Blocks: no. Throws: UsageError for an unknown axis.
   const Group& group(const std::string& axis) const;
 
-  /// Returns the group over several axes, for example the gradients' over {"dp", "cp"}; made at each call.
-  /// Collective: yes. Blocks: until all ranks of the mesh have called. Throws: UsageError for an unknown axis; CommError.
+  /// Returns the group over several axes, for example the gradients' over {"dp", "cp"}; made anew at each call.
+  /// Collective: yes. Blocks: until all ranks of the mesh have called. Throws: UsageError for an unknown axis;
+  /// CommError.
   Group flatten(const std::vector<std::string>& axes, Group::Site site = Group::Site::current()) const;
 
  private:

@@ -1,10 +1,9 @@
-// Nested structures of tensors: one walk over vectors, arrays, pairs, tuples, optionals, maps, libtorch's
-// Example and own structs, in a fixed order. Whatever is done to "a batch" is done through it.
+// Walks nested structures of tensors in a fixed order: vectors, arrays, pairs, tuples, optionals, maps, libtorch's
+// Example and own structs. Every operation on "a batch" uses this walk.
 //
-// A structure is flattened to its tensors and built again around others (JAX's and torch's pytrees do the
-// same), so everything that moves data is ordinary code on a list of tensors. Own structs join through one
-// function found by argument-dependent lookup. The operations (gather, pad, slice …) stand in
-// nested_operations.h.
+// A structure is flattened to its tensors and built again around others, as JAX's and torch's pytrees are. So
+// everything that moves data is ordinary code on a list of tensors. Own structs join through one function found by
+// argument-dependent lookup. nested_operations.h has the operations (gather, pad, slice …).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +32,7 @@ namespace hasten::comm {
 
 /// A struct joins by naming the members that hold data, usually as a friend inside it:
 ///   friend auto hasten_fields(Batch& batch) { return std::tie(batch.pixels, batch.labels); }
-/// Members that are not named pass through unchanged; std::tie() says that there is nothing to walk.
+/// Members that are not named pass through unchanged. std::tie() means that there is nothing to walk.
 template <class T>
 concept HasFields = requires(T& value) { hasten_fields(value); };
 
@@ -157,11 +156,11 @@ class Mapper final : public Walker {
 
 }  // namespace detail
 
-/// The same structure with `fn(const at::Tensor&)` in the place of each tensor, visited in the fixed order:
-/// elements in sequence, map entries by key. Other leaves are copied. Undefined tensors and empty
-/// optionals stay so. T: at::Tensor; std::vector, array, pair, tuple, optional, map, unordered_map of such;
-/// torch::data::Example; numbers, enums, strings; structs with hasten_fields. Other types do not compile.
-/// Collective: no. Blocks: no. Throws: what fn throws.
+/// Returns the same structure with `fn(const at::Tensor&)` in the place of each tensor. The order is fixed: elements in
+/// sequence, map entries by key. Other leaves are copied. Undefined tensors and empty optionals stay so. T: at::Tensor;
+/// std::vector, array, pair, tuple, optional, map, unordered_map of such. T may also be torch::data::Example; numbers,
+/// enums, strings; structs with hasten_fields. Other types do not compile.
+/// Collective: no. Blocks: no. Throws: the exceptions of fn.
 template <class T, class Fn>
 T map_tensors(const T& value, Fn&& fn) {
   T result = value;
@@ -170,7 +169,7 @@ T map_tensors(const T& value, Fn&& fn) {
   return result;
 }
 
-/// The tensors of a structure, in the order of map_tensors; they share their data with it.
+/// Returns the tensors of a structure, in the order of map_tensors; they share their data with it.
 template <class T>
 std::vector<at::Tensor> tensors_of(const T& value) {
   std::vector<at::Tensor> tensors;

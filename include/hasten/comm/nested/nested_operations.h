@@ -1,11 +1,10 @@
-// Operations on nested structures of tensors: gather, broadcast, reduce and padding among the ranks;
-// concatenate, slice, batch size and device on one rank. Behaviour follows accelerate.utils.operations;
-// where it differs, the function says so.
+// Operations on nested structures of tensors. Among the ranks: gather, broadcast, reduce and padding. On one rank:
+// concatenate, slice, batch size and device. Behaviour follows accelerate.utils.operations; where it differs, the
+// function's comment names the difference.
 //
-// Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp,
-// compiled once), and builds the structure again. All ranks must pass the same structure; where the group
-// is checked (Group::checked) they first compare it and throw naming both sides. Leaves that hold no tensor
-// pass through.
+// Each function flattens the structure (nested.h), works on the list of tensors (nested_operations.cpp, compiled once),
+// and builds the structure again. All ranks must pass the same structure. If the group is checked (Group::checked),
+// they first compare it and throw naming both sides. Leaves that hold no tensor pass through.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +18,8 @@
 
 namespace hasten::comm {
 
-/// How much of the tensors structure_of tells: nothing ("tensor"), dtype and all sizes but the first
-/// ("Float[*, 28]"), dtype and all sizes ("Float[64, 28]").
+/// The detail of structure_of about tensors: nothing ("tensor"), dtype and all sizes but the first ("Float[*, 28]"),
+/// dtype and all sizes ("Float[64, 28]").
 enum class StructureDetail { kNames, kRows, kShapes };
 
 namespace detail {
@@ -39,7 +38,7 @@ at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t end);
 /// Throws on every rank unless all pass the same text.
 void agree(const Group& group, const char* operation, const std::string& structure, const Site& site);
 
-/// The structure of `value` around other tensors, in the order of tensors_of.
+/// Returns the structure of `value` around other tensors, in the order of tensors_of.
 template <class T>
 T with_tensors(const T& value, const Tensors& tensors) {
   size_t next = 0;
@@ -72,9 +71,9 @@ Group agreed(const Group& group, const char* operation, const T& value, Structur
 
 }  // namespace detail
 
-/// Every tensor becomes the concatenation along dim 0 of all ranks' ones, in rank order; scalars become
-/// [world_size], also in a world of one (where Accelerate leaves them scalars). First sizes may differ
-/// between the ranks. The results are new tensors without autograd history.
+/// Concatenates every tensor along dim 0 over all ranks, in rank order. Scalars become [world_size], also in a world of
+/// one, where Accelerate leaves them scalars. First sizes may differ between the ranks. The results are new tensors
+/// without autograd history.
 /// Collective: yes. Blocks: yes. Throws: CommError (peer; another structure on a checked group).
 template <class T>
 T gather(const Group& group, const T& value, Group::Site site = Group::Site::current()) {
@@ -82,9 +81,8 @@ T gather(const Group& group, const T& value, Group::Site site = Group::Site::cur
   return detail::with_tensors(value, detail::gather(agreed, tensors_of(value), site));
 }
 
-/// Every tensor becomes that of rank `from`; shapes and dtypes are the same everywhere. New tensors on
-/// every rank (Accelerate overwrites those handed in). Leaves that are no tensors stay each rank's own: see
-/// objects.h.
+/// Sets every tensor to that of rank `from`; shapes and dtypes are the same everywhere. New tensors on every rank
+/// (Accelerate overwrites the arguments). Leaves that are no tensors stay each rank's own: see objects.h.
 /// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group; CommError as gather.
 template <class T>
 T broadcast(const Group& group, const T& value, int from = 0, Group::Site site = Group::Site::current()) {
@@ -104,9 +102,8 @@ Tensors reduce(const Group& group, const Tensors& tensors, const ReduceOptions& 
 const char* reduction_name(ReduceOp op) noexcept;
 }  // namespace detail
 
-/// Every tensor becomes the reduction over the ranks, times `scale`; new tensors without autograd history.
-/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers;
-/// CommError.
+/// Reduces every tensor over the ranks, times `scale`; the results are new tensors without autograd history.
+/// Collective: yes. Blocks: yes. Throws: UsageError for the mean, or a scale other than 1, of integers; CommError.
 template <class T>
 T reduce(const Group& group, const T& value, const ReduceOptions& options = {},
          Group::Site site = Group::Site::current()) {
@@ -128,10 +125,8 @@ namespace detail {
 Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& options, const Site& site);
 }
 
-/// Every tensor is padded along `dim` to the largest size that any rank has there, so that gather can
-/// follow.
-/// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as
-/// gather.
+/// Pads every tensor along `dim` to the largest size that any rank has there, so that gather can follow.
+/// Collective: yes. Blocks: yes. Throws: CommError if the ranks hold different numbers of tensors, or as gather.
 template <class T>
 T pad_across_processes(const Group& group, const T& value, const PadOptions& options = {},
                        Group::Site site = Group::Site::current()) {
@@ -140,10 +135,9 @@ T pad_across_processes(const Group& group, const T& value, const PadOptions& opt
   return detail::with_tensors(value, detail::pad(agreed, tensors_of(value), options, site));
 }
 
-/// One structure whose tensors are the concatenation of the values' along `dim`; other leaves are the first
+/// Returns a structure whose tensors are the concatenation of the values' along `dim`. Other leaves are the first
 /// value's.
-/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor
-/// is a scalar.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no value, the structures differ, or a tensor is a scalar.
 template <class T>
 T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   std::vector<detail::Tensors> tensors;
@@ -156,7 +150,7 @@ T concatenate(const std::vector<T>& values, int64_t dim = 0) {
   return detail::with_tensors(values.front(), joined);
 }
 
-/// Every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
+/// Returns every tensor on `device`; the same tensors where they are there already. `non_blocking` lets copies from
 /// pinned memory to a GPU run beside the host.
 /// Collective: no. Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
 template <class T>
@@ -166,15 +160,15 @@ T send_to_device(const T& value, c10::Device device, bool non_blocking = false) 
   });
 }
 
-/// The first size of the first tensor.
+/// Returns the first size of the first tensor.
 /// Collective: no. Blocks: no. Throws: UsageError if there is no tensor, or it is a scalar.
 template <class T>
 int64_t find_batch_size(const T& value) {
   return detail::find_batch_size(tensors_of(value), structure_of(value));
 }
 
-/// Rows [begin, end) of every tensor, as views; bounds as in Python (negative ones count from the end, the
-/// rest is clamped).
+/// Returns rows [begin, end) of every tensor, as views. Bounds are Python's: negative ones count from the end, others
+/// are clamped.
 /// Collective: no. Blocks: no. Throws: UsageError for a scalar.
 template <class T>
 T slice(const T& value, int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
 // ObjectCodec: objects as core::Value and back, for the collectives of objects.h.
 //
-// Numbers, texts, core::Value, and vectors, maps, pairs and optionals of them convert here. json_objects.h adds every type that
-// nlohmann::json converts; programs that need it include it, so that others compile without the JSON library.
+// Numbers, texts, core::Value, and vectors, maps, pairs and optionals of them convert here. json_objects.h adds every
+// type that nlohmann::json converts. Only programs that include it compile the JSON library.
 #pragma once
 
 #include <concepts>

@@ -1,8 +1,8 @@
 // Collectives on objects: numbers, texts, core::Value, vectors, maps, pairs and optionals of them (object_codec.h), and with
 // json_objects.h every type that nlohmann::json converts.
 //
-// Objects travel as CBOR (RFC 8949) in uint8 tensors: compact, exact for doubles with NaN and infinities,
-// and no code runs when one is read, unlike Python's pickle. A rank that cannot encode its object sends the
+// Objects travel as CBOR (RFC 8949) in uint8 tensors. The form is compact, and exact for doubles with NaN and
+// infinities. Unlike Python's pickle, it runs no code when it is read. A rank that cannot encode its object sends the
 // reason instead, so that every rank throws rather than waits. For tensors see nested_operations.h.
 #pragma once
 
@@ -80,9 +80,8 @@ T decode(const Bytes& bytes, const Reading& reading) {
 
 }  // namespace detail
 
-/// Every rank's object, by rank, on every rank.
-/// Collective: yes. Blocks: yes. Throws: CommError if an object could not be encoded or read, or a peer
-/// failed.
+/// Returns every rank's object, by rank, on every rank.
+/// Collective: yes. Blocks: yes. Throws: CommError if an object could not be encoded or read, or a peer failed.
 template <Serialisable T>
 std::vector<T> gather_object(const Group& group, const T& object, Group::Site site = Group::Site::current()) {
   std::vector<T> objects;
@@ -92,9 +91,8 @@ std::vector<T> gather_object(const Group& group, const T& object, Group::Site si
   return objects;
 }
 
-/// The object of rank `from`; the others' is not read and may be T().
-/// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group, CommError as
-/// gather_object.
+/// Returns the object of rank `from`; the others' is not read and may be T().
+/// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group, CommError as gather_object.
 template <Serialisable T>
 T broadcast_object(const Group& group, const T& object, int from = 0,
                    Group::Site site = Group::Site::current()) {
@@ -103,8 +101,8 @@ T broadcast_object(const Group& group, const T& object, int from = 0,
                            {group, "broadcast_object", from});
 }
 
-/// The list of rank `from`, whatever the length of the others' (Python's, which writes into the list handed
-/// in, needs equal lengths).
+/// Returns the list of rank `from`, whatever the length of the others' (Python's, which writes into its argument, needs
+/// equal lengths).
 /// Collective: yes. Blocks: yes. Throws: as broadcast_object.
 template <Serialisable T>
 std::vector<T> broadcast_object_list(const Group& group, const std::vector<T>& objects, int from = 0,
@@ -126,7 +124,7 @@ T scatter_object(const Group& group, const std::vector<T>& objects, int from = 0
 }
 
 /// Sends an object to one rank, which calls receive_object with the same type and tag.
-/// Collective: no. Blocks: until it is handed over. Throws: CommError.
+/// Collective: no. Blocks: until it is passed on. Throws: CommError.
 template <Serialisable T>
 void send_object(const Group& group, const T& object, int to, int tag = 0,
                  Group::Site site = Group::Site::current()) {

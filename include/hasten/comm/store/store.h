@@ -1,8 +1,8 @@
-// A small key-value store that all ranks of a run share: the place where they meet before they are connected,
-// and where a failing rank leaves its last words. A value handle over libtorch's stores.
+// A small key-value store that all ranks of a run share. Ranks meet there before they are connected, and a failing rank
+// leaves its message there. A value handle over libtorch's stores.
 //
-// The TCP store listens on a socket that hasten binds itself: libtorch's own would listen on every address of
-// the machine even when asked for 127.0.0.1.
+// hasten binds the socket of the TCP store itself. libtorch would listen on every address of the machine, even when
+// asked for 127.0.0.1.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace hasten::comm {
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";
-  /// 0 with `server`: the system chooses; Store::port() tells.
+  /// 0 with `server`: the system chooses; Store::port() returns it.
   int port = 0;
   /// This process holds the keys (rank 0 where no launcher does).
   bool server = false;
@@ -34,14 +34,14 @@ class Store {
   /// (busy port, foreign address), CommError if the server is not reached within the timeout.
   static Store tcp(const TcpStoreOptions& options);
 
-  /// Keys in a file on a file system that all ranks see; the file is made if missing and removed by the last
+  /// Opens a store in a file on a file system that all ranks reach. The file is made if missing and removed by the last
   /// user. Collective: no. Blocks: no. Throws: DataError if the file cannot be made.
   static Store file(const std::string& path, int world_size);
 
   /// Keys in this process's memory, for ranks that are threads.
   static Store in_process();
 
-  /// The same store with every key put under `prefix`.
+  /// Returns the same store with every key put under `prefix`.
   Store scoped(const std::string& prefix) const;
 
   /// Sets a key, replacing an earlier value; when it returns, every process finds the value.
@@ -52,13 +52,13 @@ class Store {
   /// Sets a key unless it is there already; whether this call set it.
   bool set_once(const std::string& key, const std::string& value) const;
 
-  /// The value, nothing if the key is not there now.
+  /// Returns the value, nothing if the key is not there now.
   std::optional<std::string> get(const std::string& key) const;
 
   /// Adds to a counter that starts at 0 and gives the sum.
   int64_t add(const std::string& key, int64_t amount) const;
 
-  /// The port a TCP server listens on, 0 for other stores.
+  /// Returns the port a TCP server listens on, 0 for other stores.
   int port() const noexcept;
 
   /// Returns libtorch's store behind this handle, for backends only.

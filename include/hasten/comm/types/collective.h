@@ -57,9 +57,9 @@ inline const char* name_of(OpType type) noexcept { return describe_collective(ty
 /// "sum" and so on.
 const char* name_of(ReduceOp op) noexcept;
 
-/// Returns a tensor that leaves the other ranks' result of `op` as it is: zeros for sum and mean, ones for product, the
-/// largest value for min, the smallest for max.
-/// Collective: no. Blocks: no. Throws: what an allocation throws.
+/// Returns a tensor that leaves the other ranks' result of `op` as it is. It holds zeros for sum and mean, ones for
+/// product, the largest value for min, the smallest for max.
+/// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
 at::Tensor neutral_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, ReduceOp op);
 
 }  // namespace hasten::comm

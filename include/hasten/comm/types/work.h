@@ -1,8 +1,7 @@
-// An operation under way: what an asynchronous collective returns.
+// The handle of an operation under way, as an asynchronous collective returns it.
 //
-// A Work owns every tensor its operation touches. What remains to be done when the bytes have arrived
-// (dividing for a mean, copying into a non-contiguous result) is done in wait(), so a result is valid only
-// after it.
+// A Work owns every tensor its operation touches. Steps after the arrival of the bytes (dividing for a mean, copying
+// into a non-contiguous result) happen in wait(). So a result is valid only after wait().
 #pragma once
 
 #include <functional>
@@ -14,7 +13,7 @@ namespace hasten::comm {
 
 namespace detail {
 
-/// One started operation, type-erased; made by Group.
+/// A started operation, type-erased; made by Group.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -30,8 +29,8 @@ class Operation {
 
 }  // namespace detail
 
-/// Handle of a running operation whose result is a T (void: the tensors handed in). Move-only.
-/// Dropping it without wait() is allowed: its tensors stay alive until it ends, and an error is logged.
+/// Handle of a running operation whose result is a T (void: the argument tensors). Move-only. Dropping it without
+/// wait() is allowed: its tensors stay alive until it ends, and an error is logged.
 template <class T = void>
 class [[nodiscard]] Work {
  public:
@@ -47,7 +46,7 @@ class [[nodiscard]] Work {
   }
   ~Work() { detail::Operation::abandon(std::move(operation_)); }
 
-  /// Whether wait() would return at once.
+  /// Returns true if wait() would return at once.
   /// Collective: no. Blocks: no. Throws: nothing.
   bool done() const { return !operation_ || operation_->done(); }
 
@@ -59,8 +58,8 @@ class [[nodiscard]] Work {
     return finish_();
   }
 
-  /// The same operation with more to do at its end: wait() then gives what `next` makes of the result (or, of
-  /// a Work<>, what it gives by itself). `next` can be copied.
+  /// Returns the same operation with a further step at its end: wait() then gives next(result). For a Work<>, `next`
+  /// takes nothing. `next` can be copied.
   /// Collective: no. Blocks: no. Throws: nothing.
   template <class Next>
   auto then(Next next) && {

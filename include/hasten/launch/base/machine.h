@@ -11,7 +11,7 @@
 
 namespace hasten::launcher {
 
-/// One logical CPU that this process may use.
+/// A logical CPU that this process may use.
 struct Cpu {
   int number = 0;
   int core = 0;  ///< the lowest logical CPU of the same physical core
@@ -29,11 +29,11 @@ struct Machine {
   int num_gpus() const { return static_cast<int>(gpu_nodes.size()); }
 };
 
-/// This machine: the CPUs that this process may run on, the GPUs that CUDA_VISIBLE_DEVICES leaves. `root` is
+/// Returns this machine: the CPUs that this process may run on, the GPUs that CUDA_VISIBLE_DEVICES leaves. `root` is
 /// where /sys and /proc are looked for (tests). Collective: no. Blocks: no. Throws: nothing.
 Machine this_machine(const Environment& environment, const std::string& root = "");
 
-/// The numbers of a list as the kernel writes it: "0-3,8" is 0 1 2 3 8.
+/// Returns the numbers of a list as the kernel writes it: "0-3,8" is 0 1 2 3 8.
 std::set<int> numbers_in(const std::string& ranges);
 
 }  // namespace hasten::launcher

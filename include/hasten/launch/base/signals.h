@@ -13,16 +13,16 @@ std::string signal_name(int signal);
 /// "SIGTERM,SIGUSR1", the other way round than signals_of. Collective: no. Blocks: no. Throws: nothing.
 std::string signal_names(const std::vector<int>& signals);
 
-/// The signal of this name ("SIGUSR1", "usr1"); nothing if there is none. Collective: no. Blocks: no. Throws:
+/// Returns the signal of this name ("SIGUSR1", "usr1"); nothing if there is none. Collective: no. Blocks: no. Throws:
 /// nothing.
 std::optional<int> signal_of(const std::string& name);
 
-/// Why the signal of this name cannot be handed on to workers, "" if it can. Collective: no. Blocks: no.
-/// Throws: nothing.
+/// Why the signal of this name cannot be passed on to workers, "" if it can. Collective: no. Blocks: no. Throws:
+/// nothing.
 std::string problem_with_signal(const std::string& name);
 
-/// The signals of a list like "SIGTERM,SIGUSR1", in any case, with or without SIG. Collective: no. Blocks:
-/// no. Throws: UsageError for a name that is none, or a signal that cannot be handled.
+/// Returns the signals of a list like "SIGTERM,SIGUSR1", in any case, with or without SIG. Collective: no. Blocks: no.
+/// Throws: UsageError for a name that is none, or a signal that cannot be handled.
 std::vector<int> signals_of(const std::string& names);
 
 }  // namespace hasten::launcher

@@ -36,7 +36,8 @@ struct RunSettings {
   std::string role = "default";
   /// Several roles (--roles ps=1,trainer=2) in the place of one; empty: all workers have `role`.
   std::vector<RoleCount> roles = {};
-  /// HASTEN_RUN_KEY: 64 hexadecimal digits by which the processes of this run know each other; empty: none is set.
+  /// HASTEN_RUN_KEY: 64 hexadecimal digits by which the processes of this run recognise each other. If it is empty,
+  /// none is set.
   std::string run_key = {};
   int restart_count = 0;
   int max_restarts = 0;

@@ -1,8 +1,8 @@
-// Accelerate's configuration file: where it lies, what may stand in it, how it is written.
+// Accelerate's configuration file: its location, its contents, and how it is written.
 //
-// The file is the one that `accelerate config` writes (YAML 1.1, or JSON if its name ends so), also as older
-// versions wrote it. Its meaning for a run is settings.h's; here it is only read, completed with
-// Accelerate's defaults, and checked key by key.
+// The file is the one that `accelerate config` writes (YAML 1.1, or JSON if its name ends so), also as older versions
+// wrote it. This unit reads it, completes it with Accelerate's defaults, and checks it key by key. settings.h holds its
+// meaning for a run.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace hasten::launcher {
 struct Config {
   std::string path = {};   ///< the file it was read from
   bool sagemaker = false;  ///< compute_environment is AMAZON_SAGEMAKER
-  ConfigMap given = {};    ///< what the file itself says, in its order, old keys in their new form
+  ConfigMap given = {};    ///< contents of the file itself, in its order, old keys in their new form
   ConfigMap values = {};   ///< the same with Accelerate's defaults; nothing in it is null or empty
 };
 
@@ -24,24 +24,23 @@ struct Config {
 /// "~" and "~user" are replaced. Collective: no. Blocks: no. Throws: nothing.
 std::string config_folder(const Environment& environment);
 
-/// The file that is read if none is named: default_config.yaml in config_folder. It need not exist.
+/// Returns the file that is read if none is named: default_config.yaml in config_folder. It need not exist.
 std::string default_config_path(const Environment& environment);
 
-/// Reads and checks the file. Collective: no. Blocks: no.
-/// Throws: UsageError if it cannot be read, is not what its name says, has an unknown key or a wrong value;
-/// all mistakes stand in one message.
+/// Reads and checks the file. Collective: no. Blocks: no. Throws: UsageError if the file cannot be read, is of another
+/// kind than its name, or has an unknown key or a wrong value. A single message lists all mistakes.
 Config load_config(const std::string& path);
 
 /// Reads the file's mapping as it is, without a check of its keys.
 /// Collective: no. Blocks: no. Throws: UsageError if it cannot be read, or is no mapping.
 ConfigMap read_config_map(const std::string& path);
 
-/// The configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
-/// writes. `num_gpus` as machine.h counts them.
-/// Throws: UsageError for a mixed_precision other than no, fp16, bf16 and fp8.
+/// Returns the configuration of one process without a GPU, or of one process a GPU, that `hasten config default`
+/// writes. `num_gpus` as machine.h counts them. Throws: UsageError for a mixed_precision other than no, fp16, bf16 and
+/// fp8.
 Config basic_config(const std::string& mixed_precision, int num_gpus);
 
-/// The values sorted by key, as Accelerate writes them. The second for files that end in .json.
+/// Returns the values sorted by key, as Accelerate writes them. The second for files that end in .json.
 std::string to_yaml(const ConfigMap& values);
 std::string to_json(const ConfigMap& values);
 

@@ -1,4 +1,4 @@
-// What stands in a configuration file: a scalar, a list or a mapping, as YAML 1.1 and JSON both have them.
+// A value of a configuration file: a scalar, a list or a mapping, as YAML 1.1 and JSON both have them.
 //
 // A type of our own, so that no public header names a YAML or JSON library.
 #pragma once
@@ -36,14 +36,14 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
-/// The value of `key`, nullptr if it is not there.
+/// Returns the value of `key`, nullptr if it is not there.
 const ConfigValue* find_value(const ConfigMap& map, std::string_view key);
 
 /// Gives `key` a value, at the end if it is new.
 void set_value(ConfigMap& map, std::string_view key, ConfigValue value);
 
-/// As Python's str() writes it, which is how Accelerate hands values on: True, 1000.0, text; lists separated
-/// by commas; "" for nothing.
+/// Returns the text of Python's str(), which is how Accelerate passes values on: True, 1000.0, text. Lists are
+/// separated by commas; nothing is "".
 std::string python_text(const ConfigValue& value);
 
 }  // namespace hasten::launcher

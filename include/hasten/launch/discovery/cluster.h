@@ -1,9 +1,9 @@
 // Facts about the run's machines from the scheduler or the MPI that started this launcher.
 //
-// A pure function of environment variables and of the files that they name. It knows two cases. Either the
-// launcher was started on each of several machines (srun, mpirun): then number, place and meeting point are
-// settings, weaker than everything the user says. Or it runs once in a job that has several machines (a
-// batch script): that is a run on one machine unless the user asks for more (hostfile.h, remote_run.h).
+// A pure function of environment variables and of the files that they name. There are two cases. In the first, each of
+// several machines starts the launcher (srun, mpirun). Number, place and meeting point are then settings, weaker than
+// all of the user's settings. In the second, the launcher runs once in a job that has several machines (a batch
+// script). That is a run on one machine unless the user asks for more (hostfile.h, remote_run.h).
 #pragma once
 
 #include <functional>
@@ -30,21 +30,20 @@ struct Cluster {
   bool started_on_each = false;
   /// Then: nnodes, node_rank, and master_addr and master_port as far as they are known.
   std::vector<FoundValue> values = {};
-  /// The machines of the job, where the scheduler tells them; the first is machine 0.
+  /// The machines of the job, if the scheduler lists them; the first is machine 0.
   std::vector<Host> hosts = {};
   /// Where they were found: "SLURM_JOB_NODELIST".
   std::string hosts_origin = {};
-  /// A port that follows from the job's number, so that two jobs on a machine have different ones; 0 without
-  /// a job.
+  /// A port derived from the job's number, so that two jobs on a machine have different ones; 0 without a job.
   int port = 0;
-  /// What must not be, a sentence without its full stop: several launchers on one machine.
+  /// The problem of several launchers on one machine, as a sentence without its full stop.
   std::string problem = {};
 };
 
 /// The whole file, nothing if it cannot be read.
 using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
 
-/// The reader of real files.
+/// Returns the reader of real files.
 std::optional<std::string> read_whole_file(const std::string& path);
 
 /// Throws: UsageError if a variable or file is there and cannot be understood.

@@ -16,13 +16,13 @@ struct ChosenHost {
   bool operator==(const ChosenHost&) const = default;
 };
 
-/// The lines of a hostfile, "node1 slots=4"; what follows # is a comment. `path` is for messages. Throws:
+/// Returns the lines of a hostfile, "node1 slots=4"; what follows # is a comment. `path` is for messages. Throws:
 /// UsageError for any other line, a machine that is there twice, or none at all.
 std::vector<Host> read_hostfile(const std::string& content, const std::string& path);
 
-/// What DeepSpeed's filters leave of them: "node1@node2:0,2" is all of node1 and slots 0 and 2 of node2. At
-/// most one of the two is given; without any, all is left. Throws: UsageError if both are, if one names a
-/// machine or slot that there is not, or if nothing is left.
+/// Applies DeepSpeed's filters: "node1@node2:0,2" is all of node1 and slots 0 and 2 of node2. At most one of the two is
+/// given; without any, all is left. Throws: UsageError if both are given, if a filter names a machine or slot that does
+/// not exist, or if nothing is left.
 std::vector<ChosenHost> choose_hosts(const std::vector<Host>& hosts, const std::string& include,
                                      const std::string& exclude);
 

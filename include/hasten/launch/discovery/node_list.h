@@ -21,8 +21,8 @@ std::vector<std::string> expand_node_list(const std::string& node_list);
 /// "2(x3),1" is 2 2 2 1. Throws: UsageError if it cannot be read so.
 std::vector<int> expand_counts(const std::string& counts);
 
-/// Words (or lines) with one name for each slot, as $PBS_NODEFILE and LSB_HOSTS have it: names in the order
-/// in which they come first, each with the number of times it is there.
+/// Reads words (or lines) with a name for each slot, as $PBS_NODEFILE and LSB_HOSTS have it. Returns each name with the
+/// number of its occurrences, in the order of their first.
 std::vector<Host> count_names(const std::string& names);
 
 /// "hostA 4 hostB 8", as LSB_MCPU_HOSTS has it. Throws: UsageError if it cannot be read so.

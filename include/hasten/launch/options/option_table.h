@@ -1,9 +1,8 @@
-// Every option of `hasten launch` in one table: what it is called, what it takes, where else it can be set.
+// Every option of `hasten launch` in one table: its names, its values, and the other places that set it.
 //
-// The names are those of torchrun 2.13, `accelerate launch` 1.15 and `python -m torch.distributed.launch`, so
-// that a command line of theirs is one of ours; the help, the checks, the configuration file, the shell
-// completion and --explain all read this table. Words are split by command_line.h, values chosen by
-// settings.h.
+// The names are those of torchrun 2.13, `accelerate launch` 1.15 and `python -m torch.distributed.launch`, so that a
+// command line of theirs works here. The help, the checks, the configuration file, the shell completion and --explain
+// all read this table. Words are split by command_line.h, values chosen by settings.h.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ enum class OptionKind {
   kList,     ///< any text; may be given several times
 };
 
-/// Whose option it is; one can be several peers'.
+/// The peers that have the option; there can be several.
 enum Peer : unsigned { kHasten = 1, kTorchrun = 2, kAccelerate = 4, kTorchLaunch = 8 };
 
 struct Option {
@@ -51,16 +50,16 @@ struct OptionGroup {
   std::vector<Option> options;
 };
 
-/// All options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
+/// Returns all options of `hasten launch`. Collective: no. Blocks: no. Throws: nothing.
 const std::vector<OptionGroup>& launch_options();
 
-/// The option of this name, nullptr if there is none; dashes count as underscores.
+/// Returns the option of this name, nullptr if there is none; dashes count as underscores.
 const Option* find_option(std::span<const OptionGroup> groups, std::string_view name);
 
-/// All names, with underscores.
+/// Returns all names, with underscores.
 std::vector<std::string> option_names(std::span<const OptionGroup> groups);
 
-/// The words of Option::choices.
+/// Returns the words of Option::choices.
 std::vector<std::string> choices_of(const Option& option);
 
 }  // namespace hasten::launcher

@@ -1,9 +1,7 @@
-// What becomes of a worker's standard output and error: shown, with or without a prefix, kept in files, or
-// both.
+// The use of a worker's standard output and error: shown, with or without a prefix, saved in files, or both.
 //
-// The meaning and the layout of files are torchrun's (`--log_dir`, `--redirects`, `--tee`,
-// `--local_ranks_filter`). Pure decisions and the folders they need; moving the bytes is the keeper's
-// (src/launch/output/worker_output.h).
+// The meaning and the layout of files are torchrun's (`--log_dir`, `--redirects`, `--tee`, `--local_ranks_filter`).
+// Pure decisions and the folders they need; moving the bytes is the worker shim's (src/launch/output/worker_output.h).
 #pragma once
 
 #include <optional>
@@ -14,7 +12,7 @@
 
 namespace hasten::launcher {
 
-/// What becomes of one stream.
+/// The use of a single stream.
 struct StreamPlan {
   bool shown = true;        ///< on the launcher's own stream
   std::string prefix = {};  ///< before each line shown
@@ -39,8 +37,8 @@ struct OutputOptions {
   std::string redirects = {};
   /// Streams that go to files and to the launcher's own, each line with torchrun's prefix "[default0]:".
   std::string tee = {};
-  /// Lines of output, of error, with one of these words are copied to one file of all workers of an attempt
-  /// (filtered_stdout.log, filtered_stderr.log), as far as `tee` takes the streams.
+  /// Output lines with any of these words are copied to one file of all workers of an attempt. The files are
+  /// filtered_stdout.log and filtered_stderr.log; `tee` limits which streams count.
   std::vector<std::string> duplicate_stdout_filters = {};
   std::vector<std::string> duplicate_stderr_filters = {};
   /// The workers whose streams are shown; all if empty.
@@ -53,11 +51,11 @@ struct OutputOptions {
   std::string role = "default";
 };
 
-/// The plan for the worker at `place`, its files in `folder`/<local rank>. Collective: no. Blocks: no.
-/// Throws: UsageError if an option is malformed or names a worker that there is not.
+/// Returns the plan for the worker at `place`, its files in `folder`/<local rank>. Collective: no. Blocks: no. Throws:
+/// UsageError if an option is malformed or names a worker that there is not.
 OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, const std::string& folder);
 
-/// Whether the options ask for files.
+/// Returns true if the options request files.
 bool wants_files(const OutputOptions& options);
 
 /// The folders of one run's files: <log_dir>/<run id>_XXXXXX/attempt_<n>/<local rank>. They stay.
@@ -68,8 +66,8 @@ class LogFolders {
 
   const std::string& path() const { return path_; }
 
-  /// Makes the folders of an attempt; returns the one that holds a folder for each local rank. Throws:
-  /// UsageError if it cannot be.
+  /// Makes the folders of an attempt. Returns the folder that holds a folder for each local rank. Throws: UsageError if
+  /// they cannot be made.
   std::string make_attempt(int attempt, int num_workers) const;
 
  private:

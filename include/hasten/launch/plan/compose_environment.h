@@ -1,8 +1,8 @@
 // The environment of a worker, composed by one pure function from a plan and the worker's ranks.
 //
-// The variables are torchrun's, so that any torch.distributed program finds its ranks, and Accelerate's, so that
-// its programs find mixed precision, FSDP and DeepSpeed as under `accelerate launch`. The golden cases of both are
-// checked without a process.
+// torchrun's variables let any torch.distributed program find its ranks. Accelerate's variables let its programs find
+// mixed precision, FSDP and DeepSpeed as under `accelerate launch`. The golden cases of both are checked without a
+// process.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct LaunchFacts {
   const Machine& machine;
 };
 
-/// Everything that decides the environment of the workers of one machine.
+/// All inputs of the environment of one machine's workers.
 struct EnvironmentPlan {
   /// The launcher's own variables.
   Environment inherited = {};
@@ -35,16 +35,19 @@ struct EnvironmentPlan {
   std::string network_interface = {};
 };
 
-/// Returns the inherited variables with, in this order: withheld ones removed; Accelerate's for the launch
-/// settings; RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and the rest of torchrun's (docs/launch.md);
-/// GLOO_SOCKET_IFNAME for the network interface; with virtual_local_rank the one GPU that the worker sees as
-/// LOCAL_RANK 0. OMP_NUM_THREADS becomes 1 if the machine has several workers, TORCH_NCCL_ASYNC_ERROR_HANDLING
-/// becomes 1; these two and the interface are set only if they are unset. TORCHELASTIC_USE_AGENT_STORE is False,
-/// other than torchrun's, because no agent serves a store.
+/// Returns the inherited variables, changed in this order:
+/// - Withheld ones are removed.
+/// - Accelerate's are set for the launch settings.
+/// - torchrun's are set: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and the rest (docs/launch.md).
+/// - GLOO_SOCKET_IFNAME is set for the network interface.
+/// - With virtual_local_rank the worker sees one GPU, as LOCAL_RANK 0.
+/// - OMP_NUM_THREADS becomes 1 if the machine has several workers, and TORCH_NCCL_ASYNC_ERROR_HANDLING becomes 1. These
+///   two and the interface are set only if they are unset.
+/// - TORCHELASTIC_USE_AGENT_STORE is False, unlike torchrun's, because no agent serves a store.
 /// Collective: no. Blocks: no. Throws: nothing.
 Environment compose_environment(const EnvironmentPlan& plan, const WorkerPlace& place);
 
-/// Returns "--local-rank=N" for a worker if --pass_local_rank asks for it, else nothing.
+/// Returns "--local-rank=N" for a worker if --pass_local_rank is set, else nothing.
 std::vector<std::string> worker_arguments(const LaunchSettings& settings, const WorkerPlace& place);
 
 }  // namespace hasten::launcher

@@ -1,8 +1,8 @@
-// The plan of a run, made from its settings: how many processes on how many machines, where they meet, and whether all
-// of it fits together.
+// The plan of a run, made from its settings: the number of processes and machines, and their meeting point. It checks
+// that all settings fit together.
 //
-// A pure function; every contradiction is reported, with where each side came from, in one message. Whether this
-// hasten can carry the plan out is the command's to say.
+// A pure function; every contradiction is reported, with where each side came from, in one message. The command decides
+// whether this hasten can carry the plan out.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace hasten::launcher {
 
-/// Which of Accelerate's launchers the settings choose; it decides what the variables look like.
+/// Which of Accelerate's launchers the settings choose; it decides the form of the variables.
 enum class LauncherKind { kSimple, kTorchrun, kDeepspeed, kTpu, kSagemaker };
 
 struct RunPlan {
@@ -36,7 +36,7 @@ struct RunPlan {
   std::string role = "default";
   std::vector<RoleCount> roles = {};  ///< --roles; together as many as there are processes
 
-  /// Whether machines may come and go: the launchers meet in a rendezvous (elastic_run.h).
+  /// Returns true if machines may come and go: the launchers use a rendezvous (elastic_run.h).
   bool is_elastic() const { return rdzv_backend != "static" && (max_machines > 1 || !rdzv_endpoint.empty()); }
 };
 

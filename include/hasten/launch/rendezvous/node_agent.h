@@ -1,5 +1,5 @@
-// One node's side of an elastic run: what a launcher does about the host's orders, its own workers and the
-// signals it is sent.
+// The side of a node in an elastic run: a launcher's reactions to the host's orders, its own workers and the signals it
+// is sent.
 //
 // Pure, like the host's side (rendezvous.h): events and the time go in, actions come out. Carrying them out
 // is src/launch/elastic_rounds.h.
@@ -34,14 +34,14 @@ class NodeAgent {
   AgentActions on_host_lost(const std::string& how, TimePoint now);
   AgentActions on_order(const Order& order, TimePoint now);
 
-  /// The first worker has failed; the launcher is stopping the others. `what`: "rank 3 failed: exit code 1".
+  /// Handles the first failure of a worker; the launcher is stopping the others. `what`: "rank 3 failed: exit code 1".
   AgentActions on_worker_failed(const std::string& what, int exit_code);
   /// No worker is left. `report` is for the user, if one of them failed.
   AgentActions on_workers_gone(int exit_code, const std::string& report);
-  /// The launcher was sent a signal that ends it (ends_run); its workers are being stopped.
+  /// Handles a signal that ends the launcher (ends_run); its workers are being stopped.
   AgentActions on_end_signal(int signal);
 
-  /// Heartbeats that are due, a host that was not heard, a host that was not found.
+  /// Heartbeats that are due, a host without a heartbeat, a host that was not found.
   AgentActions on_time(TimePoint now);
   std::optional<TimePoint> deadline() const;
 

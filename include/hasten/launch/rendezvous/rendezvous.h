@@ -1,5 +1,5 @@
-// The host's side of an elastic run: the nodes that take part, when a round starts and with which ranks, when the
-// workers are stopped and why, when the run is over.
+// The host's side of an elastic run. It decides on the nodes that take part, the start of a round and its ranks. It
+// also decides on the stop of workers, its reason, and the end of the run.
 //
 // Pure: messages and the time go in, orders come out, nothing waits. The other side is node_agent.h; the
 // reasons for the rules are in docs/decisions/0011-one-host-decides.md. The names of the settings are those
@@ -29,13 +29,13 @@ struct RendezvousSettings {
   int max_nodes = 1;
   /// How often all workers are started again because one failed. A change of members does not count.
   int max_restarts = 0;
-  /// How long fewer than min_nodes are waited with, and how long a node looks for the host.
+  /// The wait for min_nodes, and a node's search time for the host.
   Seconds join_timeout = std::chrono::seconds(600);
   /// How long further nodes are waited for, once there are min_nodes for the first round (or again).
   Seconds last_call_timeout = std::chrono::seconds(30);
   /// Between two heartbeats, in both directions.
   Seconds keep_alive_interval = std::chrono::seconds(1);
-  /// A node that is not heard for so many intervals is lost.
+  /// A node without a heartbeat for so many intervals is lost.
   int keep_alive_max_attempt = 5;
   /// Before the first restart after a failure; doubles with each further one up to
   /// SupervisorOptions::kMaxRestartDelay.
@@ -57,14 +57,13 @@ class Rendezvous {
 
   Rendezvous(RendezvousSettings settings, TimePoint now, RunSoFar so_far = {});
 
-  /// A message from the node `id`, which must have joined before, or joins with it.
+  /// Handles a message from the node `id`, which must have joined before, or joins with it.
   Orders on_message(const std::string& id, const NodeMessage& message, TimePoint now);
 
-  /// The connection to a node has ended. `how`: "its connection was closed".
+  /// Handles the end of the connection to a node. `how`: "its connection was closed".
   Orders on_lost(const std::string& id, const std::string& how, TimePoint now);
 
-  /// Carries out due work: nodes that were not heard, windows that close. To be called when `deadline` has
-  /// come.
+  /// Carries out due work: nodes without heartbeats, windows that close. To be called when `deadline` has come.
   Orders on_time(TimePoint now);
 
   std::optional<TimePoint> deadline() const;
@@ -74,7 +73,7 @@ class Rendezvous {
   size_t num_nodes() const { return nodes_.size(); }
   int round() const { return round_; }
 
-  /// All that decides what happens next, but for the time: equal texts, equal futures (tests, logs).
+  /// Returns the whole state but for the time: equal texts, equal futures (tests, logs).
   std::string summary() const;
 
  private:

@@ -1,4 +1,4 @@
-// What --rdzv_conf says: one reader for all kinds of runs, with torchrun's keys.
+// Reads --rdzv_conf: one reader for all kinds of runs, with torchrun's keys.
 #pragma once
 
 #include <string>
@@ -22,9 +22,9 @@ struct RendezvousConf {
   EtcdAccess etcd = {};
 };
 
-/// Reads "join_timeout=60,last_call_timeout=5"; what is not there has its default. `problems` takes a
-/// sentence for each key that is unknown (with "did you mean"), each value that is none, and what does not
-/// fit. Collective: no. Blocks: no. Throws: nothing.
+/// Reads "join_timeout=60,last_call_timeout=5"; missing keys have their defaults. `problems` takes a sentence for each
+/// unknown key (with "did you mean"), each value of a wrong form, and each contradiction. Collective: no. Blocks: no.
+/// Throws: nothing.
 RendezvousConf read_rendezvous_conf(const std::string& conf, std::vector<std::string>& problems);
 
 }  // namespace hasten::launcher

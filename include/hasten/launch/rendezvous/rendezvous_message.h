@@ -1,4 +1,4 @@
-// What nodes and the host of an elastic run tell each other.
+// Messages between the nodes and the host of an elastic run.
 //
 // Plain values, so that the decisions on both sides (rendezvous.h, node_agent.h) are tested without a
 // network. How they travel is src/launch/rendezvous/rendezvous_wire.h.
@@ -9,10 +9,10 @@
 
 namespace hasten::launcher {
 
-/// One launcher of an elastic run.
+/// A launcher of an elastic run.
 struct NodeInfo {
   std::string id = {};       ///< unique among all launchers of the run
-  std::string name = {};     ///< what the user reads: the host's name, and the process id
+  std::string name = {};     ///< text for the user: the host's name, and the process id
   std::string address = {};  ///< under which the other nodes reach it
   int port = 0;              ///< where it listens, should it become the host
   int num_workers = 1;
@@ -21,7 +21,7 @@ struct NodeInfo {
 /// From a node to the host.
 struct NodeMessage {
   enum class Kind {
-    kJoin,       ///< `node`, `round` and `restarts` it has seen; `busy`: workers are still being stopped
+    kJoin,       ///< `node`, and its last `round` and `restarts`; `busy`: workers are still being stopped
     kHeartbeat,  ///< still here
     kMaster,     ///< rank 0 of the workers opens its store at `text`:`value`
     kFailed,     ///< a worker failed first (`text`), with the exit code `value`; the others are being stopped
@@ -30,7 +30,7 @@ struct NodeMessage {
     kLeave,      ///< this node ends, because of `text`
   };
   Kind kind = Kind::kHeartbeat;
-  int round = 0;  ///< what it is about; for kJoin the last one known
+  int round = 0;  ///< the round in question; for kJoin the last one known
   int value = 0;
   std::string text = {};
   NodeInfo node = {};
@@ -58,12 +58,12 @@ struct Assignment {
 struct Order {
   enum class Kind {
     kHeartbeat,     ///< still here
-    kNotice,        ///< tell the user `text`
-    kChooseMaster,  ///< choose where rank 0 of round `round` opens its store, and say so (kMaster)
-    kStart,         ///< start the workers, as `assignment` says
+    kNotice,        ///< show `text` to the user
+    kChooseMaster,  ///< choose the address of rank 0's store in round `round`, and send it (kMaster)
+    kStart,         ///< start the workers of `assignment`
     kStop,          ///< stop the workers of `round` in order, because of `text`
     kClose,  ///< the run is over with exit code `value`, because of `text`; `report`: the first failure's
-    kDrop,   ///< for the host itself: nothing was heard from the node; end its connection
+    kDrop,   ///< for the host itself: the node is silent; end its connection
   };
   std::string to = {};
   Kind kind = Kind::kHeartbeat;

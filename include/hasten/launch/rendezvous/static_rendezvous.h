@@ -1,10 +1,9 @@
-// Where the launchers of a run on several machines meet before they start their workers (backend static).
+// The rendezvous of launchers of a run on several machines, before they start their workers (backend static).
 //
-// The launcher of machine 0 listens at MASTER_ADDR:MASTER_PORT, all launchers send their settings there, and
-// workers start only after all have joined and agree. So a machine that is missing, or was given other
-// numbers, is an error with its name, and not a run that waits for ranks that never come. The port is let go
-// before any worker is started, since rank 0 of them opens the store there. Like that store, it believes
-// any process that reaches the port.
+// The launcher of machine 0 listens at MASTER_ADDR:MASTER_PORT. All launchers send their settings there, and workers
+// start only after all have joined and agree. So a machine that is missing, or was given other numbers, is an error
+// with its name. The run does not wait for ranks that never come. The port is closed before any worker is started,
+// since rank 0 of them opens the store there. Like that store, it accepts any process that reaches the port.
 #pragma once
 
 #include <chrono>
@@ -31,18 +30,18 @@ struct MeetingOptions {
   int port = 0;
   /// How long to wait for all to come.
   std::chrono::duration<double> timeout = std::chrono::seconds(600);
-  /// Takes what the user should know while it lasts.
+  /// Takes messages for the user while it lasts.
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
-  /// Asked ten times a second; true ends the meeting without a result.
+  /// Called ten times a second; true ends the rendezvous without a result.
   std::function<bool()> interrupted = [] { return false; };
 };
 
-/// What does not fit between the machines that have come so far, a sentence; "" if all does.
+/// Returns a sentence with the contradictions between the machines that have come so far; "" if there are none.
 std::string disagreement(const std::vector<MachineFacts>& machines);
 
-/// Returns once all machines are there and agree; false if it was interrupted. Collective: yes, of the
-/// run's launchers. Blocks: until then. Throws: UsageError, the same on all machines, if they disagree; or if
-/// machine 0 cannot listen at the address; CommError if some machine has not come in time.
+/// Returns once all machines are there and agree; false if it was interrupted. Collective: yes, of the run's launchers.
+/// Blocks: until then. Throws: UsageError, the same on all machines, if they disagree; UsageError if machine 0 cannot
+/// listen at the address; CommError if some machine has not come in time.
 bool join_static(const MachineFacts& mine, const MeetingOptions& options);
 
 }  // namespace hasten::launcher

@@ -1,10 +1,9 @@
 // `hasten::launch(n, fn)`: the same program, n times, from inside (the peers' notebook_launcher).
 //
-// The workers are forks of this process, so the function can use everything its caller has built. A fork
-// copies one thread only: after libtorch has run, its thread pools' locks may be held by threads that the
-// copy does not have. Therefore this refuses to fork a process with more than one thread. Supervision is that
-// of `hasten launch`. The room's other types stand in namespace hasten::launcher:
-// docs/decisions/0001-launch-is-a-function.md.
+// The workers are forks of this process, so the function can use everything its caller has built. A fork copies one
+// thread only: after libtorch has run, its thread pools' locks may be held by threads that the copy does not have.
+// Therefore this refuses to fork a process with more than one thread. Supervision is that of `hasten launch`. The
+// room's other types are in namespace hasten::launcher: docs/decisions/0001-launch-is-a-function.md.
 #pragma once
 
 #include <functional>
@@ -21,15 +20,15 @@ int launch_function(int num_processes, const std::function<int()>& function, con
 
 }  // namespace launcher
 
-/// Runs `function()` in `num_processes` processes, each with torchrun's environment (compose_environment.h),
-/// and waits for them. `function` returns nothing, or the process's exit code. It may throw: the process then
-/// says so, and ends with 2 for a UsageError and 1 for anything else. Nothing after the call runs in a
-/// worker: it ends with _exit once its standard streams are flushed, without destructors or atexit functions.
-/// Returns 0 if all went well, else the first failing process's exit code (128 + s for signal s), or 128 + s
-/// if signal s stopped this process; the failure has then been reported on standard error. While
-/// it runs, options.signals_to_handle are handled here and not by the caller's handlers.
-/// Collective: no. Blocks: until no worker and none of its children is left.
-/// Throws: UsageError if this process has more than one thread, or as launcher::run_local does.
+/// Runs `function()` in `num_processes` processes, each with torchrun's environment (compose_environment.h), and waits
+/// for them. `function` returns nothing, or the process's exit code. It may throw: the process then reports it, and
+/// ends with 2 for a UsageError and 1 for anything else. Nothing after the call runs in a worker: it ends with _exit
+/// once its standard streams are flushed, without destructors or atexit functions. Returns 0 if all went well, else the
+/// first failing process's exit code (128 + s for signal s). If signal s stopped this process, returns 128 + s.
+/// Standard error has the report of a failure by then. While it runs, options.signals_to_handle are handled here and
+/// not by the caller's handlers.
+/// Collective: no. Blocks: until no worker and none of its children is left. Throws: UsageError if this process has
+/// more than one thread, or as launcher::run_local does.
 template <class Function>
 int launch(int num_processes, Function&& function, const LaunchOptions& options = {}) {
   if constexpr (std::is_void_v<std::invoke_result_t<Function&>>) {

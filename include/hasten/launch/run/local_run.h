@@ -1,9 +1,8 @@
 // A run's part on one machine, from the free port to the exit code: what `hasten launch` and `hasten::launch`
 // share.
 //
-// Ties the pieces together: ranks and environments (compose_environment.h), processes (local_processes.h),
-// their output (output.h), decisions (supervisor.h), the report (failure_report.h), and a private folder for
-// the workers' error files.
+// Connects the pieces: ranks and environments (compose_environment.h), processes (local_processes.h), their output
+// (output.h), decisions (supervisor.h), the report (failure_report.h). A private folder holds the workers' error files.
 #pragma once
 
 #include <functional>
@@ -18,7 +17,7 @@ namespace hasten {
 
 /// How a run is started on this machine. The defaults fit a run on one machine.
 struct LaunchOptions {
-  /// How many machines the run has, and which of them this is. With several, their launchers meet at
+  /// How many machines the run has, and which of them this is. With several, their launchers connect at
   /// master_addr:master_port before a worker is started (static_rendezvous.h).
   int num_machines = 1;
   int machine_rank = 0;
@@ -39,17 +38,17 @@ struct LaunchOptions {
   int max_restarts = 0;
   /// Seconds before the first restart; they double with each further one, up to 30.
   double monitor_interval_s = 0.1;
-  /// Signals to this process that are handed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the
-  /// run, others do not. Default: those four and SIGUSR1.
+  /// Signals to this process that are passed on to the workers. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run, others
+  /// do not. Default: those four and SIGUSR1.
   std::vector<int> signals_to_handle = {};
   /// Names the run's log folder, and is TORCHELASTIC_RUN_ID. Default: none.
   std::string run_id = {};
   /// The workers' ROLE_NAME, and in the prefix of `tee`.
   std::string role = "default";
-  /// Several roles in its place, which take the ranks in their order; together as many as there are workers.
+  /// Several roles instead, which take the ranks in their order; together as many as there are workers.
   std::vector<launcher::RoleCount> roles = {};
-  /// Where the workers' output goes; see launcher::OutputOptions (output.h). With `redirects` or `tee` and
-  /// without `log_dir`, files are kept below TMPDIR.
+  /// Destination of the workers' output; see launcher::OutputOptions (output.h). With `redirects` or `tee` and without
+  /// `log_dir`, files are below TMPDIR.
   std::string log_dir = {};
   std::string redirects = {};
   std::string tee = {};
@@ -65,11 +64,11 @@ namespace launcher {
 /// worker's exit code.
 using WorkerBody = std::function<int(const WorkerPlace& place, const Environment& environment)>;
 
-/// Completes `environment` with the settings of the run, starts `num_workers` processes, supervises them, reports a failure on standard error; returns the exit
-/// code of the run (Outcome in supervisor.h). Must be called while the process has one thread. Collective:
-/// of the launchers of all machines. Blocks: until no worker and none of its children is left. Throws:
-/// UsageError if a number is out of range, master_port is in use, log files cannot be made, or the system
-/// allows no further process; what meet throws.
+/// Completes `environment` with the settings of the run, starts `num_workers` processes, and supervises them. Reports a
+/// failure on standard error. Returns the exit code of the run (Outcome in supervisor.h). Must be called while the
+/// process has one thread. Collective: of the launchers of all machines. Blocks: until no worker and none of its
+/// children is left. Throws: UsageError if a number is out of range, master_port is in use, log files cannot be made,
+/// or the system allows no further process; the exceptions of `meet`.
 int run_local(int num_workers, const LaunchOptions& options, const EnvironmentPlan& environment,
               const WorkerBody& body);
 

@@ -9,7 +9,7 @@
 
 namespace hasten::launcher {
 
-/// What usually lies behind such an end and where to look, "" if there is nothing to say. For SIGKILL see
+/// Returns the usual cause of such an end and a place to look; "" if there is nothing to say. For SIGKILL see
 /// src/launch/workers/memory_events.h.
 std::string hint_for(int wait_status);
 
@@ -24,7 +24,7 @@ struct FailureFacts {
   int max_restarts = 0;
 };
 
-/// The report, ending in a newline; "" if the outcome has no root cause. `places` are those of the workers by
+/// Returns the report, ending in a newline; "" if the outcome has no root cause. `places` are those of the workers by
 /// local rank. Collective: no. Blocks: no. Throws: nothing.
 std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places,
                            const FailureFacts& facts);

@@ -25,8 +25,8 @@ enum class ProgramKind {
   kModule,  ///< a Python module, as `python -m` takes it
 };
 
-/// Finds `words[0]` as a shell does: by path if it has a slash, else in PATH. Python is PYTHON_EXEC, as with
-/// torchrun, else the python3 of PATH, with its output unbuffered. The other words are handed on untouched.
+/// Finds `words[0]` as a shell does: by path if it has a slash, else in PATH. Python is PYTHON_EXEC, as with torchrun,
+/// else the python3 of PATH, with its output unbuffered. The other words are passed on untouched.
 /// Collective: no. Blocks: no. Throws: UsageError if there is no such file or it cannot be executed.
 Program find_program(const std::vector<std::string>& words, const Environment& environment,
                      ProgramKind kind = ProgramKind::kByName);
@@ -34,8 +34,8 @@ Program find_program(const std::vector<std::string>& words, const Environment& e
 /// `program` with `arguments` in front of those that the user gave it (and behind a script's name).
 Program with_arguments(Program program, const std::vector<std::string>& arguments);
 
-/// Replaces this process by `program`; comes back only if that fails, with a line on standard error and the
-/// exit code a shell would give (127 not found, 126 not executable).
+/// Replaces this process by `program`. It returns only if that fails, with a line on standard error and a shell's exit
+/// code (127 not found, 126 not executable).
 int execute(const Program& program, const Environment& environment);
 
 }  // namespace hasten::launcher

@@ -1,9 +1,8 @@
-// Decides what happens to the workers of one machine: which failed first, when the others are stopped, whether
-// all are started again, how it ends.
+// Decides about the workers of one machine: which failed first, when the others are stopped, whether all are started
+// again, the exit code.
 //
-// The supervisor sees the world through `WorkerProcesses` alone (workers, signals, a clock), so every
-// decision is tested with a fake and without a process. The real one is local_processes.h; the text for
-// the user in the end is failure_report.h.
+// The supervisor uses `WorkerProcesses` alone (workers, signals, a clock). So every decision is tested with a fake and
+// without a process. The real one is local_processes.h; the text for the user in the end is failure_report.h.
 #pragma once
 
 #include <sys/types.h>
@@ -18,14 +17,14 @@ namespace hasten::launcher {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Something the supervisor must know of.
+/// An event for the supervisor.
 struct Event {
   enum class Kind {
-    kExited,    ///< the worker itself has ended, with `value` as waitpid gives it; its children may live on
+    kExited,    ///< the worker itself has ended, with `value` as waitpid gives it; its children may remain
     kGone,      ///< no process of the worker's group is left; comes last for each worker
     kSignal,    ///< the launcher was sent the signal `value`
     kDeadline,  ///< the time given to `wait` has come
-    kOther,  ///< something that is not the workers' has something to say (LocalProcessesOptions::add_sources)
+    kOther,  ///< a source other than the workers is ready (LocalProcessesOptions::add_sources)
   };
   Kind kind = Kind::kDeadline;
   int local_rank = 0;
@@ -37,22 +36,22 @@ class WorkerProcesses {
  public:
   virtual ~WorkerProcesses() = default;
 
-  /// Starts the workers with local ranks 0 to num_workers - 1, each the leader of a process group of its own;
-  /// returns their process ids. Called again only when no process of an earlier start is left.
-  /// Throws: UsageError if the system does not allow so many processes.
+  /// Starts the workers with local ranks 0 to num_workers - 1, each the leader of a process group of its own. Returns
+  /// their process ids. Called again only when no process of an earlier start is left. Throws: UsageError if the system
+  /// does not allow so many processes.
   virtual std::vector<pid_t> start(int num_workers) = 0;
 
-  /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone; nothing if no process
-  /// of it is left.
+  /// Sends `signal` to the worker's whole group, SIGUSR1 and SIGUSR2 to the worker alone. Does nothing if no process of
+  /// it is left.
   virtual void signal(int local_rank, int signal) = 0;
 
-  /// The next event, in the order in which they happened. Blocks: until there is one or `deadline` has come.
+  /// Returns the next event, in the order in which they happened. Blocks: until there is one or `deadline` has come.
   virtual Event wait(std::optional<TimePoint> deadline) = 0;
 
   virtual TimePoint now() const = 0;
 };
 
-/// How a worker ended. `status` is waitpid's, `time` when the launcher heard of it.
+/// How a worker ended. `status` is waitpid's, `time` is that of its notice.
 struct WorkerEnd {
   int local_rank = 0;
   pid_t pid = 0;
@@ -62,10 +61,10 @@ struct WorkerEnd {
 
 /// How a run ended.
 struct Outcome {
-  /// 0; 128 + s if signal s stopped the launcher; else the first failing worker's (128 + s for
-  /// signal s).
+  /// The exit code: 0; 128 + s if signal s stopped the launcher; else the first failing worker's (128 + s for signal
+  /// s).
   int exit_code = 0;
-  /// The first failure that was observed; none if all went well or a signal ended the run.
+  /// The first failure that was observed. None if all went well or a signal ended the run.
   std::optional<WorkerEnd> root_cause = {};
   /// All other workers, in the order of their ends.
   std::vector<WorkerEnd> others = {};
@@ -87,7 +86,7 @@ struct SupervisorOptions {
   int max_restarts = 0;
   /// The time before the first restart; it doubles with each further one, up to kMaxRestartDelay.
   std::chrono::duration<double> restart_delay = std::chrono::milliseconds(100);
-  /// Takes what the user should know while the run goes on: an interrupt, a restart.
+  /// Takes messages for the user while the run goes on: an interrupt, a restart.
   std::function<void(const std::string& line)> notice = [](const std::string&) {};
   /// Prepares an attempt before its workers are started; the first is 0.
   std::function<void(int attempt)> before_attempt = [](int) {};
@@ -95,17 +94,17 @@ struct SupervisorOptions {
   static constexpr std::chrono::duration<double> kMaxRestartDelay = std::chrono::seconds(30);
 };
 
-/// Whether `signal`, sent to the launcher, asks the run to end: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All others
-/// are only handed on.
+/// Returns true if `signal`, sent to the launcher, requests the end of the run: SIGINT, SIGTERM, SIGHUP, SIGQUIT. All
+/// others are only passed on.
 bool ends_run(int signal);
 
 /// Starts the workers and waits until none is left.
 ///  - A worker fails: the other groups get SIGTERM at once, and SIGKILL after shutdown_timeout. When none
 ///  is
 ///    left, all are started again, if that may still be done.
-///  - A signal that ends the run: handed on to all groups, and SIGKILL after shutdown_timeout; no restart.
-///    SIGINT while the workers are being stopped for good: SIGKILL at once.
-///  - Another signal: handed on to the workers.
+///  - Handles a signal that ends the run: passes it to all groups, and sends SIGKILL after shutdown_timeout. There is
+///    no restart. SIGINT while the workers are being stopped for good: SIGKILL at once.
+///  - Another signal: passed on to the workers.
 ///  - A worker ends and leaves children in its group: they are stopped too, at the latest when all workers
 ///    ended.
 /// Collective: no. Blocks: until every group is gone. Throws: what start and before_attempt throw.

@@ -1,8 +1,8 @@
 // Dispatching: a model placed by a device map, with what has to be read while it runs.
 //
-// On a CPU, "cpu" and "disk" both mean: mapped where the weights lie. If the limit for "cpu" is below the model, the first
-// units stay in memory and the rest is streamed. The model's class knows nothing of it: net->forward(x) works as well as
-// the handle.
+// On a CPU, "cpu" and "disk" both mean: mapped where the weights lie. If the limit for "cpu" is below the model, the
+// first units stay in memory and the rest is streamed. The model's class does not change: net->forward(x) works as well
+// as the handle.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -45,7 +45,8 @@ struct DispatchOptions {
   /// Limits; that of "cpu" is the memory that weights may take there.
   std::vector<std::pair<Device, Bytes>> max_memory = {};
   std::vector<std::string> no_split_module_classes = {};
-  /// Device of modules that the map puts on "cpu"; empty: the map's first one that is neither cpu nor disk, else cpu.
+  /// Device of modules that the map puts on "cpu". Empty: the map's first device that is neither cpu nor disk, else
+  /// cpu.
   std::optional<Device> main_device = {};
   /// Folder for weights of a module built in memory that go to "disk". Weights that come from files need none.
   std::string offload_dir = {};
@@ -87,7 +88,7 @@ struct UnitReport {
 struct Report {
   std::vector<UnitReport> units = {};
   int64_t budget_bytes = 0, model_bytes = 0;
-  /// A table, one line a unit.
+  /// Returns a table, one line a unit.
   std::string text() const;
 };
 
@@ -95,7 +96,7 @@ namespace detail {
 class DispatchState;
 using DispatchStatePtr = std::shared_ptr<DispatchState>;
 
-/// The parts of a dispatch that do not depend on the module's class.
+/// Returns the parts of a dispatch that do not depend on the module's class.
 DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options);
 DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options);
 DispatchStatePtr start_cpu_offload(torch::nn::Module& module);
@@ -194,8 +195,8 @@ Dispatched<M> cpu_offload(M model, const Device& execution_device = Device("cpu"
   return {std::move(model), std::move(state)};
 }
 
-/// Moves all weights to `folder` (one .dat file a tensor; a folder with an index of the same names and shapes is used as
-/// it is) and maps them from there.
+/// Moves all weights to `folder`, a .dat file for each tensor, and maps them from there. A folder with an index of the
+/// same names and shapes is used as it is.
 /// Collective: no. Blocks: on the disk. Throws: UsageError if the folder holds another model; DataError.
 template <class M>
 Dispatched<M> disk_offload(M model, const std::string& folder, const DispatchOptions& options = {}) {

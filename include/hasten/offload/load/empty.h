@@ -1,9 +1,9 @@
 // Empty construction: modules whose parameters have names, shapes and dtypes, but no memory.
 //
-// empty_weights runs an unmodified constructor. Every operator in it is redirected to the meta device and recorded. What
-// is not a parameter (buffers, plain tensor members, values that the constructor reads) is computed by replaying the part
-// of the record that leads to it; a parameter is replayed later, if no checkpoint fills it (materialize). So nothing in a
-// module is ever uninitialised. After Accelerate's init_empty_weights and torchdistX's deferred initialisation.
+// empty_weights runs an unmodified constructor. Every operator in it is redirected to the meta device and recorded.
+// Buffers, plain tensor members and values that the constructor reads are computed by replaying the part of the record
+// that leads to them. A parameter is replayed later, if no checkpoint fills it (materialize). So nothing in a module is
+// ever uninitialised. After Accelerate's init_empty_weights and torchdistX's deferred initialisation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 namespace hasten::offload {
 
 struct EmptyOptions {
-  /// Buffers stay empty, too. Default: ACCELERATE_INIT_INCLUDE_BUFFERS of the environment handed over, else false.
+  /// Buffers stay empty, too. Default: ACCELERATE_INIT_INCLUDE_BUFFERS of the environment argument, else false.
   bool include_buffers = false;
   static EmptyOptions from(const Environment& environment);
 };
@@ -38,14 +38,14 @@ torch::nn::Module& module_in(const torch::nn::ModuleHolder<M>& holder) { return 
 
 class ConstructionTape;
 
-/// Records while it lives.
+/// Records while it exists.
 class RecordingScope {
  public:
   explicit RecordingScope(at::Device device);
   ~RecordingScope();
   /// Ends the recording, and computes what is no parameter of the module.
   void finish(torch::nn::Module& module, const EmptyOptions& options);
-  /// Says what a pointer access in a constructor needs; other errors pass as they are.
+  /// Explains the need of a pointer access in a constructor; other errors pass as they are.
   [[noreturn]] static void explain(const std::exception& error);
 
  private:
@@ -73,7 +73,7 @@ auto init_on_device(at::Device device, F&& fn, const EmptyOptions& options = {})
 }
 
 /// Returns what `fn` returns, with parameters that have no memory. Ties, names, requires_grad and the module's plain
-/// members are as after plain construction; buffers and unregistered tensors have their values.
+/// members are as after plain construction. Buffers and unregistered tensors have their values.
 /// Collective: no. Blocks: no. Throws: as init_on_device.
 template <class F>
 auto empty_weights(F&& fn, const EmptyOptions& options = {}) {

@@ -70,7 +70,7 @@ struct LoadReport {
   std::map<std::string, LoadedPlace> places = {};  ///< by the module's first name of the tensor
   std::map<std::string, at::ScalarType> cast_at_use = {};
   int64_t mapped_bytes = 0, copied_bytes = 0;
-  /// One message for missing and unexpected names; "" if there are none.
+  /// Returns a single message for missing and unexpected names; "" if there are none.
   std::string text() const;
 };
 

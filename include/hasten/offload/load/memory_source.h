@@ -16,8 +16,8 @@ namespace hasten::offload {
 /// Names and tensors, in the order of a state dict.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Returns a source over the tensors, which it shares. `name` stands in messages.
-/// Throws: UsageError for a tensor without values.
+/// Returns a source over the tensors, which it shares. `name` appears in messages. Throws: UsageError for a tensor
+/// without values.
 files::TensorSourcePtr memory_source(NamedTensors tensors, const std::string& name = "the state dict");
 
 struct OffloadedWeights {
@@ -26,8 +26,9 @@ struct OffloadedWeights {
   std::optional<core::Value> index = {};
 };
 
-/// Returns the tensors of a state dict and of a folder or index; the state dict wins where a name is in both.
-/// Collective: no. Blocks: on the index. Throws: UsageError if there is none of the three; DataError for a broken index.
+/// Returns the tensors of a state dict and of a folder or index. If a name is in both, the state dict wins.
+/// Collective: no. Blocks: on the index. Throws: UsageError if there is none of the three; DataError for a broken
+/// index.
 files::Catalog offloaded_weights_loader(const OffloadedWeights& weights);
 
 }  // namespace hasten::offload

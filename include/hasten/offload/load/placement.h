@@ -1,7 +1,7 @@
 // Placement: where a module's weights rest and where its operators compute, for a part of a model.
 //
-// After Accelerate's AlignDevicesHook and attach_align_device_hook. Nothing is attached to modules: weights are read by
-// the operators that use them (units/weight_streamer.h), so that a module need not be called for its weights to be there.
+// After Accelerate's AlignDevicesHook and attach_align_device_hook. Nothing is attached to modules. The operators that
+// use weights read them (units/weight_streamer.h), so a module need not be called for its weights to be there.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -50,27 +50,28 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
 }
 
 /// Places a module and all below. Streaming ends with the last copy of the handle; weights then stay over their files.
-/// Collective: no. Blocks: on the headers. Throws: UsageError for a device that is not there, a block that the module lacks
-/// (with the nearest name), or a weight that weights_map lacks; DataError for other shapes.
+/// Collective: no. Blocks: on the headers. Throws: UsageError for a device that is not there, a block that the module
+/// lacks (with the nearest name), or a weight that weights_map lacks; DataError for other shapes.
 template <class M>
 Dispatched<M> place(M model, const Placement& placement, const PlaceOptions& options = {}) {
   auto state = detail::start_placement(detail::module_in(model), placement, options);
   return {std::move(model), std::move(state)};
 }
 
-/// Ends a placement and brings weights back to where they were: those that were in memory get memory with their values,
-/// those that were empty stay over their files.
+/// Ends a placement and moves weights back. Those that were in memory get memory with their values; those that were
+/// empty stay over their files.
 /// Collective: no. Blocks: on the files. Throws: nothing for a module that is not placed.
 void remove_placement(torch::nn::Module& module);
 
 struct WithWeightsOptions {
-  /// The weights are on this device inside, as copies; what is written to them there is lost. Empty: where they are.
+  /// Opens a scope in which the weights are on this device, as copies. Writes to the copies are lost. Empty: where they
+  /// are.
   std::optional<at::Device> device = {};
   bool recurse = false;   ///< also the modules below
-  bool writable = false;  ///< streamed weights stay in memory afterwards, so that writes are kept
+  bool writable = false;  ///< streamed weights stay in memory afterwards, so that writes last
 };
 
-/// Keeps a module's weights in memory, and on a device, while it lives. See with_weights.
+/// Keeps a module's weights in memory, and on a device, while it exists. See with_weights.
 class WeightsScope {
  public:
   explicit WeightsScope(torch::nn::Module& module, const WithWeightsOptions& options = {});
@@ -84,7 +85,7 @@ class WeightsScope {
 };
 
 /// Calls `fn` while the module's weights are in memory, and returns what it returns. After Accelerate's align_module_device.
-/// Collective: no. Blocks: on the files. Throws: UsageError for an empty weight; DataError for files; what fn throws.
+/// Collective: no. Blocks: on the files. Throws: UsageError for an empty weight; DataError for files; exceptions of fn.
 template <class F>
 auto with_weights(torch::nn::Module& module, F&& fn, const WithWeightsOptions& options = {}) {
   const WeightsScope scope(module, options);

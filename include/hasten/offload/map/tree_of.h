@@ -1,7 +1,6 @@
 // Device maps of modules: the pure functions of plan/, for a torch::nn::Module.
 //
-// The maps themselves, and what they mean, stand in plan/device_map.h; this file reads a module's tree and knows which
-// devices this process has.
+// plan/device_map.h holds the maps and their meaning. This unit reads a module's tree and the devices of this process.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -55,9 +54,9 @@ DeviceMap infer_auto_device_map(const ModuleTree& tree, const MapOptions& option
 DeviceMap infer_auto_device_map(const torch::nn::Module& module, const MapOptions& options = {});
 plan::MemoryLimits get_balanced_memory(const ModuleTree& tree, const MapOptions& options = {}, bool low_zero = false);
 
-/// Returns the map that "auto" or "balanced" (even shares), "balanced_low_0" (accelerator 0 as free as possible) or
-/// "sequential" (each device full before the next) means for the module.
-/// Throws: UsageError for another text, with the nearest one.
+/// Returns the module's map for a policy. "auto" and "balanced": even shares. "balanced_low_0": accelerator 0 as free
+/// as possible. "sequential": each device full before the next. Throws: UsageError for another text, with the nearest
+/// one.
 DeviceMap device_map_by_name(const ModuleTree& tree, const std::string& name, const MapOptions& options = {});
 
 /// Returns groups of parameter names that share one tensor.

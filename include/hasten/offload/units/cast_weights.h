@@ -1,7 +1,8 @@
 // CastWeights: weights that rest in one dtype and compute in another.
 //
-// Operators that read such a weight get a cast of it, which autograd records, so that gradients arrive at the weight. The
-// cast lives as long as the operator. Copies, casts and detach() see the weight as it rests: saving stores that.
+// Operators that read such a weight get a cast of it, which autograd records, so that gradients arrive at the weight.
+// The cast lasts as long as the operator. Copies, casts and detach() get the weight in its resting form, so saving
+// stores that.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +30,7 @@ class CastWeights {
   std::shared_ptr<Engine> engine_;
 };
 
-/// The dtype that operators see of this tensor: that of a cast, or its own.
+/// Returns the dtype of this tensor in operators: that of a cast, or its own.
 at::ScalarType compute_type_of(const at::Tensor& tensor);
 
 }  // namespace hasten::offload

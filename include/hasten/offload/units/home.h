@@ -1,10 +1,10 @@
 // Home: the place where a tensor's bytes rest, in memory that others share.
 //
-// The tensor stays the same object; only its storage's pointer changes, so names, autograd leaves, optimizers'
-// keys, views and TorchScript are as before. Operators read the bytes where they are. A write by the program
-// (p.mul_(), init, an optimizer that was not prepared) gives this process a private copy first, which is its
-// value from then on; come_back() ends that. The writer of the shared bytes, and the time, is its owner's
-// matter (parallel/shard/sharded_model.h).
+// The tensor stays the same object; only its storage's pointer changes. So names, autograd leaves, optimizers' keys,
+// views and TorchScript are as before. Operators read the bytes where they are. A write by the program (p.mul_(), init,
+// an optimizer that was not prepared) first gives this process a private copy. The copy is its value from then on;
+// come_back() ends that. The writer of the shared bytes, and the time, is its owner's matter
+// (parallel/shard/sharded_model.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,14 @@ class Home {
   /// Its memory from before is freed. Collective: no. Blocks: no. Throws: UsageError for a tensor without
   /// storage, or one that is not on the CPU.
   Home(const at::Tensor& tensor, at::DataPtr place);
-  /// A storage that still lives gets memory of its own.
+  /// A storage that still exists gets memory of its own.
   ~Home();
   Home(Home&&) noexcept;
   Home& operator=(Home&&) noexcept;
 
-  /// Whether the storage was given other memory, by a write or by the program.
+  /// Returns true if the storage was given other memory, by a write or by the program.
   bool has_left() const noexcept;
-  /// Whether `tensor` lies in this storage.
+  /// Returns true if `tensor` lies in this storage.
   bool is_of(const at::Tensor& tensor) const noexcept;
   /// Frees a private copy; the storage has its bytes at the place again. No operator may be reading the copy.
   /// Collective: no. Blocks: no. Throws: nothing.

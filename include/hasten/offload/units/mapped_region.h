@@ -1,8 +1,8 @@
 // MappedRegion: a weight file mapped as it lies, and tensors over it.
 //
-// The mapping is private and without reserved memory: nothing is copied, ranks of a host share the page cache, and a write
-// copies the page, so that the file never changes. Cold data must enter the page cache by sequential reads: after page
-// faults Linux holds it in small folios, and computing over them is slower (docs/big_models.md).
+// The mapping is private and without reserved memory. Nothing is copied, and ranks of a host share the page cache. A
+// write copies the page, so that the file never changes. Cold data must enter the page cache by sequential reads. After
+// page faults Linux holds it in small folios, and computing over them is slower (docs/big_models.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,7 +18,7 @@ class ReadAhead {
   /// Collective: no. Blocks: no. Throws: nothing.
   void request(size_t unit);
   /// Waits until the unit is read; queues it first of all if it was not requested.
-  /// Collective: no. Blocks: until the unit is read. Throws: what the read of this unit threw.
+  /// Collective: no. Blocks: until the unit is read. Throws: the exception of this unit's read.
   void wait(size_t unit);
   /// The unit has to be read anew.
   void forget(size_t unit);

@@ -1,8 +1,8 @@
 // Giving a tensor other contents while it stays the same object.
 //
 // A module's member, its dictionary entry, tied members and an optimizer all hold one TensorImpl. Only its storage,
-// device and dtype are exchanged here, so none of them is left behind; set_data refuses meta to cpu, and a new dictionary
-// entry would leave the member behind.
+// device and dtype are exchanged here, so all of them follow. set_data refuses meta to cpu, and a new dictionary entry
+// would leave the member behind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ namespace hasten::offload {
 /// Collective: no. Blocks: no. Throws: UsageError if the shapes differ.
 void set_tensor(const at::Tensor& tensor, const at::Tensor& value);
 
-/// The element type of a file's tensor. Throws: UsageError for a type that libtorch lacks.
+/// Returns the element type of a file's tensor. Throws: UsageError for a type that libtorch lacks.
 at::ScalarType scalar_type_of(files::Dtype dtype);
 files::Dtype file_dtype_of(at::ScalarType type);
 /// PyTorch's name without "torch.": "float32".

@@ -1,9 +1,9 @@
 // TileFile: tiles of bytes that rest in one file and are in memory only while they are in use (ZeRO-Infinity's optimizer state).
 //
-// A tile is read into a buffer ahead of its use and written behind it, by threads that keep several requests on their way, past
-// the page cache (O_DIRECT) where the file system allows it. Memory is num_buffers tiles, however many there are. Each tile
-// carries the number of its last writing, so that one whose writing has failed is noticed. The file has no name once it is
-// made, so none is left behind.
+// Threads read a tile into a buffer ahead of its use and write it behind its use. They have several requests under way.
+// If the file system allows it, they pass the page cache (O_DIRECT). Memory is num_buffers tiles, however many there
+// are. Each tile carries the number of its last writing, so that one whose writing has failed is noticed. The file has
+// no name once it is made, so none is left behind.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class TileFile {
   TileFile(const TileFile&) = delete;
   TileFile& operator=(const TileFile&) = delete;
 
-  /// Bytes that the file may still grow by, as the file system says.
+  /// Bytes by which the file may still grow, from the file system.
   int64_t available_bytes() const;
   /// Returns a new tile of `num_bytes` zeros, whose space is reserved.
   /// Collective: no. Blocks: no. Throws: DataError with the bytes needed and available where there is no space.
@@ -44,22 +44,22 @@ class TileFile {
   /// Starts to read a tile, if a buffer is free without waiting.
   /// Collective: no. Blocks: no. Throws: nothing.
   void fetch(size_t tile);
-  /// The tile in memory, for reading and writing until close().
-  /// Collective: no. Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing has
-  /// failed; UsageError if all buffers are open.
+  /// Returns the tile in memory, for reading and writing until close().
+  /// Collective: no. Blocks: until it is read. Throws: DataError for a tile that cannot be read, or whose last writing
+  /// has failed; UsageError if all buffers are open.
   std::byte* open(size_t tile);
-  /// The same without reading: contents are anything.
+  /// Returns the same without reading: contents are anything.
   std::byte* open_empty(size_t tile);
   /// Starts to write what open() gave. Collective: no. Blocks: no. Throws: nothing; the next call gets the error.
   void close(size_t tile);
   /// Waits for all writing. Collective: no. Blocks: until then. Throws: DataError for what could not be written.
   void flush();
 
-  /// A mapping of a tile's bytes, to read them between their uses; it may outlive this object. After flush().
+  /// Returns a mapping of a tile's bytes, to read them between their uses; it may outlive this object. After flush().
   /// Collective: no. Blocks: no. Throws: DataError.
   std::shared_ptr<const std::byte> map(size_t tile) const;
 
-  /// How bytes travel: "8 threads, past the page cache (O_DIRECT)".
+  /// Returns the path of the bytes: "8 threads, past the page cache (O_DIRECT)".
   std::string describe() const;
   int64_t num_bytes() const noexcept;
 

@@ -1,10 +1,10 @@
 // UnitPager: memory that processes of a host share, of which only the units in use have pages.
 //
-// Every unit is a range of whole pages that no process may read until the pager has filled it. A read of a unit that is not
-// there, by whatever code, ends in a fault; the handler waits while the pager's thread fills the unit, and the read goes on.
-// So operators, copies and pointers that the program has kept all see values, and nothing has to be called. touch() does the
-// same before an operator, without a fault, and can throw. The unit that followed last time is filled ahead. A unit is
-// given back when none of the host's processes holds it.
+// Every unit is a range of whole pages that no process may read until the pager has filled it. A read of a unit that is
+// not there, by whatever code, ends in a fault. The handler waits while the pager's thread fills the unit, and the read
+// goes on. So operators, copies and pointers of the program all get values, and nothing has to be called. touch() does
+// the same before an operator, without a fault, and can throw. The unit that followed last time is filled ahead. A unit
+// is freed when none of the host's processes holds it.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ struct UnitPagerOptions {
   std::byte* writable = nullptr;
   /// Zeroed memory of control_bytes() that the host's processes share.
   std::byte* control = nullptr;
-  /// Fills a unit through `writable`. Called in the pager's thread, for one unit at a time. Throws: what it likes; it reaches
-  /// touch(), and ends the process where a fault waits for it.
+  /// Fills a unit through `writable`. Called in the pager's thread, for one unit at a time. Throws: any exception; it
+  /// reaches touch(), and ends the process if a fault waits for it.
   std::function<void(size_t unit)> fill = {};
   /// Units that this process holds at a time, if they are more than max_live_bytes: at least 2.
   int64_t max_live_units = 2;
@@ -49,7 +49,7 @@ struct PagerCounts {
   int64_t max_held_bytes = 0;
 };
 
-/// Whole pages of a shared mapping lose their memory in all processes; they read as zeros from then on.
+/// Frees the memory of whole pages of a shared mapping in all processes. They read as zeros from then on.
 void give_back_pages(std::byte* begin, int64_t num_bytes) noexcept;
 
 class UnitPager {

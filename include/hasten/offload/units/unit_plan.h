@@ -16,13 +16,13 @@ struct PlannedUnit {
 };
 
 struct UnitPlan {
-  std::vector<bool> streamed = {};  ///< one for each unit
+  std::vector<bool> streamed = {};  ///< an entry for each unit
   int64_t resident_bytes = 0, streamed_bytes = 0, largest_bytes = 0;
   bool is_streaming() const noexcept { return streamed_bytes > 0; }
 };
 
-/// Keeps all units if they fit the budget. Otherwise the first units that fit in budget - 2 * largest unit stay, and the
-/// rest is streamed: one unit is in use while the next is read.
+/// Keeps all units if they fit the budget. Otherwise the first units that fit in budget - 2 * largest unit stay. The
+/// others are streamed: one unit is in use while the next is read.
 /// Collective: no. Blocks: no. Throws: UsageError, with the equation, if the budget is below twice the largest unit.
 UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes);
 

@@ -34,11 +34,11 @@ struct StreamCounts {
   int64_t resident_bytes = 0;  ///< of units that writes have made resident
 };
 
-/// Keeps the units of some tensors in memory while it lives.
+/// Keeps the units of some tensors in memory while it exists.
 class WeightPin {
  public:
-  /// Reads the units that stream these tensors. Tensors that nothing streams are left alone. `writable`: the units stay in
-  /// memory from now on, so that writes through pointers are kept.
+  /// Reads the units that stream these tensors. Tensors that nothing streams are left alone. `writable`: the units stay
+  /// in memory from now on, so that writes through pointers last.
   /// Collective: no. Blocks: on the files. Throws: DataError if a file was written to or cannot be read.
   explicit WeightPin(const std::vector<at::Tensor>& tensors, bool writable = false);
   ~WeightPin();
@@ -62,7 +62,7 @@ class WeightStreamer {
   StreamCounts counts() const;
   /// Throws: DataError if a file was written to.
   void require_unchanged() const;
-  /// Ends interception; what is not in memory is read by page faults from then on.
+  /// Ends interception. Page faults read weights that are not in memory from then on.
   void stop();
 
  private:

@@ -1,9 +1,9 @@
 // LowWeights: weights below float32, and the steps that do not lose their small updates.
 //
-// A model is converted to half precision; what float32 had beyond that stays beside the weights, in the form that
-// precision::Weights names. As a policy of prepared optimizers it makes the whole step in the loops of steps/rules.h, which
-// read half gradients, compute in float32, and write weights and what is beside them in one pass. Any of SGD, Adam, AdamW,
-// Adagrad, RMSprop, ApexAdam and ApexSgd; on the CPU.
+// A model is converted to half precision. The part of float32 that half precision lacks stays beside the weights, in
+// the form that precision::Weights names. As a policy of prepared optimizers it makes the whole step in the loops of
+// steps/rules.h. They read half gradients, compute in float32, and write weights and their companions in one pass. Any
+// of SGD, Adam, AdamW, Adagrad, RMSprop, ApexAdam and ApexSgd; on the CPU.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -42,12 +42,12 @@ class LowWeights : public training::StepPolicy {
   /// Refuses optimizers that have no loop. Collective: no. Blocks: no. Throws: UsageError.
   static void require(const torch::optim::Optimizer& optimizer);
 
-  /// The exact value of a converted parameter, in float32; of another one itself. For checkpoints and tests.
+  /// Returns the exact value of a converted parameter, in float32; of another one itself. For checkpoints and tests.
   at::Tensor value_of(const at::Tensor& parameter) const;
   /// Sets a converted parameter, and what is beside it, from a float32 value.
   /// Collective: no. Blocks: no. Throws: UsageError for another number of elements.
   void set_value(const at::Tensor& parameter, const at::Tensor& value);
-  /// Bytes kept beside the weights. Collective: no. Blocks: no. Throws: nothing.
+  /// Bytes stored beside the weights. Collective: no. Blocks: no. Throws: nothing.
   int64_t extra_bytes() const;
 
   bool step(training::StepContext& context) override;

@@ -1,8 +1,8 @@
 // PreparedOptimizer: the handle that Accelerator::prepare gives for an optimizer.
 //
-// The handle steps when gradients have been exchanged and does nothing in between (Accelerate's
-// AcceleratedOptimizer), so that a loop which accumulates gradients reads like one that does not. The
-// optimizer itself stays libtorch's, unwrapped; how it steps is optimizer_step.h's matter.
+// The handle steps when gradients have been exchanged and does nothing in between, as Accelerate's
+// AcceleratedOptimizer. A loop that accumulates gradients thus reads like a loop that does not. The optimizer itself
+// stays libtorch's, unwrapped; how it steps is optimizer_step.h's matter.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,7 +20,7 @@ namespace hasten::optim {
 template <class T>
 inline constexpr bool is_optimizer_v = std::is_base_of_v<torch::optim::Optimizer, std::remove_cvref_t<T>>;
 
-/// Whether any of its parameters has a gradient.
+/// Returns true if any of its parameters has a gradient.
 /// Collective: no. Blocks: no. Throws: nothing.
 inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
   const auto& groups = optimizer.param_groups();
@@ -37,23 +37,25 @@ class AnyPreparedOptimizer {
   AnyPreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                        std::shared_ptr<training::GradientState> gradient_state, const PreparedOptimizerOptions& options = {});
 
-  /// The optimizer's step, fused where libtorch has a kernel for it, with the policies around it (training/step_policy.h);
-  /// nothing while gradients are being accumulated, and skipped where the weights of all ranks' losses were zero. With a
-  /// closure that computes the loss anew (LBFGS) it returns the loss, undefined while accumulating. LBFGS decides by the loss
-  /// how often it calls the closure, so all ranks must return the same: the mean over them (Accelerator::reduce).
-  /// Collective: no (the closure is), unless parameters are sharded. Blocks: no. Throws: what the optimizer throws.
+  /// Makes the optimizer's step, fused if libtorch has a kernel for it, with the policies around it
+  /// (training/step_policy.h). While gradients are being accumulated it does nothing. If the weights of all ranks'
+  /// losses are zero, the step is skipped. With a closure that computes the loss anew (LBFGS) it returns the loss,
+  /// undefined while accumulating. LBFGS decides by the loss how often it calls the closure, so all ranks must return
+  /// the same: the mean over them (Accelerator::reduce).
+  /// Collective: no (the closure is), unless parameters are sharded. Blocks: no. Throws: the exceptions of the
+  /// optimizer.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const;
 
-  /// In the place of step() where a program has found gradients that it does not want: parameters stay, and
-  /// prepared schedulers of this optimizer do not move. Nothing while gradients are being accumulated. A
-  /// gradient scaler of the Accelerator's does this by itself.
+  /// Call it in the place of step() to reject gradients. Parameters stay, and prepared schedulers of this optimizer do
+  /// not move. Nothing while gradients are being accumulated. A gradient scaler of the Accelerator's does this by
+  /// itself.
   /// Collective: no, but all ranks must skip the same steps. Blocks: no. Throws: nothing.
   void skip_step() const;
-  /// Whether the last step was skipped.
+  /// Returns true if the last step was skipped.
   bool step_was_skipped() const { return gradient_state_->step_was_skipped(*optimizer_); }
 
-  /// Forgets the gradients, in libtorch's two forms; nothing while gradients that were accumulated wait for this optimizer's
-  /// step. So it may stand at the head of the loop's body or behind step().
+  /// Forgets the gradients, in libtorch's two forms. Does nothing while accumulated gradients wait for this optimizer's
+  /// step. So it may be at the head of the loop's body or behind step().
   /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = true) const;
 

@@ -1,8 +1,8 @@
 // PreparedScheduler: the handle that Accelerator::prepare gives for a learning-rate scheduler.
 //
-// A loop calls step() after every backward; the handle decides whether the schedule moves, and how far: with
-// the optimizer's steps, so not while gradients are accumulated, and not where a step was skipped
-// (Accelerate's AcceleratedScheduler). The schedule itself is the scheduler's (scheduler.h, plateau.h).
+// A loop calls step() after every backward. The handle decides whether and how far the schedule moves, as Accelerate's
+// AcceleratedScheduler does. It moves with the optimizer's steps. So it waits while gradients are accumulated, and if a
+// step was skipped. The schedule itself is the scheduler's (scheduler.h, plateau.h).
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ class SchedulerPace {
                 const PreparedSchedulerOptions& options)
       : gradient_state_(std::move(gradient_state)), options_(options) {}
 
-  /// How many steps the schedule of this optimizer takes at this call; notes batches that are accumulated.
+  /// Returns the number of steps that the schedule of this optimizer takes at this call. Counts accumulated batches.
   /// Collective: no. Blocks: no. Throws: UsageError if it moves with an optimizer that was not prepared.
   int64_t steps(const torch::optim::Optimizer& optimizer);
 
-  /// Whether a schedule that has ended stays at its end: where a call may be several steps, the end need not
-  /// be met exactly. Otherwise passing it is an error.
+  /// Returns true if a schedule that has ended stays at its end. If a call may be several steps, the end need not be
+  /// met exactly. Otherwise passing it is an error.
   bool stays_at_end() const noexcept {
     return options_.step_with_optimizer && (options_.once_per_process || accumulated_);
   }
@@ -63,8 +63,8 @@ class PreparedScheduler {
         pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
 
   /// To be called after every batch's optimizer.step(), also while accumulating.
-  /// Collective: no. Blocks: no. Throws: UsageError if its optimizer was not prepared by the same Accelerator
-  /// and it moves with the optimizer's steps; what the scheduler throws.
+  /// Collective: no. Blocks: no. Throws: UsageError if it moves with the optimizer's steps and the same Accelerator did
+  /// not prepare the optimizer; the exceptions of the scheduler.
   void step() const
     requires requires(S& scheduler) { scheduler.step(); }
   {

@@ -1,15 +1,15 @@
 // SequentialLR and ChainedScheduler: several schedulers on one optimizer, one after another or all at once.
 //
-// They take recipes instead of schedulers: PyTorch's parts are made one by one on the same optimizer, each of
-// them changes its rates, and the composed one has to undo that. Here every part begins from the optimizer's
-// rates as they were. Parts may be composed themselves.
+// They take recipes instead of schedulers. PyTorch makes the parts one by one on the same optimizer. Each changes its
+// rates, and the composed scheduler has to undo that. Here every part begins from the optimizer's rates as they were.
+// Parts may be composed themselves.
 #pragma once
 
 #include "hasten/optim/schedulers/scheduler.h"
 
 namespace hasten::optim {
 
-/// What both have in common: parts that set the rates, and whose states are its state.
+/// The common part: parts that set the rates, and whose states are its state.
 class ComposedScheduler : public Scheduler {
  protected:
   /// Makes each part on the optimizer's rates as they are; afterwards they are so again.
@@ -31,12 +31,12 @@ struct SequentialLROptions {
   std::vector<int64_t> milestones = {};
 };
 
-/// One after another: each begins anew, from the base rates, at its milestone.
+/// Runs parts in sequence: each begins anew, from the base rates, at its milestone.
 class SequentialLR final : public ComposedScheduler {
  public:
   using Options = SequentialLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers, or milestones are not one
-  /// fewer, or not ascending; what the recipes throw.
+  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers, or milestones are not one fewer, or not
+  /// ascending; the exceptions of the recipes.
   SequentialLR(torch::optim::Optimizer& optimizer, const Options& options);
 
   void start() override;
@@ -46,7 +46,7 @@ class SequentialLR final : public ComposedScheduler {
  private:
   void advance() override;
   void load(const core::Value& state) override;
-  /// Which of the schedulers it is at a step.
+  /// Returns the index of the scheduler at a step.
   size_t active(int64_t epoch) const noexcept;
 
   std::vector<int64_t> milestones_;
@@ -63,12 +63,12 @@ struct ChainedSchedulerOptions {
 class ChainedScheduler final : public ComposedScheduler {
  public:
   using Options = ChainedSchedulerOptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers; what the recipes throw.
+  /// Collective: no. Blocks: no. Throws: UsageError if there are no schedulers; the exceptions of the recipes.
   ChainedScheduler(torch::optim::Optimizer& optimizer, const Options& options);
 
   void start() override;
   void restart() override;
-  /// One part that has ended ends all.
+  /// If any part has ended, all have ended.
   bool finished() const noexcept override;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace hasten::optim {
 
-/// How the height of a cycle changes: never; halved each cycle; times gamma each step.
+/// The change of a cycle's height: none; halved each cycle; times gamma each step.
 enum class CyclicMode { kTriangular, kTriangular2, kExpRange };
 /// The argument of an own scale_fn: the cycle, counted from 1, or the step, counted from 0.
 enum class ScaleMode { kCycle, kIterations };
@@ -39,14 +39,14 @@ struct CyclicLROptions {
 class CyclicLR final : public Scheduler {
  public:
   using Options = CyclicLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if a bound is missing, a step size is < 1, gamma is not
-  /// above 0, or cycle_momentum meets an optimizer without momentum.
+  /// Collective: no. Blocks: no. Throws: UsageError if a bound is missing, a step size is < 1, or gamma is not above 0;
+  /// UsageError if cycle_momentum is set for an optimizer without momentum.
   CyclicLR(torch::optim::Optimizer& optimizer, const Options& options);
 
  private:
   double rate(size_t group, double before, Moment moment) const override;
   std::optional<double> momentum(size_t group) const override;
-  /// The triangle's value at the present step, times the cycle's scale.
+  /// Returns the triangle's value at the present step, times the cycle's scale.
   double height() const;
 
   Options options_;

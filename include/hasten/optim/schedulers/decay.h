@@ -29,7 +29,7 @@ class StepLR final : public Scheduler {
 };
 
 struct MultiStepLROptions {
-  /// Steps at which the rate decays, in ascending order; one that is given n times decays n times. Required.
+  /// Steps at which the rate decays, in ascending order. A step that is listed n times decays n times. Required.
   std::vector<int64_t> milestones = {};
   double gamma = 0.1;
 };

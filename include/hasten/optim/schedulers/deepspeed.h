@@ -1,7 +1,8 @@
 // DeepSpeed's schedules, as its configuration names them: WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest, OneCycle.
 //
-// In a namespace of their own, since WarmupLR is another schedule in warmup.h. Formulas and option names are DeepSpeed's; s is
-// the number of steps done, minus 1, and w = max(2, warmup_num_steps). Before the first step a rate is the lowest one.
+// In a namespace of their own, since WarmupLR is another schedule in warmup.h. Formulas and option names are
+// DeepSpeed's. s is the number of steps done, minus 1, and w = max(2, warmup_num_steps). Before the first step a rate
+// is the lowest one.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ struct WarmupLROptions {
   WarmupType warmup_type = WarmupType::kLog;
 };
 
-/// rate(s) = min + (max - min) g: for s < w g = ln(s+1)/ln w, or s/w with kLinear; then 1.
+/// rate(s) = min + (max - min) g. For s < w, g = ln(s+1)/ln w, or s/w with kLinear; then g = 1.
 class WarmupLR : public Scheduler {
  public:
   using Options = WarmupLROptions;
@@ -71,7 +72,8 @@ struct WarmupCosineLROptions {
   WarmupType warmup_type = WarmupType::kLog;
 };
 
-/// rate = base r: warm-up r = m + (1 - m) g; then p = min(1, (s-w+1)/max(1, T-w)), r = max(0, c + (1-c)(1+cos(pi p))/2).
+/// rate = base r. In the warm-up r = m + (1 - m) g. Then p = min(1, (s-w+1)/max(1, T-w)), r = max(0, c + (1-c)(1+cos(pi
+/// p))/2).
 class WarmupCosineLR final : public Scheduler {
  public:
   using Options = WarmupCosineLROptions;
@@ -118,8 +120,8 @@ struct OneCycleOptions {
   double decay_mom_rate = 0.0;
 };
 
-/// One triangle from cycle_min_lr to cycle_max_lr and back, in stairs if they are counted, then decay; beta1 moves against
-/// it, and beta2 is 0.99.
+/// Makes a triangle from cycle_min_lr to cycle_max_lr and back, in stairs if they are counted, then decay. beta1 moves
+/// against it, and beta2 is 0.99.
 class OneCycle final : public Scheduler {
  public:
   using Options = OneCycleOptions;
@@ -140,8 +142,9 @@ class OneCycle final : public Scheduler {
   double second_ = 0, total_ = 0;
 };
 
-/// The schedule that a configuration's scheduler section names, with its params.
-/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the constructors.
+/// Returns the schedule that a configuration's scheduler section names, with its params.
+/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the
+/// constructors.
 std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type, const core::Value& params);
 
 }  // namespace hasten::optim::deepspeed

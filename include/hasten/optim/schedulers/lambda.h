@@ -1,7 +1,7 @@
 // LambdaLR and MultiplicativeLR: the rate as a function that the program gives.
 //
-// Formulas and option names are PyTorch's (torch.optim.lr_scheduler). Functions cannot be saved: the state
-// holds where the schedule stands, and the program gives the same functions again.
+// Formulas and option names are PyTorch's (torch.optim.lr_scheduler). Functions cannot be saved: the state holds the
+// position of the schedule, and the program gives the same functions again.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace hasten::optim {
 using LrLambda = std::function<double(int64_t)>;
 
 struct LambdaLROptions {
-  /// One function for all parameter groups, or one for each. Required.
+  /// A function for all parameter groups, or a function for each. Required.
   PerGroup<LrLambda> lr_lambda = {};
 };
 
@@ -32,7 +32,7 @@ class LambdaLR final : public Scheduler {
 };
 
 struct MultiplicativeLROptions {
-  /// One function for all parameter groups, or one for each. Required.
+  /// A function for all parameter groups, or a function for each. Required.
   PerGroup<LrLambda> lr_lambda = {};
 };
 

@@ -1,8 +1,8 @@
 // OneCycleLR: one rise of the rate and one long fall far below where it began, the momentum against it.
 //
-// Follows Smith & Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning
-// Rates", 2018; formulas, option names and defaults are PyTorch's. The schedule has an end: PyTorch lets one
-// step pass it, where the rate rises again or becomes negative; here the last rate stays.
+// Follows Smith & Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates", 2018;
+// formulas, option names and defaults are PyTorch's. The schedule has an end. PyTorch lets one step pass it, where the
+// rate rises again or becomes negative. Here the last rate stays.
 #pragma once
 
 #include "hasten/optim/per_group.h"
@@ -37,9 +37,9 @@ struct OneCycleLROptions {
 class OneCycleLR final : public Scheduler {
  public:
   using Options = OneCycleLROptions;
-  /// Collective: no. Blocks: no. Throws: UsageError if max_lr or the length is missing, a length is < 1,
-  /// pct_start not in [0, 1], a division factor not above 0, or cycle_momentum meets an optimizer without
-  /// momentum.
+  /// Collective: no. Blocks: no. Throws: UsageError if max_lr or the length is missing, a length is < 1, or pct_start
+  /// is not in [0, 1]; UsageError if a division factor is not above 0, or cycle_momentum is set for an optimizer
+  /// without momentum.
   OneCycleLR(torch::optim::Optimizer& optimizer, const Options& options);
 
   int64_t total_steps() const noexcept { return total_steps_; }

@@ -1,8 +1,8 @@
 // ReduceLROnPlateau: the rate falls when a metric has stopped getting better.
 //
-// Options and rules are PyTorch's. Its step takes the metric, so it is no Scheduler and cannot be a part of a
-// composed one (PyTorch refuses that when it runs, here it does not compile). On several ranks every rank has
-// to give the same metric, or rates part ways: reduce it first.
+// Options and rules are PyTorch's. Its step takes the metric, so it is no Scheduler and cannot be a part of a composed
+// one. PyTorch refuses that when it runs; here it does not compile. On several ranks every rank has to give the same
+// metric, or rates part ways: reduce it first.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -45,15 +45,14 @@ class ReduceLROnPlateau {
   ReduceLROnPlateau(ReduceLROnPlateau&&) = default;
   ReduceLROnPlateau& operator=(ReduceLROnPlateau&&) = default;
 
-  /// One step on, with the metric of the step or epoch; nan counts as no better.
-  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at
-  /// construction.
+  /// Takes a step, with the metric of the step or epoch; nan counts as no better.
+  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at construction.
   void step(double metric);
 
-  /// The optimizer's rates after the last step, one for each parameter group.
+  /// Returns the optimizer's rates after the last step, one for each parameter group.
   const std::vector<double>& rates() const noexcept { return rates_; }
   int64_t last_epoch() const noexcept { return last_epoch_; }
-  /// The best metric so far; infinite before the first.
+  /// Returns the best metric so far; infinite before the first.
   double best() const noexcept { return best_; }
   int64_t num_bad_epochs() const noexcept { return num_bad_epochs_; }
   bool in_cooldown() const noexcept { return cooldown_counter_ > 0; }

@@ -9,8 +9,8 @@ namespace hasten::optim {
 /// Scaling Rules for Adaptive Gradient Algorithms", 2022.
 enum class LrScaling { kLinear, kSquareRoot };
 
-/// The rate for `world_size` times the batch that `base` is meant for: base * world_size, or
-/// base * sqrt(world_size). With split_batches the global batch does not grow, and nothing is to be scaled.
+/// Returns the rate for `world_size` times the batch that `base` is meant for: base * world_size, or base *
+/// sqrt(world_size). With split_batches the global batch does not grow, and nothing is to be scaled.
 /// Collective: no. Blocks: no. Throws: UsageError if base is not above 0, or world_size < 1.
 double scale_lr(double base, int world_size, LrScaling rule = LrScaling::kLinear);
 

@@ -1,10 +1,10 @@
 // Scheduler: what all learning-rate schedulers have in common: a step, the rates, a state that loads again.
 //
-// Each scheduler gives exactly what PyTorch's gives step by step, which is the recursive form: the new rate
-// is made from the rate that the optimizer has, so that several schedulers can act on one optimizer
-// (composed.h) and a rate that the program changes by hand stays changed. libtorch itself has only two
-// schedulers and no state. The formulas are in lambda.h, decay.h, cosine.h, cyclic.h, one_cycle.h, plateau.h
-// and warmup.h; when a scheduler steps in a distributed loop is prepared_scheduler.h's matter.
+// Each scheduler gives exactly PyTorch's rates step by step, in the recursive form: the new rate is made from the
+// optimizer's current rate. So several schedulers can act on one optimizer (composed.h), and a rate that the program
+// changes by hand stays changed. libtorch itself has only two schedulers and no state. The formulas are in lambda.h,
+// decay.h, cosine.h, cyclic.h, one_cycle.h, plateau.h and warmup.h. prepared_scheduler.h decides when a scheduler steps
+// in a distributed loop.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -23,40 +23,39 @@
 
 namespace hasten::optim {
 
-/// Sets the learning rates of an optimizer's parameter groups, step after step. It borrows the optimizer,
-/// which must outlive it; the rates at its construction are the base rates (PyTorch's `initial_lr`), and the
-/// constructor already sets the rates of step 0. Movable, not copyable.
+/// Sets the learning rates of an optimizer's parameter groups, step after step. It borrows the optimizer, which must
+/// outlive it. The rates at its construction are the base rates (PyTorch's `initial_lr`). The constructor already sets
+/// the rates of step 0. Movable, not copyable.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
   Scheduler(Scheduler&&) = default;
   Scheduler& operator=(Scheduler&&) = default;
 
-  /// One step on: call it after the optimizer's step.
-  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at
-  /// construction, or the schedule cannot go on (OneCycleLR past its end).
+  /// Takes a step: call it after the optimizer's step.
+  /// Collective: no. Blocks: no. Throws: UsageError if the optimizer has other parameter groups than at construction,
+  /// or the schedule cannot go on (OneCycleLR past its end).
   void step();
 
-  /// The rates that the last step set, one for each parameter group (PyTorch's get_last_lr).
+  /// Returns the rates that the last step set, one for each parameter group (PyTorch's get_last_lr).
   const std::vector<double>& rates() const noexcept { return rates_; }
   /// Steps since construction; 0 at first.
   int64_t last_epoch() const noexcept { return last_epoch_; }
   /// Calls of step(), the constructor's own among them: PyTorch's `_step_count`.
   int64_t step_count() const noexcept { return step_count_; }
-  /// Whether the schedule has ended, so that another step would throw; false for those without an end.
+  /// Returns true if the schedule has ended, so that another step would throw. False for those without an end.
   virtual bool finished() const noexcept { return false; }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
 
-  /// Returns the position of the schedule, a map; `state().to_json()` is its text. Its options stand under "options", for
-  /// comparison alone: a load leaves those that the program has constructed the scheduler with. Base rates that are options
-  /// (CyclicLR, OneCycleLR) are the program's, too.
+  /// Returns the position of the schedule, a map; `state().to_json()` is its text. Its options are under "options", for
+  /// comparison alone. A load keeps the options of the scheduler's construction. Base rates that are options (CyclicLR,
+  /// OneCycleLR) are the program's, too.
   /// Collective: no. Blocks: no. Throws: nothing.
   core::Value state() const;
-  /// Goes on where state() was taken, and sets the optimizer's rates (and momentum, where the scheduler has
-  /// it in hand) to those of that step, so that it does not matter whether the optimizer is loaded before or
-  /// after.
-  /// Collective: no. Blocks: no. Throws: UsageError if it is no state of such a scheduler, or of an optimizer
-  /// with another number of parameter groups.
+  /// Goes on where state() was taken. Sets the optimizer's rates to those of that step, and its momentum if the
+  /// scheduler changes it. So the optimizer may be loaded before or after.
+  /// Collective: no. Blocks: no. Throws: UsageError if it is no state of such a scheduler, or of an optimizer with
+  /// another number of parameter groups.
   void load_state(const core::Value& state);
 
   /// Begins anew from the optimizer's present rates, as the constructor does. For composed schedulers.
@@ -73,9 +72,9 @@ class Scheduler {
   /// `name` is the class's, for messages and the state. A derived class calls start() in its constructor.
   Scheduler(torch::optim::Optimizer& optimizer, std::string name);
 
-  /// A group's rate at last_epoch(), from the one it had before.
+  /// Returns a group's rate at last_epoch(), from the one it had before.
   virtual double rate(size_t group, double before, Moment moment) const = 0;
-  /// A group's momentum (or Adam's beta1) at last_epoch(); nothing where the scheduler leaves it alone.
+  /// Returns a group's momentum (or Adam's beta1) at last_epoch(); nothing where the scheduler leaves it alone.
   virtual std::optional<double> momentum(size_t group) const;
   /// The step itself, without counting it.
   virtual void advance();
@@ -112,8 +111,8 @@ class Scheduler {
   int64_t last_epoch_ = 0, step_count_ = 0;
 };
 
-/// How to make a scheduler for a given optimizer, for those that are composed of others: each part has to
-/// begin from the base rates, not from what the construction of another part has made of them.
+/// Makes a scheduler for a given optimizer, for composed ones. Each part has to begin from the base rates, and not from
+/// rates that the construction of another part has changed.
 using Recipe = std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>;
 
 /// `recipe<StepLR>({.step_size = 30})`.

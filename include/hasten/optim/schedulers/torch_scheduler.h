@@ -1,7 +1,7 @@
 // TorchScheduler: a scheduler of libtorch's own (torch::optim::StepLR and others) as prepare takes it.
 //
-// libtorch's schedulers keep their optimizer private and have no state; the adapter is given the optimizer, and keeps the
-// count of steps and the rates.
+// libtorch's schedulers hide their optimizer and have no state. The adapter is given the optimizer, and counts the
+// steps and stores the rates.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -22,10 +22,10 @@ class TorchScheduler {
 
   void step() { scheduler_->step(); }
   torch::optim::Optimizer& optimizer() const noexcept { return *optimizer_; }
-  /// The rates that the optimizer has, one for each parameter group.
+  /// Returns the rates that the optimizer has, one for each parameter group.
   std::vector<double> rates() const;
 
-  /// The number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the number of steps and the rates. Collective: no. Blocks: no. Throws: nothing.
   core::Value state() const;
   /// Collective: no. Blocks: no. Throws: UsageError for a state of another number of parameter groups.
   void load_state(const core::Value& state);

@@ -1,9 +1,9 @@
 // WarmupLR: the rate rises linearly over the first steps, then another schedule begins.
 //
-// Two customs with one formula. Linear warm-up rises from nearly nothing to the base rate. Gradual warm-up
-// (Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017) begins at the base rate
-// of one worker and rises to that of k workers, k times as much. PyTorch has neither; it builds the first
-// from LinearLR and SequentialLR, and gets the same rates.
+// Two customs with one formula. Linear warm-up rises from nearly nothing to the base rate. Gradual warm-up begins at
+// the base rate of one worker and rises to that of k workers, k times as much. It is by Goyal et al., "Accurate, Large
+// Minibatch SGD: Training ImageNet in 1 Hour", 2017. PyTorch has neither; it builds the first from LinearLR and
+// SequentialLR, and gets the same rates.
 #pragma once
 
 #include "hasten/optim/schedulers/scheduler.h"
@@ -16,7 +16,7 @@ struct WarmupLROptions {
   /// Of the base rate: where the rise begins, and where it ends.
   double start_factor = 0.0;
   double end_factor = 1.0;
-  /// What begins at step total_iters, from base * end_factor; without it the rate stays there.
+  /// The scheduler that begins at step total_iters, from base * end_factor. Without it the rate stays there.
   Recipe after = {};
 };
 

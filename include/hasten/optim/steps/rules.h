@@ -1,10 +1,10 @@
 // The optimizers' rules as loops over slices: SGD, Adam, AdamW, Adagrad, RMSprop, LAMB, NovoGrad.
 //
-// Formulas and defaults follow torch.optim; LAMB, NovoGrad, and the options of SGD and Adam that torch.optim
-// lacks follow Apex (FusedLAMB, FusedNovoGrad, FusedAdam, FusedSGD). libtorch's fused kernels want weights,
-// gradients and moments of one dtype and whole tensors; these take any mix, slices, and write a second copy
-// in the same pass. Memory on the CPU only. `step` counts from 1 in every rule. Rules that need a norm of a
-// whole parameter give the sums of their slices first, so that a caller can add those of other ranks.
+// Formulas and defaults follow torch.optim. LAMB, NovoGrad, and the options of SGD and Adam that torch.optim lacks
+// follow Apex (FusedLAMB, FusedNovoGrad, FusedAdam, FusedSGD). libtorch's fused kernels require whole tensors, and
+// weights, gradients and moments of one dtype. These take any mix and slices, and write a second copy in the same pass.
+// Memory on the CPU only. `step` counts from 1 in every rule. Rules that need a norm of a whole parameter give the sums
+// of their slices first. A caller can then add those of other ranks.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ struct NovoGrad {
   bool reg_inside_moment = false;
 };
 
-/// One step of a slice, which is updated in place.
+/// Makes a step of a slice, which is updated in place.
 /// Collective: no. Blocks: no. Throws: InternalError if memory that the rule or the form needs is null.
 void step(const Slice& slice, const Sgd& rule, Instructions instructions = best_instructions());
 void step(const Slice& slice, const Adam& rule, Instructions instructions = best_instructions());
@@ -104,7 +104,7 @@ struct LambSums {
 /// First pass: updates the moments, leaves the weight, and returns the slice's sums.
 /// Collective: no. Blocks: no. Throws: as step.
 LambSums lamb_moments(const Slice& slice, const Lamb& rule, Instructions instructions = best_instructions());
-/// The factor of the update, from the sums of the whole parameter: lr, times the ratio of the norms where the
+/// Returns the factor of the update, from the sums of the whole parameter: lr, times the ratio of the norms where the
 /// rule applies it.
 /// Collective: no. Blocks: no. Throws: nothing.
 double lamb_rate(const Lamb& rule, const LambSums& sums) noexcept;
@@ -115,19 +115,19 @@ void lamb_apply(const Slice& slice, const Lamb& rule, double rate, Instructions 
 
 /// The norms that NovoGrad's second moment is made of.
 enum class NovoGradNorm : uint8_t { kInfinity = 0, kTwo = 2 };
-/// The second moment after a step: of the previous one and the norm of the whole parameter's gradient.
+/// Returns the second moment after a step: of the previous one and the norm of the whole parameter's gradient.
 /// Collective: no. Blocks: no. Throws: nothing.
 double novograd_moment(const NovoGrad& rule, NovoGradNorm kind, double previous, double norm) noexcept;
 /// `moment` is the parameter's second moment after this step.
 /// Collective: no. Blocks: no. Throws: as step.
 void step(const Slice& slice, const NovoGrad& rule, double moment, Instructions instructions = best_instructions());
 
-/// The sum of squares of `count` elements, in float64 over blocks of float32; infinite or NaN exactly if an
-/// element is. The cut into blocks begins at the first element, so the sum depends on where a slice begins.
+/// Returns the sum of squares of `count` elements, in float64 over blocks of float32. It is infinite or NaN exactly if
+/// an element is. The cut into blocks begins at the first element, so the sum depends on where a slice begins.
 /// Collective: no. Blocks: no. Throws: nothing.
 double sum_of_squares(const void* values, Storage storage, int64_t count,
                       Instructions instructions = best_instructions());
-/// The largest absolute value, 0 for none; NaN if any element is.
+/// Returns the largest absolute value, 0 for none; NaN if any element is.
 /// Collective: no. Blocks: no. Throws: nothing.
 double largest_magnitude(const void* values, Storage storage, int64_t count,
                          Instructions instructions = best_instructions());

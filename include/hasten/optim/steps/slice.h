@@ -1,9 +1,9 @@
 // Slice: a run of elements of one parameter, with its gradient and state, as the step loops take it.
 //
-// A step loop (rules.h) updates one slice with one rule. Slices are plain pointers, so a whole tensor, the part
-// of it that a rank owns, and memory of a mapped file are all stepped alike. The arithmetic is float32 in every
-// case; only loads and stores depend on how the values are stored. Results are equal bit for bit for any cut of
-// a parameter into slices, for every instruction set and compiler. Which slices a rank owns is its caller's matter.
+// A step loop (rules.h) updates one slice with one rule. Slices are plain pointers. A whole tensor, the part of it that
+// a rank owns, and memory of a mapped file are all stepped alike. The arithmetic is float32 in every case; only loads
+// and stores depend on the stored form. Results are equal bit for bit for any cut of a parameter into slices, for every
+// instruction set and compiler. The caller decides which slices a rank owns.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ enum class WeightForm : uint8_t {
   kKahan
 };
 
-/// The random numbers of kStochastic: a function of these values and of nothing else, so that the same element
-/// is rounded alike on any number of ranks and for any cut into slices. Generator: Philox 4x32-10.
+/// The random numbers of kStochastic are a function of these values and of nothing else. So the same element is rounded
+/// alike on any number of ranks and for any cut into slices. Generator: Philox 4x32-10.
 struct Dither {
   uint64_t seed = 0;
   /// The optimizer's step, counted from 1.
@@ -53,8 +53,7 @@ struct Slice {
   /// The rule's state, in the order that rules.h gives; unused ones may be null.
   std::array<void*, 3> states = {};
   Storage state_storage = Storage::kFloat32;
-  /// Gradients are multiplied by it as they are read: 1 / (gradient scale) times the clip factor; negative to
-  /// maximize.
+  /// Factor of gradients as they are read: 1 / (gradient scale) times the clip factor. Negative to maximize.
   double gradient_factor = 1.0;
   Dither dither = {};
 };
@@ -62,7 +61,7 @@ struct Slice {
 /// Which compiled variant of the loops runs. The results are the same.
 enum class Instructions : uint8_t { kGeneric, kAvx2, kAvx512 };
 
-/// The fastest variant that this processor has.
+/// Returns the fastest variant that this processor has.
 /// Collective: no. Blocks: no. Throws: nothing.
 Instructions best_instructions() noexcept;
 /// Returns true if the build and this processor have the variant.

@@ -1,8 +1,8 @@
 // Gradient norm, clipping and overflow check, over whole gradients or over the parts that ranks own.
 //
-// One pass over the gradients gives the norm, and whether any is not finite. Where gradients are sharded, each rank counts the
-// parts that it owns, and one all-reduce of {sum of squares, overflow count} completes both. The owner is asked for every
-// parameter, so that sharded and replicated ones mix in one call.
+// A pass over the gradients gives the norm, and whether any is not finite. Where gradients are sharded, each rank
+// counts the parts that it owns, and one all-reduce of {sum of squares, overflow count} completes both. The owner is
+// looked up for every parameter, so that sharded and replicated ones mix in one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@
 
 namespace hasten::parallel {
 
-/// The part of a parameter's gradient that this rank counts: an undefined tensor for none; nothing (nullopt) for a gradient
-/// that is whole and equal on all ranks, which is counted without the others.
+/// Returns the part of a parameter's gradient that this rank counts; an undefined tensor for none. A gradient that is
+/// whole and equal on all ranks is nullopt; it is counted without the others.
 using OwnedGradient = std::function<std::optional<at::Tensor>(const at::Tensor& parameter)>;
 
 struct GradientNormOptions {
@@ -34,16 +34,17 @@ struct GradientNorm {
   bool finite = true;
 };
 
-/// The norm of all gradients together. Parameters without a gradient count 0.
-/// Collective: yes, with `owned`. Blocks: until gradients are there. Throws: UsageError for a norm_type of 0 or below, or
-/// `owned` without a group; CommError.
+/// Returns the norm of all gradients together. Parameters without a gradient count 0.
+/// Collective: yes, with `owned`. Blocks: until gradients are there. Throws: UsageError for a norm_type of 0 or below,
+/// or `owned` without a group; CommError.
 GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const GradientNormOptions& options = {});
 
-/// The 2-norm as a scalar tensor on the gradients' device, without waiting for it; whole gradients only.
+/// Returns the 2-norm as a scalar tensor on the gradients' device, without waiting for it. For whole gradients only.
 /// Collective: no. Blocks: no. Throws: nothing.
 at::Tensor gradient_norm_async(const std::vector<at::Tensor>& parameters);
 
-/// The factor that brings gradients of `norm` to at most max_norm, as torch has it: max_norm / (norm + 1e-6), at most 1.
+/// Returns the factor that scales gradients of `norm` to at most max_norm, as in torch: max_norm / (norm + 1e-6), at
+/// most 1.
 /// Collective: no. Blocks: no. Throws: nothing.
 double clip_factor(double norm, double max_norm) noexcept;
 

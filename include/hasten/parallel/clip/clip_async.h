@@ -7,8 +7,8 @@
 
 namespace hasten::parallel {
 
-/// Scales whole gradients so that their 2-norm is at most max_norm; returns the norm before, a float32 scalar on the device of
-/// the first gradient. Gradients stay as they are where that norm is not finite.
+/// Scales whole gradients so that their 2-norm is at most max_norm. Returns the norm before, a float32 scalar on the
+/// device of the first gradient. If that norm is not finite, gradients stay as they are.
 /// Collective: no. Blocks: no. Throws: UsageError for a max_norm that is NaN or below 0.
 at::Tensor clip_gradients_async_(const std::vector<at::Tensor>& parameters, double max_norm);
 

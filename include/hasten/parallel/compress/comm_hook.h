@@ -1,8 +1,8 @@
-// CommHook: what a data-parallel step does with a full bucket of gradients in place of its all-reduce (the
-// communication hooks of torch's DDP).
+// CommHook: a function that replaces the all-reduce of a full bucket of gradients (the communication hooks of torch's
+// DDP).
 //
-// A hook is a function, so that one of your own is a lambda; what it has to remember stands in what it
-// captures. Given through DdpOptions::comm_hook. Compression by low rank: power_sgd.h.
+// A hook is a function, so a lambda can be a hook; its captures hold its state. Given through DdpOptions::comm_hook.
+// Compression by low rank: power_sgd.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,25 +14,26 @@
 
 namespace hasten::parallel {
 
-/// Gradients that travel together, scaled already so that their sum over the ranks is what is asked for.
+/// Gradients that travel together, scaled already so that their sum over the ranks is the result.
 struct GradientBucket {
   /// All of them, flat: [numel], contiguous.
   at::Tensor buffer;
-  /// Each in the shape of its parameter, in the buffer's memory; zeros where this rank has none.
+  /// Gradients, each in the shape of its parameter, in the buffer's memory; zeros where this rank has none.
   std::vector<at::Tensor> gradients;
-  /// Whose they are. The parameters of a bucket may change between steps, so state belongs to a parameter.
+  /// The parameters of the gradients. The parameters of a bucket may change between steps, so state belongs to a
+  /// parameter.
   std::vector<at::Tensor> parameters;
 };
 
-/// Starts to make `bucket.buffer` the sum of all ranks' buffers, or something close to it, the same bits on
-/// every rank. Called on every rank for the same buckets in the same order, while backward goes on and
-/// without gradient mode; wait() is called in that order too, at the end of backward, and may communicate as
-/// well. What hasten itself sends along (which gradients exist) does not pass through the hook.
+/// Starts to make `bucket.buffer` the sum of all ranks' buffers, or something close to it, the same bits on every rank.
+/// Called on every rank for the same buckets in the same order, while backward goes on and without gradient mode.
+/// wait() is called in that order too, at the end of backward, and may communicate as well. hasten's own data (which
+/// gradients exist) does not pass through the hook.
 using CommHook = std::function<comm::Work<>(const GradientBucket& bucket, const comm::Group& group)>;
 
-/// Gradients of float32 and float64 travel as float16 or bfloat16: half the bytes or less, and sums of that
-/// precision. float16 holds 11 bits up to 65504, beyond which gradients become infinite; bfloat16 8 bits of
-/// any size. Other dtypes travel as they are.
+/// Gradients of float32 and float64 travel as float16 or bfloat16: half the bytes or less, and sums of that precision.
+/// float16 holds 11 bits up to 65504, beyond which gradients become infinite. bfloat16 holds 8 bits of any size. Other
+/// dtypes travel as they are.
 CommHook fp16_compress();
 CommHook bf16_compress();
 

@@ -1,9 +1,9 @@
-// PowerSGD: gradients travel as products of two thin matrices (Vogels, Karimireddy and Jaggi, "PowerSGD",
-// 2019; the hook of torch's DDP).
+// PowerSGD: gradients travel as products of two thin matrices. Source: Vogels, Karimireddy and Jaggi, "PowerSGD", 2019;
+// the hook of torch's DDP.
 //
-// A gradient of [n, m] costs r (n + m) numbers on the wire instead of n m, in two messages a bucket. What the
-// product leaves out stays on the rank and is added to its next gradient (error feedback), and each step's
-// power iteration begins where the last one ended (warm start).
+// A gradient of [n, m] costs r (n + m) numbers on the wire instead of n m, in two messages a bucket. The remainder of
+// the product stays on the rank and is added to its next gradient (error feedback). Each step's power iteration begins
+// where the last one ended (warm start).
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct PowerSgdOptions {
   uint64_t seed = 0;
 };
 
-/// Gradients of one dimension, those of other dtypes than float32 and float64, and those that would not
-/// shrink travel as they are. For each compressed parameter it keeps a copy of its size (error feedback) and
-/// one thin matrix; copies of the hook share them. Throws: UsageError for numbers out of range.
+/// Gradients of one dimension, those of other dtypes than float32 and float64, and those that would not shrink travel
+/// as they are. For each compressed parameter it holds a copy of its size (error feedback) and one thin matrix. Copies
+/// of the hook share them. Throws: UsageError for numbers out of range.
 CommHook power_sgd(const PowerSgdOptions& options = {});
 
 }  // namespace hasten::parallel

@@ -1,7 +1,7 @@
 // AccumulationWindow: the backwards that make one step of a model's optimizer together, as a state machine.
 //
-// It decides whether gradients stay on their rank, what a weight multiplies and divides, and which mistakes of a training
-// loop a backward reveals. It holds no tensors: model_step.h carries out what it says.
+// It decides whether gradients stay on their rank, and the multiplier and divisor of a weight. It also finds the
+// mistakes of a training loop that a backward reveals. It holds no tensors; model_step.h carries out its decisions.
 #pragma once
 
 #include <cstdint>
@@ -47,16 +47,16 @@ class AccumulationWindow {
   // ---- Backwards.
 
   State state() const noexcept { return state_; }
-  /// Whether held backwards have been noted, so that `values_changed` says something.
+  /// Returns true if held backwards have been noted, so that `values_changed` has a meaning.
   bool is_held() const noexcept { return state_ == State::kHeld || state_ == State::kHeldWithGradients; }
-  /// Whether the exchange under way ends the window.
+  /// Returns true if the exchange under way ends the window.
   bool ends() const noexcept {
     return state_ == State::kEmpty || state_ == State::kEnding || state_ == State::kEndingWithGradients;
   }
   /// Returns what to warn of, each once in the life of the model.
   std::vector<Warning> begin_backward(const Sight& sight);
-  /// After a backward that did not end the window. Returns whether parameters are to be noted: a model that is held twice is
-  /// held by more than the window (LocalSgd), where ranks part on purpose.
+  /// After a backward that did not end the window. Returns true if parameters are to be noted. If a model is held
+  /// twice, something besides the window holds it (LocalSgd), and ranks differ on purpose.
   bool end_held_backward(int64_t optimizer_calls, bool has_gradients) noexcept;
   int64_t num_held() const noexcept { return num_held_; }
   /// Forgets held backwards: parameters or gradients were replaced on purpose.
@@ -70,8 +70,8 @@ class AccumulationWindow {
   /// Adds the weight of a backward. Returns what the gradients that are there are multiplied by before it.
   std::optional<double> add_weight(double weight) noexcept;
   const std::optional<double>& weight() const noexcept { return weight_; }
-  /// The weights of all ranks, as a mean, which an exchange has brought. Returns what gradients are divided by; nothing
-  /// inside the window.
+  /// Takes the weights of all ranks, as a mean, from an exchange. Returns the divisor of gradients; nothing inside the
+  /// window.
   std::optional<double> settle(double mean_weight) noexcept;
   void drop_weight() noexcept { weight_.reset(); }
   /// A later backward of the same batch may count still.

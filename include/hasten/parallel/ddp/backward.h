@@ -1,9 +1,9 @@
 // backward: loss.backward() through several distributed models, and on ranks that differ.
 //
-// A model's exchange is set off by its gradients, so a rank whose backward passes the model by would leave
-// the others waiting. Here every rank calls for every batch, so that a rank can join an exchange without
-// gradients: with one model always, with several after the ranks have said which models their losses depend
-// on (a walk over the graph, and one small all-reduce).
+// A model's exchange is set off by its gradients. A rank whose backward passes the model by would leave the others
+// waiting. Here every rank calls for every batch, so that a rank can join an exchange without gradients. With one model
+// it always does. With several, the ranks first exchange which models their losses depend on (a walk over the graph,
+// and one small all-reduce).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,9 +43,9 @@ struct BackwardContext {
 };
 
 /// Where all weights of a window are zero, gradients become undefined on every rank.
-/// Collective: yes, unless all models are held back. Blocks: until gradients have been exchanged. Throws:
-/// UsageError for an undefined loss, a weight that is negative or not finite, weights on some backwards only,
-/// and a loss that depends on no parameter on any rank; CommError; what autograd throws.
+/// Collective: yes, unless all models are held back. Blocks: until gradients have been exchanged. Throws: UsageError
+/// for an undefined loss, a weight that is negative or not finite, or weights on some backwards only; UsageError for a
+/// loss that depends on no parameter on any rank; CommError; the exceptions of autograd.
 void backward(const at::Tensor& loss, const BackwardOptions& options, const BackwardContext& context);
 
 /// The name of distributed models in a loop of uneven length (training/joinable.h), and of their operations.
@@ -57,7 +57,7 @@ struct BackwardCall {
   bool ends_window = true;
   std::vector<bool> held = {}, local_sgd = {};
 
-  /// Of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the call of the backward that a context describes. Collective: no. Blocks: no. Throws: nothing.
   static BackwardCall of(const BackwardContext& context);
   training::JoinCall encode() const;
   static BackwardCall decode(const training::JoinCall& call);

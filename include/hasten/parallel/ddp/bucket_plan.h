@@ -1,8 +1,8 @@
 // Which gradients travel together: a pure plan, made from names, sizes and dtypes alone.
 //
-// Gradients become ready roughly in the reverse order of the parameters, so buckets are filled from the last
-// parameter to the first and exchanged while backward goes on (Li et al., "PyTorch Distributed", VLDB 2020,
-// section 3.2.3). The first bucket is small so that the first exchange starts early.
+// Gradients become ready roughly in the reverse order of the parameters. So buckets are filled from the last parameter
+// to the first and exchanged while backward goes on. Source: Li et al., "PyTorch Distributed", VLDB 2020, section
+// 3.2.3. The first bucket is small so that the first exchange starts early.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -30,12 +30,11 @@ struct BucketLimits {
   int64_t bytes = 25 << 20;
 };
 
-/// Indices into the parameter list, in the order of their places in the bucket. One dtype and device each.
+/// Indices into the parameter list, in the order of their places in the bucket. All have one dtype and device.
 using BucketPlan = std::vector<std::vector<size_t>>;
 
-/// Every parameter in exactly one bucket; buckets in the order in which they are expected to be ready. The
-/// same input gives the same plan on every rank. Collective: no. Blocks: no. Throws: UsageError for limits
-/// below 1.
+/// Puts every parameter in exactly one bucket. Buckets come in the order in which they are expected to be ready. The
+/// same input gives the same plan on every rank. Collective: no. Blocks: no. Throws: UsageError for limits below 1.
 BucketPlan plan_buckets(const std::vector<ParameterInfo>& parameters, const BucketLimits& limits = {});
 
 }  // namespace hasten::parallel

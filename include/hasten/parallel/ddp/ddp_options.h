@@ -20,14 +20,14 @@ struct DdpOptions {
   /// Buffers (running statistics) follow rank 0: sent during backward, so that the next forward starts from
   /// them.
   bool broadcast_buffers = true;
-  /// What exchanges a bucket's gradients (comm_hook.h, power_sgd.h); unset: an all-reduce of them as they
-  /// are.
+  /// The exchange of a bucket's gradients (comm_hook.h, power_sgd.h). Unset: an all-reduce of them as they are.
   CommHook comm_hook = {};
-  /// The same parameters have gradients in every step: those that had none on any rank in the first step are
-  /// not sent from then on, and one that gets one after all is an error. Without it, any may come and go.
+  /// If true, the same parameters have gradients in every step. Parameters that had none on any rank in the first step
+  /// are not sent from then on. If such a parameter gets a gradient after all, that is an error. If false, any may come
+  /// and go.
   bool static_graph = false;
-  /// False: a parameter that has no gradient on any rank is an error that names it (DeepSpeed's ignore_unused_parameters);
-  /// else it is named in a warning, once.
+  /// If false, a parameter that has no gradient on any rank is an error that names it (DeepSpeed's
+  /// ignore_unused_parameters). Otherwise a warning names it, once.
   bool allow_unused = true;
   /// Nothing is sent before backward is over (Apex's delay_allreduce): for backwards that leave nothing to
   /// overlap with, or whose timing is measured.
@@ -40,16 +40,16 @@ struct DdpOptions {
   /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
   /// their own.
   std::optional<c10::ScalarType> communication_dtype = {};
-  /// Autograd writes gradients of at least so many bytes of parameters on the CPU right where they are
-  /// exchanged, instead of having them copied there; unset: none. libtorch's CPU allocator is wrapped for it,
-  /// for the whole process; one that is not libtorch's own is left alone.
+  /// Autograd writes gradients of at least so many bytes of parameters on the CPU right into the exchanged memory,
+  /// instead of having them copied. Unset: none. libtorch's CPU allocator is wrapped for it, for the whole process. An
+  /// allocator that is not libtorch's own stays unwrapped.
   std::optional<int64_t> in_place_bytes = int64_t{64} << 10;
-  /// Every so many steps the ranks compare checksums of their parameters, which costs a pass over them and
-  /// one message; 0 for never.
+  /// Interval, in steps, at which the ranks compare checksums of their parameters; 0 for never. It costs a pass over
+  /// them and one message.
   int64_t check_parameters_every = 1000;
 
-  /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h);
-  /// one object for one model.
+  /// Another way for gradients than all-reduced buckets, and another place for parameters (shard/sharding.h). An object
+  /// serves one model.
   std::shared_ptr<GradientExchange> exchange = {};
   /// Makes it, where the group of the model's own is not known beforehand.
   std::function<std::shared_ptr<GradientExchange>(const comm::Group&)> make_exchange = {};

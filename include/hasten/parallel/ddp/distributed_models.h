@@ -1,5 +1,5 @@
-// DistributedModels: which modules an Accelerator has made distributed, so that preparing one twice is the
-// same as once and a model of another Accelerator is recognised.
+// DistributedModels: the modules that an Accelerator has made distributed. Preparing a module twice is the same as
+// once, and a model of another Accelerator is recognised.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,13 +16,13 @@ class DistributedModels {
  public:
   using Models = Ddp::Models;
 
-  /// The module's Ddp; made at the first call, and again once all its owners are gone. A parameter of two
-  /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks
-  /// may come to their models in different orders.
+  /// Returns the module's Ddp; made at the first call, and again once all its owners are gone. A parameter of two
+  /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks may come to
+  /// their models in different orders.
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor.
   std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group,
                                         const DdpOptions& options);
-  /// Whether its Ddp exists, so that distribute makes none.
+  /// Returns true if its Ddp exists, so that distribute makes none.
   bool contains(const torch::nn::Module& module) const noexcept;
   /// Returns those that are still owned, in the order in which they were made.
   Models all() const;

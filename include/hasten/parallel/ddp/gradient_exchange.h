@@ -1,7 +1,7 @@
 // GradientExchange: another way than an all-reduce for a model's gradients to reach the ranks that need them.
 //
-// Ddp keeps hooks, windows, weights and the order of the exchanges; an exchange object says where parameters
-// lie, which of them form a unit, and what exchanges a unit. Without one, Ddp all-reduces buckets of its own.
+// Ddp holds hooks, windows, weights and the order of the exchanges. An exchange object decides where parameters lie,
+// which of them form a unit, and how a unit is exchanged. Without one, Ddp all-reduces buckets of its own.
 // parallel/shard has the one that reduces to owners.
 #pragma once
 
@@ -22,7 +22,7 @@ class GradientExchange {
   virtual ~GradientExchange() = default;
 
   /// The parameters' memory becomes each rank's own again, before the ranks' copies are made equal.
-  /// Collective: no. Blocks: no. Throws: what an allocation throws.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
   virtual void release() = 0;
 
   /// Puts the module's parameters where they shall lie, with rank 0's values, and plans units over the
@@ -34,7 +34,7 @@ class GradientExchange {
   /// Units, by index into `trainable`, in the order in which they are exchanged. Parameters in none are all-reduced.
   virtual std::vector<std::vector<size_t>> units() const = 0;
 
-  /// What exchanges a unit. Collective: yes. Blocks: no. Throws: CommError.
+  /// Starts the exchange of a unit. Collective: yes. Blocks: no. Throws: CommError.
   virtual std::unique_ptr<ReducerBucket> make_bucket(size_t unit, const ReducerBucketSettings& settings) = 0;
 
   /// A step's exchanges begin; and have all ended on this rank.

@@ -16,7 +16,7 @@ class Reducer;
 class ValueWatch;
 struct ParameterSet;
 
-/// Where local SGD stands with a model (local_sgd.h).
+/// State of local SGD on a model (local_sgd.h).
 struct LocalSgdState {
   bool now = false;
   /// Steps of this rank since the parameters were averaged.
@@ -36,14 +36,14 @@ class ModelStep {
   /// Parameters were averaged: they are the same on all ranks.
   void set_averaged() noexcept;
 
-  // None of these is collective unless it says so.
+  // None of these is collective unless its comment states it.
 
   /// Before a backward of any model's. Warns, once each, if parameters or gradients have changed inside the window by
-  /// something other than a prepared optimizer; the ranks then compare their parameters in the window's exchange.
+  /// something other than a prepared optimizer. The ranks then compare their parameters in the window's exchange.
   void begin_backward(int64_t optimizer_calls, bool ends_window);
   /// After a backward through the model that did not end its window.
   void end_held_backward(int64_t optimizer_calls);
-  /// One backward more of the window, whose loss counts `weight`.
+  /// Counts a backward of the window, whose loss counts `weight`.
   void add_weight(double weight);
   /// In a world of one, and in local SGD: divides the window's weights out, as an exchange does.
   void settle_alone();
@@ -59,7 +59,7 @@ class ModelStep {
   void abandon() noexcept;
   /// Exchanges so far.
   int64_t num_exchanges() const noexcept;
-  /// Whether any rank had a gradient in the last exchange.
+  /// Returns true if any rank had a gradient in the last exchange.
   bool had_gradients() const noexcept;
 
  private:

@@ -9,10 +9,9 @@
 
 namespace hasten::parallel {
 
-/// While it lives, backward through these models adds up gradients without exchanging them; the first one
-/// after it exchanges the sum. Scopes nest. Move-only; its end does nothing but let the exchange go on.
-/// With `exchanges` it is the scope of a batch whose optimizer waits although gradients are exchanged
-/// (sync_each_batch), which the models only have to know.
+/// While it exists, backward through these models adds up gradients without exchanging them. The first backward after
+/// it exchanges the sum. Scopes nest. Move-only. Its end only lets the exchange go on. With `exchanges` it is the scope
+/// of a batch whose optimizer waits although gradients are exchanged (sync_each_batch). The models then only record it.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::vector<std::shared_ptr<const Ddp>> models = {}, bool exchanges = false)

@@ -1,6 +1,5 @@
-// LocalSgd: ranks train by themselves and average their parameters every few steps, instead of their
-// gradients at every step (Stich, "Local SGD Converges Fast and Communicates Little", 2019; Accelerate's
-// LocalSGD).
+// LocalSgd: ranks train alone and average their parameters every few steps, instead of their gradients at every step.
+// Source: Stich, "Local SGD Converges Fast and Communicates Little", 2019; Accelerate's LocalSGD.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -24,9 +23,9 @@ struct LocalSgdOptions {
   std::function<void()> on_average = {};
 };
 
-/// From its construction to finish, backward through the model keeps gradients on their rank; weights of
-/// losses count there only. States of the optimizer and buffers stay each rank's own. Move-only; if it ends
-/// without finish (an exception), the exchange of gradients goes on, and parameters stay as they are.
+/// From its construction to finish, backward through the model leaves gradients on their rank. Weights of losses count
+/// there only. States of the optimizer and buffers stay each rank's own. Move-only. If it ends without finish (an
+/// exception), the exchange of gradients goes on, and parameters stay as they are.
 ///
 /// In a loop of uneven length (Accelerator::join_uneven_inputs) each average is over the ranks that have
 /// trained since the last one, and all ranks get it. The loop's end is one more, for what was trained since,
@@ -49,7 +48,7 @@ class LocalSgd {
   void finish();
 
  private:
-  /// The model trains apart from the other ranks' while it lives.
+  /// The model trains apart from the other ranks' while it exists.
   class Scope {
    public:
     explicit Scope(std::shared_ptr<const Ddp> model);
@@ -72,8 +71,8 @@ class LocalSgd {
   bool finished_ = false;
 };
 
-/// The model's parameters become the mean over the ranks on which `took_part`, on all ranks; where it did on
-/// none they stay. Collective: yes. Blocks: yes. Throws: CommError.
+/// On all ranks, the model's parameters become the mean over the ranks on which `took_part`. If it did on none, they
+/// stay. Collective: yes. Blocks: yes. Throws: CommError.
 void average_parameters(const Ddp& model, const comm::Group& group, bool took_part);
 
 }  // namespace hasten::parallel

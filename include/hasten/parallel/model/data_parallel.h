@@ -44,21 +44,20 @@ struct Part {
   int64_t start;
   int64_t length;
 };
-/// The parts that `num_devices` get of these inputs, as torch::chunk cuts: all of one size but the last, so
-/// that there may be fewer. One part where no tensor has a dimension. Throws: UsageError if first sizes
-/// differ.
+/// Returns the parts of these inputs for `num_devices`, as torch::chunk cuts: all of one size but the last, so that
+/// there may be fewer. If no tensor has a dimension, there is a single part. Throws: UsageError if first sizes differ.
 std::vector<Part> plan_parts(const std::vector<at::Tensor>& inputs, size_t num_devices);
-/// The rows of a part, on its device; scalars whole.
+/// Returns the rows of a part, on its device; scalars whole.
 at::Tensor part_of(const at::Tensor& tensor, const Part& part, c10::Device device);
-/// One after the other on `device`; scalars become the elements of a vector.
+/// Concatenates parts on `device`; scalars become the elements of a vector.
 at::Tensor gathered(const std::vector<at::Tensor>& parts, c10::Device device);
-/// fn(0) in this thread and fn(1) … fn(count - 1) in their own, with this thread's modes (gradients,
-/// autocast). Throws: what the first of them threw, when all have ended.
+/// Runs fn(0) in this thread and fn(1) … fn(count - 1) in their own, with this thread's modes (gradients, autocast).
+/// Throws: the exception of the first that threw, when all have ended.
 void run_in_threads(size_t count, const std::function<void(size_t)>& fn);
 
 }  // namespace detail
 
-/// The devices that data_parallel takes by itself: all CUDA devices, else the CPU.
+/// Returns the devices that data_parallel takes by itself: all CUDA devices, else the CPU.
 std::vector<c10::Device> all_devices();
 
 /// A handle that is called like the model. Copies share the replicas.
@@ -71,11 +70,11 @@ class DataParallel {
       : model_(std::move(model)),
         replicas_(std::make_shared<detail::Replicas>(shared(model_), std::move(devices))) {}
 
-  /// The model's forward on a batch: tensors in `arguments`, however nested (comm/nested.h), are cut along
-  /// dim 0 and moved to the devices, everything else goes to all; the outputs come back as from the model
-  /// itself, on the first device, scalars as a vector with one element a part. Not from two threads at once.
-  /// Collective: no. Blocks: until all parts are there. Throws: UsageError for tensors of different first
-  /// sizes; what forward throws.
+  /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested.h), are cut along dim 0
+  /// and moved to the devices. All other arguments go to each device. The outputs come back as from the model itself,
+  /// on the first device, scalars as a vector with an element a part. Not from two threads at once.
+  /// Collective: no. Blocks: until all parts are there. Throws: UsageError for tensors of different first sizes; the
+  /// exceptions of forward.
   template <class... Arguments>
   auto operator()(const Arguments&... arguments) const {
     const auto inputs = comm::tensors_of(std::tuple<Arguments...>(arguments...));
@@ -103,7 +102,7 @@ class DataParallel {
   }
 
   auto* operator->() { return &module_of(model_); }
-  /// What was handed in; its parameters are the ones to optimise and to save.
+  /// Returns the model that was passed in. Its parameters are the ones to optimise and to save.
   const M& unwrap() const noexcept { return model_; }
 
  private:
@@ -119,12 +118,12 @@ class DataParallel {
   std::shared_ptr<detail::Replicas> replicas_;
 };
 
-/// `model` (a TORCH_MODULE holder or a std::shared_ptr) over several devices; {cpu, cpu} works as two devices
-/// do. The model is on the first and stays as it is: its own parameters get the gradients of all parts, and
-/// its buffers (running statistics) those of the first part, as in torch. Modules need libtorch's clone().
-/// Random numbers (dropout) are drawn by the parts from one generator a device, in no fixed order.
-/// Collective: no. Blocks: no. Throws: UsageError for no device, a model that is elsewhere (naming the
-/// parameter) or that cannot be cloned.
+/// Puts `model` (a TORCH_MODULE holder or a std::shared_ptr) on several devices. {cpu, cpu} works as two devices do.
+/// The model is on the first and stays as it is. Its own parameters get the gradients of all parts. Its buffers
+/// (running statistics) get those of the first part, as in torch. Modules need libtorch's clone(). Random numbers
+/// (dropout) are drawn by the parts from one generator a device, in no fixed order.
+/// Collective: no. Blocks: no. Throws: UsageError for no device, a model that is elsewhere (naming the parameter) or
+/// that cannot be cloned.
 template <class M>
   requires detail::is_module_pointer<M>::value
 DataParallel<M> data_parallel(const M& model, std::vector<c10::Device> devices = all_devices()) {

@@ -23,15 +23,15 @@ class JitModuleImpl : public torch::nn::Module {
   /// changes are. Throws: what libtorch throws for names it does not take.
   explicit JitModuleImpl(torch::jit::Module module);
 
-  /// The script's forward; `.toTensor()` where it gives one, as with jit modules.
-  /// Collective: no. Blocks: no. Throws: what the script throws.
+  /// Runs the script's forward. Call `.toTensor()` if it gives a tensor, as with jit modules.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the script.
   template <class... Arguments>
   c10::IValue forward(Arguments&&... arguments) {
     return module_.forward({c10::IValue(std::forward<Arguments>(arguments))...});
   }
 
   void train(bool on = true) override;
-  /// A script of its own with copies of all tensors.
+  /// Returns a script of its own with copies of all tensors.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 

@@ -33,7 +33,7 @@ template <class T>
 inline constexpr bool is_module_v = std::is_base_of_v<torch::nn::Module, std::remove_cvref_t<T>> ||
                                     detail::is_module_pointer<std::remove_cvref_t<T>>::value;
 
-/// The module itself.
+/// Returns the module itself.
 template <class M>
 auto& module_of(M& model) {
   if constexpr (detail::is_module_pointer<std::remove_const_t<M>>::value) {
@@ -93,19 +93,19 @@ class PreparedModel {
       return module.forward(std::forward<Arguments>(arguments)...);
     }
   }
-  /// Any other method of the module, inside the same scopes until the end of the full expression; inputs and outputs stay as
-  /// they are.
+  /// Calls any other method of the module, inside the same scopes until the end of the full expression. Inputs and
+  /// outputs stay as they are.
   detail::ScopedPointer<Module> operator->() const {
     auto& module = module_of(*model_);
     return {scopes_ ? scopes_->enter(module) : ForwardScopes::Scope(), &module};
   }
 
-  /// What was handed to prepare. Functions that take a `Net&` take the handle as well.
+  /// Returns the module that prepare was called with. Functions that take a `Net&` take the handle as well.
   M& unwrap() const noexcept { return *model_; }
   operator M&() const noexcept { return *model_; }
-  /// A handle of the same module that casts as this one does and knows nothing of the other ranks.
+  /// Returns a handle of the same module that casts as this one does, without exchanges with other ranks.
   PreparedModel without_ddp() const { return PreparedModel(model_, nullptr, scopes_); }
-  /// What exchanges its gradients.
+  /// Returns the exchange of its gradients.
   const std::shared_ptr<const Ddp>& ddp() const noexcept { return ddp_; }
 
   /// Scopes that are opened round its forward; null for none.
@@ -131,7 +131,7 @@ class PreparedModel {
   std::shared_ptr<ForwardScopes> scopes_;
 };
 
-/// For Accelerator::unwrap_model: the handle's casts are kept (Accelerate's keep_fp32_wrapper).
+/// For Accelerator::unwrap_model: the handle's casts stay (Accelerate's keep_fp32_wrapper).
 struct KeepFp32Wrapper {};
 
 template <class T>

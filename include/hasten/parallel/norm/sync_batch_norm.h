@@ -1,9 +1,9 @@
-// SyncBatchNorm: batch normalisation over the batches of all ranks (torch.nn.SyncBatchNorm; Ioffe and Szegedy
-// 2015 over the global batch).
+// SyncBatchNorm: batch normalisation over the batches of all ranks. Source: torch.nn.SyncBatchNorm; Ioffe and Szegedy
+// 2015 over the global batch.
 //
-// No module is replaced, so types and state_dict names stay as they are. A mark on a tensor of each
-// BatchNorm, a spare dispatch key, leads libtorch's batch_norm to this room whenever that module runs; the
-// mark: src/parallel/norm/sync_group.h, the arithmetic: src/parallel/norm/global_batch_norm.h.
+// No module is replaced, so types and state_dict names stay as they are. A tensor of each BatchNorm gets a spare
+// dispatch key, which leads libtorch's batch_norm to this room whenever that module runs. The key:
+// src/parallel/norm/sync_group.h. The arithmetic: src/parallel/norm/global_batch_norm.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,21 +17,20 @@
 
 namespace hasten::parallel {
 
-/// From now on every BatchNorm1d, 2d and 3d in `model` (itself included), while it trains, normalises with
-/// the statistics of all ranks' batches together, [batch, channels, …]; batch sizes may differ between ranks
-/// and be zero. Output, gradients and running statistics equal those of one process with the concatenated
-/// batch; gradients of weight and bias are this rank's share, which Ddp averages with all others. In eval
-/// mode, and in a world of one, a BatchNorm is what it was. Forward and backward in training mode become
-/// collective, over connections of their own, and throw CommError; a batch of one value a channel on some
-/// rank is refused by libtorch's module, as ever.
+/// Converts every BatchNorm1d, 2d and 3d in `model` (itself included). In training mode it then normalises with the
+/// statistics of all ranks' batches together, [batch, channels, …]. Batch sizes may differ between ranks and be zero.
+/// Output, gradients and running statistics equal those of one process with the concatenated batch. Gradients of weight
+/// and bias are this rank's share, which Ddp averages with all others. In eval mode, and in a world of one, a BatchNorm
+/// is what it was. Forward and backward in training mode become collective, over connections of their own, and throw
+/// CommError. As before, libtorch's module refuses a batch of one value a channel on some rank.
 ///
-/// Before or after prepare. `to`, `clone` and torch::load keep the mark; Tensor::set_data with another tensor
-/// loses it: the next backward through the module's weight refuses to go on, naming the module, and
-/// converting again mends it. Where there is no weight (affine(false)) that cannot be seen.
+/// Before or after prepare. `to`, `clone` and torch::load keep the mark. Tensor::set_data with another tensor loses it.
+/// The next backward through the module's weight then throws, naming the module, and converting again mends it. Without
+/// a weight (affine(false)) that cannot be detected.
 ///
-/// Collective: yes. Blocks: yes. Throws: UsageError for a BatchNorm without any tensor to carry the mark
-/// (neither affine nor track_running_stats), naming it, also in a world of one, and for models that differ
-/// between the ranks; CommError.
+/// Collective: yes. Blocks: yes. Throws: UsageError for a BatchNorm without any tensor to carry the mark (neither
+/// affine nor track_running_stats), naming it, also in a world of one; UsageError for models that differ between the
+/// ranks; CommError.
 void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group);
 
 /// The same for holders (TORCH_MODULE) and shared pointers.
@@ -50,10 +49,10 @@ comm::Group create_syncbn_process_group(const comm::Group& group, int size);
 /// Collective: no. Blocks: no. Throws: nothing.
 void revert_sync_batchnorm(torch::nn::Module& model);
 
-/// For loops in which ranks run out of batches at different times. While it lives, the model's synchronised
-/// BatchNorms say what they are about to exchange, so that a rank without a batch can take part; one small
-/// message more each. All ranks make it, and let it go, at the same point of their program. Not for several
-/// at once over one model. Accelerator::join_uneven_inputs makes one for all prepared models.
+/// For loops in which ranks run out of batches at different times. While it exists, the model's synchronised BatchNorms
+/// announce each exchange, so that a rank without a batch can take part. That is a small message more each. All ranks
+/// make it, and let it go, at the same point of their program. Not for several at once over one model.
+/// Accelerator::join_uneven_inputs makes one for all prepared models.
 class UnevenBatchNorms {
  public:
   /// Collective: no. Blocks: no. Throws: nothing.
@@ -64,7 +63,7 @@ class UnevenBatchNorms {
   UnevenBatchNorms(const UnevenBatchNorms&) = delete;
   UnevenBatchNorms& operator=(const UnevenBatchNorms&) = delete;
 
-  /// Whether the model has none, so that no rank need answer.
+  /// Returns true if the model has none, so that no rank need answer.
   bool empty() const noexcept;
 
   /// For a rank that has run out; every rank calls it in the end. Statistics and gradients are then those of

@@ -1,4 +1,5 @@
-// ForwardScopes: what is opened round a prepared model's forward: autocast, a phase of the profiler, units brought in.
+// ForwardScopes: objects that are opened round a prepared model's forward, such as autocast, a phase of the profiler,
+// or units brought in.
 //
 // PreparedModel enters the list for `model(x)` and, through a proxy, for any method called by `model->…`, until the end of
 // that full expression. Hooks are entered in their order and left in the opposite one, also by an exception. The user's
@@ -19,7 +20,7 @@ namespace hasten::parallel {
 
 class ForwardHook {
  public:
-  /// What entering has opened; its destructor closes it.
+  /// The opened scope; its destructor closes it.
   class Entered {
    public:
     virtual ~Entered() = default;
@@ -29,13 +30,13 @@ class ForwardHook {
   virtual std::unique_ptr<Entered> enter(torch::nn::Module& module) = 0;
 };
 
-/// Where a hook stands: the first is entered first.
+/// The position of a hook: the first is entered first.
 enum class ForwardOrder { kPhase, kUnits, kSwap, kAutocast, kUser };
 
-/// One model's list. Handles of the same model share it.
+/// The scopes of a model. Handles of the same model share it.
 class ForwardScopes {
  public:
-  /// All hooks entered, while it lives.
+  /// All hooks entered, while it exists.
   class Scope {
    public:
     Scope() = default;
@@ -52,7 +53,8 @@ class ForwardScopes {
   void add(ForwardOrder order, std::shared_ptr<ForwardHook> hook);
   /// Nothing if it is not there. Collective: no. Blocks: no. Throws: nothing.
   void remove(const ForwardHook* hook);
-  /// Collective: as the hooks are. Blocks: as they do. Throws: what they throw; those entered before are left.
+  /// Collective: as the hooks are. Blocks: as they do. Throws: the exceptions of the hooks; scopes entered before are
+  /// left.
   [[nodiscard]] Scope enter(torch::nn::Module& module) const;
   bool empty() const noexcept { return hooks_.empty(); }
 

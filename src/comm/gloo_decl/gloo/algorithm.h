@@ -1,2 +1,2 @@
-// Stands for the Gloo header of this name; nothing of it is needed (see common/error.h here).
+// Replaces the Gloo header of this name; nothing of it is needed (see common/error.h here).
 #pragma once

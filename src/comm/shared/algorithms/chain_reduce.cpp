@@ -12,9 +12,8 @@ namespace {
 constexpr int64_t kSlotBytes = 64 << 10;
 constexpr int64_t kLeastBytes = 8 << 10;
 
-// Ranks that share a core each do as much as they can before it is the next one's turn, and in a long relay
-// those of another core, which wait for the last of them, would do the same after them. So their turns are
-// shorter.
+// Ranks that share a core each do as much as they can before the next one's turn. In a long relay the ranks of another
+// core wait for the last of them, and would then do the same. So their turns are shorter.
 constexpr int64_t kTurn = 8;
 constexpr int64_t kLongRelay = 64;
 
@@ -83,7 +82,7 @@ class ChainReduce {
                (end - begin) * item_);
   }
 
-  /// Whether this rank takes the whole chunk.
+  /// Returns true if this rank takes the whole chunk.
   bool is_mine(int64_t i) const {
     return share_.begin <= chunks_.begin(i) && chunks_.begin(i) + chunks_.size(i) <= share_.end;
   }

@@ -1,11 +1,11 @@
 // Relay: sums that are handed from rank to rank, chunk by chunk.
 //
-// Rank 0 writes a chunk of its input into a slot, each next rank folds its own into it, the last one finishes
-// the result, and who wants it takes it out. The ranks are at different chunks at the same time, so all have
-// work, and the slots are a few megabytes for any number of ranks, which the caches hold. A rank goes on as
-// soon as the one before it has handed a chunk over, and may be many chunks ahead of those that follow: where
-// ranks outnumber the cores each does much before it gives its core away. A pipelined chain (Worringen,
-// "Pipelining and Overlapping for MPI Collective Operations", 2003); the order of addition is the ranks'.
+// Chunks flow along the chain of ranks. Rank 0 writes a chunk of its input into a slot, each next rank adds its own
+// values, and the last one completes the result. Receivers then copy it out. The ranks are at different chunks at the
+// same time, so all have work. The slots are a few megabytes for any number of ranks, which the caches hold. A rank
+// goes on as soon as the rank before it has passed a chunk on. It may be many chunks ahead of those that follow. If
+// ranks outnumber the cores, each does much before it yields its core. A pipelined chain (Worringen, "Pipelining and
+// Overlapping for MPI Collective Operations", 2003); the order of addition is the ranks'.
 #pragma once
 
 #include "comm/backend/reduction.h"
@@ -13,11 +13,11 @@
 
 namespace hasten::comm::shared {
 
-/// What a rank takes of the result: the elements from `begin` up to `end`, the first of them to `to`.
+/// A rank's part of the result: the elements from `begin` up to `end`, the first of them to `to`.
 struct Share {
   int64_t begin = 0, end = 0;
   std::byte* to = nullptr;
-  /// Nobody else takes them.
+  /// No other rank takes them.
   bool alone = false;
 };
 

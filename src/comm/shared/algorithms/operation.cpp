@@ -36,7 +36,7 @@ class Barrier : public Operation {
   void go_on(PhaseProtocol&) override {}
 };
 
-// Chunks of what does not go in one step pass through the areas of those who have it, each cut into slots.
+// Data that does not fit in one step passes in chunks through the areas of its owners, each cut into slots.
 constexpr int64_t kLag = 8;
 
 // Rounded up to cache lines.
@@ -154,9 +154,9 @@ class AllGather : public Operation {
   at::Tensor input_;
 };
 
-// The first step holds what each rank gives to and takes from each other, and all its parts where they fit.
-// Otherwise they pass through the slots as one stream a rank: first what the next rank gets, then what the
-// one after that gets, and so on, so that at any time each is written to by another.
+// The first step holds the sizes of each rank's parts for each other, and all its parts if they fit. Otherwise they
+// pass through the slots as one stream a rank. The stream has the next rank's part first, then the part of the rank
+// after that, and so on. So at any time each rank is written to by another.
 class AllToAll : public Operation {
  public:
   AllToAll(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs)
@@ -224,8 +224,8 @@ class AllToAll : public Operation {
   }
   int64_t stream_bytes(int from, const int64_t* counts) const { return begin_of(from, from, counts); }
 
-  /// Calls copy(from, at, size) for each piece of this rank's parts that lies between `begin` and `end` of
-  /// its stream; `at` counts from `begin`.
+  /// Calls copy(from, at, size) for each piece of this rank's parts that lies between `begin` and `end` of its stream.
+  /// `at` counts from `begin`.
   template <class Copy>
   void each_part(int rank, int64_t begin, int64_t end, const Copy& copy) const {
     int64_t part = 0;
@@ -236,7 +236,7 @@ class AllToAll : public Operation {
     }
   }
 
-  /// Everybody compares every pair, so that all throw or none.
+  /// Every rank compares every pair, so that all throw or none.
   void compare(const PhaseProtocol& steps) const {
     for (int from = 0; from < world(); ++from) {
       for (int to = 0; to < world(); ++to) {
@@ -254,7 +254,7 @@ class AllToAll : public Operation {
     for (int peer = 0; peer < world(); ++peer) {
       begins.push_back(begin_of(peer, rank, gives(steps, peer)));
     }
-    // The slots lie where the counts do: nobody writes before all have read them.
+    // The slots lie where the counts do: no rank writes before all have read them.
     steps.begin();
     steps.post();
     steps.wait();

@@ -1,9 +1,9 @@
 // Operation: one collective over shared memory, in two parts.
 //
-// contribute() is its first step: it writes what the others need first and posts it, without waiting for
-// anybody once the step may begin. complete() does the rest and waits where it must. Between the two a rank
-// may compute; an operation of one step needs nothing more from this rank, so the others go on meanwhile. All
-// are pure functions of headers and memory: who runs them, and in which thread, is queue.h's.
+// contribute() is its first step. It writes the others' first data and posts it, without waiting for another rank once
+// the step may begin. complete() does the rest and waits where it must. Between the two a rank may compute. An
+// operation of a single step needs nothing more from this rank, so the others go on meanwhile. All are pure functions
+// of headers and memory. queue.h decides which thread runs them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,13 +26,13 @@ class Operation {
 
   void contribute(PhaseProtocol& steps);
   void complete(PhaseProtocol& steps);
-  /// Whether the others need nothing of this rank but its contribution.
+  /// Returns true if the others need nothing of this rank but its contribution.
   virtual bool is_one_step(const PhaseProtocol& steps) const = 0;
 
  protected:
   /// Writes the first step's data.
   virtual void write_first(PhaseProtocol& steps) = 0;
-  /// Everybody has posted the first step, and means the same.
+  /// All ranks have posted the first step of the same operation.
   virtual void go_on(PhaseProtocol& steps) = 0;
 
   Header header_;

@@ -42,7 +42,7 @@ std::shared_ptr<Queue::Entry> Queue::start(std::unique_ptr<Operation> operation)
 
 bool Queue::done(const std::shared_ptr<Entry>& entry) {
   Lock lock(mutex_);
-  // Of one step, and nobody else carries it out.
+  // Of a single step, and no other thread carries it out.
   const bool is_ours = !entry->done && !driving_ && entries_.front() == entry && entry->contributed &&
                        entry->operation->is_one_step(steps_);
   if (!is_ours) return entry->done;
@@ -88,7 +88,7 @@ std::exception_ptr Queue::run(Entry& entry, std::exception_ptr broken) {
     if (!entry.contributed) entry.operation->contribute(steps_);
     entry.operation->complete(steps_);
   } catch (const Backend::Mismatch&) {
-    // All ranks have seen it in the same step: what comes next is none the worse for it.
+    // All ranks have found it in the same step. Later operations are not affected.
     entry.error = std::current_exception();
   } catch (...) {
     entry.error = broken = std::current_exception();

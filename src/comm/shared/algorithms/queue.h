@@ -1,10 +1,9 @@
 // Queue: the operations of one rank, one after the other in the order in which they were started.
 //
-// Whoever waits for an operation carries it out itself, so that a blocking call costs no switch of threads.
-// Operations that others may need while this rank computes are carried out by a thread of the queue's, which
-// is started when the first of them comes and sleeps otherwise. Where it would have no core for itself it
-// lingers first: as a rule the caller comes to wait within a few milliseconds and needs no thread. An
-// operation of one step is contributed to at its start and needs neither.
+// A waiter carries its operation out itself, so that a blocking call costs no switch of threads. A thread of the queue
+// carries out operations that others may need while this rank computes. It is started when the first of them comes and
+// sleeps otherwise. If it would have no core for itself, it lingers first. As a rule the caller comes to wait within a
+// few milliseconds and needs no thread. An operation of a single step is contributed to at its start and needs neither.
 #pragma once
 
 #include <condition_variable>
@@ -36,7 +35,7 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   std::shared_ptr<Entry> start(std::unique_ptr<Operation> operation);
-  /// Whether wait() would return or throw at once. Sees within a tenth of a second that it never can.
+  /// Returns true if wait() would return or throw at once. Detects within a tenth of a second that it never can.
   bool done(const std::shared_ptr<Entry>& entry);
   /// Throws: what ended the operation.
   void wait(const std::shared_ptr<Entry>& entry);
@@ -45,7 +44,7 @@ class Queue {
   using Lock = std::unique_lock<std::mutex>;
   /// Carries operations out until `last` is done (nothing: all).
   void drive(Lock& lock, const Entry* last);
-  /// Carries it out, unless all is `broken` already; gives why nothing can be carried out any more.
+  /// Carries it out, unless all is `broken` already. Returns the reason why nothing can be carried out any more.
   std::exception_ptr run(Entry& entry, std::exception_ptr broken);
   void ask_thread();
   void serve();
@@ -55,7 +54,7 @@ class Queue {
   std::condition_variable finished_;
   std::condition_variable asked_;
   std::deque<std::shared_ptr<Entry>> entries_;
-  /// Somebody carries operations out; the steps are theirs.
+  /// A thread carries operations out; the steps are its own.
   bool driving_ = false;
   bool thread_wanted_ = false;
   /// The thread lingers and need not be woken.

@@ -1,8 +1,8 @@
 // The collectives that add up; see operation.h.
 //
-// Small ones take one step: everybody adds up what all have shown, or the root, or each its part. Large ones
-// are relays (chain_reduce.h). Tensors that lie in the segment's heaps are added up where they are, by whoever is
-// there (docs/decisions/0024-who-is-there-does-the-others-shares.md).
+// Small ones take one step: every rank adds up what all have shown, or the root, or each its part. Large ones are
+// relays (chain_reduce.h). Tensors that lie in the segment's heaps are added up in place, by the ranks that are there
+// (docs/decisions/0024-who-is-there-does-the-others-shares.md).
 #include <array>
 
 #include "comm/backend/reduction.h"
@@ -18,7 +18,7 @@ using Sources = std::array<const void*, kMaxRanks>;
 // Below this, every rank adds up everything by itself: less to do than waiting a second time.
 constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kSmallBytesOfAll = 128 << 10;
-// What is taken of a share at a time: little enough that the last ones end together.
+// Part of a share that is taken at a time: little enough that the last ones end together.
 constexpr int64_t kPartsOfAShare = 16;
 constexpr int64_t kLeastPartBytes = 8 << 10;
 
@@ -76,8 +76,8 @@ class AllReduce : public Reducing {
     add_up(data(), sources, steps.world_size(), tensor_.numel());
   }
 
-  // Each rank adds up its share, reading from and writing to everybody's tensor, and then what the shares of
-  // those who have not come yet still hold: in a step of training one comes later than the others.
+  // Each rank adds up its share, reading from and writing to all ranks' tensors. Then it adds up the remaining shares
+  // of ranks that have not come yet: in a step of training one comes later than the others.
   void add_up_in_place(PhaseProtocol& steps) const {
     const int world = steps.world_size(), rank = steps.rank();
     std::array<std::byte*, kMaxRanks> tensors;

@@ -10,11 +10,11 @@
 
 namespace hasten::comm::shared {
 
-/// What the caches near a core hold at most.
+/// Upper limit of the caches near a core.
 constexpr int64_t kCachedBytes = int64_t{4} << 20;
 
-/// What is copied after it was computed, at a time: it and what it was computed from still lie in the nearest
-/// cache then, of 32 KB as a rule.
+/// Block size of a copy after a computation. The block and its sources still lie in the nearest cache then, of 32 KB as
+/// a rule.
 constexpr int64_t kBlockBytes = int64_t{8} << 10;
 
 /// memcpy, which must not be given null even for nothing.
@@ -36,7 +36,7 @@ void stream_lines(std::byte* to, const std::byte* from, int64_t num_bytes, std::
       _mm_stream_si128(target + i, part);
     }
   }
-  _mm_sfence();  // what is written next may say that this is there
+  _mm_sfence();  // later writes may announce this data
 }
 #endif
 

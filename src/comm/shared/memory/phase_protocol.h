@@ -1,10 +1,10 @@
 // Steps: how the ranks of a segment move data past each other without locks.
 //
-// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its
-// own area and posts t; when everybody has posted t it may read what the others wrote. Posting t + 1 says
-// that it has read all it wanted of step t, so a half is written again only when nobody reads it any more: in
-// begin(), which waits for step t - 1 of everyone and has nothing to wait for where steps follow each other.
-// One wait a step. A pipeline (pipeline.h) uses the numbers in its own way.
+// Each rank's contributions are numbered, alike on all ranks. In step t a rank writes into half t % 2 of its own area
+// and posts t. When all ranks have posted t, it may read the others' data. Posting t + 1 means that the rank has read
+// step t. So a half is written again only when no rank reads it any more. begin() waits for that: for step t - 1 of all
+// ranks, and for nothing if steps follow each other. Each step has one wait. A pipeline (pipeline.h) uses the numbers
+// in its own way.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class PeerMonitor {
 
   /// Throws: std::runtime_error if the peer has left or its process ended, or this rank has closed the group.
   void check_presence(int peer) const;
-  /// Throws: Backend::TimedOut after the deadline. `missing` names those who are waited for.
+  /// Throws: Backend::TimedOut after the deadline. `missing` names the ranks that are waited for.
   void check_time(Clock::time_point deadline, const std::vector<int>& missing) const;
   const RankNames& names() const noexcept { return names_; }
   void close() noexcept { closed_.store(true); }
@@ -41,10 +41,10 @@ class PeerMonitor {
   std::atomic<bool> closed_ = false;
 };
 
-/// For a look at the peers, which takes system calls, in a function that is called again and again.
+/// For a check of the peers, which takes system calls, in a function that is called again and again.
 class Throttle {
  public:
-  /// Whether a tenth of a second has passed since it last said so.
+  /// Returns true if a tenth of a second has passed since it last returned true.
   bool is_time() {
     const auto now = PeerMonitor::Clock::now();
     if (now < next_) return false;
@@ -67,7 +67,7 @@ class PhaseProtocol {
   /// From now on waiting ends at `deadline`.
   void set_deadline(PeerMonitor::Clock::time_point deadline) { deadline_ = deadline; }
 
-  /// Whether begin() would not wait.
+  /// Returns true if begin() would not wait.
   bool can_begin() const;
   /// Goes on to the next step: its half of this rank's area is free to be written.
   void begin();
@@ -76,15 +76,15 @@ class PhaseProtocol {
   void set_header(const Header& header) { segment_->block(rank_).headers[step_ % 2] = header; }
   /// Hands the step to the others.
   void post() { segment_->block(rank_).posted.raise(step_); }
-  /// Whether wait() would not wait.
+  /// Returns true if wait() would not wait.
   bool all_posted() const { return all_reached(step_); }
-  /// Waits until everybody has posted this step.
+  /// Waits until all ranks have posted this step.
   void wait() { wait_for_all(step_); }
-  /// Whether wait() may still end well: the peers it waits for are there, and it is not `deadline` yet.
+  /// Returns true if wait() may still end well: the peers it waits for are there, and it is not `deadline` yet.
   bool may_end_by(PeerMonitor::Clock::time_point deadline) const;
 
-  // For operations that arrange among themselves who waits for whom, once all have posted their first step.
-  // In the end all must have posted one and the same step.
+  // For operations with an order of waiting of their own, once all have posted their first step. In the end all must
+  // have posted one and the same step.
   uint32_t step() const noexcept { return step_; }
   /// Goes on to the next step and hands it over.
   void post_next() {
@@ -93,23 +93,23 @@ class PhaseProtocol {
   }
   /// Waits until `peer` has posted `step`, of an operation whose last step is `last`.
   void wait_for(int peer, uint32_t step, uint32_t last) const;
-  /// Where ranks outnumber the cores, lets another one have this core, if one wants it.
+  /// If ranks outnumber the cores, yields this core to another rank, if any waits for one.
   void yield() const {
     if (patience_.yields) pause_or_yield(true);
   }
-  /// The whole area of a rank; those of all ranks lie one behind the other.
+  /// Returns the whole area of a rank; those of all ranks lie one behind the other.
   std::byte* whole_area(int rank) const { return segment_->area(rank, 0); }
 
-  /// What a rank wrote in a step of this parity that all have posted.
+  /// Data of a rank in a step of this parity that all have posted.
   const std::byte* area(int rank, uint32_t half) const { return segment_->area(rank, half); }
   uint32_t half() const noexcept { return step_ % 2; }
-  /// Header of the current step, once everybody has posted it.
+  /// Header of the current step, once all ranks have posted it.
   const Header& header(int rank) const { return segment_->block(rank).headers[step_ % 2]; }
   /// Throws: Backend::Mismatch on every rank where the ranks' headers differ.
   void check_headers() const;
 
   std::byte* heap(int rank) const { return segment_->heap(rank); }
-  /// The next part of `rank`'s share in the current operation that nobody has taken yet.
+  /// Returns the next part of `rank`'s share in the current operation that no rank has taken yet.
   int64_t claim(int rank) const { return segment_->block(rank).claims.next(step_); }
 
  private:
@@ -118,7 +118,7 @@ class PhaseProtocol {
   void wait_for_all(uint32_t step) const;
   /// Throws where a rank can never come to `step`.
   void check_presence(uint32_t step) const;
-  /// The first of those that are behind all others.
+  /// Returns the first of those that are behind all others.
   int last_of_all() const;
 
   std::shared_ptr<Segment> segment_;

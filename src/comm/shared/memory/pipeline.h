@@ -1,11 +1,11 @@
 // Pipeline: chunks that ranks hand to one another through slots, each rank at its own pace.
 //
-// A rank hands over one chunk after the other, and takes those of the others a number of chunks later, the
-// lag: what it takes is there by then, and ranks that share a core do much before one gives it to the next.
-// There are twice as many slots, since what has been taken is said with the next chunk only.
+// A rank passes on one chunk after the other, and takes those of the others a number of chunks later, the lag. So the
+// data is there by then, and ranks that share a core do much before a rank yields it to the next. There are twice as
+// many slots, since only the next chunk announces which slots were taken.
 //
-// The ranks' counters (phase_protocol.h) tell how far each is: with step s0 the operation began, with s0 + i + 1 a
-// rank has handed over chunk i and taken chunk i - lag - 1, and with the last step it has taken everything.
+// The ranks' counters (phase_protocol.h) show the progress of each. With step s0 the operation began. With s0 + i + 1 a
+// rank has passed on chunk i and taken chunk i - lag - 1. With the last step it has taken everything.
 #pragma once
 
 #include "comm/shared/memory/phase_protocol.h"
@@ -38,10 +38,10 @@ class Pipeline {
     steps_.post_next();
   }
 
-  /// Waits until `peer` has handed over chunk i.
+  /// Waits until `peer` has passed on chunk i.
   void wait_for(int peer, int64_t i) const { steps_.wait_for(peer, handed_over(i), end_); }
 
-  /// Waits until everybody has taken what was in chunk i's slot before.
+  /// Waits until all ranks have taken what was in chunk i's slot before.
   void wait_for_slot(int64_t i) const {
     if (i < 2 * lag_) return;
     for (int peer = 0; peer < steps_.world_size(); ++peer) {

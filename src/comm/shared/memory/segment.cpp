@@ -40,8 +40,8 @@ std::byte* map(int descriptor, size_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
-// A number that tells this process from every other that may share a segment with it: from strangers by
-// chance, from its forks by its id.
+// A number that distinguishes this process from every other with the same segment: from strangers by chance, from its
+// forks by its id.
 uint64_t this_process() {
   static const uint32_t kNumber = [] {
     uint32_t number = 0;
@@ -119,7 +119,7 @@ std::shared_ptr<Segment> Segment::create(const Layout& layout) {
     fail("the shared memory could not be given its size (ftruncate)");
   }
   auto segment = attach(layout, descriptor);
-  // Rings begin as the zeros that fresh memory is; writing to each would touch a page for every pair.
+  // Rings begin as the zeros that fresh memory is. Writing to each would touch a page for every pair.
   for (int rank = 0; rank < layout.world_size; ++rank) new (&segment->block(rank)) RankBlock();
   return segment;
 }

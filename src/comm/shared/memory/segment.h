@@ -1,11 +1,10 @@
 // Segment: the memory that the ranks of one group on one host share.
 //
-// For each rank it holds its counters, the headers of its operations, two halves of an area that its data
-// passes through (phase_protocol.h), a ring to every peer for messages (mailbox.h), and a heap for tensors that others
-// may read in place. It lives in an anonymous file (memfd), which has no name, does not count against the
-// size of /dev/shm and is gone with its last user, however that ends. Each process holds a lock on its ranks'
-// bytes of the file; the kernel gives it back when the process ends, so anybody can ask whether a rank still
-// lives.
+// For each rank it holds counters, the headers of its operations, and two halves of an area for its data
+// (phase_protocol.h). It also holds a ring to every peer for messages (mailbox.h), and a heap for tensors that others
+// may read in place. It is an anonymous file (memfd). The file has no name, does not count against the size of /dev/shm
+// and is gone with its last user, whatever the end. Each process holds a lock on its ranks' bytes of the file. The
+// kernel releases it when the process ends, so any rank can check whether another is alive.
 #pragma once
 
 #include <unistd.h>
@@ -24,11 +23,11 @@ constexpr int kMaxRanks = 256;
 
 enum class Presence : uint32_t { kAbsent, kHere, kLeft };
 
-/// Which parts of an operation's work are taken, one after the other, by whoever comes.
+/// The parts of an operation's work that are taken, one after the other, by the ranks as they come.
 class Claims {
  public:
-  /// The number of the next part of the operation whose first step was `step`, from 0; each is given once.
-  /// Operations follow each other: nobody asks for one when somebody has asked for a later one.
+  /// The number of the next part of the operation whose first step was `step`, from 0. Each is given once. Operations
+  /// follow each other: once a later one was requested, no rank requests this one.
   int64_t next(uint32_t step) {
     uint64_t last = last_.load(std::memory_order_relaxed);
     uint64_t mine = 0;
@@ -44,7 +43,7 @@ class Claims {
   std::atomic<uint64_t> last_{0};
 };
 
-/// What belongs to one rank and is read by all.
+/// Data of one rank that all read.
 struct RankBlock {
   /// The number of the last step to which the rank has contributed.
   Counter posted;
@@ -58,7 +57,7 @@ struct RankBlock {
   alignas(64) Claims claims;
 };
 
-/// One direction between two ranks: a ring of bytes, written by one and read by the other.
+/// A direction between two ranks: a ring of bytes, written by one and read by the other.
 struct Ring {
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
@@ -81,11 +80,11 @@ struct Layout {
 
 class Segment {
  public:
-  /// A new, empty segment. Throws: std::system_error.
+  /// Returns a new, empty segment. Throws: std::system_error.
   static std::shared_ptr<Segment> create(const Layout& layout);
-  /// The segment behind a descriptor, which this takes over; for all ranks of a process the same, since its
-  /// locks go with the first descriptor that it closes. Throws: std::system_error, std::runtime_error if its
-  /// size is not the layout's.
+  /// Maps the segment behind a descriptor, which this takes over. It is the same for all ranks of a process, since its
+  /// locks go with the first descriptor that it closes. Throws: std::system_error, std::runtime_error if its size is
+  /// not the layout's.
   static std::shared_ptr<Segment> attach(const Layout& layout, int descriptor);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -104,10 +103,10 @@ class Segment {
     return base_ + layout_.heaps_begin + static_cast<size_t>(rank) * layout_.heap_bytes;
   }
 
-  /// Takes the rank's place: its byte is locked and it is seen as here.
+  /// Takes the rank's place: its byte is locked and it counts as present.
   void take_place(int rank) const;
   void leave(int rank) const noexcept;
-  /// Whether the process that took the rank's place still lives.
+  /// Returns true if the process that took the rank's place is still alive.
   bool lives(int rank) const noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // Heap: which parts of a rank's share of the segment are tensors.
 //
-// First fit over a list of free parts, whose neighbours are joined again. Thread-safe; it knows offsets only.
+// First fit over a list of free parts, whose neighbours are joined again. Thread-safe; it works on offsets only.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class SegmentAllocator {
     if (num_bytes > 0) free_[0] = num_bytes;
   }
 
-  /// The offset of `num_bytes` free bytes (a multiple of 64), nothing if there are none.
+  /// Returns the offset of `num_bytes` free bytes (a multiple of 64), nothing if there are none.
   std::optional<size_t> take(size_t num_bytes);
   /// Gives back what take(num_bytes) gave.
   void give(size_t offset, size_t num_bytes);

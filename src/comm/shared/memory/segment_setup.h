@@ -1,9 +1,8 @@
 // Sharing: how the ranks on one host come to have one segment.
 //
-// The first of them makes it and hands its descriptor to the others over a Unix socket. The socket's name and
-// a secret stand in the run's store; a caller must know the secret and belong to the same user. A rank that
-// is a thread of the first one's process is given the same mapping, so that a thread sanitizer sees what they
-// share.
+// The first of them makes it and sends its descriptor to the others over a Unix socket. The socket's name and a secret
+// are in the run's store. A caller must have the secret and belong to the same user. A rank that is a thread of the
+// first one's process is given the same mapping, so that a thread sanitizer follows the shared memory.
 #pragma once
 
 #include <chrono>
@@ -17,8 +16,8 @@
 
 namespace hasten::comm::shared {
 
-/// This host, as far as sharing memory goes: the kernel's boot id and the network namespace (whose abstract
-/// sockets ranks meet by, and which tells containers apart). Empty where it cannot be told.
+/// Returns this host, as far as sharing memory goes: the kernel's boot id and the network namespace. Ranks connect by
+/// the namespace's abstract sockets, and it distinguishes containers. Empty if it is unknown.
 std::string this_host();
 
 /// No segment can be shared; all ranks get the same reason.
@@ -26,8 +25,8 @@ struct NotShared : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective
-/// over them. Blocks: until all have it. Throws: NotShared on all of them.
+/// Returns the segment of the `layout.world_size` ranks that use `store`, with this rank's place taken. Collective over
+/// them. Blocks: until all have it. Throws: NotShared on all of them.
 std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layout& layout,
                                        std::chrono::milliseconds timeout);
 

@@ -1,10 +1,9 @@
 // SlotWriter: writes chunks through the caches or past them, whichever takes less time at present.
 //
-// Between cores that share a cache a reader finds the chunk there. Between those that do not (chiplets,
-// sockets) a writer that comes back to a slot takes each line back from the reader's caches, which can take
-// several times as long as writing it to memory. Which of both it is shows in the time that writing takes,
-// and it changes when the scheduler, or the host of a virtual machine, moves the ranks. So a sample of every
-// few chunks is written in the other way.
+// Between cores that share a cache a reader finds the chunk there. Between cores that share none (chiplets, sockets) a
+// writer that comes back to a slot takes each line back from the reader's caches. That can take several times as long
+// as writing it to memory. The time of writing shows which case holds. It changes when the scheduler, or the host of a
+// virtual machine, moves the ranks. So a sample of every few chunks is written in the other way.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@ namespace hasten::comm::shared {
 template <class Clock = std::chrono::steady_clock>
 class SlotWriter {
  public:
-  /// For the chunks of a tensor of this size. One that the caches hold is written through them.
+  /// For the chunks of a tensor of this size. A tensor that the caches hold is written through them.
   explicit SlotWriter(int64_t total_bytes) : chooses_(total_bytes > kCachedBytes) {}
 
   /// Has a chunk copied: calls copy(begin, size, past_caches) for one or two parts of it.
@@ -45,7 +44,7 @@ class SlotWriter {
  private:
   static constexpr int64_t kSampleBytes = 8 << 10;
   static constexpr int64_t kChunksPerSample = 4;
-  // What is written past the caches is read from memory, so it has to save more than a little.
+  // Data written past the caches is read from memory, so it has to save more than a little.
   static constexpr double kWorthIt = 2;
 
   template <class Copy>
@@ -59,7 +58,7 @@ class SlotWriter {
   const bool chooses_;
   int64_t num_chunks_ = 0;
   bool past_caches_ = false;
-  /// As last seen, in seconds; by whether past the caches.
+  /// The last measured time, in seconds; by whether past the caches.
   std::array<double, 2> time_of_byte_{};
 };
 

@@ -11,7 +11,7 @@ namespace hasten::comm::shared {
 namespace {
 
 constexpr uint64_t kFrameBytes = 16;
-// What is handed over at a time: one side of a ring writes while the other reads.
+// Size of a piece: one side of a ring writes while the other reads.
 constexpr uint64_t kPieceBytes = 32 << 10;
 
 uint64_t padded(uint64_t size) {
@@ -147,7 +147,7 @@ void Mailbox::look_after(const Message& message) {
     watch_.check_presence(message.peer);
     watch_.check_time(message.deadline, {message.peer});
   } catch (...) {
-    // What a peer wrote before it left still counts.
+    // Data that a peer wrote before it left still counts.
     move_all();
     if (!message.done) break_channel(message.peer);
   }
@@ -167,7 +167,7 @@ void Mailbox::push(int peer) {
   std::byte* data = segment_->ring_data(rank_, peer);
   const uint64_t ring_bytes = segment_->layout().ring_bytes;
   uint64_t written = ring.written.load(std::memory_order_relaxed);
-  // No more than a ring at a time: others want the lock, too.
+  // No more than a ring at a time: others wait for the lock, too.
   const uint64_t last = written + ring_bytes;
   while (!channel.sends.empty() && written < last) {
     Message& message = *channel.sends.front();
@@ -274,7 +274,7 @@ void Mailbox::hand_over(const std::shared_ptr<Message>& message, std::list<Arriv
     const uint64_t there = still_coming ? std::min(channel.moved, arrival->size) : arrival->size;
     copy_out(data_of(message->bytes), arrival->bytes.get(), static_cast<int64_t>(there),
              static_cast<int64_t>(arrival->size));
-    // What is still to come goes straight to its place.
+    // Later data goes straight to its place.
     if (still_coming) channel.target = message;
     message->done = !still_coming;
   }

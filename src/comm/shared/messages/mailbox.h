@@ -1,8 +1,8 @@
 // Mailbox: messages between two ranks, over one ring of bytes for each direction of each pair.
 //
-// A message is a frame (tag, size) and its bytes, cut where the ring is full. The receiver takes frames in
-// the order in which they come and keeps those that nobody has asked for yet. Whoever waits moves bytes for
-// all its messages; a thread does so while nobody waits, if messages do not fit the ring.
+// A message is a frame (tag, size) and its bytes, cut if the ring is full. The receiver takes frames in the order in
+// which they come and stores those that were not requested yet. A waiter moves bytes for all its messages. If messages
+// do not fit the ring, a thread does so while there is no waiter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,7 +45,7 @@ class Mailbox {
 
   std::shared_ptr<Message> send(at::Tensor bytes, int to, int tag);
   std::shared_ptr<Message> receive(at::Tensor bytes, int from, int tag);
-  /// Whether wait() would return or throw at once. Sees within a tenth of a second that it never can.
+  /// Returns true if wait() would return or throw at once. Detects within a tenth of a second that it never can.
   bool done(const std::shared_ptr<Message>& message);
   /// Throws: what ended the message; Backend::Mismatch where the two sides name different sizes.
   void wait(const std::shared_ptr<Message>& message);
@@ -56,7 +56,7 @@ class Mailbox {
     int64_t tag;
   };
 
-  /// A message that came, or is coming, without being asked for.
+  /// A message that came, or is coming, without a request.
   struct Arrival {
     Arrival(const Frame& frame, bool is_wanted_)
         : tag(frame.tag),
@@ -66,7 +66,7 @@ class Mailbox {
     int64_t tag;
     uint64_t size;
     std::unique_ptr<std::byte[]> bytes;
-    /// Not if it was asked for in another size: it only has to be taken out of the ring.
+    /// Not if it was requested in another size: it only has to be taken out of the ring.
     bool is_wanted;
   };
 
@@ -94,7 +94,7 @@ class Mailbox {
   void move_until(Lock& lock, const std::shared_ptr<Message>& message);
   /// Ends the message, and all with its peer, if it cannot end well any more.
   void look_after(const Message& message);
-  /// Whether more bytes are to be received than a ring should have to hold until somebody waits.
+  /// Returns true if more bytes are to be received than a ring should hold until there is a waiter.
   bool expects_much(const Channel& channel) const;
   void ask_thread();
   /// Everything under way with this peer ends with the current exception.

@@ -1,3 +1,3 @@
-// Stands for the Gloo header of this name, which libtorch's packages leave out although ProcessGroupGloo.hpp
-// includes it; nothing of it is needed.
+// Replaces the Gloo header of this name. libtorch's packages leave it out although ProcessGroupGloo.hpp includes it.
+// Nothing of it is needed.
 #pragma once
