@@ -5,9 +5,9 @@
 #include <bit>
 #include <cstring>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "files/origin.h"
+#include "files/pickle_finisher.h"
 #include "files/python_globals.h"
 #include "files/python_text.h"
 
@@ -18,102 +18,6 @@ using Kind = PythonValue::Kind;
 constexpr uint64_t kMaxNodes = 100'000'000;
 constexpr uint64_t kNodeBytes = 96, kValueBytes = 2 * sizeof(PythonValue), kTensorBytes = 512;
 
-/// The children of a container, for walks without recursion.
-template <class Visit>
-void for_each_child(PythonValue& value, const Visit& visit) {
-  if (value.is_sequence()) {
-    for (PythonValue& child : value.as_items()) visit(child);
-  } else if (value.is_mapping()) {
-    for (auto& [key, child] : value.as_pairs()) {
-      visit(key);
-      visit(child);
-    }
-    if (const PythonValue* attributes = value.attributes()) visit(const_cast<PythonValue&>(*attributes));
-  } else if (value.is_object()) {
-    PythonValue::Object& object = value.as_object();
-    visit(object.args);
-    visit(object.state);
-    for (PythonValue& child : object.items) visit(child);
-    for (auto& [key, child] : object.pairs) {
-      visit(key);
-      visit(child);
-    }
-  }
-}
-
-bool is_container(const PythonValue& value) { return value.is_sequence() || value.is_mapping() || value.is_object(); }
-
-std::string key_of(const PythonValue& key) {
-  switch (key.kind()) {
-    case Kind::kString: return text('s', key.as_string());
-    case Kind::kInt: return text('i', key.int_text());
-    case Kind::kBool: return key.as_bool() ? "i1" : "i0";
-    case Kind::kBytes: return text('b', key.as_bytes());
-    default: return "";
-  }
-}
-
-/// Keeps, of pairs with equal keys, the first place and the last value.
-void merge_equal_keys(PythonValue::Pairs& pairs) {
-  std::unordered_map<std::string, size_t> first;
-  size_t kept = 0;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const std::string key = key_of(pairs[i].first);
-    const auto [at, fresh] = key.empty() ? std::pair(first.end(), true) : first.emplace(key, kept);
-    if (!fresh) {
-      pairs[at->second].second = std::move(pairs[i].second);
-      continue;
-    }
-    if (kept != i) pairs[kept] = std::move(pairs[i]);
-    ++kept;
-  }
-  pairs.resize(kept);
-}
-
-/// Replaces references to a container from inside itself by kCycle, and merges equal keys.
-class Finisher {
- public:
-  void finish(PythonValue& root) {
-    visit(root);
-    while (!frames_.empty()) {
-      if (frames_.back().next == frames_.back().children.size()) {
-        open_.erase(frames_.back().identity);
-        frames_.pop_back();
-        continue;
-      }
-      PythonValue* const child = frames_.back().children[frames_.back().next++];
-      visit(*child);
-    }
-  }
-
- private:
-  struct Frame {
-    const void* identity;
-    std::vector<PythonValue*> children;
-    size_t next = 0;
-  };
-
-  void visit(PythonValue& value) {
-    if (!is_container(value)) return;
-    const void* identity = value.identity();
-    if (open_.contains(identity)) {
-      value = PythonValue::cycle();
-      return;
-    }
-    if (!done_.insert(identity).second) return;
-    open_.insert(identity);
-    if (value.is_mapping()) merge_equal_keys(value.as_pairs());
-    Frame frame{.identity = identity, .children = {}};
-    for_each_child(value, [&](PythonValue& child) {
-      if (is_container(child)) frame.children.push_back(&child);
-    });
-    frames_.push_back(std::move(frame));
-  }
-
-  std::unordered_set<const void*> open_, done_;
-  std::vector<Frame> frames_;
-};
-
 class Machine {
  public:
   Machine(std::string_view bytes, const PickleOptions& options)
@@ -122,7 +26,7 @@ class Machine {
         budget_(options.max_memory != 0 ? options.max_memory : 4 * bytes.size() + (uint64_t{64} << 20)) {}
 
   ~Machine() {
-    // A container may hold itself, until Finisher cuts it: empty all that were remembered.
+    // A container may hold itself, until PickleFinisher cuts it: empty all that were remembered.
     if (finished_) return;
     PythonValue::Items freed;
     for (PythonValue& value : remembered_) {
@@ -134,7 +38,7 @@ class Machine {
     while (step()) {
     }
     PythonValue result = pop();
-    Finisher finisher;
+    PickleFinisher finisher;
     for (PythonValue& value : remembered_) finisher.finish(value);
     finisher.finish(result);
     finished_ = true;

@@ -1,20 +1,16 @@
-// See trackers.h. The public functions turn their arguments into journal lines. Run holds the state between init and
-// finish: journal, queue, image writer, followers, and the thread that checks them.
+// See trackers.h. The public functions turn their arguments into journal lines; active_run.h holds what runs.
 #include "hasten/tracking/trackers.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <fstream>
 #include <random>
-#include <thread>
 
 #include "hasten/core/error.h"
 #include "hasten/core/socket.h"
 #include "hasten/tracking/follower.h"
+#include "tracking/active_run.h"
 #include "tracking/embedding.h"
 #include "tracking/follower_process.h"
 #include "tracking/image_writer.h"
@@ -27,22 +23,6 @@ namespace {
 
 constexpr size_t kMostKeyBytes = 512;
 const Origin kRoom{"tracking"};
-
-double unix_time_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
-}
-
-// Resident memory of this process in bytes.
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 void require_keys(const Values& values) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -80,124 +60,6 @@ std::string make_run_id() {
   std::snprintf(tail, sizeof tail, "%06x", random() & 0xFFFFFFU);
   return text(day, '-', tail);
 }
-
-// State between init and finish.
-class ActiveRun {
- public:
-  ActiveRun(const TrackersSetup& setup, const std::filesystem::path& path, Logger logger)
-      : logger_(std::move(logger)), interval_s_(setup.options.metrics_interval_s), per_rank_(setup.options.per_rank_metrics),
-        journal(std::make_shared<Journal>(path, setup.options.journal)), queue(journal),
-        images(path.parent_path(), setup.options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
-               [this](const std::string& line) { say(line); }) {}
-
-  ~ActiveRun() {
-    stop();
-    images.drain();
-    queue.drain(/*all=*/true);
-  }
-
-  void look_after() {
-    thread_ = std::thread([this] { run(); });
-  }
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-  void say(const std::string& line) {
-    logger_.warning(line, {.main_process_only = false});
-    if (!ended) write_note(line, "warning");
-  }
-  void write_note(const std::string& words, const std::string& level) {
-    std::string line;
-    append_json(line, core::Value::map({{"op", "note"}, {"t", unix_time_s()}, {"level", level}, {"text", words}}));
-    queue.push(line + "\n");
-  }
-  void wake() { changed_.notify_all(); }
-
-  void add_metrics(std::function<Values()> read) {
-    const std::lock_guard lock(mutex_);
-    sources_.push_back(std::move(read));
-  }
-
- private:
-  Logger logger_;
-  const double interval_s_;
-  const bool per_rank_;
-
- public:
-  const std::shared_ptr<Journal> journal;
-  LineQueue queue;
-  ImageWriter images;
-  std::unique_ptr<FollowerProcess> process;
-  std::vector<std::unique_ptr<Follower>> own;  // followers on threads of this process
-  std::atomic<bool> ended = false;  // the "finish" record, the last one, has been written
-  std::atomic<int64_t> num_steps = 0, num_samples = 0, wait_ns = 0;
-
- private:
-  void run() {
-    auto metrics_at = std::chrono::steady_clock::now() + milliseconds(interval_s_);
-    std::unique_lock lock(mutex_);
-    while (!ends_) {
-      lock.unlock();
-      queue.drain();
-      if (process) process->look();
-      warn_of_lost_lines();
-      if (per_rank_ && std::chrono::steady_clock::now() >= metrics_at) {
-        write_metrics();
-        metrics_at += milliseconds(interval_s_);
-      }
-      const auto pause = queue.empty() ? std::min(milliseconds(interval_s_), std::chrono::milliseconds(100)) : std::chrono::milliseconds(2);
-      lock.lock();
-      if (!ends_) changed_.wait_for(lock, pause);
-    }
-  }
-
-  void warn_of_lost_lines() {
-    if (said_lost_ || journal->num_lost() == 0) return;
-    said_lost_ = true;
-    logger_.warning(text("the journal ", journal->path(), " cannot be written: ", journal->error(),
-                         ". Lines are dropped until it can; training goes on. Make room."), {.main_process_only = false});
-  }
-
-  void write_metrics() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - counted_at_).count();
-    const auto steps = static_cast<double>(num_steps.exchange(0)), samples = static_cast<double>(num_samples.exchange(0));
-    const double waited_s = static_cast<double>(wait_ns.exchange(0)) * 1e-9;
-    counted_at_ = now;
-    core::Value values = core::Value::map({{"memory_bytes", resident_bytes()}});
-    if (steps > 0) {
-      values["steps_per_s"] = steps / seconds;
-      values["step_ms"] = seconds * 1e3 / steps;
-      values["data_wait_ms"] = waited_s * 1e3 / steps;
-      if (samples > 0) values["samples_per_s"] = samples / seconds;
-    }
-    std::vector<std::function<Values()>> sources;
-    {
-      const std::lock_guard lock(mutex_);
-      sources = sources_;
-    }
-    for (const auto& source : sources) {
-      for (const auto& [key, value] : source()) {
-        if (value.is_number()) values[key] = value.as_number();
-      }
-    }
-    std::string line;
-    append_json(line, core::Value::map({{"op", "metrics"}, {"t", unix_time_s()}, {"values", values}}));
-    queue.push(line + "\n");
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ends_ = false, said_lost_ = false;
-  std::vector<std::function<Values()>> sources_;
-  std::chrono::steady_clock::time_point counted_at_ = std::chrono::steady_clock::now();
-  std::thread thread_;
-};
 
 struct Trackers::Impl {
   explicit Impl(TrackersSetup own_setup) : setup(std::move(own_setup)), logger("tracking", {setup.rank, setup.world_size}) {
@@ -325,7 +187,7 @@ void Trackers::Impl::finish(RunEnd end, bool waits) {
   run->ended = true;
   bool all = true;
   if (waits) {
-    const auto timeout = milliseconds(setup.options.finish_timeout_s);
+    const std::chrono::milliseconds timeout(static_cast<int64_t>(setup.options.finish_timeout_s * 1e3));
     const auto start = std::chrono::steady_clock::now();
     for (const auto& follower : run->own) follower->close();
     if (run->process) all = run->process->finish(timeout);
