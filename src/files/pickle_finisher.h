@@ -38,7 +38,7 @@ inline bool is_container(const PythonValue& value) { return value.is_sequence() 
 class PickleFinisher {
  public:
   /// Replaces references to a container from inside itself by kCycle. Of pairs with equal keys the first place and the last
-  /// value stay. What an earlier call has finished is left alone. Walks without recursion, so any depth is fine.
+  /// value stay. Values that an earlier call has finished are left alone. Walks without recursion, so any depth is fine.
   void finish(PythonValue& root);
 
  private:

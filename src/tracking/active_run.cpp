@@ -31,10 +31,10 @@ double unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-ActiveRun::ActiveRun(const TrackersSetup& setup, const std::filesystem::path& path, Logger logger)
-    : logger_(std::move(logger)), interval_s_(setup.options.metrics_interval_s), per_rank_(setup.options.per_rank_metrics),
-      journal(std::make_shared<Journal>(path, setup.options.journal)), queue(journal),
-      images(path.parent_path(), setup.options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
+ActiveRun::ActiveRun(const TrackingOptions& options, const std::filesystem::path& path, Logger logger)
+    : logger_(std::move(logger)), interval_s_(options.metrics_interval_s), per_rank_(options.per_rank_metrics),
+      journal(std::make_shared<Journal>(path, options.journal)), queue(journal),
+      images(path.parent_path(), options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
              [this](const std::string& line) { say(line); }) {}
 
 ActiveRun::~ActiveRun() {

@@ -16,7 +16,8 @@
 #include "hasten/core/log.h"
 #include "hasten/tracking/follower.h"
 #include "hasten/tracking/journal.h"
-#include "hasten/tracking/trackers.h"
+#include "hasten/tracking/tracking_options.h"
+#include "hasten/tracking/value.h"
 #include "tracking/follower_process.h"
 #include "tracking/image_writer.h"
 #include "tracking/line_queue.h"
@@ -28,7 +29,7 @@ double unix_time_s();
 
 class ActiveRun {
  public:
-  ActiveRun(const TrackersSetup& setup, const std::filesystem::path& path, Logger logger);
+  ActiveRun(const TrackingOptions& options, const std::filesystem::path& path, Logger logger);
   /// Stops the thread and writes what waits. Blocks: on the disk.
   ~ActiveRun();
 

@@ -157,7 +157,7 @@ void Trackers::Impl::start_run(const std::string& project, const core::Value& co
   const auto path = folder / (is_main() ? std::string("journal.jsonl") : text("journal-rank", setup.rank, ".jsonl"));
   std::error_code failed;
   const bool goes_on = std::filesystem::exists(path, failed) && std::filesystem::file_size(path, failed) > 0;
-  auto fresh = std::make_unique<ActiveRun>(setup, path, logger);
+  auto fresh = std::make_unique<ActiveRun>(setup.options, path, logger);
   write_sinks(path, resolved.built_in);
   core::Value first = start_record(project, resolved);
   if (goes_on) first = core::Value::map({{"op", "resume"}, {"t", unix_time_s()}, {"pid", static_cast<int64_t>(getpid())}});
