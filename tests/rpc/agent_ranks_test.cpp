@@ -354,6 +354,105 @@ TEST(Agent, AFloodedFunctionIsRefusedAtOnce) {
   });
 }
 
+TEST(Agent, ARingOfMoreWaitingHandlersThanAllowedListsWhatTheyWaitFor) {
+  run_ranks(2, [](process::Process& process) {
+    Agent* self = nullptr;
+    std::promise<void> made;
+    auto ready = made.get_future().share();
+    Functions functions;
+    functions.add("ring", [&](int64_t depth) -> int64_t {
+      ready.wait();
+      return depth == 0 ? 0 : 1 + self->call<int64_t>(1 - self->worker().id, "ring", depth - 1);
+    });
+    Agent agent(process, functions, {.num_threads = 2, .max_threads = 3});
+    self = &agent;
+    made.set_value();
+    if (process.rank() == 0) {
+      const std::string words = words_of_throw<UsageError>([&] { agent.call<int64_t>("worker1", "ring", 20); });
+      EXPECT_THAT(words, HasSubstr("3 handlers wait already (max_threads)"));
+      EXPECT_THAT(words, HasSubstr("for ring() at rank"));
+    }
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, ANestedCallHasNoMoreTimeThanTheCallItServes) {
+  std::promise<std::string> inner;
+  run_ranks(2, [&](process::Process& process) {
+    Agent* self = nullptr;
+    std::promise<void> made;
+    auto ready = made.get_future().share();
+    Functions functions;
+    functions.add("block", [] {
+      while (!call().cancelled()) std::this_thread::yield();
+    });
+    functions.add("outer", [&] {
+      ready.wait();
+      inner.set_value(words_of_throw<CommError>([&] { self->call<void>("worker0", "block"); }));
+    });
+    Agent agent(process, functions);
+    self = &agent;
+    made.set_value();
+    if (process.rank() == 0) {
+      EXPECT_THAT(words_of_throw<CommError>([&] { agent.with({.timeout_s = 0.1}).call<void>("worker1", "outer"); }), HasSubstr("outer()"));
+      auto words = inner.get_future();
+      ASSERT_EQ(words.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it has the agent's 60 s";
+      EXPECT_THAT(words.get(), HasSubstr("block() at rank 0 'worker0' did not end"));
+    }
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, ATensorChangedInPlaceBeforeItWasSentIsNamed) {
+  std::promise<void> reached, open;
+  auto gate = open.get_future().share();
+  run_ranks(2, [&](process::Process& process) {
+    Functions functions = test_functions();
+    // The callee's reading thread: nothing more is taken from the caller.
+    functions.add("hold", [&] { reached.set_value(); gate.wait(); }, {.where = Where::kInline});
+    Agent agent(process, functions);
+    if (process.rank() == 0) {
+      const auto hold = agent.call_async<void>("worker1", "hold");
+      reached.get_future().wait();
+      const auto x = torch::ones({1 << 21});
+      const auto late = agent.async<&add_to>("worker1", x, 1.0);
+      x.add_(1);
+      open.set_value();
+      EXPECT_THAT(words_of_throw<UsageError>([&] { late.wait(); }), HasSubstr("was changed in place before it was sent"));
+      hold.wait();
+    }
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, ASecondAgentOfAProcessCannotDoAutograd) {
+  run_ranks(2, [](process::Process& process) {
+    Agent agent(process, test_functions());
+    // Of two agents in one process at least one is not the first.
+    const std::string words = words_of_throw<UsageError>([&] { agent.autograd([](AutogradContext&) {}); });
+    const auto all = agent.all_gather(words);
+    const bool refused = all.at("worker0").find("needs the first agent of its process") != std::string::npos ||
+                         all.at("worker1").find("needs the first agent of its process") != std::string::npos;
+    EXPECT_TRUE(refused) << words;
+    agent.shutdown();
+  });
+}
+
+TEST(Agent, LeaksAreListedWhereThatIsWanted) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [](process::Process& process) {
+    Agent agent(process, test_functions(), {.report_leaks = process.rank() == 1});
+    RRef<int64_t> kept;
+    if (process.rank() == 0) {
+      kept = agent.remote<&plus_one>("worker1", 1);
+      kept.ready().wait();
+    }
+    agent.shutdown();
+  });
+
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("an RRef's value still exists at shutdown"));
+}
+
 TEST(Agent, ATensorOnADeviceWithoutAPlaceIsRefusedByName) {
   run_ranks(2, [](process::Process& process) {
     Functions functions = test_functions();

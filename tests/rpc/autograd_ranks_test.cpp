@@ -124,11 +124,11 @@ HASTEN_PROCESS_CASE(optimizer) {
   process::Process process({.cpu = true});
   Agent agent(process, layer_functions());
   if (process.rank() == 0) {
-    const auto run = [&](auto options, auto make_local, auto tag) {
+    const auto run_with = [&](bool fused, auto options, auto make_local, auto tag) {
       using O = decltype(tag);
       const auto one = agent.remote<Layer>(1, 1), own = agent.remote<Layer>(0, 0);
       const DistributedOptimizer<typename O::type> optimizer(
-          agent, {one.sync<&Layer::weight_rref>(), own.sync<&Layer::weight_rref>()}, options);
+          agent, {one.sync<&Layer::weight_rref>(), own.sync<&Layer::weight_rref>()}, options, {.fused = fused});
       const auto w1 = weight_of(1).requires_grad_(), w0 = weight_of(0).requires_grad_();
       const auto local = make_local(std::vector<at::Tensor>{w1, w0}, options);
       for (int step = 0; step < 10; ++step) {
@@ -142,6 +142,9 @@ HASTEN_PROCESS_CASE(optimizer) {
         local->step();
       }
       return std::max(difference(one.sync<&Layer::value>(), w1.detach()), difference(own.sync<&Layer::value>(), w0.detach()));
+    };
+    const auto run = [&](auto options, auto make_local, auto tag) {
+      return std::max(run_with(true, options, make_local, tag), run_with(false, options, make_local, tag));
     };
     struct Sgd { using type = torch::optim::SGD; };
     struct Adam { using type = torch::optim::Adam; };
@@ -215,6 +218,28 @@ HASTEN_PROCESS_CASE(killed) {
   return 0;
 }
 
+// A worker that is stopped is not lost: calls end by their timeout, which says so, and it goes on later.
+HASTEN_PROCESS_CASE(stopped) {
+  process::Process process({.cpu = true});
+  Agent agent(process, layer_functions(), {.name = "w" + std::to_string(process.rank())});
+  if (process.rank() == 0) {
+    const auto layer = agent.remote<Layer>("w1", 1);
+    layer.ready().wait();
+    std::cout << "under way" << std::endl;
+    for (std::string words; words.find("its process is stopped") == std::string::npos;) {
+      try {
+        layer.with({.timeout_s = 0.2}).sync<&Layer::value>();
+      } catch (const CommError& error) {
+        words = error.what();
+      }
+    }
+    std::cout << "said so" << std::endl;
+    layer.sync<&Layer::value>();
+  }
+  agent.shutdown();
+  return 0;
+}
+
 HASTEN_PROCESS_CASE(killed_in_backward) {
   process::Process process({.cpu = true});
   Agent agent(process, layer_functions(), {.name = "w" + std::to_string(process.rank())});
@@ -276,6 +301,16 @@ TEST(Faults, AKilledWorkerIsNamedAndShutdownDoesNotWaitForIt) {
   EXPECT_THAT(results[0].output, HasSubstr("rank 2 'w2' was lost while it ran"));
   EXPECT_THAT(results[0].output, HasSubstr("has ended"));
   EXPECT_THAT(results[1].output, HasSubstr("lost before the end: rank 2 'w2'"));
+}
+
+TEST(Faults, AStoppedWorkerIsNotLostAndTheTimeoutSaysSo) {
+  hasten::testing::Processes processes(2, "stopped");
+  ASSERT_TRUE(processes.wait_for_output(0, "under way"));
+  processes.signal(1, SIGSTOP);
+  EXPECT_TRUE(processes.wait_for_output(0, "said so"));
+  processes.signal(1, SIGCONT);
+
+  expect_all_end_well(processes.wait(std::chrono::seconds(40)));
 }
 
 TEST(Faults, AWorkerKilledBeforeTheBackwardEndsItWithAnError) {

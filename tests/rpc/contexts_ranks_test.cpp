@@ -234,6 +234,30 @@ HASTEN_PROCESS_CASE(locked_steps) {
   return 0;
 }
 
+// Without a lock the steps of one trainer are the same.
+HASTEN_PROCESS_CASE(unlocked_steps) {
+  process::Process process({.cpu = true});
+  const auto shared = torch::zeros({4096}).requires_grad_();
+  Functions functions;
+  functions.add("shared", [&] { return call().rref(shared); });
+  functions.add("sum", [&] { return shared.sum(); });
+  Agent agent(process, functions);
+  if (process.rank() == 1) {
+    const auto parameter = agent.call<RRef<at::Tensor>>(0, "shared");
+    const DistributedOptimizer<torch::optim::SGD> optimizer(agent, {parameter}, torch::optim::SGDOptions(1), {.lock = false});
+    for (int step = 0; step < 10; ++step) {
+      agent.autograd([&](AutogradContext& context) {
+        context.backward({agent.call<at::Tensor>(0, "sum")});
+        optimizer.step(context);
+      });
+    }
+  }
+  agent.barrier();
+  if (process.rank() == 0) CHECK_THAT(at::equal(shared.detach(), torch::full({4096}, -10.0f)));
+  agent.shutdown();
+  return 0;
+}
+
 // A child of fork() may use neither the agent nor end it.
 HASTEN_PROCESS_CASE(forked) {
   process::Process process({.cpu = true});
@@ -288,6 +312,10 @@ TEST(Autograd, ContextsOfThreadsAndWorkersDoNotMix) {
 
 TEST(DistributedOptimizer, StepsOfSeveralTrainersAreDoneOnceEach) {
   expect_all_end_well(hasten::testing::run_processes(3, "locked_steps"));
+}
+
+TEST(DistributedOptimizer, StepsWithoutALock) {
+  expect_all_end_well(hasten::testing::run_processes(2, "unlocked_steps"));
 }
 
 TEST(Agent, AChildOfForkIsRefusedEveryUse) {

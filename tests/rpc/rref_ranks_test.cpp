@@ -87,6 +87,7 @@ TEST(RRef, ConstructsCallsAndFetches) {
         EXPECT_TRUE(counter.confirmed());
         const auto x = torch::ones({2});
         EXPECT_TRUE(at::equal(agent.remote<&doubled>(owner, x).to_here(), 2 * x));
+        EXPECT_TRUE(at::equal(agent.remote<&doubled>(owner, x).to_here_async().wait(), 2 * x));
         if (owner == 0) {
           EXPECT_EQ(counter.local_value().value, 15);
         } else {
@@ -201,7 +202,14 @@ TEST(RemoteModule, ForwardsMovesItsStateAndTravels) {
 
       EXPECT_TRUE(at::equal(net.forward(x).detach(), own.forward(x).detach()));
       EXPECT_TRUE(at::equal(agent.sync<&call_module>("worker2", net, x).detach(), own.forward(x).detach()));
+      EXPECT_TRUE(at::equal(net.forward_async(x).wait().detach(), own.forward(x).detach()));
+      const RemoteModule<Net> again(net.module_rref());
+      EXPECT_TRUE(at::equal(again.forward(x).detach(), own.forward(x).detach()));
+      again.train();
+      again.to(c10::kCPU);
+      again.zero_grad();
       EXPECT_EQ(net.remote_parameters().size(), 2u);
+      EXPECT_EQ(net.remote_parameters(false).size(), 0u) << "they belong to a submodule";
       EXPECT_EQ(net.state_dict().at(0).first, "fc.weight");
       EXPECT_THAT(words_thrown<UsageError>([&] { net.load_state_dict({{"nothing", x}}); }), HasSubstr("nothing"));
       EXPECT_THAT(words_thrown<UsageError>([&] { RemoteModule<Net>(agent, "worker1/", 3); }), HasSubstr("worker and a device"));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hasten/core/error.h"
+#include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/rpc/agent.h"
 
 namespace hasten::rpc {
@@ -52,7 +53,8 @@ template <class O>
 class LocalOptimizer {
  public:
   using Options = typename OptionsOf<O>::type;
-  LocalOptimizer(const std::vector<RRef<at::Tensor>>& parameters, const std::string& options, bool lock) {
+  LocalOptimizer(const std::vector<RRef<at::Tensor>>& parameters, const std::string& options, bool lock, bool fused)
+      : fused_(fused) {
     for (const auto& one : parameters) {
       parameters_.push_back(one.local_value());
       stepped_.push_back(parameters_.back().detach().requires_grad_());
@@ -75,11 +77,12 @@ class LocalOptimizer {
       if (!stepped_[i].is_alias_of(parameters_[i])) stepped_[i].set_data(parameters_[i].detach());
       stepped_[i].mutable_grad() = context.gradient(parameters_[i]);
     }
-    optimizer_->step();
+    optim::optimizer_step(*optimizer_, {.fused = fused_});
     for (at::Tensor& one : stepped_) one.mutable_grad() = at::Tensor();
   }
 
  private:
+  const bool fused_;
   std::mutex mutex_;  // an optimizer's own state
   std::vector<std::shared_ptr<std::mutex>> locks_;
   std::vector<at::Tensor> parameters_, stepped_;
@@ -101,6 +104,8 @@ struct DistributedOptimizerOptions {
   /// Steps of the same parameters go one after the other, also those of other workers' optimizers; false: HogWild at the
   /// server.
   bool lock = true;
+  /// PreparedOptimizerOptions::fused of the steps.
+  bool fused = true;
 };
 
 /// O is an optimizer of torch::optim. A step needs the AutogradContext that its backward ran in.
@@ -117,7 +122,7 @@ class DistributedOptimizer {
     for (const auto& one : parameters) by_owner[one.owner().id].push_back(one);
     const std::string bytes = detail::options_as_bytes(options);
     for (const auto& [owner, theirs] : by_owner)
-      locals_.push_back(agent.remote<detail::LocalOptimizer<O>>(owner, theirs, bytes, how.lock));
+      locals_.push_back(agent.remote<detail::LocalOptimizer<O>>(owner, theirs, bytes, how.lock, how.fused));
     for (const auto& local : locals_) local.ready().wait();
   }
 
@@ -144,7 +149,7 @@ class DistributedOptimizer {
 /// Serves DistributedOptimizer<O> of other workers. Agents serve torch::optim's by themselves.
 template <class O>
 Functions& add_optimizer(Functions& functions) {
-  return functions.add_class<detail::LocalOptimizer<O>, std::vector<RRef<at::Tensor>>, std::string, bool>()
+  return functions.add_class<detail::LocalOptimizer<O>, std::vector<RRef<at::Tensor>>, std::string, bool, bool>()
       .template add<&detail::LocalOptimizer<O>::step>();
 }
 

@@ -175,6 +175,8 @@ bool Connection::read_some() {
       if (static_cast<size_t>(size) < room) return true;
     } else {
       read_handshake(place, static_cast<size_t>(size));
+      // The owner learns of the open connection before the first frame.
+      if (state() == State::kOpen) return true;
     }
     if (state() == State::kClosed) return false;
   }
@@ -208,6 +210,10 @@ void Connection::take_queues(std::vector<std::function<void()>>& sent) {
     }
     queue->clear();
   }
+}
+
+void Connection::hang_up() {
+  shutdown(socket_.handle(), SHUT_RDWR);
 }
 
 void Connection::close() {

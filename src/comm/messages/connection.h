@@ -53,6 +53,8 @@ class Connection {
   bool read_some();
   /// The receiver has copied the body of a pull.
   void pulled(uint64_t token);
+  /// Ends the stream in both directions. What has come already is still read, and then the end.
+  void hang_up();
   /// Fails what is queued; nothing is sent or read from now on.
   void close();
 

@@ -78,9 +78,7 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
     if (from < peers.size()) peers[from].left = true;
   };
   const auto begin = [this, self](std::string_view head, int64_t body_bytes) {
-    const int from = self->lock()->peer();
-    if (directory) know(from);
-    return sink.begin(from, head, body_bytes);
+    return sink.begin(self->lock()->peer(), head, body_bytes);
   };
   return {.begin = begin,
           .pull = pull,
@@ -133,6 +131,7 @@ ConnectionPtr Messages::Impl::connect_to(int to) {
   }
   if (!problem.empty()) {
     peer.gone = problem;
+    peer.reported = true;
     return nullptr;
   }
   const auto connection = add(std::move(socket), is_local, true, to);
@@ -253,7 +252,9 @@ void Messages::Impl::opened(const ConnectionPtr& connection) {
   if (directory) know(connection->peer());
   {
     const std::lock_guard lock(mutex);
-    auto& all = peers[static_cast<size_t>(connection->peer())].all;
+    Peer& peer = peers[static_cast<size_t>(connection->peer())];
+    if (!peer.gone.empty()) throw DataError(Origin{"messages"}, "handshake", text("rank ", connection->peer(), " was lost before"));
+    auto& all = peer.all;
     if (std::find(all.begin(), all.end(), connection) == all.end()) all.push_back(connection);
   }
   if (connection->write_some()) want_writing(connection, true);
@@ -269,39 +270,58 @@ const PeerAddress& Messages::Impl::address_of(int peer) const {
   return peers.at(static_cast<size_t>(peer)).address;
 }
 
-std::string Messages::Impl::reason_of(int peer, const std::string& why) const {
+bool Messages::Impl::has_ended(int peer) const {
   const PeerAddress& address = address_of(peer);
-  const bool is_local = shares_host(peer);
-  const char state = is_local && address.pid != owner ? letter_of(address.pid) : 'R';
-  if (state == 0 || state == 'Z' || state == 'X') return text("its process ", address.pid, " has ended");
+  if (!shares_host(peer) || address.pid == owner) return false;
+  const char state = letter_of(address.pid);
+  return state == 0 || state == 'Z' || state == 'X';
+}
+
+std::string Messages::Impl::reason_of(int peer, const std::string& why) const {
+  if (has_ended(peer)) return text("its process ", address_of(peer).pid, " has ended");
   return why.empty() ? "the connection was closed" : why;
 }
 
-// A rank is gone with its last connection: what it has sent on another is read first.
+// An end without a goodbye may have lost messages, so it breaks the rank's other connections too: nothing is sent to it any
+// more. It is gone with its last connection: what it has sent on another, a goodbye perhaps, is read first.
 void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const std::string& why) {
-  const int rank_there = connection->peer();
-  bool left = false, report = false;
+  const int from = connection->peer();
+  bool left = false, breaks = false, ends = false;
+  std::vector<ConnectionPtr> others;
   {
     const std::lock_guard lock(mutex);
     if (connections.erase(id) == 0) return;
     ids.erase(connection.get());
     epoll_ctl(epoll.handle(), EPOLL_CTL_DEL, connection->handle(), nullptr);
     // A caller that never proved to be a rank says nothing about that rank.
-    if (rank_there >= 0 && !closed && static_cast<size_t>(rank_there) < peers.size()) {
-      Peer& known = peers[static_cast<size_t>(rank_there)];
-      report = std::erase(known.all, connection) > 0 && known.all.empty() && known.gone.empty();
-      if (known.out == connection) known.out = nullptr;
+    const bool is_rank = from >= 0 && static_cast<size_t>(from) < peers.size();
+    if (is_rank && !closed && std::erase(peers[static_cast<size_t>(from)].all, connection) > 0) {
+      Peer& known = peers[static_cast<size_t>(from)];
       left = known.left;
+      breaks = !left && known.gone.empty();
+      ends = known.all.empty() && !known.reported;
+      if (ends) known.reported = true;
+      if (breaks) {
+        known.gone = "the connection was closed";
+        others = known.all;
+      }
+      if (breaks || known.out == connection) known.out = nullptr;
     }
   }
-  const std::string reason = left ? "it has left" : report ? reason_of(rank_there, why) : "";
-  if (report) {
-    const std::lock_guard lock(mutex);
-    peers[static_cast<size_t>(rank_there)].gone = reason;
-  }
   connection->close();
-  if (report && !left && directory) directory->mark_left(rank_there);
-  if (report) sink.gone(rank_there, left, reason);
+  for (const auto& other : others) other->hang_up();
+  std::string reason = breaks ? reason_of(from, why) : "";
+  if (breaks || ends) {
+    const std::lock_guard lock(mutex);
+    std::string& gone = peers[static_cast<size_t>(from)].gone;
+    if (breaks) gone = reason;
+    if (left) gone = "it has left";
+    reason = gone;
+  }
+  if (!ends) return;
+  // A worker that lives goes on with the others, and those who join meet it.
+  if (!left && directory && (has_ended(from) || !shares_host(from))) directory->mark_left(from);
+  sink.gone(from, left, reason);
 }
 
 // With the lock.
@@ -355,10 +375,13 @@ void Messages::Impl::close(bool say_goodbye) noexcept {
       peer.all.clear();
     }
   }
+  const bool is_child = getpid() != owner;  // a child of fork() has copies of the parent's sockets
+  // All goodbyes first: a peer that finds one connection closed looks for one on the others.
   for (const auto& connection : all) {
-    if (getpid() != owner) continue;  // a child of fork() has copies of the parent's sockets
-    if (say_goodbye && connection->state() == Connection::State::kOpen) connection->send_control(FrameKind::kBye, 0);
-    connection->close();
+    if (say_goodbye && !is_child) connection->send_control(FrameKind::kBye, 0);
+  }
+  for (const auto& connection : all) {
+    if (!is_child) connection->close();
   }
   unix_listener = net::Socket();
   tcp_listener = net::Socket();
@@ -487,11 +510,11 @@ void Messages::set_timer(MessageClock::time_point when) {
 }
 
 std::string Messages::process_state(int rank) const {
+  if (impl_->has_ended(rank)) return "ended";
   const auto& address = impl_->address_of(rank);
   if (!is_on_this_host(rank) || address.pid == impl_->owner) return "";
   const char letter = letter_of(address.pid);
-  if (letter == 'T' || letter == 't') return "stopped";
-  return letter == 0 || letter == 'Z' || letter == 'X' ? "ended" : "";
+  return letter == 'T' || letter == 't' ? "stopped" : "";
 }
 
 bool Messages::has_connection(int rank) const {

@@ -36,8 +36,8 @@ struct Messages::Impl {
     PeerAddress address = {};
     ConnectionPtr out = nullptr;
     std::vector<ConnectionPtr> all = {};
-    std::string gone = {};
-    bool left = false;
+    std::string gone = {};  // why nothing more can be sent to it
+    bool left = false, reported = false;
   };
 
   Origin origin() const { return {"messages", rank, world_size}; }
@@ -57,6 +57,7 @@ struct Messages::Impl {
   void drop(const ConnectionPtr& connection, uint64_t id, const std::string& why);
   bool shares_host(int peer) const;
   const PeerAddress& address_of(int peer) const;
+  bool has_ended(int peer) const;
   std::string reason_of(int peer, const std::string& why) const;
   void tick();
   void arm_timer();

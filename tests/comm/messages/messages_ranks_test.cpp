@@ -1,9 +1,11 @@
 // Messages between ranks: order, large bodies, both transports, strangers, ends.
 #include "hasten/comm/messages/messages.h"
 
+#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -57,6 +59,7 @@ class Inbox final : public MessageSink {
   }
 
   void serve(Messages& messages) {
+    stop_ = false;
     thread_ = std::thread([&] {
       while (!stop_) messages.serve(std::chrono::milliseconds(-1));
     });
@@ -167,6 +170,79 @@ TEST(Messages, ARankThatLeavesOrIsLostIsReported) {
   });
 }
 
+// The sockets of this process that have connected to a rank.
+std::vector<int> connected_sockets() {
+  std::vector<int> found;
+  DIR* const folder = opendir("/proc/self/fd");
+  for (const dirent* entry = readdir(folder); entry != nullptr; entry = readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    sockaddr_un peer{};
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.sun_family != AF_UNIX) continue;
+    if (size > sizeof(sa_family_t) + 8 && std::string(peer.sun_path + 1, 7) == "hasten-") found.push_back(fd);
+  }
+  closedir(folder);
+  return found;
+}
+
+// Two ranks that have called each other at once, and so have two connections; then that of rank 0 is cut. `after` runs in both.
+void cut_one_of_two(const std::function<void(int rank, Messages& messages, Inbox& inbox, const Group& group)>& after) {
+  int socket = -1;
+  run_ranks(2, [&](process::Process& process) {
+    Inbox inbox;
+    Messages messages(process.group(), inbox);
+    if (process.rank() == 0) {
+      messages.send(1, message_of("hello"));
+      const auto sockets = connected_sockets();
+      EXPECT_EQ(sockets.size(), 1u);
+      socket = sockets.at(0);
+    }
+    process.group().barrier();
+    if (process.rank() == 1) messages.send(0, message_of("hello"));
+    process.group().barrier();
+    if (process.rank() == 0) {
+      EXPECT_EQ(connected_sockets().size(), 2u);
+    }
+    inbox.serve(messages);
+    inbox.wait_for(1);
+    process.group().barrier();
+    inbox.stop(messages);
+    process.group().barrier();
+    if (process.rank() == 0) shutdown(socket, SHUT_RDWR);
+    process.group().barrier();
+    after(process.rank(), messages, inbox, process.group());
+    process.group().barrier();
+  });
+}
+
+TEST(Messages, OneCutConnectionOfTwoLosesTheRank) {
+  cut_one_of_two([](int rank, Messages& messages, Inbox& inbox, const Group&) {
+    inbox.serve(messages);
+
+    EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1 - rank, false}}));
+    EXPECT_THROW(messages.send(1 - rank, message_of("late")), CommError);
+    EXPECT_FALSE(messages.has_connection(1 - rank));
+    inbox.stop(messages);
+  });
+}
+
+TEST(Messages, WhatTheOtherConnectionHoldsIsReadAfterACut) {
+  cut_one_of_two([](int rank, Messages& messages, Inbox& inbox, const Group& group) {
+    if (rank == 1) {
+      messages.send(0, message_of("last words"));
+      messages.close(true);
+    }
+    group.barrier();
+    if (rank == 1) return;
+    inbox.serve(messages);
+
+    EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, true}})) << "its goodbye counts";
+    EXPECT_EQ(inbox.wait_for(2).at(1).head, "last words");
+    EXPECT_EQ(messages.why_gone(1), "it has left");
+    inbox.stop(messages);
+  });
+}
+
 // On one host the first send throws. Between hosts connecting takes time: it is reported, and the next send throws.
 void find_the_closed(const hasten::testing::RankOptions& options) {
   run_ranks(2, [](process::Process& process) {
@@ -197,6 +273,68 @@ TEST(Messages, WhatNeverConnectedIsFoundOnOneHost) {
 
 TEST(Messages, WhatNeverConnectedIsFoundBetweenHosts) {
   find_the_closed({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
+}
+
+// The name of the Unix socket at which this process's only Messages listens.
+std::pair<sockaddr_un, socklen_t> listening_socket() {
+  DIR* const folder = opendir("/proc/self/fd");
+  std::pair<sockaddr_un, socklen_t> found{};
+  for (const dirent* entry = readdir(folder); entry != nullptr; entry = readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    sockaddr_un own{};
+    socklen_t own_size = sizeof own;
+    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
+    if (own.sun_family == AF_UNIX && std::string(own.sun_path + 1, 7) == "hasten-") found = {own, own_size};
+  }
+  closedir(folder);
+  return found;
+}
+
+TEST(Messages, AStrangersConnectionIsClosedAndHarmsNobody) {
+  const auto store = Store::in_process();
+  const GroupOptions here{.address = "127.0.0.1"};
+  Inbox first, second;
+  auto a = Messages::join(store, here, first);
+  first.serve(*a);
+  const auto [address, size] = listening_socket();
+  ASSERT_GT(size, 0u);
+  const net::Socket stranger(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(stranger.handle(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+
+  const std::string garbage(4096, 'x');
+  EXPECT_EQ(send(stranger.handle(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
+  char byte = 0;
+  EXPECT_LE(recv(stranger.handle(), &byte, 1, 0), 0) << "nothing is answered";
+
+  auto b = Messages::join(store, here, second);
+  second.serve(*b);
+  b->send(0, message_of("hello"));
+  EXPECT_EQ(first.wait_for(1).at(0).head, "hello");
+  second.stop(*b);
+  b->close(true);
+  first.stop(*a);
+}
+
+TEST(Messages, ARankOfAnotherHostThatFallsSilentIsLost) {
+  run_ranks(2, [](process::Process& process) {
+    Inbox inbox;
+    Messages messages(process.group(), inbox, {.lost_after_s = 2});
+    inbox.serve(messages);
+    messages.send(1 - process.rank(), message_of("hello"));
+    inbox.wait_for(1);
+    process.group().barrier();
+    if (process.rank() == 1) {
+      inbox.stop(messages);  // nothing is read or sent, and the connection stays
+    } else {
+      EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
+      EXPECT_THAT(messages.why_gone(1), ::testing::HasSubstr("nothing was heard from it for 2 s"));
+      inbox.stop(messages);
+    }
+    process.group().barrier();
+  }, {.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
 }
 
 TEST(Messages, RanksJoinOneByOneAndNumbersAreNotUsedAgain) {

@@ -94,6 +94,78 @@ TEST(LocalSgdRanks, FinishAveragesTheRestAndLetsGradientsBeExchangedAgain) {
   });
 }
 
+// Four ranks on two hosts, each rank's model trained by itself; after every second step the models of a host, after every fourth
+// all of them become their mean.
+std::vector<at::Tensor> averaged_in_levels(int steps) {
+  std::vector<Mlp> nets(4);
+  for (auto& net : nets) testing::initialise(*net, 5);
+  const auto average = [&](size_t first, size_t last) {
+    at::Tensor sum = torch::zeros_like(flat(nets[0]));
+    for (size_t rank = first; rank < last; ++rank) sum += flat(nets[rank]);
+    for (size_t rank = first; rank < last; ++rank)
+      torch::nn::utils::vector_to_parameters(sum / static_cast<double>(last - first), nets[rank]->parameters());
+  };
+  for (int step = 1; step <= steps; ++step) {
+    for (int rank = 0; rank < 4; ++rank) train(nets[static_cast<size_t>(rank)], rank, 1, [](int) {});
+    if (step % 4 == 0) {
+      average(0, 4);
+    } else if (step % 2 == 0) {
+      average(0, 2);
+      average(2, 4);
+    }
+  }
+  std::vector<at::Tensor> all;
+  for (const auto& net : nets) all.push_back(flat(net));
+  return all;
+}
+
+TEST(LocalSgdRanks, LevelsAverageOverHostsMoreOftenThanOverAll) {
+  for (const int steps : {3, 4, 6}) {
+    const auto wanted = averaged_in_levels(steps);
+    run_ranks(4, [&](Process& process) {
+      Mlp net;
+      testing::initialise(*net, 5);
+      const auto model = prepared(net, process);
+      const auto host = process.group().split(process.rank() / 2);
+      int num_world_averages = 0;
+      LocalSgd local(model, process.group(),
+                     {.levels = {{2, *host}, {4, process.group()}}, .on_average = [&] { ++num_world_averages; }});
+
+      train(net, process.rank(), steps, [&](int) { local.step(); });
+
+      EXPECT_TRUE(torch::allclose(flat(net), wanted[static_cast<size_t>(process.rank())], 1e-5, 1e-6)) << steps << " steps";
+      EXPECT_EQ(num_world_averages, steps / 4);
+      local.finish();
+      const auto all = process.group().all_gather(flat(net));
+      EXPECT_TRUE(torch::equal(all.front(), all.back())) << "finish() averages over all";
+    });
+  }
+}
+
+TEST(LocalSgdRanks, WarmUpStepsExchangeGradients) {
+  run_ranks(2, [](Process& process) {
+    Mlp net;
+    testing::initialise(*net, 5);
+    const auto model = prepared(net, process);
+    LocalSgd local(model, process.group(), {.num_steps = 2, .warmup_steps = 3});
+    const auto problem = testing::problem_for("mlp", 100 + static_cast<uint64_t>(process.rank()));
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    std::vector<bool> equal;
+
+    for (int step = 1; step <= 7; ++step) {
+      sgd.zero_grad();
+      torch::nn::functional::cross_entropy(model(problem.inputs), problem.targets).backward();
+      sgd.step();
+      local.step();
+      const auto all = process.group().all_gather(flat(net));
+      equal.push_back(torch::equal(all[0], all[1]));
+    }
+
+    EXPECT_EQ(equal, (std::vector<bool>{true, true, true, false, true, false, true}));
+    local.finish();
+  });
+}
+
 // The model is put together anew then, on values that all ranks share: the mean, not rank 0's alone.
 TEST(LocalSgdRanks, AChangeOfTheModelsParametersAveragesWhatTheRanksHaveLearned) {
   const at::Tensor wanted = averaged_by_hand(2, 3, 1);
@@ -152,6 +224,28 @@ TEST(LocalSgd, NoStepsBetweenAveragesIsRefused) {
   Mlp net;
   const Process alone(process::RankInfo{}, comm::Group());
   EXPECT_THROW(LocalSgd(prepared(net, alone), alone.group(), {.num_steps = 0}), UsageError);
+  EXPECT_THROW(LocalSgd(prepared(net, alone), alone.group(), {.warmup_steps = -1}), UsageError);
+}
+
+TEST(LocalSgdRanks, LevelsThatDoNotFitAreNamed) {
+  run_ranks(2, [](Process& process) {
+    Mlp net;
+    const auto model = prepared(net, process);
+    const auto own = process.group().split(process.rank());
+    const auto refused = [&](std::vector<LocalSgdLevel> levels, const std::string& words) {
+      try {
+        const LocalSgd local(model, process.group(), {.levels = std::move(levels)});
+        FAIL() << words;
+      } catch (const UsageError& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr(words));
+      }
+    };
+
+    refused({{0, process.group()}}, "levels[0].num_steps = 0; expected a number of at least 1.");
+    refused({{4, *own}, {6, process.group()}}, "levels[1].num_steps = 6; expected a multiple of the 4 of the level before");
+    refused({{4, *own}, {4, process.group()}}, "levels[1].num_steps = 4; expected a multiple of the 4 of the level before, and more.");
+    refused({{4, process.group()}, {8, *own}}, "the last level's group has 1 ranks; expected all 2");
+  });
 }
 
 }  // namespace

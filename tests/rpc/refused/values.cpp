@@ -1,0 +1,23 @@
+// Must not compile: an argument that cannot travel, and results and parameters that are references. The test looks for the
+// remedies in the compiler's words.
+#include <mutex>
+
+#include "hasten/rpc/rpc.h"
+
+struct Owned {
+  Owned(int, std::mutex*);
+  virtual ~Owned();
+};
+int use_owned(const Owned&);
+int& reference_to_value();
+void change(int& value);
+
+void serve(hasten::rpc::Functions& functions) {
+#if REFUSED == 1
+  functions.add<&use_owned>();
+#elif REFUSED == 2
+  functions.add<&reference_to_value>();
+#else
+  functions.add<&change>();
+#endif
+}
