@@ -319,7 +319,7 @@ void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const st
     reason = gone;
   }
   if (!ends) return;
-  // A worker that lives goes on with the others, and those who join meet it.
+  // A worker that lives goes on with the others, and workers that join later meet it.
   if (!left && directory && (has_ended(from) || !shares_host(from))) directory->mark_left(from);
   sink.gone(from, left, reason);
 }
