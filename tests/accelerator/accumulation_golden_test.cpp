@@ -155,7 +155,7 @@ class Pattern {
 /// docs/differences.md, break-leaves-loader-active: a loop that was left holds no loader, so what is seen is
 /// always of the loader that the batch is from, and each loader's last batch ends a window.
 json by_last_batches(const GoldenCase& golden) {
-  const int64_t batch_size = golden.input.at("batch_size");
+  const int64_t batch_size = testing::positive(golden.input.at("batch_size"));
   const auto size = [&](const std::string& loader) -> int64_t {
     return golden.input.at(loader == "a" ? "n_a" : "n_b");
   };
@@ -173,7 +173,7 @@ json by_last_batches(const GoldenCase& golden) {
       continue;
     }
     count = end ? 0 : count + 1;
-    rows["sync"].push_back(end || count % golden.input.at("num_steps").get<int64_t>() == 0);
+    rows["sync"].push_back(end || count % testing::positive(golden.input.at("num_steps")) == 0);
     rows["step"].push_back(count);
   }
   return rows;

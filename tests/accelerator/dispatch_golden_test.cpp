@@ -92,7 +92,9 @@ json dispatched(const Accelerator& accelerator, const GoldenCase& golden) {
 /// first step's start.
 json steps_of(const GoldenCase& golden) {
   const json& input = golden.input;
-  const size_t n = input.at("n"), batch_size = input.at("batch_size"), world_size = input.at("num_processes");
+  const size_t n = input.at("n");
+  const auto batch_size = static_cast<size_t>(testing::positive(input.at("batch_size")));
+  const auto world_size = static_cast<size_t>(testing::positive(input.at("num_processes")));
   if (input.at("split_batches") && batch_size % world_size != 0) return testing::golden_error("ValueError");
   const size_t step = batch_size * (input.at("split_batches") ? 1 : world_size);
   json batches(world_size, json::array()), ends(world_size, json::array()),

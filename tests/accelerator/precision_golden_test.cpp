@@ -91,7 +91,7 @@ json train_rank(process::Process& process, const json& input) {
   auto optimizer = accelerator.prepare(*own);
   const auto x = tensor_of(input.at("x")).view(sizes_of(input.at("x")));
   const auto y = tensor_of(input.at("y")).to(at::kLong);
-  const int64_t rows = x.size(0), batch = input.at("batch"), num_steps = input.at("num_steps");
+  const int64_t rows = x.size(0), batch = input.at("batch"), num_steps = testing::positive(input.at("num_steps"));
   json result = {{"losses", json::array()}, {"norms", json::array()}, {"scale", json::array()}, {"skipped", json::array()}};
   for (int64_t step = 0; step < input.at("steps").get<int64_t>(); ++step) {
     const auto index = (at::arange(batch, at::kLong) + (step * process.world_size() + process.rank()) * batch).remainder(rows);

@@ -22,7 +22,7 @@ using testing::GoldenTopic;
 
 /// Rows (step * global_batch + i) mod N of the case's data, the rank's part of them.
 std::pair<at::Tensor, at::Tensor> batch_of(const json& input, int64_t step, int rank) {
-  const int64_t global = input.at("global_batch"), share = global / input.at("num_processes").get<int64_t>();
+  const int64_t global = input.at("global_batch"), share = global / testing::positive(input.at("num_processes"));
   const at::Tensor x = testing::tensor_of(input.at("x"), testing::dtype_of(input.at("model")));
   const at::Tensor y = testing::targets_of(input);
   const at::Tensor rows = (torch::arange(share) + (step * global + rank * share)).remainder(x.size(0));

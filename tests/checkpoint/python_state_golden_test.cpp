@@ -309,7 +309,7 @@ Followed follow(process::Process& process, const json& input, const std::string&
   accelerator.load_state(folder);
   auto random = random_from_python(files::PythonFile::open(text(folder, "/random_states_", process.rank(), ".pkl")).value()).torch;
   Followed out;
-  const int64_t per_epoch = samples / (batch_size * process.world_size()), before = input.at("save_after");
+  const int64_t per_epoch = std::max<int64_t>(1, samples / (testing::positive(input.at("batch_size")) * process.world_size())), before = input.at("save_after");
   const auto run = [&](auto loader) {
     int64_t step = 0;
     const int64_t compared = input.at("dropout").get<double>() > 0 ? input.at("steps_to_epoch_end").get<int64_t>() : 1000;

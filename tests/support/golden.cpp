@@ -167,6 +167,11 @@ int num_ranks_of(const GoldenCase& golden, const char* key) {
   return number.is_number_integer() && number > 0 && number <= 16 ? number.get<int>() : 1;
 }
 
+int64_t positive(const json& value) {
+  if (value.is_number_integer() && value > 0) return value.get<int64_t>();
+  throw std::runtime_error(text("a number above 0 is expected, not ", shown(value)));
+}
+
 json golden_error(const std::string& python_class) {
   return {{"error", python_class}};
 }

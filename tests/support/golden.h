@@ -83,6 +83,8 @@ nlohmann::json outcome_of(const std::function<nlohmann::json()>& run);
 
 /// The number of ranks that a case asks for; 1 where it does not say so, or says something else than a number.
 int num_ranks_of(const GoldenCase& golden, const char* key = "num_processes");
+/// Returns the number. Throws: std::runtime_error for anything but an integer above 0, by which a case may be divided.
+int64_t positive(const nlohmann::json& value);
 /// The folder of the golden cases: $HASTEN_GOLDEN_DIR, or the project's own.
 std::string golden_folder();
 

@@ -17,6 +17,7 @@ using Batches = std::vector<Indices>;
 Batches global_batches(const json& input) {
   if (input.contains("batches")) return input.at("batches").get<Batches>();
   const size_t n = input.at("n"), batch_size = input.at("batch_size");
+  if (batch_size == 0) return {};
   Batches batches;
   for (size_t i = 0; i < n; ++i) {
     if (i % batch_size == 0) batches.emplace_back();
@@ -67,7 +68,8 @@ json run(const json& input) {
 json nothing_is_lost(const GoldenCase& golden) {
   const json& input = golden.input;
   if (input.at("split_batches")) return json::object();
-  const size_t world_size = input.at("num_processes"), batch_size = input.at("batch_size");
+  const auto world_size = static_cast<size_t>(testing::positive(input.at("num_processes")));
+  const auto batch_size = static_cast<size_t>(testing::positive(input.at("batch_size")));
   Batches batches = global_batches(input);
   Indices head;
   for (size_t i = 0; i < std::min(world_size, batches.size()); ++i) {

@@ -48,6 +48,7 @@ json two_permutations(const json& input) {
 
 json long_permutation(const json& input) {
   const Indices order = torch_permutation(input.at("n"), input.at("seed"));
+  if (order.size() < 8) throw std::runtime_error("a long permutation has 8 values and more");
   uint64_t sum = 0;
   for (size_t i = 0; i < order.size(); ++i) sum = (sum + order[i] * (i + 1)) % 2147483647u;
   return {{"head", Indices(order.begin(), order.begin() + 8)},

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "hasten/data/loader/detail/epoch_pipeline.h"
-#include "hasten/data/loader/loader_handle.h"
+#include "hasten/data/loader/loader.h"
 #include "hasten/data/loader/loader_state.h"
 
 namespace hasten::data {
