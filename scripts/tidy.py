@@ -55,6 +55,7 @@ GLOBAL_STATE = {
     "src/interception/interceptor.cpp": "dispatch keys have one kernel an operator in a process",
     "src/memory/allocator.cpp": "libtorch has one CPU allocator",
     "src/offload/hooks/hook_site.cpp": "the module whose forward the thread is in",
+    "src/offload/hooks/script_hooks.cpp": "a class of TorchScript is one for all scripts of the process that have it",
     "src/offload/units/named_memory.cpp": "the handler of SIGSEGV is one for the process",
     "src/parallel/ddp/gradient_allocator.cpp": "libtorch has one CPU allocator; what is open is the thread's",
     "src/precision/autocast.cpp": "autocast's scopes are the thread's, as in libtorch",

@@ -4,28 +4,31 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/interception/interceptor.h"
+#include "hasten/offload/hooks/script_site.h"
+#include "offload/hooks/member_access.h"
+#include "offload/hooks/script_hooks.h"
 
 namespace hasten::offload {
+
+// AnyModule has no way to exchange its holder.
+namespace detail {
+struct AnyModuleContent {
+  friend auto member_of(AnyModuleContent);
+};
+template struct MemberAccess<AnyModuleContent, &torch::nn::AnyModule::content_>;
+}  // namespace detail
+
 namespace {
 
 using torch::nn::AnyModule;
 using torch::nn::AnyModulePlaceholder;
 using torch::nn::AnyValue;
-
-// AnyModule has no way to exchange its holder; an explicit instantiation may name a private member.
-template <class Tag, auto Member>
-struct MemberAccess {
-  friend auto member_of(Tag) { return Member; }
-};
-struct ContentTag {
-  friend auto member_of(ContentTag);
-};
-template struct MemberAccess<ContentTag, &AnyModule::content_>;
 
 // The holder of a slot's module, with hooks around its forward. It has a type of its own: at<T>(i) casts the holder by
 // the type that it names, so it has to throw while there are hooks.
@@ -67,10 +70,11 @@ class HookedSlot : public AnyModulePlaceholder {
 };
 
 std::unique_ptr<AnyModulePlaceholder>& content_of(AnyModule& slot) {
-  return slot.*member_of(ContentTag{});
+  return slot.*member_of(detail::AnyModuleContent{});
 }
 
 std::shared_ptr<torch::nn::Module> child_at(torch::nn::Module& root, const std::string& name) {
+  if (name.empty()) return root.shared_from_this();
   for (const auto& item : root.named_modules("", /*include_self=*/false)) {
     if (item.key() == name) return item.value();
   }
@@ -101,9 +105,27 @@ HookedSlot* hooked_slot(AnyModule* slot) {
   return slot == nullptr ? nullptr : dynamic_cast<HookedSlot*>(content_of(*slot).get());
 }
 
+// The script that a module belongs to, and the module's name there.
+struct ScriptPlace {
+  ScriptSite* site = nullptr;
+  std::string name;
+};
+
+ScriptPlace script_place(torch::nn::Module& root, const std::string& name) {
+  if (auto* site = dynamic_cast<ScriptSite*>(&root)) return {site, name};
+  for (size_t end = 0; end < name.size();) {
+    end = std::min(name.find('.', end + 1), name.size());
+    if (auto* site = dynamic_cast<ScriptSite*>(child_at(root, name.substr(0, end)).get())) {
+      return {site, end == name.size() ? "" : name.substr(end + 1)};
+    }
+  }
+  return {};
+}
+
 void detach(torch::nn::Module& root, const std::string& name) {
   torch::nn::Module& module = name.empty() ? root : *child_at(root, name);
   if (auto* site = dynamic_cast<HookSite*>(&module)) site->hooks().clear(module);
+  if (const auto script = script_place(root, name); script.site != nullptr) return detail::remove_script_hooks(*script.site, script.name);
   if (name.empty()) return;
   AnyModule* slot = slot_of(root, name);
   if (HookedSlot* hooked = hooked_slot(slot)) {
@@ -117,6 +139,9 @@ void detach(torch::nn::Module& root, const std::string& name) {
 void add_hook(torch::nn::Module& root, const std::string& name, ModelHookPtr hook, const AddHookOptions& options) {
   torch::nn::Module& module = name.empty() ? root : *child_at(root, name);
   if (auto* site = dynamic_cast<HookSite*>(&module)) return site->hooks().add(module, std::move(hook), options.append);
+  if (const auto script = script_place(root, name); script.site != nullptr) {
+    return detail::add_script_hook(*script.site, script.name, child_at(root, name), std::move(hook), options.append);
+  }
   AnyModule* slot = name.empty() ? nullptr : slot_of(root, name);
   if (slot == nullptr) {
     throw UsageError(Origin{"offload"}, "nothing would call a hook of '", name, "' (", module.name(),

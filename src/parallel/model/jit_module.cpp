@@ -6,7 +6,7 @@
 namespace hasten::parallel {
 namespace {
 
-// A submodule of the script: it only holds names, since the script runs itself.
+// A submodule of the script, of its class's name: it only holds names, since the script runs itself.
 struct Names : torch::nn::Module {
   using torch::nn::Module::Module;
 };
@@ -19,7 +19,7 @@ void register_tensors(torch::nn::Module& names, const torch::jit::Module& module
     names.register_buffer(item.name, item.value);
   }
   for (const auto& item : module.named_children()) {
-    const auto child = names.register_module(item.name, std::make_shared<Names>(item.name));
+    const auto child = names.register_module(item.name, std::make_shared<Names>(item.value.type()->name()->name()));
     register_tensors(*child, item.value);
   }
 }

@@ -20,9 +20,10 @@ struct RemoveHookOptions {
   bool recurse = false;  ///< from the modules below as well
 };
 
-/// Adds a hook to the module of that dotted name below `root`. It runs if the module is a Hooked<…>, or a slot of a
-/// Sequential; the root's own hook runs by the handle of a dispatched model (Dispatched::add_hook). While a slot has hooks,
-/// `ptr(i)` works, and `at<T>(i)` throws.
+/// Adds a hook to the module of that dotted name below `root`. It runs if the module is a Hooked<…>, a slot of a
+/// Sequential, or part of a TorchScript module (parallel::JitModule); the root's own hook runs by the handle of a dispatched
+/// model (Dispatched::add_hook). While a slot has hooks, `ptr(i)` works, and `at<T>(i)` throws. A part of a script is called
+/// by the script, and takes hooks while no forward of it runs; files with code that are saved meanwhile cannot be loaded.
 /// Collective: no. Blocks: no. Throws: UsageError for a name that is not there, with the nearest one, and for a module
 /// whose forward nothing reaches, with the ways that do.
 void add_hook(torch::nn::Module& root, const std::string& name, ModelHookPtr hook, const AddHookOptions& options = {});

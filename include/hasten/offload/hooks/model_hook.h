@@ -1,11 +1,13 @@
 // ModelHook: code that runs before and after a module's forward.
 //
 // libtorch's modules have no hooks, so a hook is accepted only where something is sure to call it: the handle of a
-// dispatched model, a member declared Hooked<…>, a slot of a Sequential (hook_site.h). After Accelerate's ModelHook.
+// dispatched model, a member declared Hooked<…>, a slot of a Sequential, a part of a script (hook_site.h). After
+// Accelerate's ModelHook.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
@@ -37,8 +39,19 @@ class HookValue {
     made.place_ = &value;
     return made;
   }
+  /// A script's value: itself, or the tensor in it.
+  static HookValue of(c10::IValue& value) {
+    HookValue made;
+    made.place_ = &value;
+    return made;
+  }
   template <class T>
   T* find() const {
+    if (const auto* script = std::get_if<c10::IValue*>(&place_)) {
+      if constexpr (std::is_same_v<T, c10::IValue>) return *script;
+      if constexpr (std::is_same_v<T, at::Tensor>) return (*script)->isTensor() ? &(*script)->toTensor() : nullptr;
+      return nullptr;
+    }
     if (const auto* any = std::get_if<torch::nn::AnyValue*>(&place_)) return (*any)->try_get<T>();
     const auto& typed = std::get<Typed>(place_);
     return *typed.type == typeid(T) ? static_cast<T*>(typed.value) : nullptr;
@@ -50,6 +63,7 @@ class HookValue {
                      c10::demangle(type().name()), ".");
   }
   const std::type_info& type() const {
+    if (std::holds_alternative<c10::IValue*>(place_)) return typeid(c10::IValue);
     if (const auto* any = std::get_if<torch::nn::AnyValue*>(&place_)) return (*any)->type_info();
     return *std::get<Typed>(place_).type;
   }
@@ -59,7 +73,7 @@ class HookValue {
     const std::type_info* type;
     void* value;
   };
-  std::variant<Typed, torch::nn::AnyValue*> place_ = Typed{};
+  std::variant<Typed, torch::nn::AnyValue*, c10::IValue*> place_ = Typed{};
 };
 }  // namespace detail
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <algorithm>
 #include <concepts>
@@ -88,6 +89,14 @@ class ArgumentTransfer {
   void move_in(T& value, at::Device device) const {
     if constexpr (std::same_as<T, at::Tensor>) {
       if (value.defined() && !value.is_meta() && value.device() != device) value = value.to(device);
+    } else if constexpr (std::same_as<T, c10::IValue>) {
+      if (value.isTensor()) {
+        move_in(value.toTensor(), device);
+      } else if (value.isTuple()) {
+        std::vector<c10::IValue> items = value.toTupleRef().elements().vec();
+        move_in(items, device);
+        value = c10::ivalue::Tuple::create(std::move(items));
+      }
     } else if constexpr (kIsVector<T>) {
       if constexpr (std::is_class_v<typename T::value_type>) {
         for (auto& item : value) move_in(item, device);

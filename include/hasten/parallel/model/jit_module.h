@@ -14,9 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "hasten/offload/hooks/script_site.h"
+
 namespace hasten::parallel {
 
-class JitModuleImpl : public torch::nn::Module {
+class JitModuleImpl : public torch::nn::Module, public offload::ScriptSite {
  public:
   /// `module` is a handle, as jit modules are: both share parameters, buffers and mode from now on.
   /// Parameters and buffers that are replaced in the script (self.buffer = …) are not followed; in-place
@@ -36,7 +38,7 @@ class JitModuleImpl : public torch::nn::Module {
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
   /// For everything else a script can do: other methods, saving with code.
-  torch::jit::Module& jit() noexcept { return module_; }
+  torch::jit::Module& jit() noexcept override { return module_; }
 
  private:
   torch::jit::Module module_;
