@@ -182,33 +182,33 @@ struct UnitPager::Impl {
     fill_ahead(unit);
   }
 
+  // Counts this process among the holders of a unit that is there, or that it is to fill; not while another one fills it.
+  // Returns the state that it has found.
+  SharedUnit::State join_holders(size_t unit) {
+    SharedUnit& all = shared[unit];
+    const SharedLock lock(all);
+    const auto state = static_cast<SharedUnit::State>(all.state.load());
+    if (state == SharedUnit::kFilling) return state;
+    all.holders.fetch_add(1);
+    if (state == SharedUnit::kPresent) found.fetch_add(1);
+    if (state == SharedUnit::kAbsent) all.state.store(SharedUnit::kFilling);
+    return state;
+  }
+
   // Fills the unit unless another process of the host has.
   void hold(size_t unit) {
     if (own[unit].held) return;
-    SharedUnit& all = shared[unit];
     const auto limit = Clock::now() + options.timeout;
-    while (true) {
-      {
-        const SharedLock lock(all);
-        if (all.state.load() == SharedUnit::kPresent) {
-          all.holders.fetch_add(1);
-          found.fetch_add(1);
-          break;
-        }
-        if (all.state.load() == SharedUnit::kAbsent) {
-          all.state.store(SharedUnit::kFilling);
-          all.holders.fetch_add(1);
-        } else {
-          if (ending.load() || Clock::now() > limit) {
-            throw CommError(Origin{"offload"}, "unit", "another process of this host does not end the filling of unit ", unit);
-          }
-          std::this_thread::sleep_for(std::chrono::microseconds(50));
-          continue;
-        }
+    // The lock is not held while this waits: the one who fills needs it to say so.
+    auto state = join_holders(unit);
+    while (state == SharedUnit::kFilling) {
+      if (ending.load() || Clock::now() > limit) {
+        throw CommError(Origin{"offload"}, "unit", "another process of this host does not end the filling of unit ", unit);
       }
-      fill(unit, all);
-      break;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      state = join_holders(unit);
     }
+    if (state == SharedUnit::kAbsent) fill(unit, shared[unit]);
     own[unit].held = true;
     held.push_back(unit);
     held_bytes += options.units[unit].num_bytes;

@@ -77,11 +77,9 @@ class ShardedModel::TouchUnits : public interception::Interceptor {
   std::vector<at::Tensor> tensors_;
 };
 
-// Not taken yet: pulls between hosts run into their time limit (docs/sharding.md). Each host holds all parameters instead.
+// A file holds all parameters of its host.
 bool ShardedModel::keeps_stripes() const {
-  constexpr bool kPullsWork = false;
-  return kPullsWork && options_.stage == ShardStage::kParameters && options_.across_hosts && across_ &&
-         options_.parameter_offload.device != OffloadDevice::kFile;
+  return options_.stage == ShardStage::kParameters && options_.across_hosts && across_ && options_.parameter_offload.device != OffloadDevice::kFile;
 }
 
 // Small parameters, and those whose storage holds more than them.

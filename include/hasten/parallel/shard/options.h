@@ -69,7 +69,7 @@ struct OffloadOptions {
   std::string path = {};
   /// Elements of one tile: state that is read, stepped and written together.
   int64_t tile_numel = int64_t{1} << 20;
-  /// Bytes of one request to the file, and requests under way at a time, for each of num_threads where io_uring is not allowed.
+  /// Bytes of one request to the file, and requests under way at a time, for each of num_threads.
   int64_t block_bytes = int64_t{1} << 20;
   int queue_depth = 8;
   int num_threads = 1;
@@ -98,9 +98,8 @@ struct ShardOptions {
   /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
   /// ranks.
   std::string shard_over = {};
-  /// Without effect so far: each host keeps all parameters (docs/sharding.md). Meant: kParameters on several hosts, each of which
-  /// keeps its part of the parameters, and takes units from the others when they are
-  /// read. False: each host keeps all (HYBRID_SHARD); only gradients and stepped slices are sent.
+  /// For kParameters on several hosts: each keeps its part of the parameters, and takes units from the others when they are
+  /// read. False: each host keeps all (HYBRID_SHARD), and gradients and stepped slices alone are sent.
   bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;

@@ -1,0 +1,278 @@
+// Stage 3 on several hosts: each host keeps its stripes, and units come from the others when they are read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/weights.h"
+#include "hasten/core/error.h"
+#include "parallel/shard/trained.h"
+#include "support/folder.h"
+
+namespace hasten::parallel {
+namespace {
+
+using namespace shard_testing;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// Ranks 0 and 1 on one host, 2 and 3 on another.
+void run_on_two_hosts(const testing::RankFunction& fn, int world_size = 4) {
+  run_ranks(world_size, fn, {.adjust = [world_size](int rank, comm::GroupOptions& options) {
+              options.host = 2 * rank < world_size ? "a" : "b";
+              options.address = "127.0.0.1";
+            }});
+}
+
+ShardOptions in_stripes(bool across_hosts = true) {
+  auto options = small_units(ShardStage::kParameters);
+  options.across_hosts = across_hosts;
+  return options;
+}
+
+template <class Net>
+int64_t num_bytes(const Net& net) {
+  int64_t sum = 0;
+  for (const auto& parameter : net->parameters()) sum += static_cast<int64_t>(parameter.nbytes());
+  return sum;
+}
+
+TEST(ShardAcrossHosts, StripesGiveTheBitsOfWholeParametersOnEachHost) {
+  run_on_two_hosts([](auto& process) {
+    for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+           return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+         })}) {
+      Trained<testing::Mlp> whole(process.group(), in_stripes(false), make);
+      train(whole, "mlp", 4);
+      Trained<testing::Mlp> stripes(process.group(), in_stripes(), make);
+      train(stripes, "mlp", 4);
+      expect_equal(whole.parameters(), stripes.parameters(), "stripes");
+      EXPECT_EQ(whole.sharding->unit_counts().fills, 0);
+      EXPECT_GT(stripes.sharding->unit_counts().fills + stripes.sharding->unit_counts().shared, 0);
+      process.group().barrier();
+    }
+  });
+}
+
+TEST(ShardAcrossHosts, ARankTakesEachUnitTwiceAStepAtMostAndHoldsFew) {
+  run_on_two_hosts([](auto& process) {
+    auto options = in_stripes();
+    options.wrap.unit_bytes = 20'000;
+    struct DeepImpl : torch::nn::Module {
+      DeepImpl() {
+        for (int i = 0; i < 8; ++i) layers->push_back(torch::nn::Linear(64, 64));
+        register_module("layers", layers);
+      }
+      torch::Tensor forward(torch::Tensor x) {
+        for (const auto& layer : *layers) x = torch::relu(layer->template as<torch::nn::Linear>()->forward(x));
+        return x;
+      }
+      torch::nn::ModuleList layers;
+    };
+    auto net = std::make_shared<DeepImpl>();
+    Sharding sharding(process.group(), options);
+    torch::optim::SGD sgd(net->parameters(), 0.01);
+    const auto ddp = std::make_shared<const Ddp>(*net, process.group(), DdpOptions{.exchange = sharding.make_exchange(process.group())});
+    const int num_steps = 4;
+    for (int step = 0; step < num_steps; ++step) {
+      sgd.zero_grad();
+      parallel::backward(net->forward(torch::ones({4, 64})).pow(2).mean(), {}, {.models = {ddp}, .group = process.group()});
+      sharding.step(sgd, [&] { return sgd.step(); });
+    }
+    const auto counts = sharding.unit_counts();
+    // For forward and once more for backward, half of it each time; units are padded.
+    EXPECT_LE(counts.pulled_bytes, num_steps * 2 * num_bytes(net) / 2 * 13 / 10);
+    EXPECT_GT(counts.max_held_bytes, 0);
+    EXPECT_LT(counts.max_held_bytes, num_bytes(net) * 3 / 4);
+    process.group().barrier();
+  });
+}
+
+TEST(ShardAcrossHosts, OneRankAloneReadsParametersInAnyWay) {
+  run_on_two_hosts([](auto& process) {
+    Trained<testing::Mlp> plain(process.group(), {}, adamw);
+    Trained<testing::Mlp> t(process.group(), in_stripes(), adamw);
+    train(plain, "mlp", 2);
+    train(t, "mlp", 2);
+    process.group().barrier();
+    if (process.rank() == 3) {
+      const torch::NoGradGuard no_grad;
+      const auto problem = testing::problem_for("mlp", 7);
+      EXPECT_TRUE(at::allclose(t.net->forward(problem.inputs), plain.net->forward(problem.inputs), 1e-4, 1e-5));
+      for (size_t i = 0; i < t.net->parameters().size(); ++i) {
+        const auto parameter = t.net->parameters()[i];
+        // A pointer that the program has taken itself: the read faults and waits.
+        std::vector<float> values(static_cast<size_t>(parameter.numel()));
+        std::memcpy(values.data(), parameter.const_data_ptr(), parameter.nbytes());
+        EXPECT_TRUE(at::allclose(torch::tensor(values).view(parameter.sizes()), plain.net->parameters()[i], 1e-4, 1e-5));
+      }
+    }
+    process.group().barrier();
+  });
+}
+
+TEST(ShardAcrossHosts, WritesOfAllRanksCountAndOptimizersOfWholeParametersAreRefused) {
+  run_on_two_hosts([](auto& process) {
+    const auto run = [&](bool across_hosts) {
+      Trained<testing::Mlp> t(process.group(), in_stripes(across_hosts), adamw);
+      train(t, "mlp", 1);
+      {
+        const torch::NoGradGuard no_grad;
+        for (auto& parameter : t.net->parameters()) parameter.mul_(0.5);
+      }
+      train(t, "mlp", 2);
+      auto values = t.parameters();
+      process.group().barrier();
+      return values;
+    };
+    expect_equal(run(false), run(true), "after writes");
+    struct Own : torch::optim::SGD {
+      using SGD::SGD;
+    };
+    Trained<testing::Mlp> own(process.group(), in_stripes(), [](const auto& p) { return std::make_unique<Own>(p, 0.1); });
+    own.backward(own.loss("mlp", 0));
+    EXPECT_THROW(own.step(), UsageError);
+    process.group().barrier();
+  });
+}
+
+TEST(ShardAcrossHosts, SmallParametersStayOnEachHostAndNumbersAreTheSame) {
+  run_on_two_hosts([](auto& process) {
+    const auto run = [&](int64_t persist_numel) {
+      auto options = in_stripes();
+      options.persist_numel = persist_numel;
+      Trained<testing::Mlp> t(process.group(), options, adamw);
+      train(t, "mlp", 3);
+      auto values = t.parameters();
+      process.group().barrier();
+      return std::pair(values, t.sharding->unit_counts().pulled_bytes);
+    };
+    const auto all = run(0), few = run(100), none = run(1'000'000'000);
+    expect_equal(all.first, few.first, "small ones stay");
+    expect_equal(all.first, none.first, "all stay");
+    EXPECT_EQ(none.second, 0);
+  });
+}
+
+TEST(ShardAcrossHosts, AModelThatIsPlannedAnewGoesOn) {
+  run_on_two_hosts([](auto& process) {
+    const auto run = [&](bool across_hosts) {
+      Trained<testing::Mlp> t(process.group(), in_stripes(across_hosts), adamw);
+      train(t, "mlp", 2);
+      t.net->parameters()[0].set_requires_grad(false);
+      t.ddp->refresh_if_changed();
+      train(t, "mlp", 2);
+      auto values = t.parameters();
+      process.group().barrier();
+      return values;
+    };
+    expect_equal(run(false), run(true), "after a change");
+  });
+}
+
+std::vector<at::Tensor> values_of(const torch::nn::Module& net) {
+  std::vector<at::Tensor> values;
+  for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
+  return values;
+}
+
+// A model of stage 3 whose hosts keep stripes: use(accelerator, net, model, train), where train(first, count) takes steps.
+template <class Use>
+void with_stripes(process::Process& process, const Use& use) {
+  AcceleratorOptions options{.tune_allocator = false};
+  options.shard = in_stripes();
+  Accelerator accelerator(process, options);
+  testing::Mlp net;
+  testing::initialise(*net, 5);
+  torch::optim::AdamW adam(net->parameters(), 0.01);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  const auto train_steps = [&, &model = model, &optimizer = optimizer](int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      const auto problem = testing::problem_for("mlp", static_cast<uint64_t>(step));
+      const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
+      optimizer.zero_grad();
+      accelerator.backward(torch::cross_entropy_loss(model(rows(problem.inputs)), rows(problem.targets)));
+      optimizer.step();
+    }
+  };
+  use(accelerator, net, model, train_steps);
+  accelerator.wait_for_everyone();
+}
+
+using ShardAcrossHostsInFolder = testing::InFolder;
+
+TEST_F(ShardAcrossHostsInFolder, CheckpointsAndExportsHaveWholeParameters) {
+  run_on_two_hosts([&](auto& process) {
+    std::vector<at::Tensor> after;
+    with_stripes(process, [&](auto& accelerator, auto& net, auto& model, const auto& train_steps) {
+      train_steps(0, 3);
+      accelerator.save_state(path("state"));
+      accelerator.save_state(path("accelerate"), {.layout = checkpoint::Layout::kAccelerate});
+      accelerator.save_model(model, path("export"));
+      accelerator.save(accelerator.get_state_dict(model), path("net.pth"));
+      accelerator.wait_for_everyone();
+      const auto saved = values_of(*net);
+      for (const char* name : {"state", "accelerate", "export", "net.pth"}) {
+        testing::Mlp plain;
+        checkpoint::load_weights(*plain, path(name));
+        expect_equal(saved, values_of(*plain), name);
+      }
+      accelerator.wait_for_everyone();
+      train_steps(3, 2);
+      after = values_of(*net);
+    });
+    for (const char* name : {"state", "accelerate"}) {
+      with_stripes(process, [&](auto& accelerator, auto& net, auto&, const auto& train_steps) {
+        accelerator.load_state(path(name));
+        train_steps(3, 2);
+        expect_equal(after, values_of(*net), name);
+      });
+    }
+  });
+}
+
+TEST(ShardAcrossHosts, ParametersGoThroughCollectives) {
+  run_on_two_hosts([](auto& process) {
+    with_stripes(process, [&](auto& accelerator, auto& net, auto&, const auto& train_steps) {
+      train_steps(0, 1);
+      const at::Tensor weight = net->first->weight.detach(), value = weight.clone();
+      for (const auto& all : process.group().all_gather(weight)) EXPECT_TRUE(at::equal(all, value));
+      EXPECT_TRUE(at::equal(accelerator.gather(weight).narrow(0, 0, value.size(0)), value));
+    });
+  });
+}
+
+TEST(ShardAcrossHosts, AParameterWhoseSharingHasEndedSaysSo) {
+  run_on_two_hosts(
+      [](auto& process) {
+        testing::Mlp net;
+        {
+          Sharding sharding(process.group(), in_stripes());
+          const Ddp ddp(*net, process.group(), {.exchange = sharding.make_exchange(process.group())});
+          process.group().barrier();
+        }
+        const auto words = testing::words_of<c10::Error>([&] { net->parameters()[0].sum(); });
+        EXPECT_THAT(words, HasSubstr("kept by several hosts"));
+      },
+      2);
+}
+
+TEST(ShardAcrossHosts, ARankThatIsGoneIsNamedWhereItsPartIsRead) {
+  run_on_two_hosts(
+      [](auto& process) {
+        auto t = std::make_unique<Trained<testing::Mlp>>(process.group(), in_stripes(), adamw);
+        process.group().barrier();
+        if (process.rank() == 1) t.reset();
+        process.group().barrier();
+        if (process.rank() == 1) return;
+        const auto words = testing::words_of<CommError>([&] { t->net->parameters()[0].sum(); });
+        EXPECT_THAT(words, AllOf(HasSubstr("rank 1"), HasSubstr("part of unit")));
+      },
+      2);
+}
+
+}  // namespace
+}  // namespace hasten::parallel
