@@ -199,7 +199,7 @@ struct UnitPager::Impl {
   void hold(size_t unit) {
     if (own[unit].held) return;
     const auto limit = Clock::now() + options.timeout;
-    // The lock is not held while this waits: the one who fills needs it to say so.
+    // Waits without the lock, which the filling process needs at its end.
     auto state = join_holders(unit);
     while (state == SharedUnit::kFilling) {
       if (ending.load() || Clock::now() > limit) {

@@ -33,8 +33,8 @@ void remove_hook(torch::nn::Module& root, const std::string& name, const RemoveH
 /// Detaches the hooks of all modules below `root`, and its own.
 void remove_hooks(torch::nn::Module& root);
 
-/// Calls `enter` at the first operator that uses the module's own tensors, and `leave` at the first one that uses those of
-/// another module with such callbacks, or when finish() ends the pass. Works for every module that has tensors; it
+/// Calls `enter` at the first operator that uses the module's own tensors. Calls `leave` at the first one that uses those
+/// of another module with such callbacks, or when finish() ends the pass. Works for every module that has tensors; it
 /// sees no arguments.
 class OnUse {
  public:
