@@ -18,6 +18,11 @@ namespace {
 
 using nlohmann::json;
 
+// Also of bytes that are no text.
+std::string shown(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 GoldenCase read_case(const json& entry) {
   GoldenCase golden;
   golden.name = entry.at("case");
@@ -26,6 +31,10 @@ GoldenCase read_case(const json& entry) {
   golden.expected = entry.at("expected");
   golden.fixed = entry.value("fixed", json());
   golden.quirks = entry.value("quirks", std::vector<std::string>());
+  for (const char* count : {"n", "n_a", "n_b"}) {
+    const json value = golden.input.is_object() ? golden.input.value(count, json(0)) : json(0);
+    if (value.is_number_integer() && value < 0) throw std::runtime_error(text("a dataset of ", shown(value), " samples"));
+  }
   for (json* each : {&golden.expected, &golden.fixed}) {
     if (each->is_object() && each->contains("error")) each->erase("message");  // the kind counts, not the words
   }
@@ -39,11 +48,6 @@ json patched(json values, const json& patch) {
   values.erase("error");
   values.update(patch);
   return values;
-}
-
-// Also of bytes that are no text.
-std::string shown(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 bool near(const json& given, const json& wanted, const Tolerance& tolerance) {
