@@ -127,10 +127,12 @@ int main(int argc, char** argv) {
       if (round >= 0) ms[side].push_back(took);
     }
   }
+  std::vector<double> costs_us;  // of the Learner itself, round by round
+  for (size_t round = 0; round < ms[3].size(); ++round) costs_us.push_back(1000 * (ms[3][round] - ms[2][round]));
   std::vector<double> operators;
   for (const auto& side : sides) operators.push_back(static_cast<double>(count_operators(side)) / static_cast<double>(steps));
   std::cout << nlohmann::json{{"plain_operators", operators[0]}, {"learner_operators", operators[1]}, {"bare_operators", operators[2]}, {"empty_operators", operators[3]},
                               {"plain_ms", bench::median(ms[0])}, {"learner_ms", bench::median(ms[1])}, {"bare_ms", bench::median(ms[2])},
-                              {"empty_ms", bench::median(ms[3])}}
+                              {"empty_ms", bench::median(ms[3])}, {"bare_cost_us", bench::median(costs_us)}}
             << std::endl;
 }

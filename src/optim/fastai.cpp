@@ -1,23 +1,26 @@
 // See fastai.h. On the CPU a contiguous float32 parameter is stepped in one pass. libtorch operators step all others.
 #include "hasten/optim/fastai.h"
 
+#include <ATen/Parallel.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "hasten/core/error.h"
+#include "hasten/optim/steps/rules.h"
+#include "optim/steps/kernels.h"
 
 namespace hasten::optim::fastai {
-namespace {
 
-
-/// The numbers of one step of one parameter.
 struct Numbers {
   double lr, mom, sqr_mom, eps, wd, beta, nu_1, nu_2;
   double debias1, debias2;  ///< 1 - mom^t, 1 - sqr_mom^t
   double rectifier;         ///< RAdam's v; 0 where variance is not tractable yet
 };
+
+namespace {
 
 Numbers numbers_of(const Options& o, int64_t step) {
   const auto t = static_cast<double>(step);
@@ -36,72 +39,64 @@ bool keeps_average(const Fixed& fixed) {
 bool damps(Rule rule) { return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb; }
 bool keeps_squares(Rule rule) { return damps(rule) || rule == Rule::kRmsProp; }
 
-/// Returns the rule's subtrahend, per element, already times its rate. `a` and `s` are averages as they are now.
-template <Rule rule>
-inline float change(const Numbers& n, float g, float a, float s) {
-  const auto lr = static_cast<float>(n.lr), eps = static_cast<float>(n.eps);
-  const auto d1 = static_cast<float>(n.debias1), d2 = static_cast<float>(n.debias2);
-  if constexpr (rule == Rule::kSgd) return lr * a;
-  if constexpr (rule == Rule::kRmsProp) return lr * a / (std::sqrt(s) + eps);
-  if constexpr (rule == Rule::kAdam) return lr / d1 * a / (std::sqrt(s / d2) + eps);
-  if constexpr (rule == Rule::kQHAdam) {
-    const auto nu_1 = static_cast<float>(n.nu_1), nu_2 = static_cast<float>(n.nu_2);
-    return lr * ((1 - nu_1) * g + nu_1 * (a / d1)) / (std::sqrt((1 - nu_2) * g * g + nu_2 * (s / d2)) + eps);
-  }
-  if constexpr (rule == Rule::kRAdam) {
-    if (n.rectifier == 0) return lr / d1 * a;
-    float d = std::sqrt(s / d2);
-    if (n.beta != 0) {
-      const auto scaled = static_cast<float>(n.beta) * d;
-      d = scaled > 20.0F ? d : std::log1p(std::exp(scaled)) / static_cast<float>(n.beta);
-    } else {
-      d += eps;
-    }
-    return lr * static_cast<float>(n.rectifier) / d1 * a / d;
-  }
-  if constexpr (rule == Rule::kLamb) return (a / d1) / (std::sqrt(s / d2) + eps);  // times lr * q later
-  return 0;
-}
-
+/// The one pass of a rule: float32 memory on the CPU.
 struct Arrays {
   float* p;
   const float* g;
   float* a;  ///< null without averages
   float* s;
-  float* update;  ///< Lamb writes its update here, others step at once
   int64_t count;
 };
 
-template <Rule rule>
-void loop(const Arrays& x, const Numbers& n, bool decoupled) {
-  const auto shrink = static_cast<float>(decoupled ? 1 - n.lr * n.wd : 1);
-  const auto l2 = static_cast<float>(decoupled ? 0 : n.wd), mom = static_cast<float>(n.mom), sm = static_cast<float>(n.sqr_mom);
-  const float damp = damps(rule) ? static_cast<float>(1 - n.mom) : 1.0F, square_damp = static_cast<float>(1 - n.sqr_mom);
-  for (int64_t i = 0; i < x.count; ++i) {
-    const float p = x.p[i] * shrink;
-    const float g = x.g[i] + l2 * x.p[i];
-    float a = g, s = 0;
-    if (x.a != nullptr) x.a[i] = a = mom * x.a[i] + damp * g;
-    if (x.s != nullptr) x.s[i] = s = sm * x.s[i] + square_damp * (g * g);
-    const float d = change<rule>(n, g, a, s);
-    if (rule == Rule::kLamb) {
-      x.p[i] = p;
-      x.update[i] = d;
-    } else {
-      x.p[i] = p - d;
-    }
+constexpr int64_t kGrain = 1 << 16;
+
+steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
+  using steps::detail::FastaiRule;
+  switch (rule) {
+    case Rule::kRmsProp: return FastaiRule::kRmsProp;
+    case Rule::kAdam: return FastaiRule::kAdam;
+    case Rule::kRAdam: return n.rectifier == 0 ? FastaiRule::kRAdamEarly : n.beta != 0 ? FastaiRule::kRAdamSoftplus : FastaiRule::kRAdam;
+    case Rule::kQHAdam: return FastaiRule::kQHAdam;
+    default: return FastaiRule::kSgd;
   }
 }
 
-void loop_of(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
-  switch (rule) {
-    case Rule::kSgd: return loop<Rule::kSgd>(x, n, decoupled);
-    case Rule::kRmsProp: return loop<Rule::kRmsProp>(x, n, decoupled);
-    case Rule::kAdam: return loop<Rule::kAdam>(x, n, decoupled);
-    case Rule::kRAdam: return loop<Rule::kRAdam>(x, n, decoupled);
-    case Rule::kQHAdam: return loop<Rule::kQHAdam>(x, n, decoupled);
-    default: return loop<Rule::kLamb>(x, n, decoupled);
-  }
+void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
+  const auto f = [](double value) { return static_cast<float>(value); };
+  const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n), .averages = x.a != nullptr,
+                                             .shrink = f(decoupled ? 1 - n.lr * n.wd : 1), .l2 = f(decoupled ? 0 : n.wd),
+                                             .mom = f(n.mom), .damp = f(damps(rule) ? 1 - n.mom : 1),
+                                             .sqr_mom = f(n.sqr_mom), .square_damp = f(1 - n.sqr_mom), .lr = f(n.lr), .eps = f(n.eps),
+                                             .debias1 = f(n.debias1), .debias2 = f(n.debias2), .rectifier = f(n.rectifier), .beta = f(n.beta),
+                                             .nu_1 = f(n.nu_1), .nu_2 = f(n.nu_2)};
+  const auto& kernel = steps::detail::kernels(steps::best_instructions());
+  const auto part = [&](int64_t begin, int64_t end) {
+    const auto from = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
+    kernel.fastai({x.p + begin, x.g + begin, from(x.a), from(x.s), nullptr, end - begin}, factors);
+  };
+  x.count <= kGrain ? part(0, x.count) : at::parallel_for(0, x.count, kGrain, part);
+}
+
+/// LAMB with fastai's ratio: the update is not stored, but computed anew behind the norms.
+void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) {
+  const steps::Lamb rule{.lr = n.lr, .beta1 = n.mom, .beta2 = n.sqr_mom, .eps = n.eps, .weight_decay = decoupled ? 0 : n.wd, .step = step,
+                         .adam_w_mode = false};
+  const steps::Slice slice{.count = x.count, .weight = x.p, .gradient = x.g, .states = {x.a, x.s}};
+  const auto sums = steps::lamb_moments(slice, rule);
+  const bool has_ratio = sums.weight_squares > 0 && sums.update_squares > 0;
+  const double ratio = has_ratio ? std::min(std::sqrt(sums.weight_squares / sums.update_squares), 10.0) : 1.0;
+  steps::lamb_apply(slice, rule, n.lr * ratio);
+}
+
+/// LARC: the norms, then SGD with the layer's rate. `wd` is decoupled, and in the weights already.
+void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip) {
+  const auto norm = [&](const float* values) { return std::sqrt(steps::sum_of_squares(values, steps::Storage::kFloat32, x.count)); };
+  const double weight_norm = norm(x.p);
+  Numbers own = n;
+  own.lr = n.lr * trust_coeff * weight_norm / (norm(x.g) + weight_norm * n.wd + n.eps);
+  if (clip) own.lr = std::min(own.lr, n.lr);
+  own.wd = 0;
+  loop(Rule::kSgd, x, own, /*decoupled=*/true);
 }
 
 /// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.
@@ -216,43 +211,54 @@ void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
   if (fixed_.lookahead_k > 0 && !state.slow().defined()) state.slow(parameter.detach().clone());
   state.step(state.step() + 1);
   const Numbers n = numbers_of(options, state.step());
+  const bool has_kernel = fixed_.rule != Rule::kLarc || fixed_.decouple_wd || n.wd == 0;
   const bool loops = parameter.is_cpu() && parameter.scalar_type() == at::kFloat && gradient.scalar_type() == at::kFloat &&
-                     parameter.is_contiguous() && gradient.is_contiguous() && fixed_.rule != Rule::kLarc;
-  at::Tensor update;
+                     parameter.is_contiguous() && gradient.is_contiguous() && has_kernel;
   if (loops) {
-    if (fixed_.rule == Rule::kLamb) update = at::empty_like(parameter);
     const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; };
-    loop_of(fixed_.rule, {data(parameter), gradient.const_data_ptr<float>(), data(state.grad_avg()), data(state.sqr_avg()), data(update),
-             parameter.numel()}, n, fixed_.decouple_wd);
-  } else {
-    at::Tensor g = gradient;
-    if (n.wd != 0) {
-      if (fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
-      else g = g.add(parameter, n.wd);
-    }
-    at::Tensor a = g;
-    if (state.grad_avg().defined()) a = state.grad_avg().mul_(n.mom).add_(g, damps(fixed_.rule) ? 1 - n.mom : 1.0);
-    if (state.sqr_avg().defined()) state.sqr_avg().mul_(n.sqr_mom).addcmul_(g, g, 1 - n.sqr_mom);
+    const Arrays arrays{data(parameter), gradient.const_data_ptr<float>(), data(state.grad_avg()), data(state.sqr_avg()), parameter.numel()};
+    const bool by_layer = fixed_.rule == Rule::kLarc || fixed_.rule == Rule::kLamb;
+    if (by_layer && n.wd != 0 && fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
     if (fixed_.rule == Rule::kLarc) {
-      // Norms stay on the device, so that nothing waits for them.
-      const auto weight_norm = parameter.norm();
-      auto rate = weight_norm * (n.lr * options.trust_coeff()) / (g.norm() + weight_norm * n.wd + n.eps);
-      if (fixed_.clip) rate.clamp_max_(n.lr);
-      parameter.sub_(a * rate);
+      larc_step(arrays, n, options.trust_coeff(), fixed_.clip);
+    } else if (fixed_.rule == Rule::kLamb) {
+      lamb_step(arrays, n, fixed_.decouple_wd, state.step());
     } else {
-      update = change_by_operators(fixed_.rule, n, g, a, state.sqr_avg());
-      if (fixed_.rule != Rule::kLamb) parameter.sub_(update);
+      loop(fixed_.rule, arrays, n, fixed_.decouple_wd);
     }
-  }
-  if (fixed_.rule == Rule::kLamb) {
-    const auto r1 = parameter.pow(2).mean().sqrt_(), r2 = update.pow(2).mean().sqrt_();
-    const auto ratio = at::where((r1 > 0).logical_and(r2 > 0), (r1 / r2).clamp_max(10), at::ones_like(r1));
-    parameter.sub_(update.mul_(ratio * n.lr));
+  } else {
+    step_by_operators(options, n, parameter, state);
   }
   if (fixed_.lookahead_k > 0 && state.step() % fixed_.lookahead_k == 0) {
     state.slow().lerp_(parameter, fixed_.lookahead_alpha);
     parameter.copy_(state.slow());
   }
+}
+
+void Optimizer::step_by_operators(const Options& options, const Numbers& n, const at::Tensor& parameter, State& state) {
+  at::Tensor g = parameter.grad();
+  if (n.wd != 0) {
+    if (fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
+    else g = g.add(parameter, n.wd);
+  }
+  at::Tensor a = g;
+  if (state.grad_avg().defined()) a = state.grad_avg().mul_(n.mom).add_(g, damps(fixed_.rule) ? 1 - n.mom : 1.0);
+  if (state.sqr_avg().defined()) state.sqr_avg().mul_(n.sqr_mom).addcmul_(g, g, 1 - n.sqr_mom);
+  if (fixed_.rule == Rule::kLarc) {
+    // Norms stay on the device, so that nothing waits for them.
+    const auto weight_norm = parameter.norm();
+    auto rate = weight_norm * (n.lr * options.trust_coeff()) / (g.norm() + weight_norm * n.wd + n.eps);
+    if (fixed_.clip) rate.clamp_max_(n.lr);
+    parameter.sub_(a * rate);
+    return;
+  }
+  const auto update = change_by_operators(fixed_.rule, n, g, a, state.sqr_avg());
+  if (fixed_.rule == Rule::kLamb) {
+    const auto r1 = parameter.pow(2).mean().sqrt_(), r2 = update.pow(2).mean().sqrt_();
+    const auto ratio = at::where((r1 > 0).logical_and(r2 > 0), (r1 / r2).clamp_max(10), at::ones_like(r1));
+    update.mul_(ratio * n.lr);
+  }
+  parameter.sub_(update);
 }
 
 void Optimizer::save(torch::serialize::OutputArchive& archive) const {

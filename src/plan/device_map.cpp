@@ -2,6 +2,7 @@
 #include "hasten/plan/device_map.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "hasten/core/error.h"
@@ -127,6 +128,27 @@ DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map) 
   add_uncovered(tree.all_parameters());
   add_uncovered(tree.buffers());
   return check;
+}
+
+std::vector<TieAcrossDevices> ties_across_devices(const ModuleTree& tree, const DeviceMap& map) {
+  std::map<std::string, const TensorNode*> tensors;
+  for (const NamedTensor& item : tree.all_parameters()) tensors[item.name] = item.tensor;
+  std::vector<TieAcrossDevices> ties;
+  for (const auto& names : find_tied_parameters(tree)) {
+    TieAcrossDevices tie{.names = names};
+    std::set<Device> memories;
+    for (const auto& name : names) {
+      const Device* device = map.device_of(name);
+      if (device == nullptr) continue;  // goes with the others
+      if (std::find(tie.devices.begin(), tie.devices.end(), *device) == tie.devices.end()) tie.devices.push_back(*device);
+      memories.insert(*device == Device("disk") ? Device("cpu") : *device);
+    }
+    if (tie.devices.size() < 2) continue;
+    const TensorNode& tensor = *tensors.at(names.front());
+    tie.extra_bytes = static_cast<double>(memories.size() - 1) * tensor.num_elements() * dtype_byte_size(tensor.dtype);
+    ties.push_back(std::move(tie));
+  }
+  return ties;
 }
 
 std::string check_device_map(const ModuleTree& tree, const DeviceMap& map) {

@@ -1,14 +1,17 @@
-// Folders of transformers give its logits here, what is saved here loads there, and offload folders go both ways.
+// Folders of transformers give its logits here (causal models, and BERT's classifier), what is saved here loads there, and offload
+// folders go both ways.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "hasten/checkpoint/state_dict.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/env.h"
+#include "hasten/models/bert.h"
 #include "hasten/models/generate.h"
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/map/tree_of.h"
@@ -119,6 +122,74 @@ for name in ['mistral', 'qwen2']:
     print(name, difference <= 1e-5, model.lm_head.weight is model.model.embed_tokens.weight)
 )"),
             "mistral True False\nqwen2 True True\n");
+}
+
+// Tiny random classifiers, with logits of a padded batch of pairs.
+constexpr const char* kMakeClassifiers = R"(
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertForSequenceClassification
+torch.manual_seed(0)
+base = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, max_position_embeddings=40, initializer_range=0.3)
+for name, config in {
+    'bert': BertConfig(**base),
+    'bert_labels': BertConfig(**base, num_labels=5, hidden_act='gelu_new', layer_norm_eps=1e-6),
+    'bert_padding': BertConfig(**{**base, 'num_attention_heads': 2}, type_vocab_size=3, pad_token_id=7, id2label={0: 'no', 1: 'yes', 2: 'who knows'}),
+}.items():
+    model = BertForSequenceClassification(config).float().eval()
+    for key, p in model.named_parameters():
+        if p.dim() == 1: torch.nn.init.normal_(p, mean=0.0 if key.endswith('bias') else 1.0, std=0.3)
+    model.save_pretrained(name)
+    ids = torch.randint(0, 61, (3, 17))
+    mask = torch.ones(3, 17, dtype=torch.long)
+    mask[1, 9:] = 0
+    types = torch.randint(0, config.type_vocab_size, (3, 17))
+    with torch.no_grad(): logits = model(ids, attention_mask=mask, token_type_ids=types).logits
+    save_file(dict(ids=ids, mask=mask, types=types, logits=logits), name + '.safetensors')
+    print(name, logits.shape[1])
+)";
+
+models::BertForSequenceClassification classifier_of(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  models::BertForSequenceClassification model(models::BertConfig::from_json(core::Value::parse_json(text, folder + "/config.json")));
+  load_weights(*model, folder, {.strict = true});
+  model->eval();
+  return model;
+}
+
+TEST_F(LanguageModelPeers, BertsClassifiersGiveTransformersLogitsAndOursAreReadThere) {
+  const torch::NoGradGuard no_grad;
+  ASSERT_EQ(python(kMakeClassifiers), "bert 2\nbert_labels 5\nbert_padding 3\n");
+  for (const std::string name : {"bert", "bert_labels", "bert_padding"}) {
+    const auto source = files::Catalog::open(path(name + ".safetensors"));
+    offload::SourceReader reader(source);
+    auto model = classifier_of(path(name));
+
+    const at::Tensor logits = model->forward(reader.tensor("ids"), reader.tensor("mask"), reader.tensor("types"));
+
+    std::cout << name << ": logits within " << distance(logits, reader.tensor("logits")) << std::endl;
+    EXPECT_LE(distance(logits, reader.tensor("logits")), 1e-5) << name;
+    EXPECT_GT(reader.tensor("logits").std(0).max().item<double>(), 0.05) << name << ": inputs make a difference";
+  }
+
+  auto model = classifier_of(path("bert"));
+  for (auto& parameter : model->parameters()) parameter.mul_(0.9);
+  save_pretrained(path("ours"), state_dict(*model));
+  fs::copy(path("bert/config.json"), path("ours/config.json"));
+  const auto source = files::Catalog::open(path("bert.safetensors"));
+  offload::SourceReader reader(source);
+  save({{"logits", model->forward(reader.tensor("ids"), reader.tensor("mask"), reader.tensor("types"))}}, path("ours/logits.pt"));
+  EXPECT_EQ(python(R"(
+import torch
+from safetensors.torch import load_file
+from transformers import BertForSequenceClassification
+model = BertForSequenceClassification.from_pretrained('ours', dtype=torch.float32).eval()
+given = load_file('bert.safetensors')
+with torch.no_grad(): logits = model(given['ids'], attention_mask=given['mask'], token_type_ids=given['types']).logits
+print((logits - torch.load('ours/logits.pt', weights_only=True)['logits']).abs().max().item() <= 1e-5)
+)"),
+            "True\n");
 }
 
 TEST_F(LanguageModelPeers, OffloadFoldersGoBothWays) {

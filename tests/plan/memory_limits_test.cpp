@@ -107,6 +107,31 @@ TEST(DeviceMap, AMapWithHolesNamesAllTensorsAndTheNearestModule) {
   EXPECT_NE(words.find("'encodr', did you mean 'encoder'?"), std::string::npos) << words;
 }
 
+TEST(DeviceMap, TiesAcrossDevicesAreCountedOnceForEachMemory) {
+  const auto part = [](std::vector<TensorNode> parameters) {
+    auto node = std::make_shared<ModuleNode>();
+    node->class_name = "Part";
+    node->parameters = std::move(parameters);
+    return node;
+  };
+  auto root = std::make_shared<ModuleNode>();
+  root->class_name = "Net";
+  root->children = {{"emb", part({{"weight", {10, 4}, "float32", 1}})},
+                    {"body", part({{"weight", {8}, "float32", 2}, {"tied", {6}, "float16", 3}})},
+                    {"head", part({{"weight", {10, 4}, "float32", 1}, {"tied", {6}, "float16", 3}})}};
+  const ModuleTree tree{root};
+
+  EXPECT_TRUE(ties_across_devices(tree, {{"", 0}}).empty());
+  EXPECT_TRUE(ties_across_devices(tree, {{"emb", 0}, {"body", 1}, {"head.weight", 0}, {"head.tied", 1}}).empty());
+  const auto apart = ties_across_devices(tree, {{"emb", 0}, {"body", "cpu"}, {"head", "disk"}});
+  ASSERT_EQ(apart.size(), 2U);
+  EXPECT_EQ(apart[0].names, (std::vector<std::string>{"body.tied", "head.tied"}));
+  EXPECT_EQ(apart[0].devices, (std::vector<Device>{"cpu", "disk"}));
+  EXPECT_EQ(apart[0].extra_bytes, 0);
+  EXPECT_EQ(apart[1].names, (std::vector<std::string>{"emb.weight", "head.weight"}));
+  EXPECT_EQ(apart[1].extra_bytes, 160);
+}
+
 TEST(EstimateTable, ALongNameWidensTheLastColumn) {
   const MaximumSizes sizes{1320, {880, {"1"}}};
 

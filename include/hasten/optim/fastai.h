@@ -67,6 +67,9 @@ struct State : torch::optim::OptimizerCloneableParamState<State> {
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
+/// The numbers of one step of one parameter.
+struct Numbers;
+
 /// One of the rules, over the tensors of its groups.
 class Optimizer : public torch::optim::Optimizer {
  public:
@@ -82,6 +85,7 @@ class Optimizer : public torch::optim::Optimizer {
 
  private:
   void step_one(const Options& options, const at::Tensor& parameter);
+  void step_by_operators(const Options& options, const Numbers& numbers, const at::Tensor& parameter, State& state);
   Fixed fixed_;
 };
 

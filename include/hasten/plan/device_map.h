@@ -76,4 +76,16 @@ DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map);
 /// Collective: no. Blocks: no. Throws: UsageError listing all tensors without a device.
 std::string check_device_map(const ModuleTree& tree, const DeviceMap& map);
 
+/// A tensor whose names a device map puts on several devices: it needs memory on each of them.
+struct TieAcrossDevices {
+  std::vector<std::string> names = {};
+  std::vector<Device> devices = {};  ///< in the order of names, each once
+  /// Bytes beyond the first copy. "cpu" and "disk" are one memory, so a tie between them needs none.
+  double extra_bytes = 0;
+};
+
+/// Returns the ties that Accelerate's check_tied_parameters_on_same_device warns of. They are legal here.
+/// Collective: no. Blocks: no. Throws: UsageError for an unknown dtype.
+std::vector<TieAcrossDevices> ties_across_devices(const ModuleTree& tree, const DeviceMap& map);
+
 }  // namespace hasten::plan

@@ -47,6 +47,15 @@ struct NovoGradFactors {
   bool inside;
 };
 
+/// fastai's rules (optim/fastai.h): those of one pass, and RAdam's three forms.
+enum class FastaiRule : uint8_t { kSgd, kRmsProp, kAdam, kRAdamEarly, kRAdam, kRAdamSoftplus, kQHAdam };
+/// s0: averages of gradients, if `averages`; s1: those of squares, for all rules but kSgd.
+struct FastaiFactors {
+  FastaiRule rule;
+  bool averages;
+  float shrink, l2, mom, damp, sqr_mom, square_damp, lr, eps, debias1, debias2, rectifier, beta, nu_1, nu_2;
+};
+
 struct Kernels {
   void (*sgd)(const Block&, const SgdFactors&);
   void (*adam)(const Block&, const AdamFactors&);
@@ -56,6 +65,7 @@ struct Kernels {
   void (*lamb_moments)(const Block&, const LambFactors&, double* weight_squares, double* update_squares);
   void (*lamb_apply)(const Block&, const LambFactors&);
   void (*novograd)(const Block&, const NovoGradFactors&);
+  void (*fastai)(const Block&, const FastaiFactors&);
 
   void (*load)(float* to, const void* from, Storage storage, int64_t n);
   void (*store)(void* to, const float* from, Storage storage, int64_t n);
