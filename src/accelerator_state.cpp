@@ -123,9 +123,10 @@ parallel::NoSync AcceleratorState::no_sync(Models chosen, bool exchanges) {
 void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const parallel::JoinOptions& joined) {
   operations->reject_in_join("join_uneven_inputs");
   precision->require_whole_weights("join_uneven_inputs");
-  if (sharding) {
-    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()}, "join_uneven_inputs with sharding: the slices of ranks "
-                     "without data would miss steps. Give every rank as many batches (even_batches), or use DDP.");
+  if (sharding && precision->scaler_state()) {
+    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
+                     "join_uneven_inputs with sharding and fp16: ranks without data do not know the loss scale. Use bf16, or give "
+                     "every rank as many batches (even_batches).");
   }
   const auto scope = std::make_shared<parallel::Join>(process().group());
   operations->set_join(scope);

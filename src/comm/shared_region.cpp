@@ -42,7 +42,8 @@ void throw_together(const Group& group, const std::string& reason, int64_t num_b
   if (first == reasons.end()) return;
   throw UsageError(detail::origin_of(group), "shared memory of ", num_bytes, " bytes could not be mapped on rank ",
                    first - reasons.begin(), ": ", *first,
-                   ". Raise the limit (ulimit -v, the container's memory), or train without sharding.");
+                   ". Raise the limit (ulimit -v, the container's memory), choose a strategy that takes less "
+                   "(hasten plan --memory), or train without sharding.");
 }
 
 }  // namespace

@@ -3,13 +3,23 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "hasten/comm/nested/objects.h"
 #include "hasten/parallel/ddp/backward.h"
 #include "hasten/parallel/ddp/no_sync.h"
 #include "hasten/parallel/local_sgd/local_sgd.h"
 
 namespace hasten::parallel {
+namespace {
+
+bool has_gradients(const Ddp& model) {
+  return std::any_of(model.parameters().begin(), model.parameters().end(), [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+}
+
+}  // namespace
 
 JoinedModels::JoinedModels(training::JoinScope& scope, const DistributedModels& models, comm::Group group,
                            training::GradientState& gradients)
@@ -46,8 +56,15 @@ void JoinedModels::shadow_backward(const training::JoinCall& call, const trainin
   }
 }
 
+// A rank without data takes no part in zero_grad(), so it learns here what `root` has forgotten.
 void JoinedModels::finish(int root) {
-  for (const auto& model : models_) model->broadcast_from(root);
+  std::vector<int64_t> kept;
+  for (const auto& model : models_) kept.push_back(has_gradients(*model) ? 1 : 0);
+  kept = comm::broadcast_object(group_.with_check(false), kept, root);
+  for (size_t i = 0; i < models_.size(); ++i) {
+    models_[i]->broadcast_from(root);
+    if (kept[i] == 0 && has_gradients(*models_[i])) models_[i]->step().drop_gradients();
+  }
 }
 
 void JoinedModels::average() const {

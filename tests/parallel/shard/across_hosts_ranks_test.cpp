@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "hasten/accelerator.h"
+#include "hasten/checkpoint/weights.h"
 #include "hasten/core/error.h"
 #include "parallel/shard/trained.h"
 #include "support/folder.h"
@@ -168,6 +170,78 @@ TEST(ShardAcrossHosts, AModelThatIsPlannedAnewGoesOn) {
       return values;
     };
     expect_equal(run(false), run(true), "after a change");
+  });
+}
+
+std::vector<at::Tensor> values_of(const torch::nn::Module& net) {
+  std::vector<at::Tensor> values;
+  for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
+  return values;
+}
+
+// A model of stage 3 whose hosts keep stripes: use(accelerator, net, model, train), where train(first, count) takes steps.
+template <class Use>
+void with_stripes(process::Process& process, const Use& use) {
+  AcceleratorOptions options{.tune_allocator = false};
+  options.shard = in_stripes();
+  Accelerator accelerator(process, options);
+  testing::Mlp net;
+  testing::initialise(*net, 5);
+  torch::optim::AdamW adam(net->parameters(), 0.01);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  const auto train_steps = [&, &model = model, &optimizer = optimizer](int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      const auto problem = testing::problem_for("mlp", static_cast<uint64_t>(step));
+      const auto rows = [&](const at::Tensor& all) { return all.chunk(accelerator.world_size())[accelerator.rank()]; };
+      optimizer.zero_grad();
+      accelerator.backward(torch::cross_entropy_loss(model(rows(problem.inputs)), rows(problem.targets)));
+      optimizer.step();
+    }
+  };
+  use(accelerator, net, model, train_steps);
+  accelerator.wait_for_everyone();
+}
+
+using ShardAcrossHostsInFolder = testing::InFolder;
+
+TEST_F(ShardAcrossHostsInFolder, CheckpointsAndExportsHaveWholeParameters) {
+  run_on_two_hosts([&](auto& process) {
+    std::vector<at::Tensor> after;
+    with_stripes(process, [&](auto& accelerator, auto& net, auto& model, const auto& train_steps) {
+      train_steps(0, 3);
+      accelerator.save_state(path("state"));
+      accelerator.save_state(path("accelerate"), {.layout = checkpoint::Layout::kAccelerate});
+      accelerator.save_model(model, path("export"));
+      accelerator.save(accelerator.get_state_dict(model), path("net.pth"));
+      accelerator.wait_for_everyone();
+      const auto saved = values_of(*net);
+      for (const char* name : {"state", "accelerate", "export", "net.pth"}) {
+        testing::Mlp plain;
+        checkpoint::load_weights(*plain, path(name));
+        expect_equal(saved, values_of(*plain), name);
+      }
+      accelerator.wait_for_everyone();
+      train_steps(3, 2);
+      after = values_of(*net);
+    });
+    for (const char* name : {"state", "accelerate"}) {
+      with_stripes(process, [&](auto& accelerator, auto& net, auto&, const auto& train_steps) {
+        accelerator.load_state(path(name));
+        train_steps(3, 2);
+        expect_equal(after, values_of(*net), name);
+      });
+    }
+  });
+}
+
+TEST(ShardAcrossHosts, ParametersGoThroughCollectives) {
+  run_on_two_hosts([](auto& process) {
+    with_stripes(process, [&](auto& accelerator, auto& net, auto&, const auto& train_steps) {
+      train_steps(0, 1);
+      const at::Tensor weight = net->first->weight.detach(), value = weight.clone();
+      for (const auto& all : process.group().all_gather(weight)) EXPECT_TRUE(at::equal(all, value));
+      EXPECT_TRUE(at::equal(accelerator.gather(weight).narrow(0, 0, value.size(0)), value));
+    });
   });
 }
 

@@ -11,8 +11,6 @@
 #include "hasten/accelerator.h"
 #include "hasten/optim/deepspeed.h"
 #include "hasten/optim/schedulers/deepspeed.h"
-#include "hasten/parallel/join/joined_loop.h"
-#include "hasten/parallel/join/joined_sharding.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/dummy.h"
 #include "hasten/parallel/shard/inference.h"
@@ -364,17 +362,6 @@ std::vector<at::Tensor> parameter_values(const torch::nn::Module& net) {
   std::vector<at::Tensor> values;
   for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
   return values;
-}
-
-TEST(ShardFrontDoor, UnevenLoopsAreRefusedWithTheRemedy) {
-  const auto words = run_ranks_collecting(2, [](auto& process) {
-    const Accelerator accelerator(process, with_stage(ShardStage::kGradients));
-    testing::Mlp net;
-    auto model = accelerator.prepare(net);
-    accelerator.join_uneven_inputs(model, [] {});
-  });
-
-  EXPECT_THAT(words[0], HasSubstr("even_batches"));
 }
 
 TEST(ShardFrontDoor, BuildGivesParametersMemoryInPrepareAlone) {

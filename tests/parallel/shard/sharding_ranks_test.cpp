@@ -430,6 +430,33 @@ TEST(Shard, TorchScriptModulesShareTheirParameters) {
   });
 }
 
+// A linear layer whose output is not kept: backward computes it again from the parameters as they are then.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  using Context = torch::autograd::AutogradContext;
+  static at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    return torch::tanh(torch::linear(x, weight, bias));
+  }
+  static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    context->save_for_backward({x, weight, bias});
+    return layer(x, weight, bias);
+  }
+  static torch::autograd::variable_list backward(Context* context, torch::autograd::variable_list gradients) {
+    const at::AutoGradMode with_grad(true);
+    torch::autograd::variable_list again;
+    for (const auto& saved : context->get_saved_variables()) again.push_back(saved.detach().requires_grad_());
+    return torch::autograd::grad({layer(again[0], again[1], again[2])}, again, {gradients[0]});
+  }
+};
+
+struct RecomputedMlpImpl : testing::MlpImpl {
+  at::Tensor forward(const at::Tensor& x) { return second(Recomputed::apply(x, first->weight, first->bias)); }
+};
+TORCH_MODULE(RecomputedMlp);
+
+TEST(Shard, LayersThatAreRecomputedGiveTheNumbersOfDdp) {
+  expect_numbers_of_ddp<RecomputedMlp>(2, [](auto& t) { train(t, "mlp"); });
+}
+
 TEST(Shard, TwoHostsGiveTheNumbersOfOne) {
   const auto hosts = [](int rank, comm::GroupOptions& options) {
     options.host = rank < 2 ? "a" : "b";
