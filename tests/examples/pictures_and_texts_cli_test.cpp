@@ -72,10 +72,10 @@ TEST_F(TextExamples, BertReadsMrpcsFilesAndGoesOnFromACheckpoint) {
 }
 
 TEST_F(TextExamples, BertLearnsFromVerses) {
-  const auto out = said_by(2, "all_text", {"nlp", "--limit", "1600", "--epochs", "2", "--max_length", "48", "--hidden", "64", "--layers", "1", "--lr", "2e-3", "--vocabulary", "1000",
+  const auto out = said_by(2, "all_text", {"nlp", "--limit", "6000", "--epochs", "2", "--max_length", "64", "--hidden", "64", "--layers", "2", "--lr", "5e-4", "--vocabulary", "2000",
                                            "--batch_size", "16"});
 
-  EXPECT_GE(last_number(out, "epoch 1: accuracy"), 0.5);
+  EXPECT_GE(last_number(out, "epoch 1: accuracy"), 0.62);  // 0.5 is chance; 0.668, 0.670 and 0.694 were seen
 }
 
 }  // namespace

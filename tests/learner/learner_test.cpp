@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -329,6 +330,35 @@ TEST(Learner, RefusesWhatDoesNotFit) {
   EXPECT_THROW(SaveModel({.every_epoch = 1, .at_end = true}), UsageError);
   EXPECT_THROW(EarlyStopping({.patience = 0}), UsageError);
   EXPECT_EQ(learn.cbs().size(), 3U);
+}
+
+TEST(Learner, SaysWhatIsMissingBeforeTheFirstStep) {
+  auto weights = net();
+  const auto before = state_of(*weights);
+  const Learner without_data({}, weights, quiet());
+  const Learner without_inputs({.train = std::vector<Batch>{Batch{{}, {at::ones({2}, at::kLong)}}}}, weights, quiet());
+  const auto words = [](const Learner& learn) {
+    return words_of<UsageError>([&] { learn.no_logging([&] { learn.fit(1, 0.1); }); });
+  };
+
+  EXPECT_NE(words(without_data).find("fit without training data; set Loaders::train."), std::string::npos);
+  EXPECT_NE(words(without_inputs).find("batch 0 of epoch 0 has no inputs"), std::string::npos) << words(without_inputs);
+  expect_equal(state_of(*weights), before);
+}
+
+TEST(Learner, GoesOnBehindALossThatIsNotFiniteUnlessToldToStop) {
+  auto data = rows(48, 1);
+  data.data[8].fill_(NAN);  // in the second batch
+  const auto batches_with = [&](const Callbacks& more) {
+    const Learner learn(tensor_loaders(data, rows(20, 2), {.batch_size = 8, .shuffle = false}), net(), quiet());
+    learn.no_logging([&] { learn.fit(1, 0.02, {.cbs = more}); });
+    return learn.recorder().losses();
+  };
+  const auto whole = batches_with({}), cut = batches_with(callbacks(TerminateOnNaN()));
+
+  EXPECT_EQ(whole.size(), 6U);
+  EXPECT_TRUE(std::isnan(whole[1]));
+  EXPECT_EQ(cut.size(), 1U) << "the second batch ends the fit before it is recorded";
 }
 
 TEST(Learner, NamesCallbackAndEventOfAnException) {

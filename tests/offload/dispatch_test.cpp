@@ -1,10 +1,14 @@
 #include "hasten/offload/load/dispatch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/offload/hooks/cpu_offload_hook.h"
@@ -50,6 +54,40 @@ TEST_F(DispatchTest, AStreamedModelComputesTheSameBitsWithinItsBudget) {
   EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "auto", .max_memory = {{"cpu", kLayer}}, .no_split_module_classes = {"Linear"}}); })
                 .find("twice the largest unit"),
             std::string::npos);
+}
+
+// Bytes of a file that the page cache holds.
+int64_t cached_bytes(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto size = static_cast<size_t>(lseek(file, 0, SEEK_END)), page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
+  std::vector<unsigned char> pages(size / page + 1);
+  mincore(data, size, pages.data());
+  munmap(data, size);
+  close(file);
+  return static_cast<int64_t>(page) * std::count_if(pages.begin(), pages.end(), [](unsigned char one) { return (one & 1) != 0; });
+}
+
+TEST_F(DispatchTest, PagesOfStreamedUnitsStayInThePageCacheOrGo) {
+  const torch::NoGradGuard no_grad;
+  const int file = open(path("model.safetensors").c_str(), O_RDONLY | O_CLOEXEC);
+  fdatasync(file);  // dirty pages cannot be dropped
+  close(file);
+  for (const PageCache cache : {PageCache::kAuto, PageCache::kKeep, PageCache::kDrop}) {
+    auto options = limited();
+    options.page_cache = cache;
+    const auto model = load(options);
+
+    for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
+
+    EXPECT_GE(model.stream_counts().drops, 5 * 2);
+    const int64_t cached = cached_bytes(path("model.safetensors"));
+    if (cache == PageCache::kDrop) {
+      EXPECT_LT(cached, 6 * kLayerBytes) << "a file system that does not drop its cache?";
+    } else {
+      EXPECT_GE(cached, 6 * kLayerBytes);
+    }
+  }
 }
 
 TEST_F(DispatchTest, StreamedWeightsGiveGradientsOfTheSameBits) {

@@ -298,6 +298,38 @@ TEST_F(PlacementTest, ATieWhoseNamesHaveTwoDevicesIsOneTensor) {
   EXPECT_TRUE(model(ids).equal(net->emb->weight.index({ids}).matmul(net->emb->weight.t())));
 }
 
+TEST_F(PlacementTest, BothNamesOfATieAcrossDevicesReadWriteAndTrainOneTensor) {
+  const SharedEnds net;
+  save_weights(*net, path("tied.safetensors"));
+  const at::Tensor ids = torch::arange(5);
+  const DeviceMap map{{"emb", "cpu"}, {"head", "disk"}};
+
+  const auto model = load_checkpoint_and_dispatch(empty_weights([] { return SharedEnds(); }), path("tied.safetensors"), {.device_map = map});
+  const auto ties = plan::ties_across_devices(tree_of(model.module()), map);
+  model(ids).sum().backward();
+  net->emb->weight.index({ids}).matmul(net->emb->weight.t()).sum().backward();
+  const torch::NoGradGuard no_grad;
+  model->head->weight.add_(1);
+
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(ties[0].names, (std::vector<std::string>{"emb.weight", "head.weight"}));
+  EXPECT_EQ(ties[0].extra_bytes, 0);
+  EXPECT_EQ(model.report().units.size(), 1u) << "counted once\n" << model.report().text();
+  EXPECT_TRUE(model->emb->weight.grad().allclose(net->emb->weight.grad()));
+  EXPECT_TRUE(model->emb->weight.equal(net->emb->weight + 1));
+}
+
+TEST_F(PlacementTest, ACopyOfATieOnAnotherDeviceIsItsOwn) {
+  // The only other device of a build without accelerators: what an accelerator gets are copies, and the tie comes back whole.
+  SharedEnds net;
+  const auto values = net->emb->weight.detach().clone();
+
+  with_weights(*net->head, [&] { EXPECT_TRUE(net->head->weight.is_meta() && net->emb->weight.is_meta()); }, {.device = at::kMeta});
+
+  EXPECT_TRUE(net->emb->weight.is_same(net->head->weight));
+  EXPECT_TRUE(net->emb->weight.equal(values));
+}
+
 TEST_F(PlacementTest, ACheckpointHasDeviceMapsWithoutItsModule) {
   const MapOptions options{.max_memory = {{"cpu", 4 * kLayerBytes}}};
 

@@ -151,7 +151,7 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
     const Device* device = state.map.device_of(units[i].tensor_names.front());
     state.report.units.push_back({units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason});
   }
-  if (plan.is_streaming()) state.streamer = std::make_shared<WeightStreamer>(std::move(units));
+  if (plan.is_streaming()) state.streamer = std::make_shared<WeightStreamer>(std::move(units), state.options.page_cache);
   start_casts(state, module);  // after streaming: a cast reads the weight
 }
 

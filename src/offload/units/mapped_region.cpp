@@ -121,10 +121,24 @@ MappedRegion::Range MappedRegion::whole_pages(uint64_t offset, uint64_t bytes) c
   return {data_ + begin, end - begin, begin};
 }
 
-void MappedRegion::drop(uint64_t offset, uint64_t bytes) noexcept {
+bool MappedRegion::map_if_cached(uint64_t offset, uint64_t bytes) const noexcept {
+  const Range range = whole_pages(offset, bytes);
+  if (range.bytes == 0) return false;
+  std::vector<unsigned char> pages(range.bytes / page_size());
+  if (mincore(range.begin, range.bytes, pages.data()) != 0) return false;
+  if (!std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; })) return false;
+#ifdef MADV_POPULATE_READ
+  return madvise(range.begin, range.bytes, MADV_POPULATE_READ) == 0;
+#else
+  return true;
+#endif
+}
+
+void MappedRegion::drop(uint64_t offset, uint64_t bytes, bool keep_cached) noexcept {
   const Range range = whole_pages(offset, bytes);
   if (range.bytes == 0) return;
   madvise(range.begin, range.bytes, MADV_DONTNEED);
+  if (keep_cached) return;
   // The kernel keeps a large folio that reaches past the range. The one at the front, which the drop of the range before
   // has left, goes with this one: pages that are mapped stay.
   const uint64_t front = range.offset / kLargestFolio * kLargestFolio;

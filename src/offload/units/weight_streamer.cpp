@@ -13,6 +13,7 @@
 #include "hasten/interception/interceptor.h"
 #include "hasten/offload/units/named_memory.h"
 #include "hasten/offload/units/read_ahead.h"
+#include "hasten/plan/memory_limits.h"
 
 namespace hasten::offload {
 namespace {
@@ -26,6 +27,13 @@ void visit_argument(const c10::IValue& value, const Visit& visit) {
       if (tensor.defined()) visit(tensor);
     }
   }
+}
+
+bool keeps_cache(const std::vector<StreamUnit>& units, PageCache page_cache) {
+  if (page_cache != PageCache::kAuto) return page_cache == PageCache::kKeep;
+  int64_t bytes = 0;
+  for (const StreamUnit& unit : units) bytes += unit.streamed ? unit.bytes() : 0;
+  return bytes <= plan::available_memory_bytes();
 }
 
 // Represents a thread while it runs; its units in use end with it.
@@ -44,8 +52,8 @@ int64_t StreamUnit::bytes() const noexcept {
 
 class WeightStreamer::Engine : public interception::Interceptor {
  public:
-  explicit Engine(std::vector<StreamUnit> units)
-      : units_(std::move(units)), reader_(units_.size(), [this](size_t unit) { read(unit); }) {
+  Engine(std::vector<StreamUnit> units, PageCache page_cache)
+      : units_(std::move(units)), keeps_cache_(keeps_cache(units_, page_cache)), reader_(units_.size(), [this](size_t unit) { read(unit); }) {
     successors_.resize(units_.size());
     for (size_t i = 0; i < units_.size(); ++i) {
       successors_[i] = (i + 1) % units_.size();
@@ -133,6 +141,7 @@ class WeightStreamer::Engine : public interception::Interceptor {
   void read(size_t index) {
     for (const StreamPiece& piece : units_[index].pieces) {
       piece.region->require_unchanged();
+      if (keeps_cache_ && piece.region->map_if_cached(piece.offset, piece.bytes)) continue;
       piece.region->read_into_cache(piece.offset, piece.bytes);
     }
     const std::lock_guard lock(mutex_);
@@ -188,7 +197,7 @@ class WeightStreamer::Engine : public interception::Interceptor {
   void drop(size_t index) {
     const StreamUnit& unit = units_[index];
     if (!unit.streamed) return;
-    for (const StreamPiece& piece : unit.pieces) piece.region->drop(piece.offset, piece.bytes);
+    for (const StreamPiece& piece : unit.pieces) piece.region->drop(piece.offset, piece.bytes, keeps_cache_);
     reader_.forget(index);
     ++counts_.drops;
   }
@@ -200,6 +209,7 @@ class WeightStreamer::Engine : public interception::Interceptor {
 
   mutable std::mutex mutex_;
   std::vector<StreamUnit> units_;
+  const bool keeps_cache_;
   std::unordered_map<const c10::StorageImpl*, size_t> by_storage_;
   std::vector<size_t> successors_;
   std::vector<Active> active_;
@@ -226,7 +236,8 @@ WeightPin::WeightPin(const std::vector<at::Tensor>& tensors, bool writable) : im
 
 WeightPin::~WeightPin() = default;
 
-WeightStreamer::WeightStreamer(std::vector<StreamUnit> units) : engine_(std::make_shared<Engine>(std::move(units))) {
+WeightStreamer::WeightStreamer(std::vector<StreamUnit> units, PageCache page_cache)
+    : engine_(std::make_shared<Engine>(std::move(units), page_cache)) {
   for (const StreamUnit& unit : engine_->units()) {
     for (const at::Tensor& tensor : unit.tensors) interception::add_interceptor(tensor, engine_);
   }

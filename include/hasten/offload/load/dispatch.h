@@ -71,6 +71,8 @@ struct DispatchOptions {
   std::vector<std::string> transpose = {}, not_saved = {};
   Io io = Io::kAuto;
   Resident resident = Resident::kMapped;
+  /// Of units beyond the limit of "cpu".
+  PageCache page_cache = PageCache::kAuto;
 
   MapOptions map_options() const;
   LoadOptions load_options() const;

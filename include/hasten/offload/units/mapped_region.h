@@ -36,9 +36,11 @@ class MappedRegion : public std::enable_shared_from_this<MappedRegion> {
   void require_unchanged() const;
   /// Reads bytes into the page cache, in pieces of 4 MB. Blocks: on the disk. Throws: DataError for a read error.
   void read_into_cache(uint64_t offset, uint64_t bytes) const;
-  /// Lets the whole pages inside the range go, here and in the page cache. Their contents come back at the next use.
-  /// Writes to them would be lost: make_writable goes before a write.
-  void drop(uint64_t offset, uint64_t bytes) noexcept;
+  /// Maps the whole pages inside the range if the page cache holds them all. Returns false otherwise: read_into_cache then.
+  bool map_if_cached(uint64_t offset, uint64_t bytes) const noexcept;
+  /// Lets the whole pages inside the range go, here and, unless `keep_cached`, in the page cache. Their contents come back at
+  /// the next use. Writes to them would be lost: make_writable goes before a write.
+  void drop(uint64_t offset, uint64_t bytes, bool keep_cached) noexcept;
   /// Makes the whole pages inside the range read-only, or writable again.
   void set_writable(uint64_t offset, uint64_t bytes, bool writable) noexcept;
 

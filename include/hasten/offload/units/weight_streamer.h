@@ -29,6 +29,13 @@ struct StreamUnit {
   int64_t bytes() const noexcept;
 };
 
+/// What happens to the page cache's copy of a unit that leaves this process's memory.
+enum class PageCache {
+  kAuto,  ///< stays while the streamed units fit in what the process may still take (plan::available_memory_bytes), else goes
+  kKeep,  ///< stays: later reads are from memory, and the kernel drops it when it needs the room
+  kDrop,  ///< goes: the limit holds for the process and its part of the cache together
+};
+
 struct StreamCounts {
   int64_t reads = 0, drops = 0;
   int64_t resident_bytes = 0;  ///< of units that writes have made resident
@@ -54,7 +61,7 @@ class WeightPin {
 class WeightStreamer {
  public:
   /// Intercepts the tensors' operators. Collective: no. Blocks: no. Throws: nothing.
-  explicit WeightStreamer(std::vector<StreamUnit> units);
+  explicit WeightStreamer(std::vector<StreamUnit> units, PageCache page_cache = PageCache::kAuto);
   /// Ends interception. Tensors stay over their files.
   ~WeightStreamer();
 
