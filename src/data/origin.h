@@ -1,4 +1,4 @@
-// Where the data room's messages come from, outside a loader that knows its rank.
+// Where the data room's messages come from, outside a loader with a rank.
 #pragma once
 
 #include "hasten/core/error.h"

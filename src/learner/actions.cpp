@@ -1,4 +1,4 @@
-// What the loop does between its events: batches, forward, loss, backward and step, through the Accelerator.
+// The loop's work between its events: batches, forward, loss, backward and step, through the Accelerator.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace hasten::learner {
 namespace {
 
-/// A world of this process, whatever a launcher has started.
+/// Returns a world of this process, whatever a launcher has started.
 Accelerator alone() {
   const auto device = at::hasCUDA() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
   const AcceleratorOptions options;

@@ -8,7 +8,7 @@
 
 namespace hasten::learner {
 
-/// The optimizer's state and options as bytes of a libtorch archive.
+/// Returns the optimizer's state and options as bytes of a libtorch archive.
 std::string save_optimizer(const torch::optim::Optimizer& optimizer);
 /// Collective: no. Blocks: no. Throws: DataError (path) for bytes of another optimizer.
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes, const std::string& path = "memory");
@@ -25,11 +25,11 @@ class CheckpointReader {
  public:
   /// Throws: DataError if the folder is none.
   explicit CheckpointReader(const std::filesystem::path& folder);
-  /// The epoch to go on in. Throws: UsageError if the fit has another number of epochs.
+  /// Returns the epoch to go on in. Throws: UsageError if the fit has another number of epochs.
   int64_t epoch(int64_t num_epochs) const;
   /// Behind before_fit: weights, optimizer, callbacks, random state, loader. Throws: UsageError naming what differs.
   void restore(Learner& learn) const;
-  /// Where training stands: the loader is given its position.
+  /// The position of training: the loader is given its position.
   bool in_training() const;
 
  private:

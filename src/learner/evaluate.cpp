@@ -42,7 +42,7 @@ void GatherPreds::after_batch(Learner& learn) {
   if (options.with_targs) keep(all(target), options.save_targs, targets);
   if (!options.with_loss) return;
   auto values = loss.compute(prediction, target, Reduction::kNone);
-  // One number a sample, where a sample has several pixels or values.
+  // Gives a number for each sample if a sample has several pixels or values.
   const int64_t samples = prediction.size(0);
   if (values.numel() != samples) values = values.reshape({samples, -1}).mean(1);
   losses.push_back(all(values.reshape({samples})));

@@ -13,13 +13,13 @@
 namespace hasten::learner {
 namespace {
 
-/// A list, also in fastcore's L.
+/// Returns a list, also in fastcore's L.
 const files::PythonValue::Items& items_of(const files::PythonValue& value) {
   const auto* items = value.is_object() ? value.as_object().attribute("items") : nullptr;
   return (items != nullptr ? *items : value).as_items();
 }
 
-/// One parameter's averages.
+/// Averages of a parameter.
 void load_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const files::PythonValue& from) {
   const auto tensor = [&](const char* name) {
     const auto* found = from.find(name);

@@ -16,7 +16,7 @@
 namespace hasten::learner {
 namespace {
 
-/// The rates that a fit starts from: lr set on the optimizer, then read by group.
+/// Returns the rates that a fit starts from: lr set on the optimizer, then read by group.
 std::vector<double> rates(const Learner& learn, const std::optional<HyperValue>& lr) {
   learn.hypers().set("lr", lr.value_or(learn.options().lr));
   return learn.hypers().get("lr");

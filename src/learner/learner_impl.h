@@ -27,7 +27,7 @@ struct Engine {
   LoaderOrder order = LoaderOrder::kTurns;
 };
 
-/// What changes in a loop; kept aside by a loop inside a loop.
+/// State that changes in a loop. A loop inside a loop sets it aside.
 struct LoopState {
   int64_t epoch = 0, n_epoch = 1, iter = 0, n_iter = 0, train_iter = 0;
   double pct_train = 0;
@@ -60,7 +60,7 @@ struct Learner::Impl final : LoopActions {
   void zero_grad() override;
 
   Engine& engine();
-  /// The engine's loaders, prepared when they are needed first; null without data.
+  /// Returns the engine's loaders, prepared when they are needed first; null without data.
   PreparedLoader* train_loader();
   PreparedLoader* valid_loader();
   void use(std::shared_ptr<Engine> other);
@@ -90,7 +90,7 @@ struct Learner::Impl final : LoopActions {
   bool weighs_batches = true;
   /// The default one, of LearnerOptions::accelerator or this process alone; and the one in use.
   std::shared_ptr<Engine> own_engine = {}, current = {};
-  /// What the next validation pass reads in the place of the engine's, prepared when the pass begins.
+  /// Data of the next validation pass in the place of the engine's, prepared when the pass begins.
   std::optional<Loader> other_source = {};
   std::unique_ptr<PreparedLoader> other_loader = {};
   /// The range test trains on a loader of its own, so that the order of later fits does not move.

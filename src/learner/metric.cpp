@@ -234,7 +234,7 @@ Metric mean_metric(std::string name, std::function<std::vector<at::Tensor>(const
 
 at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows) {
   if (group.world_size() == 1) return rows;
-  // [defined, dtype, dims, sizes …]: a rank without rows learns their form from the others.
+  // [defined, dtype, dims, sizes …]: a rank without rows gets their form from the others.
   constexpr int64_t kMaxDims = 12;
   auto form = at::zeros({3 + kMaxDims}, at::kLong);
   auto* words = form.mutable_data_ptr<int64_t>();

@@ -194,7 +194,7 @@ Metric two_class_overlap(std::string name, int64_t axis, std::function<double(do
 double dice_of(double both, double either) { return 2 * both / either; }
 double overlap_of(double both, double either) { return both / (either - both); }
 
-/// What n-grams of one sample add: hits in sixteenths (1 / 2^k at least), and their number.
+/// The counts of a sample's n-grams: hits in sixteenths (1 / 2^k at least), and their number.
 void count_ngrams(const int64_t* prediction, const int64_t* target, int64_t length, int64_t target_length, int64_t vocab, int64_t* counts) {
   int64_t smooth = 1;
   for (int64_t order = 1; order <= 4; ++order) {

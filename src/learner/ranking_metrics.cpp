@@ -39,7 +39,7 @@ std::vector<double> mean_ranks(const std::vector<double>& values) {
   return ranks;
 }
 
-/// The probability that a positive scores above a negative; ties half. NaN if one of them does not occur.
+/// Returns the probability that a positive scores above a negative; ties half. NaN if one of them does not occur.
 double area(const std::vector<double>& scores, const std::vector<bool>& positive) {
   const auto ranks = mean_ranks(scores);
   double sum = 0, positives = 0;

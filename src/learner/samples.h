@@ -10,10 +10,10 @@
 
 namespace hasten::learner {
 
-/// A class's name, a number, or the sizes of a larger value.
+/// Returns a class's name, a number, or the sizes of a larger value.
 std::string sample_text(const at::Tensor& value, const std::vector<std::string>& vocab);
 
-/// An image with values from 0 to 1; undefined for an input that is none.
+/// Returns an image with values from 0 to 1; undefined for an input that is none.
 at::Tensor sample_image(const at::Tensor& input);
 
 /// The first rows of `results` (inputs, targets, decoded) as the table "predictions" and, if they are images, the images "inputs".

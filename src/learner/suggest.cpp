@@ -54,7 +54,7 @@ double valley(const std::vector<double>& lrs, const std::vector<double>& losses)
   }
   const size_t n = length[end];
   if (n == 1) return lrs.front();
-  // One past the start of the subsequence may lie before the curve by one: e - n is -1 for a curve that falls throughout.
+  // The index before the subsequence may lie before the curve: e - n is -1 for a curve that falls throughout.
   const auto index = static_cast<std::ptrdiff_t>(end) - static_cast<std::ptrdiff_t>(n) + static_cast<std::ptrdiff_t>(n / 3 + n / 6);
   const auto size = static_cast<std::ptrdiff_t>(lrs.size());
   return lrs[static_cast<size_t>(index < 0 ? index + size : index)];

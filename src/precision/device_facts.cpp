@@ -12,7 +12,7 @@
 namespace hasten::precision {
 namespace {
 
-// The CUDA runtime is libtorch's; looked up, not linked, so that one build serves both kinds of libtorch.
+// The CUDA runtime is libtorch's. It is looked up, not linked, so that one build serves both kinds of libtorch.
 int cuda_capability(c10::DeviceIndex index) {
   using Query = int (*)(int* value, int attribute, int device);
   const auto query = reinterpret_cast<Query>(dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));

@@ -99,7 +99,7 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
     case Fp8Recipe::kRowwise:
       return scaled_mm(quantize_rowwise(gradient, 1, backward, true), quantize_rowwise(weight, 0, forward, true), dtype, false);
     case Fp8Recipe::kRowwiseGradHp: {
-      // One scale for the weight, written as one a column so that both operands are scaled in the same way.
+      // The weight has a single scale, written once a column so that both operands are scaled in the same way.
       auto w = quantize_tensorwise(weight, forward);
       const auto power = at::exp2(at::floor(at::log2(w.scale)));
       w = quantized(weight, power, forward);

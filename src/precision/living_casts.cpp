@@ -42,7 +42,7 @@ class Parameter {
     auto impl = impl_.lock();
     return impl ? at::Tensor(std::move(impl)) : at::Tensor();
   }
-  /// Whether the tensor is the parameter, or a view of its memory in its dtype.
+  /// Returns true if the tensor is the parameter, or a view of its memory in its dtype.
   static bool is_part_of(const at::Tensor& tensor, const at::Tensor& parameter) {
     if (!tensor.defined() || tensor.scalar_type() != parameter.scalar_type() || !tensor.has_storage()) return false;
     return tensor.storage().unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl();
@@ -144,7 +144,7 @@ class LivingCast : public interception::Interceptor {
   uint32_t version_ = 0;
 };
 
-// What a product with the weight is: input, weight as [n, k], bias; undefined where it is none of the known forms.
+// The parts of a product with the weight: input, weight as [n, k], bias. Undefined if it is none of the known forms.
 struct Product {
   at::Tensor input, weight, bias;
 };

@@ -100,7 +100,7 @@ std::vector<c10::OperatorHandle> overloads_of(const std::string& name) {
 
 struct OpPolicies::Impl {
   c10::DeviceType device;
-  // One library an operator: setting it anew takes the old kernel away first.
+  // Each operator has a library. Setting it anew takes the old kernel away first.
   std::map<std::string, std::unique_ptr<torch::Library>> libraries = {};
 };
 

@@ -1,4 +1,4 @@
-// AgentCore: the mechanism of an agent. Its functions stand in four sources: calls (the caller's side), serving (the
+// AgentCore: the mechanism of an agent. Its functions are in four sources: calls (the caller's side), serving (the
 // callee's), references, and ending (loss, timers, shutdown).
 #pragma once
 
@@ -62,7 +62,7 @@ struct ServedFunction {
   Histogram queue = {}, run = {};
 };
 
-/// What an agent is made from.
+/// The parts of an agent at its construction.
 struct AgentPlace {
   int rank = -1, world_size = 0;
   std::string run_key = {};
@@ -126,7 +126,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   Pool& pool() { return *pool_; }
   Bridge* bridge() const { return bridge_.get(); }
   const RpcOptions& options() const { return options_; }
-  /// Whether a tensor on `device` can go to a worker, in a reply.
+  /// Returns true if a tensor on `device` can go to a worker, in a reply.
   bool can_reply_from(c10::Device device, int to) const;
   /// While `fn` runs, handlers record for this thread's profiler.
   void profile_server(const std::function<void()>& fn);
@@ -148,7 +148,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
     Head head = {};
     bool asked = false;
     std::vector<std::shared_ptr<detail::Reference>> kept = {};
-    /// What is sent again when another worker of this name comes (FunctionOptions::idempotent).
+    /// A call that is sent again when another worker of this name comes (FunctionOptions::idempotent).
     struct Again {
       std::string worker, function;
       uint32_t signature;
@@ -247,7 +247,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   std::map<std::string, int64_t> gather_rounds_;
 };
 
-/// The words of an error, without this process's own prefix.
+/// Returns the words of an error, without this process's own prefix.
 std::string words_of(const std::exception_ptr& error, std::string& type);
 std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words, const std::string& worker,
                             const std::string& function);

@@ -1,4 +1,4 @@
-// See bridge.h. libtorch's engine sees an RpcAgent; its messages travel as messages of hasten's agent.
+// See bridge.h. libtorch's engine uses an RpcAgent; its messages travel as messages of hasten's agent.
 #include "rpc/bridge.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -39,11 +39,11 @@ std::exception_ptr plain_error(trpc::JitFuture& future) {
   }
 }
 
-/// What this worker knows of a context beside libtorch.
+/// This worker's data of a context beside libtorch's.
 struct ContextState {
   std::mutex entering;  // the first message of a pass settles before any runs
   std::mutex mutex;
-  uint32_t pass = 0;        // the latest: who started it, and its number there
+  uint32_t pass = 0;        // the latest: its starter, and its number there
   uint32_t num_started = 0; // passes that this worker started
   std::set<uint32_t> entered;
   bool retain_graph = false;
@@ -53,7 +53,7 @@ struct ContextState {
     int64_t message, reply_message;
   };
   std::vector<Failed> failed;
-  std::set<int64_t> settled;                        // told before they existed
+  std::set<int64_t> settled;                        // notified before they existed
 };
 using StatePtr = std::shared_ptr<ContextState>;
 
@@ -83,10 +83,10 @@ class EngineAgent final : public trpc::RpcAgent {
   void addGilWaitTime(const std::chrono::microseconds) override {}
   EngineBridge& bridge_;
   mutable std::mutex mutex_;
-  mutable std::map<trpc::worker_id_t, trpc::WorkerInfo> infos_;  // of those that were asked for
+  mutable std::map<trpc::worker_id_t, trpc::WorkerInfo> infos_;  // of those that were requested
 };
 
-/// libtorch's container knows one rank, for the life of the process.
+/// libtorch's container has a single rank, for the life of the process.
 struct ProcessClaim {
   std::mutex mutex;
   int rank = -1;
@@ -217,7 +217,7 @@ class EngineBridge final : public Bridge {
     return true;
   }
 
-  /// The pass that messages of the current engine thread belong to.
+  /// Returns the pass that messages of the current engine thread belong to.
   Head head_of_pass(const trpc::Message& message) {
     const auto context = tda::ThreadLocalDistAutogradContext::getContextPtr();
     const int64_t id = context ? context->contextId()
@@ -324,7 +324,7 @@ JitFuturePtr EngineAgent::send(const trpc::WorkerInfo& to, c10::intrusive_ptr<tr
   return future;
 }
 
-// Graphs of a few nodes run in the thread that has them; the pool's threads may wait for each other otherwise.
+// Graphs of a few nodes run in the thread that has them. The pool's threads may wait for each other otherwise.
 void EngineBridge::on_engine(int from, Decoded message) {
   auto shared = std::make_shared<Decoded>(std::move(message));
   core_.pool().submit({[this, from, shared] {
@@ -392,7 +392,7 @@ JitFuturePtr EngineBridge::ask_to_settle(int to, int64_t context, int64_t messag
   return future;
 }
 
-// Runs a send function whose gradients nobody computes.
+// Runs a send function whose gradients are not computed.
 JitFuturePtr EngineBridge::run_with_zeros(const tda::ContextPtr& context, int64_t message, bool retain_graph) {
   const auto functions = context->sendFunctions();
   const auto found = functions.find(message);
@@ -416,7 +416,7 @@ void EngineBridge::enter_pass(int64_t id, uint32_t pass, bool retain_graph) {
   plan_settlement(id, pass, retain_graph, {})();
 }
 
-// Walks the graph now; what is returned sends the settlements.
+// Walks the graph now. The returned function sends the settlements.
 std::function<void()> EngineBridge::plan_settlement(int64_t id, uint32_t pass, bool retain_graph,
                                                     const std::vector<at::Tensor>& roots) {
   const auto known = state(id);
@@ -543,7 +543,7 @@ void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bo
     known->entered.insert(pass);
     known->retain_graph = retain_graph;
   }
-  // Partners answer a settlement with gradients at once, and the engine must know this pass before they come: so the
+  // Partners answer a settlement with gradients at once, and the engine must have this pass before they come. So the
   // settlements are sent when the first root's function runs.
   const auto settle = plan_settlement(id, pass, retain_graph, roots);
   const auto hook = roots[0].register_hook([settle](const at::Tensor& gradient) {

@@ -20,17 +20,17 @@ class AgentCore;
 
 class Bridge {
  public:
-  /// The bridge of this process for `core`, null if another agent has it, or had it with another rank.
+  /// Returns the bridge of this process for `core`, null if another agent has it, or had it with another rank.
   static std::unique_ptr<Bridge> claim(AgentCore& core);
   virtual ~Bridge() = default;
   virtual void start(const std::shared_ptr<AgentCore>& core) = 0;
   virtual void stop() noexcept = 0;
 
-  /// The current context's id in this thread, -1 outside one.
+  /// Returns the current context's id in this thread, -1 outside one.
   virtual int64_t current() const = 0;
   /// Caller: records the call and fills the head. Returns the head's context.
   virtual void record_call(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;
-  /// Callee: what has arrived needs gradients from now on.
+  /// Callee: arrived tensors need gradients from now on.
   virtual void record_arrival(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad, int from) = 0;
   /// Callee: the reply's tensors.
   virtual void record_reply(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;

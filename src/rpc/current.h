@@ -1,4 +1,4 @@
-// What a thread does for an agent at the moment: the call it serves, whether it reads messages.
+// A thread's present work for an agent: the call it serves, whether it reads messages.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -28,7 +28,7 @@ struct CurrentThread {
   std::vector<int> unflushed;
   /// Futures of the calls of agent.wait_all() scopes, innermost last.
   std::vector<std::vector<std::shared_ptr<StateBase>>*> scopes;
-  /// This thread waits at once for the call that it makes; its scope in a profile ends with the wait.
+  /// This thread waits at once for the call that it makes. Its scope in a profile ends with the wait.
   int waited_for = 0;
   std::unique_ptr<at::RecordFunction> waited_scope;
 };

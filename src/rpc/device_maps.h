@@ -1,4 +1,5 @@
-// Device maps: where a tensor on a GPU goes at another worker, as pure functions over what all workers told at the start.
+// Device maps: where a tensor on a GPU goes at another worker, as pure functions over the facts of all workers at the
+// start.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,7 +13,7 @@
 
 namespace hasten::rpc {
 
-/// What a worker says about its GPUs.
+/// A worker's facts about its GPUs.
 struct WorkerDevices {
   std::string name = {};
   int num_cuda = 0;
@@ -21,14 +22,14 @@ struct WorkerDevices {
   std::vector<c10::Device> devices = {};
 };
 
-/// All faults of all workers' maps, "" if there are none.
+/// Returns all faults of all workers' maps, "" if there are none.
 std::string device_problems(const std::vector<WorkerDevices>& all);
 
-/// The device at `to` for a tensor on `device` of `from`; nothing without a map. A map serves both ways: replies take its
-/// inverse. If both workers map the device, the caller's map counts: `from`'s, or in a reply `to`'s.
+/// Returns the device at `to` for a tensor on `device` of `from`; nothing without a map. A map serves both ways:
+/// replies take its inverse. If both workers map the device, the caller's map counts: `from`'s, or in a reply `to`'s.
 std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device, bool is_reply);
 
-/// Lines that tell other workers, each ended by a newline; take_device_line() reads one, and returns false for others.
+/// Lines for other workers, each ended by a newline. take_device_line() reads one, and returns false for others.
 std::string device_lines(const WorkerDevices& own);
 bool take_device_line(std::string_view line, WorkerDevices& into);
 

@@ -19,7 +19,7 @@ bool Ending::complete() const {
   return true;
 }
 
-// What a lost worker sent or should have received does not count.
+// Messages from and to a lost worker do not count.
 bool Ending::balanced() const {
   for (const auto& [from, report] : now_) {
     for (const auto& [to, other] : now_) {

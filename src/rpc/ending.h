@@ -1,5 +1,5 @@
-// Ending: when all workers may stop, as a pure state machine at one of them (four counters, after Mattern): the lowest rank
-// that is not lost.
+// Ending: the time when all workers may stop, as a pure state machine at one of them (four counters, after Mattern). It
+// is the lowest rank that is not lost.
 //
 // Each worker reports how many messages it has sent to and received from each other one, whenever nothing runs there. Two
 // rounds with the same numbers, in which every message sent was received, show that nothing is under way.
@@ -13,8 +13,8 @@
 
 namespace hasten::rpc {
 
-/// One worker's counts, by the other worker's rank; kLostCount for a worker that it has lost. Two workers whose connection
-/// was cut lose each other, while the rest still has both.
+/// A worker's counts, by the other worker's rank. kLostCount for a worker that it has lost. Two workers whose
+/// connection was cut lose each other, while the rest still has both.
 constexpr uint64_t kLostCount = UINT64_MAX;
 struct EndingReport {
   std::vector<uint64_t> sent, received;
@@ -24,7 +24,7 @@ struct EndingReport {
 class Ending {
  public:
   explicit Ending(int world_size, int first_round = 1) : world_size_(world_size), round_(first_round) {}
-  /// The next round, which all workers are asked for.
+  /// Returns the next round, to which all workers reply.
   int round() const { return round_; }
   void report(int rank, int round, EndingReport report);
   void lose(int rank) { lost_.insert(rank); }

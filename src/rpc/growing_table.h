@@ -24,7 +24,7 @@ class GrowingTable {
     const auto [chunk, offset] = place_of(i);
     return chunks_[chunk].load(std::memory_order_acquire)[offset];
   }
-  /// Makes all elements below `size` exist; they are seen by other threads once size() says so.
+  /// Makes all elements below `size` exist; other threads may use them once size() includes them.
   void grow_to(size_t size) {
     const std::lock_guard lock(growing_);
     if (size <= size_.load()) return;

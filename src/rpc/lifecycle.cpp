@@ -173,7 +173,7 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
   if (bridge_) bridge_->lost(rank);
   const auto error = std::make_exception_ptr(CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
   objects_->lose(rank, error);
-  // Holders whose grants came from the lost worker tell the owners themselves; then the worker's own holds end.
+  // Holders whose grants came from the lost worker notify the owners themselves. Then the worker's own holds end.
   std::vector<std::tuple<Grant, detail::ObjectId, int>> orphaned;
   {
     const std::lock_guard lock(references_mutex_);
@@ -234,7 +234,7 @@ void AgentCore::timer() {
   expire_now();
 }
 
-// Calls whose time is over: their worker is asked for their state first.
+// Calls whose time is over: their state is requested from the worker first.
 void AgentCore::expire_now() {
   const auto now = Clock::now();
   std::vector<uint64_t> over;
@@ -255,7 +255,7 @@ void AgentCore::expire_now() {
       }
     }
   }
-  // At most a hundred looks a second, however the deadlines lie.
+  // At most a hundred polls a second, however the deadlines lie.
   if (next != Clock::time_point::max()) messages_->set_timer(std::max(next, now + std::chrono::milliseconds(10)));
   for (const auto& [id, to] : to_ask) {
     if (const std::string state = messages_->process_state(to); state == "stopped") {
@@ -352,7 +352,7 @@ void AgentCore::maybe_report() {
   send(to, head, std::move(packed));
 }
 
-// With the lock. The lowest rank that is here counts for all; another takes its place if it is lost.
+// With the lock. The lowest rank that is here counts for all. Another takes its place if it is lost.
 int AgentCore::coordinator() const {
   int rank = 0;
   while (lost_.contains(rank) || left_.contains(rank)) ++rank;

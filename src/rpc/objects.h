@@ -1,6 +1,6 @@
 // Objects: the values of this worker that RRefs refer to.
 //
-// An identity may be heard of before its value exists, because the creation comes on another connection: calls on it are
+// An identity may arrive before its value exists, because the creation comes on another connection: calls on it are
 // parked until then. Holders decides when a value ends.
 #pragma once
 
@@ -42,7 +42,7 @@ class Objects {
   /// Holds and lets go by a reference or a call of this process.
   void hold(ObjectId id);
   void let_go(ObjectId id);
-  /// A worker was lost. Creations that it owes fail at once; its holds end with forget().
+  /// A worker was lost. Creations that it owes fail at once; its holds end with `forget()`.
   void lose(int worker, const std::exception_ptr& error);
   void forget(int worker);
 

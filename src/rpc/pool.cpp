@@ -50,7 +50,7 @@ void Pool::submit(PoolTask task) {
   if (!by_leader) provide(false, true);
 }
 
-// With the lock: sees to it that a thread comes which leads, or which runs tasks.
+// With the lock: makes a thread come that leads, or that runs tasks.
 void Pool::provide(bool leader, bool runner) {
   if (stopping_) return;
   const bool wanted = (leader && !has_leader_) || (runner && !queue_.empty() && running_ < options_.num_threads);
@@ -71,7 +71,7 @@ void Pool::work() {
   while (!stopping_) {
     if (!has_leader_) {
       lead(lock);
-      // What it has read it runs itself; another leads meanwhile, unless all that waits is short.
+      // It runs the calls that it has read. Another leads meanwhile, unless all waiting calls are short.
       while (!stopping_ && !queue_.empty() && running_ < options_.num_threads) {
         if (queue_.front().is_short && !has_deputy_) provide(true, false);
         run_one(lock);
@@ -119,7 +119,7 @@ void Pool::rest(std::unique_lock<std::mutex>& lock) {
   if (has_deputy_) {
     changed_.wait(lock);
   } else {
-    // After some quiet looks it sleeps for good: an agent with nothing to do never wakes.
+    // After some quiet polls it sleeps for good: an agent with nothing to do never wakes.
     has_deputy_ = true;
     for (int quiet = 0; quiet < 16 && !stopping_; ++quiet) {
       if (changed_.wait_for(lock, kDeputyLooks) == std::cv_status::no_timeout) break;

@@ -1,8 +1,8 @@
 // Pool: the agent's threads. One of them, the leader, reads messages; the others run handlers.
 //
-// The thread that has read a call runs it itself, which saves a switch of threads, and another thread leads meanwhile. For
-// handlers that are known to be short not even that: an idle thread, the deputy, looks every two milliseconds whether
-// messages lie unread. A handler that waits is replaced, so `num_threads` handlers run at a time.
+// The thread that has read a call runs it itself, which saves a switch of threads, and another thread leads meanwhile.
+// For handlers that are known to be short not even that: an idle thread, the deputy, polls every two milliseconds for
+// unread messages. A handler that waits is replaced, so `num_threads` handlers run at a time.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ class Pool {
   /// Ends the threads after the tasks that run now; drops those that wait in the queue.
   void stop();
   void submit(PoolTask task);
-  /// In a child of fork(): forgets the threads, which the child does not have.
+  /// In a child of fork(): drops the threads, which the child does not have.
   void abandon() noexcept;
   /// Runs `wait` while another thread may take this one's place. Returns false without waiting if too many wait already.
   bool replaced_while(const std::function<void()>& wait);

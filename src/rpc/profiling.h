@@ -1,7 +1,7 @@
 // Calls in a profile: one scope at the caller and one at the callee, with one name and one number.
 //
-// The name is torch's, "rpc_sync#f(w0 -> w1)". The number, which libtorch's profiler shows as sequence number, is the same on
-// both sides. Without a profiler a call costs one look whether there is any.
+// The name is torch's, "rpc_sync#f(w0 -> w1)". The number, which libtorch's profiler shows as sequence number, is the
+// same on both sides. Without a profiler a call costs one check whether there is any.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -28,14 +28,14 @@ struct ProfiledCall {
 /// Opens the call's scope in this thread; null if nothing records here.
 std::unique_ptr<at::RecordFunction> open_scope(const ProfiledCall& call);
 
-/// What records in a thread: callbacks of a profiler and its state.
+/// The recorders of a thread: callbacks of a profiler and its state.
 struct ProfilerOfThread {
   at::RecordFunctionTLS callbacks;
   std::shared_ptr<c10::ThreadLocalDebugInfo> state;
   static ProfilerOfThread current();
 };
 
-/// Lets this thread record for another thread's profiler while it lives.
+/// Lets this thread record for another thread's profiler while it exists.
 class ProfilerLoan {
  public:
   explicit ProfilerLoan(const ProfilerOfThread& profiler);

@@ -96,7 +96,7 @@ void AgentCore::fetch(const detail::Reference& reference, const std::string& des
   call(spec, std::move(packed), reply);
 }
 
-// A lock lives as long as an optimizer has it, and the optimizer keeps its parameters.
+// A lock lasts as long as an optimizer has it, and the optimizer keeps its parameters.
 std::vector<std::shared_ptr<std::mutex>> AgentCore::locks_of(const std::vector<at::Tensor>& parameters) {
   const std::lock_guard lock(parameters_mutex_);
   std::set<std::shared_ptr<std::mutex>> locks;
@@ -111,7 +111,7 @@ std::vector<std::shared_ptr<std::mutex>> AgentCore::locks_of(const std::vector<a
   return {locks.begin(), locks.end()};
 }
 
-// Before the message itself: the owner learns of each reference that goes to another worker.
+// Before the message itself: the owner is notified of each reference that goes to another worker.
 std::vector<WireReference> AgentCore::pass_on(const detail::Packed& packed, int to) {
   std::vector<WireReference> references;
   for (const auto& reference : packed.references) {

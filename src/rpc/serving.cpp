@@ -187,7 +187,7 @@ void Serving::fail(std::exception_ptr error) noexcept {
     if (creates_) agent_->objects_->fail(created_id(), error);
     answer(Kind::kError, error_values(error));
   } catch (...) {
-    // Nothing is left to be told; the caller's timeout ends the call.
+    // No reply is possible; the caller's timeout ends the call.
   }
 }
 

@@ -25,7 +25,7 @@ class Serving final : public detail::ServedCall {
   void reply(detail::Packed packed) override;
   void fail(std::exception_ptr error) noexcept override;
 
-  /// Waits for the object if there is one, then runs where the function's options say.
+  /// Waits for the object if there is one, then runs in the thread of the function's options.
   void schedule();
   void run();
   /// "in the queue behind 16 others for 2.1 s", "running for 58.0 s".

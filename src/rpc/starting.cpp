@@ -1,4 +1,4 @@
-// How an agent meets the other workers: all at once over a group, or one by one at a store; see agent_core.h.
+// The way of an agent to the other workers: all at once over a group, or one by one at a store. See agent_core.h.
 #include <torch/cuda.h>
 
 #include <utility>
@@ -65,7 +65,7 @@ void AgentCore::meet_all() {
   group.with_check(false).barrier();
 }
 
-// The workers that came before learn of this one by a call; then all know each other.
+// The workers that came before are notified of this one by a call. Then all have each other's addresses.
 void AgentCore::join_one_by_one() {
   if (!place_.store) {
     throw UsageError({"rpc"}, "RpcOptions::dynamic needs a store at which the workers meet, and a process that was started alone "

@@ -70,8 +70,8 @@ static_assert(sizeof(WireReference) == 32);
 /// The device at the receiver for tensor `i` of a message, which lies on `device`. Throws: UsageError if there is none.
 using DevicePlacement = std::function<c10::Device(size_t i, c10::Device device)>;
 
-/// A message for Messages::send. Tensors are made contiguous CPU tensors and kept until they are sent; `changed` is called
-/// with the index of a tensor that was changed in place before.
+/// Returns a message for Messages::send. Tensors are made contiguous CPU tensors and held until they are sent.
+/// `changed` is called with the index of a tensor that was changed in place before.
 comm::OutgoingMessage encode(Head head, detail::Packed packed, const std::vector<WireReference>& references,
                              const DevicePlacement& placement, std::function<void(size_t)> changed = nullptr);
 

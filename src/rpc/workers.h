@@ -1,7 +1,7 @@
-// Workers: what this agent knows of all workers, by rank and by name.
+// Workers: this agent's data of all workers, by rank and by name.
 //
-// Workers of a dynamic agent come and go while other threads make calls: an element never moves, and its fields are set
-// before its state says that it is here.
+// Workers of a dynamic agent come and go while other threads make calls. An element never moves, and its fields are set
+// before its state announces it.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ class Workers {
   int size() const noexcept { return static_cast<int>(table_.size()); }
   bool knows(int rank) const;
   bool is_here(int rank) const { return knows(rank) && (*this)[rank].state == RemoteWorker::State::kHere; }
-  /// Takes what a worker tells of itself. Returns false if another one here has its name.
+  /// Takes a worker's facts about itself. Returns false if another one here has its name.
   bool add(int rank, const std::string& about);
   /// A worker that has left, was lost, or left before this agent came.
   void remove(int rank, RemoteWorker::State state);
@@ -54,7 +54,7 @@ class Workers {
   /// Ranks and names of those that are here.
   std::vector<int> ranks() const;
   std::vector<std::string> names() const;
-  /// All faults of names and device maps, "" if there are none.
+  /// Returns all faults of names and device maps, "" if there are none.
   std::string problems() const;
 
  private:

@@ -1,7 +1,7 @@
 // Batch: inputs and targets of a step, whatever the loader gives.
 //
-// to_batch is an overload set: libtorch's Example, a pair, a tuple (all but the last are inputs, as fastai's n_inp), a map
-// with the targets' names, or a Batch. Own types get an overload in their own namespace.
+// to_batch is an overload set. It takes libtorch's Example, a pair, a tuple, a map with the targets' names, or a Batch.
+// Of a tuple all but the last are inputs, as fastai's n_inp. Own types get an overload in their own namespace.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -18,7 +18,7 @@ namespace hasten::learner {
 
 class Learner;
 
-/// In which part of an epoch the events of a batch reach a callback; all other events always do.
+/// The part of an epoch in which the events of a batch reach a callback. All other events always do.
 enum class Phases { kBoth, kTrain, kValid };
 
 struct Callback {
@@ -33,7 +33,7 @@ struct Callback {
   virtual Phases phases() const { return Phases::kBoth; }
   /// True: left out by get_preds, predict and tta.
   virtual bool removed_for_predictions() const { return false; }
-  /// For checkpoints in mid-epoch: what the callback needs to go on. Null: nothing.
+  /// Returns the callback's state for checkpoints in mid-epoch. Null: nothing.
   virtual core::Value state() const { return {}; }
   virtual void load_state(const core::Value& /*state*/) {}
 
@@ -80,7 +80,7 @@ inline constexpr bool kOverridden = !std::is_same_v<typename class_of<decltype(p
 using EventSet = uint32_t;
 inline constexpr EventSet kAllEvents = (1U << kNumEvents) - 1;
 
-/// The events that T overrides. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the events that T overrides. Collective: no. Blocks: no. Throws: nothing.
 template <class T>
 constexpr EventSet overridden_events() {
   using detail::kOverridden;

@@ -37,8 +37,8 @@ struct ParallelTrainer : Callback {
 
 struct Engine;
 
-/// before_fit: SyncBatchNorm, model, optimizer and loaders in the Accelerator's world, tables on rank 0 only; after_fit: back to
-/// this process alone, all ranks with equal weights.
+/// before_fit puts SyncBatchNorm, model, optimizer and loaders into the Accelerator's world, and tables on rank 0 only.
+/// after_fit leaves this process alone again, all ranks with equal weights.
 struct DistributedTrainer : Callback {
   explicit DistributedTrainer(Accelerator world, DistributedOptions given = {}) : accelerator(std::move(world)), options(given) {}
   std::string_view name() const override { return "distributed_trainer"; }
@@ -53,7 +53,7 @@ struct DistributedTrainer : Callback {
   bool logging_ = true;
 };
 
-/// The ranks that a Learner's fits run on: those of its DistributedTrainer, else of its own Accelerator.
+/// Returns the ranks that a Learner's fits run on: those of its DistributedTrainer, else of its own Accelerator.
 /// Collective: no. Blocks: no. Throws: nothing.
 int distributed_world_size(const Learner& learn);
 
@@ -68,8 +68,8 @@ namespace detail {
 void rank0_first(const comm::Group& group, const std::function<void()>& fn);
 }  // namespace detail
 
-/// `fn` on rank 0, then on all others; returns each rank's own value. One call in a world of one.
-/// Collective: yes. Blocks: for rank 0. Throws: what fn throws; on the other ranks an Error with its words.
+/// Runs `fn` on rank 0, then on all others. Returns each rank's own value. In a world of one it is a single call.
+/// Collective: yes. Blocks: for rank 0. Throws: the exceptions of fn; on the other ranks an Error with its words.
 template <class Fn>
 auto rank0_first(const comm::Group& group, Fn&& fn) {
   using Result = std::invoke_result_t<Fn>;

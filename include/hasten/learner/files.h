@@ -7,7 +7,7 @@
 
 namespace hasten::learner {
 
-/// Weights, classes and options of the folder; model, loss and data are given, as the program makes them.
+/// Loads weights, classes and options of the folder. Model, loss and data are arguments, as the program makes them.
 /// Collective: no. Blocks: on files. Throws: DataError for a folder that is none; UsageError for another model or loss.
 Learner load_learner(const std::filesystem::path& folder, AnyModel model, LearnerOptions options, Loaders loaders = {});
 

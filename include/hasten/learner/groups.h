@@ -16,21 +16,22 @@ namespace hasten::learner {
 /// Lists of a module's parameters, one list a layer group, from the input's side to the output's.
 using Splitter = std::function<std::vector<std::vector<at::Tensor>>(torch::nn::Module& module)>;
 
-/// All parameters that require gradients, as one group. Collective: no. Blocks: no. Throws: nothing.
+/// Returns all parameters that require gradients, as one group. Collective: no. Blocks: no. Throws: nothing.
 Splitter one_group();
-/// The direct children by index: child i belongs to the last group whose first child is at most i.
+/// Returns the direct children by index: child i belongs to the last group whose first child is at most i.
 /// `child_groups({0, 2})`: children 0 and 1, then the others.
 /// Collective: no. Blocks: no. Throws: UsageError, when it splits, for a group without children.
 Splitter child_groups(std::vector<size_t> first_children);
-/// All parameters of the modules below a name each: `named_groups({"body", "head"})`.
+/// Returns all parameters of the modules below a name each: `named_groups({"body", "head"})`.
 /// Collective: no. Blocks: no. Throws: UsageError, when it splits, for an unknown name.
 Splitter named_groups(std::vector<std::string> names);
 
-/// One layer group.
+/// A group of layers.
 struct LayerGroup {
   std::string name = {};
   std::vector<at::Tensor> parameters = {};
-  /// The index in `parameters` decides: whether weight decay applies; whether the parameter trains though its group is frozen.
+  /// The index in `parameters` decides two things: whether weight decay applies, and whether the parameter trains
+  /// though its group is frozen.
   std::vector<bool> decays = {}, always_trains = {};
 };
 

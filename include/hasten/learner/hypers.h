@@ -16,8 +16,8 @@
 
 namespace hasten::learner {
 
-/// fastai's slice: with a start, rates grow geometrically from it to stop over the groups; without, all groups but the last get
-/// stop / 10.
+/// fastai's slice. With a start, rates grow geometrically from it to stop over the groups. Without it, all groups but
+/// the last get stop / 10.
 struct Slice {
   std::optional<double> start = {};
   double stop = 0;
@@ -35,14 +35,14 @@ class HyperValue {
 
   /// One value a group. Collective: no. Blocks: no. Throws: UsageError for a list of another length, naming the groups.
   std::vector<double> expand(size_t num_groups, std::string_view name, const std::vector<std::string>& group_names = {}) const;
-  /// The same value, multiplied. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same value, multiplied. Collective: no. Blocks: no. Throws: nothing.
   HyperValue times(double factor) const;
 
  private:
   std::variant<double, Slice, std::vector<double>> value_;
 };
 
-/// The names that an optimizer's options have: "lr", "mom", … Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names that an optimizer's options have: "lr", "mom", … Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> hyper_names(const torch::optim::OptimizerOptions& options);
 /// Reads or writes one; false if the options lack it. Collective: no. Blocks: no. Throws: nothing.
 std::optional<double> read_hyper(const torch::optim::OptimizerOptions& options, std::string_view name);
@@ -51,11 +51,11 @@ bool write_hyper(torch::optim::OptimizerOptions& options, std::string_view name,
 /// The parameter groups of the optimizer that make a layer group.
 struct HyperGroup {
   std::string name = {};
-  /// Index of the optimizer's group that decays, and of the one that does not; -1: there is none.
+  /// Index of the optimizer's group that decays, and of the group that does not. -1: there is none.
   int decaying = -1, plain = -1;
 };
 
-/// A view of an optimizer's options. Values that no parameter group can hold (an empty layer group) are kept here.
+/// A view of an optimizer's options. Values that no parameter group can hold (an empty layer group) are stored here.
 class Hypers {
  public:
   Hypers() = default;
@@ -67,12 +67,13 @@ class Hypers {
   bool has(std::string_view name) const;
   /// One value a group. Collective: no. Blocks: no. Throws: UsageError for an unknown name, with the known ones.
   std::vector<double> get(std::string_view name) const;
-  /// The last group's value, without a list. Collective: no. Blocks: no. Throws: as get.
+  /// Returns the last group's value, without a list. Collective: no. Blocks: no. Throws: as get.
   double last(std::string_view name) const;
   /// "wd" reaches decaying parameters only.
   /// Collective: no. Blocks: no. Throws: as get and HyperValue::expand.
   void set(std::string_view name, const HyperValue& value);
-  /// One value; the path that schedules take each batch. Collective: no. Blocks: no. Throws: UsageError for an unknown name.
+  /// Sets a single value: the path that schedules take each batch. Collective: no. Blocks: no. Throws: UsageError for
+  /// an unknown name.
   void set(std::string_view name, size_t group, double value);
 
  private:

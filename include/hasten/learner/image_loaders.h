@@ -19,14 +19,16 @@ std::vector<std::filesystem::path> image_files(const std::filesystem::path& fold
 
 /// Whether each of n files belongs to the validation data.
 using ValidPart = std::function<std::vector<bool>(const std::vector<std::filesystem::path>& files)>;
-/// A random part of this size; rounded down. Collective: no. Blocks: no. Throws: UsageError for a part outside [0, 1].
+/// Returns a random part of this size; rounded down. Collective: no. Blocks: no. Throws: UsageError for a part outside
+/// [0, 1].
 ValidPart random_split(double part, uint64_t seed);
-/// The files below a folder of this name ("val"). Collective: no. Blocks: no. Throws: nothing.
+/// Returns the files below a folder of this name ("val"). Collective: no. Blocks: no. Throws: nothing.
 ValidPart folder_split(std::string name);
 
-/// The class of a file: its name up to the last '_', as in the Oxford pets. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the class of a file: its name up to the last '_', as in the Oxford pets. Collective: no. Blocks: no. Throws:
+/// nothing.
 std::string name_before_number(const std::filesystem::path& file);
-/// The name of the folder that the file is in. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the name of the folder that the file is in. Collective: no. Blocks: no. Throws: nothing.
 std::string folder_name(const std::filesystem::path& file);
 
 struct ImageLoadersOptions {

@@ -1,7 +1,8 @@
 // Learner: fastai's training loop over an Accelerator.
 //
-// It nests fit, epoch, train, validate and batch (loop.h), calls callbacks at their events and trains through the Accelerator
-// only: prepare, backward, prepared optimizers. A value handle; copies are the same Learner. One fit at a time.
+// It nests fit, epoch, train, validate and batch (loop.h), calls callbacks at their events and trains through the
+// Accelerator only: prepare, backward, prepared optimizers. A value handle; copies are the same Learner. A single fit
+// runs at a time.
 #pragma once
 
 #include <array>
@@ -50,7 +51,8 @@ class Learner {
   void fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max = {}, const SgdrOptions& options = {}) const;
   /// Frozen one-cycle epochs for the last group, then all groups with smaller rates.
   void fine_tune(int64_t num_epochs, double base_lr = 2e-3, const FineTuneOptions& options = {}) const;
-  /// The LR range test; its curve goes to the trackers of a running run as well. Weights, buffers, optimizer, random state and loader position are as before when it returns.
+  /// Runs the LR range test; its curve also goes to the trackers of a running run. Weights, buffers, optimizer, random
+  /// state and loader position are as before when it returns.
   LrFindResult lr_find(const LrFindOptions& options = {}) const;
 
   /// Groups before n no longer train, except norm layers; negative n counts from the end. Optimizer state is cleared.
@@ -65,12 +67,12 @@ class Learner {
   std::vector<double> validate(const ValidateOptions& options = {}) const;
   /// In the dataset's order, on every rank.
   Predictions get_preds(const PredsOptions& options = {}) const;
-  /// One sample: its inputs without the batch dimension.
+  /// Takes a sample: its inputs without the batch dimension.
   Prediction predict(const std::vector<at::Tensor>& inputs) const;
   /// lerp(mean of `n` augmented passes, the plain pass, beta), or the larger of them.
   Predictions tta(const TtaOptions& options = {}) const;
-  /// A table of the first samples' targets and predictions. Rank 0 writes it to standard output, and to the trackers of a running run,
-  /// there with the inputs if they are images.
+  /// Returns a table of the first samples' targets and predictions. Rank 0 writes it to standard output, and to the
+  /// trackers of a running run, there with the inputs if they are images.
   std::string show_results(int64_t num_samples = 9) const;
 
   // ---- Files, written by rank 0 into path / model_dir.
@@ -79,7 +81,8 @@ class Learner {
   std::filesystem::path save(const std::string& name, bool with_opt = true) const;
   /// Collective: no. Blocks: no. Throws: DataError for a missing file; UsageError, with strict, naming keys that do not fit.
   void load(const std::string& name, const LoadOptions& options = {}) const;
-  /// A folder with the weights, the options as JSON and the names of callbacks and classes; load_learner reads it.
+  /// Writes a folder with the weights, the options as JSON and the names of callbacks and classes. load_learner reads
+  /// it.
   void export_to(const std::filesystem::path& folder) const;
   /// All that a fit needs to go on: weights, optimizer, callbacks, schedule, loader, random state.
   /// Collective: yes in a distributed context. Blocks: yes. Throws: DataError.
@@ -103,7 +106,7 @@ class Learner {
   /// In the order of calls. Collective: no. Blocks: no. Throws: nothing.
   std::vector<std::shared_ptr<Callback>> ordered_cbs(Event event) const;
   const Callbacks& cbs() const;
-  /// The callback of this type; null if there is none.
+  /// Returns the callback of this type; null if there is none.
   template <class T>
   T* find() const {
     for (const auto& one : cbs()) {
@@ -111,7 +114,7 @@ class Learner {
     }
     return nullptr;
   }
-  /// The loop with the callbacks of each event, as text. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the loop with the callbacks of each event, as text. Collective: no. Blocks: no. Throws: nothing.
   std::string show_training_loop() const;
   /// `fn` without progress bars, or without tables.
   void no_bar(const std::function<void()>& fn) const;
@@ -133,10 +136,10 @@ class Learner {
   bool training() const;
   std::vector<at::Tensor>& inputs() const;
   std::vector<at::Tensor>& targets() const;
-  /// All outputs of the model; the first is the prediction.
+  /// Returns all outputs of the model; the first is the prediction.
   std::vector<at::Tensor>& predictions() const;
   at::Tensor& loss() const;
-  /// The loss that backward starts from.
+  /// Returns the loss that backward starts from.
   at::Tensor& loss_grad() const;
   bool loss_is_finite() const;
   torch::optim::Optimizer& opt() const;
@@ -165,7 +168,7 @@ class Learner {
   /// Channels-last memory and, with `use_amp`, mixed precision; callbacks that are there stay. fastai's default is float16.
   const Learner& to_channelslast(bool use_amp = true) const;
   const Learner& to_channelslast(bool use_amp, AmpMode mode) const;
-  /// The default memory format again; with `to_fp32` the callback of mixed precision goes as well.
+  /// Restores the default memory format; with `to_fp32` the callback of mixed precision goes as well.
   const Learner& to_contiguous(bool to_fp32 = false) const;
   /// Layers with the shapes and number of their parameters, and whether they train.
   std::string summary() const;

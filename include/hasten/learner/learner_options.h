@@ -52,7 +52,7 @@ struct FitOptions {
   Callbacks cbs = {};
   /// A new optimizer first.
   bool reset_opt = false;
-  /// Earlier epochs are cancelled in before_epoch, so that schedules stand where they would.
+  /// Earlier epochs are cancelled in before_epoch, so that schedules have the right position.
   int64_t start_epoch = 0;
   /// A folder of save_checkpoint: the fit goes on in mid-epoch. Empty: from the start.
   std::filesystem::path resume = {};
@@ -120,7 +120,7 @@ struct LrFindResult {
   /// Smoothed.
   std::vector<double> losses = {};
   std::map<std::string, double> suggestions = {};
-  /// The first that was asked for; 0 if none was.
+  /// The first that was requested; 0 if none was.
   double valley = 0;
 };
 

@@ -27,10 +27,10 @@ class PreparedLoader {
   /// Batches of a pass on this rank.
   virtual size_t size() const = 0;
   virtual void begin() = 0;
-  /// The next batch; false at the end.
+  /// Reads the next batch; false at the end.
   virtual bool next(Batch& batch) = 0;
   virtual void end() noexcept = 0;
-  /// Where the running pass stands, and going on from there (data::LoaderState as a Value).
+  /// The position of the running pass, and going on from there (data::LoaderState as a Value).
   virtual core::Value state() const = 0;
   virtual void load_state(const core::Value& state) = 0;
 };
@@ -145,13 +145,13 @@ class Loader {
   std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order = LoaderOrder::kTurns) const {
     return source_->prepare(accelerator, order);
   }
-  /// The same samples in the dataset's order, none dropped. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same samples in the dataset's order, none dropped. Collective: no. Blocks: no. Throws: nothing.
   Loader in_order() const {
     Loader result;
     if (source_) result.source_ = source_->in_order();
     return result;
   }
-  /// Samples of the dataset, nothing if it does not know.
+  /// Samples of the dataset, nothing if unknown.
   std::optional<size_t> num_samples() const { return source_ ? source_->num_samples() : 0; }
   size_t batch_size() const { return source_ ? source_->batch_size() : 0; }
 
@@ -176,7 +176,7 @@ struct TensorLoadersOptions {
   bool drop_last = false;
   uint64_t seed = 0;
 };
-/// A loader over rows of tensors; shuffled by (seed, epoch) unless told otherwise.
+/// Returns a loader over rows of tensors; shuffled by (seed, epoch) by default.
 /// Collective: no. Blocks: no. Throws: UsageError for tensors of different first sizes.
 Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const TensorLoadersOptions& options = {});
 /// Training rows, and validation rows in their order.

@@ -1,7 +1,8 @@
-// Loop: the nesting of fit, epoch, train, validate, batch, backward and step, and of their cancels; no torch needed.
+// Loop: the nesting of fit, epoch, train, validate, batch, backward and step, and of their cancels. It needs no torch.
 //
-// The order of events is fastai's. LoopActions has the reads of an epoch and the computation of a step; the Learner implements it
-// and tests replace by a fake. A cancel is a mark: the rest of the event's callbacks and of the scope is left out.
+// The order of events is fastai's. LoopActions has the reads of an epoch and the computation of a step. The Learner
+// implements it, and tests replace it by a fake. A cancel is a mark: the rest of the event's callbacks and of the scope
+// is left out.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class LoopActions {
   virtual bool next_batch() = 0;
   virtual void end_batches() noexcept = 0;
   virtual void forward() = 0;
-  /// Whether the current batch has targets; without them there is no loss and no backward.
+  /// Returns true if the current batch has targets; without them there is no loss and no backward.
   virtual bool has_targets() const = 0;
   virtual void compute_loss() = 0;
   virtual void backward() = 0;
@@ -43,7 +44,7 @@ class Loop {
   /// Collective: as the actions are. Blocks: as they do. Throws: what callbacks and actions throw, behind the after_… events of
   /// the open scopes; UsageError for a Cancel of a scope that is not open.
   void fit(int64_t num_epochs, int64_t first_epoch = 0);
-  /// One validation inside the events of a fit and an epoch; see fit.
+  /// Runs a validation inside the events of a fit and an epoch; see fit.
   void validate();
   /// The validation part alone, for a loop inside a loop; see fit.
   void validation_only() { all_batches(Scope::kValid); }
@@ -57,7 +58,7 @@ class Loop {
   bool is_open(Scope scope) const noexcept { return (open_ >> static_cast<unsigned>(scope)) & 1U; }
   /// "fit, epoch, train" or "none".
   std::string open_scopes() const;
-  /// Whether an exception is passing: after_… events are called so that callbacks put back what they changed.
+  /// Returns true if an exception is passing: after_… events are called so that callbacks put back what they changed.
   bool is_unwinding() const noexcept { return unwinding_; }
 
  private:

@@ -43,7 +43,7 @@ class Loss {
   Loss(F function) : Loss(Function(std::move(function))) {}  // NOLINT: as above
 
   explicit operator bool() const noexcept { return parts_ != nullptr; }
-  /// Collective: no. Blocks: no. Throws: what the formula throws.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the formula.
   at::Tensor operator()(const at::Tensor& prediction, const at::Tensor& target) const;
   /// Collective: no. Blocks: no. Throws: UsageError for kNone of a loss made from a plain function.
   at::Tensor compute(const at::Tensor& prediction, const at::Tensor& target, Reduction reduction) const;
@@ -63,7 +63,7 @@ at::Tensor reduce_values(const at::Tensor& values, Reduction reduction);
 struct ClassLossOptions {
   /// Of the classes.
   int64_t axis = -1;
-  /// One a class; undefined: all alike.
+  /// A weight for each class; undefined: all alike.
   at::Tensor weight = {};
   int64_t ignore_index = -100;
   Reduction reduction = Reduction::kMean;

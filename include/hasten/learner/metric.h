@@ -1,7 +1,7 @@
 // Metric: a number of a validation, accumulated batch by batch and summed over the ranks once.
 //
-// Each rank counts its own samples without padding; counts are integers and sums exact, so that the number of ranks does not
-// matter. metrics.h has fastai's metrics; the functions here make one's own.
+// Each rank counts its own samples without padding. Counts are integers and sums exact, so that the number of ranks
+// does not matter. metrics.h has fastai's metrics; the functions here make one's own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,9 +34,10 @@ class Metric {
     virtual std::string name() const = 0;
     virtual void reset() = 0;
     virtual void accumulate(const MetricInput& input) = 0;
-    /// Counts that the ranks add up, int64 [k], the same k in every pass; undefined without samples, unset where counts do not make the value.
+    /// Counts that the ranks add up, int64 [k], the same k in every pass. Undefined without samples; unset if counts do
+    /// not make the value.
     virtual std::optional<at::Tensor> counts() const { return {}; }
-    /// The value of such sums; NaN without samples (an undefined tensor).
+    /// Returns the value of such sums; NaN without samples (an undefined tensor).
     virtual double value_of(const at::Tensor& counts) const;
     /// Over all ranks; NaN without samples. Collective. By default from counts.
     virtual double value(const comm::Group& group) const;
@@ -45,7 +46,7 @@ class Metric {
 
   explicit Metric(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::string name() const { return name_.empty() ? impl_->name() : name_; }
-  /// The same metric under another name in tables. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the same metric under another name in tables. Collective: no. Blocks: no. Throws: nothing.
   Metric named(std::string name) const;
   void reset() const { impl_->reset(); }
   /// Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not fit.
@@ -63,8 +64,8 @@ class Metric {
   std::string name_;
 };
 
-/// Values of several metrics over all ranks: the counts of all of them in one reduction, then those that gather. The first call also
-/// tells ranks without samples how many counts there are.
+/// Values of several metrics over all ranks: the counts of all of them in one reduction, then those that gather. The
+/// first call also sends the number of counts to ranks without samples.
 class MetricValues {
  public:
   /// Collective: yes. Blocks: yes. Throws: CommError; UsageError for another number of counts than before.
@@ -77,27 +78,30 @@ class MetricValues {
 
 using MetricFunction = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target)>;
 
-/// The mean of a function's batch means, by samples (fastai's AvgMetric).
+/// Returns the mean of a function's batch means, by samples (fastai's AvgMetric).
 Metric avg_metric(std::string name, MetricFunction function);
-/// The mean of the losses, by samples.
+/// Returns the mean of the losses, by samples.
 Metric avg_loss(std::string name = "loss");
-/// A number that something else computes, such as a callback (fastai's ValueMetric).
+/// Returns a number that something else computes, such as a callback (fastai's ValueMetric).
 Metric value_metric(std::string name, std::function<double()> value);
-/// The mean of a part of the loss, by samples: `part` gives it after each batch (fastai's LossMetric).
+/// Returns the mean of a part of the loss, by samples: `part` gives it after each batch (fastai's LossMetric).
 Metric loss_metric(std::string name, std::function<at::Tensor()> part);
-/// A function of all predictions and targets, gathered once at the end (fastai's AccumMetric). `prepare` is applied to each
-/// batch's prediction first.
+/// Returns a function of all predictions and targets, gathered once at the end (fastai's AccumMetric). `prepare` is
+/// applied to each batch's prediction first.
 Metric accum_metric(std::string name, std::function<double(const at::Tensor& predictions, const at::Tensor& targets)> function,
                     std::function<at::Tensor(const at::Tensor&)> prepare = {});
 
-/// A function of integer counts, which `count` gives for each batch as an int64 tensor [k]; the same k in every batch.
+/// Returns a function of integer counts, which `count` gives for each batch as an int64 tensor [k]. k is the same in
+/// every batch.
 Metric counted_metric(std::string name, MetricFunction count, std::function<double(const at::Tensor& counts)> finish);
-/// A function of the means of several elementwise values: `values` gives tensors whose elements are averaged one by one.
+/// Returns a function of the means of several elementwise values: `values` gives tensors whose elements are averaged
+/// one by one.
 Metric mean_metric(std::string name,
                    std::function<std::vector<at::Tensor>(const at::Tensor& prediction, const at::Tensor& target)> values,
                    std::function<double(const std::vector<double>& means)> finish);
 
-/// The rows of all ranks, one rank after the other; ranks may have different numbers of rows, or none (an undefined tensor).
+/// Returns the rows of all ranks, one rank after the other. Ranks may have different numbers of rows, or none (an
+/// undefined tensor).
 /// Collective: yes. Blocks: yes. Throws: CommError.
 at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows);
 

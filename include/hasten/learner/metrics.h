@@ -1,7 +1,7 @@
 // fastai's metrics by their names. Counts over samples, exact on any number of ranks (metric.h).
 //
-// Values where scikit-learn divides by nothing are 0 as there; averages are over the classes that occur. `axis` is that of
-// the classes.
+// If scikit-learn divides by nothing, values are 0 as there. Averages are over the classes that occur. `axis` is that
+// of the classes.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace hasten::learner {
 Metric accuracy(int64_t axis = -1);
 Metric error_rate(int64_t axis = -1);
 Metric top_k_accuracy(int64_t k = 5, int64_t axis = -1);
-/// The mean recall of the classes that occur.
+/// Returns the mean recall of the classes that occur.
 Metric balanced_accuracy(int64_t axis = -1);
 /// (po - pe) / (1 - pe).
 Metric cohen_kappa(int64_t axis = -1);
@@ -60,7 +60,7 @@ Metric roc_auc_multi(bool sigmoid = true);
 /// Sum of (R_n - R_(n-1)) P_n over the thresholds.
 Metric ap_score_binary(int64_t axis = -1);
 Metric ap_score_multi(bool sigmoid = true);
-/// The correlation of mean ranks.
+/// Returns the correlation of mean ranks.
 Metric spearman_corr_coef();
 
 // ---- Regression.
@@ -72,7 +72,7 @@ Metric exp_rmspe();
 Metric r2_score();
 Metric explained_variance();
 Metric pearson_corr_coef();
-/// The mean of (p - t)^2 of the positive class's probability.
+/// Returns the mean of (p - t)^2 of the positive class's probability.
 Metric brier_score(int64_t axis = -1, int64_t pos_label = 1);
 
 // ---- Segmentation: predictions [n, classes, d1, …], targets [n, d1, …].
@@ -86,7 +86,7 @@ Metric foreground_acc(int64_t bkg_idx = 0, int64_t axis = 1);
 // ---- Text.
 /// e to the mean loss.
 Metric perplexity();
-/// BLEU of corpora with n-grams up to 4; a sample's k-th order without a hit counts 1 / 2^k.
+/// BLEU of corpora with n-grams up to 4. A sample's k-th order without a hit counts 1 / 2^k.
 Metric corpus_bleu(int64_t vocab_size = 5000, int64_t axis = -1);
 
 }  // namespace hasten::learner

@@ -1,7 +1,7 @@
 // AnyModel: a module and how it is called with the tensors of a batch, without its type.
 //
-// Made from a TORCH_MODULE holder or a shared_ptr whose forward takes tensors and returns a tensor, a tuple, a pair or a
-// vector of them; the first is the prediction. Any other forward: {module, lambda}.
+// It is made from a TORCH_MODULE holder or a shared_ptr whose forward takes tensors. Forward returns a tensor, or a
+// tuple, a pair or a vector of them; the first is the prediction. Any other forward: {module, lambda}.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -88,14 +88,14 @@ class AnyModel {
   const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
   /// Collective: no. Blocks: no. Throws: UsageError for another number of inputs; what forward throws.
   Tensors operator()(const Tensors& inputs) const { return call_(inputs); }
-  /// Calls the module's own reset_state() if it has one: the hidden state of a recurrent network. (libtorch's modules have a
-  /// reset() that draws new weights, so the name differs from fastai's.)
-  /// Collective: no. Blocks: no. Throws: what it throws.
+  /// Calls the module's own reset_state() if it has one: the hidden state of a recurrent network. (libtorch's modules
+  /// have a reset() that draws new weights, so the name differs from fastai's.)
+  /// Collective: no. Blocks: no. Throws: the exceptions of reset_state().
   void reset() const {
     if (reset_) reset_();
   }
   explicit operator bool() const noexcept { return module_ != nullptr; }
-  /// The model over several devices of this process (parallel::data_parallel).
+  /// Returns the model over several devices of this process (parallel::data_parallel).
   /// Collective: no. Blocks: no. Throws: UsageError for a model with a lambda, and as data_parallel.
   AnyModel data_parallel(const std::vector<c10::Device>& devices) const {
     if (!parallel_) {
@@ -130,7 +130,7 @@ class AnyModel {
   std::function<void()> reset_;
 };
 
-/// fastai's reset(): forgets the hidden state of a model that has one.
+/// fastai's reset(): resets the hidden state of a model that has one.
 /// Collective: no. Blocks: no. Throws: what reset_state throws.
 inline void reset(const AnyModel& model) { model.reset(); }
 

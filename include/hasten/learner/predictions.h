@@ -45,7 +45,7 @@ struct PredsOptions {
   Callbacks cbs = {};
 };
 
-/// Undefined where not asked for.
+/// Undefined if not requested.
 struct Predictions {
   /// The first input.
   at::Tensor inputs = {};

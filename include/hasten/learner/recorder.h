@@ -30,7 +30,7 @@ class SmoothLoss {
   void update(const at::Tensor& loss);
   /// Blocks: for the device. NaN before the first update.
   double value() const;
-  /// The value after each update since reset. Blocks: for the device.
+  /// Returns the value after each update since reset. Blocks: for the device.
   const std::vector<double>& history() const;
   /// For checkpoints.
   core::Value state() const;
@@ -67,11 +67,11 @@ class Recorder : public Callback {
   RecorderOptions& options() noexcept { return options_; }
   /// "epoch", "train_loss", "valid_loss", metrics…, "time".
   const std::vector<std::string>& metric_names() const noexcept { return names_; }
-  /// One row an epoch: all columns but epoch and time.
+  /// Returns a row for each epoch: all columns but epoch and time.
   const std::vector<std::vector<double>>& values() const noexcept { return values_; }
-  /// The last row.
+  /// Returns the last row.
   const std::vector<double>& final_record() const noexcept { return row_; }
-  /// The last group's rate of each training batch, and the smoothed loss behind it.
+  /// Returns the last group's rate of each training batch, and the smoothed loss behind it.
   const std::vector<double>& lrs() const noexcept { return lrs_; }
   const std::vector<double>& losses() const { return smooth_.history(); }
   /// Of the epoch so far.
@@ -79,9 +79,9 @@ class Recorder : public Callback {
   double smooth_loss() const { return smooth_.value(); }
   /// Training batches at the end of each epoch.
   const std::vector<int64_t>& iters() const noexcept { return iters_; }
-  /// The value of a column in the last row. Throws: UsageError for an unknown name, with the known ones.
+  /// Returns the value of a column in the last row. Throws: UsageError for an unknown name, with the known ones.
   double value_of(std::string_view name) const;
-  /// The columns that can be monitored.
+  /// Returns the columns that can be monitored.
   std::vector<std::string> columns() const;
 
  private:

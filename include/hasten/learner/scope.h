@@ -1,6 +1,6 @@
 // Events and scopes of the training loop, and which contains which; pure, without torch.
 //
-// Follows fastai: an event before_X opens the scope X, after_X stands outside it. A cancel ends the scope it names.
+// Follows fastai: an event before_X opens the scope X, after_X is outside it. A cancel ends the scope it names.
 #pragma once
 
 #include <array>
@@ -78,7 +78,7 @@ constexpr ScopeEvents events_of(Scope scope) noexcept {
   return kEvents[static_cast<size_t>(scope)];
 }
 
-/// Whether a callback's phases() decide if the event reaches it: the events of a batch.
+/// Returns true if a callback's phases() decide if the event reaches it: the events of a batch.
 /// Collective: no. Blocks: no. Throws: nothing.
 constexpr bool is_inner(Event event) noexcept {
   return event >= Event::kBeforeBatch && event <= Event::kAfterBatch;

@@ -1,7 +1,8 @@
 // Texts as numbers: a vocabulary of words, streams for a language model, sorted and padded batches for a classifier.
 //
-// Follows fastai's text data in form: token 0 is unknown, token 1 padding, 2 the start of a text; streams are contiguous in each
-// row of a batch, and each rank has rows of its own; classifier batches hold texts of similar length, padded at the front.
+// Follows fastai's text data in form. Token 0 is unknown, token 1 padding, 2 the start of a text. Streams are
+// contiguous in each row of a batch, and each rank has rows of its own. Classifier batches hold texts of similar
+// length, padded at the front.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ std::vector<std::string> tokenize(const std::string& text);
 class Vocab {
  public:
   static constexpr int64_t kUnknown = 0, kPadding = 1, kStart = 2;
-  /// The words that occur at least `least` times, most frequent first, at most `size` of them.
+  /// Returns the words that occur at least `least` times, most frequent first, at most `size` of them.
   /// Collective: no. Blocks: no. Throws: nothing.
   static Vocab of(const std::vector<std::string>& texts, int64_t least = 3, size_t size = 60'000);
   /// With the start token in front. Collective: no. Blocks: no. Throws: nothing.
@@ -36,8 +37,9 @@ struct LanguageModelOptions {
   /// Rows of a batch on each rank, and steps of a row.
   int64_t batch_size = 64, seq_len = 72;
 };
-/// Batches [rows, steps] with the next tokens as targets. The texts are one long stream, cut into batch_size * world_size rows; row
-/// by row a rank's hidden state fits the next batch. Collective: no. Blocks: no. Throws: UsageError for too few tokens.
+/// Batches [rows, steps] with the next tokens as targets. The texts are one long stream, cut into batch_size *
+/// world_size rows. Row by row, a rank's hidden state fits the next batch. Collective: no. Blocks: no. Throws:
+/// UsageError for too few tokens.
 std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts, const LanguageModelOptions& options, int rank = 0,
                                           int world_size = 1);
 

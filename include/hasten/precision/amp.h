@@ -1,8 +1,8 @@
 // Amp: Apex's mixed precision (apex.amp) with its levels O0 to O3, several losses, and functions registered by hand.
 //
-// Apex patches torch's functions and the optimizer's methods, once a process. Here initialize gives handles, as prepare does:
-// a model that casts, an optimizer whose step knows of overflows. Several may live side by side, and Accelerator::prepare
-// takes the handles. For the meaning of a level see amp_levels.h.
+// Apex patches torch's functions and the optimizer's methods, once a process. Here initialize gives handles, as prepare
+// does: a model that casts, an optimizer whose step handles overflows. Several may exist side by side, and
+// Accelerator::prepare takes the handles. For the meaning of a level see amp_levels.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -44,7 +44,7 @@ struct AmpOptions {
   double max_loss_scale = 16777216.0;
   /// O1: Apex's operator lists where they differ from libtorch's (OpPolicies::set_apex_lists), for this Amp's life.
   bool apex_lists = false;
-  /// Steps whose gradients are not finite are skipped with a static loss scale as well; Apex takes them.
+  /// With a static loss scale as well, steps whose gradients are not finite are skipped. Apex takes them.
   bool skip_nonfinite = true;
 };
 
@@ -56,27 +56,27 @@ struct ScaleLossOptions {
   bool delay_overflow_check = false;
 };
 
-/// One loss's part of the state: Apex's "loss_scaler0" and so on.
+/// A loss's part of the state: Apex's "loss_scaler0" and so on.
 struct AmpScalerState {
   double loss_scale = 65536.0;
   int64_t unskipped = 0;
 };
 using AmpState = std::map<std::string, AmpScalerState>;
 
-/// What scale_loss knows of an optimizer; AmpOptimizer<O> is one.
+/// The interface of an optimizer for scale_loss; AmpOptimizer<O> has it.
 class AmpOptimizerHandle {
  public:
   AmpOptimizerHandle(torch::optim::Optimizer& optimizer, bool with_masters, bool enabled);
-  /// The step; nothing once after an overflow. With masters, the model gets them rounded.
+  /// Makes the step; does nothing once after an overflow. With masters, the model gets them rounded.
   /// Collective: no. Blocks: no. Throws: UsageError if the gradients are still scaled (delay_unscale).
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const;
   /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = true) const;
-  /// Whether the last step was a no-op.
+  /// Returns true if the last step was a no-op.
   bool step_was_skipped() const noexcept;
-  /// Whether the next step will be a no-op.
+  /// Returns true if the next step will be a no-op.
   bool will_skip() const noexcept;
-  /// All parameters that the optimizer steps: masters and float32 parameters (apex.amp.master_params).
+  /// Returns all parameters that the optimizer steps: masters and float32 parameters (apex.amp.master_params).
   std::vector<at::Tensor> master_params() const;
   torch::optim::Optimizer& optimizer() const noexcept;
 
@@ -109,7 +109,7 @@ struct AmpCasts {
   std::optional<at::ScalarType> outputs = {};
 };
 
-/// A value handle for a module; `model(x)` runs forward as the level says, `model->forward(x)` the module's own.
+/// A value handle for a module. `model(x)` runs forward at the level, `model->forward(x)` the module's own.
 template <class M>
 class AmpModel {
  public:
@@ -131,7 +131,7 @@ class AmpModel {
     }
   }
   auto* operator->() const { return &*module_; }
-  /// The holder or shared_ptr that initialize was given.
+  /// Returns the holder or shared_ptr that initialize was given.
   M& unwrap() const noexcept { return module_; }
   const AmpCasts& casts() const noexcept { return casts_; }
 
@@ -207,7 +207,7 @@ class Amp {
   void scale_loss(const at::Tensor& loss, const std::vector<AmpOptimizerHandle>& optimizers, const Backward& backward,
                   const ScaleLossOptions& options = {}) const;
 
-  /// A scope without casts (apex.amp.disable_casts).
+  /// Returns a scope without casts (apex.amp.disable_casts).
   static Autocast disable_casts() { return Autocast::off(); }
 
   /// A callable whose tensor arguments are cast inside autocast scopes: to the scope's dtype, to float32, or to the widest of
@@ -247,7 +247,7 @@ class Amp {
   void register_function(const std::string& op, CastPolicy policy);
   template <class F>
   static auto wrapped(F function, CastPolicy policy);
-  /// The dtype that arguments take under a policy now; nothing outside of autocast.
+  /// Returns the dtype that arguments take under a policy now; nothing outside of autocast.
   static std::optional<at::ScalarType> argument_dtype(CastPolicy policy, const std::vector<at::Tensor>& arguments);
   static bool is_castable(const at::Tensor& tensor) {
     return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != at::kDouble;

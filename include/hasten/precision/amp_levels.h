@@ -1,6 +1,6 @@
 // Apex's optimization levels O0 to O3: what each sets, and which overrides it takes.
 //
-// One pure function from level and overrides to properties. Amp (amp.h) carries the properties out.
+// A single pure function turns level and overrides into properties. Amp (amp.h) carries the properties out.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -56,7 +56,7 @@ struct AmpProperties {
   double loss_scale = 1.0;
 };
 
-/// The table of levels, then the overrides. `dtype` kBFloat16 gives levels in bfloat16, whose loss scale is 1.
+/// Returns the table of levels, then the overrides. `dtype` kBFloat16 gives levels in bfloat16, whose loss scale is 1.
 /// Collective: no. Blocks: no. Throws: UsageError for an override that the level does not take.
 AmpProperties resolve(AmpLevel level, const AmpOverrides& overrides = {}, c10::ScalarType dtype = c10::ScalarType::Half);
 

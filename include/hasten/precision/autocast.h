@@ -1,8 +1,8 @@
-// Autocast: a scope in which operators compute in half precision where libtorch's lists say so (torch.autocast).
+// Autocast: a scope in which operators compute in half precision by libtorch's lists (torch.autocast).
 //
-// libtorch's C++ API has the switches but no scope. The state belongs to the thread; a scope restores all of it, and
-// the end of the outermost one forgets the cached casts of weights. Backward runs outside: libtorch's engine carries the
-// caller's switches into its threads. Casts that live longer than a scope are living_casts.h's matter.
+// libtorch's C++ API has the switches but no scope. The state belongs to the thread. A scope restores all of it, and
+// the end of the outermost one drops the cached casts of weights. Backward runs outside: libtorch's engine carries the
+// caller's switches into its threads. living_casts.h has casts that outlast a scope.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -45,13 +45,13 @@ class [[nodiscard]] Autocast {
   Autocast& operator=(Autocast&&) = delete;
   ~Autocast();
 
-  /// This thread's switches.
+  /// Returns this thread's switches.
   /// Collective: no. Blocks: no. Throws: nothing.
   static AutocastState captured();
-  /// Whether a scope is open for the device.
+  /// Returns true if a scope is open for the device.
   /// Collective: no. Blocks: no. Throws: nothing.
   static bool is_enabled(c10::DeviceType device);
-  /// A scope with autocast off on all devices; backward and optimizer steps run in one.
+  /// Returns a scope with autocast off on all devices; backward and optimizer steps run in one.
   /// Collective: no. Blocks: no. Throws: nothing.
   static Autocast off();
 

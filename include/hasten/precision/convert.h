@@ -16,7 +16,7 @@ struct ConvertOptions {
   bool keep_batchnorm = false;
 };
 
-/// Converts the module's floating-point parameters and buffers in place; parameters keep their identity, so optimizers
+/// Converts the module's floating-point parameters and buffers in place. Parameters keep their identity, so optimizers
 /// may be made before or after. Apex's convert_network and convert_module.
 /// Collective: no. Blocks: no. Throws: nothing.
 void convert(torch::nn::Module& module, at::ScalarType dtype, const ConvertOptions& options = {});
@@ -59,8 +59,8 @@ struct ParameterLists {
   std::vector<at::Tensor> master;
 };
 
-/// The model's trainable parameters and float32 masters of them (Apex's prep_param_lists). With `flat_master`, one tensor
-/// holds all masters, one after the other.
+/// Returns the model's trainable parameters and float32 masters of them (Apex's prep_param_lists). With `flat_master`,
+/// one tensor holds all masters, one after the other.
 /// Collective: no. Blocks: no. Throws: UsageError for flat_master if the parameters' dtypes differ.
 ParameterLists prep_param_lists(const torch::nn::Module& module, bool flat_master = false);
 /// Copies gradients to the masters, which get theirs at the first call.

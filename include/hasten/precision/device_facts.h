@@ -1,7 +1,7 @@
 // DeviceFacts: the instruction sets and capabilities that decide which precision a device can use, and how fast.
 //
-// Read once from /proc/cpuinfo and the CUDA runtime that libtorch has loaded; libtorch's own queries differ between
-// its releases. Everything that decides takes the facts as a value.
+// Read once from /proc/cpuinfo and the CUDA runtime that libtorch has loaded. libtorch's own queries differ between its
+// releases. Every decision takes the facts as a value.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,20 +20,20 @@ struct DeviceFacts {
   bool amx_fp16 = false;
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  /// CUDA: compute capability times ten (80 for 8.0); 0 if it is not known, which refuses nothing.
+  /// CUDA: compute capability times ten (80 for 8.0). 0 if it is unknown, which refuses nothing.
   int capability = 0;
 };
 
-/// The CPU's facts from the text of /proc/cpuinfo; the flags of its first processor.
+/// Returns the CPU's facts from the text of /proc/cpuinfo; the flags of its first processor.
 /// Collective: no. Blocks: no. Throws: nothing.
 DeviceFacts parse_cpuinfo(const std::string& text);
 
-/// The facts of a device of this process.
+/// Returns the facts of a device of this process.
 /// Collective: no. Blocks: no. Throws: nothing; what cannot be found out stays false or 0.
 DeviceFacts device_facts(c10::Device device);
 
-/// One sentence if the precision is slower than float32 on this device, with the measured factor; nothing if it is
-/// not. `has_convolutions`: whether the model has any, whose factors differ.
+/// Returns a sentence if the precision is slower than float32 on this device, with the measured factor. Nothing if it
+/// is not. `has_convolutions`: whether the model has any, whose factors differ.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::optional<std::string> speed_note(const DeviceFacts& facts, Precision precision, bool has_convolutions);
 

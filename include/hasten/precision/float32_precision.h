@@ -1,6 +1,7 @@
 // How exactly float32 operators compute: libtorch's settings of TF32 on CUDA and of bfloat16 within oneDNN on a CPU.
 //
-// They are the whole process's, as in PyTorch (torch.backends.*.fp32_precision), and hasten leaves them alone unless it is asked.
+// They are the whole process's, as in PyTorch (torch.backends.*.fp32_precision), and hasten leaves them alone by
+// default.
 #pragma once
 
 #include <optional>
@@ -21,7 +22,7 @@ struct Float32Options {
 /// Collective: no. Blocks: no. Throws: nothing.
 void set_float32_precision(const Float32Options& options);
 
-/// Returns what oneDNN (`cuda`: CUDA) may use now; unset where libtorch's default stands.
+/// Returns what oneDNN (`cuda`: CUDA) may use now; unset where libtorch's default holds.
 /// Collective: no. Blocks: no. Throws: nothing.
 Float32Options float32_precision(bool cuda = false);
 

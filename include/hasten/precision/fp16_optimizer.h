@@ -51,13 +51,13 @@ class Fp16Optimizer {
   /// Clips the masters' gradients to a norm; returns the norm before, or -1 after an overflow.
   /// Collective: no. Blocks: until gradients are there. Throws: nothing.
   double clip_master_grads(double max_norm, double norm_type = 2.0);
-  /// The masters' gradients, one list a parameter group; nothing after an overflow.
+  /// Returns the masters' gradients, one list a parameter group; nothing after an overflow.
   /// Collective: no. Blocks: no. Throws: nothing.
   std::vector<std::vector<at::Tensor>> inspect_master_grad_data() const;
 
-  /// Steps the masters and rounds them into the model; after an overflow only the scale moves. With a closure, which calls
-  /// zero_grad and backward of this object, it is repeated while it overflows.
-  /// Collective: no. Blocks: no. Throws: what the optimizer and the closure throw.
+  /// Steps the masters and rounds them into the model. After an overflow only the scale moves. With a closure, which
+  /// calls zero_grad and backward of this object, it is repeated while it overflows.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the optimizer and the closure.
   at::Tensor step(const std::function<at::Tensor()>& closure = nullptr);
   /// Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none = false) { masters_.zero_grad(set_to_none); }

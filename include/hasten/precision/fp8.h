@@ -1,8 +1,8 @@
 // Matrix products in 8-bit floating point: forward and both gradients of a linear layer.
 //
 // Recipes follow torchao's float8 training (tensorwise, rowwise, rowwise with high-precision weight gradients) and
-// Transformer Engine's delayed scaling. On CUDA the products are libtorch's _scaled_mm; elsewhere they are emulated in
-// float32 on the quantised values, which gives the same numbers up to rounding, for tests. Scales: fp8_scaling.h.
+// Transformer Engine's delayed scaling. On CUDA the products are libtorch's _scaled_mm. Elsewhere they are emulated in
+// float32 on the quantised values, for tests. That gives the same numbers up to rounding. Scales: fp8_scaling.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ namespace hasten::precision {
 /// kDelayed: one scale a tensor, from the amax of past windows.
 enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
 
-/// Which modules take part, by name and module: any callable of that form. It is kept in a list of at most one, since g++ 12
-/// takes an empty std::function, or shared_ptr, inside options that are written in place for uninitialised.
+/// Selects the modules that take part, by name and module: any callable of that form. It is held in a list of at most
+/// one. In options that are written in place, g++ 12 takes an empty std::function, or shared_ptr, for uninitialised.
 class Fp8Filter {
  public:
   using Function = std::function<bool(const std::string&, const torch::nn::Module&)>;
@@ -65,8 +65,8 @@ struct Fp8Options {
   bool override_fprop = false, override_dgrad = false, override_wgrad = false;
 };
 
-/// The options with what Accelerate's ACCELERATE_FP8_… variables say; options that are set in the program and differ from
-/// their defaults win.
+/// Returns the options with the values of Accelerate's ACCELERATE_FP8_… variables. Options that are set in the program
+/// and differ from their defaults win.
 /// Collective: no. Blocks: no. Throws: UsageError for the back end msamp, mxfp8 block scaling, and values out of range.
 Fp8Options read_fp8_options(Fp8Options options, const Environment& environment);
 
@@ -101,8 +101,8 @@ struct DelayedScales {
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options,
                       DelayedScales* scales = nullptr);
 
-/// The names of the linear layers that take part, in module order.
-/// Collective: no. Blocks: no. Throws: what the filter throws.
+/// Returns the names of the linear layers that take part, in module order.
+/// Collective: no. Blocks: no. Throws: the exceptions of the filter.
 std::vector<std::string> fp8_layers(const torch::nn::Module& module, const Fp8Options& options);
 
 }  // namespace hasten::precision

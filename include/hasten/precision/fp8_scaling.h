@@ -15,7 +15,7 @@ enum class Fp8Format : uint8_t { kE4M3, kE5M2 };
 enum class Fp8Formats : uint8_t { kHybrid, kE4M3, kE5M2 };
 enum class AmaxAlgorithm : uint8_t { kMax, kMostRecent };
 
-/// The largest finite value of a format.
+/// Returns the largest finite value of a format.
 /// Collective: no. Blocks: no. Throws: nothing.
 double largest(Fp8Format format) noexcept;
 
@@ -33,7 +33,7 @@ struct DelayedScalingOptions {
   AmaxAlgorithm amax_compute_algo = AmaxAlgorithm::kMax;
 };
 
-/// One tensor's history; `history` has amax_history_len values, the first one is the present window's.
+/// A tensor's history. `history` has amax_history_len values, of which the first is the present window's.
 struct DelayedScale {
   float scale = 1.0F;
   std::vector<float> history = {};

@@ -57,7 +57,7 @@ class GradScaler {
   /// Collective: no. Blocks: no. Throws: UsageError for factors, interval or scales out of range.
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  /// The loss (or outputs) times the scale. Its dtype is kept.
+  /// Returns the loss (or outputs) times the scale. Its dtype is kept.
   /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale(const at::Tensor& outputs) const;
 
@@ -68,10 +68,10 @@ class GradScaler {
 
   /// Unscales if that is not done, then steps if all gradients are finite. Returns true if it stepped.
   /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError for a second call before
-  /// update, or an optimizer without any gradient; what the optimizer throws.
+  /// update, or an optimizer without any gradient; the exceptions of the optimizer.
   bool step(torch::optim::Optimizer& optimizer) const;
 
-  /// Whether unscale_ found a gradient that is not finite.
+  /// Returns true if unscale_ found a gradient that is not finite.
   /// Collective: no. Blocks: until the gradients' device has finished. Throws: UsageError before unscale_.
   bool found_inf(torch::optim::Optimizer& optimizer) const;
 
@@ -80,7 +80,7 @@ class GradScaler {
   /// scale that is not finite or not above 0.
   void update(std::optional<double> new_scale = {}) const;
 
-  /// The scale; 1 if disabled. Collective: no. Blocks: until the device has finished. Throws: nothing.
+  /// Returns the scale; 1 if disabled. Collective: no. Blocks: until the device has finished. Throws: nothing.
   double scale() const;
   /// Steps without overflow since the scale last moved. Collective: no. Blocks: as scale. Throws: nothing.
   int64_t growth_tracker() const;
@@ -89,7 +89,7 @@ class GradScaler {
 
   /// Collective: no. Blocks: as scale. Throws: nothing.
   GradScalerState state() const;
-  /// The state as update_by would leave it. Collective: no. Blocks: as scale. Throws: nothing.
+  /// Returns the state as update_by would leave it. Collective: no. Blocks: as scale. Throws: nothing.
   GradScalerState state_after(bool found_inf) const;
   /// Collective: no. Blocks: no. Throws: UsageError for the state of a disabled scaler, or values out of range; then
   /// nothing has changed.
@@ -97,7 +97,7 @@ class GradScaler {
 
   // ---- For code that drives the scaler once a window instead of once an optimizer.
 
-  /// The scale as a float32 scalar tensor on a device; made there at the first call.
+  /// Returns the scale as a float32 scalar tensor on a device; made there at the first call.
   /// Collective: no. Blocks: no. Throws: nothing.
   at::Tensor scale_tensor(c10::Device device) const;
   /// Moves the scale by `found_inf`, a float32 scalar tensor, above 0 for an overflow.
@@ -109,8 +109,9 @@ class GradScaler {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Divides gradients by the scale in place; `inverse_scale` and `found_inf` are float32 scalar tensors on the
-/// gradients' device. One kernel a device and dtype; sparse gradients by their values. Follows PyTorch's unscale_.
+/// Divides gradients by the scale in place. `inverse_scale` and `found_inf` are float32 scalar tensors on the
+/// gradients' device. Each device and dtype takes one kernel. Sparse gradients are divided by their values. Follows
+/// PyTorch's unscale_.
 /// Collective: no. Blocks: no. Throws: UsageError for a float16 gradient unless allowed.
 void unscale_gradients_(const std::vector<at::Tensor>& gradients, const at::Tensor& inverse_scale,
                         const at::Tensor& found_inf, bool allow_fp16);

@@ -13,7 +13,7 @@ namespace hasten::precision {
 
 enum class Precision;
 
-/// The convolutions of a model that the list tells apart.
+/// The convolutions of a model that the list distinguishes.
 struct ConvolutionFacts {
   /// A convolution over images with a dilation or with groups.
   bool dilated_or_grouped = false;
@@ -21,7 +21,8 @@ struct ConvolutionFacts {
   bool strided_volumes = false;
 };
 
-/// One sentence with the number for each entry of the list that this model, precision and device meet.
+/// Returns a sentence with the number for each entry of the list that applies to this model, precision and
+/// device.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision, const ConvolutionFacts& convolutions);
 

@@ -1,10 +1,10 @@
 // Living casts: half-precision copies of float32 parameters that stay from scope to scope.
 //
-// at::autocast remembers casts of leaves until its outermost scope ends, and libtorch's C++ F::linear multiplies by a view of
-// the weight, which it never remembers: every Linear is cast anew at every use. Here a parameter carries an interceptor
-// (interception/) with a copy, which takes its place in the operators that autocast runs in half precision, behind a node
-// whose backward casts the gradient. A watch at the storage (compat/storage_watch) tells of writes; the next use after one
-// copies again. Results and gradients equal at::autocast's.
+// at::autocast caches casts of leaves until its outermost scope ends. libtorch's C++ F::linear multiplies by a view of
+// the weight, which is never cached: every Linear is cast anew at every use. Here a parameter carries an interceptor
+// (interception/) with a copy. In the operators that autocast runs in half precision, the copy takes its place, behind
+// a node whose backward casts the gradient. A watch at the storage (compat/storage_watch) reports writes, and the next
+// use after a write copies again. Results and gradients equal at::autocast's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,19 +38,19 @@ class LivingCasts {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Linear layers of one module in 8 bits, inside autocast scopes: their weights carry an interceptor that stands in for the
+/// Linear layers of one module in 8 bits, inside autocast scopes: their weights carry an interceptor that replaces the
 /// product. Its end takes the interceptors off.
 class Fp8Layers {
  public:
   /// Marks the layers that fp8_layers chooses.
-  /// Collective: no. Blocks: no. Throws: what the filter throws.
+  /// Collective: no. Blocks: no. Throws: the exceptions of the filter.
   Fp8Layers(const torch::nn::Module& module, const Fp8Options& options);
   ~Fp8Layers();
   Fp8Layers(Fp8Layers&&) noexcept;
   Fp8Layers& operator=(Fp8Layers&&) noexcept;
 
   const std::vector<std::string>& names() const noexcept;
-  /// The scales of delayed scaling, one a layer, in the order of names().
+  /// Returns the scales of delayed scaling, one a layer, in the order of names().
   std::vector<DelayedScales*> scales() const;
 
  private:

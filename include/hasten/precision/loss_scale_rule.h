@@ -28,9 +28,9 @@ struct LossScaleRule {
   /// False: the scale stays, and overflows do not skip steps by themselves.
   bool dynamic = true;
 
-  /// The rule of a system with its defaults. kApex: at most 2^24. kFp16Optimizer: from 2^32, never below 1, every 1000
-  /// steps since the last overflow. kFastai: from 2^24, every 500 good steps. kDeepSpeed: from 2^16 every 1000 steps, at
-  /// least 1, hysteresis 2.
+  /// Returns the rule of a system with its defaults. kApex: at most 2^24. kFp16Optimizer: from 2^32, never below 1,
+  /// every 1000 steps since the last overflow. kFastai: from 2^24, every 500 good steps. kDeepSpeed: from 2^16 every
+  /// 1000 steps, at least 1, hysteresis 2.
   static LossScaleRule of(LossScaleKind kind) noexcept;
 };
 
@@ -44,7 +44,7 @@ struct LossScaleState {
   int64_t hysteresis = 1;
 };
 
-/// The state before the first step.
+/// Returns the state before the first step.
 /// Collective: no. Blocks: no. Throws: UsageError for factors, intervals and scales out of range, all in one message.
 LossScaleState initial_state(const LossScaleRule& rule);
 

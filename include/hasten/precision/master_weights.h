@@ -1,7 +1,7 @@
 // MasterWeights: float32 copies of half-precision parameters, which an optimizer steps in their place.
 //
-// The masters stand in the optimizer's parameter groups, and the states that it has move with them, so any of libtorch's
-// optimizers and any schedule works on float32 values. After a step the model gets them rounded. Used by Fp16Optimizer
+// The masters are in the optimizer's parameter groups, and its states move with them. So any of libtorch's optimizers
+// and any schedule works on float32 values. After a step the model gets them rounded. Used by Fp16Optimizer
 // (fp16_optimizer.h), Amp's O2 (amp.h) and prepared optimizers with Weights::kMaster.
 #pragma once
 
@@ -19,12 +19,13 @@ class MasterWeights {
   /// Collective: no. Blocks: no. Throws: nothing.
   explicit MasterWeights(torch::optim::Optimizer& optimizer);
 
-  /// The parameters that have masters, and their masters, in the same order.
+  /// Returns the parameters that have masters, and their masters, in the same order.
   const std::vector<at::Tensor>& model_parameters() const noexcept { return model_; }
   const std::vector<at::Tensor>& masters() const noexcept { return masters_; }
-  /// Every parameter that the optimizer steps: masters, and float32 parameters of the model (Apex's master_params).
+  /// Returns every parameter that the optimizer steps: masters, and float32 parameters of the model (Apex's
+  /// master_params).
   std::vector<at::Tensor> all() const;
-  /// All parameters of the model: halves, and those float32 ones that the optimizer steps themselves.
+  /// Returns all parameters of the model: halves, and those float32 ones that the optimizer steps themselves.
   std::vector<at::Tensor> model_side() const;
 
   /// Writes the halves' gradients to the masters, in float32; those without one get none.
@@ -34,7 +35,7 @@ class MasterWeights {
   void to_model() const;
   /// Sets the masters from the model: after weights were loaded into it. Collective: no. Blocks: no. Throws: nothing.
   void from_model() const;
-  /// Forgets the gradients of model and masters. Collective: no. Blocks: no. Throws: nothing.
+  /// Clears the gradients of model and masters. Collective: no. Blocks: no. Throws: nothing.
   void zero_grad(bool set_to_none) const;
   /// Puts the model's own parameters back into the optimizer's groups, with their states.
   /// Collective: no. Blocks: no. Throws: nothing.

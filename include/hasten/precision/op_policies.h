@@ -1,8 +1,8 @@
 // OpPolicies: changes to libtorch's lists of which operators autocast runs in which dtype.
 //
-// libtorch keeps the lists as kernels at dispatch keys; a kernel that is registered at run time takes the place of the one
-// there and goes with its library. The change holds for the whole process while the object lives, inside autocast scopes
-// only. Apex's register_half_function and its kin, by operator instead of by Python function.
+// libtorch has the lists as kernels at dispatch keys. A kernel that is registered at run time replaces the kernel
+// there, and goes with its library. The change holds for the whole process while the object exists, inside autocast
+// scopes only. Apex's register_half_function and its kin, by operator instead of by Python function.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -29,8 +29,8 @@ class OpPolicies {
   /// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for an unknown operator.
   void set(const std::string& op, CastPolicy policy);
 
-  /// Apex's lists where they differ from libtorch's: float32 for gelu, std, var, renorm, interpolation and ctc_loss;
-  /// binary_cross_entropy, and in-place float32 operators, refused for halves.
+  /// Applies Apex's lists where they differ from libtorch's. float32 is for gelu, std, var, renorm, interpolation and
+  /// ctc_loss. For halves, binary_cross_entropy and in-place float32 operators are refused.
   /// Collective: no. Blocks: no. Throws: nothing.
   void set_apex_lists();
 

@@ -1,4 +1,4 @@
-// PrecisionOptions: how a mixed-precision Accelerator casts, and how weights below float32 are kept.
+// PrecisionOptions: how a mixed-precision Accelerator casts, and how weights below float32 are stored.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,10 +11,10 @@ namespace hasten::precision {
 /// stay.
 enum class Outputs { kFloat32, kAsComputed };
 
-/// How parameters are kept. kParameter: as they are made, float32 as a rule. The others convert prepared models to half
-/// precision, and their optimizers step so that small updates are not lost: kMaster with float32 masters beside them, kSplit
-/// with the other half of each float32 value beside it (exact), kStochastic by rounding at random, kKahan with the rounding
-/// error beside them. kSplit, kStochastic and kKahan are bfloat16.
+/// The form of parameters. kParameter: as they are made, float32 as a rule. The others convert prepared models to half
+/// precision, and their optimizers step so that small updates are not lost. kMaster has float32 masters beside them.
+/// kSplit has the other half of each float32 value beside them (exact). kStochastic rounds at random. kKahan has the
+/// rounding error beside them. kSplit, kStochastic and kKahan are bfloat16.
 enum class Weights { kParameter, kMaster, kSplit, kStochastic, kKahan };
 
 struct PrecisionOptions {
@@ -22,7 +22,7 @@ struct PrecisionOptions {
   /// Floating tensors among the inputs of a prepared model are cast to mixed_precision's dtype (FSDP's cast_forward_inputs).
   /// False: operators cast them, by autocast's lists.
   bool cast_inputs = false;
-  /// Half-precision copies of float32 parameters live on from scope to scope, as long as the parameter is not written to.
+  /// Half-precision copies of float32 parameters last from scope to scope, as long as the parameter is not written to.
   /// False: autocast casts them anew in every scope.
   bool living_casts = true;
   Weights weights = Weights::kParameter;

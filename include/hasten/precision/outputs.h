@@ -9,7 +9,7 @@
 
 namespace hasten::precision {
 
-/// Float16 and bfloat16 tensors as float32; all others, and everything that is no tensor, as it is.
+/// Returns float16 and bfloat16 tensors as float32. All others, and everything that is no tensor, stay as they are.
 /// Collective: no. Blocks: no. Throws: nothing.
 inline at::Tensor to_float32(const at::Tensor& tensor) {
   const auto dtype = tensor.defined() ? tensor.scalar_type() : at::kFloat;
@@ -57,7 +57,7 @@ constexpr bool is_nested() {
 
 }  // namespace detail
 
-/// Whether map_tensors knows the type, inside too; inputs and outputs of other types pass as they are.
+/// Whether map_tensors supports the type, inside too. Inputs and outputs of other types pass as they are.
 template <class T>
 concept Nested = detail::is_nested<T>();
 

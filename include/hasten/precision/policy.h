@@ -1,7 +1,7 @@
 // Precision: the dtype that a model computes in; Policy: the dtypes of a distributed model's parts.
 //
-// Accelerate's `mixed_precision`. Reading the setting, and refusing what a device cannot do, is one pure function
-// of the option, the variable's text and the device's facts, so that every combination is tested without a device.
+// Accelerate's `mixed_precision`. A pure function of the option, the variable's text and the device's facts reads the
+// setting and refuses precisions that the device lacks. So every combination is tested without a device.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -21,11 +21,11 @@ enum class Precision { kNo, kFp16, kBf16, kFp8 };
 /// Collective: no. Blocks: no. Throws: nothing.
 const char* name_of(Precision precision) noexcept;
 
-/// The precision of a name, in any case.
+/// Returns the precision of a name, in any case.
 /// Collective: no. Blocks: no. Throws: UsageError with "did you mean" for another text; `source` names the setting.
 Precision parse_precision(const std::string& text, const std::string& source);
 
-/// The dtype that autocast casts to; nothing for kNo.
+/// Returns the dtype that autocast casts to; nothing for kNo.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::optional<c10::ScalarType> compute_dtype(Precision precision) noexcept;
 
@@ -50,11 +50,11 @@ struct ResolvedPrecision {
   std::string source = "default";
 };
 
-/// The option wins over the environment's text, which wins over kNo. Follows Accelerate, but for the checks: a
-/// text of any case is understood, an unknown one is refused, and so is a precision that the device computes wrongly or
-/// not at all.
-/// Collective: no. Blocks: no. Throws: UsageError for an unknown text; for kBf16 on CUDA below capability 8.0; for
-/// kFp8 on CUDA below 8.9; for anything but kNo on devices other than CPU and CUDA.
+/// The option wins over the environment's text, which wins over kNo. Follows Accelerate, but for the checks. A text of
+/// any case is understood, and an unknown one is refused. A precision that the device computes wrongly or not at all is
+/// refused, too.
+/// Collective: no. Blocks: no. Throws: UsageError for an unknown text; for kBf16 on CUDA below capability 8.0; for kFp8
+/// on CUDA below 8.9; for anything but kNo on devices other than CPU and CUDA.
 ResolvedPrecision resolve(std::optional<Precision> option, const std::optional<std::string>& environment,
                           const DeviceFacts& facts);
 

@@ -1,9 +1,10 @@
 // WindowScaler: a GradScaler driven once a window, as a policy of prepared optimizers' steps.
 //
-// A loss is multiplied by the scale in backward. At the window's end, on first need (unscale, clip, step), an optimizer's
-// gradients are checked and divided; a step with gradients that are not finite is skipped. The scale moves once a window,
-// when the next backward begins, whatever the number of optimizers. Gradients that another optimizer still holds scaled
-// then follow the scale. After an exchange all ranks hold the same gradients, so nothing is sent for the decision.
+// A loss is multiplied by the scale in backward. At the window's end, on first need (unscale, clip, step), an
+// optimizer's gradients are checked and divided. A step with gradients that are not finite is skipped. The scale moves
+// once a window, when the next backward begins, for any number of optimizers. Gradients that another optimizer still
+// holds scaled then follow the scale. After an exchange all ranks hold the same gradients, so nothing is sent for the
+// decision.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -34,7 +35,8 @@ class WindowScaler : public training::StepPolicy {
  public:
   WindowScaler(const GradScalerOptions& options, WindowScalerHooks hooks);
 
-  /// A backward begins: the scale moves by what the last window's steps found. Returns the loss times the scale, in float32.
+  /// Begins a backward: the scale moves by the findings of the last window's steps. Returns the loss times the scale,
+  /// in float32.
   /// Collective: no. Blocks: until the gradients' device has finished. Throws: nothing.
   at::Tensor begin_backward(const at::Tensor& loss);
   /// Optimizers that are to be known before their first step: clip finds a parameter's owner among them.
@@ -47,9 +49,9 @@ class WindowScaler : public training::StepPolicy {
   void unscale_all();
   /// Optimizers that own any of these parameters.
   std::vector<torch::optim::Optimizer*> owners(const std::vector<at::Tensor>& parameters) const;
-  /// Whether the optimizer's gradients are still multiplied by the scale.
+  /// Returns true if the optimizer's gradients are still multiplied by the scale.
   bool holds_scaled(const torch::optim::Optimizer& optimizer) const;
-  /// The scale that gradients of the present window have.
+  /// Returns the scale that gradients of the present window have.
   double window_scale() const { return scaler_.scale(); }
 
   void before_step(training::StepContext& context) override;

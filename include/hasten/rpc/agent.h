@@ -1,7 +1,8 @@
 // Agent: this worker's end of remote calls.
 //
-// One transport of its own carries the calls (comm/messages); libtorch's TensorPipe is not used. The caller's arguments
-// are checked by the compiler, and the two signatures are compared before anything is sent. docs/rpc.md shows the whole.
+// A transport of its own carries the calls (comm/messages). libtorch's TensorPipe is not used. The caller's arguments
+// are checked by the compiler, and the two signatures are compared before anything is sent. docs/rpc.md shows the
+// whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,8 +67,8 @@ class Calls {
     const detail::WaitedFor waited_for;
     return call_async<R>(to, name, std::forward<A>(arguments)...).wait();
   }
-  /// Calls an operator of libtorch, "aten::add.Tensor", where RpcOptions::serve_operators is set. Arguments are tensors,
-  /// numbers, booleans, strings, none and lists of these; trailing defaults may be left out.
+  /// Calls an operator of libtorch, "aten::add.Tensor", if RpcOptions::serve_operators is set. Arguments are tensors,
+  /// numbers, booleans, strings, none and lists of these. Trailing defaults may be left out.
   std::vector<c10::IValue> call_operator(const To& to, const std::string& name, std::vector<c10::IValue> arguments) const;
 
   const std::shared_ptr<detail::Core>& core() const noexcept { return core_; }
@@ -87,11 +88,13 @@ class Calls {
 
 class Agent : public Calls {
  public:
-  /// Collective: yes; with RpcOptions::dynamic no. Blocks: until all workers have come; dynamic: until those that are here
-  /// know this one. Throws: UsageError on all ranks, naming every worker whose options are wrong; CommError.
+  /// Collective: yes; with RpcOptions::dynamic no. Blocks: until all workers have come; dynamic: until those that are
+  /// here have this one's address. Throws: UsageError on all ranks, naming every worker whose options are wrong;
+  /// CommError.
   Agent(const process::Process& process, Functions functions, RpcOptions options = {});
-  /// A dynamic agent that meets the others at `store`, for processes of several runs. `where`: the address and interface that
-  /// other hosts reach; on one machine address 127.0.0.1. `run_key`: Process::run_key() of the run that it joins, if any.
+  /// A dynamic agent that finds the others at `store`, for processes of several runs. `where`: the address and
+  /// interface that other hosts reach; on one machine address 127.0.0.1. `run_key`: Process::run_key() of the run that
+  /// it joins, if any.
   /// Collective: no. Blocks, Throws: as above.
   Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where = {.address = "127.0.0.1"},
         const std::string& run_key = "");
@@ -103,7 +106,7 @@ class Agent : public Calls {
   const WorkerInfo& worker() const;
   /// Throws: UsageError with "did you mean".
   const WorkerInfo& worker(const To& to) const;
-  /// All workers; of a dynamic agent those that are here.
+  /// Returns all workers; of a dynamic agent those that are here.
   std::vector<WorkerInfo> workers() const;
 
   /// Dynamic: leaves once the calls made and served here have ended, and is not collective. Else ends when all workers have called, and no call and no message of a reference is under way.
@@ -111,7 +114,7 @@ class Agent : public Calls {
   /// have ended; CommError after `timeout_s` (0: none).
   void shutdown(double timeout_s = 0);
 
-  /// A reference to a value of this worker's own.
+  /// Returns a reference to a value of this worker's own.
   template <class T>
   RRef<std::remove_cvref_t<T>> rref(T&& value) const {
     using V = std::remove_cvref_t<T>;
@@ -122,9 +125,10 @@ class Agent : public Calls {
     return RRef<T>(core()->adopt(detail::make_object(std::move(value))));
   }
 
-  /// Runs `fn` in an autograd context: calls in it are recorded, on all workers that they reach. The context is released
-  /// everywhere afterwards, also if fn throws; calls of fn that have not ended are waited for, or cancelled if it throws.
-  /// Collective: no. Blocks: as fn. Throws: what fn throws; UsageError if this is not the process's first agent.
+  /// Runs `fn` in an autograd context: calls in it are recorded, on all workers that they reach. The context is
+  /// released everywhere afterwards, also if fn throws. Calls of fn that have not ended are waited for, or cancelled if
+  /// it throws.
+  /// Collective: no. Blocks: as fn. Throws: the exceptions of fn; UsageError if this is not the process's first agent.
   void autograd(const std::function<void(AutogradContext&)>& fn) const;
 
   /// Runs `fn` and waits for all calls that this thread makes in it. Throws: what fn throws, else the first call's error.
@@ -151,11 +155,12 @@ class Agent : public Calls {
 /// The call that the current thread serves.
 struct CallInfo {
   WorkerInfo caller;
-  /// True once the caller has given it up (cancel, timeout, loss). A long handler looks now and then and returns early.
+  /// True once the caller has given it up (cancel, timeout, loss). A long handler polls it now and then and returns
+  /// early.
   bool cancelled() const;
-  /// Whether a tensor on this device may be the result: on the CPU, or mapped (RpcOptions::device_maps).
+  /// Returns true if a tensor on this device may be the result: on the CPU, or mapped (RpcOptions::device_maps).
   bool can_carry(c10::Device device) const;
-  /// A reference to a value of this worker's own, for a handler's result.
+  /// Returns a reference to a value of this worker's own, for a handler's result.
   template <class T>
   RRef<T> rref(std::shared_ptr<T> value) const {
     return RRef<T>(served->core()->adopt(detail::make_object(std::move(value))));

@@ -30,14 +30,14 @@ class AutogradContext {
   /// Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and in a thread
   /// that has not entered the context; CommError if a worker was lost.
   void backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options = {}) const;
-  /// This worker's parameters and their gradients.
+  /// Returns this worker's parameters and their gradients.
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
-  /// This worker's gradient of one parameter; undefined if it has none.
+  /// Returns this worker's gradient of one parameter; undefined if it has none.
   at::Tensor gradient(const at::Tensor& parameter) const;
   /// Replaces this worker's gradient of a parameter that has one. Throws: UsageError otherwise.
   void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) const;
 
-  /// Makes the context the current one of this thread while the scope lives, so that calls in it are recorded.
+  /// Makes the context the current one of this thread while the scope exists, so that calls in it are recorded.
   class Scope {
    public:
     explicit Scope(int64_t id);

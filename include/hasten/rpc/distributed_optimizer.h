@@ -47,8 +47,8 @@ struct OptionsOf<torch::optim::RMSprop> {
   using type = torch::optim::RMSpropOptions;
 };
 
-/// An owner's part. The optimizer steps tensors of its own that share the parameters' memory, so .grad() of the parameters
-/// stays as it is, and steps of several trainers do not see each other's gradients.
+/// An owner's part. The optimizer steps tensors of its own that share the parameters' memory. So .grad() of the
+/// parameters stays as it is, and steps of several trainers do not use each other's gradients.
 template <class O>
 class LocalOptimizer {
  public:
@@ -101,8 +101,8 @@ std::string options_as_bytes(const Options& options) {
 }  // namespace detail
 
 struct DistributedOptimizerOptions {
-  /// Steps of the same parameters go one after the other, also those of other workers' optimizers; false: HogWild at the
-  /// server.
+  /// If true, steps of the same parameters go one after the other, also those of other workers' optimizers. False:
+  /// HogWild at the server.
   bool lock = true;
   /// PreparedOptimizerOptions::fused of the steps.
   bool fused = true;

@@ -1,7 +1,7 @@
 // Future and Promise: a value that comes later, with continuations, cancellation and coroutines.
 //
 // Futures of calls are completed by the agent. Their continuations run in its pool, never in the thread that reads
-// messages. A Promise completes a future by hand; a handler that returns the future answers its call later.
+// messages. A Promise completes a future by hand. A handler that returns the future answers its call later.
 #pragma once
 
 #include <atomic>
@@ -76,7 +76,7 @@ class [[nodiscard]] Future {
  public:
   using value_type = T;
   explicit Future(std::shared_ptr<detail::State<T>> state) : state_(std::move(state)) {}
-  /// A future that has its value already: what a handler may return at once.
+  /// A future that has its value already. A handler may return it at once.
   template <class V>
     requires(!std::is_void_v<T> && std::is_convertible_v<V, detail::Stored<T>> &&
              !std::is_same_v<std::remove_cvref_t<V>, Future>)
@@ -96,7 +96,7 @@ class [[nodiscard]] Future {
   bool wait_for(std::chrono::duration<double> time) const {
     return state_->wait_until(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(time));
   }
-  /// The value of a future that is done. Throws: the error; UsageError if it is not done.
+  /// Returns the value of a future that is done. Throws: the error; UsageError if it is not done.
   T value() const {
     require_done();
     if (state_->error()) std::rethrow_exception(state_->error());
@@ -105,8 +105,8 @@ class [[nodiscard]] Future {
   /// Gives the call up: the future fails with CommError, and the callee's rpc::call().cancelled() becomes true.
   void cancel() const { state_->cancel(); }
 
-  /// Runs `fn` when the future is done, in the agent's pool. `fn(T)` is called on success only and its own future is
-  /// flattened; `fn(Future<T>)` is called in any case and its future nests, as torch's does.
+  /// Runs `fn` when the future is done, in the agent's pool. `fn(T)` is called on success only, and its own future is
+  /// flattened. `fn(Future<T>)` is called in any case, and its future nests, as torch's does.
   template <class F>
   auto then(F fn) const {
     if constexpr (takes_future<F>() || (std::is_invocable_v<F, Future<T>> && !takes_value<F>())) {
@@ -207,7 +207,8 @@ void Future<T>::detail_not_done() {
   detail::throw_not_done();
 }
 
-/// A future that is done when all are, with them. It fails with the first error (in the order given), after all have ended.
+/// Returns a future that is done when all are, with them. It fails with the first error (in the order given), after all
+/// have ended.
 template <class T>
 Future<std::vector<Future<T>>> collect_all(std::vector<Future<T>> futures) {
   auto result = std::make_shared<detail::State<std::vector<Future<T>>>>(detail::Executor::current());

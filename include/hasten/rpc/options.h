@@ -16,7 +16,7 @@ struct DeviceLess {
     return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
   }
 };
-/// For each worker the devices here and there between which its tensors move, one to one; replies take the inverse.
+/// For each worker, the devices here and there between which its tensors move, one to one. Replies take the inverse.
 using DeviceMaps = std::map<std::string, std::map<c10::Device, c10::Device, DeviceLess>>;
 
 struct RpcOptions {
@@ -51,7 +51,7 @@ struct FunctionStats {
   int64_t num_calls = 0;
   double queue_p50_us = 0, queue_p99_us = 0, run_p50_us = 0, run_p99_us = 0;
 };
-/// Numbers about one other worker: calls sent to it and served for it, and bytes to and from it.
+/// Counts about another worker: calls sent to it and served for it, and bytes to and from it.
 struct WorkerStats {
   std::string name;
   int64_t num_calls_sent = 0, num_calls_served = 0, bytes_sent = 0, bytes_received = 0;

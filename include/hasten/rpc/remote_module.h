@@ -1,4 +1,4 @@
-// RemoteModule: a torch::nn module that lives at another worker, with the module's own verbs.
+// RemoteModule: a torch::nn module at another worker, with the module's own verbs.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -15,7 +15,7 @@ namespace hasten::rpc {
 
 namespace detail {
 
-/// The module at its owner. One class for all modules keeps what is served small.
+/// The module at its owner. A single class for all modules limits the number of served functions.
 template <class M>
 class ModuleHost {
  public:

@@ -1,7 +1,7 @@
 // RRef: a reference to a value that another worker owns.
 //
 // Copies are free; the owner keeps the value while any worker has a copy. Passing one to a third worker costs one small
-// message and no wait (docs/rpc.md, "References"). The value lives at its owner; calls go there.
+// message and no wait (docs/rpc.md, "References"). The value is at its owner; calls go there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,8 +66,8 @@ class RRef {
     known().core->fetch(known(), detail::describe<T>(), options_, reply);
     return Future<T>(reply);
   }
-  /// The value itself, at its owner. Collective: no. Blocks: until it is created. Throws: UsageError that names the owner
-  /// elsewhere; the creation's error.
+  /// Returns the value itself, at its owner. Collective: no. Blocks: until it is created. Throws: UsageError that names
+  /// the owner elsewhere; the creation's error.
   T& local_value() const { return detail::object_as<T>(known().core->local_object(known())); }
 
   /// Calls a member function of T at the owner. Throws: RemoteError, CommError, UsageError (not served there).

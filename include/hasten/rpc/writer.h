@@ -1,6 +1,6 @@
 // Writer and Reader: the two ends of a message's values. Tensors and references travel beside the bytes.
 //
-// values.h says which types can be written; a type of a program's own may use these two in a Codec of its own.
+// values.h lists the types that can be written. A type of a program's own may use these two in a Codec of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -69,7 +69,7 @@ class Reader {
     bytes(&value, sizeof value);
     return value;
   }
-  /// A count of elements of which each takes at least `least_bytes` bytes.
+  /// Returns a count of elements of which each takes at least `least_bytes` bytes.
   size_t size(size_t least_bytes = 1) {
     const auto count = number<uint64_t>();
     if (count > left() / (least_bytes == 0 ? 1 : least_bytes)) fail("counts more elements than it has bytes for");

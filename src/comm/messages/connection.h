@@ -1,7 +1,7 @@
 // Connection: one socket between two ranks, with its handshake, its queue of frames to write and its reader.
 //
-// Any thread writes: what the socket does not take at once stays in the queue, and the reading thread goes on when the
-// socket is ready. One thread at a time reads, which `claim` decides.
+// Any thread writes. Bytes that the socket does not take at once stay in the queue, and the reading thread goes on when
+// the socket is ready. A single thread at a time reads, which `claim` decides.
 #pragma once
 
 #include <sys/types.h>
@@ -34,11 +34,11 @@ class Connection {
   bool is_local() const { return is_local_; }
   State state() const { return state_.load(std::memory_order_acquire); }
   int peer() const { return handshake_.peer(); }
-  /// The process at the other end of a Unix socket, 0 for TCP.
+  /// Returns the process at the other end of a Unix socket, 0 for TCP.
   pid_t process() const { return process_; }
   Clock::time_point last_heard() const { return last_heard_.load(std::memory_order_relaxed); }
 
-  /// One reader at a time: true if the caller is the one now.
+  /// Allows a single reader at a time: true if the caller is the one now.
   bool claim() { return !claimed_.exchange(true, std::memory_order_acquire); }
   void release() { claimed_.store(false, std::memory_order_release); }
 

@@ -1,7 +1,8 @@
 // Frames: how messages lie on a connection, and a reader that takes them apart as the bytes come.
 //
-// The reader is pure: it says where the next bytes go and is told how many came. So it is fuzzed without sockets. Memory
-// grows with the bytes that have come, never with what a length claims. docs/formats/rpc.md is the specification.
+// The reader is pure: it returns the place of the next bytes, and takes their number. So it is fuzzed without sockets.
+// Memory grows with the bytes that have come, never with what a length claims. docs/formats/rpc.md is the
+// specification.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,7 @@ void append_pull_table(std::string& head, uint64_t token, const std::vector<std:
 
 class FrameReader {
  public:
-  /// What is done with frames; each may throw, which ends the connection.
+  /// The actions on frames. Each may throw, which ends the connection.
   struct Actions {
     std::function<std::unique_ptr<IncomingMessage>(std::string_view head, int64_t body_bytes)> begin;
     std::function<void(uint64_t token, const std::vector<RemotePart>& from, IncomingMessage& into)> pull;
@@ -53,7 +54,7 @@ class FrameReader {
   FrameReader(Actions actions, int64_t max_message_bytes);
   /// Where the next bytes are to be written; never empty.
   std::span<std::byte> room();
-  /// `num_bytes` have been written there. Throws: DataError for bytes that are no frame; what the actions throw.
+  /// `num_bytes` have been written there. Throws: DataError for bytes that are no frame; the exceptions of the actions.
   void advance(size_t num_bytes);
 
  private:
@@ -74,7 +75,7 @@ class FrameReader {
   FrameKind kind_ = FrameKind::kMessage;
   size_t head_bytes_ = 0;
   uint64_t value_ = 0;
-  std::string head_;  // of a head that is larger than the buffer, what has come of it
+  std::string head_;  // the part that has come of a head larger than the buffer
   std::unique_ptr<IncomingMessage> message_;
   size_t part_ = 0, part_offset_ = 0;
 };

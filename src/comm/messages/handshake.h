@@ -1,7 +1,8 @@
-// Handshake: how both ends of a connection prove that they know the run's key, as a pure state machine.
+// Handshake: how both ends of a connection prove that they have the run's key, as a pure state machine.
 //
-// Three messages: hello (connector), challenge (acceptor), proof (connector), with HMAC-SHA256 over all that was said. It
-// also finds out whether each side can read the other's memory: a side says where its nonce lies, the other compares.
+// Three messages: hello (connector), challenge (acceptor), proof (connector), with HMAC-SHA256 over all earlier
+// messages. It also finds out whether each side can read the other's memory: a side sends the address of its nonce, the
+// other compares.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +19,22 @@ class Handshake {
   /// Returns true if the peer's memory at `address` can be read and holds `expected`.
   using Probe = std::function<bool(uint64_t address, std::string_view expected)>;
 
-  /// The side that connects; `peer` is the rank it wants to reach.
+  /// Returns the side that connects; `peer` is the rank it wants to reach.
   static Handshake connector(Bytes key, int rank, int peer, Probe probe);
-  /// The side that accepts a connection from any rank of the world.
+  /// Returns the side that accepts a connection from any rank of the world.
   static Handshake acceptor(Bytes key, int rank, int world_size, Probe probe);
 
-  /// The first bytes to send; "" for the acceptor.
+  /// Returns the first bytes to send; "" for the acceptor.
   std::string start();
-  /// The number of bytes of the message that is awaited.
+  /// Returns the number of bytes of the message that is awaited.
   size_t num_expected() const;
   /// Takes that message and returns the answer, which may be empty. Throws: DataError if the peer is refused.
   std::string take(std::string_view message);
 
   bool done() const { return state_ == State::kDone; }
-  /// The peer's rank; -1 until it is known.
+  /// Returns the peer's rank; -1 until it is known.
   int peer() const { return peer_; }
-  /// Whether the peer can read this process's memory. Known when done.
+  /// Returns true if the peer can read this process's memory. Known when done.
   bool peer_can_pull() const { return peer_can_pull_; }
 
  private:
@@ -48,7 +49,7 @@ class Handshake {
   int rank_, peer_, world_size_;
   Probe probe_;
   Bytes nonce_ = random_bytes();
-  std::string said_;  // all that was said so far
+  std::string said_;  // all messages so far
   bool peer_can_pull_ = false;
 };
 

@@ -54,7 +54,7 @@ void Messages::Impl::watch(int handle, uint64_t id, uint32_t events, bool is_new
   epoll_ctl(epoll.handle(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, handle, &event);
 }
 
-// Frames come after the handshake, which has told the peer's rank.
+// Frames come after the handshake, which has given the peer's rank.
 FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr<Connection>>& self) {
   const auto pull = [self](uint64_t token, const std::vector<RemotePart>& parts, IncomingMessage& into) {
     const auto connection = self->lock();
@@ -103,7 +103,7 @@ ConnectionPtr Messages::Impl::add(net::Socket socket, bool is_local, bool connec
   connections.emplace(id, connection);
   ids.emplace(connection.get(), id);
   watch(handle, id, state == Connection::State::kConnecting ? EPOLLOUT : EPOLLIN, true);
-  // A connector that stays silent is closed; so is a connection that is not made in time.
+  // A connector that stays silent is closed. So is a connection that is not made in time.
   if (!tick_timer) {
     tick_timer = MessageClock::now() + kHandshakePatience;
     arm_timer();
@@ -196,7 +196,7 @@ void Messages::Impl::want_writing(const ConnectionPtr& connection, bool on) {
   watch(connection->handle(), id, on ? reading | uint32_t{EPOLLOUT} : reading, false);
 }
 
-// While a waiter reads, serve() must not be told of what there is to read.
+// While a waiter reads, serve() must not be notified of readable bytes.
 void Messages::Impl::set_waiter(const ConnectionPtr& connection, bool on) {
   {
     const std::lock_guard lock(connection->watching);
@@ -293,7 +293,7 @@ void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const st
     if (connections.erase(id) == 0) return;
     ids.erase(connection.get());
     epoll_ctl(epoll.handle(), EPOLL_CTL_DEL, connection->handle(), nullptr);
-    // A caller that never proved to be a rank says nothing about that rank.
+    // A caller that never proved to be a rank gives no evidence about that rank.
     const bool is_rank = from >= 0 && static_cast<size_t>(from) < peers.size();
     if (is_rank && !closed && std::erase(peers[static_cast<size_t>(from)].all, connection) > 0) {
       Peer& known = peers[static_cast<size_t>(from)];
@@ -485,7 +485,7 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
   {
     const std::lock_guard lock(impl_->mutex);
     const auto& peer = impl_->peers[static_cast<size_t>(rank)];
-    // Answers come on the connection that the peer sends on; where there are two, serve() reads both.
+    // Answers come on the connection that the peer sends on. If there are two, serve() reads both.
     if (peer.all.size() != 1 || peer.all[0]->state() != Connection::State::kOpen) return false;
     connection = peer.all[0];
     id = impl_->ids[connection.get()];
@@ -493,7 +493,7 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
   if (!connection->claim()) return false;
   impl_->set_waiter(connection, true);
   while (!done() && connection->state() == Connection::State::kOpen) {
-    // Other threads may end the wait (a timeout, a cancel), so it looks now and then.
+    // Other threads may end the wait (a timeout, a cancel), so it polls now and then.
     pollfd source{connection->handle(), POLLIN, 0};
     if (poll(&source, 1, 50) > 0) impl_->read(connection, id);
   }

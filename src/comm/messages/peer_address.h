@@ -1,4 +1,4 @@
-// What ranks tell each other about where they are, and what the system tells about other processes.
+// The addresses that ranks exchange, and the system's facts about other processes.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@
 
 namespace hasten::comm {
 
-/// Where a rank listens. `about` is what MessagesOptions::about says.
+/// Where a rank listens. `about` is that of MessagesOptions::about.
 struct PeerAddress {
   std::string host, unix_name, tcp_host;
   int tcp_port = 0;
@@ -34,16 +34,17 @@ std::vector<std::string> gather_text(const Group& group, const std::string& mine
 std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name);
 net::Socket unix_socket(bool waits);
 net::Socket listen_at_name(const std::string& name);
-/// Listens at the address that other hosts reach; empty: that of the interface, else of the host's name. Throws: UsageError.
+/// Listens at the address that other hosts reach. Empty: that of the interface, else of the host's name. Throws:
+/// UsageError.
 net::Socket listen_for_hosts(const std::string& address, const std::string& interface);
 
-/// The process at the other end of a Unix socket, and whether it is this user's.
+/// Returns the process at the other end of a Unix socket, and whether it is this user's.
 pid_t process_behind(int socket);
 bool is_of_this_user(int socket);
 /// Copies from another process's memory, piece by piece where it is much. Returns false if the system refuses.
 bool read_memory(pid_t process, std::vector<iovec> here, std::vector<iovec> there);
 bool holds(pid_t process, uint64_t address, std::string_view expected);
-/// The state letter of /proc/PID/stat; 0 if there is no such process.
+/// Returns the state letter of /proc/PID/stat; 0 if there is no such process.
 char letter_of(pid_t process);
 
 }  // namespace hasten::comm

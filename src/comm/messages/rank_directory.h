@@ -1,7 +1,7 @@
 // RankDirectory: the ranks that join and leave one by one, as keys of a store.
 //
-// A rank draws its number from a counter and sets its address; one that has gone is marked, so that later ranks pass it by.
-// Numbers are never used twice.
+// A rank draws its number from a counter and sets its address. A rank that has gone is marked, so that later ranks pass
+// it by. Numbers are never used twice.
 #pragma once
 
 #include <optional>
@@ -17,12 +17,12 @@ class RankDirectory {
   /// Draws this process's rank. Throws (all): CommError if the store is gone.
   explicit RankDirectory(const Store& store);
   int rank() const noexcept { return rank_; }
-  /// The run's key if the first rank has one, else a key that it has drawn. `is_run_key` says which.
-  /// Throws: UsageError if this rank lacks the run's key.
+  /// The run's key if the first rank has one, else a key that it has drawn. `is_run_key` tells which. Throws:
+  /// UsageError if this rank lacks the run's key.
   Bytes agree_on_key(const Bytes& run_key, bool& is_run_key) const;
   void publish(const std::string& address) const;
-  /// The address of a rank; nothing if it has left. Blocks: for a rank that has drawn its number and has not set its
-  /// address yet, 10 s at most; then the rank counts as left.
+  /// Returns the address of a rank; nothing if it has left. Blocks: for a rank that has drawn its number and has not
+  /// set its address yet, 10 s at most. Then the rank counts as left.
   std::optional<std::string> find(int rank) const;
   /// Marks this rank as left, or another one that was found dead.
   void leave() const noexcept { mark_left(rank_); }

@@ -1,5 +1,5 @@
-// Reading CSV files; see csv.h. A small machine over the mapped bytes gives records of fields, each with the
-// place where it begins; columns turn fields into values.
+// Reading CSV files; see csv.h. A small machine over the mapped bytes gives records of fields, each with the place
+// where it begins. Columns turn fields into values.
 #include "hasten/data/dataset/csv.h"
 
 #include <ATen/ATen.h>
@@ -44,7 +44,7 @@ class RecordReader {
     if (bytes_.starts_with("\xef\xbb\xbf")) at_ = line_begin_ = 3;
   }
 
-  /// The next record; false at the end of the file. Fields keep their memory from record to record.
+  /// Reads the next record; false at the end of the file. Fields keep their memory from record to record.
   bool next(std::vector<Field>& fields) {
     while (take_line_end()) {
     }

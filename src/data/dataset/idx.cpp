@@ -1,5 +1,5 @@
-// Reading IDX files; see idx.h. The format: two zero bytes, the type of value (8 = unsigned byte), the number
-// of dimensions, each dimension as a 32-bit big-endian number, then the values in row-major order.
+// Reading IDX files; see idx.h. The format begins with two zero bytes, the type of value (8 = unsigned byte) and the
+// number of dimensions. Then come each dimension as a 32-bit big-endian number, and the values in row-major order.
 #include "hasten/data/dataset/idx.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr unsigned kUnsignedByte = 8;
 
-/// The whole file, unpacked if it is gzipped.
+/// Returns the whole file, unpacked if it is gzipped.
 std::string read_all(const std::string& path) {
   errno = 0;
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
@@ -40,8 +40,7 @@ std::string read_all(const std::string& path) {
     bytes.resize(have + static_cast<size_t>(std::max(got, 0)));
     int error = Z_OK;
     const char* words = gzerror(file.get(), &error);
-    // A gzip file that ends too early is no failed read for zlib, only an error that it remembers
-    // (Z_BUF_ERROR).
+    // A gzip file that ends too early is no failed read for zlib, only an error that it records (Z_BUF_ERROR).
     if (got < 0 || error != Z_OK) {
       throw DataError(kOrigin, path, "'", path,
                       "' is damaged or truncated: ", error == Z_ERRNO ? std::strerror(errno) : words,
@@ -57,7 +56,7 @@ uint32_t big_endian(const char* bytes) {
   return value;
 }
 
-/// The shape that the header states.
+/// Returns the shape that the header states.
 std::vector<int64_t> shape_of(const std::string& path, std::string_view bytes) {
   if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
     throw DataError(kOrigin, path, "'", path, "' is no IDX file: it begins with 0x",
@@ -86,7 +85,7 @@ at::Tensor read_idx(const std::string& path) {
   const std::string bytes = read_all(path);
   const auto shape = shape_of(path, bytes);
   const size_t header = 4 + 4 * shape.size(), given = bytes.size() - header;
-  double stated = 1;  // what a damaged header states may fit no integer
+  double stated = 1;  // a damaged header's number may fit no integer
   for (const int64_t size : shape) stated *= static_cast<double>(size);
   if (stated != static_cast<double>(given)) {
     throw DataError(kOrigin, path, "'", path, "' states [", join(shape, " x "), "] values but holds ", given,

@@ -41,7 +41,7 @@ struct Names {
   }
 };
 
-/// The images below a class's folder: folders in the order of their whole paths, as torchvision's sorted
+/// Returns the images below a class's folder: folders in the order of their whole paths, as torchvision's sorted
 /// os.walk gives them. A folder that links lead back to is visited once.
 std::vector<std::string> images_below(const std::string& root, size_t& num_others) {
   std::vector<std::pair<std::string, std::vector<std::string>>> found;

@@ -39,8 +39,7 @@ MappedFile::MappedFile(const std::string& path, std::string_view expected) {
     fail("map", S_ISDIR(status.st_mode) ? "it is a folder" : "it is no plain file");
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;
-  // Private and writable: a tensor's user who writes gets a copy of the page. Not reserved: data may be
-  // larger than memory.
+  // Private and writable: a write to a tensor copies the page. Not reserved: data may be larger than memory.
   void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number, 0);
   if (data == MAP_FAILED) fail("map", std::strerror(errno));
   data_ = static_cast<char*>(data);

@@ -15,7 +15,7 @@ namespace hasten::data {
 
 class MappedFile {
  public:
-  /// `expected` ("a .npy file") is what the error says was looked for.
+  /// `expected` ("a .npy file") is the expected kind of file in the error.
   /// Collective: no. Blocks: on the file. Throws: DataError if it cannot be opened or mapped.
   MappedFile(const std::string& path, std::string_view expected);
   ~MappedFile();
@@ -29,9 +29,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A tensor over the file's bytes from `offset` on, which keeps the file mapped. Writing to it changes
-/// neither the file nor what others see of it. Where the offset is not aligned for the dtype, the values are
-/// copied. The caller has checked that the file holds them.
+/// Returns a tensor over the file's bytes from `offset` on, which keeps the file mapped. Writing to it changes neither
+/// the file nor what others see of it. Where the offset is not aligned for the dtype, the values are copied. The caller
+/// has checked that the file holds them.
 at::Tensor tensor_over(const std::shared_ptr<MappedFile>& file, size_t offset, at::IntArrayRef shape,
                        at::IntArrayRef strides, at::ScalarType dtype);
 

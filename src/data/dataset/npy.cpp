@@ -1,6 +1,6 @@
-// Reading .npy files; see npy.h. The format (NumPy's NEP 1): "\x93NUMPY", version, length of the header
-// (16 bits little-endian in version 1, 32 from 2 on), the header as a Python dictionary of descr,
-// fortran_order and shape, then the values.
+// Reading .npy files; see npy.h. The format (NumPy's NEP 1) is "\x93NUMPY", version, length of the header, the header,
+// then the values. The length has 16 bits little-endian in version 1, 32 from 2 on. The header is a Python dictionary
+// of descr, fortran_order and shape.
 #include "hasten/data/dataset/npy.h"
 
 #include <ATen/ATen.h>
@@ -155,7 +155,7 @@ std::vector<int64_t> strides_of(const Header& header) {
   return strides;
 }
 
-/// The values in this machine's byte order, in memory of their own.
+/// Returns the values in this machine's byte order, in memory of their own.
 at::Tensor swapped(const at::Tensor& values) {
   const at::Tensor result = values.clone();
   const size_t item = c10::elementSize(result.scalar_type()) / (result.is_complex() ? 2 : 1);
@@ -200,7 +200,8 @@ at::Tensor map_npy(const std::string& path) {
   const auto [begin, header] = read_header(path, file->bytes());
   const at::ScalarType dtype = dtype_of(path, header.descr);
   const size_t have = file->bytes().size() - begin;
-  // What a header states may fit no integer; with 1 for each 0, because a tensor's strides must fit as well.
+  // A number of a header may fit no integer. Sizes are checked with 1 for each 0, because a tensor's strides must fit
+  // as well.
   double stated = static_cast<double>(c10::elementSize(dtype)), strided = stated;
   for (const int64_t size : header.shape) {
     stated *= static_cast<double>(size);

@@ -1,4 +1,4 @@
-// What tensors must be to make a dataset together; see tensor_dataset.h.
+// The checks of tensors that make a dataset together; see tensor_dataset.h.
 #include "hasten/data/dataset/tensor_dataset.h"
 
 #include <vector>

@@ -1,7 +1,7 @@
 // The two image decoders behind image.h: jpeg.cpp (libjpeg-turbo) and png.cpp (libpng).
 //
-// Both libraries report errors by a function that must not return. Ours jumps (longjmp) to a function of ours
-// that holds nothing with a destructor; only there, behind the jump, an exception is thrown.
+// Both libraries report errors by a function that must not return. Ours jumps (longjmp) to a function of ours that
+// holds nothing with a destructor. Only there, behind the jump, an exception is thrown.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ constexpr size_t kKeptBytes = 16 << 20;
 
 void Image::reset(int64_t height, int64_t width) {
   const auto bytes = static_cast<size_t>(height) * static_cast<size_t>(width) * 3;
-  // One huge image must not hold its memory for ever.
+  // A huge image must not hold its memory for ever.
   if (bytes > capacity_ || capacity_ > 4 * bytes + kKeptBytes) {
     pixels_.reset();
     capacity_ = 0;

@@ -14,7 +14,7 @@ namespace hasten::data {
 
 namespace {
 
-/// Resizes in place; the memory of the old size is kept for the next image.
+/// Resizes in place; the memory of the old size stays for the next image.
 void resize_here(Image& image, int64_t height, int64_t width) {
   thread_local Image other;
   resize(image, height, width, other);

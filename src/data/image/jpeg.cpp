@@ -6,7 +6,7 @@
 
 #include <jpeglib.h>
 
-#include <jerror.h>  // after jpeglib.h, which says which messages there are
+#include <jerror.h>  // after jpeglib.h, which lists the messages
 
 #include "data/image/decoders.h"
 #include "hasten/core/error.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRowsAtOnce = 16;
 
-/// All that lives across a jump. The library's callbacks find it through client_data.
+/// All data that lasts across a jump. The library's callbacks find it through client_data.
 struct Jpeg {
   jpeg_decompress_struct info = {};
   jpeg_error_mgr errors = {};
@@ -43,7 +43,7 @@ Jpeg& self(j_common_ptr info) {
   std::longjmp(jpeg.jump, 1);
 }
 
-/// What the library only warns of although pixels are lost is an error here.
+/// A mere warning of the library is an error here if pixels are lost.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -72,7 +72,7 @@ void to_rgb(const uint8_t* cmyk, uint8_t* rgb, int64_t width) {
   }
 }
 
-// Functions with setjmp: no object with a destructor, and nothing kept in local variables.
+// Functions with setjmp: no object with a destructor, and no data in local variables.
 
 bool read_header(Jpeg& jpeg) noexcept {
   jpeg.info.err = jpeg_std_error(&jpeg.errors);

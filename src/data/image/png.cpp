@@ -13,7 +13,7 @@ namespace hasten::data {
 
 namespace {
 
-/// All that lives across a jump. The library's callbacks find it through their pointers.
+/// All data that lasts across a jump. The library's callbacks find it through their pointers.
 struct Png {
   png_structp read = nullptr;
   png_infop info = nullptr;
@@ -42,10 +42,9 @@ void give_bytes(png_structp read, png_bytep to, size_t count) {
   png.left -= count;
 }
 
-// Functions with setjmp: no object with a destructor, and nothing kept in local variables.
+// Functions with setjmp: no object with a destructor, and no data in local variables.
 
-/// Everything becomes 8-bit RGB: palettes looked up, gray spread, the upper 8 of 16 bits kept, alpha left
-/// out.
+/// Everything becomes 8-bit RGB: palettes looked up, gray spread, the upper 8 of 16 bits taken, alpha left out.
 bool read_header(Png& png) noexcept {
   if (setjmp(png.jump)) return false;
   png.read = png_create_read_struct(PNG_LIBPNG_VER_STRING, &png, on_error, on_warning);

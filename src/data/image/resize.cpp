@@ -1,9 +1,9 @@
 // Bilinear resize with antialias; see image_transform.h. The filter is Pillow's: a triangle that is as wide
 // as the step between output pixels, cut at the edges and normalised.
 //
-// Down the columns first, row by row and over all channels at once, which vectorises as it stands; then along
-// the row, a pixel's channels in one vector. Sums are floats and rounded once (Pillow rounds after each
-// direction, so single pixels may differ by one).
+// Goes down the columns first, row by row and over all channels at once, which vectorises as it is. Then it goes along
+// the row, a pixel's channels in one vector. Sums are floats and rounded once (Pillow rounds after each direction, so
+// single pixels may differ by one).
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -19,7 +19,7 @@ using at::Tensor;
                    " with targets of shape ", text(targets.sizes()), "; expected ", expected, ".");
 }
 
-// Whether `scores` have a dimension of classes after the first, which `targets` lack.
+// Returns true if `scores` have a dimension of classes after the first, which `targets` lack.
 bool has_scores(const Tensor& scores, const Tensor& targets) {
   return scores.dim() == targets.dim() + 1 && scores.dim() >= 2 && scores.size(0) == targets.size(0) &&
          scores.sizes().slice(2) == targets.sizes().slice(1);

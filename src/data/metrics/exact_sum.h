@@ -1,8 +1,7 @@
 // ExactSum: a sum of doubles without rounding, so that its order and its parts do not matter.
 //
-// A fixed-point number wide enough for every double (Kulisch's accumulator: "Computer Arithmetic and
-// Validity", 2008), in limbs of 32 bits that are kept in 64, so that limbs of many sums can be added up by
-// an all-reduce of integers.
+// A fixed-point number wide enough for every double (Kulisch's accumulator: "Computer Arithmetic and Validity", 2008).
+// Its limbs of 32 bits are held in 64. So an all-reduce of integers adds up the limbs of many sums.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@ class ExactSum {
   using Words = std::array<int64_t, kNumWords>;
 
   void add(double value);
-  /// What to add up over the ranks: the sum of words is the words of the sum, for up to 2^30 ranks.
+  /// Returns the words to add up over the ranks: the sum of words is the words of the sum, for up to 2^30 ranks.
   Words words() const;
   static ExactSum of(const Words& words);
   /// Rounded to the nearest double, once.

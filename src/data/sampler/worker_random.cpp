@@ -1,4 +1,4 @@
-// One key per thread, and a generator made when somebody asks; see worker_random.h.
+// A key for each thread, and a generator made at its first use; see worker_random.h.
 #include "hasten/data/sampler/worker_random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -27,7 +27,7 @@ Current& current() {
 at::Generator worker_generator() {
   Current& now = current();
   if (!now.active) return at::detail::getDefaultCPUGenerator();
-  // Seeding costs microseconds, so only those who draw pay for it.
+  // Seeding costs microseconds, so it happens at the first draw.
   if (!now.generator) now.generator = at::detail::createCPUGenerator(now.seed);
   return *now.generator;
 }

@@ -20,7 +20,7 @@ tracking::Values values_of(const TrackedValues& values) {
   return result;
 }
 
-/// The trackers of the fit's Accelerator. Throws: UsageError if no run has begun.
+/// Returns the trackers of the fit's Accelerator. Throws: UsageError if no run has begun.
 tracking::Trackers& running_trackers(Learner& learn, std::string_view callback) {
   auto& trackers = learn.accelerator().trackers();
   if (learn.accelerator().is_main_process() && !trackers.is_running()) {
@@ -30,7 +30,7 @@ tracking::Trackers& running_trackers(Learner& learn, std::string_view callback) 
   return trackers;
 }
 
-/// The modules as nodes: names with "/", each fed by the one before it among its siblings.
+/// Returns the modules as nodes: names with "/", each fed by the one before it among its siblings.
 std::vector<tracking::GraphNode> graph_of(const torch::nn::Module& module) {
   std::vector<tracking::GraphNode> nodes{{"input", "Placeholder", {}}};
   for (const auto& item : module.named_modules("", false)) {

@@ -40,7 +40,7 @@ void TrainEval::before_validate(Learner& learn) {
 void TrainEval::after_batch(Learner& learn) {
   auto& state = learn.impl().state;
   ++state.train_iter;
-  // From integers, so that a resumed fit and a long one stand at the same positions.
+  // From integers, so that a resumed fit and a long one have the same positions.
   state.pct_train = static_cast<double>(state.epoch * state.n_iter + state.iter + 1) / static_cast<double>(state.n_iter * state.n_epoch);
 }
 

@@ -31,7 +31,7 @@ using torch::nn::AnyModulePlaceholder;
 using torch::nn::AnyValue;
 
 // The holder of a slot's module, with hooks around its forward. It has a type of its own: at<T>(i) casts the holder by
-// the type that it names, so it has to throw while there are hooks.
+// its type argument, so it has to throw while there are hooks.
 class HookedSlot : public AnyModulePlaceholder {
  public:
   HookedSlot(std::unique_ptr<AnyModulePlaceholder> content, std::shared_ptr<HookList> hooks)

@@ -157,7 +157,7 @@ void Join::fail(const std::string& words) noexcept {
   try {
     hold_round({kLoop, kFailed + words});
   } catch (const std::exception&) {
-    // All ranks know now, or the connections are gone.
+    // All ranks have the notice now, or the connections are gone.
   }
 }
 

@@ -42,7 +42,7 @@ bool CastParameters::intercept(const c10::OperatorHandle& op, interception::Stac
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor parameter = stack[i].toTensor();
     const auto copy = copies_.find(parameter.unsafeGetTensorImpl());
-    // What the program has written to counts on this rank from then on.
+    // The program's writes count on this rank from then on.
     if (copy == copies_.end() || copy->second.home->has_left() || !copy->second.home->is_of(parameter)) continue;
     const bool differentiable = at::GradMode::is_enabled() && parameter.requires_grad();
     stack[i] = differentiable ? UseCopy::apply(parameter, copy->second.tensor) : copy->second.tensor;

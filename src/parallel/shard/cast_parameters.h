@@ -1,9 +1,9 @@
 // CastParameters: the low-precision copies of a model's parameters that autocast would make, once a host.
 //
 // Autocast casts each float32 weight in every forward, on every rank. Here the owner of a slice casts it once a step
-// into a second region of the host, and operators that autocast runs in the lower precision get a view of that copy
-// in the parameter's place. Its gradient is cast back and arrives at the parameter as autocast's would. Norms are
-// left alone, as autocast leaves them.
+// into a second region of the host. Operators that autocast runs in the lower precision get a view of that copy in the
+// parameter's place. Its gradient is cast back and arrives at the parameter as autocast's would. Norms are left alone,
+// as autocast leaves them.
 #pragma once
 
 #include <unordered_map>

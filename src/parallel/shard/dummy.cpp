@@ -20,7 +20,7 @@ namespace {
 using core::Value;
 const Origin kSection{"deepspeed"};
 
-/// The params of an optimizer section; what is not taken is an error.
+/// The params of an optimizer section. A key that is left over is an error.
 class SectionParams {
  public:
   SectionParams(const std::string& type, const Value& params) : type_(type), params_(params) {

@@ -24,23 +24,23 @@ StepKind step_kind(const torch::optim::Optimizer& optimizer);
 
 using VisitState = std::function<void(const char* name, at::Tensor& tensor)>;
 
-/// Calls `visit` for each tensor of a state; false for a type that is not known here.
+/// Calls `visit` for each tensor of a state. Returns false for an unknown type.
 bool visit_state(torch::optim::OptimizerParamState& state, const VisitState& visit);
 
-/// The number of steps that a state has counted; nothing for types without one.
+/// Returns the number of steps that a state has counted; nothing for types without one.
 std::optional<int64_t> step_of(torch::optim::OptimizerParamState& state);
 
-/// The names that visit_state gives for the optimizer's state, in its order; none for other classes.
+/// Returns the names that visit_state gives for the optimizer's state, in its order; none for other classes.
 std::vector<const char*> state_names(const torch::optim::Optimizer& optimizer);
 
-/// A new state of the optimizer's type, with no tensors; null for classes that state_names does not know.
+/// Returns a new state of the optimizer's type, with no tensors. Null for classes that state_names lacks.
 std::unique_ptr<torch::optim::OptimizerParamState> make_state(const torch::optim::Optimizer& optimizer);
 
 /// Sets the number of steps, where the type has one.
 void set_step(torch::optim::OptimizerParamState& state, int64_t step);
 
-/// The numbers of a group's options (learning rate, momentum, betas …) in a fixed order; of other classes than libtorch's
-/// the learning rate alone. set_group_numbers takes what group_numbers of such a group has given.
+/// Returns the numbers of a group's options (learning rate, momentum, betas …) in a fixed order. For other classes than
+/// libtorch's, it is the learning rate alone. set_group_numbers takes what group_numbers of such a group has given.
 std::vector<double> group_numbers(const torch::optim::OptimizerParamGroup& group);
 void set_group_numbers(torch::optim::OptimizerParamGroup& group, const std::vector<double>& numbers);
 

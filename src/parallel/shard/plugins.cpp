@@ -37,7 +37,7 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
   if (device == "cpu") options.device = OffloadDevice::kCpu;
   if (device == "nvme") options.device = OffloadDevice::kFile;
   options.path = resolved.text(path + ".nvme_path");
-  // A tile is read, stepped and written at a time; the peer's default of 10^9 elements means "all of it".
+  // A tile is read, stepped and written at a time. The peer's default of 10^9 elements means "all of it".
   if (resolved.is_given("zero_optimization.sub_group_size")) {
     options.tile_numel = std::min<int64_t>(resolved.count("zero_optimization.sub_group_size"), int64_t{1} << 26);
   }

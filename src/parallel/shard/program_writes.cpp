@@ -64,8 +64,8 @@ uint64_t checksum(const SharedStorage& storage) {
   throw UsageError(origin, "parameters were changed differently on the ranks between two steps.");
 }
 
-// Each rank of the host copies its part of the bytes; what lies in another storage, and perhaps otherwise, its
-// first rank.
+// Each rank of the host copies its part of the bytes. The first rank copies data that lies in another storage, and
+// perhaps in another form.
 void write_back(const Departed& departed) {
   const at::NoGradGuard no_grad;
   auto& [model, storage] = departed;

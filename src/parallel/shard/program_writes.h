@@ -1,5 +1,5 @@
-// What a program has written to parameters of one mapping between two steps: each rank has a private copy of
-// it (offload/units/home.h), which counts if all ranks wrote the same, as with Ddp.
+// A program's writes to parameters of one mapping between two steps. Each rank has a private copy of them
+// (offload/units/home.h), which counts if all ranks wrote the same, as with Ddp.
 #pragma once
 
 #include <memory>

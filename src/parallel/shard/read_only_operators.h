@@ -1,4 +1,4 @@
-// Operators that ask for a mutable pointer of a weight and only read it: oneDNN's LSTM.
+// Operators that take a mutable pointer of a weight and only read it: oneDNN's LSTM.
 //
 // To a watched storage that is a write, and each rank would get a private copy of the weight in every forward.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace hasten::parallel::shard {
 
-/// Opens the homes of the operator's arguments for the time of its call. One object serves all parameters of a
+/// Opens the homes of the operator's arguments for the time of its call. A single object serves all parameters of a
 /// model.
 class ReadOnlyOperators : public interception::Interceptor {
  public:

@@ -68,14 +68,14 @@ void ShardBucket::take_rest(double scale) {
   for (size_t i = 0; i < size(); ++i) take(i, scale);
 }
 
-// The elements that the ranks with this rank's place on all hosts own; they lie side by side.
+// The elements of the owners with this rank's place on all hosts. They lie side by side.
 ShardInterval ShardBucket::column() const {
   const int64_t size = model_.plan().units[unit_].share * model_.num_hosts();
   const int64_t begin = model_.pool().region.local_index() * size;
   return {begin, begin + size};
 }
 
-// What others add up goes into the slot; this rank's part is read where autograd has left it.
+// Parts that others add up go into the slot. This rank's part is read where autograd has left it.
 void ShardBucket::fill(const at::Tensor& flat, size_t i) {
   const int64_t offset = model_.plan().units[unit_].offsets[i];
   const at::Tensor& like = parameter(i);

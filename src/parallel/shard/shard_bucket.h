@@ -1,10 +1,10 @@
-// ShardBucket: a unit's gradients, which each rank of the host reads where they lie and of which it reduces the
-// part that it owns into the host's gradient region.
+// ShardBucket: a unit's gradients, which each rank of the host reads in place. Each rank reduces the part that it owns
+// into the host's gradient region.
 //
-// Each rank has two slots of one unit's size in memory that the host shares. When a unit is complete, its
-// gradients are copied into a slot and a few numbers are all-reduced, which tells that every rank has done so;
-// then each rank adds its part up over the ranks, in their order and with the loops of the all-reduce, so that
-// the sums have its bits. A unit is reduced just before the next one is launched, so two slots are enough.
+// Each rank has two slots of one unit's size in memory that the host shares. When a unit is complete, its gradients are
+// copied into a slot and a few numbers are all-reduced. That shows that every rank has done so. Then each rank adds its
+// part up over the ranks, in their order and with the loops of the all-reduce. So the sums have its bits. A unit is
+// reduced just before the next one is launched, so two slots are enough.
 #pragma once
 
 #include <memory>
@@ -56,10 +56,10 @@ class ShardBucket : public ReducerBucket {
   std::vector<unsigned> hooks_;
   double scale_ = 1;
   std::vector<bool> taken_, absent_;
-  /// The reduced gradient from before stands for a part of the next one (accumulation).
+  /// The reduced gradient from before is a part of the next one (accumulation).
   std::vector<bool> kept_;
-  /// Of each item, its gradient in the order of memory until this rank has added its part up; undefined where all of
-  /// it is in the slot.
+  /// For each item, its gradient in the order of memory until this rank has added its part up. Undefined if all of it
+  /// is in the slot.
   std::vector<at::Tensor> own_;
   std::vector<at::Tensor> graphs_;
   size_t num_taken_ = 0;

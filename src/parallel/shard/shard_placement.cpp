@@ -1,4 +1,4 @@
-// Where parameters lie: the host's whole region, and on several hosts the stripes that it keeps; see sharded_model.h.
+// The place of parameters: the host's whole region, and on several hosts its stripes. See sharded_model.h.
 #include <torch/types.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ void broadcast_region(const std::optional<comm::Group>& leaders, const comm::Sha
 
 }  // namespace
 
-/// Asks the pager for the units of an operator's arguments, so that it does not fault, and an error can be thrown.
+/// Requests the units of an operator's arguments, so that it does not fault, and an error can be thrown.
 class ShardedModel::TouchUnits : public interception::Interceptor {
  public:
   explicit TouchUnits(offload::UnitPager& pager) : pager_(&pager) {}
@@ -109,7 +109,8 @@ std::vector<std::vector<size_t>> ShardedModel::split_paged(const std::vector<std
   return split;
 }
 
-// What each host keeps whole lies in front; then units, each in pages of its own and in the order of its stripes.
+// Parameters that each host holds whole lie in front. Then come units, each in pages of its own and in the order of its
+// stripes.
 void ShardedModel::lay_out() {
   rest_offsets_.assign(plan_.units.size(), -1);
   unit_begins_.assign(plan_.units.size(), -1);
@@ -188,7 +189,7 @@ void ShardedModel::make_region() {
   fill_region();
 }
 
-// Rank 0 gives each of its copies up as soon as its values are in the region, so that both fit where little more than one did.
+// Rank 0 frees each of its copies as soon as its values are in the region. So both fit where little more than one did.
 void ShardedModel::fill_region() {
   const at::NoGradGuard no_grad;
   constexpr int64_t kReturnBytes = int64_t{64} << 20;

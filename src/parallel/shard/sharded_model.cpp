@@ -136,7 +136,7 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
   (void)names;
 }
 
-// What must be alike on all ranks, in words.
+// The facts that must be alike on all ranks, in words.
 void ShardedModel::check_same_options() const {
   const std::string mine =
       text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
@@ -207,7 +207,7 @@ std::string ShardedModel::parameter_file() const {
     throw UsageError(Origin{"shard", group_.rank(), group_.world_size()},
                      "parameters are offloaded to a file, and OffloadOptions::path names no folder for it.");
   }
-  std::error_code ignored;  // what cannot be made is named by the file in it
+  std::error_code ignored;  // the file in it names a folder that cannot be made
   std::filesystem::create_directories(offload.path, ignored);
   return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this))).string();
 }
@@ -237,7 +237,7 @@ std::vector<std::vector<size_t>> ShardedModel::group_items(const torch::nn::Modu
   return split_paged(groups);
 }
 
-// NO_WRAP asks for one unit.
+// NO_WRAP means a single unit.
 int64_t ShardedModel::unit_bytes() const {
   const bool one = options_.wrap.rule == WrapPolicy::Rule::kNone;
   return one ? std::numeric_limits<int64_t>::max() : options_.wrap.unit_bytes;
@@ -392,7 +392,7 @@ bool ShardedModel::has_own_gradient(size_t item) const {
   return gradient.defined() && gradient.is_same(parameter.gradient) && !parameter.gradient_home.has_left();
 }
 
-// A view that the program has kept becomes its own, with the values it has, before others come to its place.
+// A view that the program holds becomes its own, with the values it has, before others come to its place.
 void ShardedModel::leave_to_others(size_t item) {
   auto& parameter = parameters_[item];
   if (!parameter.gradient.defined()) return;

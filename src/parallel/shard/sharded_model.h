@@ -1,9 +1,9 @@
 // ShardedModel: a model of which each host holds the parameters once, and each rank steps its part.
 //
-// Parameters rest in memory that all ranks of the host read in place (offload/units/home.h), so forward fills
-// nothing and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the
-// host (shard_bucket.h), of which every .grad() is a view; each rank writes the slices that it owns. Who steps
-// them, and when, is sliced_step.h.
+// Parameters rest in memory that all ranks of the host read in place (offload/units/home.h), so forward fills nothing
+// and is no collective. With stages 2 and 3 gradients are reduced unit by unit into one region of the host
+// (shard_bucket.h), of which every .grad() is a view. Each rank writes the slices that it owns. sliced_step.h steps
+// them.
 //
 // Stage 3 on several hosts: a host keeps the stripes of its ranks alone (the rest region). The whole region then has pages for
 // the units in use (offload/units/unit_pager.h), which are put together from all hosts' stripes (unit_exchange.h).
@@ -88,28 +88,28 @@ class ShardedModel : public GradientExchange {
   int64_t unit_offset(size_t unit) const { return unit_offsets_[unit]; }
 
   bool splits_gradients() const noexcept { return options_.stage >= ShardStage::kGradients; }
-  /// This rank's number among the owners, and the hosts' ranks that sum with it across hosts.
+  /// Returns this rank's number among the owners, and the hosts' ranks that sum with it across hosts.
   int owner() const noexcept { return owner_; }
   int num_hosts() const noexcept { return num_hosts_; }
-  /// The ranks with this rank's place on each host; null on one host.
+  /// Returns the ranks with this rank's place on each host; null on one host.
   const comm::Group* across() const noexcept { return across_ ? &*across_ : nullptr; }
 
-  /// The elements of a parameter that this rank steps.
+  /// Returns the elements of a parameter that this rank steps.
   ShardInterval owned(size_t item) const { return owned_interval(plan_, items_, item, owner_); }
   /// Those of a parameter's gradient or value, as a flat tensor over writable memory.
   at::Tensor value_slice(size_t item, ShardInterval interval) const;
   at::Tensor gradient_slice(size_t item, ShardInterval interval) const;
-  /// Whether .grad() is this model's view, at home.
+  /// Returns true if .grad() is this model's view, at home.
   bool has_own_gradient(size_t item) const;
   void leave_to_others(size_t item);
   /// .grad() becomes the view, with the region's values.
   void show_gradient(size_t item);
 
-  /// Whether each host keeps its stripes of this item alone.
+  /// Returns true if each host keeps its stripes of this item alone.
   bool is_paged(size_t item) const { return !rest_offsets_.empty() && rest_offsets_[plan_.places[item].unit] >= 0; }
   bool has_paged() const noexcept { return pager_ != nullptr; }
-  /// Round a step: no unit is filled between begin_step and end_step; drop_units gives all of them back, since their values
-  /// are old. Other ranks of the host must have dropped theirs before end_step.
+  /// Called round a step: no unit is filled between begin_step and end_step. drop_units frees all of them, since their
+  /// values are old. Other ranks of the host must have dropped theirs before end_step.
   void begin_step();
   void drop_units();
   void end_step();
@@ -161,7 +161,7 @@ class ShardedModel : public GradientExchange {
   std::vector<size_t> trainable_index_;
   ShardPlan plan_;
   std::vector<int64_t> unit_offsets_;
-  /// Of each unit, where it begins in the whole region and in the rest region; -1 for one that each host keeps whole.
+  /// For each unit, its beginning in the whole region and in the rest region. -1 for a unit that each host holds whole.
   std::vector<int64_t> unit_begins_, rest_offsets_;
   /// Items that each host keeps whole.
   std::vector<bool> persistent_;

@@ -1,4 +1,4 @@
-// The collective step, and what is asked about gradients and state; see hasten/parallel/shard/sharding.h.
+// The collective step, and queries about gradients and state; see hasten/parallel/shard/sharding.h.
 #include "hasten/parallel/shard/sharding.h"
 
 #include <c10/util/ScopeExit.h>
@@ -50,8 +50,8 @@ struct Sharding::Impl {
     return split_;
   }
 
-  /// Whether a model has been planned anew since the optimizer's last step, as far as this rank knows: where an
-  /// optimizer lies at the place of one that is gone, it takes it for changed.
+  /// Returns true if a model has been planned anew since the optimizer's last step, as far as this rank can find out.
+  /// An optimizer at the address of one that is gone counts as changed.
   bool has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const;
   /// State goes to its new owners. Collective: yes.
   void follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
@@ -82,8 +82,8 @@ SplitParameters those_of(const torch::optim::Optimizer& optimizer, const SplitPa
   return own;
 }
 
-// Graphs from before the step must not be used after it, as autograd checks by versions; low-precision copies
-// are stale.
+// Graphs from before the step must not be used after it, as autograd checks by versions. Low-precision copies are
+// stale.
 void tell_of_change(const SplitParameters& split) {
   for (const auto& [impl, place] : split) {
     auto* tensor = const_cast<c10::TensorImpl*>(impl);
@@ -92,7 +92,7 @@ void tell_of_change(const SplitParameters& split) {
   }
 }
 
-// Hosts hold regions of their own: what the ranks with this rank's place on the others have stepped comes here.
+// Hosts hold regions of their own. The steps of the ranks with this rank's place on the others come here.
 void exchange_stepped(ShardedModel& model, const SplitParameters& split, StepKind kind) {
   if (model.across() == nullptr) return;
   const at::NoGradGuard no_grad;
@@ -223,7 +223,7 @@ void move_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   }
 }
 
-// Gradients in the host's one region are each rank's for the part that it owns; others are whole on each rank.
+// Gradients in the host's one region are each rank's for the part that it owns. Others are whole on each rank.
 std::optional<at::Tensor> owned_part(const SplitParameters& split, const at::Tensor& parameter) {
   const auto found = split.find(parameter.unsafeGetTensorImpl());
   if (found == split.end()) return std::nullopt;
@@ -293,7 +293,7 @@ bool Sharding::exchanges_each_backward() const noexcept {
 
 std::shared_ptr<GradientExchange> Sharding::make_exchange(const comm::Group& group) {
   std::erase_if(impl_->models, [](const auto& weak) { return weak.expired(); });
-  // The models before this one; what they share is theirs.
+  // The models before this one. Parameters that they share are theirs.
   const auto is_taken = [before = impl_->models](const at::Tensor& tensor) {
     return std::any_of(before.begin(), before.end(), [&](const auto& weak) {
       const auto model = weak.lock();
@@ -357,7 +357,7 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
     loss = own_step();
   }
   for (const auto& model : models) exchange_stepped(*model, split, kind);
-  // Whole parameters were stepped by others than those who cast their parts.
+  // Whole parameters were stepped by other ranks than those that cast their parts.
   if (kind == StepKind::kWhole && !options_.param_dtype.empty()) group_.barrier();
   for (const auto& model : models) {
     model->refresh_casts();

@@ -36,8 +36,8 @@ at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& paramete
   }
   at::Tensor whole = parameter.grad().detach();
   if (!lies_as(whole, parameter)) whole = at::empty_like(parameter).copy_(whole).detach();
-  // Not as a view: kernels ask for mutable pointers of what they only read, and a watched gradient would be
-  // copied whole.
+  // Not as a view: kernels take mutable pointers of memory that they only read, and a watched gradient would be copied
+  // whole.
   auto* begin = static_cast<char*>(const_cast<void*>(whole.const_data_ptr())) +
                 interval.begin * whole.element_size();
   return torch::from_blob(begin, {interval.size()}, [keep = whole](void*) {}, whole.scalar_type());

@@ -1,9 +1,9 @@
 // SlicedStep: slices in the place of an optimizer's parameters while it steps.
 //
-// An optimizer's groups hold tensors and its state is found by their addresses. For the time of a step the
-// parameters of split models are replaced in the groups by flat tensors over the slices that this rank owns,
-// with their gradients and state; parameters of which it owns nothing are left out. So every class steps
-// slices, by its own step() or by the fused kernels, and knows nothing of it.
+// An optimizer's groups hold tensors and its state is found by their addresses. For the time of a step, flat tensors
+// over the slices that this rank owns replace the parameters of split models in the groups. They have their gradients
+// and state. Parameters of which it owns nothing are left out. So every class steps slices, by its own step() or by the
+// fused kernels, without a change.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -49,19 +49,19 @@ class SlicedStep {
   const std::unordered_set<const c10::TensorImpl*>* stepped_;
   const bool with_others_;
   std::vector<std::vector<at::Tensor>> groups_;
-  /// Parameters, and what stands for them.
+  /// Parameters, and their replacements.
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor> slices_;
 };
 
-/// The elements of a flat parameter that this rank steps.
+/// Returns the elements of a flat parameter that this rank steps.
 ShardInterval stepped_interval(const SplitParameter& split, StepKind kind);
 
-/// `tensor` (a parameter's state, whole or cut) as the flat slice of `interval`; without a copy if it is one.
+/// Returns `tensor` (a parameter's state, whole or cut) as the flat slice of `interval`. It is no copy if it is one.
 at::Tensor cut_state(const at::Tensor& tensor, int64_t whole_numel, ShardInterval interval);
 
-/// The part of a parameter's .grad() that this rank steps, over memory that may be written to where the
-/// gradient is the model's own view.
+/// Returns the part of a parameter's .grad() that this rank steps. Its memory may be written to if the gradient is the
+/// model's own view.
 at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& parameter, ShardInterval interval);
 
 }  // namespace hasten::parallel::shard

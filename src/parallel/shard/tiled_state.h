@@ -1,8 +1,8 @@
 // TiledState: optimizer state that rests in a file, of which a few tiles are in memory while a step goes through it.
 //
-// A tile is the state of parameters of up to tile_numel owned elements. Before it is stepped, the optimizer's state tensors of
-// these parameters become views of the tile's buffer; behind it they become views of a mapping of the file, so that a
-// checkpoint can read them at any time.
+// A tile is the state of parameters of up to tile_numel owned elements. Before it is stepped, the optimizer's state
+// tensors of these parameters become views of the tile's buffer. After it they become views of a mapping of the file,
+// so that a checkpoint can read them at any time.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -44,7 +44,7 @@ class TiledState {
   };
   std::vector<Tile> cut(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const;
   void require_space(const torch::optim::Optimizer& optimizer, const SplitParameters& split);
-  /// The tile's memory with the state tensors over it; null where state is in memory of its own.
+  /// Returns the tile's memory with the state tensors over it. Null if state is in memory of its own.
   std::byte* enter(torch::optim::Optimizer& optimizer, const Tile& tile);
   void leave(torch::optim::Optimizer& optimizer, const Tile& tile, std::byte* memory);
   void forget(torch::optim::Optimizer& optimizer, const Tile& tile);

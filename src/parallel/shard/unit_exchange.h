@@ -1,9 +1,9 @@
 // UnitExchange: the parts of units that hosts keep, and how a host takes a unit's other parts from the others.
 //
-// Each host keeps the stripes that its ranks own. A rank that needs a whole unit copies its host's stripes, and asks one rank
-// of every other host for theirs, by messages that a thread there answers. So nothing is collective: ranks may use units in
-// different orders, and a rank that does nothing serves all the same. Owners write stripes in step() alone, when no rank is
-// asking.
+// Each host keeps the stripes that its ranks own. A rank that needs a whole unit copies its host's stripes. It requests
+// the others from one rank of every other host, by messages that a thread there answers. So nothing is collective:
+// ranks may use units in different orders, and an idle rank serves all the same. Owners write stripes in step() alone,
+// when no rank is asking.
 #pragma once
 
 #include <atomic>
@@ -31,14 +31,15 @@ struct UnitStripes {
 
 class UnitExchange : private comm::MessageSink {
  public:
-  /// `whole` has the units, `rest` this host's stripes; owner number local * hosts + host has the stripe of that number.
+  /// `whole` has the units, `rest` this host's stripes. Owner number local * hosts + host has the stripe of that
+  /// number.
   /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
   UnitExchange(const comm::Group& group, comm::SharedRegion whole, comm::SharedRegion rest, std::vector<UnitStripes> units);
   ~UnitExchange() override;
   UnitExchange(const UnitExchange&) = delete;
   UnitExchange& operator=(const UnitExchange&) = delete;
 
-  /// Puts the unit's stripes together in the whole region. One call at a time.
+  /// Puts the unit's stripes together in the whole region. A single call runs at a time.
   /// Collective: no. Blocks: until they are there. Throws: CommError naming a rank that is gone or does not answer.
   void fill(size_t unit);
   /// Bytes that this rank has taken from other hosts.

@@ -22,13 +22,13 @@ struct OutgoingMessage {
   std::function<void()> sent = {};
 };
 
-/// A message of which the head has come: says where its body goes and takes it in.
+/// A message of which the head has come: returns the place of its body and takes it in.
 class IncomingMessage {
  public:
   virtual ~IncomingMessage() = default;
   /// Memory for the body, as many bytes as were announced.
   std::vector<std::span<std::byte>> body = {};
-  /// Called once the body is there, in the reading thread; messages of one rank complete in their order.
+  /// Called in the reading thread once the body is there. Messages of one rank complete in their order.
   virtual void complete() = 0;
 };
 
@@ -40,7 +40,8 @@ class MessageSink {
   virtual std::unique_ptr<IncomingMessage> begin(int from, std::string_view head, int64_t body_bytes) = 0;
   /// A rank has joined later (Messages::join) and its messages follow.
   virtual void joined(int /*rank*/) {}
-  /// No more messages come from `rank`. `left`: it has said so; otherwise it was lost, and `reason` says how.
+  /// No more messages come from `rank`. `left`: it has announced it; otherwise it was lost, and `reason` names the
+  /// cause.
   virtual void gone(int rank, bool left, const std::string& reason) = 0;
   /// The time given to set_timer() has come.
   virtual void timer() = 0;

@@ -1,9 +1,9 @@
-// Messages: ordered byte messages between any two ranks of a group. Knows nothing of calls.
+// Messages: ordered byte messages between any two ranks of a group. It does not depend on calls.
 //
 // A connection is made at the first message, over a Unix socket on one host and over TCP between hosts. Both ends prove
 // the run's key before a message is read. The sender writes in its own thread. Reading is done by the thread that runs
-// serve(), or by a thread that waits for an answer (read_from), which saves a switch of threads. A large body on one host
-// is copied once, by the receiver, out of the sender's memory (process_vm_readv); elsewhere it goes through the socket.
+// serve(), or by a thread that waits for an answer (read_from), which saves a switch of threads. The receiver copies a
+// large body on one host once, out of the sender's memory (process_vm_readv). Elsewhere it goes through the socket.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@
 namespace hasten::comm {
 
 struct MessagesOptions {
-  /// 32 bytes that all ranks of the run know (Process::run_key). Empty on any rank: rank 0 draws a key and the group
+  /// 32 bytes that all ranks of the run have (Process::run_key). Empty on any rank: rank 0 draws a key and the group
   /// carries it.
   std::string run_key = {};
-  /// A rank on another host from which nothing has been heard for so long is lost. Ranks on one host are never taken
-  /// for lost while their process exists.
+  /// A rank on another host that has been silent for so long is lost. Ranks on one host are never taken for lost while
+  /// their process exists.
   double lost_after_s = 10;
   /// A larger message closes the connection.
   int64_t max_message_bytes = int64_t{4} << 30;
@@ -35,13 +35,13 @@ struct MessagesOptions {
 
 class Messages {
  public:
-  /// Listens, and learns where the other ranks listen. `sink` must outlive it.
+  /// Listens, and gets the addresses of the other ranks. `sink` must outlive it.
   /// Collective: yes. Blocks: until all ranks have called. Throws: CommError, UsageError (no address to listen at).
   Messages(const Group& group, MessageSink& sink, const MessagesOptions& options = {});
-  /// Joins the ranks that have met at `store`, as the next rank; ranks may come and go at any time. `where`: its host,
+  /// Joins the ranks that have met at `store`, as the next rank. Ranks may come and go at any time. `where`: its host,
   /// address and network_interface count. The others learn of this rank at its first message to them.
-  /// Collective: no. Blocks: for some round trips to the store. Throws: CommError, UsageError (no run key where the others
-  /// have one).
+  /// Collective: no. Blocks: for some round trips to the store. Throws: CommError, UsageError (no run key where the
+  /// others have one).
   static std::unique_ptr<Messages> join(const Store& store, const GroupOptions& where, MessageSink& sink,
                                         const MessagesOptions& options = {});
   /// As close(false).
@@ -54,7 +54,7 @@ class Messages {
   int world_size() const noexcept;
   /// MessagesOptions::about of a rank.
   const std::string& about(int rank) const;
-  /// True if all ranks have been given the same run key; false if rank 0 drew one.
+  /// True if all ranks have the same run key. False if rank 0 drew one.
   bool has_run_key() const noexcept;
   bool is_on_this_host(int rank) const;
 
@@ -68,15 +68,15 @@ class Messages {
   void serve(std::chrono::milliseconds timeout);
   /// Lets serve() return.
   void wake();
-  /// Reads messages of `rank` in this thread until `done()` or until the rank is gone; returns at once with false if
-  /// another thread reads them already or there is no connection.
+  /// Reads messages of `rank` in this thread until `done()` or until the rank is gone. Returns false at once if another
+  /// thread reads them already or there is no connection.
   bool read_from(int rank, const std::function<bool()>& done);
   /// Calls MessageSink::timer at `when`, unless it is due earlier. Only the earliest time is kept.
   void set_timer(std::chrono::steady_clock::time_point when);
 
-  /// "stopped" or "ended" where the system can tell (a rank of this host), else "".
+  /// "stopped" or "ended" if the system reports it (a rank of this host), else "".
   std::string process_state(int rank) const;
-  /// Whether messages have been exchanged with the rank.
+  /// Returns true if messages have been exchanged with the rank.
   bool has_connection(int rank) const;
   /// "" while the rank can be reached, else why it is gone.
   std::string why_gone(int rank) const;

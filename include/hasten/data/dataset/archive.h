@@ -1,4 +1,4 @@
-// fetch_archive by the name that programs look for beside datasets; see files/archive.h.
+// fetch_archive by its name beside datasets; see files/archive.h.
 #pragma once
 
 #include "hasten/files/archive.h"

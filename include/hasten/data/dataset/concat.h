@@ -1,7 +1,7 @@
 // Several datasets, one after the other, as one: the counterpart of torch.utils.data.ConcatDataset.
 //
-// A batch may take samples from several parts: each part is asked once, for its samples, and the answers are
-// put back into the order that was asked for. Which epoch begins is handed on to the parts that want to know.
+// A batch may take samples from several parts. Each part is called once, for its samples, and the answers are put back
+// into the requested order. Parts with `set_epoch` get the beginning of an epoch.
 #pragma once
 
 #include <torch/data/datasets/base.h>
@@ -19,9 +19,8 @@
 
 namespace hasten::data {
 
-/// The samples of all parts, in the order of the parts. Made by concat(), which knows the Traits. Parts that
-/// are thread-safe are shared by copies and workers, others, and those that take an epoch, are copied with
-/// it.
+/// The samples of all parts, in the order of the parts. Made by concat(), which has the Traits. Parts that are
+/// thread-safe are shared by copies and workers, others, and those that take an epoch, are copied with it.
 template <class Batch, class Traits>
 class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<Batch, Traits>, Batch> {
  public:
@@ -46,7 +45,7 @@ class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<B
                                : detail::merge_batches(std::move(batches), requests);
   }
   std::optional<size_t> size() const override { return ends_.back(); }
-  /// For the parts that want to know; loaders call it before each pass.
+  /// For the parts with `set_epoch`; loaders call it before each pass.
   void set_epoch(uint64_t epoch)
     requires(Traits::kTakesEpoch)
   {
@@ -67,7 +66,7 @@ class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<B
 };
 
 /// The datasets one after the other. They may be of different types if their batches are of one type.
-/// Collective: no. Blocks: no. Throws: UsageError if a part does not know its size.
+/// Collective: no. Blocks: no. Throws: UsageError if a part has no known size.
 template <class First, class... More>
   requires requires { typename First::BatchType; }
 auto concat(First first, More... more) {
@@ -76,7 +75,7 @@ auto concat(First first, More... more) {
   using Traits = detail::PartTraits<First, More...>;
   return ConcatDataset<typename First::BatchType, Traits>(std::move(first), std::move(more)...);
 }
-/// Collective: no. Blocks: no. Throws: UsageError if there is no part, or one that does not know its size.
+/// Collective: no. Blocks: no. Throws: UsageError if there is no part, or one without a known size.
 template <class Dataset>
 auto concat(std::vector<Dataset> parts) {
   return ConcatDataset<typename Dataset::BatchType, detail::PartTraits<Dataset>>(std::move(parts));

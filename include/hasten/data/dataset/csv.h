@@ -1,8 +1,8 @@
-// CSV files (RFC 4180) as columns: numbers become tensors, texts stay texts; everything is checked when the
-// file is opened, and an error names file, line and column.
+// CSV files (RFC 4180) as columns: numbers become tensors, texts stay texts. Everything is checked when the file is
+// opened. An error names file, line and column.
 //
-// Nothing is guessed: the caller says which columns are what. For numbers alone hand the tensors to
-// TensorDataset (tensor_dataset.h); CsvDataset gives batches of numbers and texts together.
+// Nothing is guessed: the caller defines the columns. For numbers alone, pass the tensors to TensorDataset
+// (tensor_dataset.h). CsvDataset gives batches of numbers and texts together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ enum class CsvType {
   kDouble,   ///< float64
 };
 
-/// One column to read.
+/// A column to read.
 struct CsvColumn {
   std::string name;  ///< as in the header; "0", "1" … where there is none
   CsvType type = CsvType::kFloat;
@@ -44,15 +44,14 @@ struct CsvOptions {
   std::vector<std::string> missing = {""};
 };
 
-/// The columns of one file, in memory; copies share them. Records end with LF or CR LF; empty lines are left
-/// out; fields in quotes may hold separators, line ends and doubled quotes; blanks around numbers do not
-/// count.
+/// The columns of one file, in memory; copies share them. Records end with LF or CR LF, and empty lines are left out.
+/// Fields in quotes may hold separators, line ends and doubled quotes. Blanks around numbers do not count.
 class CsvTable {
  public:
-  /// Collective: no. Blocks: on the file. Throws: DataError (path; "file:line:column: …") for a file that
-  /// cannot be read, bad quoting, records of differing lengths, what is no number; UsageError for columns
-  /// that are not there (with the nearest name) or named twice, a `missing` of integers that is no whole
-  /// number, or a separator that is a quote or a line end.
+  /// Collective: no. Blocks: on the file. Throws: DataError (path; "file:line:column: …") for a file that cannot be
+  /// read, bad quoting, records of differing lengths, or a text that is no number; UsageError for columns that are not
+  /// there (with the nearest name) or named twice; UsageError for a `missing` of integers that is no whole number, or a
+  /// separator that is a quote or a line end.
   explicit CsvTable(const std::string& path, const CsvOptions& options = {});
 
   size_t num_rows() const noexcept { return contents_->num_rows; }

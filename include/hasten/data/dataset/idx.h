@@ -17,9 +17,9 @@
 
 namespace hasten::data {
 
-/// The values of one IDX file of unsigned bytes: uint8, [count, …] as the file says.
-/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged,
-/// truncated or too long, holds another type of value, or is no IDX file.
+/// Returns the values of one IDX file of unsigned bytes: uint8, [count, …] as in the file.
+/// Collective: no. Blocks: on the file. Throws: DataError (path, values) if the file is missing, damaged, truncated or
+/// too long, holds another type of value, or is no IDX file.
 at::Tensor read_idx(const std::string& path);
 
 /// Images and labels of one set; copies share them.
@@ -33,8 +33,7 @@ struct IdxData {
   size_t size() const { return static_cast<size_t>(images.size(0)); }
 };
 
-/// Whole batches: data float32 [n, 1, rows, columns], target int64 [n]. What IdxDataset::map(Stack<>())
-/// gives.
+/// Whole batches: data float32 [n, 1, rows, columns], target int64 [n]. The same as IdxDataset::map(Stack<>()) gives.
 class StackedIdxDataset
     : public torch::data::datasets::BatchDataset<StackedIdxDataset, torch::data::Example<>> {
  public:
@@ -75,9 +74,9 @@ class IdxDataset : public torch::data::datasets::Dataset<IdxDataset> {
 /// Where the Debian package dataset-fashion-mnist puts its files.
 inline constexpr const char* kFashionMnistRoot = "/usr/share/datasets/fashion-mnist";
 
-/// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10
-/// classes, from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz.
-/// Collective: no. Blocks: on the files. Throws: DataError that says how to get the files; as IdxDataset.
+/// Fashion-MNIST: 60,000 images for training, or 10,000 for validation (train = false), 28 x 28 pixels, 10 classes,
+/// from {train,t10k}-{images-idx3,labels-idx1}-ubyte in `root`, with or without .gz.
+/// Collective: no. Blocks: on the files. Throws: DataError that explains how to get the files; as IdxDataset.
 IdxDataset fashion_mnist(const std::string& root = kFashionMnistRoot, bool train = true);
 
 }  // namespace hasten::data

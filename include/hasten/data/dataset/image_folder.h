@@ -1,7 +1,7 @@
 // A folder of images, one folder a class: root/cat/1.jpg, root/dog/a/2.png, as torchvision's ImageFolder.
 //
-// Images are read, decoded and transformed when they are asked for, on the worker threads that ask. What can
-// be done to them is image_transform.h's, decoding image.h's.
+// A worker thread reads, decodes and transforms an image when it is requested. image_transform.h has the transforms,
+// image.h the decoding.
 #pragma once
 
 #include <torch/data/datasets/base.h>
@@ -35,18 +35,18 @@ struct ImageFolderOptions {
 
 class StackedImageFolder;
 
-/// Examples: data float32 [3, height, width], target the class as int64 scalar. Copies share files and
-/// options; each has an epoch of its own, so that loops over parts of one folder do not disturb each other.
+/// Examples: data float32 [3, height, width], target the class as int64 scalar. Copies share files and options. Each
+/// has an epoch of its own, so that loops over parts of one folder do not disturb each other.
 class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
  public:
   static constexpr bool kThreadSafe = true;
   using Stack = torch::data::transforms::Stack<torch::data::Example<>>;
 
-  /// Finds the images: .png, .jpg and .jpeg in any case of letters, at any depth below each class's folder,
-  /// links followed. Classes and files are sorted by name as torchvision sorts them, so that targets are the
-  /// same there. Names that begin with a dot are left alone, other files passed over. Collective: no. Blocks:
-  /// on the folders. Throws: DataError if the root cannot be read, holds no folder, or a class holds no
-  /// image; UsageError for steps that no image can meet.
+  /// Finds the images: .png, .jpg and .jpeg in any case of letters, at any depth below each class's folder, links
+  /// followed. Classes and files are sorted by name as torchvision sorts them, so that targets are the same there.
+  /// Names that begin with a dot are left alone, other files passed over. Collective: no. Blocks: on the folders.
+  /// Throws: DataError if the root cannot be read, holds no folder, or a class holds no image; UsageError for steps
+  /// that fit no image.
   explicit ImageFolder(const std::string& root, const ImageFolderOptions& options = {});
 
   /// Collective: no. Blocks: on the file. Throws: DataError (path, reason) for a damaged image, one too small
@@ -54,9 +54,9 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
   torch::data::Example<> get(size_t index) override;
   std::optional<size_t> size() const override;
 
-  /// The epoch whose random numbers the steps take, 0 at first. Loaders say so to their own copy before each
-  /// pass (Loader::set_epoch, Loader::load_state), also through Subset, concat and map; only code that asks for
-  /// batches without a loader calls it. Collective: no. Blocks: no. Throws: nothing.
+  /// The epoch whose random numbers the steps take, 0 at first. Loaders set it on their own copy before each pass
+  /// (Loader::set_epoch, Loader::load_state), also through Subset, concat and map. Only code that reads batches without
+  /// a loader calls it. Collective: no. Blocks: no. Throws: nothing.
   void set_epoch(uint64_t epoch) noexcept { epoch_ = epoch; }
   uint64_t epoch() const noexcept { return epoch_; }
 
@@ -75,15 +75,14 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
  private:
   friend class StackedImageFolder;
   struct Contents;
-  /// The image after its steps, in memory of this thread.
+  /// Returns the image after its steps, in memory of this thread.
   const Image& load(size_t index) const;
 
   std::shared_ptr<const Contents> contents_;
   uint64_t epoch_ = 0;
 };
 
-/// Whole batches: data float32 [n, 3, height, width], target int64 [n]. What ImageFolder::map(Stack<>())
-/// gives.
+/// Whole batches: data float32 [n, 3, height, width], target int64 [n]. The same as ImageFolder::map(Stack<>()) gives.
 class StackedImageFolder
     : public torch::data::datasets::BatchDataset<StackedImageFolder, torch::data::Example<>> {
  public:

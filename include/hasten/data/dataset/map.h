@@ -1,5 +1,5 @@
-// data::map: a dataset behind transforms of its batches, whole ones too: the counterpart of libtorch's
-// dataset.map(transform), which wants a vector of samples and does not compile where a batch is one object.
+// data::map: a dataset behind transforms of its batches, whole ones too. It is the counterpart of libtorch's
+// dataset.map(transform), which requires a vector of samples and does not compile if a batch is one object.
 //
 // A batch is fetched by one call of the dataset and transformed by one call of each transform.
 #pragma once
@@ -37,7 +37,7 @@ auto transformed(Transform& transform, Batch batch) {
 template <class Batch, class Transform>
 class BatchTransform {
  public:
-  /// What holds nothing is the same in every copy.
+  /// An object without state is the same in every copy.
   static constexpr bool kThreadSafe =
       is_thread_safe<Transform>::value || std::is_empty_v<Transform> || std::is_pointer_v<Transform>;
   using InputBatchType = Batch;
@@ -57,11 +57,10 @@ class BatchTransform {
 
 }  // namespace detail
 
-/// The dataset's batches after these transforms, one after the other. A transform is one of torch's (with
-/// `apply_batch`), or any function of a batch. One of torch's transforms of single samples is given a whole
-/// batch as if it were one sample, so it must treat all rows alike (torch's Normalize does). Workers have
-/// copies of dataset and transforms unless both may be shared (`kThreadSafe`; functions without captures).
-/// Works for streams too.
+/// Returns the dataset's batches after these transforms, one after the other. A transform is one of torch's (with
+/// `apply_batch`), or any function of a batch. One of torch's transforms of single samples gets a whole batch as if it
+/// were one sample. So it must treat all rows alike (torch's Normalize does). Workers have copies of dataset and
+/// transforms unless both may be shared (`kThreadSafe`; functions without captures). Works for streams too.
 /// Collective: no. Blocks: no. Throws: nothing of its own.
 template <class Dataset, class First, class... More>
 auto map(Dataset dataset, First first, More... more) {

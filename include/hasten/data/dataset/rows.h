@@ -1,7 +1,7 @@
 // Rows of tensors by index: what every dataset over tensors does for a batch.
 //
-// A copy per row instead of at::index_select, because the indices come as size_t and rows may lie in a mapped
-// file; twice as fast for rows of a few kilobytes. Tensors that are not plain memory take index_select.
+// Copies row by row instead of at::index_select, because the indices come as size_t and rows may lie in a mapped file.
+// That is twice as fast for rows of a few kilobytes. Tensors that are not plain memory take index_select.
 #pragma once
 
 #include <ATen/core/Tensor.h>

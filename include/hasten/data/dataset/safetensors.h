@@ -17,25 +17,25 @@
 
 namespace hasten::data {
 
-/// An open file; copies and all its tensors share the mapping, which lasts as long as one of them. The file
-/// must not change meanwhile. Writing to a tensor does not change the file.
+/// An open file. Copies and all its tensors share the mapping, which lasts as long as any of them. The file must not
+/// change meanwhile. Writing to a tensor does not change the file.
 class SafetensorsFile {
  public:
-  /// Collective: no. Blocks: on the file. Throws: DataError (path, tensor, values) if the file is missing,
-  /// truncated or too long, or its header is no JSON of the format, above 100 MB, names a tensor twice, has a
-  /// dtype that torch has not, or offsets that leave holes, overlap or do not fit dtype and shape.
+  /// Collective: no. Blocks: on the file. Throws: DataError (path, tensor, values) if the file is missing, truncated or
+  /// too long; DataError if its header is no JSON of the format, is above 100 MB, names a tensor twice, or has a dtype
+  /// that torch lacks; DataError for offsets that leave holes, overlap or do not fit dtype and shape.
   explicit SafetensorsFile(const std::string& path);
 
-  /// All tensors by name, on the CPU.
+  /// Returns all tensors by name, on the CPU.
   const std::map<std::string, at::Tensor>& tensors() const noexcept { return contents_->tensors; }
-  /// The writer's notes (`__metadata__`).
+  /// Returns the writer's notes (`__metadata__`).
   const std::map<std::string, std::string>& metadata() const noexcept { return contents_->metadata; }
   const std::string& path() const noexcept { return contents_->path; }
 
   /// Collective: no. Blocks: no. Throws: UsageError with the nearest name if there is no such tensor.
   at::Tensor operator[](const std::string& name) const;
 
-  /// The rows of the named tensors as a dataset.
+  /// Returns the rows of the named tensors as a dataset.
   /// Collective: no. Blocks: no. Throws: UsageError if there is no such tensor, or their first sizes differ.
   NamedTensorDataset rows(const std::vector<std::string>& names) const;
 

@@ -1,8 +1,7 @@
 // A part of a dataset, and random parts of it: Subset and random_split, as torch.utils.data has them.
 //
-// A subset asks the dataset once a batch, so one over a dataset of whole batches fetches whole batches, and
-// it hands on which epoch begins. The decisions (how long each part is, which sample goes where) are pure
-// functions.
+// A subset calls the dataset once a batch, so a subset of a dataset of whole batches fetches whole batches. It passes
+// on the beginning of an epoch. The decisions (how long each part is, which sample goes where) are pure functions.
 #pragma once
 
 #include <torch/data/datasets/base.h>
@@ -63,7 +62,7 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
     return dataset_.get_batch(asked);
   }
   std::optional<size_t> size() const override { return indices_->size(); }
-  /// For the dataset, if it wants to know; loaders call it before each pass.
+  /// For a dataset with `set_epoch`; loaders call it before each pass.
   void set_epoch(uint64_t epoch)
     requires(takes_epoch<Dataset>::value)
   {
@@ -77,11 +76,11 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
   std::shared_ptr<const std::vector<size_t>> indices_;
 };
 
-/// The dataset in random parts that do not overlap: by fractions, `random_split(dataset, {0.9, 0.1}, seed)`,
-/// or by lengths, `random_split(dataset, {54000, 6000}, seed)`. The same parts as PyTorch's random_split with
-/// a generator of that seed.
-/// Collective: no. Blocks: no. Throws: UsageError if the fractions do not sum to 1 (within 1e-9) or the
-/// lengths to the dataset's size, or if the dataset does not know its size.
+/// Splits the dataset into random parts that do not overlap. By fractions: `random_split(dataset, {0.9, 0.1}, seed)`.
+/// By lengths: `random_split(dataset, {54000, 6000}, seed)`. The same parts as PyTorch's random_split with a generator
+/// of that seed.
+/// Collective: no. Blocks: no. Throws: UsageError if the fractions do not sum to 1 (within 1e-9) or the lengths to the
+/// dataset's size; UsageError if the dataset has no known size.
 template <class Dataset, class Part>
   requires std::is_arithmetic_v<Part>
 std::vector<Subset<Dataset>> random_split(const Dataset& dataset, const std::vector<Part>& parts,

@@ -1,8 +1,8 @@
 // Tensors with a sample a row, as a dataset: the counterpart of torch.utils.data.TensorDataset, whole
 // batches.
 //
-// The tensors may lie in memory or in a mapped file (npy.h, safetensors.h), so this one class serves them
-// all. What copies the rows is rows.h.
+// The tensors may lie in memory or in a mapped file (npy.h, safetensors.h), so this one class serves them all. rows.h
+// copies the rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 namespace hasten::data {
 
 namespace detail {
-/// The common first size.
+/// Returns the common first size.
 size_t check_tensors(c10::ArrayRef<at::Tensor> tensors);
 size_t check_named_tensors(const std::map<std::string, at::Tensor>& tensors);
 }  // namespace detail

@@ -1,7 +1,7 @@
-// The lines of a text file as a dataset: indexed once when it is opened, read when they are asked for.
+// The lines of a text file as a dataset: indexed once when it is opened, read at their use.
 //
-// The file is mapped, so it may be larger than memory; the index takes 8 bytes a line. The meaning of a line
-// (tokens, JSON) is the business of a transform.
+// The file is mapped, so it may be larger than memory. The index takes 8 bytes a line. The meaning of a line (tokens,
+// JSON) is the business of a transform.
 #pragma once
 
 #include <torch/data/datasets/base.h>
@@ -15,9 +15,9 @@
 
 namespace hasten::data {
 
-/// Sample i is line i without its end (LF or CR LF) and without a byte order mark before the first; a last
-/// line needs no end, and an empty file has no lines. Empty lines are samples. Copies and workers share the
-/// file, which must not change meanwhile.
+/// Sample i is line i without its end (LF or CR LF) and without a byte order mark before the first. A last line needs
+/// no end, and an empty file has no lines. Empty lines are samples. Copies and workers share the file, which must not
+/// change meanwhile.
 class TextLines : public torch::data::datasets::Dataset<TextLines, std::string> {
  public:
   static constexpr bool kThreadSafe = true;
@@ -29,7 +29,7 @@ class TextLines : public torch::data::datasets::Dataset<TextLines, std::string> 
   std::string get(size_t index) override { return std::string(line(index)); }
   std::optional<size_t> size() const override;
 
-  /// The line without a copy; valid as long as a copy of the dataset lives.
+  /// Returns the line without a copy; valid as long as a copy of the dataset exists.
   std::string_view line(size_t index) const;
 
  private:

@@ -1,7 +1,7 @@
 // Transforms of an image between file and tensor: resize, crop, flip, normalise, and steps of your own.
 //
-// Steps work on 8-bit pixels in place; randomness comes from the sample's own generator (sample_random.h), so
-// the result is a pure function of (seed, epoch, sample index). The resize filter is src/data/image/resize.cpp's.
+// Steps work on 8-bit pixels in place. Randomness comes from the sample's own generator (sample_random.h), so the
+// result is a pure function of (seed, epoch, sample index). The resize filter is src/data/image/resize.cpp's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,9 +34,8 @@ struct CenterCrop {
 struct RandomCrop {
   int64_t height, width;
 };
-/// A window of random area and shape, resized (Inception's augmentation). Where ten tries do not fit, the
-/// largest window in the middle within the ratios; torchvision's RandomResizedCrop, with random numbers of
-/// our own.
+/// A window of random area and shape, resized (Inception's augmentation). If ten tries do not fit, it takes the largest
+/// window in the middle within the ratios. This is torchvision's RandomResizedCrop, with random numbers of our own.
 struct RandomResizedCrop {
   int64_t height, width;
   double min_area = 0.08, max_area = 1;             ///< of the image
@@ -56,13 +55,13 @@ using ImageStep = std::variant<Resize, ResizeShorter, CenterCrop, RandomCrop, Ra
 inline constexpr std::array<float, 3> kImageNetMean{0.485f, 0.456f, 0.406f};
 inline constexpr std::array<float, 3> kImageNetStd{0.229f, 0.224f, 0.225f};
 
-/// Refuses sizes, ranges and deviations that no image can meet.
+/// Refuses sizes, ranges and deviations that fit no image.
 /// Collective: no. Blocks: no. Throws: UsageError with the values.
 void check_steps(const std::vector<ImageStep>& steps);
 
 /// Runs the steps on `image`, in order.
-/// Collective: no. Blocks: no. Throws: UsageError if the image is smaller than a crop; what a step of yours
-/// throws.
+/// Collective: no. Blocks: no. Throws: UsageError if the image is smaller than a crop; the exceptions of a step of
+/// yours.
 void apply_steps(const std::vector<ImageStep>& steps, SampleRandom& random, Image& image);
 
 /// To `height` x `width`; see Resize.

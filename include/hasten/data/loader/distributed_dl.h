@@ -1,8 +1,8 @@
 // DistributedDL: fastai's form of spreading. Each rank gets one contiguous block of the epoch's order.
 //
-// The order is filled up from its start to a multiple of the world size and cut into as many equal blocks.
-// Other than a prepared loader (batch_shard.h), ranks do not take turns, so a global step is no slice of the
-// order; use it where fastai's order is wanted.
+// The order is filled up from its start to a multiple of the world size and cut into as many equal blocks. Unlike a
+// prepared loader (batch_shard.h), ranks do not take turns, so a global step is no slice of the order. Use it if
+// fastai's order is required.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace hasten::data {
 
-/// The block of `order` that a rank gets: ceil(n / world_size) indices, repeated from the start where n is no
+/// Returns the block of `order` that a rank gets: ceil(n / world_size) indices, repeated from the start where n is no
 /// multiple of world_size. Follows fastai's DistributedDL.get_idxs.
 /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world.
 Indices contiguous_block(const Indices& order, int rank, int world_size);
@@ -82,13 +82,12 @@ class DistributedDL : public Loader<Dataset, BlockSampler<Sampler>> {
   using Base = Loader<Dataset, BlockSampler<Sampler>>;
 
  public:
-  /// All ranks must draw the same order: from a seeded sampler, or from default generators that stand alike.
-  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a sampler of unknown
-  /// size.
+  /// All ranks must draw the same order: from a seeded sampler, or from default generators with equal states.
+  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a sampler of unknown size.
   DistributedDL(const Loader<Dataset, Sampler>& loader, int rank, int world_size)
       : Base(loader.dataset(), {loader.sampler(), loader.num_indices(), rank, world_size}, loader.options()) {
   }
-  /// Rank 0's order on every rank of the group, as in fastai; beginning a pass is collective then.
+  /// Takes rank 0's order on every rank of the group, as in fastai. Beginning a pass is collective then.
   DistributedDL(const Loader<Dataset, Sampler>& loader, const comm::Group& group)
       : DistributedDL(loader, group.rank(), group.world_size()) {
     this->share_order(group);

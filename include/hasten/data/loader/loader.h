@@ -1,8 +1,7 @@
 // data::loader: makes a loader of a dataset, as torch::data::make_data_loader does.
 //
-// It takes what that takes and, in a world of one, gives what that gives, batch for
-// batch and random draw for random draw. torch's own loaders keep their sampler private and cannot be spread;
-// hence this one. Loader itself is loader_handle.h's.
+// It takes the same arguments. In a world of one it gives the same, batch for batch and random draw for random draw.
+// torch's own loaders hide their sampler and cannot be spread. Loader itself is loader_handle.h's.
 #pragma once
 
 #include <torch/data/dataloader_options.h>
@@ -26,8 +25,7 @@ Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler,
 
 /// A loader whose sampler is made for the size of the dataset, as by torch::data::make_data_loader:
 /// `data::loader<torch::data::samplers::SequentialSampler>(dataset, 64)`. RandomSampler where none is named.
-/// Collective: no. Blocks: no. Throws: UsageError if the dataset does not know its size, and as Loader's
-/// constructor.
+/// Collective: no. Blocks: no. Throws: UsageError if the dataset has no known size, and as Loader's constructor.
 template <class Sampler = torch::data::samplers::RandomSampler, class Dataset>
   requires(!is_stream_v<Dataset>)
 Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
@@ -42,7 +40,7 @@ Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions 
   return Loader<Dataset, Sampler>(std::move(dataset), Sampler(*size), options);
 }
 
-/// A loader over a stream, in the stream's own order; a sampler that is named is not asked.
+/// A loader over a stream, in the stream's own order. A sampler that is named is not used.
 /// Collective: no. Blocks: no. Throws: as Loader's constructor.
 template <class Sampler = Streaming, class Dataset>
   requires is_stream_v<Dataset>
@@ -50,9 +48,9 @@ Loader<Dataset, Streaming> loader(Dataset dataset, torch::data::DataLoaderOption
   return Loader<Dataset, Streaming>(std::move(dataset), Streaming(), options);
 }
 
-/// The rest of an epoch: each pass over the result skips this rank's first `num_batches` batches without
-/// reading their samples; the sampler draws as for a whole pass. The original is unchanged; both share
-/// dataset, sampler and workers, and so one pass at a time. Follows Accelerate's skip_first_batches.
+/// Returns the rest of an epoch: each pass over the result skips this rank's first `num_batches` batches without
+/// reading their samples. The sampler draws as for a whole pass. The original is unchanged. Both share dataset, sampler
+/// and workers, and so a single pass at a time. Follows Accelerate's skip_first_batches.
 /// Collective: no. Blocks: no. Throws: nothing.
 template <class Dataset, class Sampler>
 Loader<Dataset, Sampler> skip_first_batches(const Loader<Dataset, Sampler>& loader, size_t num_batches) {

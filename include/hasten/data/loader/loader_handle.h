@@ -33,13 +33,13 @@ struct core_of<Dataset, Sampler> {
 };
 }  // namespace detail
 
-/// A loader over a map dataset (anything with torch::data's BatchDataset interface and positions as requests)
-/// in the order of a sampler (anything with torch::data's Sampler interface), or over a stream (requests are
-/// numbers of samples; the "sampler" is Streaming, or torch's StreamSampler for streams without end). A
-/// handle: copies are the same loader.
+/// A loader over a map dataset in the order of a sampler, or over a stream. A map dataset is anything with
+/// torch::data's BatchDataset interface and positions as requests. A sampler is anything with torch::data's Sampler
+/// interface. Requests of a stream are numbers of samples. The "sampler" is Streaming, or torch's StreamSampler for
+/// streams without end. A handle: copies are the same loader.
 ///
-/// `for (auto& batch : loader)` is one epoch; looping again is the next one. One pass at a time: a newer
-/// begin() ends the older pass. Leaving a loop early is fine. Iterate from one thread.
+/// `for (auto& batch : loader)` is an epoch, and another loop is the next epoch. There is a single pass at a time: a
+/// newer begin() ends the older pass. Leaving a loop early is fine. Iterate from one thread.
 template <class Dataset, class Sampler = torch::data::samplers::RandomSampler>
 class Loader {
   using Core = typename detail::core_of<Dataset, Sampler>::type;
@@ -54,11 +54,11 @@ class Loader {
   Loader(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& options)
       : core_(std::make_shared<Core>(std::move(dataset), std::move(sampler), options)) {}
 
-  /// Spreads the loader over the ranks of `process` and tells `gradient_state` where its loops are. Until
-  /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same
-  /// gradient state does nothing. Must not be called inside a loop over the loader.
-  /// Collective: no. Blocks: no. Throws: UsageError for split_batches with a batch size that world_size
-  /// does not divide, a sampler of torch's that spreads over ranks itself, use_stateful_dataloader with
+  /// Spreads the loader over the ranks of `process`, and gives the position of its loops to `gradient_state`. Until
+  /// then the loader is a world of one. Accelerator::prepare calls this. Preparing again for the same gradient state
+  /// does nothing. Must not be called inside a loop over the loader.
+  /// Collective: no. Blocks: no. Throws: UsageError for split_batches with a batch size that world_size does not
+  /// divide, or a sampler of torch's that spreads over ranks itself; UsageError for use_stateful_dataloader with
   /// enforce_ordering = false, or a loader prepared for another Accelerator.
   Loader& prepare(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
                   const LoaderOptions& options = {}) {
@@ -74,12 +74,12 @@ class Loader {
   Iterator end() const { return Iterator(); }
 
   /// Batches that a pass gives to this rank.
-  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset knows its size.
+  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset has a known size.
   size_t size() const { return core_->size(skip_); }
 
   /// Samples of a full step of all ranks together: batch_size * world_size, or batch_size with split_batches.
   size_t total_batch_size() const noexcept { return core_->total_batch_size(); }
-  /// Samples of the dataset, nothing if it does not know.
+  /// Samples of the dataset, nothing if unknown.
   std::optional<size_t> total_dataset_length() const noexcept { return core_->dataset_length(); }
   /// Passes begun so far.
   size_t epochs_begun() const noexcept { return core_->epochs().begun(); }
@@ -88,12 +88,12 @@ class Loader {
   const Dataset& dataset() const noexcept { return core_->dataset(); }
   const torch::data::DataLoaderOptions& options() const noexcept { return core_->options(); }
   /// Indices that an epoch of the sampler gives.
-  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset knows its size.
+  /// Collective: no. Blocks: no. Throws: UsageError if neither sampler nor dataset has a known size.
   size_t num_indices() const { return core_->num_indices(); }
 
-  /// The next pass is this epoch, from its start, or from where a state of this epoch that was just loaded
-  /// stands; without it each pass is the epoch after the last. Handed on to samplers and datasets that have
-  /// `set_epoch` themselves.
+  /// Makes the next pass this epoch, from its start, or from the position of a state of this epoch that was just
+  /// loaded. Without it each pass is the epoch after the last. Samplers and datasets that have `set_epoch` themselves
+  /// get it, too.
   /// Collective: no. Blocks: no. Throws: nothing.
   void set_epoch(uint64_t epoch) const { core_->epochs().set_epoch(epoch); }
 
@@ -103,10 +103,10 @@ class Loader {
   /// Blocks: no. Throws: UsageError with enforce_ordering = false.
   LoaderState state() const { return core_->state(); }
 
-  /// The next pass goes on from there, without reading what came before; the passes after it are whole. Any
-  /// number of workers and processes may go on. size() stays that of a whole pass.
-  /// Collective: no, but to be called alike on every rank. Blocks: no. Throws: UsageError for a state of
-  /// another dataset or sampler (num_samples or seed differ).
+  /// Makes the next pass go on from there, without reading earlier samples. The passes after it are whole. Any number
+  /// of workers and processes may go on. size() stays that of a whole pass.
+  /// Collective: no, but to be called alike on every rank. Blocks: no. Throws: UsageError for a state of another
+  /// dataset or sampler (num_samples or seed differ).
   void load_state(const LoaderState& state) const { core_->load_state(state); }
 
   /// state and load_state by the names of the peer's stateful loaders
@@ -114,15 +114,15 @@ class Loader {
   LoaderState state_dict() const { return state(); }
   void load_state_dict(const LoaderState& state) const { load_state(state); }
 
-  /// The same loader, but without the first `num_batches` batches of this rank; see skip_first_batches.
+  /// Returns the same loader, but without the first `num_batches` batches of this rank; see skip_first_batches.
   Loader skipping(size_t num_batches) const {
     Loader result(*this);
     result.skip_ += num_batches;
     return result;
   }
 
-  /// Returns the state that the handles share, which has state() and load_state(); for a registry that holds
-  /// it weakly.
+  /// Returns the state that the handles share, which has state() and load_state(). It is for a registry that holds it
+  /// weakly.
   const std::shared_ptr<Core>& core() const noexcept { return core_; }
 
  protected:

@@ -8,9 +8,9 @@
 
 namespace hasten::data {
 
-/// Random states that can be made rank 0's on all ranks at the start of an epoch; Accelerate's names.
+/// Random states that can be made rank 0's on all ranks at the start of an epoch. The names are Accelerate's.
 enum class RngType {
-  kGenerator,  ///< what samplers draw, and nothing else (sampler_stream.h)
+  kGenerator,  ///< the samplers' draws, and nothing else (sampler_stream.h)
   kTorch,      ///< the default CPU generator
   kCuda,       ///< the default generator of the process's CUDA device
 };
@@ -20,24 +20,24 @@ struct LoaderOptions {
   /// true: the batch size is that of all ranks together, each batch is cut into world_size parts.
   /// false: it is that of each rank, and whole batches go round the ranks. Accelerate's default.
   bool split_batches = false;
-  /// true: every rank gets as many batches, of one size; samples of the first step are given once more at the
-  /// end (GradientState::remainder counts the new ones, gather_for_metrics drops the others). false: some
-  /// ranks end with a smaller batch, or one batch earlier.
+  /// If true, every rank gets as many batches, of one size. Samples of the first step are given once more at the end.
+  /// GradientState::remainder counts the new ones, and gather_for_metrics drops the others. If false, some ranks end
+  /// with a smaller batch, or a batch earlier.
   bool even_batches = true;
   /// Batches come on the process's device. On the CPU nothing is copied either way.
   bool put_on_device = true;
-  /// On an accelerator, batches pass through pinned memory (filled by the workers) and are copied on a stream
-  /// of their own while the loop has the batch before, without the host waiting for it (staging.h). Costs
-  /// pinned host memory of max_jobs batches, and device memory of one. Without effect on the CPU.
+  /// On an accelerator, batches pass through pinned memory (filled by the workers). They are copied on a stream of
+  /// their own while the loop has the batch before, and the host does not wait (staging.h). Costs pinned host memory of
+  /// max_jobs batches, and device memory of one. Without effect on the CPU.
   bool pin_memory = true;
   /// For pin_memory = false: the host does not wait for the copies of what a dataset gave in pinned memory.
   bool non_blocking = false;
   /// true: rank 0 reads and hands the others their slices (dispatch.h). false: every rank reads its own part.
   /// Unset: as Accelerate, true for streams with put_on_device, false for datasets with positions.
   std::optional<bool> dispatch_batches = {};
-  /// Every loader keeps its position (Loader::state, or by the peer's names state_dict and load_state_dict).
-  /// true promises it: a loader that has none to go on from (enforce_ordering = false) is refused when it is
-  /// prepared, not when its state is asked for hours later.
+  /// Every loader has its position (Loader::state, or by the peer's names state_dict and load_state_dict). True
+  /// promises it: a loader without a position (enforce_ordering = false) is refused when it is prepared, not when its
+  /// state is read hours later.
   bool use_stateful_dataloader = false;
   /// torch's RandomSampler is replaced by SeedableRandomSampler (samplers.h): the order depends on data_seed
   /// and the epoch alone, no more on the default generator. Other samplers stay.

@@ -1,9 +1,8 @@
-// LoaderState: where a loader stands, as a value that can be kept and loaded again.
+// LoaderState: the position of a loader, as a value that can be saved and loaded again.
 //
-// Position counts what the training loop has received, of the global order, over all ranks; so it does not
-// depend on workers, and a run goes on from it on another number of processes. Taking and loading it is
-// loader.h's, keeping it in a file the caller's (or checkpoint's): it converts to and from
-// nlohmann::json and training::State.
+// Position counts the samples of the global order that the training loops of all ranks have received. So it does not
+// depend on workers, and a run goes on from it on another number of processes. loader.h takes and loads it. The caller
+// (or checkpoint) writes it to a file: it converts to and from nlohmann::json and training::State.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +15,16 @@
 namespace hasten::data {
 
 struct LoaderState {
-  /// Of the sampler; 0 where it has none. Unset: it is drawn when the first pass begins, which was still to
-  /// come; such a state goes with any seed.
+  /// Of the sampler; 0 where it has none. If it is unset, it is drawn when the first pass begins. Such a state goes
+  /// with any seed.
   std::optional<uint64_t> seed = 0;
   uint64_t epoch = 0;
-  /// Samples of the epoch's global order that all ranks together have received; repeated ones do not count.
+  /// Samples of the epoch's global order that all ranks together have received. Repeated ones do not count.
   uint64_t position = 0;
   /// Samples of an epoch; a state is only loaded where this is the same. 0 for streams of unknown length.
   uint64_t num_samples = 0;
-  /// Only for samplers that draw from the default generator, and only in mid-epoch: where that stood when the
-  /// epoch began (5,056 bytes, opaque, valid for the same libtorch release).
+  /// Only for samplers that draw from the default generator, and only in mid-epoch. It is that generator's state when
+  /// the epoch began (5,056 bytes, opaque, valid for the same libtorch release).
   std::vector<uint8_t> generator = {};
   /// For loading alone: batches of the loader's batch_size that lie before the next one, besides `position`. state() gives 0.
   uint64_t batches = 0;
@@ -56,7 +55,7 @@ void from_json(const Json& json, LoaderState& state) {
 
 }  // namespace hasten::data
 
-/// A seed beyond 2^63 is kept as decimal text; the generator as a tensor of bytes.
+/// A seed beyond 2^63 is stored as decimal text; the generator as a tensor of bytes.
 template <>
 struct hasten::training::StateCodec<hasten::data::LoaderState> {
   static State encode(const data::LoaderState& state);

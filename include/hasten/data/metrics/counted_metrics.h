@@ -30,9 +30,9 @@ class Accuracy {
  public:
   explicit Accuracy(const AccuracyOptions& options = {});
 
-  /// `scores` [samples, classes, …] with `targets` [samples, …] of classes; or, for top_k 1, predicted
-  /// classes of the targets' shape. Collective: no. Blocks: for the device. Throws: UsageError for shapes
-  /// that do not fit, or fewer than k classes.
+  /// `scores` [samples, classes, …] with `targets` [samples, …] of classes. For top_k 1, `scores` may be predicted
+  /// classes of the targets' shape. Collective: no. Blocks: for the device. Throws: UsageError for shapes that do not
+  /// fit, or fewer than k classes.
   void update(const at::Tensor& scores, const at::Tensor& targets);
   /// Over all ranks of the group, the same on each; NaN without samples.
   /// Collective: yes. Blocks: yes. Throws: CommError.
@@ -62,8 +62,8 @@ class Mean {
   double compute(const comm::Group& group = {}) const;
   void reset();
 
-  /// What compute adds up over the ranks, int64 [kNumCounts], and the mean that such a sum stands for: for several means in one
-  /// reduction. Collective: no. Blocks: no. Throws: UsageError for another size.
+  /// The numbers that compute adds up over the ranks, int64 [kNumCounts], and the mean of such a sum. They allow
+  /// several means in one reduction. Collective: no. Blocks: no. Throws: UsageError for another size.
   static constexpr int64_t kNumCounts = 142;
   at::Tensor counts() const;
   static double value_of(const at::Tensor& counts);
@@ -73,9 +73,8 @@ class Mean {
   std::unique_ptr<Sums> sums_;
 };
 
-/// Counts of pairs of class and predicted class, and what follows from them. Values by class are double
-/// [classes], NaN where there is nothing to divide by (a class that neither occurs nor was predicted); means
-/// leave those out.
+/// Counts of pairs of class and predicted class, and their metrics. Values by class are double [classes], NaN if there
+/// is nothing to divide by (a class that neither occurs nor was predicted). Means leave those out.
 struct Confusion {
   /// int64 [classes, classes]; counts[i][j] samples of class i were taken for class j.
   at::Tensor counts;
@@ -91,7 +90,7 @@ struct Confusion {
   at::Tensor f1() const { return dice(); }
   double mean_iou() const;
   double mean_dice() const;
-  /// The mean over classes ("macro"). Over samples ("micro") it is accuracy().
+  /// Returns the mean over classes ("macro"). Over samples ("micro") it is accuracy().
   double macro_f1() const { return mean_dice(); }
 };
 

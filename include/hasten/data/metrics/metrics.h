@@ -1,7 +1,7 @@
-// What metrics leave out: the samples that were given once more to even out the last step.
+// Cuts the samples that were given once more to even out the last step.
 //
-// Gathered values lie in rank order, which is the global order, so the repeated samples are at the end; how
-// many are new is the loader's remainder. Gathering is comm's, putting both together the front door's.
+// Gathered values lie in rank order, which is the global order, so the repeated samples are at the end. The loader's
+// remainder is the number of new ones. comm gathers, and the front door combines both.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@
 
 namespace hasten::data {
 
-/// Whether the batch in hand holds samples that were given once more, so that only the first `remainder` rows
-/// of what is gathered count.
+/// Returns true if the batch in hand holds samples that were given once more, so that only the first `remainder`
+/// gathered rows count.
 inline bool has_padding(const training::LoaderPosition& position) noexcept {
   return position.end_of_dataloader && position.remainder > 0;
 }
 
-/// A gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
+/// Returns a gathered structure of tensors (comm/nested.h), each cut to the first `remainder` rows on the last batch.
 /// Collective: no. Blocks: no. Throws: nothing for what comm::gather gives.
 template <class T>
 T truncate_to_remainder(const T& gathered, const training::LoaderPosition& position) {
   return has_padding(position) ? comm::slice(gathered, 0, position.remainder) : gathered;
 }
 
-/// This rank's part of a batch without the rows that were given once more: where each rank counts its own
-/// samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a padded batch,
-/// in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Collective: no. Blocks: no.
-/// Throws: UsageError if it holds neither, or something that has not one row or element a sample.
+/// Returns this rank's part of a batch without the rows that were given once more. It serves metrics for which each
+/// rank counts its own samples and nothing is gathered (counted_metrics.h). The ranks hold equally many rows of a
+/// padded batch, in rank order. A structure (batch_rows.h) of tensors, as views, and vectors. Collective: no. Blocks:
+/// no. Throws: UsageError if it holds neither, or a value that has not one row or element a sample.
 template <class T>
 T without_padding(const T& value, const training::LoaderPosition& position, int rank) {
   if (!has_padding(position)) return value;
@@ -42,11 +42,9 @@ T without_padding(const T& value, const training::LoaderPosition& position, int 
   return detail::slice_structure(value, static_cast<size_t>(rows), 0, static_cast<size_t>(own));
 }
 
-/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample,
-/// unless it holds tensors: then it is as many as its first tensor has rows, and the object in which the
-/// limit falls is cut.
-/// Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that has
-/// rows.
+/// Gathered objects, cut to the first `remainder` samples on the last batch. An object is one sample, unless it holds
+/// tensors. Then it is as many as its first tensor has rows, and the object in which the limit falls is cut.
+/// Collective: no. Blocks: no. Throws: UsageError if an object holds a scalar beside the tensor that has rows.
 template <class T>
 std::vector<T> truncate_objects(std::vector<T> gathered, const training::LoaderPosition& position) {
   if (!has_padding(position)) return gathered;

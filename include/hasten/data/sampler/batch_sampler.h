@@ -1,7 +1,7 @@
 // BatchSampler: batches of one's own making instead of "the next batch_size indices".
 //
-// What torch.utils.data's batch_sampler argument is for: batches by length, by class, of several sizes. A
-// loader gives them as they are; its own batch size says nothing then.
+// Serves the uses of torch.utils.data's batch_sampler argument: batches by length, by class, of several sizes. A loader
+// gives them as they are, and its own batch size has no effect then.
 #pragma once
 
 #include <optional>
@@ -13,12 +13,11 @@ namespace hasten::data {
 
 struct BatchSamplerOptions {
   uint64_t seed = 0;
-  /// The order of the batches is drawn anew in each epoch; what is in a batch stays together, in its order.
+  /// Draws the order of the batches anew in each epoch. The content of a batch stays together, in its order.
   bool shuffle = false;
   Order order = Order::kTorch;
-  /// Samples of a full batch, so that a smaller last one can be filled up for all ranks, and so that
-  /// split_batches works. Unset: batches are of any size and are given as they are; some are given once more
-  /// at the end.
+  /// Samples of a full batch, so that a smaller last one can be filled up for all ranks, and so that split_batches
+  /// works. If it is unset, batches are of any size and are given as they are. Some are given once more at the end.
   std::optional<size_t> batch_size = {};
 };
 
@@ -35,7 +34,7 @@ class BatchSampler : public SeedableSampler {
   /// Samples of the largest batch.
   size_t largest_batch() const noexcept { return largest_; }
 
-  /// The next batch, or what seek has left of it; `batch_size` is not looked at.
+  /// Returns the next batch, or what seek has left of it; `batch_size` is not looked at.
   std::optional<Indices> next(size_t batch_size) override;
 
  protected:

@@ -1,10 +1,9 @@
 // Which batches of indices one rank gets out of the one global order: a pure decision, without torch and
 // without data.
 //
-// Every rank draws the same global batches from the same sampler and keeps its own, so nothing is sent
-// between ranks. The rules are those of Accelerate's BatchSamplerShard where it is right; docs/differences.md
-// says where ours differ and docs/data.md shows the shares in a picture. Fetching the samples is
-// loader.h's and epoch_pipeline.h's.
+// Every rank draws the same global batches from the same sampler and keeps its own, so nothing is sent between ranks.
+// The rules are those of Accelerate's BatchSamplerShard where it is right. docs/differences.md lists our differences,
+// and docs/data.md shows the shares in a picture. loader.h and epoch_pipeline.h fetch the samples.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +32,7 @@ struct BatchShardOptions {
   bool drop_last = false;
 };
 
-/// One step's part of one rank.
+/// A rank's part of a step.
 struct ShardedBatch {
   Indices indices = {};
   /// Samples that all ranks together get in this step, without those given once more to even out.
@@ -53,20 +52,20 @@ struct ShardStart {
   std::vector<Indices> head = {};
 };
 
-/// One pass over a source of global batches, seen by one rank.
+/// A rank's pass over a source of global batches.
 class BatchShard {
  public:
-  /// The next global batch, nothing at the end (it is not asked again after that).
+  /// The next global batch, nothing at the end (it is not called again after that).
   using Source = std::function<std::optional<Indices>()>;
 
-  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, a batch size of 0, or
+  /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a batch size of 0; UsageError for
   /// split_batches with a batch size that is unset or no multiple of world_size.
   BatchShard(const BatchShardOptions& options, Source source, ShardStart start = {});
 
-  /// This rank's next batch, nothing at the end. Draws as many batches as one step of all ranks takes, and
-  /// one more only where a short batch must be told from the last one.
-  /// Collective: no. Blocks: no. Throws: UsageError if the source gives an empty batch, or one above
-  /// batch_size that would have to be cut; what the source throws.
+  /// Returns this rank's next batch, nothing at the end. Draws as many batches as a step of all ranks takes. It draws
+  /// one more only to distinguish a short batch from the last one.
+  /// Collective: no. Blocks: no. Throws: UsageError if the source gives an empty batch, or a batch above batch_size
+  /// that would have to be cut; the exceptions of the source.
   std::optional<ShardedBatch> next();
 
  private:

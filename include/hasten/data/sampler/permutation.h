@@ -1,9 +1,9 @@
 // The order of an epoch as a pure function of (size, seed, epoch): without samplers, without ranks.
 //
-// Two orders. kTorch is torch.randperm's from a CPU generator seeded with seed + epoch, as PyTorch's
-// DistributedSampler and Accelerate's seedable sampler have it; all of it is made at once, O(size) in time
-// and memory. kKeyed computes the sample at one position by itself, so that an epoch over any number of
-// samples begins, and is resumed, in O(1). Drawing from them is samplers.h's.
+// There are two orders. kTorch is torch.randperm's from a CPU generator seeded with seed + epoch, as in PyTorch's
+// DistributedSampler and Accelerate's seedable sampler. All of it is made at once, O(size) in time and memory. kKeyed
+// computes the sample at one position by itself, so that an epoch over any number of samples begins, and is resumed, in
+// O(1). Drawing from them is samplers.h's.
 #pragma once
 
 #include <array>
@@ -26,11 +26,11 @@ Indices torch_permutation(size_t size, uint64_t seed);
 
 /// A permutation of 0 … size - 1 of which every value can be had by itself.
 ///
-/// A Feistel network of 8 half rounds (Luby and Rackoff, 1988; unbalanced halves as in Schneier and Kelsey,
-/// 1996) whose round function is SplitMix64's mixer (Steele, Lea and Flood, 2014), keyed by seed and epoch,
-/// on the next power of two; values outside are walked on until they fall inside (cycle walking: Black and
-/// Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), fewer than two steps on average from 128 samples
-/// on. It shuffles well and is no cipher.
+/// A Feistel network on the next power of two, keyed by seed and epoch. It has 8 half rounds (Luby and Rackoff, 1988;
+/// unbalanced halves as in Schneier and Kelsey, 1996). Its round function is SplitMix64's mixer (Steele, Lea and Flood,
+/// 2014). Values outside are walked on until they fall inside, fewer than two steps on average from 128 samples on.
+/// Source of cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002. It shuffles well and is
+/// no cipher.
 class KeyedPermutation {
  public:
   /// Collective: no. Blocks: no. Throws: nothing.
@@ -53,11 +53,11 @@ class KeyedPermutation {
 /// Collective: no. Blocks: no. Throws: nothing.
 uint64_t keyed_bits(uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 
-/// A number below `limit` (at least 1) that belongs to `position` of this epoch: drawing with replacement.
+/// Returns a number below `limit` (at least 1) that belongs to `position` of this epoch: drawing with replacement.
 /// Collective: no. Blocks: no. Throws: nothing.
 size_t keyed_draw(size_t limit, uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 
-/// The same as a number in [0, 1).
+/// Returns the same as a number in [0, 1).
 /// Collective: no. Blocks: no. Throws: nothing.
 double keyed_uniform(uint64_t seed, uint64_t epoch, uint64_t position) noexcept;
 

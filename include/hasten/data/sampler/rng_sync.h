@@ -1,7 +1,7 @@
 // Making a default generator on all ranks that of rank 0, as Accelerate's synchronize_rng_states does.
 //
-// What samplers draw needs none of it (sampler_stream.h); this is for random numbers that the loop itself
-// draws alike on all ranks.
+// Draws of samplers need none of it (sampler_stream.h). It is for random numbers that the loop itself draws alike on
+// all ranks.
 #pragma once
 
 #include <c10/core/Device.h>

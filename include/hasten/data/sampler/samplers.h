@@ -67,12 +67,12 @@ struct WeightedSamplerOptions {
   std::optional<size_t> num_samples = {};
 };
 
-/// Index i as often as its weight says. kTorch gives what torch.utils.data.WeightedRandomSampler gives with a
-/// generator seeded with seed + epoch (at most 2^24 weights); kKeyed draws each position by itself.
+/// Draws index i as often as its weight demands. kTorch gives the draws of torch.utils.data.WeightedRandomSampler with
+/// a generator seeded with seed + epoch (at most 2^24 weights). kKeyed draws each position by itself.
 class SeedableWeightedSampler : public SeedableSampler {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError for a weight that is negative or no number, weights that
-  /// are all 0, more samples than positive weights without replacement, or kKeyed without replacement.
+  /// Collective: no. Blocks: no. Throws: UsageError for a weight that is negative or no number, or weights that are all
+  /// 0; UsageError for more samples than positive weights without replacement, or kKeyed without replacement.
   explicit SeedableWeightedSampler(std::vector<double> weights, const WeightedSamplerOptions& options = {});
   size_t size() const noexcept override { return num_samples_; }
 
@@ -118,10 +118,10 @@ struct LengthGroupedOptions {
   std::optional<size_t> group_batches = {};
 };
 
-/// A random order in which samples of about one length stand together, longest first within a group and the
-/// longest of all in the first batch, so that padding is little and the largest step comes at once. Gives
-/// what transformers' LengthGroupedSampler gives with a generator seeded with seed + epoch. Order kTorch
-/// only: the groups are sorted, which takes the whole permutation.
+/// A random order in which samples of about one length are together, longest first within a group. The longest of all
+/// is in the first batch. So padding is little, and the largest step comes at once. It is the order of transformers'
+/// LengthGroupedSampler with a generator seeded with seed + epoch. Order kTorch only: the groups are sorted, which
+/// takes the whole permutation.
 class LengthGroupedSampler : public SeedableSampler {
  public:
   /// Collective: no. Blocks: no. Throws: UsageError for batch_size 0 or group_batches 0.

@@ -1,8 +1,8 @@
 // SeedableSampler: the interface of samplers with a seed.
 //
-// Each is a function of (seed, epoch, position), so every rank draws the same without sending anything, an
-// epoch can be repeated by set_epoch, and a pass is resumed by seek without drawing what came before. They
-// are torch::data samplers and work in torch's own loaders as well.
+// Each is a function of (seed, epoch, position). So every rank draws the same without sending anything. set_epoch
+// repeats an epoch, and seek resumes a pass without earlier draws. They are torch::data samplers and work in torch's
+// own loaders as well.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -15,8 +15,8 @@
 
 namespace hasten::data {
 
-/// The interface of samplers with a seed; derive from it for one of your own: size(), at(), and begin_epoch()
-/// if an epoch takes preparing. The same seed must be given on every rank.
+/// The interface of samplers with a seed. Derive from it for one of your own: size(), at(), and begin_epoch() if an
+/// epoch takes preparing. The same seed must be given on every rank.
 class SeedableSampler : public torch::data::samplers::Sampler<> {
  public:
   explicit SeedableSampler(uint64_t seed) : seed_(seed) {}
@@ -25,7 +25,7 @@ class SeedableSampler : public torch::data::samplers::Sampler<> {
   virtual size_t size() const noexcept = 0;
 
   uint64_t seed() const noexcept { return seed_; }
-  /// The epoch that is being drawn, or that will be first.
+  /// Returns the epoch that is being drawn, or that will be first.
   uint64_t epoch() const noexcept { return begun_ ? epoch_ : next_epoch_; }
   /// How many indices of the epoch have been given, or passed over by seek.
   size_t position() const noexcept { return position_; }
@@ -33,11 +33,11 @@ class SeedableSampler : public torch::data::samplers::Sampler<> {
   /// The next reset begins this epoch; without it each begins the one after the last.
   void set_epoch(uint64_t epoch) noexcept { next_epoch_ = epoch; }
 
-  /// The index at a position below size() of the running epoch, by itself.
+  /// Returns the index at a position below size() of the running epoch, by itself.
   /// Collective: no. Blocks: no. Throws: nothing.
   size_t index_at(size_t position) const { return at(position); }
 
-  /// The next index is that at `position` of the running epoch; begins an epoch if none is running.
+  /// Makes the next index that at `position` of the running epoch. Begins an epoch if none is running.
   /// Collective: no. Blocks: no. Throws: UsageError for a position behind the end.
   void seek(size_t position);
 
@@ -45,20 +45,20 @@ class SeedableSampler : public torch::data::samplers::Sampler<> {
   /// Collective: no. Blocks: no. Throws: UsageError for a `new_size` that is not size().
   void reset(std::optional<size_t> new_size = std::nullopt) override;
 
-  /// The next batch_size indices, fewer at the end, then nothing.
+  /// Returns the next batch_size indices, fewer at the end, then nothing.
   /// Collective: no. Blocks: no. Throws: nothing.
   std::optional<Indices> next(size_t batch_size) override;
 
-  /// Epoch and position under the keys "epoch" and "position", as torch's samplers keep theirs, and whether
-  /// the epoch has begun. Collective: no. Blocks: no. Throws: what the archive throws; load: UsageError for
-  /// another seed or size.
+  /// Epoch and position under the keys "epoch" and "position", as torch's samplers keep theirs, and whether the epoch
+  /// has begun. Collective: no. Blocks: no. Throws: the exceptions of the archive; load: UsageError for another seed or
+  /// size.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  protected:
-  /// Called once before the indices of an epoch are asked for.
+  /// Called once before the indices of an epoch are read.
   virtual void begin_epoch(uint64_t /*epoch*/) {}
-  /// The index at a position below size().
+  /// Returns the index at a position below size().
   virtual size_t at(size_t position) const = 0;
   void begin_if_needed();
 

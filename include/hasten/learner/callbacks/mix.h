@@ -24,7 +24,7 @@ struct MixDraws {
   int64_t centre_x = 0, centre_y = 0;
 };
 
-/// What MixUp and CutMix share: the second target and its weight.
+/// The common part of MixUp and CutMix: the second target and its weight.
 struct MixHandler : Callback {
   Phases phases() const override { return Phases::kTrain; }
   void before_fit(Learner& learn) override;

@@ -14,8 +14,9 @@ namespace hasten::learner {
 
 enum class AmpMode { kFp16, kBf16 };
 
-/// Forward and loss under autocast, predictions in float32; with kFp16 the loss is scaled and a step with gradients that are not
-/// finite is cancelled. Also on the CPU, and in the world of an Accelerator that has no precision of its own.
+/// Runs forward and loss under autocast, with predictions in float32. With kFp16 the loss is scaled, and a step with
+/// gradients that are not finite is cancelled. Also on the CPU, and in the world of an Accelerator that has no
+/// precision of its own.
 struct MixedPrecision : Callback {
   explicit MixedPrecision(AmpMode amp_mode = AmpMode::kFp16, precision::GradScalerOptions scaler = {})
       : mode(amp_mode), scaler_options(scaler) {}

@@ -25,7 +25,7 @@ struct RNNRegularizer : Callback {
   double alpha, beta;
 };
 
-/// Forgets the model's hidden state before training and validation, and behind the fit.
+/// Resets the model's hidden state before training and validation, and behind the fit.
 struct ModelResetter : Callback {
   std::string_view name() const override { return "model_resetter"; }
   void before_train(Learner& learn) override;

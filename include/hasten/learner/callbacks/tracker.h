@@ -1,6 +1,7 @@
 // Callbacks that watch a column of the table: SaveModel, EarlyStopping, ReduceLROnPlateau.
 //
-// Values are the same on all ranks (metrics are summed over them), and rank 0's value decides, so that ranks never part.
+// Values are the same on all ranks (metrics are summed over them), and rank 0's value decides, so that ranks never
+// diverge.
 #pragma once
 
 #include <limits>

@@ -28,9 +28,10 @@ struct TrackingOptions {
   bool hypers = true;
 };
 
-/// train_loss and each hyper-parameter as NAME_GROUP by batch, the columns of the table by epoch; on the main process. Steps
-/// count training batches over all fits. They go to the log of the Accelerator that the fit runs on, whose init_trackers has been
-/// called, or to a function: `learn.add(Tracking([&](const auto& values, int64_t step) { … }))`.
+/// Logs train_loss and each hyper-parameter as NAME_GROUP by batch, and the columns of the table by epoch. It does so
+/// on the main process. Steps count training batches over all fits. They go to the log of the Accelerator that the fit
+/// runs on, whose init_trackers has been called. Otherwise they go to a function:
+/// `learn.add(Tracking([&](const auto& values, int64_t step) { … }))`.
 struct Tracking : Callback {
   explicit Tracking(TrackingOptions given = {}) : options(given) {}
   explicit Tracking(TrackingSink to, TrackingOptions given = {}) : sink(std::move(to)), options(given) {}
@@ -67,7 +68,7 @@ struct TensorBoardOptions {
   bool projector = false;
 };
 
-/// What Tracking sends, to TensorBoard, and predictions; works with mixed precision, too.
+/// Sends Tracking's values to TensorBoard, and predictions. It works with mixed precision, too.
 struct TensorBoard : Tracking {
   explicit TensorBoard(TensorBoardOptions given = {}) : board(std::move(given)) {}
   std::string_view name() const override { return "tensor_board"; }

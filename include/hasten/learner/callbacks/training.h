@@ -69,11 +69,11 @@ struct GradientClip : Callback {
 struct GradientAccumulationOptions {
   /// Samples of one step, on each rank.
   int64_t n_acc = 32;
-  /// fastai's form: losses are divided by n_acc whatever was seen, and an epoch's tail stays in the gradients.
+  /// fastai's form: losses are divided by n_acc for any number of samples, and an epoch's tail stays in the gradients.
   bool as_fastai = false;
 };
-/// Steps when n_acc samples are seen, and at the end of an epoch; gradients are the mean over the samples seen. Ranks exchange
-/// gradients at steps only.
+/// Steps when n_acc samples are reached, and at the end of an epoch. Gradients are the mean over these samples. Ranks
+/// exchange gradients at steps only.
 struct GradientAccumulation : Callback {
   explicit GradientAccumulation(GradientAccumulationOptions given = {}) : options(given) {}
   explicit GradientAccumulation(int64_t n_acc) : options{.n_acc = n_acc} {}
@@ -119,13 +119,13 @@ struct SkipToEpoch : Callback {
 };
 
 struct StopOnSignalOptions {
-  /// Ranks ask each other every so many batches.
+  /// Ranks compare every so many batches.
   int64_t every = 10;
   /// Folder for a checkpoint of the batch where the fit stops; empty: none.
   std::filesystem::path checkpoint = {};
 };
-/// Ends the fit at the batch's end on all ranks when SIGINT or SIGTERM has come to one; after_fit runs. `stopped` is then true, and
-/// `exit_code` 130 or 143, for the program's end.
+/// Ends the fit at the batch's end on all ranks when SIGINT or SIGTERM has come to any rank. after_fit runs. `stopped`
+/// is then true, and `exit_code` 130 or 143, for the program's end.
 struct StopOnSignal : Callback {
   explicit StopOnSignal(StopOnSignalOptions given = {}) : options(std::move(given)) {}
   explicit StopOnSignal(int64_t batches) : options{.every = batches} {}
@@ -147,7 +147,7 @@ struct CheckpointEveryOptions {
   int64_t steps = 0;
   /// 0: not by epochs.
   int64_t epochs = 0;
-  /// The checkpoint's folder, replaced in one step each time; `{.resume = dir}` of a fit goes on from it.
+  /// The checkpoint's folder, replaced in one step each time. `{.resume = dir}` of a fit goes on from it.
   std::filesystem::path dir = {};
 };
 /// Learner::save_checkpoint every so many batches or epochs.

@@ -18,7 +18,7 @@ namespace hasten::offload {
 /// Models that share a device: those that were not used for longest leave it first.
 class OffloadGroup {
  public:
-  /// `capacity_bytes`: what the models may take there together.
+  /// `capacity_bytes`: the bytes that the models may take there together.
   explicit OffloadGroup(int64_t capacity_bytes);
   /// Returns which of the models on the device have to leave it so that one of `bytes` fits: pairs {index, bytes}, least
   /// recently used first. Pure. Throws: UsageError if the model is larger than the capacity.
@@ -76,8 +76,8 @@ class CpuOffloaded {
   UserCpuOffloadHook hook_;
 };
 
-/// Returns the model and its hook. The model is moved to the CPU now, and to `execution_device` when it is called; that call
-/// first offloads the model of `previous`.
+/// Returns the model and its hook. The model is moved to the CPU now, and to `execution_device` when it is called. That
+/// call first offloads the model of `previous`.
 /// Collective: no. Blocks: for copies. Throws: nothing.
 template <class M>
 std::pair<CpuOffloaded<M>, UserCpuOffloadHook> cpu_offload_with_hook(M model, at::Device execution_device,

@@ -25,7 +25,7 @@
 namespace hasten::offload {
 
 namespace detail {
-/// One value of a call, by its type.
+/// A value of a call, by its type.
 class HookValue {
  public:
   template <class T>
@@ -39,7 +39,7 @@ class HookValue {
     made.place_ = &value;
     return made;
   }
-  /// A script's value: itself, or the tensor in it.
+  /// Returns a script's value: itself, or the tensor in it.
   static HookValue of(c10::IValue& value) {
     HookValue made;
     made.place_ = &value;
@@ -160,7 +160,7 @@ class HookList {
 
 namespace detail {
 
-// A forward's parameter as the hooks see it: a copy that they may change; a non-const reference stays one.
+// A forward's parameter in the form for hooks: a copy that they may change. A non-const reference stays one.
 template <class A>
 using HookArgument = std::conditional_t<std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>, A, std::decay_t<A>>;
 
@@ -210,7 +210,7 @@ struct HookedBase<M, R (M::*)(A...) const> : HookedBase<M, R (M::*)(A...)> {
 };
 }  // namespace detail
 
-/// The module class M with room for hooks; names, parameters and base classes are M's.
+/// Returns the module class M with room for hooks; names, parameters and base classes are M's.
 template <class M>
 struct HookedImpl : detail::HookedBase<M, decltype(&M::forward)> {
   using detail::HookedBase<M, decltype(&M::forward)>::HookedBase;

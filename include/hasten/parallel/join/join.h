@@ -1,11 +1,11 @@
 // Join: a loop in which some ranks have more batches than others (torch's Join, Accelerate's join_uneven_inputs).
 //
-// While it lasts, a rank notifies the others before each collective: one small gather. A rank that has run out takes part
-// with nothing: gradients of weight zero, no rows, the neutral element of a reduction. It takes no optimizer steps, schedules
-// or clipping of its own: at the end it receives parameters, buffers, optimizers and schedulers from a rank that went on to
-// the end. Each part is a component
-// (training/joinable.h): joined_models.h, operations.h, and the states of optimizers and schedulers here. SyncBatchNorm's
-// exchanges notify by themselves (UnevenBatchNorms in sync_batch_norm.h).
+// While it lasts, a rank notifies the others before each collective: one small gather. A rank that has run out takes
+// part with nothing: gradients of weight zero, no rows, the neutral element of a reduction. It takes no optimizer
+// steps, schedules or clipping of its own. At the end it receives parameters, buffers, optimizers and schedulers from a
+// rank that went on to the end. Each part is a component (training/joinable.h): joined_models.h, operations.h, and the
+// states of optimizers and schedulers here. SyncBatchNorm's exchanges notify by themselves (UnevenBatchNorms in
+// sync_batch_norm.h).
 #pragma once
 
 #include <functional>
@@ -52,13 +52,13 @@ class Join : public training::JoinScope {
 
   /// For a rank without more data: lets the components shadow each call, until no rank has data. Returns those that had
   /// some last, if they were not all; the same on all ranks. Collective: yes. Blocks: until all ranks have run out.
-  /// Throws: as notify; what the components throw.
+  /// Throws: as notify; the exceptions of the components.
   std::optional<ActiveRanks> shadow();
-  /// Tells the other ranks that this one leaves the loop with an error, which they throw in the place of their next call;
-  /// nothing where they know.
+  /// Notifies the other ranks that this one leaves the loop with an error. They throw it in the place of their next
+  /// call. Does nothing if they have the notice.
   /// Collective: yes, with their next call. Blocks: until then. Throws: nothing.
   void fail(const std::string& words) noexcept;
-  /// Lets the components finish. Collective: yes. Blocks: yes. Throws: what the components throw.
+  /// Lets the components finish. Collective: yes. Blocks: yes. Throws: the exceptions of the components.
   void finish(int root);
 
  private:
@@ -78,9 +78,9 @@ class Join : public training::JoinScope {
 void broadcast_states(const training::StateRegistry& registry, const comm::Group& group, int root,
                       const std::function<bool(const torch::optim::Optimizer&)>& keeps = {});
 
-/// Runs `fn`, shadows the others until all ranks have run out, averages what LocalSgd has trained on each rank, and
-/// takes over what the loop trains from a rank that went on to the end. Collective: yes. Blocks: until all
-/// ranks have run out. Throws: as Join::shadow and UnevenBatchNorms::answer; what fn throws.
+/// Runs `fn`, shadows the others until all ranks have run out, and averages the parameters that LocalSgd has trained on
+/// each rank. Then takes over the loop's objects from a rank that went on to the end. Collective: yes. Blocks: until
+/// all ranks have run out. Throws: as Join::shadow and UnevenBatchNorms::answer; the exceptions of fn.
 void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
                 const JoinedLoop& loop);
 

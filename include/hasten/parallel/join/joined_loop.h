@@ -28,7 +28,7 @@ struct JoinedLoop {
   training::GradientState& gradients;
   /// Carries out collectives that are not the models' (operations.h).
   training::Joinable& operations;
-  /// What splits state over the ranks, and how its optimizers step; null where nothing is split.
+  /// Splits state over the ranks, and has the steps of its optimizers. Null where nothing is split.
   std::shared_ptr<Sharding> sharding = {};
   const optim::PreparedOptimizerOptions* optimizer_options = nullptr;
 };

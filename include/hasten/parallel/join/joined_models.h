@@ -12,7 +12,7 @@
 
 namespace hasten::parallel {
 
-/// Shadows backward and the averages of LocalSgd; at the end all ranks take over parameters and buffers.
+/// Shadows backward and the averages of LocalSgd. At the end all ranks take over parameters and buffers.
 class JoinedModels : public training::Joinable {
  public:
   /// Takes the models that exist now, whose places stay. Until its end they notify `scope`, which must stay valid.
@@ -26,8 +26,8 @@ class JoinedModels : public training::Joinable {
   std::string name() const override { return kModelsComponent; }
   void shadow(const training::JoinCall& call, const training::ActiveRanks& active) override;
   void finish(int root) override;
-  /// A rank's last batch ends its window (sync_with_dataloader), but others may go on with theirs: of two such backwards
-  /// the one that does not end it.
+  /// A rank's last batch ends its window (sync_with_dataloader), but others may go on with theirs. Of two such
+  /// backwards it is the one that does not end the window.
   std::optional<training::JoinCall> merge(const training::JoinCall& one, const training::JoinCall& other) const override;
 
   /// Averages what LocalSgd has trained since its last average.

@@ -34,10 +34,10 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
 
   /// For components, which notify joined loops by themselves.
   const process::Process& process() const noexcept { return process_; }
-  /// The process's group, with the check on.
+  /// Returns the process's group, with the check on.
   const comm::Group& group() const noexcept { return group_; }
-  /// The same two for a program's own collectives. Inside a joined loop each first compares all ranks: it throws UsageError on
-  /// all of them if some have run out of data, since those would not take part.
+  /// Returns the same two for a program's own collectives. Inside a joined loop each first compares all ranks. It
+  /// throws UsageError on all of them if some have run out of data, since those would not take part.
   const process::Process& own_process() const noexcept { return own_process_; }
   const comm::Group& own_group() const noexcept { return own_group_; }
   const std::shared_ptr<training::GradientState>& gradient_state() const noexcept { return gradients_; }
@@ -87,7 +87,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   }
 
   /// process::main_process_first and local_main_process_first. Inside a joined loop the first rank with data (of each
-  /// machine) stands for a main process that has none.
+  /// machine) replaces a main process that has none.
   template <class Fn>
   auto main_process_first(Fn&& fn) {
     return process::detail::value_in_order(process_, goes_first(), kMainFirst, std::forward<Fn>(fn));
@@ -133,7 +133,7 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   void shadow(const training::JoinCall& call, const training::ActiveRanks& active) override;
 
  private:
-  /// The joined loop, if one is open; the observer of own_group, whose copies may outlive this object, shares it.
+  /// The joined loop, if one is open. The observer of own_group, whose copies may outlive this object, shares it.
   struct OpenLoop {
     std::shared_ptr<training::JoinScope> join;
   };

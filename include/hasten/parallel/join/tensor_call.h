@@ -13,7 +13,7 @@
 
 namespace hasten::parallel {
 
-/// One tensor of a call, as a rank without data sees it.
+/// A tensor of a call, for a rank without data.
 struct TensorShape {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes = {};
@@ -36,7 +36,7 @@ struct TensorCall {
 };
 
 /// Tensors without rows, or the neutral element of the reduction.
-/// Collective: no. Blocks: no. Throws: what an allocation throws.
+/// Collective: no. Blocks: no. Throws: the exceptions of the allocator.
 std::vector<at::Tensor> neutral_tensors(const TensorCall& call, c10::Device device);
 
 /// Collective: yes. Blocks: yes. Throws: as the collectives. The mean is over the active ranks.

@@ -1,8 +1,8 @@
 // build: a model whose parameters get memory once a host (DeepSpeed's zero.Init, FSDP's cpu_ram_efficient_loading).
 //
-// The constructor runs on every rank, but parameters have no memory (offload/load/empty.h) until prepare puts them into the
-// host's one copy: rank 0's values, as the constructor gives them, or as ShardOptions::init does. A checkpoint may be loaded
-// in between, by every rank alike.
+// The constructor runs on every rank, but parameters have no memory (offload/load/empty.h) until prepare puts them into
+// the host's one copy. The values are rank 0's, as the constructor or ShardOptions::init gives them. A checkpoint may
+// be loaded in between, by every rank alike.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ namespace hasten::parallel {
 
 class Sharding;
 
-/// Whether models that are prepared from now on share their parameters; false for null.
+/// Returns true if models that are prepared from now on share their parameters; false for null.
 bool splits_models(const std::shared_ptr<Sharding>& sharding) noexcept;
 
-/// Returns what `fn` returns, a module holder or a shared pointer; without memory for parameters where they will be shared.
+/// Returns the result of `fn`, a module holder or a shared pointer. If parameters will be shared, they have no memory.
 /// Collective: no. Blocks: no. Throws: as offload::empty_weights.
 template <class F>
 auto build(const std::shared_ptr<Sharding>& sharding, F&& fn) {

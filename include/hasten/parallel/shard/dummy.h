@@ -1,8 +1,8 @@
-// DummyOptim and DummyScheduler: stand for the optimizer and scheduler that a DeepSpeed configuration names.
+// DummyOptim and DummyScheduler: placeholders for the optimizer and scheduler that a DeepSpeed configuration names.
 //
-// A program that is written for a configuration file gives parameters and lengths; prepare makes the real ones from the
-// sections optimizer and scheduler (Accelerate's classes of these names). Knowledge of a call of prepare for "auto" values is
-// noted here as well, object by object.
+// A program that is written for a configuration file gives parameters and lengths. prepare makes the real objects from
+// the sections optimizer and scheduler (Accelerate's classes of these names). Knowledge of a call of prepare for "auto"
+// values is noted here as well, object by object.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -46,7 +46,7 @@ class DummyOptim {
 
   const std::vector<DummyGroup>& groups() const noexcept { return shared_->groups; }
   const DummyOptimOptions& options() const noexcept { return shared_->options; }
-  /// The real optimizer, once prepare has made it; null before.
+  /// Returns the real optimizer, once prepare has made it; null before.
   const std::shared_ptr<torch::optim::Optimizer>& real() const noexcept { return shared_->real; }
   void set_real(std::shared_ptr<torch::optim::Optimizer> real) const { shared_->real = std::move(real); }
 
@@ -77,7 +77,7 @@ class DummyScheduler {
 
   const DummySchedulerOptions& options() const noexcept { return options_; }
   double lr() const { return dummy_ ? dummy_->options().lr : optimizer_->defaults().get_lr(); }
-  /// The optimizer that steps. Throws: UsageError before its DummyOptim was prepared.
+  /// Returns the optimizer that steps. Throws: UsageError before its DummyOptim was prepared.
   torch::optim::Optimizer& optimizer() const;
 
  private:
@@ -86,15 +86,16 @@ class DummyScheduler {
   DummySchedulerOptions options_;
 };
 
-/// The optimizer of a configuration's section: Adam (AdamW, unless adam_w_mode is false), AdamW, Adagrad, SGD, RMSprop.
-/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for another type or an unknown parameter, and for classes
-/// that are refused, with the reason.
+/// Returns the optimizer of a configuration's section: Adam (AdamW, unless adam_w_mode is false), AdamW, Adagrad, SGD,
+/// RMSprop.
+/// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for another type or an unknown parameter, and for
+/// classes that are refused, with the reason.
 std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const core::Value& params, const DummyOptim& dummy);
 
-/// The model's width for "auto" sizes: its member hidden_size(), else the smaller side of its widest matrix.
+/// Returns the model's width for "auto" sizes: its member hidden_size(), else the smaller side of its widest matrix.
 int64_t widest_side(const torch::nn::Module& module);
 
-/// Notes what an object of prepare's tells about "auto" values. Collective: no. Blocks: no. Throws: nothing.
+/// Records the values of an object of prepare's for "auto". Collective: no. Blocks: no. Throws: nothing.
 template <class T>
 void note_for_auto(plan::AutoInputs& known, const T& object) {
   using Object = std::remove_cvref_t<T>;

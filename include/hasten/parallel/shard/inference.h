@@ -1,8 +1,9 @@
 // zero_inference: a model that only computes, under a DeepSpeed configuration of stage 3 (ZeRO-Inference).
 //
-// DeepSpeed runs such a model through its training engine without an optimizer. Here offload/load/dispatch.h carries it out: with
-// offload_param "nvme" weights lie in files of nvme_path and are streamed through at most stage3_max_live_parameters, otherwise
-// they stay in memory. Every process has a model of its own; processes of a host share the files' pages.
+// DeepSpeed runs such a model through its training engine without an optimizer. Here offload/load/dispatch.h carries it
+// out. With offload_param "nvme" weights lie in files of nvme_path and are streamed through at most
+// stage3_max_live_parameters. Otherwise they stay in memory. Every process has a model of its own. Processes of a host
+// share the files' pages.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // ShardOptions: how optimizer state, gradients and parameters are split over the ranks (ZeRO, FSDP).
 //
-// One aggregate for all strategies. FSDP's and DeepSpeed's settings map to it (parallel/shard/config/), the
+// A single aggregate serves all strategies. FSDP's and DeepSpeed's settings map to it (parallel/shard/config/), the
 // engine reads nothing else (parallel/shard/sharded_model.h). Every strategy computes the same numbers as Ddp.
 #pragma once
 
@@ -42,7 +42,7 @@ struct WrapPolicy {
   enum class Rule {
     /// By the order of the parameters, cut at unit_bytes.
     kByUse,
-    /// One unit for each module of the named classes; the rest is one unit.
+    /// A unit for each module of the named classes. The rest is a further unit.
     kTransformer,
     /// By numbers of parameters.
     kSize,
@@ -92,11 +92,10 @@ struct ShardOptions {
   /// Units are released after forward and filled again for backward, where parameters are filled at all.
   bool reshard_after_forward = true;
   WrapPolicy wrap = {};
-  /// Units as lists of parameters' names, in the order of the model, instead of `wrap`'s; the same on all ranks. Names of
-  /// parameters that are not split count nothing; what is in no unit becomes one more.
+  /// Units as lists of parameters' names, in the order of the model, instead of `wrap`'s. They are the same on all
+  /// ranks. Names of parameters that are not split count nothing. Parameters in no unit become a further unit.
   std::function<std::vector<std::vector<std::string>>(const torch::nn::Module&)> units = {};
-  /// The axis of the device mesh over which is sharded; over the other axes state is replicated. Empty: all
-  /// ranks.
+  /// The axis of the device mesh over which is sharded. Over the other axes state is replicated. Empty: all ranks.
   std::string shard_over = {};
   /// For kParameters on several hosts: each keeps its part of the parameters, and takes units from the others when they are
   /// read. False: each host keeps all (HYBRID_SHARD), and gradients and stepped slices alone are sent.
@@ -113,8 +112,8 @@ struct ShardOptions {
   /// Where parameters rest.
   OffloadOptions parameter_offload = {};
   GradientHold hold = GradientHold::kSlices;
-  /// "bfloat16" or "float16": under autocast of this dtype, operators get copies of float32 parameters that owners cast
-  /// once a step, instead of casts by each rank in each forward. Parameters stay float32. Empty: no copies.
+  /// "bfloat16" or "float16". Under autocast of this dtype, operators get copies of float32 parameters that owners cast
+  /// once a step. They replace casts by each rank in each forward. Parameters stay float32. Empty: no copies.
   std::string param_dtype = {};
   /// Names of parameters, or of modules with all below them, that are replicated as Ddp does.
   std::vector<std::string> ignored = {};

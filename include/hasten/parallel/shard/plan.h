@@ -1,9 +1,9 @@
 // ShardPlan: which parameters form a unit, and which rank owns which elements of each.
 //
-// Pure. The elements of a unit's parameters lie one behind the other, each parameter from a multiple of 64
-// elements on, and the whole is cut into one equal part a rank, again at multiples of 64: vector kernels then
-// round a slice as they round the whole tensor, so a step on slices gives the bits of a step on the whole
-// (ZeRO's partition, per unit as FSDP has it).
+// Pure. The elements of a unit's parameters lie one behind the other, each parameter from a multiple of 64 elements on.
+// The whole is cut into one equal part a rank, again at multiples of 64. Vector kernels then round a slice as they
+// round the whole tensor. So a step on slices gives the bits of a step on the whole. This is ZeRO's partition, with
+// FSDP's units.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ struct ShardPlan {
   int64_t total_bytes() const;
 };
 
-/// Units from `groups`, lists of item indices in the order in which gradients are expected; items of several
-/// kinds in one group are put into one unit each. Every item must be in exactly one group.
+/// Makes units from `groups`, lists of item indices in the order in which gradients are expected. Items of several
+/// kinds in one group are put into a unit each. Every item must be in exactly one group.
 /// Collective: no. Blocks: no. Throws: InternalError if one is not.
 ShardPlan plan_shards(const std::vector<ShardItem>& items, const std::vector<std::vector<size_t>>& groups,
                       int num_owners);
@@ -68,12 +68,12 @@ ShardPlan plan_shards(const std::vector<ShardItem>& items, const std::vector<std
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<std::vector<size_t>> group_by_size(const std::vector<ShardItem>& items, int64_t unit_bytes);
 
-/// The elements of an item that an owner (0 to num_owners - 1) steps; empty if it owns none.
+/// Returns the elements of an item that an owner (0 to num_owners - 1) steps. Empty if it owns none.
 /// Collective: no. Blocks: no. Throws: nothing.
 ShardInterval owned_interval(const ShardPlan& plan, const std::vector<ShardItem>& items, size_t item, int owner);
 
-/// Deals whole items to owners, the largest first, each to the owner that has least so far; for optimizers
-/// that need whole parameters.
+/// Deals whole items to owners, the largest first, each to the owner with the least so far. It is for optimizers that
+/// need whole parameters.
 /// Collective: no. Blocks: no. Throws: nothing.
 std::vector<int> deal_whole(const std::vector<ShardItem>& items, int num_owners);
 

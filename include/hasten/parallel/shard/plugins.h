@@ -13,21 +13,23 @@
 
 namespace hasten::parallel {
 
-/// The options that settings ask for; what they do not name (init, shard_over, hidden_size) is taken from `base`.
+/// Returns the options for the settings. Options that they do not name (init, shard_over, hidden_size) come from
+/// `base`.
 /// Collective: no. Blocks: no. Throws: nothing.
 ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base);
 
-/// The same of a DeepSpeed configuration. Throws: UsageError as plan::require_supported.
+/// Returns the same of a DeepSpeed configuration. Throws: UsageError as plan::require_supported.
 ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config, ShardOptions base);
 
-/// A module as the unit rules see it. Collective: no. Blocks: no. Throws: nothing.
+/// Returns a module as the unit rules see it. Collective: no. Blocks: no. Throws: nothing.
 plan::WrapModule module_tree(const torch::nn::Module& module);
 
-/// Units of a module by WrapRule kTransformer or kSize, as lists of parameters' names in the model's order; the root's first.
+/// Returns the units of a module by WrapRule kTransformer or kSize, as lists of parameters' names in the model's order.
+/// The root's comes first.
 /// Collective: no. Blocks: no. Throws: UsageError as plan::plan_units.
 std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy, const std::vector<std::string>& ignored);
 
-/// Whole names of modules and parameters that `patterns` mean: names as they stand, or ECMAScript patterns that a module's
+/// Whole names of modules and parameters that `patterns` mean: exact names, or ECMAScript patterns that a module's
 /// whole name matches. Collective: no. Blocks: no. Throws: UsageError for one that matches nothing or is no pattern.
 std::vector<std::string> ignored_names(const torch::nn::Module& module, const std::vector<std::string>& patterns);
 

@@ -18,8 +18,8 @@ std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOpt
                                         training::GradientState& gradients,
                                         const optim::PreparedOptimizerOptions& optimizer, bool always = false);
 
-/// Models that are prepared from now on have one copy a host of their parameters in autocast's dtype, instead of one
-/// a rank, unless ShardOptions::param_dtype says otherwise. Collective: no. Blocks: no. Throws: nothing.
+/// Gives models that are prepared from now on one copy a host of their parameters in autocast's dtype, instead of one a
+/// rank. ShardOptions::param_dtype overrides it. Collective: no. Blocks: no. Throws: nothing.
 void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision precision);
 
 /// The step of a prepared optimizer on slices, with gradients that count `factor` times.
@@ -27,10 +27,10 @@ void share_casts(const std::shared_ptr<Sharding>& sharding, precision::Precision
 void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double factor,
                  const optim::PreparedOptimizerOptions& options);
 
-/// The options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the options of a model's Ddp. Collective: no. Blocks: no. Throws: nothing.
 DdpOptions with_sharding(DdpOptions options, const std::shared_ptr<Sharding>& sharding);
 
-/// Whether backwards inside a window of accumulation exchange their gradients.
+/// Returns true if backwards inside a window of accumulation exchange their gradients.
 bool exchanges_each_backward(const std::shared_ptr<Sharding>& sharding) noexcept;
 
 /// torch's functions of these names, on split gradients too.

@@ -1,9 +1,9 @@
 // Sharding: the models of an Accelerator whose state is split over the ranks, and the steps of their optimizers.
 //
-// Each rank steps the slices that it owns, in the memory that its host shares, by the optimizer's own class or
-// the fused kernels, which see slices in the place of parameters. So names, groups, learning rates and the
-// state's types stay libtorch's. Between steps any rank may read all parameters without a collective. The
-// layout is sharded_model.h's, gradients are shard_bucket.h's.
+// Each rank steps the slices that it owns, in the memory that its host shares. The optimizer's own class or the fused
+// kernels step them, with slices in the place of parameters. So names, groups, learning rates and the state's types
+// stay libtorch's. Between steps any rank may read all parameters without a collective. The layout is
+// sharded_model.h's, gradients are shard_bucket.h's.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -68,13 +68,13 @@ class Sharding {
     options.optimizer_offload = options_.optimizer_offload;
     options_ = std::move(options);
   }
-  /// Whether backwards inside a window of accumulation exchange their gradients.
+  /// Returns true if backwards inside a window of accumulation exchange their gradients.
   bool exchanges_each_backward() const noexcept;
 
-  /// The exchange of one more model, for its Ddp (DdpOptions::exchange), over the model's group.
+  /// Returns the exchange of one more model, for its Ddp (DdpOptions::exchange), over the model's group.
   std::shared_ptr<GradientExchange> make_exchange(const comm::Group& group);
 
-  /// Whether any of the optimizer's parameters is split.
+  /// Returns true if any of the optimizer's parameters is split.
   bool steps(const torch::optim::Optimizer& optimizer) const;
 
   /// Parameters' storages of which this rank has a private copy, since the program wrote to them.
@@ -90,25 +90,25 @@ class Sharding {
   /// LBFGS; CommError; what own_step throws.
   at::Tensor step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& own_step);
 
-  /// Is told of each call before it begins; empty: nothing is.
+  /// Called with each call before it begins; empty: none.
   void set_observer(std::function<void(const ShardCall&)> observer) { observer_ = std::move(observer); }
   void announce(const ShardCall& call) const {
     if (observer_) observer_(call);
   }
 
-  /// The elements of a parameter that this rank steps, none or all of them among others; nothing for a parameter that is
-  /// not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns the elements of a parameter that this rank steps, which may be none or all. Nothing for a parameter that
+  /// is not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
   std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) const;
-  /// This rank's pieces of the optimizer's state, and the numbers beside them (step counts) unchanged.
+  /// Returns this rank's pieces of the optimizer's state, and the numbers beside them (step counts) unchanged.
   /// Collective: no. Blocks: no. Throws: UsageError for a class whose state is not known here.
   std::vector<ShardedStatePiece> sharded_state(const torch::optim::Optimizer& optimizer) const;
-  /// The whole optimizer state, of the parameters' shapes, on every rank; steps counted come as "step", of one
+  /// Returns the whole optimizer state, of the parameters' shapes, on every rank. Counted steps come as "step", of one
   /// number. State that is loaded whole into the optimizer is cut by its next step.
   /// Collective: yes. Blocks: yes. Throws: as sharded_state; CommError.
   std::vector<ShardedStatePiece> full_state(const torch::optim::Optimizer& optimizer) const;
 
-  /// The part of a parameter's gradient that this rank owns, over memory that it may write to; undefined if it owns
-  /// none; nothing for a gradient that is whole on each rank (parallel/clip/clip.h).
+  /// Returns the part of a parameter's gradient that this rank owns, over memory that it may write to. Undefined if it
+  /// owns none. Nothing for a gradient that is whole on each rank (parallel/clip/clip.h).
   /// Collective: no. Blocks: no. Throws: nothing.
   std::optional<at::Tensor> owned_gradient(const at::Tensor& parameter) const;
 

@@ -1,4 +1,4 @@
-// StepReport: a line every so many steps of the optimizer, as a DeepSpeed configuration asks for (steps_per_print,
+// StepReport: a line every so many steps of the optimizer, as a DeepSpeed configuration requests (steps_per_print,
 // wall_clock_breakdown, memory_breakdown).
 //
 // A policy of prepared optimizers' steps. Of several optimizers the first one that steps is counted.

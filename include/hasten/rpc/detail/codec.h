@@ -20,7 +20,7 @@
 
 namespace hasten::rpc {
 
-/// How a T is written and read. Specialise it for a type that values.h does not know.
+/// How a T is written and read. Specialise it for a type that values.h lacks.
 template <class T>
 struct Codec;
 
@@ -35,7 +35,7 @@ template <class T>
 constexpr std::string_view spelling() {
   return __PRETTY_FUNCTION__;
 }
-/// The compiler's name of T.
+/// Returns the compiler's name of T.
 template <class T>
 std::string type_name() {
   const std::string_view all = spelling<T>();

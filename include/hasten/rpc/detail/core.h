@@ -44,14 +44,14 @@ class To {
 
 /// Settings of single calls: agent.with({.timeout_s = 5}).sync<&f>(…).
 struct CallOptions {
-  /// Seconds until the call fails; 0: none; negative: RpcOptions::timeout_s. Inside a handler never more than what is left
-  /// of the call that it serves.
+  /// Seconds until the call fails; 0: none; negative: RpcOptions::timeout_s. Inside a handler it is never more than the
+  /// remaining time of the call that it serves.
   double timeout_s = -1;
 };
 
 namespace detail {
 
-/// Identity of a value that RRefs refer to: chosen by the worker that asked for its creation.
+/// Identity of a value that RRefs refer to: chosen by the worker that requested its creation.
 struct ObjectId {
   uint32_t creator = 0;
   uint64_t number = 0;
@@ -70,7 +70,7 @@ struct Object {
   std::string description;
 };
 
-/// The future of a call, which knows how to read its reply.
+/// The future of a call, which can read its reply.
 class ReplyBase {
  public:
   virtual ~ReplyBase() = default;
@@ -90,7 +90,7 @@ struct CallSpec {
 
 class Core;
 
-/// One copy of an RRef in this process.
+/// A copy of an RRef in this process.
 class Reference {
  public:
   Reference(std::shared_ptr<Core> core_, ObjectId id_, int owner_) : core(std::move(core_)), id(id_), owner(owner_) {}
@@ -117,9 +117,10 @@ class Core : public std::enable_shared_from_this<Core> {
   /// Runs the function at spec.to, which keeps the result.
   virtual std::shared_ptr<Reference> create(const CallSpec& spec, Packed packed) = 0;
   virtual std::shared_ptr<Reference> adopt(Object object) = 0;
-  /// The owner's value. Throws: UsageError at another worker; the creation's error. Blocks: until it is created.
+  /// Returns the owner's value. Throws: UsageError at another worker; the creation's error. Blocks: until it is
+  /// created.
   virtual Object local_object(const Reference& reference) = 0;
-  /// The locks of parameters of this worker, in one order for all: lists that share a parameter share a lock.
+  /// Returns the locks of parameters of this worker, in one order for all: lists that share a parameter share a lock.
   virtual std::vector<std::shared_ptr<std::mutex>> locks_of(const std::vector<at::Tensor>& parameters) = 0;
   virtual void fetch(const Reference& reference, const std::string& description, const CallOptions& options,
                      const std::shared_ptr<ReplyBase>& reply) = 0;
@@ -131,7 +132,7 @@ class ServedCall : public std::enable_shared_from_this<ServedCall> {
   virtual ~ServedCall() = default;
   virtual Packed& packed() = 0;
   virtual const std::shared_ptr<Core>& core() const = 0;
-  /// The value that a member function is called on; it is there.
+  /// Returns the value that a member function is called on; it is there.
   virtual const Object& object() const = 0;
   /// True if the result stays here and the caller has an RRef to it.
   virtual bool creates() const = 0;
@@ -148,7 +149,7 @@ class ReplyState final : public State<R>, public ReplyBase {
   void decode(Reader& from) override;
 };
 
-/// While it lives, a call that this thread makes is one that it waits for at once; a profile shows both as one scope.
+/// While it exists, a call of this thread is one that it waits for at once. A profile shows both as one scope.
 class WaitedFor {
  public:
   WaitedFor();
@@ -157,7 +158,7 @@ class WaitedFor {
   WaitedFor& operator=(const WaitedFor&) = delete;
 };
 
-/// The same hash of a signature on all workers: 32 bits of FNV-1a.
+/// Returns the same hash of a signature on all workers: 32 bits of FNV-1a.
 uint32_t signature_hash(std::string_view text);
 
 [[noreturn]] void throw_wrong_object(const Object& object, const std::string& wanted);

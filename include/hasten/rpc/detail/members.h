@@ -1,4 +1,4 @@
-// The members of a plain struct as a tuple of references; the part of values.h that has to count.
+// The members of a plain struct as a tuple of references. It is the part of values.h that has to count.
 #pragma once
 
 #include <cstddef>

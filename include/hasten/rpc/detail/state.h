@@ -33,11 +33,11 @@ class Executor {
   virtual void run(std::function<void()> task) = 0;
   /// Returns when the state is done or the time has come. Throws: UsageError where this thread may not wait.
   virtual void wait(StateBase& state, std::optional<std::chrono::steady_clock::time_point> until) = 0;
-  /// The executor of the agent that runs the current thread's task; null in other threads.
+  /// Returns the executor of the agent that runs the current thread's task; null in other threads.
   static std::shared_ptr<Executor> current();
 };
 
-/// What futures of all types have in common.
+/// The common part of futures of all types.
 class StateBase {
  public:
   explicit StateBase(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
@@ -47,7 +47,7 @@ class StateBase {
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   const std::exception_ptr& error() const noexcept { return error_; }
-  /// The first of several completions wins; true for it.
+  /// Completes the future: the first of several completions wins. Returns true for it.
   bool claim() noexcept { return !claimed_.exchange(true); }
   /// After claim().
   void finish();

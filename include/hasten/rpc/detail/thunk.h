@@ -118,7 +118,7 @@ template <auto F>
 constexpr std::string_view spelling_of() {
   return __PRETTY_FUNCTION__;
 }
-/// The compiler's name of a function.
+/// Returns the compiler's name of a function.
 template <auto F>
 constexpr std::string_view function_name() {
   const std::string_view all = spelling_of<F>();
@@ -149,7 +149,7 @@ Object make_object(std::shared_ptr<T> value) {
   return object;
 }
 
-/// The object as a T, which may be a public base of what it is.
+/// Returns the object as a T, which may be a public base of what it is.
 template <class T>
 T& object_as(const Object& object) {
   if (*object.type_id == typeid(T)) return *static_cast<T*>(object.value.get());

@@ -1,4 +1,4 @@
-// What cannot be cut or joined; see batch_merge.h and batch_rows.h.
+// The errors of values that cannot be cut or joined; see batch_merge.h and batch_rows.h.
 #include "hasten/data/batch/detail/batch_rows.h"
 
 #include "data/origin.h"

@@ -1,5 +1,5 @@
-// The part of a stream that is still needed: the batches that were just read, and the epoch's first ones,
-// whose samples fill up the end. Samples are asked for by their place in the stream. Part of stream_loader.h.
+// The part of a stream that is still needed: the batches that were just read, and the epoch's first ones. The samples
+// of the latter fill up the end. Samples are requested by their place in the stream. Part of stream_loader.h.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ class BatchWindow {
  public:
   explicit BatchWindow(const BatchOperations& operations) : operations_(operations) {}
 
-  /// Batches that begin below this place are kept for good.
+  /// Batches that begin below this place stay for good.
   void keep_first(size_t num_rows) noexcept { kept_ = num_rows; }
 
   /// Batches are added in the order in which they lie in the stream.
   void add(size_t start, size_t size, AnyBatch batch) { entries_.push_back({start, size, std::move(batch)}); }
 
-  /// Batches that end before `place` are not asked for any more, apart from those kept for good.
+  /// Batches that end before `place` are not needed any more, apart from those that stay for good.
   void forget_before(size_t place);
 
-  /// The samples at these places, as one batch of its own.
+  /// Returns the samples at these places, as one batch of its own.
   /// Collective: no. Blocks: no. Throws: UsageError if batches cannot be joined.
   AnyBatch pick(const Indices& places) const;
 

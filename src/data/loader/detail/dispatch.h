@@ -30,7 +30,7 @@ struct RowPart {
 /// Which rows of a step a rank gets: ceil(num_rows / world_size) each; those behind num_rows are padding.
 RowPart dispatched_part(size_t num_rows, int rank, int world_size) noexcept;
 
-/// What travels before the batch.
+/// The header that travels before the batch.
 struct DispatchHead {
   enum class Kind : uint8_t { kBatch, kEnd, kError } kind = Kind::kEnd;
   uint64_t num_samples = 0;
@@ -47,10 +47,10 @@ class Dispatcher {
     BatchOperations operations;
     bool split_batches = false;
     bool drop_last = false;
-    /// Samples of the epoch before the first that is read; only pass_over() asks.
+    /// Samples of the epoch before the first that is read; only pass_over() reads it.
     size_t position = 0;
-    /// The epoch's first rows, at least world_size if there are as many; asked for at the end, on rank 0, of
-    /// a pass that did not begin there. Unset: the pass began at the epoch's start.
+    /// The epoch's first rows, at least world_size if there are as many. They are requested at the end, on rank 0, of a
+    /// pass that did not begin there. Unset: the pass began at the epoch's start.
     std::function<AnyBatch()> first_rows = {};
     Origin origin{"data"};
   };
@@ -58,13 +58,13 @@ class Dispatcher {
   /// `read` gives the next batch of the base loader; it is called on rank 0 only.
   Dispatcher(Options options, ReadBase read) : options_(std::move(options)), read_(std::move(read)) {}
 
-  /// This rank's slice of the next step; nothing at the end.
-  /// Collective: yes. Blocks: for rank 0 to read. Throws: DataError on every rank if the dataset, or cutting
-  /// a batch, fails on rank 0; CommError.
+  /// Returns this rank's slice of the next step; nothing at the end.
+  /// Collective: yes. Blocks: for rank 0 to read. Throws: DataError on every rank if the dataset, or cutting a batch,
+  /// fails on rank 0; CommError.
   std::optional<PlannedBatch> next();
 
-  /// Rank 0 reads on without handing out, until `num_steps` steps and `position` are past.
-  /// What `read` throws is kept for next(), which every rank calls.
+  /// Rank 0 reads on without handing out, until `num_steps` steps and `position` are past. An exception of `read` is
+  /// stored for next(), which every rank calls.
   /// Collective: no. Blocks: to read. Throws: nothing.
   void pass_over(size_t num_steps, size_t position);
 

@@ -6,7 +6,7 @@
 namespace hasten::data::detail {
 namespace {
 
-// What a worker does: fetches, and pins what it has fetched.
+// The work of a worker: it fetches batches and pins them.
 FetchQueue::Job job_of(const PipelineStages& stages) {
   return [fetch = stages.fetch.fetch, pin = stages.transfer.pin](size_t worker, const Indices& indices) {
     AnyBatch batch = fetch(worker, indices);
@@ -72,8 +72,8 @@ bool EpochPipeline::plan_one() {
   return true;
 }
 
-// Plans until `count` batches are under way. What planning throws, the loop gets behind the batches that
-// were planned before.
+// Plans until `count` batches are under way. The loop gets an exception of planning behind the batches that were
+// planned before.
 void EpochPipeline::plan_ahead(size_t count) {
   try {
     while (!plan_error_ && queue_->size() < count && plan_one()) {
@@ -113,7 +113,7 @@ void EpochPipeline::take_from_workers() {
   look_ahead();
 }
 
-// Sees to it that the batch is on the device, and starts the next one's way there.
+// Moves the batch to the device if needed, and starts the copy of the next one.
 void EpochPipeline::transfer() {
   const TransferStage& stage = stages_.transfer;
   if (stage.send && !sent_) batch_ = stage.send(batch_);

@@ -44,11 +44,11 @@ class FetchQueue {
   void add(ShardedBatch planned, AnyBatch ready = {});
   /// Takes out the first. Collective: no. Blocks: no. Throws: nothing.
   Entry take_front() noexcept;
-  /// Takes out one that a worker has done, with its error if it has one: the first, or without `in_order`
-  /// any; but the newest waits for the others, because the last of a pass must come last. Null: none was done
-  /// within the timeout. Collective: no. Blocks: until one is done. Throws: nothing.
+  /// Takes out a batch that a worker has done, with its error if it has one: the first, or without `in_order` any. But
+  /// the newest waits for the others, because the last of a pass must come last. Null: none was done within the
+  /// timeout. Collective: no. Blocks: until one is done. Throws: nothing.
   Entry take_done(bool in_order, std::optional<std::chrono::milliseconds> timeout);
-  /// Whether the first one's batch is there. Collective: no. Blocks: no. Throws: nothing.
+  /// Returns true if the first one's batch is there. Collective: no. Blocks: no. Throws: nothing.
   bool front_is_there();
   /// Drops all; jobs that have not started do not start.
   void clear() noexcept;

@@ -1,4 +1,4 @@
-// What a loader refuses, and what all kinds of them do alike; see loader_impl.h.
+// The checks of a loader, and the common work of all kinds; see loader_impl.h.
 #include "hasten/data/loader/detail/loader_impl.h"
 
 #include <utility>
@@ -72,8 +72,7 @@ bool LoaderImpl::adopt(const process::Process& process,
   process_ = process;
   gradient_state_ = std::move(gradient_state);
   own_ = own;
-  // In a world of one as well if it is asked for, so that the loop sees the same remainders on any number of
-  // ranks.
+  // In a world of one as well if it is requested, so that the loop gets the same remainders on any number of ranks.
   const bool by_default = facts.is_stream && own.put_on_device && process.world_size() > 1;
   dispatches_ = facts.can_be_dispatched && own.dispatch_batches.value_or(by_default);
   return true;

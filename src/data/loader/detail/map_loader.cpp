@@ -157,7 +157,7 @@ PipelineStages MapLoader::sharded_stages(size_t skip, const EpochStart& start) {
 }
 
 PipelineStages MapLoader::dispatched_stages(size_t skip, const EpochStart& start) {
-  // All ranks begin the order, so that what samplers draw stays the same; only rank 0 goes through it.
+  // All ranks begin the order, so that samplers draw the same numbers. Only rank 0 goes through it.
   auto inner = reading(shard(source_.batch_size()), skip * (splits() ? 1 : world_size()), start);
   std::shared_ptr<EpochPipeline> base;
   if (process_->rank() == 0) base = std::make_shared<EpochPipeline>(std::move(inner));

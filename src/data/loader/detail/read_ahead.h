@@ -24,7 +24,7 @@ class ReadAhead {
   ReadAhead(std::function<AnyBatch()> read, size_t num_workers, size_t max_jobs,
             std::optional<std::chrono::milliseconds> timeout, const Origin& origin);
 
-  /// The next batch, null at the end.
+  /// Returns the next batch, null at the end.
   /// Collective: no. Blocks: until it has been read. Throws: what `read` throws; StreamTimeout.
   AnyBatch next();
 

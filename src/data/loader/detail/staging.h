@@ -1,8 +1,8 @@
-// The way of a batch to an accelerator: into pinned memory on the thread that fetched it, from there on a
-// stream of its own, beside what the loop computes. The loop's stream waits for the copy, the host does not.
+// The way of a batch to an accelerator. The thread that fetched it puts it into pinned memory. From there it is copied
+// on a stream of its own, beside the loop's computation. The loop's stream waits for the copy, the host does not.
 //
-// Written with c10's guards, streams and events, which stand for those of any accelerator, so that it
-// compiles against every libtorch. Which batch is sent when is epoch_pipeline.h's: one ahead of the loop.
+// Written with c10's guards, streams and events, which represent those of any accelerator, so that it compiles against
+// every libtorch. Which batch is sent when is epoch_pipeline.h's: one ahead of the loop.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +18,17 @@ namespace hasten::data::detail {
 
 class Staging {
  public:
-  /// Whether such a device has pinned memory and streams to copy on.
+  /// Returns true if such a device has pinned memory and streams to copy on.
   static bool serves(c10::Device device);
 
   /// Collective: no. Blocks: no. Throws: what c10 throws for a device that is not there.
   explicit Staging(c10::Device device);
 
-  /// A copy in pinned memory; tensors that do not lie in plain CPU memory as they are. From any thread.
+  /// Returns a copy in pinned memory. Tensors that do not lie in plain CPU memory stay as they are. From any thread.
   at::Tensor pin(const at::Tensor& tensor) const;
-  /// The tensor on the device as soon as received. Its memory may be given back at once.
+  /// Returns the tensor on the device as soon as received. Its memory may be given back at once.
   at::Tensor send(const at::Tensor& tensor);
-  /// What was sent before is there for what the loop's stream does from now on.
+  /// Makes earlier copies available to later work of the loop's stream.
   void receive(const at::Tensor& tensor);
 
  private:

@@ -197,8 +197,8 @@ PipelineStages StreamLoader::sharded_stages(size_t skip, size_t position) {
   return stages;
 }
 
-// Puts the stream to a position; gives the epoch's first `round` batches, and in `rest` those already read
-// that lie behind the position.
+// Puts the stream to a position. Gives the epoch's first `round` batches, and in `rest` those already read that lie
+// behind the position.
 std::vector<Indices> StreamLoader::go_to(Places& places, size_t position, size_t round,
                                          std::deque<Indices>& rest) {
   std::vector<Indices> head;

@@ -1,8 +1,8 @@
 // The threads that fetch batches ahead of the training loop.
 //
-// A pool lives as long as its loader; jobs without a waiting loop (a loop left by break) are dropped
-// before they start. Passes share it, and one that ends drops its own jobs only. The content of a job, and in
-// which order results are handed out, is epoch_pipeline.h's.
+// A pool lasts as long as its loader. Jobs without a waiting loop (a loop left by break) are dropped before they start.
+// Passes share it, and one that ends drops its own jobs only. epoch_pipeline.h has the content of a job, and the order
+// of results.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  /// Queues a job of `owner`, an address that tells whose it is; jobs start in this order.
+  /// Queues a job of `owner`, an address that identifies its pass. Jobs start in this order.
   /// Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
   void submit(const void* owner, Job job);
 
@@ -42,8 +42,8 @@ class WorkerPool {
   /// Collective: no. Blocks: for running jobs. Throws: nothing.
   void quiesce();
 
-  /// Waits until `ready`, which is asked after each finished job and may read what finished jobs have
-  /// written; false if `timeout` passes first.
+  /// Waits until `ready`, which is called after each finished job and may read what finished jobs have written. Returns
+  /// false if `timeout` passes first.
   /// Collective: no. Blocks: yes. Throws: nothing.
   bool wait(const std::function<bool()>& ready, std::optional<std::chrono::milliseconds> timeout);
 

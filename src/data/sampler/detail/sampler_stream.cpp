@@ -13,7 +13,7 @@ namespace hasten::data {
 
 namespace {
 
-// One at a time in a process: ranks may be threads, and they share the default generator.
+// A single user at a time in a process: ranks may be threads, and they share the default generator.
 std::mutex& swapping() {
   static std::mutex mutex;
   return mutex;

@@ -1,10 +1,9 @@
-// One walk over several batches of one structure that makes one batch of them: what cutting, joining
-// (batch_rows.h) and putting in order (concat.h) have in common.
+// Walks several batches of one structure together and makes one batch of them. Cutting, joining (batch_rows.h) and
+// putting in order (concat.h) use it.
 //
-// comm/nested.h's walk sees tensors alone; samples have texts and lists, too. A tensor has a row a sample,
-// and a std::vector in which there are no tensors an element a sample. Anything else without tensors (a
-// number, a text) belongs to the batch as a whole: it stays where all batches agree on it, and is refused
-// where not.
+// comm/nested.h's walk has tensors alone. Samples have texts and lists, too. A tensor has a row a sample, and a
+// std::vector in which there are no tensors an element a sample. Anything else without tensors (a number, a text)
+// belongs to the batch as a whole. It stays if all batches agree on it, and is refused otherwise.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -63,7 +62,7 @@ consteval bool may_hold_tensors() {
 /// `first` and `other` say what two batches have in the same place.
 [[noreturn]] void throw_batches_differ(const std::string& first, const std::string& other);
 
-/// The same part of each value.
+/// Returns the same part of each value.
 template <class T, class Fn>
 auto parts_of(const std::vector<T*>& values, Fn&& part) {
   std::vector<decltype(&part(*values.front()))> parts;

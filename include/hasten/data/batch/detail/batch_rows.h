@@ -1,9 +1,8 @@
 // The samples of a batch, whatever its type: how many, some of them, several batches joined.
 //
-// A std::vector is a list of samples (what torch's datasets give without a transform), anything else a
-// structure (comm/nested.h) of tensors with the samples along dim 0 and of vectors with an element a sample.
-// Streams and dispatched loaders cut and fill up batches with it; loaders over map datasets cut lists of
-// indices instead.
+// A std::vector is a list of samples, as torch's datasets give without a transform. Anything else is a structure
+// (comm/nested.h) of tensors with the samples along dim 0 and of vectors with an element a sample. Streams and
+// dispatched loaders cut and fill up batches with it. Loaders over map datasets cut lists of indices instead.
 #pragma once
 
 #include <cstddef>
@@ -72,8 +71,8 @@ struct Joint {
   }
 };
 
-/// The samples of a structure: the rows of its first tensor, without tensors the elements of its first
-/// vector. Collective: no. Blocks: no. Throws: UsageError if it holds neither, or a scalar first.
+/// Returns the samples of a structure: the rows of its first tensor, without tensors the elements of its first vector.
+/// Collective: no. Blocks: no. Throws: UsageError if it holds neither, or a scalar first.
 template <class T>
 size_t structure_rows(const T& value) {
   if (comm::tensors_of(value).empty()) {
@@ -96,7 +95,7 @@ T slice_structure(const T& value, size_t num_rows, size_t begin, size_t end) {
 }
 }  // namespace detail
 
-/// Whether the samples of such a batch can be told apart. A struct of yours needs hasten_fields.
+/// Whether the samples of such a batch are separable. A struct of yours needs hasten_fields.
 template <class Batch>
 inline constexpr bool has_rows = detail::kIsList<Batch> || can_be_placed<Batch>;
 
@@ -127,9 +126,9 @@ Batch slice_rows(const Batch& batch, size_t begin, size_t end) {
   }
 }
 
-/// One batch of all samples, in order. At least one batch; a single one is given back as it is.
-/// Collective: no. Blocks: no. Throws: UsageError if the structures differ, or what belongs to a batch as a
-/// whole, or if something has not one row or element a sample.
+/// Returns a single batch of all samples, in order. At least one batch; a single one is given back as it is.
+/// Collective: no. Blocks: no. Throws: UsageError if the structures differ, or the parts that belong to a batch as a
+/// whole; UsageError if a value has not one row or element a sample.
 template <class Batch>
 Batch join_rows(std::vector<Batch> batches) {
   if (batches.size() == 1) return std::move(batches.front());

@@ -1,9 +1,9 @@
-// A batch as bytes and back, for rank 0 to hand it to the others: tensors with dtype and shape, numbers,
-// strings, and the structures that comm/nested.h walks.
+// Converts a batch to bytes and back, so that rank 0 can send it to the others. A batch has tensors with dtype and
+// shape, numbers, strings, and the structures that comm/nested.h walks.
 //
-// Comm's own objects (comm/objects.h) travel as CBOR, which has no tensors; its structures of tensors need
-// the same shape on both sides beforehand, which a dispatched batch has not. Tensors lie at multiples of 64
-// bytes, so that the receiver's are views of the one buffer that came. Sending is dispatch.h's.
+// Comm's own objects (comm/objects.h) travel as CBOR, which has no tensors. Its structures of tensors need the same
+// shape on both sides beforehand, which a dispatched batch has not. Tensors lie at multiples of 64 bytes, so that the
+// receiver's are views of the one buffer that came. Sending is dispatch.h's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,7 @@ class ParcelWriter {
   void string(const std::string& value);
   /// Undefined ones travel too. From any device; arrives on the CPU.
   void tensor(const at::Tensor& tensor);
-  /// A uint8 tensor of all that was written.
+  /// Returns a uint8 tensor of all that was written.
   at::Tensor finish() const;
 
  private:

@@ -1,4 +1,4 @@
-// The parts of a concatenation without their types, and the order of what they give; see concat.h.
+// The parts of a concatenation without their types, and the order of their samples. See concat.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace hasten::data::detail {
 
-/// Which samples of one part a batch wants, and at which places of the batch they belong.
+/// The samples of one part for a batch, and their places in the batch.
 struct PartRequest {
   size_t part;
   std::vector<size_t> samples;
@@ -24,13 +24,13 @@ struct PartRequest {
 };
 /// `ends`: how many samples there are up to and with each part.
 std::vector<PartRequest> part_requests(c10::ArrayRef<size_t> indices, const std::vector<size_t>& ends);
-/// The rows of all parts in the batch's order.
+/// Returns the rows of all parts in the batch's order.
 at::Tensor ordered_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests);
 [[noreturn]] void throw_no_parts();
 [[noreturn]] void throw_part_of_unknown_size(size_t part);
 [[noreturn]] void throw_part_gave(size_t part, size_t given, size_t asked);
 
-/// For merge(): what the parts gave, in the batch's order.
+/// For merge(): the parts' batches, in the batch's order.
 struct InOrder {
   const std::vector<PartRequest>& requests;
 

@@ -1,5 +1,5 @@
-// Which epoch a loader is in and how far: the part of a loader's state that is the same for every kind of
-// loader, and what is refused when a state is loaded.
+// The epoch of a loader and its progress. This part of a loader's state is the same for every kind of loader. It also
+// has the checks of a state that is loaded.
 //
 // Part of map_loader.h; callers use Loader::state, load_state and set_epoch.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace hasten::data::detail {
 
-/// The facts that a state must agree with; a seed or length that is not known agrees with any.
+/// The facts that a state must agree with. An unknown seed or length agrees with any.
 struct StateFacts {
   std::optional<uint64_t> seed;
   std::optional<size_t> num_samples;
@@ -26,7 +26,7 @@ struct StateFacts {
   bool draws = false;
 };
 
-/// The state with `batches` counted as samples in `position`, up to num_samples.
+/// Returns the state with `batches` counted as samples in `position`, up to num_samples.
 LoaderState counted_in_samples(LoaderState state, size_t batch_size);
 /// Throws: UsageError that names the values of both sides.
 void check_state(const LoaderState& state, const StateFacts& facts, const Origin& origin);
@@ -39,7 +39,7 @@ class EpochCounter {
  public:
   /// Passes begun so far.
   size_t begun() const noexcept { return now_->begun; }
-  /// The next pass is this epoch, whole; or, if it is the epoch of a state just loaded, the rest of it.
+  /// Makes the next pass this epoch, whole. If it is the epoch of a state just loaded, it is the rest of the epoch.
   void set_epoch(uint64_t epoch);
 
   /// Where the pass that begins now has to begin.

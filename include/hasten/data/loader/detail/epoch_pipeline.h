@@ -1,6 +1,5 @@
-// One pass over a loader as three stages: plan (which batch comes next), fetch (here or by workers, in order)
-// and transfer (to the device). It also keeps the position that GradientState shows while a batch is in the
-// caller's hands.
+// A pass over a loader as three stages: plan (which batch comes next), fetch (here or by workers, in order) and
+// transfer (to the device). It also holds the position that GradientState shows while the caller works on a batch.
 //
 // The plan runs ahead of the data by indices alone, so the last batch is known to be the last without reading
 // any sample ahead. A batch that is there when the loop gets the one before is sent to the device already.
@@ -29,7 +28,7 @@ namespace detail {
 
 class FetchQueue;
 
-/// This rank's next batch: what to fetch or, where planning means reading (streams, dispatch), what was read.
+/// This rank's next batch: the indices to fetch. If planning means reading (streams, dispatch), it is the data itself.
 struct PlannedBatch {
   ShardedBatch shard;
   AnyBatch ready = {};
@@ -61,16 +60,16 @@ struct TransferStage {
 
 /// The remainder at the last batch.
 enum class LastRemainder {
-  kIfShort,  ///< the samples of a step that is not full, else 0; what it said before with drop_last
+  kIfShort,  ///< the samples of a step that is not full, else 0; its earlier value with drop_last
   kAlways,   ///< the samples of the step: dispatched batches
-  kAsBefore  ///< what it said before: sharded streams
+  kAsBefore  ///< its earlier value: sharded streams
 };
 
 struct RemainderRule {
   /// The remainder before the last batch: the length modulo total_batch_size; -1 for drop_last.
   int64_t before_last = -1;
-  /// Samples of a full step of all ranks; the last batch's remainder is 0 if it is one. 0: batches are of any
-  /// size, and a step is full if no sample was given once more.
+  /// Samples of a full step of all ranks. The last batch's remainder is 0 if it is one. 0: batches are of any size, and
+  /// a step is full if no sample was given once more.
   size_t total_batch_size = 1;
   bool drop_last = false;
   LastRemainder at_last = LastRemainder::kIfShort;
@@ -82,9 +81,9 @@ struct PipelineStages {
   TransferStage transfer = {};
   RemainderRule remainder = {};
   std::shared_ptr<training::GradientState> gradient_state = {};
-  /// Told how far the epoch's order has come when a batch is given, and nothing when the pass has ended.
+  /// Called with the progress of the epoch's order when a batch is given, and with nothing when the pass has ended.
   std::function<void(std::optional<size_t> end)> received = {};
-  /// Told of an error before the loop gets it.
+  /// Called with an error before the loop gets it.
   std::function<void(const std::exception& error)> failed = {};
   Origin origin{"data"};
   /// Keeps alive what the functions above use.
@@ -106,8 +105,8 @@ class EpochPipeline {
   ~EpochPipeline();
 
   /// The next batch, or the end of the pass.
-  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset (the pass has ended
-  /// then, and all batches before were given) or of a timeout, UsageError if the loader began another pass.
+  /// Collective: no. Blocks: until it is fetched. Throws: DataError of the dataset or of a timeout (all batches before
+  /// were given, and the pass has ended); UsageError if the loader began another pass.
   void advance();
   /// Ends the pass early because the loader begins another.
   void supersede() noexcept;

@@ -1,5 +1,5 @@
-// What every kind of loader has in common behind its handle: its place among the ranks, its options, its
-// epochs, and the rules for a pass that is dispatched from rank 0. Part of map_loader.h and stream_loader.h.
+// The common part of every kind of loader behind its handle: its place among the ranks, its options and its epochs. It
+// also has the rules for a pass that is dispatched from rank 0. Part of map_loader.h and stream_loader.h.
 #pragma once
 
 #include <torch/data/dataloader_options.h>
@@ -27,7 +27,7 @@ struct LoaderFacts {
   bool sampler_spreads_itself = false;
   bool can_be_placed = true;
   bool can_be_dispatched = true;
-  /// Whether samples of a batch can be told apart; needed where batches are cut (streams).
+  /// Whether samples of a batch are separable; needed where batches are cut (streams).
   bool has_rows = true;
   bool is_stream = false;
   /// Whether batches come in an order that can be gone on from.
@@ -57,20 +57,20 @@ class LoaderImpl {
   bool is_ordered() const noexcept { return options_.workers <= 1 || options_.enforce_ordering; }
   bool splits() const noexcept { return own_.split_batches; }
   bool dispatches() const noexcept { return dispatches_; }
-  /// A world of one, and what rank 0 reads for all, are the sampler's batches as they are.
+  /// Makes a pass of the sampler's batches as they are: in a world of one, and for rank 0's reads for all.
   BatchShardOptions shard(std::optional<size_t> batch_size) const;
   /// Batches that each rank is dispatched from so many base batches.
   size_t dispatched_length(size_t num_batches) const noexcept;
   /// Before a pass whose ranks share something besides (`shares`), or are dispatched to.
   void require_all(bool shares) const;
-  /// Makes the default generators those of rank 0, if rng_types asks for it.
+  /// Makes the default generators those of rank 0, if rng_types requests it.
   void synchronize_generators() const;
 
   /// Adds what a pass that the caller sees has: gradient state, device, epochs, errors.
   void show(PipelineStages& stages) const;
   std::shared_ptr<Dispatcher> dispatcher(size_t position, ReadBase read,
                                          std::function<AnyBatch()> first_rows) const;
-  /// A pass in which every step is what rank 0 hands out.
+  /// Returns a pass in which every step is what rank 0 hands out.
   PipelineStages dispatched(std::shared_ptr<Dispatcher> dispatcher, std::shared_ptr<void> owner) const;
 
   const torch::data::DataLoaderOptions given_options_;

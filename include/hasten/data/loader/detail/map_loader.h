@@ -1,5 +1,5 @@
-// What all handles of one loader over a map dataset share: dataset, sampler, workers. Use loader.h; this is
-// its inside. What every kind of loader has in common is loader_impl.h's, streams are stream_loader.h's.
+// The shared part of all handles of one loader over a map dataset: dataset, sampler, workers. Use loader.h; this is its
+// inside. loader_impl.h has the part of every kind of loader, stream_loader.h that of streams.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
-// What all handles of one loader over a stream share: torch::data's datasets that are asked for "the next n
-// samples" (stream, stateful and chunk datasets). Use loader.h; this is its inside.
+// The shared part of all handles of one loader over a stream: torch::data's datasets that return "the next n samples"
+// (stream, stateful and chunk datasets). Use loader.h; this is its inside.
 //
-// Every rank reads the whole stream and keeps its part, by the same rules as for datasets with positions
-// (batch_shard.h over the places in the stream), unless rank 0 dispatches. A stream has one place, so one
-// thread at most reads ahead, and the order never depends on workers.
+// Unless rank 0 dispatches, every rank reads the whole stream and keeps its part. The rules are those of datasets with
+// positions (batch_shard.h over the places in the stream). A stream has one place, so one thread at most reads ahead,
+// and the order never depends on workers.
 #pragma once
 
 #include <torch/data/samplers/stream.h>
@@ -22,8 +22,7 @@
 
 namespace hasten::data {
 
-/// Stands where a loader over a dataset with positions has its sampler: the stream itself says what comes
-/// next.
+/// Replaces the sampler of a loader over a dataset with positions: the stream itself decides the order.
 struct Streaming {};
 
 namespace detail {
@@ -40,8 +39,8 @@ class StreamSource {
   virtual void rewind() = 0;
   /// Only for streams that can seek: what comes next is at `position`, and was at `from`.
   virtual void seek(size_t position, size_t from) = 0;
-  /// The next batch, null at the end. Empty batches are passed over; of a stream that has no other end the
-  /// first of them is the end.
+  /// Returns the next batch, null at the end. Empty batches are passed over. If a stream has no other end, the first
+  /// empty batch is the end.
   virtual AnyBatch read(size_t batch_size) = 0;
 };
 

@@ -50,7 +50,7 @@ class AnySampler {
   virtual std::unique_ptr<AnySampler> copy() const = 0;
 };
 
-/// The indices of an epoch of one of torch's samplers, which do not tell: a copy gives all that it has.
+/// Returns the indices of an epoch of one of torch's samplers, which do not show them: a copy gives all that it has.
 template <class Sampler>
 size_t count_indices(Sampler sampler) {
   constexpr size_t kStep = 1 << 16;

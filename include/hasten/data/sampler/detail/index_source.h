@@ -1,6 +1,5 @@
-// The global order of one loader, batch by batch: a sampler, the random numbers it draws, and how it is put
-// to a position in mid-epoch. Samplers that can seek are put there at once; others draw again what came
-// before.
+// The global order of one loader, batch by batch: a sampler, the random numbers it draws, and the way to a position in
+// mid-epoch. Samplers that can seek are put there at once. Others draw again all earlier numbers.
 //
 // Used by map_loader.h, which spreads the batches over the ranks (batch_shard.h); not for use by itself.
 #pragma once
@@ -33,7 +32,7 @@ class IndexSource {
               std::optional<size_t> dataset_length);
   IndexSource(IndexSource&&) = default;
 
-  /// The same order with a copy of the sampler. Throws: InternalError for a sampler that cannot be copied.
+  /// Returns the same order with a copy of the sampler. Throws: InternalError for a sampler that cannot be copied.
   IndexSource copy() const;
   AnySampler& sampler() noexcept { return *sampler_; }
   const AnySampler& sampler() const noexcept { return *sampler_; }
@@ -41,18 +40,18 @@ class IndexSource {
   /// From now on all ranks of the group draw rank 0's numbers.
   void share(const comm::Group& group) { stream_ = SamplerStream(group); }
 
-  /// torch's RandomSampler is replaced by a seeded one of the same order as accelerate's; other samplers
-  /// stay. Without a seed it is that of rank 0's default generator.
+  /// Replaces torch's RandomSampler by a seeded one of the same order as accelerate's. Other samplers stay. Without a
+  /// seed it is that of rank 0's default generator.
   void use_seedable(std::optional<uint64_t> seed);
 
-  /// Whether what is drawn depends on the default generator.
+  /// Returns true if what is drawn depends on the default generator.
   bool draws() const noexcept { return traits_.draws && !replace_; }
-  /// Whether the ranks have something to share when an epoch begins.
+  /// Returns true if the ranks have something to share when an epoch begins.
   bool shares() const noexcept { return draws() || (replace_ && !seedable_); }
-  /// Whether a position is reached without drawing what comes before.
+  /// Returns true if a position is reached without drawing what comes before.
   bool seekable() const noexcept { return traits_.seekable || replace_; }
 
-  /// The sampler's seed, nothing if it has none or if it is not known before the first pass.
+  /// Returns the sampler's seed, nothing if it has none or if it is not known before the first pass.
   std::optional<uint64_t> seed() const;
   void adopt_seed(std::optional<uint64_t> seed);
   /// Indices per epoch, if known.
@@ -65,7 +64,7 @@ class IndexSource {
   /// Begins an epoch. If it begins behind its start, gives the first `round` batches, which fill up the end.
   std::vector<Indices> begin(const EpochStart& start, size_t round);
 
-  /// The next global batch; nothing at the end. The short last batch is left out with drop_last.
+  /// Returns the next global batch; nothing at the end. The short last batch is left out with drop_last.
   std::optional<Indices> next();
 
  private:

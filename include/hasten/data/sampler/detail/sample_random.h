@@ -1,7 +1,7 @@
-// Random numbers of one sample: a pure function of (seed, epoch, index), so that augmentation depends neither
-// on which worker or rank fetches the sample nor on what was fetched before, and a resumed run repeats it.
+// Random numbers of a sample: a pure function of (seed, epoch, index). So augmentation does not depend on the worker or
+// rank that fetches the sample, nor on earlier fetches. A resumed run repeats it.
 //
-// SplitMix64 (Steele, Lea, Flood 2014) from a state that mixes the three; the same on every machine.
+// SplitMix64 (Steele, Lea, Flood 2014) from a state that mixes the three. It is the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ class SampleRandom {
   /// Collective: no. Blocks: no. Throws: nothing.
   uint64_t next() noexcept { return mix(state_ += kStep); }
 
-  /// A number in [low, high).
+  /// Returns a number in [low, high).
   double uniform(double low = 0, double high = 1) noexcept {
     return low + (high - low) * static_cast<double>(next() >> 11) * 0x1.0p-53;
   }
 
-  /// One of 0 … count-1; 0 for a count of 0.
+  /// Returns one of 0 … count-1; 0 for a count of 0.
   uint64_t below(uint64_t count) noexcept {
     return static_cast<uint64_t>(uniform() * static_cast<double>(count));
   }

@@ -42,9 +42,8 @@ struct is_torch_loader<std::shared_ptr<T>> : is_torch_loader<T> {};
 template <class T>
 inline constexpr bool is_torch_loader_v = is_torch_loader<std::remove_cvref_t<T>>::value;
 
-/// Whether worker threads may call get_batch of one T at the same time. Then they share it; otherwise each
-/// worker has its own copy, as in libtorch. A dataset or transform says so itself: `static constexpr bool
-/// kThreadSafe = true;`
+/// Whether worker threads may call get_batch of one T at the same time. Then they share it; otherwise each worker has
+/// its own copy, as in libtorch. A dataset or transform declares it itself: `static constexpr bool kThreadSafe = true;`
 template <class T>
 struct is_thread_safe : std::false_type {};
 template <class T>
@@ -56,8 +55,8 @@ template <class Dataset, class Transform>
 struct is_thread_safe<torch::data::datasets::MapDataset<Dataset, Transform>>
     : std::bool_constant<is_thread_safe<Dataset>::value && is_thread_safe<Transform>::value> {};
 
-/// Whether T is one of torch's datasets that are asked for "the next n samples" instead of positions:
-/// streams, chunks, and what stands behind a transform of them.
+/// Whether T is one of torch's datasets that return "the next n samples" instead of positions: streams, chunks, and
+/// transforms of them.
 template <class T>
 inline constexpr bool is_stream_v = [] {
   if constexpr (requires { typename T::BatchRequestType; }) {
@@ -77,9 +76,9 @@ struct stream_batch<std::optional<T>> {
   using type = T;
 };
 
-/// Whether a sampler gives batches of its own making (batch_sampler.h), whatever batch size it is asked for.
-/// An own one has `std::optional<size_t> batch_size() const` (nothing: of any size), `num_batches()`,
-/// `batch_length(i)` in any order, and `largest_batch()`.
+/// Whether a sampler gives batches of its own making (batch_sampler.h), for any requested batch size. An own one has
+/// `std::optional<size_t> batch_size() const` (nothing: of any size), `num_batches()`, `batch_length(i)` in any order,
+/// and `largest_batch()`.
 template <class Sampler>
 inline constexpr bool gives_batches = requires(const Sampler& sampler) {
   std::optional<size_t>(sampler.batch_size());
@@ -93,8 +92,8 @@ template <class Sampler>
 struct gives_a_ranks_part
     : std::is_base_of<torch::data::samplers::DistributedSampler<std::vector<size_t>>, Sampler> {};
 
-/// Tells a dataset that has `set_epoch(uint64_t)` which epoch begins, also behind torch's transforms; nothing
-/// for others. Loaders call it before each pass, for every worker's copy.
+/// Passes the beginning epoch to a dataset that has `set_epoch(uint64_t)`, also behind torch's transforms; nothing for
+/// others. Loaders call it before each pass, for every worker's copy.
 template <class Dataset>
 void set_epoch_of(Dataset& dataset, uint64_t epoch) {
   if constexpr (requires { dataset.set_epoch(epoch); }) dataset.set_epoch(epoch);
@@ -113,8 +112,8 @@ template <class Dataset, class Transform>
 struct takes_epoch<torch::data::datasets::MapDataset<Dataset, Transform>>
     : std::bool_constant<takes_epoch<Dataset>::value || takes_epoch<Transform>::value> {};
 
-/// Whether a stream, also behind torch's transforms, can begin in mid-epoch: it has `seek(size_t position)`,
-/// after which it gives the samples of the epoch from that place on. Loaders call it after reset().
+/// Whether a stream, also behind torch's transforms, can begin in mid-epoch. It then has `seek(size_t position)`, after
+/// which it gives the samples of the epoch from that place on. Loaders call it after reset().
 template <class Dataset>
     struct can_seek : std::bool_constant < requires(Dataset& dataset) {
   dataset.seek(size_t{});
@@ -130,9 +129,8 @@ void seek_in(torch::data::datasets::MapDataset<Dataset, Transform>& dataset, siz
   seek_in(const_cast<Dataset&>(dataset.dataset()), position);
 }
 
-/// Whether a sampler may draw from the default generator at all, and whether it may do so in next() (not only
-/// in its constructor and reset()). Ranks agree on what it draws (sampler_stream.h); a `false` here only
-/// saves work.
+/// Whether a sampler may draw from the default generator at all. Whether it may do so in next() (not only in its
+/// constructor and reset()). Ranks agree on its draws (sampler_stream.h); a `false` here only saves work.
 template <class Sampler>
 struct draws_random_numbers : std::bool_constant<!std::is_base_of_v<SeedableSampler, Sampler>> {};
 template <>
@@ -142,8 +140,8 @@ struct draws_in_next : draws_random_numbers<Sampler> {};
 template <>
 struct draws_in_next<torch::data::samplers::RandomSampler> : std::false_type {};
 
-/// Samples that one pass of the sampler gives: its own size() if it has one, else the size of the dataset
-/// that it was made for; nothing if neither is known.
+/// Number of samples in one pass of the sampler. It is its own size() if it has one, else the size of the dataset that
+/// it was made for. Nothing if neither is known.
 template <class Sampler>
 std::optional<size_t> sampler_size(const Sampler& sampler, std::optional<size_t> dataset_size) {
   if constexpr (requires { std::optional<size_t>(sampler.size()); }) {
