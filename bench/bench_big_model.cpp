@@ -1,4 +1,5 @@
-// Loading and running a large model: 60 x (Linear(2048, 2048), ReLU), 1 GB in six safetensors files, one thread, batch 1.
+// Loading and running a large model: 60 x (Linear(2048, 2048), ReLU), 1 GB in six safetensors files, one thread,
+// batch 1.
 //
 // `bench_big_model FOLDER` uses the folder that peers/big_model.py has saved. It prints milliseconds to build the model
 // empty, to load and dispatch it, of the first and further forwards, and of the same model in memory of its own. With
@@ -15,7 +16,9 @@
 namespace {
 
 struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(int64_t width) : torch::nn::Module("Block") { fc = register_module("fc", torch::nn::Linear(width, width)); }
+  explicit BlockImpl(int64_t width) : torch::nn::Module("Block") {
+    fc = register_module("fc", torch::nn::Linear(width, width));
+  }
   at::Tensor forward(const at::Tensor& x) { return torch::relu(fc(x)); }
   torch::nn::Linear fc{nullptr};
 };
@@ -62,7 +65,8 @@ int main(int argc, char** argv) {
   nlohmann::json out;
   const double start_mb = bench::memory_mb("VmRSS");
 
-  offload::DispatchOptions options{.device_map = offload::DeviceMap{{"", "disk"}}, .no_split_module_classes = {"Block"}};
+  offload::DispatchOptions options{.device_map = offload::DeviceMap{{"", "disk"}},
+                                   .no_split_module_classes = {"Block"}};
   if (limit_mb > 0) options.max_memory = {{"cpu", limit_mb * 1000000}};
   const at::Tensor x = torch::randn({1, 2048});
   Net net{nullptr};

@@ -1,6 +1,7 @@
 // Saving and loading a run's state, beside Accelerate and DCP: 10 Linear layers of 2,880 (83 M parameters) with AdamW.
 //
-// Prints the pause of save_state, the time until the files are durable, the time of a load from the disk and of a cached one, and a memcpy of the state.
+// Prints the pause of save_state, the time until the files are durable, the time of a load from the disk and of a
+// cached one, and a memcpy of the state.
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
@@ -65,9 +66,12 @@ int main(int argc, char** argv) {
   accelerator.end_training();
   if (!accelerator.is_main_process()) return 0;
   std::filesystem::remove_all(folder);
-  std::cout << nlohmann::json{{"memcpy_ms", bench::median(copies)}, {"pause_ms", bench::median(pauses)},
-                              {"first_pause_ms", first},           {"durable_ms", bench::median(totals)},
-                              {"load_ms", bench::median(loads)},   {"cold_load_ms", bench::median(cold_loads)},
+  std::cout << nlohmann::json{{"memcpy_ms", bench::median(copies)},
+                              {"pause_ms", bench::median(pauses)},
+                              {"first_pause_ms", first},
+                              {"durable_ms", bench::median(totals)},
+                              {"load_ms", bench::median(loads)},
+                              {"cold_load_ms", bench::median(cold_loads)},
                               {"bytes", bytes}}
             << std::endl;
   return 0;

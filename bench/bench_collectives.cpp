@@ -72,18 +72,15 @@ void all_reduces(Bench& bench) {
     bench.measure("all_reduce_" + name, num_bytes, [&] { bench.group.all_reduce_(tensor); });
   }
   const torch::Tensor small = floats(4 * kKilobyte), large = floats(25 * kMegabyte);
-  bench.measure_checked("all_reduce_4KB", 4 * kKilobyte,
-                        [&](const auto& group) { group.all_reduce_(small); });
-  bench.measure_checked("all_reduce_25MB", 25 * kMegabyte,
-                        [&](const auto& group) { group.all_reduce_(large); });
+  bench.measure_checked("all_reduce_4KB", 4 * kKilobyte, [&](const auto& group) { group.all_reduce_(small); });
+  bench.measure_checked("all_reduce_25MB", 25 * kMegabyte, [&](const auto& group) { group.all_reduce_(large); });
 }
 
 void others(Bench& bench) {
   const auto world = static_cast<int64_t>(bench.group.world_size());
   const torch::Tensor whole = floats(25 * kMegabyte / world * world), part = floats(25 * kMegabyte / world);
   bench.measure("all_gather_25MB", 25 * kMegabyte, [&] { bench.group.all_gather_into_(whole, part); });
-  bench.measure("reduce_scatter_25MB", 25 * kMegabyte,
-                [&] { bench.group.reduce_scatter_into_(part, whole); });
+  bench.measure("reduce_scatter_25MB", 25 * kMegabyte, [&] { bench.group.reduce_scatter_into_(part, whole); });
   const torch::Tensor message = floats(25 * kMegabyte), answer = floats(25 * kMegabyte);
   const torch::Tensor received = torch::ones_like(whole);
   bench.measure("all_to_all_25MB", 25 * kMegabyte, [&] { bench.group.all_to_all_into_(received, whole); });
@@ -118,8 +115,7 @@ void bounds(Bench& bench) {
 int main(int argc, char** argv) {
   int calls = 200;
   CLI::App app("Times the collectives of two or more ranks.");
-  app.add_option("--calls", calls, "of the small ones; the large ones a tenth of it")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--calls", calls, "of the small ones; the large ones a tenth of it")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 
   torch::set_num_threads(1);

@@ -3,8 +3,8 @@
 //
 // Start it with `HASTEN_BACKEND=gloo hasten launch -n 2`: shared memory has no wire to count on.
 #include <hasten/core/env.h>
-#include <hasten/parallel/ddp/ddp.h>
 #include <hasten/parallel/compress/power_sgd.h>
+#include <hasten/parallel/ddp/ddp.h>
 #include <hasten/process/process.h>
 #include <torch/torch.h>
 

@@ -46,9 +46,7 @@ int main(int argc, char** argv) {
   const double step_ms = bench::time_ms([&] { run(steps); }) / steps;
 
   if (accelerator.is_main_process()) {
-    std::cout << nlohmann::json{{"step_ms", step_ms},
-                                {"peak_mb", bench::memory_mb("VmHWM")},
-                                {"start_mb", start_mb}}
+    std::cout << nlohmann::json{{"step_ms", step_ms}, {"peak_mb", bench::memory_mb("VmHWM")}, {"start_mb", start_mb}}
               << std::endl;
   }
 }

@@ -33,8 +33,14 @@ std::vector<torch::optim::OptimizerParamGroup> groups(const std::vector<int64_t>
 // Medians of `steps` steps of each, in ms.
 std::map<std::string, double> time_steps(const std::vector<int64_t>& sizes, int steps) {
   const std::vector<std::pair<std::string, fastai::Factory>> factories{
-      {kAdamW, fastai::adam()},       {"sgd", fastai::sgd({.mom = 0.9})}, {"rms_prop", fastai::rms_prop({.mom = 0.9})}, {"lookahead_adam", fastai::lookahead(fastai::adam())},
-      {"radam", fastai::radam()},     {"qhadam", fastai::qhadam()},       {"larc", fastai::larc()},                     {"lamb", fastai::lamb()},
+      {kAdamW, fastai::adam()},
+      {"sgd", fastai::sgd({.mom = 0.9})},
+      {"rms_prop", fastai::rms_prop({.mom = 0.9})},
+      {"lookahead_adam", fastai::lookahead(fastai::adam())},
+      {"radam", fastai::radam()},
+      {"qhadam", fastai::qhadam()},
+      {"larc", fastai::larc()},
+      {"lamb", fastai::lamb()},
       {"ranger", fastai::ranger()}};
   std::vector<std::pair<std::string, std::shared_ptr<torch::optim::Optimizer>>> optimizers;
   for (const auto& [name, make] : factories) optimizers.emplace_back(name, make(groups(sizes), 1e-3));

@@ -1,12 +1,12 @@
 // What a Learner costs beside a plain libtorch loop: a tiny MLP, with metrics and one-cycle, and without.
 //
-// The plain loop sets lr and momentum by the same schedule, smooths its loss and counts its accuracy; the bare one does none of
-// it. All run in one process, an epoch each in turn, and who goes first changes each time.
+// The plain loop sets lr and momentum by the same schedule, smooths its loss and counts its accuracy; the bare one does
+// none of it. All run in one process, an epoch each in turn, and who goes first changes each time.
+#include <ATen/record_function.h>
 #include <hasten/hasten.h>
 #include <hasten/learner/callbacks.h>
 #include <hasten/learner/learner.h>
 #include <hasten/learner/metrics.h>
-#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -25,17 +25,26 @@ constexpr int64_t kFeatures = 32, kClasses = 5, kBatch = 64;
 
 torch::nn::Sequential make_net(int64_t width) {
   torch::manual_seed(0);
-  return torch::nn::Sequential(torch::nn::Linear(kFeatures, width), torch::nn::ReLU(), torch::nn::Linear(width, kClasses));
+  return torch::nn::Sequential(torch::nn::Linear(kFeatures, width), torch::nn::ReLU(),
+                               torch::nn::Linear(width, kClasses));
 }
 
-double cosine(double from, double to, double part) { return from + (1 + std::cos(std::numbers::pi * (1 - part))) * (to - from) / 2; }
+double cosine(double from, double to, double part) {
+  return from + (1 + std::cos(std::numbers::pi * (1 - part))) * (to - from) / 2;
+}
 
 struct Plain {
   Plain(const torch::Tensor& x, const torch::Tensor& y, int64_t width)
-      : net(make_net(width)), adam(net->parameters(), torch::optim::AdamWOptions(1e-3).betas({0.9, 0.99}).eps(1e-5)),
-        optimizer(accelerator.prepare(adam)), model(accelerator.prepare(net)),
-        train(accelerator.prepare(hasten::data::loader(hasten::data::TensorDataset(x, y), hasten::data::SeedableRandomSampler(static_cast<size_t>(x.size(0))), kBatch))),
-        valid(accelerator.prepare(hasten::data::loader(hasten::data::TensorDataset(x, y), hasten::data::SeedableSequentialSampler(static_cast<size_t>(x.size(0))), kBatch))) {}
+      : net(make_net(width)),
+        adam(net->parameters(), torch::optim::AdamWOptions(1e-3).betas({0.9, 0.99}).eps(1e-5)),
+        optimizer(accelerator.prepare(adam)),
+        model(accelerator.prepare(net)),
+        train(accelerator.prepare(
+            hasten::data::loader(hasten::data::TensorDataset(x, y),
+                                 hasten::data::SeedableRandomSampler(static_cast<size_t>(x.size(0))), kBatch))),
+        valid(accelerator.prepare(
+            hasten::data::loader(hasten::data::TensorDataset(x, y),
+                                 hasten::data::SeedableSequentialSampler(static_cast<size_t>(x.size(0))), kBatch))) {}
 
   void epoch(bool with_all) {
     net->train();
@@ -47,7 +56,8 @@ struct Plain {
         const double part = at++ / steps;
         auto& options = static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options());
         options.lr(part < 0.25 ? cosine(4e-5, 1e-3, part * 4) : cosine(1e-3, 1e-8, (part - 0.25) / 0.75));
-        std::get<0>(options.betas()) = part < 0.25 ? cosine(0.95, 0.85, part * 4) : cosine(0.85, 0.95, (part - 0.25) / 0.75);
+        std::get<0>(options.betas()) =
+            part < 0.25 ? cosine(0.95, 0.85, part * 4) : cosine(0.85, 0.95, (part - 0.25) / 0.75);
       }
       auto loss = torch::nn::functional::cross_entropy(model(batch.data), batch.target);
       accelerator.backward(loss);
@@ -91,10 +101,11 @@ int64_t& num_operators() {
 /// Operators of libtorch that `side` calls: a count that does not depend on the machine's load.
 int64_t count_operators(const std::function<void()>& side) {
   num_operators() = 0;
-  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-                                              ++num_operators();
-                                              return nullptr;
-                                            }).scopes({at::RecordScope::FUNCTION}));
+  const auto handle = at::addGlobalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+        ++num_operators();
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
   side();
   at::removeCallback(handle);
   return num_operators();
@@ -111,13 +122,19 @@ int main(int argc, char** argv) {
   app.add_option("--width", width, "of the hidden layer")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);
-  const auto x = torch::randn({steps * kBatch, kFeatures}), y = torch::randint(kClasses, {steps * kBatch}, torch::kLong);
+  const auto x = torch::randn({steps * kBatch, kFeatures}),
+             y = torch::randint(kClasses, {steps * kBatch}, torch::kLong);
   Plain plain(x, y, width), bare(x, y, width);
   const auto loaders = learner::tensor_loaders({x, y}, {x, y}, {.batch_size = kBatch});
-  const learner::Learner full(loaders, make_net(width), {.loss = learner::cross_entropy(), .metrics = {learner::accuracy()}, .wd_bn_bias = true});
+  const learner::Learner full(loaders, make_net(width),
+                              {.loss = learner::cross_entropy(), .metrics = {learner::accuracy()}, .wd_bn_bias = true});
   const learner::Learner empty(loaders, make_net(width),
-                               {.loss = learner::cross_entropy(), .cbs = learner::callbacks(learner::TrainEval()), .default_cbs = false, .wd_bn_bias = true});
-  const std::vector<std::function<void()>> sides = {[&] { plain.epoch(true); }, [&] { full.no_logging([&] { full.fit_one_cycle(1, 1e-3); }); },
+                               {.loss = learner::cross_entropy(),
+                                .cbs = learner::callbacks(learner::TrainEval()),
+                                .default_cbs = false,
+                                .wd_bn_bias = true});
+  const std::vector<std::function<void()>> sides = {[&] { plain.epoch(true); },
+                                                    [&] { full.no_logging([&] { full.fit_one_cycle(1, 1e-3); }); },
                                                     [&] { bare.epoch(false); }, [&] { empty.fit(1, 1e-3); }};
   std::vector<std::vector<double>> ms(sides.size());
   for (int round = -1; round < rounds; ++round) {
@@ -130,9 +147,12 @@ int main(int argc, char** argv) {
   std::vector<double> costs_us;  // of the Learner itself, round by round
   for (size_t round = 0; round < ms[3].size(); ++round) costs_us.push_back(1000 * (ms[3][round] - ms[2][round]));
   std::vector<double> operators;
-  for (const auto& side : sides) operators.push_back(static_cast<double>(count_operators(side)) / static_cast<double>(steps));
-  std::cout << nlohmann::json{{"plain_operators", operators[0]}, {"learner_operators", operators[1]}, {"bare_operators", operators[2]}, {"empty_operators", operators[3]},
-                              {"plain_ms", bench::median(ms[0])}, {"learner_ms", bench::median(ms[1])}, {"bare_ms", bench::median(ms[2])},
-                              {"empty_ms", bench::median(ms[3])}, {"bare_cost_us", bench::median(costs_us)}}
+  for (const auto& side : sides)
+    operators.push_back(static_cast<double>(count_operators(side)) / static_cast<double>(steps));
+  std::cout << nlohmann::json{{"plain_operators", operators[0]},        {"learner_operators", operators[1]},
+                              {"bare_operators", operators[2]},         {"empty_operators", operators[3]},
+                              {"plain_ms", bench::median(ms[0])},       {"learner_ms", bench::median(ms[1])},
+                              {"bare_ms", bench::median(ms[2])},        {"empty_ms", bench::median(ms[3])},
+                              {"bare_cost_us", bench::median(costs_us)}}
             << std::endl;
 }

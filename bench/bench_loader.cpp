@@ -70,8 +70,7 @@ void write_image(const std::filesystem::path& path, unsigned seed) {
   // Waves along x, along y and along the diagonal, by channel; each sine is computed once.
   const auto waves = [](int count, float length, float phase) {
     std::vector<float> values(static_cast<size_t>(count));
-    for (int i = 0; i < count; ++i)
-      values[static_cast<size_t>(i)] = std::sin(static_cast<float>(i) / length + phase);
+    for (int i = 0; i < count; ++i) values[static_cast<size_t>(i)] = std::sin(static_cast<float>(i) / length + phase);
     return values;
   };
   std::vector<float> along_x[3], along_y[3], diagonal[3];
@@ -86,8 +85,7 @@ void write_image(const std::filesystem::path& path, unsigned seed) {
     for (size_t x = 0; x < kWidth; ++x) {
       const bool inside = edges_x[x] * edges_y[y] > 0.3F;
       for (size_t c = 0; c < 3; ++c) {
-        const float shade =
-            along_x[c][x] + along_y[c][y] + 0.3F * diagonal[c][x + y] + (inside ? phases[c][3] / 6 : 0);
+        const float shade = along_x[c][x] + along_y[c][y] + 0.3F * diagonal[c][x + y] + (inside ? phases[c][3] / 6 : 0);
         const float noise = static_cast<float>(random() & 255) / 256 - 0.5F;
         pixels[(y * kWidth + x) * 3 + c] =
             static_cast<uint8_t>(std::clamp(128 + 45 * shade + 24 * noise, 0.0F, 255.0F));

@@ -42,8 +42,7 @@ std::pair<double, double> time_steps(const std::vector<int64_t>& sizes, int step
 int main(int argc, char** argv) {
   int steps = 30;
   CLI::App app("Times steps of Adam.");
-  app.add_option("--steps", steps, "measured; 10 times as many of the small ones")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "measured; 10 times as many of the small ones")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);
   const auto [large, large_plain] = time_steps({4'194'304, 4'194'304}, steps);

@@ -72,9 +72,7 @@ int main(int argc, char** argv) {
   auto loader = accelerator.data_loader<RandomSampler>(dataset, kBatch);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
 
-  const auto plain = [&] {
-    epoch(*plain_loader, plain_net, plain_sgd, [](torch::Tensor& loss) { loss.backward(); });
-  };
+  const auto plain = [&] { epoch(*plain_loader, plain_net, plain_sgd, [](torch::Tensor& loss) { loss.backward(); }); };
   const auto prepared = [&, &model = model, &optimizer = optimizer] {
     epoch(loader, model, optimizer, [&](torch::Tensor& loss) { accelerator.backward(loss); });
   };

@@ -1,7 +1,9 @@
-// What mixed precision costs and saves on this CPU: forward passes with living casts and with at::autocast's, a float16 window
-// (unscale, check, clip, AdamW, cast), a step of bfloat16 weights, a scope, and the bytes a parameter of each kind of weights.
+// What mixed precision costs and saves on this CPU: forward passes with living casts and with at::autocast's, a float16
+// window (unscale, check, clip, AdamW, cast), a step of bfloat16 weights, a scope, and the bytes a parameter of each
+// kind of weights.
 //
-// `bench_precision memory KIND` prints the bytes of one kind, since memory is a process's. The peer is bench/peers/precision.py.
+// `bench_precision memory KIND` prints the bytes of one kind, since memory is a process's. The peer is
+// bench/peers/precision.py.
 #include <ATen/autocast_mode.h>
 #include <malloc.h>
 #include <torch/torch.h>
@@ -93,8 +95,8 @@ double scope_us() {
          });
 }
 
-// One small layer inside a scope, with living casts and with weights that are bfloat16 already and no scope; the difference is
-// what the kernel of living casts costs.
+// One small layer inside a scope, with living casts and with weights that are bfloat16 already and no scope; the
+// difference is what the kernel of living casts costs.
 double kernel_us() {
   Accelerator accelerator(settings(Precision::kBf16));
   torch::nn::Linear net(8, 8), low(8, 8);
@@ -114,8 +116,11 @@ double kernel_us() {
   return many(net) - plain;
 }
 
-const std::vector<std::pair<std::string, Weights>> kKinds = {{"kParameter", Weights::kParameter}, {"kMaster", Weights::kMaster},
-                                                            {"kSplit", Weights::kSplit}, {"kStochastic", Weights::kStochastic}, {"kKahan", Weights::kKahan}};
+const std::vector<std::pair<std::string, Weights>> kKinds = {{"kParameter", Weights::kParameter},
+                                                             {"kMaster", Weights::kMaster},
+                                                             {"kSplit", Weights::kSplit},
+                                                             {"kStochastic", Weights::kStochastic},
+                                                             {"kKahan", Weights::kKahan}};
 
 // Anonymous memory that a model, its optimizer and their steps have taken, a parameter; of 33.6 million parameters.
 double bytes_a_parameter(const std::string& kind) {
@@ -152,8 +157,11 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "memory") {
     result["bytes"] = bytes_a_parameter(argv[2]);
   } else {
-    result = {{"forward_living_ms", forward_ms(true)}, {"forward_autocast_ms", forward_ms(false)}, {"window_ms", window_ms()},
-              {"scope_us", scope_us()}, {"kernel_us", kernel_us()}};
+    result = {{"forward_living_ms", forward_ms(true)},
+              {"forward_autocast_ms", forward_ms(false)},
+              {"window_ms", window_ms()},
+              {"scope_us", scope_us()},
+              {"kernel_us", kernel_us()}};
   }
   std::cout << result.dump() << std::endl;
 }

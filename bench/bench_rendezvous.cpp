@@ -44,8 +44,7 @@ class Nodes {
         if (nodes_[i]->take_stop()) nodes_[i]->workers_gone(143, "", now);
         const auto start = nodes_[i]->take_start();
         if (!start || start->round != round) continue;
-        if (start->num_nodes != static_cast<int>(nodes_.size()))
-          throw std::runtime_error("the world is wrong");
+        if (start->num_nodes != static_cast<int>(nodes_.size())) throw std::runtime_error("the world is wrong");
         num_started += started[i] ? 0 : 1;
         started[i] = true;
       }

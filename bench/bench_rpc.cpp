@@ -1,8 +1,8 @@
-// Remote calls between two processes of one host: round trips, calls in flight, echoes by size, references, one autograd
-// step. The peer is bench/peers/rpc.py; start this with `hasten launch -n 2`.
+// Remote calls between two processes of one host: round trips, calls in flight, echoes by size, references, one
+// autograd step. The peer is bench/peers/rpc.py; start this with `hasten launch -n 2`.
 //
-// `reinforce ROUNDS` and `reinforce_batched ROUNDS`, started with more processes: observers of CartPole ask rank 0 for each action,
-// one by one or all at once, as bench/peers/rpc_examples.py.
+// `reinforce ROUNDS` and `reinforce_batched ROUNDS`, started with more processes: observers of CartPole ask rank 0 for
+// each action, one by one or all at once, as bench/peers/rpc_examples.py.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
@@ -58,7 +58,8 @@ class Chooser {
 
  private:
   const int64_t num_observers_;
-  torch::nn::Sequential policy_{torch::nn::Linear(4, 128), torch::nn::Dropout(0.6), torch::nn::ReLU(), torch::nn::Linear(128, 2)};
+  torch::nn::Sequential policy_{torch::nn::Linear(4, 128), torch::nn::Dropout(0.6), torch::nn::ReLU(),
+                                torch::nn::Linear(128, 2)};
   std::map<int64_t, std::vector<at::Tensor>> chosen_;
   std::map<int64_t, at::Tensor> states_;
   std::map<int64_t, rpc::Promise<int64_t>> waiting_;
@@ -87,7 +88,9 @@ int reinforce(bool batched, int64_t rounds) {
   rpc::Functions functions;
   functions.add<&play<false>>().add<&play<true>>();
   const rpc::FunctionOptions one_by_one{.where = rpc::Where::kPerObject};
-  functions.add<&Chooser::select>(one_by_one).add<&Chooser::select_batched>(one_by_one).add<&Chooser::report>(one_by_one);
+  functions.add<&Chooser::select>(one_by_one)
+      .add<&Chooser::select_batched>(one_by_one)
+      .add<&Chooser::report>(one_by_one);
   rpc::Agent agent(process, functions, {.timeout_s = 600});
   if (process.rank() == 0) {
     const auto chooser = agent.rref(std::make_shared<Chooser>(process.world_size() - 1));
@@ -103,7 +106,9 @@ int reinforce(bool batched, int64_t rounds) {
         chooser.local_value().forget();
       }
     });
-    std::cout << nlohmann::json{{"steps_per_s", 1000.0 * static_cast<double>(rounds * kSteps * (process.world_size() - 1)) / ms}} << std::endl;
+    std::cout << nlohmann::json{{"steps_per_s",
+                                 1000.0 * static_cast<double>(rounds * kSteps * (process.world_size() - 1)) / ms}}
+              << std::endl;
   }
   agent.shutdown();
   return 0;
@@ -134,7 +139,8 @@ int main(int argc, char** argv) {
     line["call_inline_us"] = median_us(5000, [&] { agent->sync<&plus_one_inline>(1, 1); });
     for (const int64_t kb : {64, 1024, 25 * 1024, 100 * 1024}) {
       const auto x = torch::ones({kb * 256});
-      line["echo_" + std::to_string(kb) + "_kb_us"] = median_us(kb < 5000 ? 200 : 10, [&] { agent->sync<&echo>(1, x); });
+      line["echo_" + std::to_string(kb) + "_kb_us"] =
+          median_us(kb < 5000 ? 200 : 10, [&] { agent->sync<&echo>(1, x); });
     }
     constexpr int kCalls = 20000;
     std::vector<rpc::Future<int64_t>> futures;
@@ -149,11 +155,13 @@ int main(int argc, char** argv) {
     line["remote_us"] = 1000 * bench::time_ms([&] {
                           for (int i = 0; i < kReferences; ++i) references.push_back(agent->remote<&echo>(1, one));
                           for (const auto& reference : references) reference.to_here();
-                        }) / kReferences;
+                        }) /
+                        kReferences;
     references.clear();
     const auto w = torch::ones({4, 4}, torch::requires_grad());
     line["autograd_us"] = median_us(300, [&] {
-      agent->autograd([&](rpc::AutogradContext& context) { context.backward({agent->sync<&multiply>(1, w, w).sum()}); });
+      agent->autograd(
+          [&](rpc::AutogradContext& context) { context.backward({agent->sync<&multiply>(1, w, w).sum()}); });
     });
   }
   const double end_ms = bench::time_ms([&] { agent->shutdown(); });

@@ -44,8 +44,7 @@ int main(int argc, char** argv) {
   hasten::Accelerator accelerator(hasten::AcceleratorOptions{.cpu = true, .seed = 0});
   auto net = bench::cnn().net;
   torch::optim::Adam adam(net->parameters(), 5e-3);
-  auto [model, optimizer, train] =
-      accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(images(), 64));
+  auto [model, optimizer, train] = accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(images(), 64));
 
   std::map<std::string, std::vector<double>> parts;
   int64_t faults = 0;
@@ -55,8 +54,8 @@ int main(int argc, char** argv) {
     if (step == 0) parts.clear(), faults = page_faults();
     const double whole = bench::time_ms([&] {
       parts["zero_grad_ms"].push_back(bench::time_ms([&] { optimizer.zero_grad(); }));
-      parts["forward_ms"].push_back(bench::time_ms(
-          [&] { loss = torch::nn::functional::cross_entropy(model(batch->data), batch->target); }));
+      parts["forward_ms"].push_back(
+          bench::time_ms([&] { loss = torch::nn::functional::cross_entropy(model(batch->data), batch->target); }));
       parts["backward_ms"].push_back(bench::time_ms([&] { accelerator.backward(loss); }));
       parts["optimizer_ms"].push_back(bench::time_ms([&] { optimizer.step(); }));
       parts["loader_ms"].push_back(bench::time_ms([&] { ++batch; }));

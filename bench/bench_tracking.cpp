@@ -1,5 +1,6 @@
-// What logging costs the training: log of two scalars, images, a loop of short steps, memory; how fast a follower catches up,
-// and how fast the board of ten runs of a million points is made and opened in chromium (if there is one on PATH).
+// What logging costs the training: log of two scalars, images, a loop of short steps, memory; how fast a follower
+// catches up, and how fast the board of ten runs of a million points is made and opened in chromium (if there is one on
+// PATH).
 #include <ATen/Functions.h>
 #include <unistd.h>
 
@@ -34,7 +35,11 @@ Environment environment() {
 }
 
 tracking::Trackers make(const std::filesystem::path& folder, std::vector<tracking::LogWith> with) {
-  return tracking::Trackers({.log_with = std::move(with), .options = {}, .logging_dir = folder, .run_key = "run", .environment = environment()});
+  return tracking::Trackers({.log_with = std::move(with),
+                             .options = {},
+                             .logging_dir = folder,
+                             .run_key = "run",
+                             .environment = environment()});
 }
 
 // One millisecond of work.
@@ -50,7 +55,8 @@ double loop_ms(tracking::Trackers* trackers, int num_steps) {
              spin();
              if (trackers != nullptr) trackers->log({{"loss", 1.0 / (step + 1)}, {"lr", 1e-3}}, step + 100000);
            }
-         }) / num_steps;
+         }) /
+         num_steps;
 }
 
 double catch_up_per_s(const std::filesystem::path& folder) {
@@ -60,7 +66,9 @@ double catch_up_per_s(const std::filesystem::path& folder) {
   for (int step = 0; step < kLines; ++step) trackers.log({{"loss", 1.0 / (step + 1)}, {"lr", 1e-3}}, step);
   trackers.finish();
   const double ms = bench::time_ms([&] {
-    tracking::Follower follower({.journal = folder / "many/run/journal.jsonl", .sinks = {{.name = "tensorboard", .options = {}, .tracker = {}}}, .environment = Environment::current()});
+    tracking::Follower follower({.journal = folder / "many/run/journal.jsonl",
+                                 .sinks = {{.name = "tensorboard", .options = {}, .tracker = {}}},
+                                 .environment = Environment::current()});
     follower.close();
     follower.wait(std::chrono::minutes(1));
   });
@@ -71,7 +79,8 @@ double encode_ns(const std::filesystem::path& folder) {
   tracking::EventFile file(folder / "events", 0, 1);
   constexpr int kEvents = 1000000;
   return 1e6 / kEvents * bench::time_ms([&] {
-           for (int step = 0; step < kEvents; ++step) file.append_scalar(1e9, step, "train/loss", static_cast<float>(step));
+           for (int step = 0; step < kEvents; ++step)
+             file.append_scalar(1e9, step, "train/loss", static_cast<float>(step));
            file.flush();
          });
 }
@@ -97,15 +106,21 @@ OpenedBoard open_board(const std::filesystem::path& folder) {
     std::FILE* file = std::fopen((place / "journal.jsonl").c_str(), "w");
     std::fputs("{\"op\":\"start\",\"t\":1000,\"project\":\"p\",\"run_id\":\"r\"}\n", file);
     for (int step = 0; step < kPoints; ++step) {
-      std::fprintf(file, "{\"op\":\"log\",\"t\":%d,\"step\":%d,\"values\":{\"loss\":%.6g}}\n", 1000 + step, step, run + 1.0 / (1 + step));
+      std::fprintf(file, "{\"op\":\"log\",\"t\":%d,\"step\":%d,\"values\":{\"loss\":%.6g}}\n", 1000 + step, step,
+                   run + 1.0 / (1 + step));
     }
     std::fclose(file);
   }
   OpenedBoard result;
   const auto page = folder / "board.html";
-  result.make_s = 1e-3 * bench::time_ms([&] { std::ofstream(page) << tracking::board_page(tracking::board_data(tracking::read_runs({folder}), 0, false)); });
-  const std::string command = "HOME=" + folder.string() + " chromium --headless --no-sandbox --disable-gpu --user-data-dir=" + (folder / "profile").string() +
-                              " --dump-dom file://" + page.string() + " 2>/dev/null | grep -o -m1 'data-drawn-ms=\"[0-9]*' | cut -d'\"' -f2";
+  result.make_s =
+      1e-3 * bench::time_ms([&] {
+        std::ofstream(page) << tracking::board_page(tracking::board_data(tracking::read_runs({folder}), 0, false));
+      });
+  const std::string command =
+      "HOME=" + folder.string() +
+      " chromium --headless --no-sandbox --disable-gpu --user-data-dir=" + (folder / "profile").string() +
+      " --dump-dom file://" + page.string() + " 2>/dev/null | grep -o -m1 'data-drawn-ms=\"[0-9]*' | cut -d'\"' -f2";
   if (std::FILE* pipe = popen(command.c_str(), "r")) {
     if (std::fscanf(pipe, "%lf", &result.drawn_ms) != 1) result.drawn_ms = 0;
     pclose(pipe);
@@ -141,10 +156,18 @@ int main() {
   const double follower_mb = own_memory_mb(follower);
   trackers.finish();
   const OpenedBoard board = open_board(folder / "board");
-  const nlohmann::json result = {{"log_median_us", times[times.size() / 2]}, {"log_p99_us", times[times.size() * 99 / 100]}, {"images_ms", images_ms},
-                                 {"step_ms", bench::median(without)}, {"step_with_log_ms", bench::median(with)}, {"catch_up_per_s", catch_up_per_s(folder)},
-                                 {"encode_ns", encode_ns(folder)}, {"trainer_mb", memory_after - memory_before}, {"follower_mb", follower_mb},
-                                 {"board_make_s", board.make_s}, {"board_open_ms", board.drawn_ms}, {"num_trackers", all.size()}};
+  const nlohmann::json result = {{"log_median_us", times[times.size() / 2]},
+                                 {"log_p99_us", times[times.size() * 99 / 100]},
+                                 {"images_ms", images_ms},
+                                 {"step_ms", bench::median(without)},
+                                 {"step_with_log_ms", bench::median(with)},
+                                 {"catch_up_per_s", catch_up_per_s(folder)},
+                                 {"encode_ns", encode_ns(folder)},
+                                 {"trainer_mb", memory_after - memory_before},
+                                 {"follower_mb", follower_mb},
+                                 {"board_make_s", board.make_s},
+                                 {"board_open_ms", board.drawn_ms},
+                                 {"num_trackers", all.size()}};
   std::cout << result.dump() << std::endl;
   std::filesystem::remove_all(folder);
 }

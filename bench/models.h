@@ -20,9 +20,9 @@ struct Work {
 
 /// MLP 512 - width - width - 10 (1.6 M parameters at 1024).
 inline Work mlp(int64_t width, int64_t batch) {
-  return {nn::Sequential(nn::Linear(512, width), nn::ReLU(), nn::Linear(width, width), nn::ReLU(),
-                         nn::Linear(width, 10)),
-          torch::randn({batch, 512}), torch::randint(10, {batch}, torch::kLong)};
+  return {
+      nn::Sequential(nn::Linear(512, width), nn::ReLU(), nn::Linear(width, width), nn::ReLU(), nn::Linear(width, 10)),
+      torch::randn({batch, 512}), torch::randint(10, {batch}, torch::kLong)};
 }
 
 /// 49 linear layers of 22 (25 thousand parameters): a step of little but overhead.
@@ -39,9 +39,9 @@ inline Work deep() {
 /// The demo's network.
 inline Work cnn() {
   return {nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)), nn::BatchNorm2d(32), nn::ReLU(),
-                         nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)),
-                         nn::BatchNorm2d(64), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
-                         nn::Linear(64 * 7 * 7, 64), nn::ReLU(), nn::Linear(64, 10)),
+                         nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)), nn::BatchNorm2d(64),
+                         nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(64 * 7 * 7, 64), nn::ReLU(),
+                         nn::Linear(64, 10)),
           torch::rand({64, 1, 28, 28}), torch::randint(10, {64}, torch::kLong)};
 }
 
@@ -52,12 +52,10 @@ inline nn::Conv2d convolution(int64_t from, int64_t to, int64_t kernel, int64_t 
 /// Two convolutions beside a shortcut (He et al. 2015).
 struct ResidualImpl : nn::Module {
   ResidualImpl(int64_t from, int64_t to, int64_t stride) {
-    register_module("body",
-                    body = nn::Sequential(convolution(from, to, 3, stride), nn::BatchNorm2d(to), nn::ReLU(),
-                                          convolution(to, to, 3, 1), nn::BatchNorm2d(to)));
+    register_module("body", body = nn::Sequential(convolution(from, to, 3, stride), nn::BatchNorm2d(to), nn::ReLU(),
+                                                  convolution(to, to, 3, 1), nn::BatchNorm2d(to)));
     if (stride != 1 || from != to) {
-      register_module("shortcut",
-                      shortcut = nn::Sequential(convolution(from, to, 1, stride), nn::BatchNorm2d(to)));
+      register_module("shortcut", shortcut = nn::Sequential(convolution(from, to, 1, stride), nn::BatchNorm2d(to)));
     }
   }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -90,14 +88,13 @@ struct EncoderLayerImpl : nn::Module {
     register_module("norm1", norm1 = nn::LayerNorm(nn::LayerNormOptions({width})));
     register_module("qkv", qkv = nn::Linear(width, 3 * width));
     register_module("out", out = nn::Linear(width, width));
-    register_module(
-        "mlp", mlp = nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})),
-                                    nn::Linear(width, 4 * width), nn::ReLU(), nn::Linear(4 * width, width)));
+    register_module("mlp",
+                    mlp = nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, 4 * width),
+                                         nn::ReLU(), nn::Linear(4 * width, width)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    const auto parts =
-        qkv(norm1(x)).view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind();
+    const auto parts = qkv(norm1(x)).view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind();
     const auto seen = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2]);
     const auto y = x + out(seen.transpose(1, 2).reshape({batch, length, width}));
     return y + mlp->forward(y);

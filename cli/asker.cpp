@@ -62,8 +62,8 @@ Pressed read_key() {
 
 void draw(const std::vector<std::string>& choices, size_t chosen) {
   for (size_t i = 0; i < choices.size(); ++i) {
-    std::cout << "\033[2K" << (i == chosen ? "\033[32m> " : "  ") << choices[i]
-              << (i == chosen ? "\033[0m" : "") << "\n";
+    std::cout << "\033[2K" << (i == chosen ? "\033[32m> " : "  ") << choices[i] << (i == chosen ? "\033[0m" : "")
+              << "\n";
   }
   std::cout << std::flush;
 }
@@ -88,8 +88,7 @@ size_t Asker::choose(const std::string& question, const std::vector<std::string>
     const std::string line = read_line();
     if (line.empty()) return fallback;
     const auto number = whole_number(line);
-    if (number && *number >= 0 && *number < static_cast<int64_t>(choices.size()))
-      return static_cast<size_t>(*number);
+    if (number && *number >= 0 && *number < static_cast<int64_t>(choices.size())) return static_cast<size_t>(*number);
     std::cout << "'" << line << "' is not a number between 0 and " << choices.size() - 1 << ".\n";
   }
 }

@@ -14,7 +14,8 @@ namespace {
 
 const HelpText kBoardHelp = {
     "hasten board DIR… [OPTIONS]",
-    "Makes one HTML page of the runs in folders and below: curves, speed and memory of each rank, images, settings, notes.",
+    "Makes one HTML page of the runs in folders and below: curves, speed and memory of each rank, images, settings, "
+    "notes.",
     "Reads the journals that trackers write and TensorBoard's event files of any program. The page needs no network. "
     "--serve follows runs that go on."};
 
@@ -25,21 +26,26 @@ volatile std::sig_atomic_t board_ends = 0;
 int board(const std::vector<std::string>& words) {
   const auto line = read_options("board", board_options(), words, 1000);
   if (line.help) return std::cout << help_of(kBoardHelp, board_options(), colours_wanted()), 0;
-  if (line.rest.empty()) throw UsageError(Origin{"board"}, "no folder; expected at least one. Name folders of runs: hasten board runs");
+  if (line.rest.empty())
+    throw UsageError(Origin{"board"}, "no folder; expected at least one. Name folders of runs: hasten board runs");
   const std::vector<std::filesystem::path> folders(line.rest.begin(), line.rest.end());
   for (const auto& folder : folders) {
-    if (!std::filesystem::is_directory(folder)) throw UsageError(Origin{"board"}, folder, " is no folder. Correct the path.");
+    if (!std::filesystem::is_directory(folder))
+      throw UsageError(Origin{"board"}, folder, " is no folder. Correct the path.");
   }
   if (line.has("serve")) {
     std::signal(SIGINT, [](int) { board_ends = 1; });
     std::signal(SIGTERM, [](int) { board_ends = 1; });
-    tracking::serve_board(folders, line.has("bind") ? line.text("bind") : "127.0.0.1", line.has("port") ? std::stoi(line.text("port")) : 6007,
-                          [](const std::string& address) { std::cout << "board at " << address << " (Ctrl-C ends it)" << std::endl; },
-                          [] { return board_ends != 0; });
+    tracking::serve_board(
+        folders, line.has("bind") ? line.text("bind") : "127.0.0.1",
+        line.has("port") ? std::stoi(line.text("port")) : 6007,
+        [](const std::string& address) { std::cout << "board at " << address << " (Ctrl-C ends it)" << std::endl; },
+        [] { return board_ends != 0; });
     return 0;
   }
   const auto runs = tracking::read_runs(folders);
-  const std::filesystem::path output = line.has("output") ? std::filesystem::path(line.text("output")) : folders.front() / "board.html";
+  const std::filesystem::path output =
+      line.has("output") ? std::filesystem::path(line.text("output")) : folders.front() / "board.html";
   std::ofstream file(output, std::ios::binary | std::ios::trunc);
   file << tracking::board_page(tracking::board_data(runs, 0, false));
   file.close();

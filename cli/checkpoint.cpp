@@ -27,8 +27,10 @@ using launcher::CommandLine;
 
 const HelpText kHelp = {
     "hasten checkpoint list|show|verify|diff|prune|repair PATH [PATH] [OPTIONS]",
-    "list DIR: the checkpoints of a folder. show PATH: the tensors of any file or folder of weights. verify DIR: all checksums. "
-    "diff A B: names, shapes, dtypes and largest differences. prune DIR --keep N: remove old ones. repair DIR: a lost manifest anew from the files' headers.",
+    "list DIR: the checkpoints of a folder. show PATH: the tensors of any file or folder of weights. verify DIR: all "
+    "checksums. "
+    "diff A B: names, shapes, dtypes and largest differences. prune DIR --keep N: remove old ones. repair DIR: a lost "
+    "manifest anew from the files' headers.",
     "show opens a stranger's pickle without executing anything, and names what Python would have called."};
 
 /// The folder that holds checkpoint_N: `path`, or its folder checkpoints.
@@ -82,10 +84,19 @@ int list(const CommandLine& line) {
     if (own) manifest = files::read_manifest(found.path);
     const uint64_t bytes = bytes_below(found.path);
     const std::string name = fs::path(found.path).filename().string();
-    json.push_back(core::Value::map({{"name", name}, {"number", found.number}, {"complete", found.problem.empty()}, {"problem", found.problem},
-                                     {"bytes", bytes}, {"step", manifest.step}, {"time", manifest.time}, {"world_size", manifest.world_size}, {"strategy", manifest.strategy}}));
-    rows.push_back({name, own ? std::to_string(manifest.step) : "-", age_words(manifest.time), size_words(bytes), own ? std::to_string(manifest.world_size) : "-",
-                    manifest.strategy.empty() ? "-" : manifest.strategy, found.problem.empty() ? (own ? "complete" : "of another program") : found.problem});
+    json.push_back(core::Value::map({{"name", name},
+                                     {"number", found.number},
+                                     {"complete", found.problem.empty()},
+                                     {"problem", found.problem},
+                                     {"bytes", bytes},
+                                     {"step", manifest.step},
+                                     {"time", manifest.time},
+                                     {"world_size", manifest.world_size},
+                                     {"strategy", manifest.strategy}}));
+    rows.push_back({name, own ? std::to_string(manifest.step) : "-", age_words(manifest.time), size_words(bytes),
+                    own ? std::to_string(manifest.world_size) : "-",
+                    manifest.strategy.empty() ? "-" : manifest.strategy,
+                    found.problem.empty() ? (own ? "complete" : "of another program") : found.problem});
   }
   if (line.has("json")) {
     std::cout << json.to_json(2) << "\n";
@@ -97,7 +108,9 @@ int list(const CommandLine& line) {
   return 0;
 }
 
-std::string shape_words(const std::vector<int64_t>& shape) { return text("[", join(shape), "]"); }
+std::string shape_words(const std::vector<int64_t>& shape) {
+  return text("[", join(shape), "]");
+}
 
 void show_value(const files::PythonValue& value, const std::string& name, int depth) {
   const std::string pad(static_cast<size_t>(2 * depth), ' ');
@@ -112,13 +125,26 @@ void show_value(const files::PythonValue& value, const std::string& name, int de
   }
   std::cout << pad << label;
   switch (value.kind()) {
-    case Kind::kNone: std::cout << "None\n"; return;
-    case Kind::kBool: std::cout << (value.as_bool() ? "True\n" : "False\n"); return;
-    case Kind::kInt: std::cout << value.int_text() << "\n"; return;
-    case Kind::kFloat: std::cout << value.as_double() << "\n"; return;
-    case Kind::kString: std::cout << core::Value(value.as_string().substr(0, 200)).to_json() << "\n"; return;
-    case Kind::kDtype: std::cout << "torch." << files::torch_name(value.as_dtype()) << "\n"; return;
-    default: std::cout << value.type_name();
+    case Kind::kNone:
+      std::cout << "None\n";
+      return;
+    case Kind::kBool:
+      std::cout << (value.as_bool() ? "True\n" : "False\n");
+      return;
+    case Kind::kInt:
+      std::cout << value.int_text() << "\n";
+      return;
+    case Kind::kFloat:
+      std::cout << value.as_double() << "\n";
+      return;
+    case Kind::kString:
+      std::cout << core::Value(value.as_string().substr(0, 200)).to_json() << "\n";
+      return;
+    case Kind::kDtype:
+      std::cout << "torch." << files::torch_name(value.as_dtype()) << "\n";
+      return;
+    default:
+      std::cout << value.type_name();
   }
   if (value.size() > 0) std::cout << " of " << value.size();
   std::cout << "\n";
@@ -154,12 +180,16 @@ void show_source(const files::TensorSource& source) {
 void show_checkpoint(const std::string& folder) {
   const files::Manifest manifest = files::read_manifest(folder);
   std::cout << "step " << manifest.step << ", iteration " << manifest.iteration << ", saved by " << manifest.world_size
-            << (manifest.world_size == 1 ? " process" : " processes") << (manifest.strategy.empty() ? "" : text(", ", manifest.strategy)) << ", "
-            << manifest.files.size() << " files, " << size_words(manifest.total_bytes()) << "\n";
+            << (manifest.world_size == 1 ? " process" : " processes")
+            << (manifest.strategy.empty() ? "" : text(", ", manifest.strategy)) << ", " << manifest.files.size()
+            << " files, " << size_words(manifest.total_bytes()) << "\n";
   std::vector<std::vector<std::string>> rows;
   for (const files::ManifestTensor& tensor : manifest.tensors) {
-    const std::string where = tensor.tied_to.empty() ? text(tensor.pieces.size(), tensor.pieces.size() == 1 ? " piece" : " pieces") : text("tied to ", tensor.tied_to);
-    rows.push_back({tensor.info.name, std::string(files::torch_name(tensor.info.dtype)), shape_words(tensor.info.shape), tensor.kind, where});
+    const std::string where = tensor.tied_to.empty()
+                                  ? text(tensor.pieces.size(), tensor.pieces.size() == 1 ? " piece" : " pieces")
+                                  : text("tied to ", tensor.tied_to);
+    rows.push_back({tensor.info.name, std::string(files::torch_name(tensor.info.dtype)), shape_words(tensor.info.shape),
+                    tensor.kind, where});
   }
   print_table(rows);
 }
@@ -186,8 +216,11 @@ int show(const CommandLine& line) {
 std::vector<std::string> checkpoints_at(const std::string& path) {
   if (fs::exists(fs::path(path) / files::kManifestFile)) return {path};
   std::vector<std::string> folders;
-  for (const files::FoundCheckpoint& found : files::find_checkpoints(folder_of_checkpoints(path))) folders.push_back(found.path);
-  if (folders.empty()) throw UsageError({"checkpoint"}, "'", path, "' has neither manifest.json nor a folder checkpoint_N. Correct the path.");
+  for (const files::FoundCheckpoint& found : files::find_checkpoints(folder_of_checkpoints(path)))
+    folders.push_back(found.path);
+  if (folders.empty())
+    throw UsageError({"checkpoint"}, "'", path,
+                     "' has neither manifest.json nor a folder checkpoint_N. Correct the path.");
   return folders;
 }
 
@@ -197,7 +230,10 @@ int verify(const CommandLine& line) {
     try {
       const files::Verification result = files::verify_folder(folder, line.has("fast"));
       for (const std::string& error : result.errors) std::cout << folder << ": " << error << "\n";
-      if (result.errors.empty()) std::cout << folder << ": good" << (line.has("fast") ? " (files and headers)" : text(", ", size_words(result.bytes), " checked")) << "\n";
+      if (result.errors.empty())
+        std::cout << folder << ": good"
+                  << (line.has("fast") ? " (files and headers)" : text(", ", size_words(result.bytes), " checked"))
+                  << "\n";
       good = good && result.errors.empty();
     } catch (const DataError& error) {
       std::cout << folder << ": " << error.what() << "\n";
@@ -214,7 +250,8 @@ double largest_difference(const files::TensorSource& one, const files::TensorSou
   const int64_t numel = files::numel_of(a.shape);
   std::string left, right;
   std::vector<double> x, y;
-  const auto read = [](const files::TensorSource& source, const files::TensorInfo& info, int64_t begin, int64_t end, std::string& out) {
+  const auto read = [](const files::TensorSource& source, const files::TensorInfo& info, int64_t begin, int64_t end,
+                       std::string& out) {
     out.resize(static_cast<size_t>(end - begin) * files::element_bytes(info.dtype));
     char* to = out.data();
     for (const files::Box& box : files::boxes_of_range(info.shape, begin, end)) {
@@ -228,7 +265,8 @@ double largest_difference(const files::TensorSource& one, const files::TensorSou
     read(one, a, begin, end, left);
     read(other, b, begin, end, right);
     if (a.dtype == b.dtype && left == right) continue;
-    if (!files::can_cast(a.dtype, files::Dtype::kFloat64) || !files::can_cast(b.dtype, files::Dtype::kFloat64)) return -1;
+    if (!files::can_cast(a.dtype, files::Dtype::kFloat64) || !files::can_cast(b.dtype, files::Dtype::kFloat64))
+      return -1;
     x.resize(static_cast<size_t>(end - begin));
     y.resize(x.size());
     files::cast_elements(a.dtype, left.data(), files::Dtype::kFloat64, x.data(), x.size());
@@ -264,7 +302,8 @@ int diff(const CommandLine& line) {
       continue;
     }
     const double largest = largest_difference(*a, *b, name);
-    const std::string dtypes = x.dtype == y.dtype ? "" : text("dtype ", files::torch_name(x.dtype), " and ", files::torch_name(y.dtype), ", ");
+    const std::string dtypes =
+        x.dtype == y.dtype ? "" : text("dtype ", files::torch_name(x.dtype), " and ", files::torch_name(y.dtype), ", ");
     if (largest != 0 || !dtypes.empty()) {
       differs(name, dtypes + (largest < 0 ? "other values" : text("largest difference ", largest)));
     } else {
@@ -279,7 +318,8 @@ int diff(const CommandLine& line) {
 }
 
 int prune(const CommandLine& line) {
-  if (!line.has("keep")) throw UsageError({"checkpoint"}, "prune needs --keep N: how many of the newest checkpoints stay.");
+  if (!line.has("keep"))
+    throw UsageError({"checkpoint"}, "prune needs --keep N: how many of the newest checkpoints stay.");
   const std::string folder = folder_of_checkpoints(line.rest[1]);
   const files::FolderLock lock(folder, line.has("force_takeover"));
   std::map<int64_t, std::string> complete;
@@ -324,16 +364,19 @@ int checkpoint(const std::vector<std::string>& words) {
     return 0;
   }
   static const std::map<std::string, std::pair<size_t, std::function<int(const CommandLine&)>>> kActions{
-      {"list", {2, list}}, {"show", {2, show}}, {"verify", {2, verify}}, {"diff", {3, diff}}, {"prune", {2, prune}}, {"repair", {2, repair}}};
+      {"list", {2, list}}, {"show", {2, show}},   {"verify", {2, verify}},
+      {"diff", {3, diff}}, {"prune", {2, prune}}, {"repair", {2, repair}}};
   const auto found = kActions.find(line.rest.front());
   if (found == kActions.end()) {
     std::vector<std::string> names;
     for (const auto& [name, action] : kActions) names.push_back(name);
-    throw UsageError({"checkpoint"}, "unknown action '", line.rest.front(), "'", did_you_mean(line.rest.front(), names), "; expected one of ", join(names), ". See hasten checkpoint --help.");
+    throw UsageError({"checkpoint"}, "unknown action '", line.rest.front(), "'", did_you_mean(line.rest.front(), names),
+                     "; expected one of ", join(names), ". See hasten checkpoint --help.");
   }
   const auto& [count, action] = found->second;
   if (line.rest.size() != count) {
-    throw UsageError({"checkpoint"}, line.rest.front(), " takes ", count - 1, count == 2 ? " path" : " paths", ", but ", line.rest.size() - 1, " are given. See hasten checkpoint --help.");
+    throw UsageError({"checkpoint"}, line.rest.front(), " takes ", count - 1, count == 2 ? " path" : " paths", ", but ",
+                     line.rest.size() - 1, " are given. See hasten checkpoint --help.");
   }
   return action(line);
 }

@@ -16,12 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 using launcher::CommandLine;
 
-const HelpText kHelp = {
-    "hasten config [default|update] [OPTIONS]",
-    "Writes the configuration that hasten launch (and accelerate launch) read. Without a further "
-    "word it asks questions; default asks nothing; update brings an old file into today's form.",
-    "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
-    "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
+const HelpText kHelp = {"hasten config [default|update] [OPTIONS]",
+                        "Writes the configuration that hasten launch (and accelerate launch) read. Without a further "
+                        "word it asks questions; default asks nothing; update brings an old file into today's form.",
+                        "The default file is accelerate/default_config.yaml in HF_HOME, else in huggingface of "
+                        "XDG_CACHE_HOME, else in ~/.cache/huggingface."};
 
 int ask(const std::string& path) {
   Asker asker;
@@ -36,8 +35,7 @@ int ask(const std::string& path) {
 // As Accelerate's, always JSON, which YAML readers take.
 int write_default(const CommandLine& line, const std::string& path) {
   if (fs::exists(path)) {
-    throw UsageError({"config"}, "'", path,
-                     "' exists already. Remove it, use hasten config, or name another file ",
+    throw UsageError({"config"}, "'", path, "' exists already. Remove it, use hasten config, or name another file ",
                      "with --config_file.");
   }
   const std::string precision = line.has("mixed_precision") ? line.text("mixed_precision") : "no";
@@ -58,8 +56,8 @@ int update(const std::string& path) {
 int config(const std::vector<std::string>& words) {
   const CommandLine line = read_options("config", config_options(), words, 1);
   if (line.help) return std::cout << help_of(kHelp, config_options(), colours_wanted()), 0;
-  const std::string path = line.has("config_file") ? line.text("config_file")
-                                                   : launcher::default_config_path(Environment::current());
+  const std::string path =
+      line.has("config_file") ? line.text("config_file") : launcher::default_config_path(Environment::current());
   const std::string what = line.rest.empty() ? "" : line.rest.front();
   if (what.empty()) return ask(path);
   if (what == "default") return write_default(line, path);

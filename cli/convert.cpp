@@ -1,4 +1,5 @@
-// `hasten convert` and `hasten zero-to-fp32`: weights of any form that is read, written in one that Python or hasten loads.
+// `hasten convert` and `hasten zero-to-fp32`: weights of any form that is read, written in one that Python or hasten
+// loads.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -21,11 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const HelpText kHelp = {
-    "hasten convert IN OUT [OPTIONS]",
-    "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
-    "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
-    "Nothing in IN is executed. Memory does not grow with the model."};
+const HelpText kHelp = {"hasten convert IN OUT [OPTIONS]",
+                        "Converts weights: IN is a file or folder of safetensors, torch.save (a state_dict, a "
+                        "checkpoint, a whole pickled module), Accelerate, DCP, FSDP, "
+                        "DeepSpeed or hasten; OUT is a file (.safetensors, .bin, .pt, .pth) or a folder.",
+                        "Nothing in IN is executed. Memory does not grow with the model."};
 
 const HelpText kZeroHelp = {
     "hasten zero-to-fp32 CHECKPOINT_DIR OUTPUT_DIR [OPTIONS]",
@@ -39,7 +40,9 @@ struct Replacement {
 
 /// Reads "s/OLD/NEW/", with any character in the place of "/".
 Replacement replacement_of(const std::string& words) {
-  const auto fail = [&] { throw UsageError({"convert"}, "--rename '", words, "' has another form; expected s/OLD/NEW/."); };
+  const auto fail = [&] {
+    throw UsageError({"convert"}, "--rename '", words, "' has another form; expected s/OLD/NEW/.");
+  };
   if (words.size() < 4 || words[0] != 's') fail();
   const char mark = words[1];
   const size_t middle = words.find(mark, 2), end = middle == std::string::npos ? middle : words.find(mark, middle + 1);
@@ -89,7 +92,8 @@ std::vector<files::PythonValue> optimizers_of(const std::string& folder, const f
 void write_numbered(const std::string& folder, const std::vector<files::PythonValue>& optimizers) {
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const std::string name = i == 0 ? "optimizer.bin" : text("optimizer_", i, ".bin");
-    files::save_python_file(files::real_disk(), (fs::path(folder) / name).string(), files::numbered_optimizer(optimizers[i]), {.root = "optimizer"});
+    files::save_python_file(files::real_disk(), (fs::path(folder) / name).string(),
+                            files::numbered_optimizer(optimizers[i]), {.root = "optimizer"});
   }
 }
 
@@ -102,18 +106,25 @@ int convert(const std::vector<std::string>& words) {
     return 0;
   }
   const std::string to = line.has("to") ? line.text("to") : "safetensors";
-  files::SourceOptions options{.form = line.text("from"), .tag = line.text("tag"), .part = line.text("only"), .exclude_frozen_parameters = line.has("exclude_frozen")};
+  files::SourceOptions options{.form = line.text("from"),
+                               .tag = line.text("tag"),
+                               .part = line.text("only"),
+                               .exclude_frozen_parameters = line.has("exclude_frozen")};
   if (options.part == "model") options.part.clear();
   const auto renames = line.has("rename") ? line.options.at("rename").values : std::vector<std::string>();
   const files::TensorSourcePtr source = with_renames(files::open_source(line.rest[0], options), renames);
   for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
-  if (source->names().empty()) throw UsageError({"convert"}, "'", line.rest[0], "' holds no tensors. Give the file or folder of the weights.");
-  files::WeightWriteOptions write{.safe_serialization = to != "torch", .max_shard_bytes = files::parse_shard_size(line.has("max_shard_size") ? line.text("max_shard_size") : "5GB")};
+  if (source->names().empty())
+    throw UsageError({"convert"}, "'", line.rest[0], "' holds no tensors. Give the file or folder of the weights.");
+  files::WeightWriteOptions write{
+      .safe_serialization = to != "torch",
+      .max_shard_bytes = files::parse_shard_size(line.has("max_shard_size") ? line.text("max_shard_size") : "5GB")};
   if (line.has("dtype")) write.dtype = files::dtype_of_torch_name(line.text("dtype"));
   if (to == "accelerate") write.max_shard_bytes = UINT64_MAX;  // a state folder has one file a model
   const bool folder = to == "accelerate" || to == "hasten";
   if (folder && fs::exists(line.rest[1]) && !fs::is_directory(line.rest[1])) {
-    throw UsageError({"convert"}, "'", line.rest[1], "' is a file, and --to ", to, " writes a folder. Give another path.");
+    throw UsageError({"convert"}, "'", line.rest[1], "' is a file, and --to ", to,
+                     " writes a folder. Give another path.");
   }
   std::vector<files::PythonValue> optimizers;
   if (folder && !line.has("only") && renames.empty()) optimizers = optimizers_of(line.rest[0], *source);
@@ -125,7 +136,8 @@ int convert(const std::vector<std::string>& words) {
     files::write_hasten_optimizers(files::real_disk(), line.rest[1], optimizers, parts);
     add_manifest(line.rest[1], std::move(parts));
   }
-  if (!optimizers.empty()) std::cout << "state of " << optimizers.size() << (optimizers.size() == 1 ? " optimizer" : " optimizers") << "\n";
+  if (!optimizers.empty())
+    std::cout << "state of " << optimizers.size() << (optimizers.size() == 1 ? " optimizer" : " optimizers") << "\n";
   return 0;
 }
 
@@ -135,13 +147,18 @@ int zero_to_fp32(const std::vector<std::string>& words) {
     std::cout << help_of(kZeroHelp, zero_to_fp32_options(), colours_wanted());
     return 0;
   }
-  const files::TensorSourcePtr source = files::open_source(
-      line.rest[0], {.form = "deepspeed", .tag = line.text("tag"), .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
+  const files::TensorSourcePtr source =
+      files::open_source(line.rest[0], {.form = "deepspeed",
+                                        .tag = line.text("tag"),
+                                        .exclude_frozen_parameters = line.has("exclude_frozen_parameters")});
   if (line.has("debug")) {
-    for (const std::string& name : source->names()) std::cout << name << " [" << join(source->info(name).shape) << "]\n";
+    for (const std::string& name : source->names())
+      std::cout << name << " [" << join(source->info(name).shape) << "]\n";
   }
   const std::string limit = line.has("max_shard_size") ? line.text("max_shard_size") : "5GB";
-  files::WeightWriteOptions write{.safe_serialization = line.has("safe_serialization"), .max_shard_bytes = files::parse_shard_size(limit), .dtype = files::Dtype::kFloat32};
+  files::WeightWriteOptions write{.safe_serialization = line.has("safe_serialization"),
+                                  .max_shard_bytes = files::parse_shard_size(limit),
+                                  .dtype = files::Dtype::kFloat32};
   say(*source, files::write_weights(files::real_disk(), *source, line.rest[1], write));
   return 0;
 }

@@ -30,9 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-const HelpText kHelp = {
-    "hasten env [OPTIONS]",
-    "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.", ""};
+const HelpText kHelp = {"hasten env [OPTIONS]",
+                        "Prints versions, devices, network interfaces, memory and the configuration, for a bug report.",
+                        ""};
 
 std::string system_name() {
   utsname name = {};
@@ -85,11 +85,9 @@ std::map<std::string, std::string> interfaces() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return result;
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP))
-      continue;
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP)) continue;
     char address[INET_ADDRSTRLEN] = "";
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address,
-              sizeof address);
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof address);
     result.emplace(one->ifa_name, address);
   }
   freeifaddrs(first);
@@ -122,8 +120,8 @@ Json facts(const Environment& environment, const std::optional<launcher::Config>
                  {"libtorch", HASTEN_LIBTORCH},
                  {"python's torch", torch_of_python(environment)},
                  {"system", system_name()}};
-  result["cores"] = text(machine.num_physical_cores(), " (", machine.cpus.size(), " logical) on ",
-                         nodes.size(), nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
+  result["cores"] = text(machine.num_physical_cores(), " (", machine.cpus.size(), " logical) on ", nodes.size(),
+                         nodes.size() == 1 ? " NUMA node" : " NUMA nodes");
   result["memory"] = memory();
   result["GPUs"] = gpus();
   result["interfaces"] = interfaces();
@@ -143,8 +141,7 @@ void print(const std::string& name, const Json& value, std::ostream& out) {
     for (const auto& [key, held] : value["values"].items()) out << "  " << key << ": " << held.dump() << "\n";
   } else {
     out << name << ":\n";
-    for (const auto& [key, held] : value.items())
-      out << "  " << key << ": " << held.get<std::string>() << "\n";
+    for (const auto& [key, held] : value.items()) out << "  " << key << ": " << held.get<std::string>() << "\n";
   }
 }
 

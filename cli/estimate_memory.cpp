@@ -26,10 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using core::Value;
 
-const HelpText kHelp = {"hasten estimate-memory [OPTIONS] MODEL",
-                        "Prints the memory that a model's weights take in several dtypes, and that training with Adam takes. MODEL is a "
-                        "weight file, an index, a folder, or a repository of a hub (\"name\" or \"organisation/name\"); only headers are read.",
-                        "Largest Layer is what a device needs beside its weights if the rest is offloaded."};
+const HelpText kHelp = {
+    "hasten estimate-memory [OPTIONS] MODEL",
+    "Prints the memory that a model's weights take in several dtypes, and that training with Adam takes. MODEL is a "
+    "weight file, an index, a folder, or a repository of a hub (\"name\" or \"organisation/name\"); only headers are "
+    "read.",
+    "Largest Layer is what a device needs beside its weights if the rest is offloaded."};
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -51,7 +53,9 @@ std::vector<std::string> dtypes_of(const launcher::CommandLine& line) {
 
 // "name" or "organisation/name", as a hub's repositories are called.
 bool may_be_repository(const std::string& model) {
-  const auto valid = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/'; };
+  const auto valid = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
+  };
   return !model.empty() && std::isalnum(static_cast<unsigned char>(model.front())) != 0 && model.back() != '/' &&
          std::count(model.begin(), model.end(), '/') <= 1 && std::all_of(model.begin(), model.end(), valid);
 }
@@ -77,7 +81,8 @@ plan::ModuleTree tree_of(const files::Catalog& catalog, bool as_float32) {
   for (const std::string& name : catalog.names()) {
     const auto& info = catalog.info(name);
     const bool is_float = files::is_floating_point(info.dtype);
-    tensors.push_back({name, info.shape, as_float32 && is_float ? "float32" : std::string(files::torch_name(info.dtype)), -1, true});
+    tensors.push_back(
+        {name, info.shape, as_float32 && is_float ? "float32" : std::string(files::torch_name(info.dtype)), -1, true});
   }
   return plan::ModuleTree::from_names(tensors);
 }
@@ -96,7 +101,8 @@ int64_t cache_bytes_per_token(const Value& config) {
   if (layers == 0 || heads == 0 || hidden == 0) return 0;
   const int64_t own_heads = integer({"num_key_value_heads"}), own_dim = integer({"head_dim"});
   constexpr int64_t kKeysAndValues = 2, kBytes = 2;
-  return kKeysAndValues * kBytes * layers * (own_heads > 0 ? own_heads : heads) * (own_dim > 0 ? own_dim : hidden / heads);
+  return kKeysAndValues * kBytes * layers * (own_heads > 0 ? own_heads : heads) *
+         (own_dim > 0 ? own_dim : hidden / heads);
 }
 
 // The last size is the CPU's, those before it are accelerators'.
@@ -104,7 +110,8 @@ plan::MemoryLimits limits_of(const std::string& sizes) {
   const auto parts = split(sizes);
   plan::MaxMemory limits;
   for (size_t i = 0; i < parts.size(); ++i) {
-    limits.emplace_back(i + 1 < parts.size() ? plan::Device(static_cast<int>(i)) : plan::Device("cpu"), plan::Bytes(parts[i]));
+    limits.emplace_back(i + 1 < parts.size() ? plan::Device(static_cast<int>(i)) : plan::Device("cpu"),
+                        plan::Bytes(parts[i]));
   }
   return plan::memory_limits(limits);
 }
@@ -112,7 +119,8 @@ plan::MemoryLimits limits_of(const std::string& sizes) {
 files::Catalog open_model(const std::string& model) {
   if (fs::exists(model)) return files::Catalog::open(model);
   if (may_be_repository(model)) return files::Catalog(files::open_hub_headers(model, {}, Environment::current()));
-  throw UsageError(Origin{"estimate-memory"}, "'", model, "' is not there. Name a weight file, an index, a folder or a repository of a hub.");
+  throw UsageError(Origin{"estimate-memory"}, "'", model,
+                   "' is not there. Name a weight file, an index, a folder or a repository of a hub.");
 }
 
 }  // namespace
@@ -121,7 +129,8 @@ int estimate_memory(const std::vector<std::string>& words) {
   const auto& options = estimate_memory_options();
   const launcher::CommandLine line = read_options("estimate-memory", options, words, 1);
   if (line.help) return std::cout << help_of(kHelp, options, colours_wanted()), 0;
-  if (line.rest.empty()) throw UsageError(Origin{"estimate-memory"}, "no model is named. See hasten estimate-memory --help.");
+  if (line.rest.empty())
+    throw UsageError(Origin{"estimate-memory"}, "no model is named. See hasten estimate-memory --help.");
   const std::string model = line.rest.front();
   const auto catalog = open_model(model);
   const Value config = config_beside(model);
@@ -138,16 +147,24 @@ int estimate_memory(const std::vector<std::string>& words) {
   }
   const int64_t cache = cache_bytes_per_token(config);
   if (!line.has("json")) {
-    const std::string name = !fs::exists(model) ? model : fs::path(model).lexically_normal().has_filename() ? fs::path(model).filename().string() : fs::path(model).parent_path().filename().string();
+    const std::string name = !fs::exists(model) ? model
+                             : fs::path(model).lexically_normal().has_filename()
+                                 ? fs::path(model).filename().string()
+                                 : fs::path(model).parent_path().filename().string();
     std::cout << plan::estimate_table(rows, name) << "\n";
     if (cache > 0) std::cout << "Key-value cache in 16 bits: " << plan::convert_bytes(cache) << " a token\n";
     if (line.has("map")) std::cout << map.to_json() << "\n";
     return 0;
   }
-  auto out = Value::map({{"total_bytes", sizes.total}, {"largest_layer_bytes", sizes.largest.bytes}, {"largest_layers", sizes.largest.names}});
+  auto out = Value::map({{"total_bytes", sizes.total},
+                         {"largest_layer_bytes", sizes.largest.bytes},
+                         {"largest_layers", sizes.largest.names}});
   auto list = Value::list();
   for (const auto& row : rows) {
-    list.push_back(Value::map({{"dtype", row.dtype}, {"largest_layer", row.largest_layer}, {"total", row.total}, {"training_adam", row.training}}));
+    list.push_back(Value::map({{"dtype", row.dtype},
+                               {"largest_layer", row.largest_layer},
+                               {"total", row.total},
+                               {"training_adam", row.training}}));
   }
   out["dtypes"] = list;
   if (cache > 0) out["cache_bytes_per_token"] = cache;

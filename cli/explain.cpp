@@ -43,8 +43,7 @@ std::string explained(const launcher::LaunchSettings& settings) {
     table += text(table.empty() ? "" : "\n", group.title, ":\n");
     for (size_t i = 0; i < group.options.size(); ++i, ++next) {
       const Row& row = rows[next];
-      table += text("  ", padded(row.name, name_width), "  ", padded(row.value, value_width), "  ",
-                    row.origin, "\n");
+      table += text("  ", padded(row.name, name_width), "  ", padded(row.value, value_width), "  ", row.origin, "\n");
     }
   }
   return table;

@@ -59,9 +59,7 @@ std::string folded(const std::string& words, size_t column) {
 class Layout {
  public:
   explicit Layout(bool colours)
-      : bold_(colours ? "\033[1m" : ""),
-        green_(colours ? "\033[32m" : ""),
-        plain_(colours ? "\033[0m" : "") {}
+      : bold_(colours ? "\033[1m" : ""), green_(colours ? "\033[32m" : ""), plain_(colours ? "\033[0m" : "") {}
 
   std::string title(std::string_view words) const { return text(bold_, words, ":", plain_, "\n"); }
 

@@ -34,8 +34,7 @@ class Interview {
     set("region", asker_.ask("AWS region", "us-east-1"));
     set("iam_role_name", asker_.ask("IAM role for SageMaker", "accelerate_sagemaker_execution_role"));
     const std::vector<std::string> types = {"NO", "DATA_PARALLEL"};
-    set("distributed_type",
-        types[asker_.choose("How shall it be distributed?", {"not at all", "data parallelism"})]);
+    set("distributed_type", types[asker_.choose("How shall it be distributed?", {"not at all", "data parallelism"})]);
     set("ec2_instance_type", asker_.ask("EC2 instance type", "ml.p3.2xlarge"));
     set("num_machines", asker_.number("How many machines", 1, 1));
     precision();
@@ -55,8 +54,7 @@ class Interview {
     launcher::set_value(values_, section, {std::move(map)});
   }
 
-  std::string choice(const std::string& question, const std::vector<std::string>& choices,
-                     size_t fallback = 0) {
+  std::string choice(const std::string& question, const std::vector<std::string>& choices, size_t fallback = 0) {
     return choices[asker_.choose(question, choices, fallback)];
   }
 
@@ -66,8 +64,8 @@ class Interview {
                                                    "MULTI_MUSA", "MULTI_NEURON", "XLA"};
     type_ = types[asker_.choose(
         "What shall it run on?",
-        {"one process", "several CPU processes", "several GPUs", "several XPUs", "several HPUs",
-         "several NPUs", "several MLUs", "several SDAAs", "several MUSAs", "several Neuron cores", "TPU"})];
+        {"one process", "several CPU processes", "several GPUs", "several XPUs", "several HPUs", "several NPUs",
+         "several MLUs", "several SDAAs", "several MUSAs", "several Neuron cores", "TPU"})];
   }
 
   void machines() {
@@ -79,8 +77,7 @@ class Interview {
       set("main_process_port", asker_.number("Port on it", 29500, 1));
       const bool same_network = asker_.yes("Are all machines in one network", true);
       set("same_network", same_network);
-      if (!same_network)
-        set("rdzv_backend", choice("How do they find each other?", {"static", "c10d", "etcd"}));
+      if (!same_network) set("rdzv_backend", choice("How do they find each other?", {"static", "c10d", "etcd"}));
     }
     set("debug", asker_.yes("Check collectives before they are carried out (slower)", false));
   }
@@ -98,16 +95,14 @@ class Interview {
     if (!asker_.yes("Use torch.compile", false)) return;
     set_in("dynamo_config", "dynamo_backend",
            {choice("Which compiler?",
-                   {"EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER", "CUDAGRAPHS",
-                    "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "TVM"},
+                   {"EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER", "CUDAGRAPHS", "OFI",
+                    "FX2TRT", "ONNXRT", "TENSORRT", "TVM"},
                    2)});
     if (!asker_.yes("Change how it is used", false)) return;
-    set_in("dynamo_config", "dynamo_mode",
-           {choice("In which mode?", {"default", "reduce-overhead", "max-autotune"})});
+    set_in("dynamo_config", "dynamo_mode", {choice("In which mode?", {"default", "reduce-overhead", "max-autotune"})});
     set_in("dynamo_config", "dynamo_use_fullgraph", {asker_.yes("Must the model be one graph", false)});
     set_in("dynamo_config", "dynamo_use_dynamic", {asker_.yes("May shapes change", false)});
-    set_in("dynamo_config", "dynamo_use_regional_compilation",
-           {asker_.yes("Compile repeated blocks once", false)});
+    set_in("dynamo_config", "dynamo_use_regional_compilation", {asker_.yes("Compile repeated blocks once", false)});
   }
 
   void way_of_training() {
@@ -126,18 +121,15 @@ class Interview {
     if (asker_.yes("Is there a configuration file of DeepSpeed's", false)) {
       set_in(section, "deepspeed_config_file", {asker_.ask("Its path")});
     } else {
-      const int64_t stage =
-          static_cast<int64_t>(asker_.choose("Which stage of ZeRO?", {"0", "1", "2", "3"}, 2));
+      const int64_t stage = static_cast<int64_t>(asker_.choose("Which stage of ZeRO?", {"0", "1", "2", "3"}, 2));
       set_in(section, "zero_stage", {stage});
       if (stage >= 2) {
         set_in(section, "offload_optimizer_device",
                {choice("Where does the optimizer state lie?", {"none", "cpu", "nvme"})});
-        set_in(section, "offload_param_device",
-               {choice("Where do parameters lie?", {"none", "cpu", "nvme"})});
+        set_in(section, "offload_param_device", {choice("Where do parameters lie?", {"none", "cpu", "nvme"})});
       }
       set_in(section, "gradient_accumulation_steps", {asker_.number("Batches to a step", 1, 1)});
-      if (stage == 3)
-        set_in(section, "zero3_save_16bit_model", {asker_.yes("Save whole models in 16 bits", false)});
+      if (stage == 3) set_in(section, "zero3_save_16bit_model", {asker_.yes("Save whole models in 16 bits", false)});
     }
     set_in(section, "zero3_init_flag", {asker_.yes("Build models in shards (stage 3)", false)});
   }
@@ -154,23 +146,18 @@ class Interview {
     } else {
       set_in(section, "fsdp_reshard_after_forward", {asker_.yes("Give parameters back after forward", true)});
     }
-    set_in(section, "fsdp_offload_params",
-           {asker_.yes("Keep parameters and gradients in host memory", false)});
-    const std::string policy =
-        choice("How are units made?", {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"});
+    set_in(section, "fsdp_offload_params", {asker_.yes("Keep parameters and gradients in host memory", false)});
+    const std::string policy = choice("How are units made?", {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"});
     set_in(section, "fsdp_auto_wrap_policy", {policy});
     if (policy == "TRANSFORMER_BASED_WRAP") {
-      const std::string classes =
-          asker_.ask("Classes that make a unit, separated by commas (empty: the model says)");
+      const std::string classes = asker_.ask("Classes that make a unit, separated by commas (empty: the model says)");
       if (!classes.empty()) set_in(section, "fsdp_transformer_layer_cls_to_wrap", {classes});
     } else if (policy == "SIZE_BASED_WRAP") {
-      set_in(section, "fsdp_min_num_params",
-             {asker_.number("The smallest unit, in parameters", 100000000, 1)});
+      set_in(section, "fsdp_min_num_params", {asker_.number("The smallest unit, in parameters", 100000000, 1)});
     }
     if (version == 1) {
-      set_in(
-          section, "fsdp_backward_prefetch",
-          {choice("What is gathered early in backward?", {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"})});
+      set_in(section, "fsdp_backward_prefetch",
+             {choice("What is gathered early in backward?", {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"})});
       set_in(section, "fsdp_forward_prefetch", {asker_.yes("Gather the next unit early in forward", false)});
       set_in(section, "fsdp_use_orig_params", {asker_.yes("Keep the original parameters", true)});
     }
@@ -179,11 +166,9 @@ class Interview {
     const bool efficient = asker_.yes("Does only rank 0 load a checkpoint", true);
     set_in(section, "fsdp_cpu_ram_efficient_loading", {efficient});
     if (version == 1) {
-      set_in(section, "fsdp_sync_module_states",
-             {efficient || asker_.yes("Do units take rank 0's values", true)});
+      set_in(section, "fsdp_sync_module_states", {efficient || asker_.yes("Do units take rank 0's values", true)});
     }
-    set_in(section, "fsdp_activation_checkpointing",
-           {asker_.yes("Compute activations again in backward", false)});
+    set_in(section, "fsdp_activation_checkpointing", {asker_.yes("Compute activations again in backward", false)});
     if (version == 2 && asker_.yes("Use several kinds of parallelism at once", false)) parallelism();
   }
 
@@ -193,8 +178,7 @@ class Interview {
                                                          {"tp_size", "Tensor parallelism"},
                                                          {"cp_size", "Context parallelism"}};
     for (const auto& [key, question] : sizes) {
-      set_in("parallelism_config", std::string("parallelism_config_").append(key),
-             {asker_.number(question, 1, 1)});
+      set_in("parallelism_config", std::string("parallelism_config_").append(key), {asker_.number(question, 1, 1)});
     }
   }
 
@@ -203,14 +187,11 @@ class Interview {
     const char* section = "megatron_lm_config";
     const int64_t tensor = asker_.number("Tensor parallelism", 1, 1);
     set_in(section, "megatron_lm_tp_degree", {tensor});
-    if (tensor > 1)
-      set_in(section, "megatron_lm_sequence_parallelism", {asker_.yes("Split sequences as well", true)});
+    if (tensor > 1) set_in(section, "megatron_lm_sequence_parallelism", {asker_.yes("Split sequences as well", true)});
     const int64_t pipeline = asker_.number("Pipeline parallelism", 1, 1);
     set_in(section, "megatron_lm_pp_degree", {pipeline});
-    if (pipeline > 1)
-      set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, 1)});
-    set_in(section, "megatron_lm_recompute_activations",
-           {asker_.yes("Compute activations again in backward", true)});
+    if (pipeline > 1) set_in(section, "megatron_lm_num_micro_batches", {asker_.number("Micro batches", 1, 1)});
+    set_in(section, "megatron_lm_recompute_activations", {asker_.yes("Compute activations again in backward", true)});
     set_in(section, "megatron_lm_use_distributed_optimizer", {asker_.yes("Shard the optimizer state", true)});
     set_in(section, "megatron_lm_gradient_clipping", {1.0});
   }
@@ -237,9 +218,7 @@ class Interview {
 
   bool cpu() const { return *launcher::find_value(values_, "use_cpu")->as<bool>(); }
 
-  void precision() {
-    set("mixed_precision", choice("What shall it compute in?", {"no", "fp16", "bf16", "fp8"}));
-  }
+  void precision() { set("mixed_precision", choice("What shall it compute in?", {"no", "fp16", "bf16", "fp8"})); }
 
   Asker& asker_;
   ConfigMap values_;

@@ -54,8 +54,7 @@ std::string made_up_name() {
   return name;
 }
 
-std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machine& machine,
-                                    const RunPlan& plan) {
+std::vector<std::set<int>> bindings(const LaunchSettings& settings, const Machine& machine, const RunPlan& plan) {
   const auto mode = settings.text("numa_binding");
   return mode ? launcher::bound_cpus(machine, *mode, plan.num_local_processes) : std::vector<std::set<int>>();
 }
@@ -77,10 +76,8 @@ LaunchOptions options_of(const LaunchSettings& settings, const RunPlan& plan) {
       .log_dir = settings.text("log_dir").value_or(""),
       .redirects = settings.text("redirects").value_or(""),
       .tee = settings.text("tee").value_or(""),
-      .duplicate_stdout_filters =
-          launcher::read_words(settings.text("duplicate_stdout_filters").value_or("")),
-      .duplicate_stderr_filters =
-          launcher::read_words(settings.text("duplicate_stderr_filters").value_or("")),
+      .duplicate_stdout_filters = launcher::read_words(settings.text("duplicate_stdout_filters").value_or("")),
+      .duplicate_stderr_filters = launcher::read_words(settings.text("duplicate_stderr_filters").value_or("")),
       .local_ranks_filter = *launcher::read_local_ranks(settings.text("local_ranks_filter").value_or("")),
       .prefix_ranks = settings.on("prefix_ranks")};
   if (settings.of("signals_to_handle").source != launcher::Source::kDefault) {
@@ -100,18 +97,15 @@ launcher::ElasticOptions elastic_options(const LaunchSettings& settings, const R
   return options;
 }
 
-int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings,
-                  const Environment& environment) {
-  if (!settings.problems().empty())
-    launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
+int run_elsewhere(const launcher::RemotePlan& plan, const LaunchSettings& settings, const Environment& environment) {
+  if (!settings.problems().empty()) launcher::refuse("launch", settings.problems(), "See hasten launch --help.");
   if (plan.words.back() == "--") throw UsageError({"launch"}, "no program is given. Usage: ", kHelp.usage);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const std::chrono::duration<double> shutdown_timeout(settings.real("shutdown_timeout").value_or(30));
   return launcher::run_remote(plan, self, environment, shutdown_timeout);
 }
 
-int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
-        const std::vector<std::string>& words) {
+int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine, const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
   if (plan.run_id.empty()) plan.run_id = made_up_name();
   const Program program = launcher::find_program(words, environment, program_kind(settings));
@@ -127,8 +121,7 @@ int run(const LaunchSettings& settings, RunPlan plan, const Machine& machine,
   if (!plan.is_elastic()) return launcher::run_local(plan.num_local_processes, options, of_workers, work);
   options.num_machines = 1;  // known only when all have met
   options.machine_rank = 0;
-  return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), of_workers,
-                               work);
+  return launcher::run_elastic(plan.num_local_processes, options, elastic_options(settings, plan), of_workers, work);
 }
 
 // `task` comes from another machine's launcher; null at the user's own command.
@@ -146,8 +139,7 @@ int launch(const std::vector<std::string>& words, const launcher::RemoteTask* ta
   settings.take(cluster);
   if (line.has("explain")) std::cout << explained(settings) << std::flush;
   if (task == nullptr) {
-    const auto remote =
-        launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
+    const auto remote = launcher::plan_remote(settings, cluster, line.rest, environment, launcher::read_whole_file);
     if (remote) return line.has("explain") ? 0 : run_elsewhere(*remote, settings, environment);
   }
   const Machine machine = launcher::this_machine(environment);

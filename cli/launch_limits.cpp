@@ -18,8 +18,7 @@ std::vector<std::string> what_cannot_be_done(const launcher::LaunchSettings& set
   if (settings.on("tpu_cluster"))
     problems.push_back("--tpu_cluster: the machines of a TPU pod are reached by hasten tpu-config");
   if (settings.on_sagemaker()) {
-    problems.push_back(
-        "compute_environment AMAZON_SAGEMAKER: jobs for SageMaker are submitted with its Python SDK");
+    problems.push_back("compute_environment AMAZON_SAGEMAKER: jobs for SageMaker are submitted with its Python SDK");
   }
   return problems;
 }

@@ -44,11 +44,7 @@ std::string help() {
       "Usage: hasten COMMAND [ARGUMENTS]\n\n"
       "Commands:\n";
   for (const Command& command : commands()) {
-    text.append("  ")
-        .append(command.name)
-        .append(17 - command.name.size(), ' ')
-        .append(command.summary)
-        .append("\n");
+    text.append("  ").append(command.name).append(17 - command.name.size(), ' ').append(command.summary).append("\n");
   }
   return text +
          "\nOptions:\n"
@@ -73,8 +69,7 @@ int run(const std::vector<std::string>& words) {
   const bool is_option = name.starts_with("-");
   std::string guess = hasten::did_you_mean(name, names);
   if (guess.empty()) guess = "; see hasten --help";
-  std::cerr << "hasten: unknown " << (is_option ? "option" : "command") << " '" << name << "'" << guess
-            << "\n";
+  std::cerr << "hasten: unknown " << (is_option ? "option" : "command") << " '" << name << "'" << guess << "\n";
   return 2;
 }
 

@@ -1,4 +1,5 @@
-// `hasten merge-weights`: shards of FSDP, DCP, DeepSpeed or hasten become one file, as `accelerate merge-weights` does it.
+// `hasten merge-weights`: shards of FSDP, DCP, DeepSpeed or hasten become one file, as `accelerate merge-weights` does
+// it.
 //
 // The peer holds the whole model in memory; this streams.
 #include <filesystem>
@@ -32,13 +33,16 @@ int merge_weights(const std::vector<std::string>& words) {
   }
   const std::string &from = line.rest[0], &to = line.rest[1];
   const bool remove = line.has("remove_checkpoint_dir");
-  const auto inside = std::filesystem::weakly_canonical(to).lexically_relative(std::filesystem::weakly_canonical(from)).string();
+  const auto inside =
+      std::filesystem::weakly_canonical(to).lexically_relative(std::filesystem::weakly_canonical(from)).string();
   if (remove && !inside.starts_with("..")) {
-    throw UsageError({"merge-weights"}, "'", to, "' lies inside '", from, "', which --remove_checkpoint_dir would remove. Give another OUTPUT_PATH.");
+    throw UsageError({"merge-weights"}, "'", to, "' lies inside '", from,
+                     "', which --remove_checkpoint_dir would remove. Give another OUTPUT_PATH.");
   }
   const files::TensorSourcePtr source = files::open_source(from);
   for (const std::string& remark : source->remarks()) std::cerr << "hasten: " << remark << "\n";
-  files::WeightWriteOptions options{.safe_serialization = !line.has("unsafe_serialization"), .sync = remove, .verify = remove};
+  files::WeightWriteOptions options{
+      .safe_serialization = !line.has("unsafe_serialization"), .sync = remove, .verify = remove};
   if (line.has("max_shard_size")) options.max_shard_bytes = files::parse_shard_size(line.text("max_shard_size"));
   const files::WrittenWeights written = files::write_weights(files::real_disk(), *source, to, options);
   std::cout << source->names().size() << " tensors, " << size_words(written.tensor_bytes) << ", in";

@@ -13,8 +13,7 @@ using launcher::OptionGroup;
 using enum launcher::OptionKind;
 
 Option config_file() {
-  return {
-      .name = "config_file", .value = "FILE", .help = "The configuration file instead of the default one"};
+  return {.name = "config_file", .value = "FILE", .help = "The configuration file instead of the default one"};
 }
 
 }  // namespace
@@ -63,10 +62,7 @@ const std::vector<OptionGroup>& tpu_config_options() {
         {.name = "use_alpha", .kind = kSwitch, .help = "gcloud alpha"}}},
       {"Commands",
        "",
-       {{.name = "command",
-         .kind = kList,
-         .value = "COMMAND",
-         .help = "A command to run; may be given several times"},
+       {{.name = "command", .kind = kList, .value = "COMMAND", .help = "A command to run; may be given several times"},
         {.name = "command_file", .value = "FILE", .help = "A file with a command a line"},
         {.name = "install_accelerate", .kind = kSwitch, .help = "Install Accelerate first"},
         {.name = "accelerate_version",
@@ -85,7 +81,10 @@ const std::vector<OptionGroup>& estimate_memory_options() {
          .kind = kList,
          .value = "DTYPE",
          .help = "float32, float16, bfloat16, int8 or int4, with commas; the default is all but bfloat16"},
-        {.name = "map", .peers = launcher::kHasten, .value = "SIZES", .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
+        {.name = "map",
+         .peers = launcher::kHasten,
+         .value = "SIZES",
+         .help = "Print a device map, too: limits of accelerators and, last, of the CPU (24GiB,64GiB)"},
         {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "As JSON"},
         {.name = "library_name", .value = "NAME", .help = "Not used: headers say what is there"},
         {.name = "trust_remote_code", .kind = kSwitch, .help = "Not used: no code is run"}}}};
@@ -96,8 +95,14 @@ const std::vector<OptionGroup>& track_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",
        "",
-       {{.name = "to", .peers = launcher::kHasten, .value = "NAME", .help = "For sync: the tracker, such as wandb or tensorboard"},
-        {.name = "options", .peers = launcher::kHasten, .value = "JSON", .help = "For sync: the tracker's options, as init_kwargs has them"},
+       {{.name = "to",
+         .peers = launcher::kHasten,
+         .value = "NAME",
+         .help = "For sync: the tracker, such as wandb or tensorboard"},
+        {.name = "options",
+         .peers = launcher::kHasten,
+         .value = "JSON",
+         .help = "For sync: the tracker's options, as init_kwargs has them"},
         {.name = "timeout",
          .kind = kReal,
          .peers = launcher::kHasten,
@@ -119,7 +124,11 @@ const std::vector<OptionGroup>& board_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",
        "",
-       {{.name = "output", .letter = 'o', .peers = launcher::kHasten, .value = "FILE", .help = "The page; default: board.html in the (first) folder"},
+       {{.name = "output",
+         .letter = 'o',
+         .peers = launcher::kHasten,
+         .value = "FILE",
+         .help = "The page; default: board.html in the (first) folder"},
         {.name = "serve",
          .kind = kSwitch,
          .peers = launcher::kHasten,
@@ -144,12 +153,32 @@ const std::vector<OptionGroup>& plan_options() {
       {"Options",
        "",
        {{.name = "memory", .kind = kSwitch, .peers = launcher::kHasten, .help = "Print the table of memory"},
-        {.name = "config", .peers = launcher::kHasten, .value = "FILE", .help = "A DeepSpeed configuration, whose dtype and optimizer count"},
-        {.name = "ranks_per_host", .kind = kInteger, .peers = launcher::kHasten, .fallback = "1", .least = 1, .most = 1 << 20, .help = "Processes on each host"},
+        {.name = "config",
+         .peers = launcher::kHasten,
+         .value = "FILE",
+         .help = "A DeepSpeed configuration, whose dtype and optimizer count"},
+        {.name = "ranks_per_host",
+         .kind = kInteger,
+         .peers = launcher::kHasten,
+         .fallback = "1",
+         .least = 1,
+         .most = 1 << 20,
+         .help = "Processes on each host"},
         {.name = "num_machines", .kind = kInteger, .fallback = "1", .least = 1, .most = 1 << 20, .help = "Hosts"},
         {.name = "mixed_precision", .kind = kChoice, .choices = "no fp16 bf16 fp8", .help = "What to compute in"},
-        {.name = "optimizer_bytes", .kind = kInteger, .peers = launcher::kHasten, .fallback = "8", .least = 0, .most = 64, .help = "State a parameter: Adam 8, momentum 4"},
-        {.name = "limit_gib", .kind = kReal, .peers = launcher::kHasten, .least = 0, .most = 1e9, .help = "Memory of a host; the first strategy that fits is named"}}}};
+        {.name = "optimizer_bytes",
+         .kind = kInteger,
+         .peers = launcher::kHasten,
+         .fallback = "8",
+         .least = 0,
+         .most = 64,
+         .help = "State a parameter: Adam 8, momentum 4"},
+        {.name = "limit_gib",
+         .kind = kReal,
+         .peers = launcher::kHasten,
+         .least = 0,
+         .most = 1e9,
+         .help = "Memory of a host; the first strategy that fits is named"}}}};
   return groups;
 }
 
@@ -175,8 +204,7 @@ launcher::CommandLine read_options(const std::string& command, const std::vector
   std::vector<std::string> own;
   while (!line.rest.empty() && !line.help) {
     own.push_back(line.rest.front());
-    launcher::CommandLine more =
-        launcher::read_command_line(options, {line.rest.begin() + 1, line.rest.end()});
+    launcher::CommandLine more = launcher::read_command_line(options, {line.rest.begin() + 1, line.rest.end()});
     line.options.merge(more.options);
     line.problems.insert(line.problems.end(), more.problems.begin(), more.problems.end());
     line.rest = std::move(more.rest);
@@ -184,15 +212,12 @@ launcher::CommandLine read_options(const std::string& command, const std::vector
   }
   line.rest = std::move(own);
   if (line.help) return line;
-  if (line.rest.size() > most_words)
-    line.problems.push_back(text("unexpected word '", line.rest[most_words], "'"));
-  if (!line.problems.empty())
-    launcher::refuse(command, line.problems, text("See hasten ", command, " --help."));
+  if (line.rest.size() > most_words) line.problems.push_back(text("unexpected word '", line.rest[most_words], "'"));
+  if (!line.problems.empty()) launcher::refuse(command, line.problems, text("See hasten ", command, " --help."));
   return line;
 }
 
-std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line,
-                                              const Environment& environment) {
+std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line, const Environment& environment) {
   if (line.has("config_file")) return launcher::load_config(line.text("config_file"));
   const std::string path = launcher::default_config_path(environment);
   std::error_code ignored;

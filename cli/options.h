@@ -24,13 +24,11 @@ const std::vector<launcher::OptionGroup>& no_options();
 
 /// Reads a command line that has nothing but options and up to `most_words` other words.
 /// Throws: UsageError for anything that is wrong with it.
-launcher::CommandLine read_options(const std::string& command,
-                                   const std::vector<launcher::OptionGroup>& options,
+launcher::CommandLine read_options(const std::string& command, const std::vector<launcher::OptionGroup>& options,
                                    const std::vector<std::string>& words, size_t most_words = 0);
 
 /// The file of --config_file, or the default one if there is one.
 /// Throws: UsageError as load_config.
-std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line,
-                                              const Environment& environment);
+std::optional<launcher::Config> chosen_config(const launcher::CommandLine& line, const Environment& environment);
 
 }  // namespace hasten::cli

@@ -20,7 +20,8 @@ using launcher::CommandLine;
 const HelpText kHelp = {
     "hasten plan --memory [OPTIONS] MODEL",
     "Prints the bytes that parameters, gradients and optimizer state take on each host, for data parallelism, ZeRO's "
-    "stages 1 to 3, and offload to files. MODEL is a number of parameters (124M, 1.3B), a safetensors file, or a folder of them.",
+    "stages 1 to 3, and offload to files. MODEL is a number of parameters (124M, 1.3B), a safetensors file, or a "
+    "folder of them.",
     "The formulas are in docs/sharding.md."};
 
 struct Counted {
@@ -47,7 +48,9 @@ Counted count(const std::string& model) {
     for (const auto& entry : fs::directory_iterator(model)) {
       if (entry.path().extension() == ".safetensors") count_file(entry.path(), counted);
     }
-    if (counted.parameters == 0) throw UsageError(Origin{"plan"}, "'", model, "' has no safetensors file. Name a file, or a number of parameters.");
+    if (counted.parameters == 0)
+      throw UsageError(Origin{"plan"}, "'", model,
+                       "' has no safetensors file. Name a file, or a number of parameters.");
   } else {
     counted.parameters = plan::parse_parameter_count(model);
   }
@@ -63,7 +66,8 @@ void apply_config(const std::string& path, int world_size, plan::ShardMemoryInpu
   for (auto& letter : type) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   if (type == "sgd") input.optimizer_bytes = 4;
   if (type == "adagrad" || type == "rmsprop") input.optimizer_bytes = 4;
-  if (resolved.is_given("zero_optimization.reduce_bucket_size")) input.largest_unit = std::min(input.largest_unit, resolved.count("zero_optimization.reduce_bucket_size"));
+  if (resolved.is_given("zero_optimization.reduce_bucket_size"))
+    input.largest_unit = std::min(input.largest_unit, resolved.count("zero_optimization.reduce_bucket_size"));
   std::cout << config.source() << ": stage " << resolved.stage << ".\n";
 }
 
@@ -72,17 +76,24 @@ void apply_config(const std::string& path, int world_size, plan::ShardMemoryInpu
 int plan_command(const std::vector<std::string>& words) {
   const CommandLine line = read_options("plan", plan_options(), words, 1);
   if (line.help) return std::cout << help_of(kHelp, plan_options(), colours_wanted()), 0;
-  if (!line.has("memory")) throw UsageError({"plan"}, "nothing to plan is named. Give --memory; see hasten plan --help.");
-  if (line.rest.empty()) throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
-  const auto integer = [&](const char* name, int otherwise) { return line.has(name) ? std::stoi(line.text(name)) : otherwise; };
+  if (!line.has("memory"))
+    throw UsageError({"plan"}, "nothing to plan is named. Give --memory; see hasten plan --help.");
+  if (line.rest.empty())
+    throw UsageError({"plan"}, "no model is named. Give a number of parameters, a safetensors file or a folder.");
+  const auto integer = [&](const char* name, int otherwise) {
+    return line.has(name) ? std::stoi(line.text(name)) : otherwise;
+  };
   const Counted counted = count(line.rest.front());
-  plan::ShardMemoryInput input{.parameters = counted.parameters, .largest_unit = std::max(int64_t{1} << 20, counted.largest),
-                               .ranks_per_host = integer("ranks_per_host", 1), .hosts = integer("num_machines", 1)};
+  plan::ShardMemoryInput input{.parameters = counted.parameters,
+                               .largest_unit = std::max(int64_t{1} << 20, counted.largest),
+                               .ranks_per_host = integer("ranks_per_host", 1),
+                               .hosts = integer("num_machines", 1)};
   if (line.has("config")) apply_config(line.text("config"), input.ranks_per_host * input.hosts, input);
   if (line.has("mixed_precision")) input.compute_bytes = line.text("mixed_precision") == "no" ? 4 : 2;
   if (line.has("optimizer_bytes")) input.optimizer_bytes = integer("optimizer_bytes", 8);
   std::optional<int64_t> limit;
-  if (line.has("limit_gib")) limit = static_cast<int64_t>(std::stod(line.text("limit_gib")) * static_cast<double>(int64_t{1} << 30));
+  if (line.has("limit_gib"))
+    limit = static_cast<int64_t>(std::stod(line.text("limit_gib")) * static_cast<double>(int64_t{1} << 30));
   std::cout << plan::describe(input, plan::shard_memory(input), limit);
   return 0;
 }

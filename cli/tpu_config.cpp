@@ -22,9 +22,9 @@ namespace {
 using launcher::CommandLine;
 using launcher::ConfigValue;
 
-const HelpText kHelp = {
-    "hasten tpu-config [OPTIONS]",
-    "Runs commands on every machine of a TPU pod with gcloud, before hasten launch is used there.", ""};
+const HelpText kHelp = {"hasten tpu-config [OPTIONS]",
+                        "Runs commands on every machine of a TPU pod with gcloud, before hasten launch is used there.",
+                        ""};
 
 // The options that the configuration file can give as well.
 struct Pod {
@@ -42,8 +42,7 @@ Pod pod_of(const CommandLine& line, const std::optional<launcher::Config>& confi
   if (line.has("command")) pod.commands = line.options.at("command").values;
   if (!config) return pod;
   if (pod.command_file.empty() && pod.commands.empty()) pod.command_file = text_in(*config, "command_file");
-  if (const ConfigValue* value = launcher::find_value(config->values, "commands");
-      value && pod.commands.empty()) {
+  if (const ConfigValue* value = launcher::find_value(config->values, "commands"); value && pod.commands.empty()) {
     for (const ConfigValue& command : *value->as<launcher::ConfigList>()) {
       pod.commands.push_back(launcher::python_text(command));
     }
@@ -55,8 +54,7 @@ Pod pod_of(const CommandLine& line, const std::optional<launcher::Config>& confi
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
-  if (!file)
-    throw UsageError({"tpu-config"}, "the command file '", path, "' cannot be read. Check --command_file.");
+  if (!file) throw UsageError({"tpu-config"}, "the command file '", path, "' cannot be read. Check --command_file.");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   return lines;
@@ -75,30 +73,25 @@ void check(const Pod& pod) {
     problems.push_back("no command is given (--command, --command_file)");
   if (pod.name.empty()) problems.push_back("the TPU has no name (--tpu_name)");
   if (pod.zone.empty()) problems.push_back("the TPU has no zone (--tpu_zone)");
-  if (!problems.empty())
-    launcher::refuse("tpu-config", problems, "Give it here or in the configuration file.");
+  if (!problems.empty()) launcher::refuse("tpu-config", problems, "Give it here or in the configuration file.");
 }
 
 std::vector<std::string> gcloud(const CommandLine& line, const Pod& pod) {
   std::vector<std::string> steps = {"cd /usr/share"};
-  if (line.has("install_accelerate"))
-    steps.push_back("pip install " + package(line.text("accelerate_version")));
-  const std::vector<std::string> wanted =
-      pod.command_file.empty() ? pod.commands : lines_of(pod.command_file);
+  if (line.has("install_accelerate")) steps.push_back("pip install " + package(line.text("accelerate_version")));
+  const std::vector<std::string> wanted = pod.command_file.empty() ? pod.commands : lines_of(pod.command_file);
   steps.insert(steps.end(), wanted.begin(), wanted.end());
   std::vector<std::string> words = {"gcloud"};
   if (line.has("use_alpha")) words.push_back("alpha");
-  const std::vector<std::string> rest = {"compute",         "tpus",     "tpu-vm", "ssh",
-                                         pod.name,          "--zone",   pod.zone, "--command",
-                                         join(steps, "; "), "--worker", "all"};
+  const std::vector<std::string> rest = {"compute", "tpus",      "tpu-vm",          "ssh",      pod.name, "--zone",
+                                         pod.zone,  "--command", join(steps, "; "), "--worker", "all"};
   words.insert(words.end(), rest.begin(), rest.end());
   return words;
 }
 
 int run(const std::vector<std::string>& words) {
   const Environment environment = Environment::current();
-  const launcher::Program program =
-      launcher::find_program(words, environment, launcher::ProgramKind::kDirect);
+  const launcher::Program program = launcher::find_program(words, environment, launcher::ProgramKind::kDirect);
   std::cout.flush();
   const pid_t child = fork();
   if (child == 0) _exit(launcher::execute(program, environment));

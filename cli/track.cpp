@@ -1,9 +1,10 @@
-// `hasten track`: follow (started by the training), status, recover, sync. The work is tracking's (tracking/commands.h).
+// `hasten track`: follow (started by the training), status, recover, sync. The work is tracking's
+// (tracking/commands.h).
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <algorithm>
 #include <iostream>
 
 #include "commands.h"
@@ -15,11 +16,12 @@
 namespace hasten::cli {
 namespace {
 
-const HelpText kTrackHelp = {
-    "hasten track status|recover|sync DIR [OPTIONS]",
-    "Shows how far the trackers of runs have come, completes runs whose process died, or hands runs to a further tracker.",
-    "status lists each tracker with what it still lacks. recover hands over what is missing. sync --to NAME replays runs into a "
-    "tracker, with the variables of its client. DIR is a run's folder or one above it."};
+const HelpText kTrackHelp = {"hasten track status|recover|sync DIR [OPTIONS]",
+                             "Shows how far the trackers of runs have come, completes runs whose process died, or "
+                             "hands runs to a further tracker.",
+                             "status lists each tracker with what it still lacks. recover hands over what is missing. "
+                             "sync --to NAME replays runs into a "
+                             "tracker, with the variables of its client. DIR is a run's folder or one above it."};
 
 double number(const launcher::CommandLine& line, const char* name, double fallback) {
   return line.has(name) ? std::stod(line.text(name)) : fallback;
@@ -33,7 +35,8 @@ void say_line(const std::string& line) {
 int follow(const launcher::CommandLine& line) {
   std::signal(SIGPIPE, SIG_IGN);  // the training may be gone when a message is to be sent
   close_range(3, ~0U, 0);         // nothing of the training's stays open
-  return tracking::follow_until_end(line.rest.at(1), number(line, "drain_timeout", 30), Environment::current(), say_line);
+  return tracking::follow_until_end(line.rest.at(1), number(line, "drain_timeout", 30), Environment::current(),
+                                    say_line);
 }
 
 std::string size_text(int64_t bytes) {
@@ -45,15 +48,22 @@ int show_status(const std::string& folder) {
   for (const auto& journal : tracking::find_journals(folder)) {
     const auto status = tracking::read_status(journal);
     std::cout << status.project << '/' << status.run_id << (status.rank > 0 ? text(" rank ", status.rank) : "") << ": "
-              << (status.is_running ? "running" : status.end.empty() ? "ended without a word" : status.end) << '\n';
+              << (status.is_running    ? "running"
+                  : status.end.empty() ? "ended without a word"
+                                       : status.end)
+              << '\n';
     for (const auto& [state, left] : status.sinks) {
       const bool has_all = state.done;
       all = all && has_all;
       std::cout << "  " << state.name << ": " << (has_all ? "has everything" : text(size_text(left), " to go"))
-                << (state.parked ? "; given up: " : state.error.empty() ? "" : "; ") << state.error << '\n';
+                << (state.parked          ? "; given up: "
+                    : state.error.empty() ? ""
+                                          : "; ")
+                << state.error << '\n';
     }
     for (const auto& problem : status.problems) {
-      std::cout << "  journal part " << problem.position.part << ", byte " << problem.position.offset << ": skipped, " << problem.reason << '\n';
+      std::cout << "  journal part " << problem.position.part << ", byte " << problem.position.offset << ": skipped, "
+                << problem.reason << '\n';
     }
   }
   return all ? 0 : 3;
@@ -66,7 +76,8 @@ int complete_all(const launcher::CommandLine& line, const std::vector<tracking::
     // Another tracker gets the main process's record.
     if (!to.empty() && tracking::read_status(journal).rank != 0) continue;
     const bool done = tracking::complete(journal, to, timeout_s, Environment::current(), say_line);
-    std::cout << journal.parent_path().string() << ": " << (done ? "complete" : "not complete; see hasten track status") << '\n';
+    std::cout << journal.parent_path().string() << ": " << (done ? "complete" : "not complete; see hasten track status")
+              << '\n';
     all = all && done;
   }
   std::cout.flush();
@@ -91,7 +102,8 @@ int track(const std::vector<std::string>& words) {
   const std::string kind = line.rest.empty() ? "" : line.rest.front();
   if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end() || line.rest.size() != 2) {
     const std::string wrong = kind.empty() ? "no word" : text("'", join(line.rest, " "), "'");
-    throw UsageError(Origin{"track"}, wrong, did_you_mean(kind, kinds), " Expected status, recover or sync, and a folder. See hasten track --help.");
+    throw UsageError(Origin{"track"}, wrong, did_you_mean(kind, kinds),
+                     " Expected status, recover or sync, and a folder. See hasten track --help.");
   }
   int code = 0;
   if (kind == "follow") {

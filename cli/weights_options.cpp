@@ -13,13 +13,26 @@ using launcher::OptionGroup;
 using enum launcher::OptionKind;
 
 Option max_shard_size(std::string_view fallback) {
-  return {.name = "max_shard_size", .peers = launcher::kHasten, .fallback = fallback, .value = "SIZE", .help = "Largest file, such as 5GB or 300MB; a larger tensor gets a file alone"};
+  return {.name = "max_shard_size",
+          .peers = launcher::kHasten,
+          .fallback = fallback,
+          .value = "SIZE",
+          .help = "Largest file, such as 5GB or 300MB; a larger tensor gets a file alone"};
 }
 
-Option tag() { return {.name = "tag", .letter = 't', .peers = launcher::kHasten, .value = "NAME", .help = "The DeepSpeed checkpoint's tag instead of the one that 'latest' names"}; }
+Option tag() {
+  return {.name = "tag",
+          .letter = 't',
+          .peers = launcher::kHasten,
+          .value = "NAME",
+          .help = "The DeepSpeed checkpoint's tag instead of the one that 'latest' names"};
+}
 
 Option exclude_frozen(std::string_view name) {
-  return {.name = name, .kind = kSwitch, .peers = launcher::kHasten, .help = "Leave out frozen parameters of a DeepSpeed checkpoint"};
+  return {.name = name,
+          .kind = kSwitch,
+          .peers = launcher::kHasten,
+          .help = "Leave out frozen parameters of a DeepSpeed checkpoint"};
 }
 
 }  // namespace
@@ -28,8 +41,12 @@ const std::vector<OptionGroup>& merge_weights_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",
        "",
-       {{.name = "unsafe_serialization", .kind = kSwitch, .help = "Write pytorch_model.bin instead of model.safetensors"},
-        {.name = "remove_checkpoint_dir", .kind = kSwitch, .help = "Remove the checkpoint's folder, once the output is on disk and reads back with the same bytes"},
+       {{.name = "unsafe_serialization",
+         .kind = kSwitch,
+         .help = "Write pytorch_model.bin instead of model.safetensors"},
+        {.name = "remove_checkpoint_dir",
+         .kind = kSwitch,
+         .help = "Remove the checkpoint's folder, once the output is on disk and reads back with the same bytes"},
         max_shard_size("one file")}}};
   return groups;
 }
@@ -38,14 +55,37 @@ const std::vector<OptionGroup>& convert_options() {
   static const std::vector<OptionGroup> groups = {
       {"Forms",
        "",
-       {{.name = "to", .kind = kChoice, .peers = launcher::kHasten, .fallback = "safetensors", .choices = "safetensors torch accelerate hasten", .help = "The form to write"},
-        {.name = "from", .kind = kChoice, .peers = launcher::kHasten, .fallback = "found out", .choices = "safetensors torch hasten dcp fsdp deepspeed accelerate", .help = "The form of IN"},
-        {.name = "dtype", .kind = kChoice, .peers = launcher::kHasten, .choices = "float32 float16 bfloat16", .help = "Cast floating-point tensors"},
+       {{.name = "to",
+         .kind = kChoice,
+         .peers = launcher::kHasten,
+         .fallback = "safetensors",
+         .choices = "safetensors torch accelerate hasten",
+         .help = "The form to write"},
+        {.name = "from",
+         .kind = kChoice,
+         .peers = launcher::kHasten,
+         .fallback = "found out",
+         .choices = "safetensors torch hasten dcp fsdp deepspeed accelerate",
+         .help = "The form of IN"},
+        {.name = "dtype",
+         .kind = kChoice,
+         .peers = launcher::kHasten,
+         .choices = "float32 float16 bfloat16",
+         .help = "Cast floating-point tensors"},
         max_shard_size("5GB")}},
       {"Tensors",
        "",
-       {{.name = "only", .peers = launcher::kHasten, .fallback = "model", .value = "PART", .help = "Which part of a checkpoint: model, model_1, optimizer. Without it accelerate and hasten get the optimizers' state as well"},
-        {.name = "rename", .kind = kList, .peers = launcher::kHasten, .value = "s/OLD/NEW/", .help = "Replace in names; OLD is a regular expression; may be given several times"},
+       {{.name = "only",
+         .peers = launcher::kHasten,
+         .fallback = "model",
+         .value = "PART",
+         .help = "Which part of a checkpoint: model, model_1, optimizer. Without it accelerate and hasten get the "
+                 "optimizers' state as well"},
+        {.name = "rename",
+         .kind = kList,
+         .peers = launcher::kHasten,
+         .value = "s/OLD/NEW/",
+         .help = "Replace in names; OLD is a regular expression; may be given several times"},
         exclude_frozen("exclude_frozen"),
         tag()}}};
   return groups;
@@ -55,8 +95,13 @@ const std::vector<OptionGroup>& zero_to_fp32_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",
        "",
-       {{.name = "safe_serialization", .kind = kSwitch, .peers = launcher::kHasten, .help = "Write safetensors instead of pytorch_model.bin"},
-        max_shard_size("5GB"), tag(), exclude_frozen("exclude_frozen_parameters"),
+       {{.name = "safe_serialization",
+         .kind = kSwitch,
+         .peers = launcher::kHasten,
+         .help = "Write safetensors instead of pytorch_model.bin"},
+        max_shard_size("5GB"),
+        tag(),
+        exclude_frozen("exclude_frozen_parameters"),
         {.name = "debug", .letter = 'd', .kind = kSwitch, .peers = launcher::kHasten, .help = "List the tensors"}}}};
   return groups;
 }
@@ -65,17 +110,33 @@ const std::vector<OptionGroup>& checkpoint_options() {
   static const std::vector<OptionGroup> groups = {
       {"Options",
        "",
-       {{.name = "fast", .kind = kSwitch, .peers = launcher::kHasten, .help = "For verify: files, sizes and headers, not all bytes"},
-        {.name = "keep", .kind = kInteger, .peers = launcher::kHasten, .least = 1, .most = 1e9, .help = "For prune: how many of the newest stay"},
-        {.name = "keep_every", .kind = kInteger, .peers = launcher::kHasten, .least = 1, .most = 1e9, .help = "For prune: numbers that are multiples stay besides"},
+       {{.name = "fast",
+         .kind = kSwitch,
+         .peers = launcher::kHasten,
+         .help = "For verify: files, sizes and headers, not all bytes"},
+        {.name = "keep",
+         .kind = kInteger,
+         .peers = launcher::kHasten,
+         .least = 1,
+         .most = 1e9,
+         .help = "For prune: how many of the newest stay"},
+        {.name = "keep_every",
+         .kind = kInteger,
+         .peers = launcher::kHasten,
+         .least = 1,
+         .most = 1e9,
+         .help = "For prune: numbers that are multiples stay besides"},
         {.name = "dry_run", .kind = kSwitch, .peers = launcher::kHasten, .help = "For prune: say what would go"},
-        {.name = "force_takeover", .kind = kSwitch, .peers = launcher::kHasten, .help = "For prune and repair: go on although a run holds the folder"},
+        {.name = "force_takeover",
+         .kind = kSwitch,
+         .peers = launcher::kHasten,
+         .help = "For prune and repair: go on although a run holds the folder"},
         {.name = "json", .kind = kSwitch, .peers = launcher::kHasten, .help = "For list: as JSON"}}}};
   return groups;
 }
 
-launcher::CommandLine read_words(const std::string& command, const std::vector<OptionGroup>& options, const std::vector<std::string>& words,
-                                 size_t least, size_t most) {
+launcher::CommandLine read_words(const std::string& command, const std::vector<OptionGroup>& options,
+                                 const std::vector<std::string>& words, size_t least, size_t most) {
   launcher::CommandLine whole;
   std::vector<std::string> left = words, found;
   while (true) {
@@ -93,7 +154,9 @@ launcher::CommandLine read_words(const std::string& command, const std::vector<O
   }
   if (whole.help) return whole;
   if (found.size() > most) whole.problems.push_back(text("unexpected word '", found[most], "'"));
-  if (found.size() < least) whole.problems.push_back(text(found.size(), found.size() == 1 ? " word is" : " words are", " given, expected ", least));
+  if (found.size() < least)
+    whole.problems.push_back(
+        text(found.size(), found.size() == 1 ? " word is" : " words are", " given, expected ", least));
   if (!whole.problems.empty()) launcher::refuse(command, whole.problems, text("See hasten ", command, " --help."));
   whole.rest = std::move(found);
   return whole;

@@ -8,10 +8,10 @@
 
 #include <fstream>
 #include <functional>
-#include <optional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace base {
 #include "by_feature/base.cpp"

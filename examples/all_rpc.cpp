@@ -47,10 +47,14 @@ namespace rnn {
 
 int main(int argc, char** argv) {
   const std::map<std::string, std::function<int(int, char**)>> programs = {
-      {"averaging", averaging::main},         {"batch_update", batch_update::main},
-      {"ddp_and_rpc", ddp_and_rpc::main},     {"hogwild", hogwild::main},
-      {"parameter_server", parameter_server::main}, {"pipeline_resnet50", pipeline_resnet50::main},
-      {"reinforce", reinforce::main},         {"reinforce_batched", reinforce_batched::main},
+      {"averaging", averaging::main},
+      {"batch_update", batch_update::main},
+      {"ddp_and_rpc", ddp_and_rpc::main},
+      {"hogwild", hogwild::main},
+      {"parameter_server", parameter_server::main},
+      {"pipeline_resnet50", pipeline_resnet50::main},
+      {"reinforce", reinforce::main},
+      {"reinforce_batched", reinforce_batched::main},
       {"rnn", rnn::main}};
   const auto found = argc > 1 ? programs.find(argv[1]) : programs.end();
   if (found == programs.end()) {

@@ -1,5 +1,5 @@
-// All programs of vision/ in one, for the tests: `all_vision NAME [ARGUMENT…]`. Compiled together they take as long as two of them do
-// alone; `cmake --build … --target examples_vision` makes each by itself.
+// All programs of vision/ in one, for the tests: `all_vision NAME [ARGUMENT…]`. Compiled together they take as long as
+// two of them do alone; `cmake --build … --target examples_vision` makes each by itself.
 #include <hasten/checkpoint/weights.h>
 #include <hasten/hasten.h>
 #include <hasten/launch/run/launch.h>
@@ -45,8 +45,12 @@ namespace train_imagenette {
 
 int main(int argc, char** argv) {
   const std::map<std::string, std::function<int(int, char**)>> programs = {
-      {"complete_cv", complete_cv::main}, {"cv", cv::main},     {"deeplab", deeplab::main}, {"fashion_mnist_functions", fashion_mnist_functions::main},
-      {"pets", pets::main},               {"train_imagenette", train_imagenette::main}};
+      {"complete_cv", complete_cv::main},
+      {"cv", cv::main},
+      {"deeplab", deeplab::main},
+      {"fashion_mnist_functions", fashion_mnist_functions::main},
+      {"pets", pets::main},
+      {"train_imagenette", train_imagenette::main}};
   const auto program = argc < 2 ? programs.end() : programs.find(argv[1]);
   if (program == programs.end()) {
     std::cerr << "all_vision: name one of the programs of examples/vision\n";

@@ -1,5 +1,5 @@
-// Trains a small transformer language model as a DeepSpeed configuration says: stage, batch sizes, optimizer, schedule and
-// clipping come from the file, "auto" from the program (Accelerate's deepspeed_with_config_support).
+// Trains a small transformer language model as a DeepSpeed configuration says: stage, batch sizes, optimizer, schedule
+// and clipping come from the file, "auto" from the program (Accelerate's deepspeed_with_config_support).
 //
 // hasten launch -n 2 examples/deepspeed_with_config --deepspeed_config ds.json
 //
@@ -67,16 +67,20 @@ int main(int argc, char** argv) {
   app.add_option("--samples", samples);
   CLI11_PARSE(app, argc, argv);
 
-  const hasten::Accelerator accelerator({
-      .cpu = true, .seed = 42, .deepspeed = hasten::DeepSpeedPlugin{.hf_ds_config = file.empty() ? kConfig : file.c_str()}});
+  const hasten::Accelerator accelerator(
+      {.cpu = true,
+       .seed = 42,
+       .deepspeed = hasten::DeepSpeedPlugin{.hf_ds_config = file.empty() ? kConfig : file.c_str()}});
   LanguageModel net;
   const int64_t batch = 16, total = epochs * samples / batch;
   hasten::parallel::DummyOptim dummy(net->parameters(), {.lr = 2e-3, .weight_decay = 0.01});
   auto [model, optimizer, train, scheduler] = accelerator.prepare(
-      net, dummy, hasten::data::loader<torch::data::samplers::RandomSampler>(hasten::data::TensorDataset(make_text(samples)), batch),
+      net, dummy,
+      hasten::data::loader<torch::data::samplers::RandomSampler>(hasten::data::TensorDataset(make_text(samples)),
+                                                                 batch),
       hasten::parallel::DummyScheduler(dummy, {.total_num_steps = total, .warmup_num_steps = total / 10}));
-  accelerator.print("stage ", accelerator.deepspeed_plugin().config.get_value("zero_optimization.stage").as_int(), ", batches of ",
-                    accelerator.deepspeed_plugin().config.get_value("train_batch_size").as_int());
+  accelerator.print("stage ", accelerator.deepspeed_plugin().config.get_value("zero_optimization.stage").as_int(),
+                    ", batches of ", accelerator.deepspeed_plugin().config.get_value("train_batch_size").as_int());
 
   for (int epoch = 0; epoch < epochs; ++epoch) {
     double sum = 0;
@@ -84,7 +88,8 @@ int main(int argc, char** argv) {
     for (auto& tokens : train) {
       const torch::Tensor text = tokens;
       const auto scores = model(text.narrow(1, 0, kLength));
-      const auto loss = torch::nn::functional::cross_entropy(scores.flatten(0, 1), text.narrow(1, 1, kLength).flatten());
+      const auto loss =
+          torch::nn::functional::cross_entropy(scores.flatten(0, 1), text.narrow(1, 1, kLength).flatten());
       accelerator.backward(loss);
       optimizer.step();
       scheduler.step();
@@ -92,7 +97,8 @@ int main(int argc, char** argv) {
       sum += loss.item<double>();
       ++steps;
     }
-    const auto mean = accelerator.reduce(torch::tensor(sum / static_cast<double>(steps)), {.op = hasten::comm::ReduceOp::kMean});
+    const auto mean =
+        accelerator.reduce(torch::tensor(sum / static_cast<double>(steps)), {.op = hasten::comm::ReduceOp::kMean});
     accelerator.print("epoch ", epoch, ": loss ", mean.item<double>(), ", rate ", scheduler.rates()[0]);
   }
   accelerator.end_training();

@@ -23,8 +23,8 @@ using torch::data::transforms::Stack;
 torch::nn::Sequential make_net() {
   using namespace torch::nn;
   return Sequential(Conv2d(Conv2dOptions(1, 32, 5).padding(2)), BatchNorm2d(32), ReLU(), MaxPool2d(2),
-                    Conv2d(Conv2dOptions(32, 64, 5).padding(2)), BatchNorm2d(64), ReLU(), MaxPool2d(2),
-                    Flatten(), Linear(64 * 7 * 7, 64), ReLU(), Linear(64, 10));
+                    Conv2d(Conv2dOptions(32, 64, 5).padding(2)), BatchNorm2d(64), ReLU(), MaxPool2d(2), Flatten(),
+                    Linear(64 * 7 * 7, 64), ReLU(), Linear(64, 10));
 }
 
 struct Options {
@@ -44,11 +44,12 @@ Options parse(int argc, char** argv) {
   app.add_option("--save", options.save, "file for the trained network");
   app.add_option("--evaluate", options.evaluate, "only say how good the network in this file is")
       ->check(CLI::ExistingFile);
-  app.add_option("--runs", options.runs, "folder for TensorBoard's files and `hasten board`; without it nothing is logged");
-  app.add_option("--seed", options.seed, "of the first weights and the order of the images")
-      ->capture_default_str();
+  app.add_option("--runs", options.runs,
+                 "folder for TensorBoard's files and `hasten board`; without it nothing is logged");
+  app.add_option("--seed", options.seed, "of the first weights and the order of the images")->capture_default_str();
   app.add_option("--limit", options.limit, "train with the first images only")->check(CLI::Range(1, 60'000));
-  app.add_option("--mixed_precision", options.mixed_precision, "what layers compute in (default: the launcher's choice, else no)")
+  app.add_option("--mixed_precision", options.mixed_precision,
+                 "what layers compute in (default: the launcher's choice, else no)")
       ->check(CLI::IsMember({"no", "fp16", "bf16", "fp8"}));
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
@@ -82,8 +83,7 @@ Accuracy evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
   int64_t correct = 0, images = 0;
   for (auto& batch : test) {
     const auto answer = model(batch.data).argmax(1);
-    const auto [answers, targets] =
-        accelerator.gather_for_metrics(std::make_pair(answer, batch.target));  // +
+    const auto [answers, targets] = accelerator.gather_for_metrics(std::make_pair(answer, batch.target));  // +
     correct += answers.eq(targets).sum().template item<int64_t>();
     images += targets.size(0);
   }
@@ -123,14 +123,16 @@ void run(const Options& options) {
   auto scheduler = accelerator.prepare(cosine);  // +
   const bool logs = !options.runs.empty();
   if (logs) {
-    accelerator.init_trackers("fashion_mnist", {{"epochs", options.epochs}, {"learning_rate", 5e-3}, {"batch_size", 64}, {"limit", options.limit}});
+    accelerator.init_trackers(
+        "fashion_mnist",
+        {{"epochs", options.epochs}, {"learning_rate", 5e-3}, {"batch_size", 64}, {"limit", options.limit}});
   }
   int64_t step = 0;
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
     const auto start = std::chrono::steady_clock::now();
-    hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
-                                                  .enabled = accelerator.is_main_process()});
+    hasten::tracking::Progress bar(
+        train.size(), {.description = hasten::text("epoch ", epoch), .enabled = accelerator.is_main_process()});
     torch::Tensor loss;
     for (auto& batch : train) {
       optimizer.zero_grad();

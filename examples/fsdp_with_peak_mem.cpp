@@ -76,15 +76,15 @@ int main(int argc, char** argv) {
   torch::optim::AdamW adamw(net->parameters(), 2e-3);
   auto [model, optimizer, train] = accelerator.prepare(
       net, adamw,
-      hasten::data::loader<torch::data::samplers::RandomSampler>(
-          hasten::data::TensorDataset(make_text(samples)), 32));
+      hasten::data::loader<torch::data::samplers::RandomSampler>(hasten::data::TensorDataset(make_text(samples)), 32));
   for (int epoch = 0; epoch < epochs; ++epoch) {
     double sum = 0, peak = 0;
     int64_t steps = 0;
     for (auto& batch : train) {
       const torch::Tensor tokens = batch;
       const auto scores = model(tokens.narrow(1, 0, kLength));
-      const auto loss = torch::nn::functional::cross_entropy(scores.flatten(0, 1), tokens.narrow(1, 1, kLength).flatten());
+      const auto loss =
+          torch::nn::functional::cross_entropy(scores.flatten(0, 1), tokens.narrow(1, 1, kLength).flatten());
       accelerator.backward(loss);
       accelerator.clip_grad_norm_(net->parameters(), 1.0);
       optimizer.step();
@@ -93,7 +93,9 @@ int main(int argc, char** argv) {
       ++steps;
       if (steps % 4 == 1) peak = std::max(peak, total_mb());
     }
-    const double mean = accelerator.reduce(torch::tensor(sum / static_cast<double>(steps)), {.op = hasten::comm::ReduceOp::kMean}).item<double>();
+    const double mean =
+        accelerator.reduce(torch::tensor(sum / static_cast<double>(steps)), {.op = hasten::comm::ReduceOp::kMean})
+            .item<double>();
     accelerator.print("epoch ", epoch, ": loss ", mean, ", peak ", peak, " MB, now ", total_mb(), " MB");
   }
   // No collective: any rank may do this alone.

@@ -3,20 +3,20 @@
 // examples/generate llama-7b --ids 1,15043,29892 --max-new-tokens 20
 //
 // Weights are mapped where they lie, so the first token comes at once; with --memory below the model's size they are
-// streamed. A tokenizer is a program of its own: `CMD encode` turns text on its standard input into ids, `CMD decode` ids
-// into text.
+// streamed. A tokenizer is a program of its own: `CMD encode` turns text on its standard input into ids, `CMD decode`
+// ids into text.
 #include <hasten/core/error.h>
 #include <hasten/models/generate.h>
 #include <hasten/plan/memory_size.h>
 #include <torch/torch.h>
 
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
-#include <unistd.h>
 
 namespace {
 
@@ -64,11 +64,13 @@ int run(Settings settings) {
   if (!settings.memory.empty()) load.max_memory = {{"cpu", settings.memory}};
   auto model = models::CausalLm::from_folder(settings.folder, load);
   if (settings.report) std::cerr << model.dispatched().report().text();
-  const std::string ids = settings.tokenizer.empty() ? settings.ids : filtered(settings.tokenizer + " encode", settings.prompt);
+  const std::string ids =
+      settings.tokenizer.empty() ? settings.ids : filtered(settings.tokenizer + " encode", settings.prompt);
   const auto prompt = torch::tensor(numbers_in(ids), torch::kLong).unsqueeze(0);
   settings.generate.eos = numbers_in(settings.eos);
   const at::Tensor out = models::generate(model, prompt, settings.generate)[0];
-  std::cout << (settings.tokenizer.empty() ? ids_text(out) + "\n" : filtered(settings.tokenizer + " decode", ids_text(out)));
+  std::cout << (settings.tokenizer.empty() ? ids_text(out) + "\n"
+                                           : filtered(settings.tokenizer + " decode", ids_text(out)));
   return 0;
 }
 

@@ -32,8 +32,7 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Trains ResNet-34 on a folder of images.");
-  app.add_option("--data", options.data, "folder with train/ and val/, and in each a folder a class")
-      ->required();
+  app.add_option("--data", options.data, "folder with train/ and val/, and in each a folder a class")->required();
   app.add_option("--save", options.save, "file for the trained network");
   app.add_option("--epochs", options.epochs, "passes over the training images")->capture_default_str();
   app.add_option("--size", options.size, "edge of the images in pixels")
@@ -55,8 +54,7 @@ Options parse(int argc, char** argv) {
 }
 
 torch::nn::Conv2d convolution(int64_t from, int64_t to, int64_t kernel, int64_t stride) {
-  return torch::nn::Conv2d(
-      torch::nn::Conv2dOptions(from, to, kernel).stride(stride).padding(kernel / 2).bias(false));
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(from, to, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
 // Two convolutions beside a shortcut; names as torchvision's.
@@ -67,8 +65,8 @@ struct BasicBlockImpl : torch::nn::Module {
         conv2(register_module("conv2", convolution(to, to, 3, 1))),
         bn2(register_module("bn2", torch::nn::BatchNorm2d(to))) {
     if (stride == 1 && from == to) return;
-    downsample = register_module(
-        "downsample", torch::nn::Sequential(convolution(from, to, 1, stride), torch::nn::BatchNorm2d(to)));
+    downsample = register_module("downsample",
+                                 torch::nn::Sequential(convolution(from, to, 1, stride), torch::nn::BatchNorm2d(to)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     const auto y = bn2(conv2(torch::relu(bn1(conv1(x)))));
@@ -121,10 +119,9 @@ hasten::data::ImageFolder images(const Options& options, bool train) {
   const int64_t size = options.size;
   const std::vector<ImageStep> augmented = {RandomResizedCrop{size, size}, HorizontalFlip{}};
   const std::vector<ImageStep> centred = {ResizeShorter{size * 8 / 7}, CenterCrop{size, size}};
-  return ImageFolder(options.data + (train ? "/train" : "/val"), {.steps = train ? augmented : centred,
-                                                                  .mean = kImageNetMean,
-                                                                  .std = kImageNetStd,
-                                                                  .seed = options.seed});
+  return ImageFolder(
+      options.data + (train ? "/train" : "/val"),
+      {.steps = train ? augmented : centred, .mean = kImageNetMean, .std = kImageNetStd, .seed = options.seed});
 }
 
 std::string rounded(double value, int digits) {
@@ -140,8 +137,8 @@ std::string evaluate(hasten::Accelerator& accelerator, auto& model, auto& val) {
     correct += hits.sum().template item<int64_t>();
     count += hits.size(0);
   }
-  return hasten::text("accuracy ", rounded(static_cast<double>(correct) / static_cast<double>(count), 4),
-                      " of ", count);
+  return hasten::text("accuracy ", rounded(static_cast<double>(correct) / static_cast<double>(count), 4), " of ",
+                      count);
 }
 
 void run(const Options& options) {
@@ -165,12 +162,13 @@ void run(const Options& options) {
       hasten::data::loader<SequentialSampler>(val_images.map(Stack<>()), loading));
 
   const bool with_amp = !options.opt_level.empty();
-  hasten::precision::Amp amp({.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
+  hasten::precision::Amp amp(
+      {.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
   const auto [amp_model, amp_optimizer] = amp.initialize(net, sgd);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
-    hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
-                                                  .enabled = accelerator.is_main_process()});
+    hasten::tracking::Progress bar(
+        train.size(), {.description = hasten::text("epoch ", epoch), .enabled = accelerator.is_main_process()});
     torch::Tensor loss;
     for (auto& batch : train) {
       optimizer.zero_grad();
@@ -186,7 +184,8 @@ void run(const Options& options) {
       bar.advance(1, "loss " + rounded(loss.item<double>(), 2));
     }
     bar.finish();
-    accelerator.print("epoch ", epoch, ": ", with_amp ? evaluate(accelerator, amp_model, val) : evaluate(accelerator, model, val));
+    accelerator.print("epoch ", epoch, ": ",
+                      with_amp ? evaluate(accelerator, amp_model, val) : evaluate(accelerator, model, val));
   }
 
   accelerator.wait_for_everyone();  // +

@@ -12,7 +12,8 @@
 
 namespace example {
 
-/// Reads the options, then runs `program`. Returns 2 for options or data that do not fit, with the words on standard error.
+/// Reads the options, then runs `program`. Returns 2 for options or data that do not fit, with the words on standard
+/// error.
 inline int run(CLI::App& app, int argc, char** argv, const std::function<void()>& program) {
   try {
     app.parse(argc, argv);
@@ -29,6 +30,8 @@ inline int run(CLI::App& app, int argc, char** argv, const std::function<void()>
   return 0;
 }
 
-inline std::string rounded(double value, int digits) { return hasten::text(std::fixed, std::setprecision(digits), value); }
+inline std::string rounded(double value, int digits) {
+  return hasten::text(std::fixed, std::setprecision(digits), value);
+}
 
 }  // namespace example

@@ -1,12 +1,14 @@
-// Trains a small 3D U-Net (Çiçek et al. 2016) to find the brain in a head, or balls in noisy volumes that it synthesises:
-// segmentation with batch normalisation over all processes, since volumes are large and batches small.
+// Trains a small 3D U-Net (Çiçek et al. 2016) to find the brain in a head, or balls in noisy volumes that it
+// synthesises: segmentation with batch normalisation over all processes, since volumes are large and batches small.
 //
 //   ./unet3d                                  one process, balls in batches of 4
 //   hasten launch -n 4 ./unet3d --batch 1     four, the same batches of 4 together
-//   hasten launch -n 2 ./unet3d --data brain --lr 2e-4 --weight_decay 1e-4 --epochs 90 --opt_level O1 --runs runs --save nets
+//   hasten launch -n 2 ./unet3d --data brain --lr 2e-4 --weight_decay 1e-4 --epochs 90 --opt_level O1 --runs runs
+//   --save nets
 //
-// brain: the T1 volume of Debian's mricron-data and its brain mask, or --image and --mask (NIfTI); cubes from the front train, those
-// from the back test. Binary cross-entropy plus soft dice, a rate that falls to a fifth at 25, 50 and 75 epochs, dice and IoU.
+// brain: the T1 volume of Debian's mricron-data and its brain mask, or --image and --mask (NIfTI); cubes from the front
+// train, those from the back test. Binary cross-entropy plus soft dice, a rate that falls to a fifth at 25, 50 and 75
+// epochs, dice and IoU.
 // "// +" marks what a program for one process would not have.
 #include <hasten/hasten.h>
 #include <hasten/precision/amp.h>
@@ -35,8 +37,7 @@ Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a 3D U-Net on volumes that it synthesises.");
   app.add_option("--epochs", options.epochs, "passes over the training volumes")->capture_default_str();
-  app.add_option("--size", options.size, "edge of a volume in voxels; a multiple of 4")
-      ->capture_default_str();
+  app.add_option("--size", options.size, "edge of a volume in voxels; a multiple of 4")->capture_default_str();
   app.add_option("--channels", options.channels, "of the first level")->capture_default_str();
   app.add_option("--batch", options.batch, "volumes a process and step")->capture_default_str();
   app.add_option("--train", options.train, "number of training volumes")->capture_default_str();
@@ -46,11 +47,16 @@ Options parse(int argc, char** argv) {
       ->check(CLI::IsMember({"O0", "O1", "O2", "O3"}));
   app.add_option("--lr", options.lr, "first rate of Adam")->capture_default_str();
   app.add_option("--weight_decay", options.weight_decay)->capture_default_str();
-  app.add_option("--data", options.data, "what volumes show")->check(CLI::IsMember({"balls", "brain"}))->capture_default_str();
+  app.add_option("--data", options.data, "what volumes show")
+      ->check(CLI::IsMember({"balls", "brain"}))
+      ->capture_default_str();
   app.add_option("--image", options.brain.image, "NIfTI volume of --data brain")->capture_default_str();
   app.add_option("--mask", options.brain.mask, "its mask: above 0 is brain")->capture_default_str();
-  app.add_option("--shrink", options.brain.shrink, "--data brain: voxels that become one along each edge")->check(CLI::Range(1, 8))->capture_default_str();
-  app.add_option("--runs", options.runs, "folder for TensorBoard's files: scalars, and slices of image, target and prediction");
+  app.add_option("--shrink", options.brain.shrink, "--data brain: voxels that become one along each edge")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
+  app.add_option("--runs", options.runs,
+                 "folder for TensorBoard's files: scalars, and slices of image, target and prediction");
   app.add_option("--save", options.save, "folder for the network of each epoch");
   app.add_option("--threads", options.threads, "of each process (default: libtorch's choice)");
   try {
@@ -76,8 +82,8 @@ class Balls : public torch::data::datasets::Dataset<Balls> {
       const auto random = torch::rand({4}, generator);
       const auto centre = random * static_cast<double>(size_);
       const double radius = (0.15 + 0.15 * random[3].item<double>()) * static_cast<double>(size_);
-      const auto distance = (axis - centre[0]).square().view({-1, 1, 1}) +
-                            (axis - centre[1]).square().view({-1, 1}) + (axis - centre[2]).square();
+      const auto distance = (axis - centre[0]).square().view({-1, 1, 1}) + (axis - centre[1]).square().view({-1, 1}) +
+                            (axis - centre[2]).square();
       inside.logical_or_(distance < radius * radius);
     }
     const auto noise = torch::randn({1, size_, size_, size_}, generator);
@@ -114,7 +120,10 @@ struct Found {
   int64_t volumes = 0;
   // The middle slices of image, target and prediction of this rank's last volume.
   torch::Tensor slices = {};
-  std::string text() const { return hasten::text("dice ", example::rounded(dice, 4), ", IoU ", example::rounded(iou, 4), " of ", volumes, " volumes"); }
+  std::string text() const {
+    return hasten::text("dice ", example::rounded(dice, 4), ", IoU ", example::rounded(iou, 4), " of ", volumes,
+                        " volumes");
+  }
 };
 Found evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
   const torch::NoGradGuard no_grad;
@@ -131,7 +140,8 @@ Found evaluate(hasten::Accelerator& accelerator, auto& model, auto& test) {
     volumes += all.first.size(0);
     const auto middle = [](const torch::Tensor& volume) { return volume[0][0][volume.size(2) / 2]; };
     const auto image = middle(batch.data);
-    slices = torch::cat({(image - image.min()) / (image.max() - image.min() + 1e-6), middle(batch.target), middle(found)}, 1);
+    slices = torch::cat(
+        {(image - image.min()) / (image.max() - image.min() + 1e-6), middle(batch.target), middle(found)}, 1);
   }
   return {2 * both / sum, both / (sum - both), volumes, slices};
 }
@@ -144,7 +154,8 @@ void train_unet(const Options& options, Train train_set, Test test_set) {
     settings.project.project_dir = options.runs;
   }
   hasten::Accelerator accelerator(settings);  // +
-  if (!options.runs.empty()) accelerator.init_trackers("unet3d", {{"lr", options.lr}, {"epochs", options.epochs}, {"data", options.data}});
+  if (!options.runs.empty())
+    accelerator.init_trackers("unet3d", {{"lr", options.lr}, {"epochs", options.epochs}, {"data", options.data}});
   models::UNet net(options.channels);
   hasten::parallel::convert_sync_batchnorm(net, accelerator.process().group());  // +
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(options.lr).weight_decay(options.weight_decay));
@@ -155,16 +166,18 @@ void train_unet(const Options& options, Train train_set, Test test_set) {
       hasten::data::loader<SequentialSampler>(std::move(test_set).map(Stack<>()), batch));
 
   const bool with_amp = !options.opt_level.empty();
-  hasten::precision::Amp amp({.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
+  hasten::precision::Amp amp(
+      {.enabled = with_amp, .opt_level = hasten::precision::parse_amp_level(with_amp ? options.opt_level : "O0")});
   const auto [amp_model, amp_optimizer] = amp.initialize(net, adam);
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     model->train();
-    hasten::tracking::Progress bar(train.size(), {.description = hasten::text("epoch ", epoch),
-                                                  .enabled = accelerator.is_main_process()});
+    hasten::tracking::Progress bar(
+        train.size(), {.description = hasten::text("epoch ", epoch), .enabled = accelerator.is_main_process()});
     torch::Tensor loss;
     for (auto& batch_of_volumes : train) {
       optimizer.zero_grad();
-      loss = loss_of(with_amp ? amp_model(batch_of_volumes.data) : model(batch_of_volumes.data), batch_of_volumes.target);
+      loss =
+          loss_of(with_amp ? amp_model(batch_of_volumes.data) : model(batch_of_volumes.data), batch_of_volumes.target);
       if (with_amp) {
         amp.scale_loss(loss, amp_optimizer, [&](const torch::Tensor& scaled) { accelerator.backward(scaled); });
         amp_optimizer.step();
@@ -197,7 +210,8 @@ void run(const Options& options) {
     train_unet(options, example::HeadCubes(head, true, options.train, options.size, options.seed),
                example::HeadCubes(head, false, options.test, options.size, options.seed));
   } else {
-    train_unet(options, Balls(options.train, options.size, options.seed), Balls(options.test, options.size, options.seed + 1));
+    train_unet(options, Balls(options.train, options.size, options.seed),
+               Balls(options.test, options.size, options.seed + 1));
   }
 }
 

@@ -102,11 +102,10 @@ struct Check {
   std::string (*run)(const Accelerator&);
 };
 
-constexpr Check kChecks[] = {
-    {"collectives", "sum, gather and broadcast give what they should", collectives},
-    {"sharding", "every sample comes once, from any rank", sharding},
-    {"data parallelism", "ranks train as one process does, and end alike", data_parallelism},
-    {"random numbers", "one seed for all, or one for each rank", random_state}};
+constexpr Check kChecks[] = {{"collectives", "sum, gather and broadcast give what they should", collectives},
+                             {"sharding", "every sample comes once, from any rank", sharding},
+                             {"data parallelism", "ranks train as one process does, and end alike", data_parallelism},
+                             {"random numbers", "one seed for all, or one for each rank", random_state}};
 
 // What the ranks found, "" if nothing.
 std::string found(const Accelerator& accelerator, const Check& check) {
@@ -121,16 +120,14 @@ std::string found(const Accelerator& accelerator, const Check& check) {
 int run() {
   const Accelerator accelerator;
   accelerator.print("hasten test on ", accelerator.world_size(),
-                    accelerator.world_size() == 1 ? " process, " : " processes, ",
-                    accelerator.device().str());
+                    accelerator.world_size() == 1 ? " process, " : " processes, ", accelerator.device().str());
   int num_failed = 0;
   for (const Check& check : kChecks) {
     const std::string words = found(accelerator, check);
     num_failed += words.empty() ? 0 : 1;
     accelerator.print(words.empty() ? "ok      " : "FAILED  ", check.name, ": ", check.claim, words);
   }
-  accelerator.print(std::size(kChecks) - static_cast<size_t>(num_failed), " of ", std::size(kChecks),
-                    " hold");
+  accelerator.print(std::size(kChecks) - static_cast<size_t>(num_failed), " of ", std::size(kChecks), " hold");
   return num_failed == 0 ? 0 : 1;
 }
 

@@ -19,13 +19,12 @@ namespace {
 
 process::Process make_process(const ReadOptions& read) {
   const auto& options = read.options;
-  return process::Process(
-      {.cpu = options.cpu,
-       .timeout = options.timeout,
-       .check = options.check,
-       .backend = options.backend,
-       .change_process = options.change_process},
-      read.environment);
+  return process::Process({.cpu = options.cpu,
+                           .timeout = options.timeout,
+                           .check = options.check,
+                           .backend = options.backend,
+                           .change_process = options.change_process},
+                          read.environment);
 }
 
 }  // namespace
@@ -40,22 +39,29 @@ AcceleratorState::AcceleratorState(const ReadOptions& read, std::optional<proces
 
 void AcceleratorState::start(const Environment& environment) {
   shards->log_notes(operations->logger("shard"));
-  sharding = parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer, shards->splits_later());
+  sharding =
+      parallel::make_sharding(process().group(), options.shard, *gradients, options.optimizer, shards->splits_later());
   if (options.seed) process::set_seed(process(), *options.seed);
   precision = std::make_shared<MixedPrecision>(options, environment, process(), gradients, models,
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr);
   parallel::share_casts(sharding, precision->precision());
   shards->clip_steps(*gradients, [shared = sharding, held = precision](const auto& parameters, double max_norm) {
-    held->clip_grad_norm_(parameters, 2.0, [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
+    held->clip_grad_norm_(parameters, 2.0,
+                          [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
   });
   shards->report_steps(*gradients, process());
-  checkpoints = std::make_shared<checkpoint::Checkpoints>(
-      checkpoint::RunParts{.process = process(), .log = operations->logger("checkpoint"), .models = &models,
-                           .registry = &optimizer_registry, .gradients = gradients, .accumulation = &accumulation,
-                           .sharding = sharding, .low_weights = &precision->low_weights(),
-                           .home = environment.text("HOME").value_or("")},
-      options.project);
+  checkpoints =
+      std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
+                                                                     .log = operations->logger("checkpoint"),
+                                                                     .models = &models,
+                                                                     .registry = &optimizer_registry,
+                                                                     .gradients = gradients,
+                                                                     .accumulation = &accumulation,
+                                                                     .sharding = sharding,
+                                                                     .low_weights = &precision->low_weights(),
+                                                                     .home = environment.text("HOME").value_or("")},
+                                                options.project);
   trackers = make_trackers(options, environment, process());
   tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
   if (process().device().is_cpu()) {
@@ -91,7 +97,8 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   if (operations->is_joining()) {
     own.weight = given.weight.value_or(1.0);
     const auto active = operations->notify(parallel::BackwardCall::of(context).encode());
-    for (const auto& model : context.models) parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
+    for (const auto& model : context.models)
+      parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
     held = parallel::keep_window_open(active.call, context);
     gradients->set_sync_gradients(context.ends_window);
   }
@@ -124,23 +131,23 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
   operations->reject_in_join("join_uneven_inputs");
   precision->require_whole_weights("join_uneven_inputs");
   if (sharding && precision->scaler_state()) {
-    throw UsageError(Origin{"accelerator", process().rank(), process().world_size()},
-                     "join_uneven_inputs with sharding and fp16: ranks without data do not know the loss scale. Use bf16, or give "
-                     "every rank as many batches (even_batches).");
+    throw UsageError(
+        Origin{"accelerator", process().rank(), process().world_size()},
+        "join_uneven_inputs with sharding and fp16: ranks without data do not know the loss scale. Use bf16, or give "
+        "every rank as many batches (even_batches).");
   }
   const auto scope = std::make_shared<parallel::Join>(process().group());
   operations->set_join(scope);
   const auto leave = c10::make_scope_exit([this] { operations->set_join(nullptr); });
-  parallel::run_joined(
-      *scope, fn, joined,
-      {.group = process().group(),
-       .models = models,
-       .optimizer_registry = optimizer_registry,
-       .accumulation = accumulation,
-       .gradients = *gradients,
-       .operations = *operations,
-       .sharding = sharding,
-       .optimizer_options = &options.optimizer});
+  parallel::run_joined(*scope, fn, joined,
+                       {.group = process().group(),
+                        .models = models,
+                        .optimizer_registry = optimizer_registry,
+                        .accumulation = accumulation,
+                        .gradients = *gradients,
+                        .operations = *operations,
+                        .sharding = sharding,
+                        .optimizer_options = &options.optimizer});
 }
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
@@ -153,9 +160,8 @@ std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Mod
 
 double AcceleratorState::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) {
   if (gradients->sync_gradients()) shards->note_clipped();
-  return precision->clip_grad_norm_(parameters, norm_type, [&] {
-    return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type);
-  });
+  return precision->clip_grad_norm_(
+      parameters, norm_type, [&] { return parallel::clip_grad_norm_(sharding, parameters, max_norm, norm_type); });
 }
 
 void AcceleratorState::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -38,7 +38,8 @@ precision::ConvolutionFacts convolution_facts(const torch::nn::Module& module) {
   precision::ConvolutionFacts facts;
   for (const auto& each : module.modules()) {
     if (const auto* images = options_of<torch::nn::Conv2d>(*each)) {
-      facts.dilated_or_grouped |= images->groups() > 1 || images->dilation()->at(0) > 1 || images->dilation()->at(1) > 1;
+      facts.dilated_or_grouped |=
+          images->groups() > 1 || images->dilation()->at(0) > 1 || images->dilation()->at(1) > 1;
     } else if (const auto* volumes = options_of<torch::nn::Conv3d>(*each)) {
       facts.strided_volumes |= volumes->stride()->at(2) > 1;
     }
@@ -51,7 +52,8 @@ precision::ConvolutionFacts convolution_facts(const torch::nn::Module& module) {
 /// Opens autocast round a forward, and records that one was entered.
 class MixedPrecision::AutocastHook : public parallel::ForwardHook {
  public:
-  AutocastHook(c10::DeviceType device, const precision::AutocastOptions& options) : device_(device), options_(options) {}
+  AutocastHook(c10::DeviceType device, const precision::AutocastOptions& options)
+      : device_(device), options_(options) {}
   std::unique_ptr<Entered> enter(torch::nn::Module&) override {
     was_entered_ = true;
     return std::make_unique<Open>(precision::Autocast(device_, options_));
@@ -75,7 +77,8 @@ struct MixedPrecision::CastsHook : parallel::ForwardHook {
   std::optional<precision::Fp8Layers> fp8 = {};
 };
 
-/// Ends the windows of delayed scales behind optimizer steps. The ranks take the largest magnitudes of all, in one message.
+/// Ends the windows of delayed scales behind optimizer steps. The ranks take the largest magnitudes of all, in one
+/// message.
 struct MixedPrecision::Fp8Windows : training::StepPolicy {
   Fp8Windows(comm::Group own, const precision::Fp8Options& given) : group(std::move(own)), options(given) {}
   void after_step(training::StepContext&) override {
@@ -126,7 +129,8 @@ MixedPrecision::MixedPrecision(const AcceleratorOptions& options, const Environm
   hook_ = std::make_shared<AutocastHook>(device_.type(), autocast_);
 }
 
-/// The scaler as the registry takes it. Factors and interval come from the state too, as PyTorch's load_state_dict has it.
+/// The scaler as the registry takes it. Factors and interval come from the state too, as PyTorch's load_state_dict has
+/// it.
 struct MixedPrecision::JoinedScaler {
   std::shared_ptr<precision::WindowScaler> scaler;
   precision::GradScalerState state() const { return scaler->state(); }
@@ -139,34 +143,39 @@ void MixedPrecision::start(const AcceleratorOptions& options, parallel::Optimize
   sharded_ = sharded;
   if (options_.weights != precision::Weights::kParameter) {
     if (sharded) {
-      throw UsageError(Origin{"accelerator"}, "weights below float32 together with sharded parameters; expected one of them. "
+      throw UsageError(Origin{"accelerator"},
+                       "weights below float32 together with sharded parameters; expected one of them. "
                        "Use Weights::kParameter, and the sharding's own param dtype.");
     }
     const auto dtype = resolved_.precision == Precision::kFp16 ? at::kHalf : at::kBFloat16;
-    low_weights_ = std::make_shared<optim::LowWeights>(optim::LowWeightsOptions{.form = options_.weights,
-                                                                                .dtype = dtype,
-                                                                                .states = options_.states.value_or(at::kFloat),
-                                                                                .seed = options.seed.value_or(0),
-                                                                                .maximize = options.optimizer.maximize});
+    low_weights_ =
+        std::make_shared<optim::LowWeights>(optim::LowWeightsOptions{.form = options_.weights,
+                                                                     .dtype = dtype,
+                                                                     .states = options_.states.value_or(at::kFloat),
+                                                                     .seed = options.seed.value_or(0),
+                                                                     .maximize = options.optimizer.maximize});
     gradients_->step_policies().add(training::StepOrder::kStep, low_weights_);
   }
   if (resolved_.precision != Precision::kFp16) return;
   const std::weak_ptr<const MixedPrecision> weak = weak_from_this();
   scaler_ = std::make_shared<precision::WindowScaler>(
-      options.scaler, precision::WindowScalerHooks{
-                          .ends_window = [weak] {
-                            const auto own = weak.lock();
-                            return !own || own->gradients_->sync_gradients();
-                          },
-                          .sum_overflows = [weak](const torch::optim::Optimizer& optimizer, int64_t count) {
-                            const auto own = weak.lock();
-                            return own ? own->sum_overflows(optimizer, count) : count;
-                          },
-                          .name_of = [weak](const at::Tensor& parameter) {
-                            const auto own = weak.lock();
-                            return own ? own->name_of(parameter) : std::string();
-                          },
-                          .warn = [log = log_](const std::string& words) { log.warning(words); }});
+      options.scaler,
+      precision::WindowScalerHooks{.ends_window =
+                                       [weak] {
+                                         const auto own = weak.lock();
+                                         return !own || own->gradients_->sync_gradients();
+                                       },
+                                   .sum_overflows =
+                                       [weak](const torch::optim::Optimizer& optimizer, int64_t count) {
+                                         const auto own = weak.lock();
+                                         return own ? own->sum_overflows(optimizer, count) : count;
+                                       },
+                                   .name_of =
+                                       [weak](const at::Tensor& parameter) {
+                                         const auto own = weak.lock();
+                                         return own ? own->name_of(parameter) : std::string();
+                                       },
+                                   .warn = [log = log_](const std::string& words) { log.warning(words); }});
   gradients_->step_policies().add(training::StepOrder::kUnscale, scaler_);
   joined_ = std::make_shared<JoinedScaler>(JoinedScaler{scaler_});
   registry.add(training::StateKind::kScaler, joined_);
@@ -187,8 +196,10 @@ std::shared_ptr<parallel::ForwardScopes> MixedPrecision::scopes(torch::nn::Modul
   if (options_.cast_inputs && !scopes->input_dtype) scopes->input_dtype = precision::compute_dtype(resolved_.precision);
   mark(module, *scopes);
   const auto facts = precision::device_facts(device_);
-  if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module))) log_.warning_once(*note);
-  for (const auto& note : precision::known_bad(facts, resolved_.precision, convolution_facts(module))) log_.warning_once(note);
+  if (const auto note = precision::speed_note(facts, resolved_.precision, has_convolutions(module)))
+    log_.warning_once(*note);
+  for (const auto& note : precision::known_bad(facts, resolved_.precision, convolution_facts(module)))
+    log_.warning_once(note);
   return scopes;
 }
 
@@ -226,7 +237,8 @@ void MixedPrecision::convert(torch::nn::Module& module) {
 
 void MixedPrecision::require_whole_weights(const char* what) const {
   if (!low_weights_) return;
-  throw UsageError(Origin{"accelerator"}, what, " with weights below float32, whose other halves it does not take along. Use "
+  throw UsageError(Origin{"accelerator"}, what,
+                   " with weights below float32, whose other halves it does not take along. Use "
                    "Weights::kParameter.");
 }
 
@@ -237,9 +249,10 @@ void MixedPrecision::add(const std::shared_ptr<torch::optim::Optimizer>& optimiz
 
 at::Tensor MixedPrecision::begin_backward(const at::Tensor& loss) {
   if (hook_ && !hook_->take_entered() && !models_->all().empty()) {
-    log_.warning_once(text("backward of a loss that no prepared model has computed since the last one: net(x) past the handle "
-                           "runs in float32. Call model(x), with model from prepare, for ",
-                           precision::name_of(resolved_.precision), '.'));
+    log_.warning_once(
+        text("backward of a loss that no prepared model has computed since the last one: net(x) past the handle "
+             "runs in float32. Call model(x), with model from prepare, for ",
+             precision::name_of(resolved_.precision), '.'));
   }
   return scaler_ ? scaler_->begin_backward(loss) : loss;
 }
@@ -248,7 +261,8 @@ at::Tensor MixedPrecision::begin_backward(const at::Tensor& loss) {
 int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, int64_t own) const {
   if (group_.world_size() == 1) return own;
   for (const auto& model : models_->all()) {
-    if (model->joined().is_joining() || model->step().local_sgd().now || model->step().window().holds_back()) return own;
+    if (model->joined().is_joining() || model->step().local_sgd().now || model->step().window().holds_back())
+      return own;
   }
   bool whole = !sharded_;
   for (const auto& group : optimizer.param_groups()) {
@@ -256,7 +270,8 @@ int64_t MixedPrecision::sum_overflows(const torch::optim::Optimizer& optimizer, 
       bool exchanged = false;
       for (const auto& model : models_->all()) {
         const auto& known = model->parameters();
-        exchanged = exchanged || std::any_of(known.begin(), known.end(), [&](const at::Tensor& one) { return one.is_same(parameter); });
+        exchanged = exchanged || std::any_of(known.begin(), known.end(),
+                                             [&](const at::Tensor& one) { return one.is_same(parameter); });
       }
       whole = whole && exchanged;
     }
@@ -315,7 +330,8 @@ std::optional<precision::GradScalerState> MixedPrecision::scaler_state() const {
 
 void MixedPrecision::load_scaler_state(const precision::GradScalerState& state) const {
   if (!scaler_) {
-    throw UsageError(Origin{"accelerator"}, "the state of a gradient scaler for an Accelerator that scales no losses; expected "
+    throw UsageError(Origin{"accelerator"},
+                     "the state of a gradient scaler for an Accelerator that scales no losses; expected "
                      "mixed_precision fp16. Leave the state out, or set the precision.");
   }
   scaler_->load_state(state);
@@ -330,13 +346,14 @@ double MixedPrecision::clip_grad_norm_(const std::vector<at::Tensor>& parameters
   return clip();
 }
 
-at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters, double max_norm,
-                                 double norm_type) {
+at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters,
+                                 double max_norm, double norm_type) {
   const bool has_to_wait = accelerator.sharding() != nullptr || accelerator.mixed_precision() == Precision::kFp16 ||
                            accelerator.preparation().uses_deepspeed() || norm_type != 2.0;
   if (!has_to_wait) return parallel::clip_gradients_async_(parameters, max_norm);
   const double norm = accelerator.clip_grad_norm_(parameters, max_norm, norm_type);
-  const auto with_gradient = std::find_if(parameters.begin(), parameters.end(), [](const auto& each) { return each.grad().defined(); });
+  const auto with_gradient =
+      std::find_if(parameters.begin(), parameters.end(), [](const auto& each) { return each.grad().defined(); });
   const auto device = with_gradient == parameters.end() ? at::Device(at::kCPU) : with_gradient->grad().device();
   return at::full({}, norm, at::TensorOptions(device).dtype(at::kFloat));
 }

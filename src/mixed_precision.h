@@ -28,7 +28,8 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
  public:
   /// Made by a shared_ptr: prepared objects may outlive it, and then work without it.
   MixedPrecision(const AcceleratorOptions& options, const Environment& environment, const process::Process& process,
-                 std::shared_ptr<training::GradientState> gradients, const parallel::DistributedModels& models, Logger log);
+                 std::shared_ptr<training::GradientState> gradients, const parallel::DistributedModels& models,
+                 Logger log);
 
   precision::Precision precision() const noexcept { return resolved_.precision; }
   /// Returns the scopes of a module, made at the first call. All handles of a module share them.
@@ -55,7 +56,8 @@ class MixedPrecision : public std::enable_shared_from_this<MixedPrecision> {
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
   at::Tensor begin_backward(const at::Tensor& loss);
   /// Unscales, then calls `clip`, which gives the norm before. In the middle of a window it only measures.
-  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type, const std::function<double()>& clip);
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double norm_type,
+                         const std::function<double()>& clip);
   /// All ranks go on with the least of their scales: those that skipped on their own have parted. Collective: yes.
   void share_least_scale();
   /// Divides the gradients of these parameters' owners by the scale, before something else is done with them.

@@ -51,7 +51,8 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
     precision::parse_precision(*precision, "ACCELERATE_MIXED_PRECISION");
   }
   if (environment.flag("XLA_DOWNCAST_BF16").value_or(false)) {
-    throw UsageError(Origin{"accelerator"}, "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
+    throw UsageError(Origin{"accelerator"},
+                     "XLA_DOWNCAST_BF16 (--downcast_bf16) asks for XLA's bfloat16, which libtorch does "
                      "not have. Leave it out, and use --mixed_precision bf16.");
   }
   options.fp8 = precision::read_fp8_options(options.fp8, environment);
@@ -61,8 +62,8 @@ ReadOptions read_options(AcceleratorOptions options, Environment environment) {
   }
   // "auto" is a DeepSpeed configuration's word for the program's number.
   if (environment.text("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") != "auto") {
-    options.gradient_accumulation_steps = environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
-                                              .value_or(options.gradient_accumulation_steps);
+    options.gradient_accumulation_steps =
+        environment.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1).value_or(options.gradient_accumulation_steps);
   }
   // HASTEN_DEBUG is read where groups are made.
   if (!options.check && !environment.has("HASTEN_DEBUG")) {
@@ -94,8 +95,8 @@ optim::PreparedSchedulerOptions scheduler_options(const AcceleratorOptions& opti
 std::vector<bool> device_placements(const PrepareOptions& options, size_t num_objects, bool otherwise) {
   if (options.device_placement.empty()) return std::vector<bool>(num_objects, otherwise);
   if (options.device_placement.size() == num_objects) return options.device_placement;
-  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(),
-                   " values for ", num_objects, " objects. Give prepare one for each, or none.");
+  throw UsageError(Origin{"accelerator"}, "device_placement has ", options.device_placement.size(), " values for ",
+                   num_objects, " objects. Give prepare one for each, or none.");
 }
 
 }  // namespace hasten

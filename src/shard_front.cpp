@@ -64,13 +64,17 @@ class ShardFront::Clip : public training::StepPolicy {
 ShardFront::ShardFront(AcceleratorOptions& options, const Environment& environment, int world_size)
     : world_size_(world_size), split_batches_(options.loader.split_batches), base_(options.shard) {
   const bool fsdp = options.fsdp || environment.flag("ACCELERATE_USE_FSDP").value_or(false);
-  const bool deepspeed = options.deepspeed || !options.deepspeed_plugins.empty() || environment.flag("ACCELERATE_USE_DEEPSPEED").value_or(false);
+  const bool deepspeed = options.deepspeed || !options.deepspeed_plugins.empty() ||
+                         environment.flag("ACCELERATE_USE_DEEPSPEED").value_or(false);
   if (fsdp && deepspeed) {
-    throw UsageError(kFront, "both FSDP (AcceleratorOptions::fsdp, ACCELERATE_USE_FSDP) and DeepSpeed (AcceleratorOptions::deepspeed, "
-                     "ACCELERATE_USE_DEEPSPEED) are asked for. Use one of them.");
+    throw UsageError(
+        kFront,
+        "both FSDP (AcceleratorOptions::fsdp, ACCELERATE_USE_FSDP) and DeepSpeed (AcceleratorOptions::deepspeed, "
+        "ACCELERATE_USE_DEEPSPEED) are asked for. Use one of them.");
   }
   if ((fsdp || deepspeed) && options.shard.stage != ShardStage::kNone) {
-    throw UsageError(kFront, "AcceleratorOptions::shard has a stage beside ", fsdp ? "FSDP's" : "DeepSpeed's", " settings, which say it as well. Leave one out.");
+    throw UsageError(kFront, "AcceleratorOptions::shard has a stage beside ", fsdp ? "FSDP's" : "DeepSpeed's",
+                     " settings, which say it as well. Leave one out.");
   }
   if (fsdp) read_fsdp(options, environment);
   if (deepspeed) read_deepspeed(options, environment);
@@ -86,11 +90,13 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
     if (!wanted && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
     if (!wanted && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
     if (!policy.reduce_dtype.empty() && policy.reduce_dtype != "float32") {
-      fsdp_->notes.push_back("reduce_dtype " + policy.reduce_dtype + ": gradients of one host are added up in float32 all the same");
+      fsdp_->notes.push_back("reduce_dtype " + policy.reduce_dtype +
+                             ": gradients of one host are added up in float32 all the same");
     }
   }
   apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
-  if (fsdp_->activation_checkpointing) fsdp_->notes.push_back("activation_checkpointing has no engine behind FSDP's settings yet: activations are kept");
+  if (fsdp_->activation_checkpointing)
+    fsdp_->notes.push_back("activation_checkpointing has no engine behind FSDP's settings yet: activations are kept");
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
   options.shard = parallel::shard_options(*fsdp_, options.shard);
 }
@@ -104,14 +110,19 @@ void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& option
     options.precision.outputs = precision::Outputs::kAsComputed;
   }
   if (policy.contains("buffer_dtype") && fsdp_->mixed_precision_policy->buffer_dtype != "float32") {
-    fsdp_->notes.push_back("buffer_dtype " + fsdp_->mixed_precision_policy->buffer_dtype + " is ignored: buffers keep their dtype");
+    fsdp_->notes.push_back("buffer_dtype " + fsdp_->mixed_precision_policy->buffer_dtype +
+                           " is ignored: buffers keep their dtype");
   }
   if (fsdp_->cpu_ram_efficient_loading) {
-    fsdp_->notes.push_back("cpu_ram_efficient_loading: accelerator.build builds a model once a host; a model built otherwise is built by each rank");
+    fsdp_->notes.push_back(
+        "cpu_ram_efficient_loading: accelerator.build builds a model once a host; a model built otherwise is built by "
+        "each rank");
   }
   if (given.state_dict_type && fsdp_->state_dict_type == plan::StateDictType::kFull) {
-    fsdp_->notes.push_back("FULL_STATE_DICT: save_state(path, {.layout = Layout::kAccelerate}) writes whole files; the other layout has slices, "
-                           "which load on any number of ranks");
+    fsdp_->notes.push_back(
+        "FULL_STATE_DICT: save_state(path, {.layout = Layout::kAccelerate}) writes whole files; the other layout has "
+        "slices, "
+        "which load on any number of ranks");
   }
   if (fsdp_->activation_checkpointing_offload) {
     fsdp_->notes.push_back("activation_checkpointing_offload: on a CPU activations are in its memory already");
@@ -130,21 +141,26 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
     const bool fp16 = settings.config.is_true("fp16.enabled"), bf16 = settings.config.is_true("bf16.enabled");
     const auto autocast = autocast_precision(settings.config);
     if (autocast && wanted && *autocast != *wanted) {
-      throw UsageError(kFront, settings.config.source(), ": torch_autocast.dtype is ", precision::name_of(*autocast), ", and mixed_precision ",
-                       precision::name_of(*wanted), ". Leave one of them out.");
+      throw UsageError(kFront, settings.config.source(), ": torch_autocast.dtype is ", precision::name_of(*autocast),
+                       ", and mixed_precision ", precision::name_of(*wanted), ". Leave one of them out.");
     }
     const std::string of_file = fp16 ? "fp16" : bf16 ? "bf16" : autocast ? precision::name_of(*autocast) : "no";
     const std::string precision = wanted ? precision::name_of(*wanted) : of_file;
     // torch_autocast has a section of its own; fp16 and bf16 stay as they are written.
     if (!autocast || fp16 || bf16) plan::set_mixed_precision(settings, precision);
-    if (!wanted && precision != "no") options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
-    plan::fill_auto(settings, {.world_size = world_size_, .split_batches = split_batches_, .gradient_accumulation_steps = options.gradient_accumulation_steps, .has_model = false});
+    if (!wanted && precision != "no")
+      options.mixed_precision = precision::parse_precision(precision, "DeepSpeed configuration");
+    plan::fill_auto(settings, {.world_size = world_size_,
+                               .split_batches = split_batches_,
+                               .gradient_accumulation_steps = options.gradient_accumulation_steps,
+                               .has_model = false});
     plugins_.emplace_back(name, std::move(settings));
   }
   auto& first = plugins_.front().second;
   const auto resolved = plan::resolve_deepspeed(first.config, world_size_, false);
   plan::require_supported(resolved, first.config);
-  if (resolved.is_given("gradient_accumulation_steps")) options.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
+  if (resolved.is_given("gradient_accumulation_steps"))
+    options.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
   apply(resolved, options);
   options.shard = options_of(first);
 }
@@ -153,15 +169,18 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
 void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const {
   const auto communication = dtype_of(resolved.text("communication_data_type"));
   if (communication && *communication != c10::kFloat) options.ddp.communication_dtype = communication;
-  if (resolved.on("prescale_gradients")) options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
+  if (resolved.on("prescale_gradients"))
+    options.ddp.gradient_predivide_factor = resolved.real("gradient_predivide_factor");
   if (resolved.text("gradient_allreduce_op") == "sum") options.ddp.average = false;
   const std::string zero = "zero_optimization.";
-  if (resolved.is_given(zero + "overlap_comm") && !resolved.on(zero + "overlap_comm")) options.ddp.delay_allreduce = true;
+  if (resolved.is_given(zero + "overlap_comm") && !resolved.on(zero + "overlap_comm"))
+    options.ddp.delay_allreduce = true;
   if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
   if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
   if (!resolved.on("fp16.enabled")) return;
   const double fixed = resolved.real("fp16.loss_scale");
-  options.scaler.init_scale = fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
+  options.scaler.init_scale =
+      fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
   options.scaler.growth_interval = std::max<int64_t>(1, resolved.count("fp16.loss_scale_window"));
   if (fixed > 0) {
     // A static scale: it neither grows nor shrinks.
@@ -179,7 +198,9 @@ parallel::ShardOptions ShardFront::options_of(const plan::DeepSpeedSettings& set
   return parallel::shard_options(plan::resolve_deepspeed(settings.config, world_size_, false), settings.config, base_);
 }
 
-bool ShardFront::splits_later() const noexcept { return plugins_.size() > 1; }
+bool ShardFront::splits_later() const noexcept {
+  return plugins_.size() > 1;
+}
 
 void ShardFront::log_notes(const Logger& logger) const {
   const auto say = [&](const char* of, const std::vector<std::string>& notes) {
@@ -194,7 +215,9 @@ void ShardFront::log_notes(const Logger& logger) const {
 
 const plan::DeepSpeedSettings& ShardFront::selected() const {
   if (plugins_.empty()) {
-    throw UsageError(kFront, "the DeepSpeed plugin of an Accelerator without one. Set AcceleratorOptions::deepspeed, or start with hasten launch --use_deepspeed.");
+    throw UsageError(kFront,
+                     "the DeepSpeed plugin of an Accelerator without one. Set AcceleratorOptions::deepspeed, or start "
+                     "with hasten launch --use_deepspeed.");
   }
   return plugins_[selected_].second;
 }
@@ -209,7 +232,8 @@ void ShardFront::select(const std::string& name, const std::shared_ptr<parallel:
     if (sharding) sharding->set_options(options_of(plugins_[i].second));
     return;
   }
-  throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", did_you_mean(name, names), "; there are ", names.empty() ? "none" : join(names), ".");
+  throw UsageError(kFront, "no DeepSpeed plugin is named '", name, "'", did_you_mean(name, names), "; there are ",
+                   names.empty() ? "none" : join(names), ".");
 }
 
 void ShardFront::fill(plan::AutoInputs known) {
@@ -231,7 +255,8 @@ std::shared_ptr<torch::optim::Optimizer> ShardFront::make_real(const parallel::D
   const auto& config = selected().config;
   const auto* type = config.find("optimizer.type");
   if (type == nullptr || !type->is_string()) {
-    throw UsageError(kFront, config.source(), " has no optimizer.type for the DummyOptim. Write it, for example \"AdamW\".");
+    throw UsageError(kFront, config.source(),
+                     " has no optimizer.type for the DummyOptim. Write it, for example \"AdamW\".");
   }
   return parallel::make_deepspeed_optimizer(type->as_string(), config.get_value("optimizer.params"), dummy);
 }
@@ -242,12 +267,14 @@ std::shared_ptr<optim::Scheduler> ShardFront::make_real(const parallel::DummySch
   const auto& config = selected().config;
   const auto* type = config.find("scheduler.type");
   if (type == nullptr || !type->is_string()) {
-    throw UsageError(kFront, config.source(), " has no scheduler.type for the DummyScheduler. Write it, for example \"WarmupLR\".");
+    throw UsageError(kFront, config.source(),
+                     " has no scheduler.type for the DummyScheduler. Write it, for example \"WarmupLR\".");
   }
   return optim::deepspeed::make_schedule(optimizer, type->as_string(), config.get_value("scheduler.params"));
 }
 
-void ShardFront::clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip) {
+void ShardFront::clip_steps(training::GradientState& gradients,
+                            std::function<void(const std::vector<at::Tensor>&, double)> clip) {
   if (plugins_.empty()) return;
   clip_ = std::make_shared<Clip>();
   clip_->clip = std::move(clip);
@@ -271,12 +298,14 @@ void ShardFront::report_steps(training::GradientState& gradients, const process:
   const bool is_number = every.is_number() && std::isfinite(every.as_double()) && every.as_double() >= 1;
   if (!is_number && !times && !memory) return;
   const int64_t steps = is_number ? static_cast<int64_t>(std::min(every.as_double(), 9.0e15)) : 10;
-  report_ = std::make_shared<parallel::StepReport>(parallel::StepReportOptions{.every_steps = steps, .times = times, .memory = memory},
-                                                   [process](const std::string& line) { process::print_once(process, line); });
+  report_ = std::make_shared<parallel::StepReport>(
+      parallel::StepReportOptions{.every_steps = steps, .times = times, .memory = memory},
+      [process](const std::string& line) { process::print_once(process, line); });
   gradients.step_policies().add(training::StepOrder::kAfter, report_);
 }
 
-checkpoint::GetStateDictOptions ShardFront::state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const {
+checkpoint::GetStateDictOptions ShardFront::state_dict_options(checkpoint::GetStateDictOptions given,
+                                                               Precision precision) const {
   given.rank0_only = given.rank0_only || rank0_only_;
   if (plugins_.empty() || given.dtype) return given;
   if (!selected().config.is_true("zero_optimization.stage3_gather_16bit_weights_on_model_save")) return given;

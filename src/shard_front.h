@@ -52,7 +52,8 @@ class ShardFront {
   std::shared_ptr<torch::optim::Optimizer> make_real(const parallel::DummyOptim& dummy) const;
   std::shared_ptr<optim::Scheduler> make_real(const parallel::DummyScheduler& dummy) const;
 
-  /// Clips in the step of an optimizer, by the configuration's gradient_clipping, unless the program has clipped this window.
+  /// Clips in the step of an optimizer, by the configuration's gradient_clipping, unless the program has clipped this
+  /// window.
   void clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip);
   void note_clipped() noexcept;
 

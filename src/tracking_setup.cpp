@@ -18,12 +18,14 @@ tracking::Values device_memory(const c10::Device& device) {
   auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   if (allocator == nullptr || !allocator->initialized()) return {};
   const auto stats = allocator->getDeviceStats(device.index());
-  return {{"device_memory_bytes", stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current}};
+  return {{"device_memory_bytes",
+           stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current}};
 }
 
 }  // namespace
 
-tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment, const process::Process& process) {
+tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment,
+                                 const process::Process& process) {
   tracking::TrackersSetup setup{.log_with = options.log_with,
                                 .options = options.tracking,
                                 .logging_dir = options.project.logging_dir,
@@ -45,8 +47,8 @@ std::shared_ptr<void> track_checkpoints(const tracking::Trackers& trackers, chec
   if (!trackers.is_used()) return nullptr;
   registry.add(training::StateKind::kTrackers, std::make_shared<tracking::Trackers>(trackers), "run");
   // On all ranks: those with and without hooks exchange other messages in a save.
-  const auto note = [run = trackers, &checkpoints, notes = process.is_main_process()](std::vector<checkpoint::ModelEntry>&,
-                                                                                      const std::string&) mutable {
+  const auto note = [run = trackers, &checkpoints, notes = process.is_main_process()](
+                        std::vector<checkpoint::ModelEntry>&, const std::string&) mutable {
     if (notes) run.note(text("saves a checkpoint at step ", checkpoints.step()));
   };
   return std::make_shared<checkpoint::HookHandle>(checkpoints.add_save_hook(note));

@@ -14,7 +14,8 @@ namespace hasten {
 
 /// Gives all ranks one run id, which rank 0 makes. Collective: yes, if log_with names something. Blocks: then. Throws:
 /// UsageError for an unknown tracker; CommError.
-tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment, const process::Process& process);
+tracking::Trackers make_trackers(const AcceleratorOptions& options, const Environment& environment,
+                                 const process::Process& process);
 
 /// Puts the trackers' run and step into each checkpoint, and each save on the run's time line. It does so as long as
 /// the result exists. Null if log_with names nothing. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.

@@ -11,8 +11,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -38,8 +38,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     const torch::NoGradGuard no_grad;
     int64_t correct = 0, total = 0;
     for (auto& batch : test) {
-      const auto [found, wanted] =
-          accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
+      const auto [found, wanted] = accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
       correct += found.eq(wanted).sum().item<int64_t>();
       total += wanted.numel();
     }

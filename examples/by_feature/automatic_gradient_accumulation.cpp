@@ -1,5 +1,5 @@
-// base.cpp with steps of 128 samples on each rank, whatever fits into memory at once: batches that do not fit are halved, and more of
-// them make a step. Batches above 32 stand for those that do not fit.
+// base.cpp with steps of 128 samples on each rank, whatever fits into memory at once: batches that do not fit are
+// halved, and more of them make a step. Batches above 32 stand for those that do not fit.
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
@@ -11,8 +11,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -40,8 +40,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     const torch::NoGradGuard no_grad;
     int64_t correct = 0, total = 0;
     for (auto& batch : test) {
-      const auto [found, wanted] =
-          accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
+      const auto [found, wanted] = accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
       correct += found.eq(wanted).sum().item<int64_t>();
       total += wanted.numel();
     }
@@ -54,7 +53,8 @@ int main() {
   const hasten::process::Process process;
   hasten::memory::find_executable_batch_size(process.group(), kSamplesOfAStep, [&](int64_t batch_size) {
     const int64_t batches = kSamplesOfAStep / batch_size;
-    hasten::Accelerator accelerator(process, {.loader = {.use_seedable_sampler = true}, .gradient_accumulation_steps = batches, .seed = 1});
+    hasten::Accelerator accelerator(
+        process, {.loader = {.use_seedable_sampler = true}, .gradient_accumulation_steps = batches, .seed = 1});
     accelerator.print(batches, " batches of ", batch_size, " make a step");
     run(accelerator, batch_size);
   });

@@ -1,5 +1,5 @@
-// base.cpp in three folds: each trains a network of its own on two thirds of the data, and the test samples are judged by the mean of the
-// folds' scores.
+// base.cpp in three folds: each trains a network of its own on two thirds of the data, and the test samples are judged
+// by the mean of the folds' scores.
 #include <hasten/data/dataset/subset.h>
 #include <hasten/hasten.h>
 #include <torch/torch.h>
@@ -12,8 +12,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -25,9 +25,9 @@ torch::nn::Sequential make_net() {
 torch::Tensor run(hasten::Accelerator& accelerator, int64_t batch_size, const std::vector<size_t>& fold) {
   auto net = make_net();
   torch::optim::Adam adam(net->parameters(), 1e-2);
-  auto [model, optimizer, train, test] =
-      accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(hasten::data::Subset(points(1000, 1), fold), batch_size),
-                          hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
+  auto [model, optimizer, train, test] = accelerator.prepare(
+      net, adam, hasten::data::loader<RandomSampler>(hasten::data::Subset(points(1000, 1), fold), batch_size),
+      hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (auto& batch : train) {

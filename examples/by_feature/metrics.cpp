@@ -11,8 +11,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -45,8 +45,8 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     }
     const auto confusion = matrix.compute(accelerator.group());
     const double top_2_accuracy = top_2.compute(accelerator.group());
-    accelerator.print("epoch ", epoch, ": accuracy ", confusion.accuracy(), ", top-2 ", top_2_accuracy,
-                      ", F1 ", confusion.macro_f1());
+    accelerator.print("epoch ", epoch, ": accuracy ", confusion.accuracy(), ", top-2 ", top_2_accuracy, ", F1 ",
+                      confusion.macro_f1());
   }
 }
 

@@ -1,4 +1,5 @@
-// base.cpp with schedule-free AdamW (Defazio et al., 2024): no schedule, averaged weights to judge by, others to train with.
+// base.cpp with schedule-free AdamW (Defazio et al., 2024): no schedule, averaged weights to judge by, others to train
+// with.
 #include <hasten/hasten.h>
 #include <torch/torch.h>
 
@@ -10,8 +11,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -19,8 +20,8 @@ torch::nn::Sequential make_net() {
   return Sequential(Linear(8, 32), ReLU(), Linear(32, 4));
 }
 
-// y, where gradients are taken, lies between the base iterates z and their mean x: y = (1 - beta) z + beta x. train() puts y into the
-// parameters, eval() puts x there.
+// y, where gradients are taken, lies between the base iterates z and their mean x: y = (1 - beta) z + beta x. train()
+// puts y into the parameters, eval() puts x there.
 class ScheduleFreeAdamW : public torch::optim::Optimizer {
  public:
   ScheduleFreeAdamW(const std::vector<torch::Tensor>& parameters, double lr)
@@ -43,7 +44,8 @@ class ScheduleFreeAdamW : public torch::optim::Optimizer {
         auto& own = static_cast<torch::optim::AdamWParamState&>(*slot);
         own.exp_avg_sq().mul_(beta_2).addcmul_(y.grad(), y.grad(), 1 - beta_2);
         const auto correction = std::sqrt(1 - std::pow(beta_2, static_cast<double>(steps_)));
-        const auto move = y.grad() / (own.exp_avg_sq().sqrt() / correction + options.eps()) + options.weight_decay() * y;
+        const auto move =
+            y.grad() / (own.exp_avg_sq().sqrt() / correction + options.eps()) + options.weight_decay() * y;
         auto x = (y - (1 - beta_1) * own.exp_avg()) / beta_1;
         own.exp_avg().sub_(move, options.lr());
         x = torch::lerp(x, own.exp_avg(), 1.0 / static_cast<double>(steps_));
@@ -52,8 +54,12 @@ class ScheduleFreeAdamW : public torch::optim::Optimizer {
     }
     return {};
   }
-  void eval() { shift([](double beta) { return 1 - 1 / beta; }); }
-  void train() { shift([](double beta) { return 1 - beta; }); }
+  void eval() {
+    shift([](double beta) { return 1 - 1 / beta; });
+  }
+  void train() {
+    shift([](double beta) { return 1 - beta; });
+  }
 
  private:
   void shift(const std::function<double(double)>& part) {
@@ -62,7 +68,8 @@ class ScheduleFreeAdamW : public torch::optim::Optimizer {
       const double beta = std::get<0>(static_cast<torch::optim::AdamWOptions&>(group.options()).betas());
       for (auto& weight : group.params()) {
         const auto found = state().find(weight.unsafeGetTensorImpl());
-        if (found != state().end()) weight.lerp_(static_cast<torch::optim::AdamWParamState&>(*found->second).exp_avg(), part(beta));
+        if (found != state().end())
+          weight.lerp_(static_cast<torch::optim::AdamWParamState&>(*found->second).exp_avg(), part(beta));
       }
     }
   }
@@ -89,8 +96,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     const torch::NoGradGuard no_grad;
     int64_t correct = 0, total = 0;
     for (auto& batch : test) {
-      const auto [found, wanted] =
-          accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
+      const auto [found, wanted] = accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
       correct += found.eq(wanted).sum().item<int64_t>();
       total += wanted.numel();
     }

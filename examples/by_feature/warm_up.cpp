@@ -13,8 +13,8 @@ auto points(int64_t samples, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto centres = torch::randn({4, 8}, at::detail::createCPUGenerator(0));
   const auto targets = torch::randint(4, {samples}, generator, torch::kLong);
-  return hasten::data::TensorDataset(
-      2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator), targets);
+  return hasten::data::TensorDataset(2 * centres.index_select(0, targets) + torch::randn({samples, 8}, generator),
+                                     targets);
 }
 
 torch::nn::Sequential make_net() {
@@ -24,16 +24,14 @@ torch::nn::Sequential make_net() {
 
 void run(hasten::Accelerator& accelerator, int64_t batch_size) {
   auto net = make_net();
-  torch::optim::Adam adam(net->parameters(),
-                          hasten::optim::scale_lr(1e-2, accelerator.world_size(), kSquareRoot));
+  torch::optim::Adam adam(net->parameters(), hasten::optim::scale_lr(1e-2, accelerator.world_size(), kSquareRoot));
   const int64_t num_steps = 3 * 1000 / (batch_size * accelerator.world_size()), warm_up = num_steps / 5;
   hasten::optim::WarmupLR schedule(
-      adam,
-      {.total_iters = warm_up,
-       .after = hasten::optim::recipe<hasten::optim::CosineAnnealingLR>({.T_max = num_steps - warm_up})});
-  auto [model, optimizer, scheduler, train, test] = accelerator.prepare(
-      net, adam, schedule, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
-      hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
+      adam, {.total_iters = warm_up,
+             .after = hasten::optim::recipe<hasten::optim::CosineAnnealingLR>({.T_max = num_steps - warm_up})});
+  auto [model, optimizer, scheduler, train, test] =
+      accelerator.prepare(net, adam, schedule, hasten::data::loader<RandomSampler>(points(1000, 1), batch_size),
+                          hasten::data::loader<SequentialSampler>(points(250, 2), batch_size));
 
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (auto& batch : train) {
@@ -47,8 +45,7 @@ void run(hasten::Accelerator& accelerator, int64_t batch_size) {
     const torch::NoGradGuard no_grad;
     int64_t correct = 0, total = 0;
     for (auto& batch : test) {
-      const auto [found, wanted] =
-          accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
+      const auto [found, wanted] = accelerator.gather_for_metrics(std::pair(model(batch.data).argmax(1), batch.target));
       correct += found.eq(wanted).sum().item<int64_t>();
       total += wanted.numel();
     }

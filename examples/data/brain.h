@@ -1,7 +1,7 @@
 // Cubes of a head and the mask of its brain: Debian's mricron-data, or any two NIfTI volumes of one grid.
 //
-// The middle dimension of the file runs from back to front. Training cubes come from the front two thirds, test cubes from the back
-// third: left and right halves would resemble each other too much.
+// The middle dimension of the file runs from back to front. Training cubes come from the front two thirds, test cubes
+// from the back third: left and right halves would resemble each other too much.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,13 +24,19 @@ struct BrainOptions {
 struct Head {
   /// Throws: DataError as read_nifti, or for volumes of different sizes.
   explicit Head(const BrainOptions& options) {
-    const auto read = [&](const std::string& path) { return at::avg_pool3d(read_nifti(path).unsqueeze(0).unsqueeze(0), {options.shrink, options.shrink, options.shrink}); };
+    const auto read = [&](const std::string& path) {
+      return at::avg_pool3d(read_nifti(path).unsqueeze(0).unsqueeze(0),
+                            {options.shrink, options.shrink, options.shrink});
+    };
     const auto whole = read_nifti(options.mask);
     image = read(options.image);
-    mask = at::avg_pool3d(whole.gt(0).to(at::kFloat).unsqueeze(0).unsqueeze(0), {options.shrink, options.shrink, options.shrink}).gt(0.5).to(at::kFloat);
+    mask = at::avg_pool3d(whole.gt(0).to(at::kFloat).unsqueeze(0).unsqueeze(0),
+                          {options.shrink, options.shrink, options.shrink})
+               .gt(0.5)
+               .to(at::kFloat);
     if (mask.sizes() != image.sizes()) {
-      throw hasten::DataError(hasten::Origin{"brain"}, options.mask, options.mask, " has ", mask.sizes(), " voxels, ", options.image, " ", image.sizes(),
-                              "; expected volumes of one grid.");
+      throw hasten::DataError(hasten::Origin{"brain"}, options.mask, options.mask, " has ", mask.sizes(), " voxels, ",
+                              options.image, " ", image.sizes(), "; expected volumes of one grid.");
     }
     image = ((image - image.mean()) / image.std())[0];
     mask = mask[0];
@@ -49,7 +55,8 @@ class HeadCubes : public torch::data::datasets::Dataset<HeadCubes> {
     begin_ = train ? height / 3 : 0;
     end_ = train ? height : height / 3;
     if (end_ - begin_ < size || head_->image.size(1) < size || head_->image.size(3) < size) {
-      throw hasten::DataError(hasten::Origin{"brain"}, "volume", "cubes of ", size, " voxels do not fit into ", head_->image.sizes(), "; take a smaller --size or --shrink.");
+      throw hasten::DataError(hasten::Origin{"brain"}, "volume", "cubes of ", size, " voxels do not fit into ",
+                              head_->image.sizes(), "; take a smaller --size or --shrink.");
     }
   }
   torch::data::Example<> get(size_t index) override {
@@ -58,8 +65,11 @@ class HeadCubes : public torch::data::datasets::Dataset<HeadCubes> {
     const auto place = [&](int64_t which, int64_t begin, int64_t end) {
       return begin + static_cast<int64_t>(draws[which].item<double>() * static_cast<double>(end - begin - size_ + 1));
     };
-    const int64_t z = place(0, 0, head_->image.size(1)), y = place(1, begin_, end_), x = place(2, 0, head_->image.size(3));
-    const auto cube = [&](const at::Tensor& from) { return from.slice(1, z, z + size_).slice(2, y, y + size_).slice(3, x, x + size_).contiguous(); };
+    const int64_t z = place(0, 0, head_->image.size(1)), y = place(1, begin_, end_),
+                  x = place(2, 0, head_->image.size(3));
+    const auto cube = [&](const at::Tensor& from) {
+      return from.slice(1, z, z + size_).slice(2, y, y + size_).slice(3, x, x + size_).contiguous();
+    };
     return {cube(head_->image), cube(head_->mask)};
   }
   std::optional<size_t> size() const override { return count_; }

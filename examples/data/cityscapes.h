@@ -24,19 +24,22 @@ inline constexpr int64_t kCityClasses = 19, kCityIgnored = 255;
 
 /// Class of each label id.
 inline std::array<uint8_t, 256> city_classes() {
-  constexpr std::array<int, kCityClasses> kIds = {7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33};
+  constexpr std::array<int, kCityClasses> kIds = {7,  8,  11, 12, 13, 17, 19, 20, 21, 22,
+                                                  23, 24, 25, 26, 27, 28, 31, 32, 33};
   std::array<uint8_t, 256> classes{};
   classes.fill(kCityIgnored);
   for (size_t i = 0; i < kIds.size(); ++i) classes[static_cast<size_t>(kIds[i])] = static_cast<uint8_t>(i);
   return classes;
 }
 
-/// Batches of images [n, 3, crop, 2 crop] and classes [n, crop, 2 crop]: a random window and flip in training, the middle else.
+/// Batches of images [n, 3, crop, 2 crop] and classes [n, crop, 2 crop]: a random window and flip in training, the
+/// middle else.
 class Cityscapes : public torch::data::datasets::BatchDataset<Cityscapes, torch::data::Example<>> {
  public:
   static constexpr bool kThreadSafe = true;
   /// Throws: DataError if the split has no images, or one without labels.
-  Cityscapes(const std::string& root, const std::string& split, int64_t crop, uint64_t seed) : crop_(crop), seed_(seed), training_(split == "train") {
+  Cityscapes(const std::string& root, const std::string& split, int64_t crop, uint64_t seed)
+      : crop_(crop), seed_(seed), training_(split == "train") {
     namespace fs = std::filesystem;
     auto files = std::make_shared<std::vector<std::pair<std::string, std::string>>>();
     const fs::path images = fs::path(root) / "leftImg8bit" / split;
@@ -45,14 +48,17 @@ class Cityscapes : public torch::data::datasets::BatchDataset<Cityscapes, torch:
         auto name = entry.path().filename().string();
         const auto end = name.rfind("_leftImg8bit.png");
         if (end == std::string::npos) continue;
-        const auto labels = fs::path(root) / "gtFine" / split / entry.path().parent_path().filename() / (name.substr(0, end) + "_gtFine_labelIds.png");
-        if (!fs::exists(labels)) throw hasten::DataError(hasten::Origin{"cityscapes"}, labels.string(), "no labels ", labels.string(), " for ", name);
+        const auto labels = fs::path(root) / "gtFine" / split / entry.path().parent_path().filename() /
+                            (name.substr(0, end) + "_gtFine_labelIds.png");
+        if (!fs::exists(labels))
+          throw hasten::DataError(hasten::Origin{"cityscapes"}, labels.string(), "no labels ", labels.string(), " for ",
+                                  name);
         files->emplace_back(entry.path().string(), labels.string());
       }
     }
     if (files->empty()) {
-      throw hasten::DataError(hasten::Origin{"cityscapes"}, images.string(), "no images *_leftImg8bit.png below ", images.string(),
-                              "; expected leftImg8bit/SPLIT/CITY and gtFine/SPLIT/CITY in --data.");
+      throw hasten::DataError(hasten::Origin{"cityscapes"}, images.string(), "no images *_leftImg8bit.png below ",
+                              images.string(), "; expected leftImg8bit/SPLIT/CITY and gtFine/SPLIT/CITY in --data.");
     }
     std::sort(files->begin(), files->end());
     files_ = std::move(files);
@@ -68,12 +74,14 @@ class Cityscapes : public torch::data::datasets::BatchDataset<Cityscapes, torch:
       auto image = hasten::data::read_image(image_file), labels = hasten::data::read_image(label_file);
       const int64_t spare_rows = image.height() - crop_, spare_columns = image.width() - 2 * crop_;
       if (spare_rows < 0 || spare_columns < 0 || labels.height() != image.height() || labels.width() != image.width()) {
-        throw hasten::DataError(hasten::Origin{"cityscapes"}, image_file, image_file, " has ", image.height(), " x ", image.width(), " pixels, its labels ",
-                                labels.height(), " x ", labels.width(), "; expected equal sizes of at least ", crop_, " x ", 2 * crop_, ".");
+        throw hasten::DataError(hasten::Origin{"cityscapes"}, image_file, image_file, " has ", image.height(), " x ",
+                                image.width(), " pixels, its labels ", labels.height(), " x ", labels.width(),
+                                "; expected equal sizes of at least ", crop_, " x ", 2 * crop_, ".");
       }
       hasten::data::SampleRandom random(seed_, epoch_, indices[static_cast<size_t>(i)]);
       const auto place = [&](int64_t spare) {
-        return training_ ? std::min(spare, static_cast<int64_t>(random.uniform() * static_cast<double>(spare + 1))) : spare / 2;
+        return training_ ? std::min(spare, static_cast<int64_t>(random.uniform() * static_cast<double>(spare + 1)))
+                         : spare / 2;
       };
       const int64_t top = place(spare_rows), left = place(spare_columns);
       const bool flips = training_ && random.uniform() < 0.5;

@@ -1,4 +1,5 @@
-// NIfTI-1 volumes (.nii, .nii.gz): header of 348 bytes with int16 sizes at byte 40, the datatype at 70 and the data's offset at 108.
+// NIfTI-1 volumes (.nii, .nii.gz): header of 348 bytes with int16 sizes at byte 40, the datatype at 70 and the data's
+// offset at 108.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,22 +17,28 @@ namespace example {
 inline std::string read_gzip(const std::string& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   if (file == nullptr) {
-    throw hasten::DataError(hasten::Origin{"nifti"}, path, "cannot read ", path, "; install Debian's package mricron-data, or name other files.");
+    throw hasten::DataError(hasten::Origin{"nifti"}, path, "cannot read ", path,
+                            "; install Debian's package mricron-data, or name other files.");
   }
   std::string bytes;
   std::vector<char> part(1 << 20);
   int count = 0;
-  while ((count = gzread(file, part.data(), static_cast<unsigned>(part.size()))) > 0) bytes.append(part.data(), static_cast<size_t>(count));
+  while ((count = gzread(file, part.data(), static_cast<unsigned>(part.size()))) > 0)
+    bytes.append(part.data(), static_cast<size_t>(count));
   const int closed = gzclose_r(file);
-  if (count < 0 || closed != Z_OK) throw hasten::DataError(hasten::Origin{"nifti"}, path, path, " is damaged or truncated; fetch it again.");
+  if (count < 0 || closed != Z_OK)
+    throw hasten::DataError(hasten::Origin{"nifti"}, path, path, " is damaged or truncated; fetch it again.");
   return bytes;
 }
 
 /// Values as float32 [depth, height, width]: the file's last, middle and first dimension.
-/// Throws: DataError for a missing or damaged file, other dimensions than 3, or a datatype that is not uint8, int16 or float32.
+/// Throws: DataError for a missing or damaged file, other dimensions than 3, or a datatype that is not uint8, int16 or
+/// float32.
 inline at::Tensor read_nifti(const std::string& path) {
   const auto bytes = read_gzip(path);
-  const auto refuse = [&](const auto&... why) { throw hasten::DataError(hasten::Origin{"nifti"}, path, path, ": ", why..., "."); };
+  const auto refuse = [&](const auto&... why) {
+    throw hasten::DataError(hasten::Origin{"nifti"}, path, path, ": ", why..., ".");
+  };
   int32_t header_size = 0;
   if (bytes.size() >= 352) std::memcpy(&header_size, bytes.data(), 4);
   if (header_size != 348) refuse("no little-endian NIfTI-1 file; its first number is ", header_size, ", expected 348");
@@ -42,10 +49,13 @@ inline at::Tensor read_nifti(const std::string& path) {
   std::memcpy(&offset, bytes.data() + 108, 4);
   if (sizes[0] < 3 || (sizes[0] > 3 && sizes[4] > 1)) refuse(sizes[0], " dimensions; expected one volume");
   const auto dtype = type == 2 ? at::kByte : type == 4 ? at::kShort : at::kFloat;
-  if (type != 2 && type != 4 && type != 16) refuse("datatype ", type, "; expected 2 (uint8), 4 (int16) or 16 (float32)");
+  if (type != 2 && type != 4 && type != 16)
+    refuse("datatype ", type, "; expected 2 (uint8), 4 (int16) or 16 (float32)");
   auto values = at::empty({sizes[3], sizes[2], sizes[1]}, dtype);
-  if (offset < 352 || static_cast<double>(offset) + static_cast<double>(values.nbytes()) > static_cast<double>(bytes.size())) {
-    refuse(bytes.size(), " bytes are fewer than ", sizes[1], " x ", sizes[2], " x ", sizes[3], " values behind byte ", offset);
+  if (offset < 352 ||
+      static_cast<double>(offset) + static_cast<double>(values.nbytes()) > static_cast<double>(bytes.size())) {
+    refuse(bytes.size(), " bytes are fewer than ", sizes[1], " x ", sizes[2], " x ", sizes[3], " values behind byte ",
+           offset);
   }
   std::memcpy(values.mutable_data_ptr(), bytes.data() + static_cast<size_t>(offset), values.nbytes());
   return values.to(at::kFloat);

@@ -1,7 +1,9 @@
-// Pairs of sentences with 1 for the same meaning, in the form of MRPC: files of --data, or verses of two Bible translations.
+// Pairs of sentences with 1 for the same meaning, in the form of MRPC: files of --data, or verses of two Bible
+// translations.
 //
-// Files: train.csv and dev.csv (label, sentence1, sentence2), GLUE's train.tsv and dev.tsv, or Microsoft's msr_paraphrase_{train,test}.txt.
-// Verses: the same one in both translations, or its neighbour; every tenth pair is held out.
+// Files: train.csv and dev.csv (label, sentence1, sentence2), GLUE's train.tsv and dev.tsv, or Microsoft's
+// msr_paraphrase_{train,test}.txt. Verses: the same one in both translations, or its neighbour; every tenth pair is
+// held out.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,11 +41,14 @@ inline Paraphrases read_paraphrase_lines(const std::string& path) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     std::vector<std::string> fields(1);
     for (const char c : line) {
-      if (c == '\t') fields.emplace_back();
-      else fields.back() += c;
+      if (c == '\t')
+        fields.emplace_back();
+      else
+        fields.back() += c;
     }
     if (fields.size() != 5 || (fields[0] != "0" && fields[0] != "1")) {
-      throw hasten::DataError(hasten::Origin{"paraphrases"}, path, path, ":", number, ": ", fields.size(), " fields; expected a label of 0 or 1, two ids, two "
+      throw hasten::DataError(hasten::Origin{"paraphrases"}, path, path, ":", number, ": ", fields.size(),
+                              " fields; expected a label of 0 or 1, two ids, two "
                               "sentences.");
     }
     pairs.add(fields[3], fields[4], fields[0] == "1" ? 1 : 0);
@@ -59,15 +64,18 @@ inline Paraphrases read_paraphrases(const std::string& folder, bool train) {
     Paraphrases pairs;
     for (size_t i = 0; i < table.num_rows(); ++i) {
       const auto& label = table.texts("label")[i];
-      pairs.add(table.texts("sentence1")[i], table.texts("sentence2")[i], label == "equivalent" || label == "1" ? 1 : 0);
+      pairs.add(table.texts("sentence1")[i], table.texts("sentence2")[i],
+                label == "equivalent" || label == "1" ? 1 : 0);
     }
     return pairs;
   }
-  for (const char* name : {train ? "train.tsv" : "dev.tsv", train ? "msr_paraphrase_train.txt" : "msr_paraphrase_test.txt"}) {
+  for (const char* name :
+       {train ? "train.tsv" : "dev.tsv", train ? "msr_paraphrase_train.txt" : "msr_paraphrase_test.txt"}) {
     const fs::path path = fs::path(folder) / name;
     if (fs::exists(path)) return read_paraphrase_lines(path.string());
   }
-  throw hasten::DataError(hasten::Origin{"paraphrases"}, folder, "no ", train ? "train" : "dev", ".csv, .tsv or msr_paraphrase_*.txt in ", folder,
+  throw hasten::DataError(hasten::Origin{"paraphrases"}, folder, "no ", train ? "train" : "dev",
+                          ".csv, .tsv or msr_paraphrase_*.txt in ", folder,
                           "; name MRPC's folder, or leave --data out for the verses.");
 }
 
@@ -85,13 +93,17 @@ inline Paraphrases verse_paraphrases(bool train, uint64_t seed) {
   return chosen;
 }
 
-/// Token ids, mask and token types [pairs, max_length], and labels: [CLS] first [SEP] second [SEP], cut at the longer sentence's end.
-inline hasten::data::TensorDataset<4> encode_paraphrases(const Paraphrases& pairs, const WordPiece& pieces, int64_t max_length, int64_t limit) {
+/// Token ids, mask and token types [pairs, max_length], and labels: [CLS] first [SEP] second [SEP], cut at the longer
+/// sentence's end.
+inline hasten::data::TensorDataset<4> encode_paraphrases(const Paraphrases& pairs, const WordPiece& pieces,
+                                                         int64_t max_length, int64_t limit) {
   const auto n = std::min<int64_t>(limit, static_cast<int64_t>(pairs.same.size()));
   auto ids = at::full({n, max_length}, pieces.at("[PAD]"), at::kLong), types = at::zeros({n, max_length}, at::kLong);
   for (int64_t i = 0; i < n; ++i) {
-    auto one = pieces.numbers(pairs.first[static_cast<size_t>(i)]), other = pieces.numbers(pairs.second[static_cast<size_t>(i)]);
-    while (static_cast<int64_t>(one.size() + other.size()) > max_length - 3) (one.size() > other.size() ? one : other).pop_back();
+    auto one = pieces.numbers(pairs.first[static_cast<size_t>(i)]),
+         other = pieces.numbers(pairs.second[static_cast<size_t>(i)]);
+    while (static_cast<int64_t>(one.size() + other.size()) > max_length - 3)
+      (one.size() > other.size() ? one : other).pop_back();
     auto* id = ids[i].mutable_data_ptr<int64_t>();
     auto* type = types[i].mutable_data_ptr<int64_t>();
     const auto put = [&](int64_t token, int64_t of) {

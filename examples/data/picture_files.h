@@ -1,4 +1,5 @@
-// Pictures in files with a class each, as whole batches for loops without a Learner (learner/image_loaders.h has its own).
+// Pictures in files with a class each, as whole batches for loops without a Learner (learner/image_loaders.h has its
+// own).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,13 +23,16 @@ struct PictureList {
 
 inline PictureList list_pictures(const std::vector<std::filesystem::path>& files) {
   PictureList list;
-  const auto class_of = [](const std::filesystem::path& file) { return file.stem().string().substr(0, file.stem().string().rfind('_')); };
+  const auto class_of = [](const std::filesystem::path& file) {
+    return file.stem().string().substr(0, file.stem().string().rfind('_'));
+  };
   for (const auto& file : files) list.classes.push_back(class_of(file));
   std::sort(list.classes.begin(), list.classes.end());
   list.classes.erase(std::unique(list.classes.begin(), list.classes.end()), list.classes.end());
   for (const auto& file : files) {
     list.files.push_back(file.string());
-    list.labels.push_back(std::lower_bound(list.classes.begin(), list.classes.end(), class_of(file)) - list.classes.begin());
+    list.labels.push_back(std::lower_bound(list.classes.begin(), list.classes.end(), class_of(file)) -
+                          list.classes.begin());
   }
   return list;
 }
@@ -37,11 +41,13 @@ inline PictureList list_pictures(const std::vector<std::filesystem::path>& files
 class PictureFiles : public torch::data::datasets::BatchDataset<PictureFiles, torch::data::Example<>> {
  public:
   static constexpr bool kThreadSafe = true;
-  PictureFiles(std::shared_ptr<const PictureList> list, bool train, uint64_t seed, std::vector<hasten::data::ImageStep> steps)
+  PictureFiles(std::shared_ptr<const PictureList> list, bool train, uint64_t seed,
+               std::vector<hasten::data::ImageStep> steps)
       : list_(std::move(list)), steps_(std::move(steps)), seed_(seed) {
     const auto order = at::randperm(static_cast<int64_t>(list_->files.size()), at::detail::createCPUGenerator(seed));
     const int64_t cut = order.numel() * 4 / 5;
-    for (int64_t i = train ? 0 : cut; i < (train ? cut : order.numel()); ++i) chosen_.push_back(static_cast<size_t>(order.const_data_ptr<int64_t>()[i]));
+    for (int64_t i = train ? 0 : cut; i < (train ? cut : order.numel()); ++i)
+      chosen_.push_back(static_cast<size_t>(order.const_data_ptr<int64_t>()[i]));
     hasten::data::check_steps(steps_);
   }
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override {

@@ -1,7 +1,7 @@
 // Folders of pictures made from Fashion-MNIST: in the form of the Oxford pets, of imagenette, and of Cityscapes.
 //
-// The pictures are Debian's dataset-fashion-mnist, so that the programs on image folders run without a download. Each form is what
-// the program reads from its real set as well.
+// The pictures are Debian's dataset-fashion-mnist, so that the programs on image folders run without a download. Each
+// form is what the program reads from its real set as well.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,13 +31,14 @@ inline void write_png(const std::filesystem::path& path, const at::Tensor& bytes
   image.format = flat.dim() == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
   std::filesystem::create_directories(path.parent_path());
   if (png_image_write_to_file(&image, path.c_str(), 0, flat.const_data_ptr<uint8_t>(), 0, nullptr) == 0) {
-    throw hasten::DataError(hasten::Origin{"pictures"}, path.string(), "cannot write ", path.string(), ": ", image.message,
-                            ". Name another folder.");
+    throw hasten::DataError(hasten::Origin{"pictures"}, path.string(), "cannot write ", path.string(), ": ",
+                            image.message, ". Name another folder.");
   }
 }
 
 /// Names of the ten kinds. Shoes begin with a capital letter, as the cats among the Oxford pets do.
-inline constexpr std::array<const char*, 10> kKinds = {"tshirt", "trousers", "pullover", "dress", "coat", "Sandal", "shirt", "Sneaker", "bag", "Boot"};
+inline constexpr std::array<const char*, 10> kKinds = {"tshirt", "trousers", "pullover", "dress", "coat",
+                                                       "Sandal", "shirt",    "Sneaker",  "bag",   "Boot"};
 
 /// pets: FOLDER/KIND_N.png. imagenette: FOLDER/{train,val}/KIND/N.png, one in five in val.
 inline void write_kinds(const std::filesystem::path& folder, int64_t count, bool as_imagenette) {
@@ -45,13 +46,14 @@ inline void write_kinds(const std::filesystem::path& folder, int64_t count, bool
   const auto& data = set.data();
   for (int64_t i = 0; i < std::min(count, data.images.size(0)); ++i) {
     const auto kind = kKinds[static_cast<size_t>(data.labels[i].item<int64_t>())];
-    const auto file = as_imagenette ? folder / (i % 5 == 4 ? "val" : "train") / kind / hasten::text(i, ".png") : folder / hasten::text(kind, "_", i, ".png");
+    const auto file = as_imagenette ? folder / (i % 5 == 4 ? "val" : "train") / kind / hasten::text(i, ".png")
+                                    : folder / hasten::text(kind, "_", i, ".png");
     write_png(file, data.images[i].unsqueeze(2).expand({-1, -1, 3}));
   }
 }
 
-/// Scenes in the form of Cityscapes, `size` x 2 `size` pixels: garments of six kinds at random places on a slope of grey. Kind k has the
-/// label id kSceneIds[k], the ground 7 (road).
+/// Scenes in the form of Cityscapes, `size` x 2 `size` pixels: garments of six kinds at random places on a slope of
+/// grey. Kind k has the label id kSceneIds[k], the ground 7 (road).
 inline constexpr std::array<int64_t, 6> kSceneIds = {24, 26, 11, 33, 21, 17};
 inline void write_scenes(const std::filesystem::path& folder, int64_t count, int64_t size) {
   const auto set = hasten::data::fashion_mnist(hasten::data::kFashionMnistRoot, true);
@@ -74,8 +76,10 @@ inline void write_scenes(const std::filesystem::path& folder, int64_t count, int
       window(ids).masked_fill_(mask, kSceneIds[static_cast<size_t>(found - kinds.begin())]);
       ++placed;
     }
-    const std::string split = i % 5 == 4 ? "val" : "train", stem = hasten::text("fashion_", std::string(6 - std::to_string(i).size(), '0'), i, "_000000_");
-    write_png(folder / "leftImg8bit" / split / "fashion" / (stem + "leftImg8bit.png"), scene.to(at::kByte).unsqueeze(2).expand({-1, -1, 3}));
+    const std::string split = i % 5 == 4 ? "val" : "train",
+                      stem = hasten::text("fashion_", std::string(6 - std::to_string(i).size(), '0'), i, "_000000_");
+    write_png(folder / "leftImg8bit" / split / "fashion" / (stem + "leftImg8bit.png"),
+              scene.to(at::kByte).unsqueeze(2).expand({-1, -1, 3}));
     write_png(folder / "gtFine" / split / "fashion" / (stem + "gtFine_labelIds.png"), ids);
   }
 }

@@ -1,6 +1,7 @@
 // Verses of a Sword module (zText): blocks of zlib-packed text, and which verse lies where.
 //
-// .bzs has a block's offset, packed size and size (uint32 each), .bzv a verse's block and offset (uint32) and size (uint16).
+// .bzs has a block's offset, packed size and size (uint32 each), .bzv a verse's block and offset (uint32) and size
+// (uint16).
 #pragma once
 
 #include <hasten/core/error.h>
@@ -30,7 +31,8 @@ inline std::string plain_verse(const std::string& marked) {
       continue;
     }
     for (const std::string tag : {"note", "title"}) {
-      if (marked.compare(i + 1, tag.size(), tag) == 0 && marked.find("</" + tag, i) != std::string::npos) i = marked.find("</" + tag, i);
+      if (marked.compare(i + 1, tag.size(), tag) == 0 && marked.find("</" + tag, i) != std::string::npos)
+        i = marked.find("</" + tag, i);
     }
     const size_t end = marked.find('>', i);
     i = end == std::string::npos ? marked.size() : end + 1;
@@ -47,8 +49,9 @@ inline std::vector<std::string> read_sword(const std::string& module) {
   const auto bytes_of = [&](const char* suffix) {
     std::ifstream file(base + suffix, std::ios::binary);
     if (!file) {
-      throw hasten::DataError(hasten::Origin{"sword"}, base + suffix, "cannot read ", base, suffix,
-                              "; install Debian's packages sword-text-kjv and sword-text-web, or name a folder with --data.");
+      throw hasten::DataError(
+          hasten::Origin{"sword"}, base + suffix, "cannot read ", base, suffix,
+          "; install Debian's packages sword-text-kjv and sword-text-web, or name a folder with --data.");
     }
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
@@ -74,8 +77,11 @@ inline std::vector<std::string> read_sword(const std::string& module) {
       text.resize(number(blocks, entry + 8));
       uLongf length = text.size();
       const size_t begin = number(blocks, entry), count = number(blocks, entry + 4);
-      if (begin + count > packed.size() || uncompress(reinterpret_cast<Bytef*>(text.data()), &length, reinterpret_cast<const Bytef*>(packed.data()) + begin, count) != Z_OK) {
-        throw hasten::DataError(hasten::Origin{"sword"}, base + "bzz", "block ", block, " of ", base, "bzz is damaged; install the package again.");
+      if (begin + count > packed.size() ||
+          uncompress(reinterpret_cast<Bytef*>(text.data()), &length,
+                     reinterpret_cast<const Bytef*>(packed.data()) + begin, count) != Z_OK) {
+        throw hasten::DataError(hasten::Origin{"sword"}, base + "bzz", "block ", block, " of ", base,
+                                "bzz is damaged; install the package again.");
       }
       text.resize(length);
     }
@@ -88,15 +94,18 @@ inline std::set<std::string> words_of(const std::string& text) {
   std::set<std::string> words;
   std::string word;
   for (const char c : text + " ") {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else if (!word.empty()) words.insert(std::exchange(word, {}));
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (!word.empty())
+      words.insert(std::exchange(word, {}));
   }
   return words;
 }
 
-/// Verses that both translations have: the nearest entry with the largest part of words in common (at least a quarter), since numbering
-/// differs by up to three near a book's end.
-inline std::vector<std::pair<std::string, std::string>> aligned_verses(const std::vector<std::string>& one, const std::vector<std::string>& other) {
+/// Verses that both translations have: the nearest entry with the largest part of words in common (at least a quarter),
+/// since numbering differs by up to three near a book's end.
+inline std::vector<std::pair<std::string, std::string>> aligned_verses(const std::vector<std::string>& one,
+                                                                       const std::vector<std::string>& other) {
   std::vector<std::set<std::string>> words;
   for (const auto& text : other) words.push_back(words_of(text));
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -106,7 +115,8 @@ inline std::vector<std::pair<std::string, std::string>> aligned_verses(const std
     double best = 0.25;
     size_t at = other.size();
     for (size_t j = i < 3 ? 0 : i - 3; j <= std::min(i + 3, other.size() - 1); ++j) {
-      const auto common = static_cast<double>(std::count_if(own.begin(), own.end(), [&](const auto& word) { return words[j].contains(word); }));
+      const auto common = static_cast<double>(
+          std::count_if(own.begin(), own.end(), [&](const auto& word) { return words[j].contains(word); }));
       const double part = common / (static_cast<double>(own.size() + words[j].size()) - common);
       if (part > best) {
         best = part;

@@ -1,7 +1,7 @@
 // WordPiece (BERT's tokenizer, lower case): from a vocab.txt of transformers, or made from texts.
 //
-// Words and marks are split as BERT does it for ASCII; other bytes stay in their word. A word is the longest known beginning, then the
-// longest known "##" pieces; a word without such pieces is [UNK].
+// Words and marks are split as BERT does it for ASCII; other bytes stay in their word. A word is the longest known
+// beginning, then the longest known "##" pieces; a word without such pieces is [UNK].
 #pragma once
 
 #include <hasten/core/error.h>
@@ -44,7 +44,9 @@ class WordPiece {
     WordPiece pieces;
     for (std::string line; std::getline(file, line);) pieces.add(line);
     for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}) {
-      if (!pieces.index_.contains(token)) throw hasten::DataError(hasten::Origin{"wordpiece"}, path, "no ", token, " in ", path, "; expected BERT's vocab.txt.");
+      if (!pieces.index_.contains(token))
+        throw hasten::DataError(hasten::Origin{"wordpiece"}, path, "no ", token, " in ", path,
+                                "; expected BERT's vocab.txt.");
     }
     return pieces;
   }
@@ -81,7 +83,8 @@ class WordPiece {
       for (size_t begin = 0; begin < word.size();) {
         size_t end = word.size();
         auto found = index_.end();
-        for (; end > begin && found == index_.end(); --end) found = index_.find((begin > 0 ? "##" : "") + word.substr(begin, end - begin));
+        for (; end > begin && found == index_.end(); --end)
+          found = index_.find((begin > 0 ? "##" : "") + word.substr(begin, end - begin));
         if (found == index_.end()) {
           result.resize(before);
           result.push_back(at("[UNK]"));

@@ -1,7 +1,7 @@
 // AWD-LSTM (Merity, Keskar, Socher, 2017): a language model with dropped weights, and a classifier on its encoder.
 //
-// fastai's numbers: embedding 400, hidden 1152, 3 layers, padding token 1. The model gives (prediction, raw, dropped) for
-// RNNCallback and RNNRegularizer and keeps its hidden state from batch to batch; reset_state() forgets it.
+// fastai's numbers: embedding 400, hidden 1152, 3 layers, padding token 1. The model gives (prediction, raw, dropped)
+// for RNNCallback and RNNRegularizer and keeps its hidden state from batch to batch; reset_state() forgets it.
 #pragma once
 
 #include <torch/torch.h>
@@ -40,7 +40,8 @@ struct AwdEncoderImpl : torch::nn::Module {
       const auto make = [&](const char* name, torch::IntArrayRef sizes) {
         return register_parameter("rnn" + std::to_string(i) + "_" + name, torch::empty(sizes).uniform_(-bound, bound));
       };
-      weights.push_back({make("weight_ih_l0", {4 * out, in}), make("weight_hh_l0", {4 * out, out}), make("bias_ih_l0", {4 * out}), make("bias_hh_l0", {4 * out})});
+      weights.push_back({make("weight_ih_l0", {4 * out, in}), make("weight_hh_l0", {4 * out, out}),
+                         make("bias_ih_l0", {4 * out}), make("bias_hh_l0", {4 * out})});
     }
   }
 
@@ -87,7 +88,8 @@ TORCH_MODULE(AwdEncoder);
 struct AwdLanguageModelImpl : torch::nn::Module {
   explicit AwdLanguageModelImpl(const AwdLstmOptions& o) {
     encoder = register_module("encoder", AwdEncoder(o));
-    if (!o.tie_weights) weight = register_parameter("decoder_weight", torch::empty({o.vocab, o.embedding}).uniform_(-0.1, 0.1));
+    if (!o.tie_weights)
+      weight = register_parameter("decoder_weight", torch::empty({o.vocab, o.embedding}).uniform_(-0.1, 0.1));
     bias = register_parameter("decoder_bias", torch::zeros({o.vocab}));
   }
   std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> forward(const torch::Tensor& ids) {
@@ -102,10 +104,14 @@ TORCH_MODULE(AwdLanguageModel);
 
 /// Concatenates the last step with max and mean over the steps that are no padding, then two linears (ULMFiT's head).
 struct AwdClassifierImpl : torch::nn::Module {
-  AwdClassifierImpl(const AwdLstmOptions& o, int64_t classes, int64_t steps_at_once = 72) : padding(o.padding), bptt(steps_at_once) {
+  AwdClassifierImpl(const AwdLstmOptions& o, int64_t classes, int64_t steps_at_once = 72)
+      : padding(o.padding), bptt(steps_at_once) {
     encoder = register_module("encoder", AwdEncoder(o));
-    head = register_module("head", torch::nn::Sequential(torch::nn::BatchNorm1d(3 * o.embedding), torch::nn::Dropout(0.4), torch::nn::Linear(3 * o.embedding, 50),
-                                                         torch::nn::ReLU(), torch::nn::BatchNorm1d(50), torch::nn::Dropout(0.1), torch::nn::Linear(50, classes)));
+    head =
+        register_module("head", torch::nn::Sequential(torch::nn::BatchNorm1d(3 * o.embedding), torch::nn::Dropout(0.4),
+                                                      torch::nn::Linear(3 * o.embedding, 50), torch::nn::ReLU(),
+                                                      torch::nn::BatchNorm1d(50), torch::nn::Dropout(0.1),
+                                                      torch::nn::Linear(50, classes)));
   }
   /// `ids` [batch, steps], padded at the front.
   std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> forward(const torch::Tensor& ids) {
@@ -138,8 +144,10 @@ inline std::vector<std::vector<torch::Tensor>> awd_groups(torch::nn::Module& mod
   for (const auto& item : model.named_parameters()) {
     const auto& name = item.key();
     const auto layer = name.find("rnn");
-    if (name.rfind("head", 0) == 0) head.push_back(item.value());
-    else if (layer == std::string::npos) groups[0].push_back(item.value());
+    if (name.rfind("head", 0) == 0)
+      head.push_back(item.value());
+    else if (layer == std::string::npos)
+      groups[0].push_back(item.value());
     else {
       const auto index = static_cast<size_t>(std::stoll(name.substr(layer + 3))) + 1;
       if (groups.size() <= index) groups.resize(index + 1);

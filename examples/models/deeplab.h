@@ -1,4 +1,5 @@
-// DeepLabV3 (Chen et al., 2017) on a dilated ResNet, with torchvision's names: backbone.…, classifier.0 (ASPP) … classifier.4.
+// DeepLabV3 (Chen et al., 2017) on a dilated ResNet, with torchvision's names: backbone.…, classifier.0 (ASPP) …
+// classifier.4.
 #pragma once
 
 #include <torch/torch.h>
@@ -20,7 +21,8 @@ struct AsppImpl : nn::Module {
     pooled = nn::Sequential(nn::AdaptiveAvgPool2d(1), conv(in, out, 1), nn::BatchNorm2d(out), nn::ReLU());
     branches->push_back(pooled.ptr());
     register_module("convs", branches);
-    project = register_module("project", nn::Sequential(conv(out * (static_cast<int64_t>(rates.size()) + 2), out, 1), nn::BatchNorm2d(out), nn::ReLU(), nn::Dropout(0.5)));
+    project = register_module("project", nn::Sequential(conv(out * (static_cast<int64_t>(rates.size()) + 2), out, 1),
+                                                        nn::BatchNorm2d(out), nn::ReLU(), nn::Dropout(0.5)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     std::vector<torch::Tensor> parts;
@@ -40,11 +42,13 @@ struct DilatedBodyImpl : ResNetBodyImpl {
 TORCH_MODULE(DilatedBody);
 
 struct DeepLabImpl : nn::Module {
-  DeepLabImpl(int64_t classes, ResNetOptions body, int64_t width = 256, const std::vector<int64_t>& rates = {12, 24, 36}) {
+  DeepLabImpl(int64_t classes, ResNetOptions body, int64_t width = 256,
+              const std::vector<int64_t>& rates = {12, 24, 36}) {
     body.first_dilated = 2;
     backbone = register_module("backbone", DilatedBody(body));
-    classifier = register_module("classifier", nn::Sequential(Aspp(backbone->num_features, width, rates), conv(width, width, 3), nn::BatchNorm2d(width),
-                                                              nn::ReLU(), nn::Conv2d(nn::Conv2dOptions(width, classes, 1))));
+    classifier = register_module("classifier", nn::Sequential(Aspp(backbone->num_features, width, rates),
+                                                              conv(width, width, 3), nn::BatchNorm2d(width), nn::ReLU(),
+                                                              nn::Conv2d(nn::Conv2dOptions(width, classes, 1))));
   }
   /// Images [batch, 3, height, width] to scores [batch, classes, height, width].
   torch::Tensor forward(const torch::Tensor& x) {

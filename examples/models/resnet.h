@@ -1,7 +1,9 @@
-// ResNet 18, 34, 50 and 101 (He et al., 2015) with torchvision's names, resnet50d with timm's, and xresnet (He et al., 2018).
+// ResNet 18, 34, 50 and 101 (He et al., 2015) with torchvision's names, resnet50d with timm's, and xresnet (He et al.,
+// 2018).
 //
-// Header only, from scratch: nothing pretrained is shipped. checkpoint::load_weights takes torchvision's files with strict = false.
-// The head of resnetN is fastai's of vision_learner: maximum and average pooling side by side, two linears without bias.
+// Header only, from scratch: nothing pretrained is shipped. checkpoint::load_weights takes torchvision's files with
+// strict = false. The head of resnetN is fastai's of vision_learner: maximum and average pooling side by side, two
+// linears without bias.
 #pragma once
 
 #include <hasten/learner/groups.h>
@@ -15,12 +17,19 @@ namespace models {
 namespace nn = torch::nn;
 
 using Activation = torch::Tensor (*)(const torch::Tensor&);
-inline torch::Tensor relu(const torch::Tensor& x) { return torch::relu(x); }
-inline torch::Tensor mish(const torch::Tensor& x) { return torch::mish(x); }
-inline torch::Tensor swish(const torch::Tensor& x) { return torch::silu(x); }
+inline torch::Tensor relu(const torch::Tensor& x) {
+  return torch::relu(x);
+}
+inline torch::Tensor mish(const torch::Tensor& x) {
+  return torch::mish(x);
+}
+inline torch::Tensor swish(const torch::Tensor& x) {
+  return torch::silu(x);
+}
 
 inline nn::Conv2d conv(int64_t in, int64_t out, int64_t size, int64_t stride = 1, int64_t dilation = 1) {
-  return nn::Conv2d(nn::Conv2dOptions(in, out, size).stride(stride).dilation(dilation).padding(size / 2 * dilation).bias(false));
+  return nn::Conv2d(
+      nn::Conv2dOptions(in, out, size).stride(stride).dilation(dilation).padding(size / 2 * dilation).bias(false));
 }
 
 /// What differs between the families.
@@ -59,7 +68,9 @@ struct SelfAttentionImpl : nn::Module {
     {
       const torch::NoGradGuard no_grad;
       const auto v = torch::mv(weight.t(), u);
-      if (is_training()) u.copy_(torch::nn::functional::normalize(torch::mv(weight, v / v.norm().clamp_min(1e-12)), torch::nn::functional::NormalizeFuncOptions().dim(0)));
+      if (is_training())
+        u.copy_(torch::nn::functional::normalize(torch::mv(weight, v / v.norm().clamp_min(1e-12)),
+                                                 torch::nn::functional::NormalizeFuncOptions().dim(0)));
     }
     const auto v = torch::mv(weight.t(), u);
     auto w = weight / torch::dot(u, torch::mv(weight, (v / v.norm().clamp_min(1e-12)).detach()));
@@ -74,7 +85,8 @@ TORCH_MODULE(SelfAttention);
 
 /// A residual block; names conv1, bn1, …, downsample.N.
 struct BlockImpl : nn::Module {
-  BlockImpl(int64_t in, int64_t width, int64_t stride, int64_t dilation, const ResNetOptions& o) : activation(o.activation) {
+  BlockImpl(int64_t in, int64_t width, int64_t stride, int64_t dilation, const ResNetOptions& o)
+      : activation(o.activation) {
     const int64_t out = o.bottleneck ? width * 4 : width;
     const auto add = [&](int64_t from, int64_t to, int64_t size, int64_t step, int64_t spread) {
       const auto number = std::to_string(convs.size() + 1);
@@ -93,9 +105,12 @@ struct BlockImpl : nn::Module {
     if (stride == 1 && in == out) return;
     downsample = register_module("downsample", nn::Sequential());
     const bool pools = o.pooled_shortcut && stride > 1;
-    if (pools && o.pools_maximum) downsample->push_back(nn::MaxPool2d(nn::MaxPool2dOptions(2).stride(2).ceil_mode(true)));
-    else if (pools) downsample->push_back(nn::AvgPool2d(nn::AvgPool2dOptions(2).ceil_mode(true).count_include_pad(false)));
-    else if (o.pooled_shortcut) downsample->push_back(nn::Identity());
+    if (pools && o.pools_maximum)
+      downsample->push_back(nn::MaxPool2d(nn::MaxPool2dOptions(2).stride(2).ceil_mode(true)));
+    else if (pools)
+      downsample->push_back(nn::AvgPool2d(nn::AvgPool2dOptions(2).ceil_mode(true).count_include_pad(false)));
+    else if (o.pooled_shortcut)
+      downsample->push_back(nn::Identity());
     downsample->push_back(conv(in, out, 1, pools ? 1 : stride));
     downsample->push_back(nn::BatchNorm2d(out));
   }
@@ -121,7 +136,8 @@ struct ResNetBodyImpl : nn::Module {
   explicit ResNetBodyImpl(const ResNetOptions& given) : o(given) {
     int64_t in = 64;
     if (o.stem.empty()) {
-      conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(o.channels, in, 7).stride(2).padding(3).bias(false)));
+      conv1 =
+          register_module("conv1", nn::Conv2d(nn::Conv2dOptions(o.channels, in, 7).stride(2).padding(3).bias(false)));
     } else {
       in = o.channels;
       for (size_t i = 0; i < o.stem.size(); ++i) {
@@ -178,8 +194,9 @@ struct ResNetImpl : ResNetBodyImpl {
       return;
     }
     head = register_module("head", nn::Sequential(nn::BatchNorm1d(num_features * 2), nn::Dropout(o.dropout),
-                                                  nn::Linear(nn::LinearOptions(num_features * 2, 512).bias(false)), nn::ReLU(), nn::BatchNorm1d(512),
-                                                  nn::Dropout(o.dropout * 2), nn::Linear(nn::LinearOptions(512, classes).bias(false))));
+                                                  nn::Linear(nn::LinearOptions(num_features * 2, 512).bias(false)),
+                                                  nn::ReLU(), nn::BatchNorm1d(512), nn::Dropout(o.dropout * 2),
+                                                  nn::Linear(nn::LinearOptions(512, classes).bias(false))));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     const auto y = features(x);
@@ -192,7 +209,9 @@ struct ResNetImpl : ResNetBodyImpl {
 };
 TORCH_MODULE(ResNet);
 
-inline ResNet resnet18(int64_t classes, ResNetOptions o = {}) { return ResNet(classes, o); }
+inline ResNet resnet18(int64_t classes, ResNetOptions o = {}) {
+  return ResNet(classes, o);
+}
 inline ResNet resnet34(int64_t classes, ResNetOptions o = {}) {
   o.blocks = {3, 4, 6, 3};
   return ResNet(classes, o);
@@ -218,7 +237,10 @@ inline ResNet xresnet(int64_t layers, int64_t classes, ResNetOptions o = {}) {
   o.stem = {32, 32, 64};
   o.pooled_shortcut = o.zero_last_norm = true;
   o.vision_head = false;
-  return layers == 18 ? resnet18(classes, o) : layers == 34 ? resnet34(classes, o) : layers == 50 ? resnet50(classes, o) : resnet101(classes, o);
+  return layers == 18   ? resnet18(classes, o)
+         : layers == 34 ? resnet34(classes, o)
+         : layers == 50 ? resnet50(classes, o)
+                        : resnet101(classes, o);
 }
 
 /// fastai's groups for fine-tuning: up to layer2, from layer3 on, the head.

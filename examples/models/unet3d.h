@@ -7,8 +7,11 @@ namespace models {
 
 inline torch::nn::Sequential two_convolutions(int64_t from, int64_t to) {
   namespace nn = torch::nn;
-  const auto convolution = [](int64_t in, int64_t out) { return nn::Conv3d(nn::Conv3dOptions(in, out, 3).padding(1).bias(false)); };
-  return nn::Sequential(convolution(from, to), nn::BatchNorm3d(to), nn::ReLU(), convolution(to, to), nn::BatchNorm3d(to), nn::ReLU());
+  const auto convolution = [](int64_t in, int64_t out) {
+    return nn::Conv3d(nn::Conv3dOptions(in, out, 3).padding(1).bias(false));
+  };
+  return nn::Sequential(convolution(from, to), nn::BatchNorm3d(to), nn::ReLU(), convolution(to, to),
+                        nn::BatchNorm3d(to), nn::ReLU());
 }
 
 // Two levels down, two up, with the features of each level handed across; logits [batch, 1, …].

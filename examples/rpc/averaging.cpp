@@ -1,7 +1,7 @@
 // Parameter averaging: each process trains its own copy, and every n steps all copies become their mean.
 //
-// hasten launch -n 2 rpc averaging [STEPS]. After torch's PeriodicModelAverager; in a loop with an Accelerator local_sgd does
-// the same (examples/by_feature/local_sgd.cpp).
+// hasten launch -n 2 rpc averaging [STEPS]. After torch's PeriodicModelAverager; in a loop with an Accelerator
+// local_sgd does the same (examples/by_feature/local_sgd.cpp).
 #include <hasten/process/process.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,5 @@
-// Batched updates: the server averages the gradients of all trainers into one step, and answers them with the new parameters.
+// Batched updates: the server averages the gradients of all trainers into one step, and answers them with the new
+// parameters.
 //
 // hasten launch --roles ps=1,trainer=3 rpc batch_update. After torch.distributed's tutorial on batch processing.
 #include <hasten/process/process.h>
@@ -74,7 +75,8 @@ int main(int argc, char** argv) {
   if (process.is_main_process()) {
     const auto server = agent.rref(std::make_shared<BatchUpdateServer>(process.world_size() - 1));
     std::vector<hasten::rpc::Future<double>> losses;
-    for (int rank = 1; rank < process.world_size(); ++rank) losses.push_back(agent.async<&train>(rank, server, rank, steps));
+    for (int rank = 1; rank < process.world_size(); ++rank)
+      losses.push_back(agent.async<&train>(rank, server, rank, steps));
     double worst = 0;
     for (const double loss : hasten::rpc::wait_all(losses)) worst = std::max(worst, loss);
     std::cout << "worst loss " << worst << " after " << steps << " steps" << std::endl;

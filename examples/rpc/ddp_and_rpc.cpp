@@ -1,7 +1,8 @@
-// Data parallelism and RPC in one backward pass: an embedding lives at a server, each trainer has a copy of a linear layer whose
-// gradients are averaged over the trainers, and one optimizer steps both.
+// Data parallelism and RPC in one backward pass: an embedding lives at a server, each trainer has a copy of a linear
+// layer whose gradients are averaged over the trainers, and one optimizer steps both.
 //
-// hasten launch --roles master=1,ps=1,trainer=2 rpc ddp_and_rpc [STEPS]. After torch.distributed's tutorial on DDP and RPC.
+// hasten launch --roles master=1,ps=1,trainer=2 rpc ddp_and_rpc [STEPS]. After torch.distributed's tutorial on DDP and
+// RPC.
 #include <hasten/parallel/ddp/ddp.h>
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
@@ -11,7 +12,8 @@
 
 struct BagNet : torch::nn::Module {
   BagNet(int64_t num_tokens, int64_t width)
-      : bag(register_module("bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(num_tokens, width).mode(torch::kSum)))) {}
+      : bag(register_module(
+            "bag", torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(num_tokens, width).mode(torch::kSum)))) {}
   // [batch, tokens] of token numbers.
   torch::Tensor forward(const torch::Tensor& tokens) { return bag(tokens); }
   torch::nn::EmbeddingBag bag;
@@ -32,7 +34,8 @@ int main(int argc, char** argv) {
     const hasten::parallel::Ddp copies(*fc, *group);  // averages the gradients in the context, too
     auto parameters = bag.remote_parameters();
     for (const auto& one : fc->parameters()) parameters.push_back(agent.rref(one));
-    const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters, torch::optim::SGDOptions(0.5));
+    const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters,
+                                                                         torch::optim::SGDOptions(0.5));
     // What is to be learnt, equal on all trainers: each token votes for the 8 classes.
     const auto votes = torch::randn({100, 8}, at::make_generator<at::CPUGeneratorImpl>(5));
     auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(process.rank()));
@@ -65,7 +68,8 @@ int main(int argc, char** argv) {
   if (process.is_main_process()) {
     const hasten::rpc::RemoteModule<BagNet> bag(agent, "worker1/cpu", 100, 16);
     std::vector<hasten::rpc::Future<std::pair<double, double>>> all;
-    for (const int trainer : trainers) all.push_back(agent.call_async<std::pair<double, double>>(trainer, "train", bag));
+    for (const int trainer : trainers)
+      all.push_back(agent.call_async<std::pair<double, double>>(trainer, "train", bag));
     const auto ends = hasten::rpc::wait_all(all);
     double difference = 0, loss = 0;
     for (const auto& [one, sum] : ends) {

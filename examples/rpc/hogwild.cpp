@@ -28,8 +28,8 @@ int main(int argc, char** argv) {
     const torch::NoGradGuard no_grad;
     const auto x = torch::randn({2000, 20}, at::make_generator<at::CPUGeneratorImpl>(5));
     const auto right = net->forward(x).argmax(1).eq(x.mm(directions).argmax(1));
-    std::cout << "accuracy " << right.to(torch::kFloat).mean().item<float>() << " with " << process.world_size() << " processes"
-              << std::endl;
+    std::cout << "accuracy " << right.to(torch::kFloat).mean().item<float>() << " with " << process.world_size()
+              << " processes" << std::endl;
   }
   process.wait_for_everyone();
   return 0;

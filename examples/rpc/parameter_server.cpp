@@ -1,7 +1,8 @@
-// A parameter server: the net lives there, trainers call its forward through an RRef, and each has its own autograd context.
+// A parameter server: the net lives there, trainers call its forward through an RRef, and each has its own autograd
+// context.
 //
-// hasten launch --roles ps=1,trainer=2 rpc parameter_server [STEPS]. After torch.distributed's tutorial on a parameter server;
-// the digits are made up, ten patterns with noise, so that nothing has to be downloaded.
+// hasten launch --roles ps=1,trainer=2 rpc parameter_server [STEPS]. After torch.distributed's tutorial on a parameter
+// server; the digits are made up, ten patterns with noise, so that nothing has to be downloaded.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
@@ -15,7 +16,8 @@ struct DigitNet : torch::nn::Module {
     return torch::log_softmax(last(x.flatten(1)), 1);
   }
   torch::nn::Conv2d first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 8, 3).padding(1)));
-  torch::nn::Conv2d second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 16, 3).padding(1)));
+  torch::nn::Conv2d second =
+      register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 16, 3).padding(1)));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(16 * 7 * 7, 10));
 };
 
@@ -39,8 +41,7 @@ class ParameterServer {
   std::vector<hasten::rpc::RRef<torch::Tensor>> parameter_rrefs() {
     std::vector<hasten::rpc::RRef<torch::Tensor>> all;
     const auto here = hasten::rpc::call();
-    for (const auto& one : net_.parameters())
-      all.push_back(here.rref(one));
+    for (const auto& one : net_.parameters()) all.push_back(here.rref(one));
     return all;
   }
 
@@ -52,9 +53,7 @@ class ParameterServer {
 class ServerPlace {
  public:
   explicit ServerPlace(std::shared_ptr<ParameterServer> server) : server_(std::move(server)) {}
-  hasten::rpc::RRef<ParameterServer> get() const {
-    return hasten::rpc::call().rref(server_);
-  }
+  hasten::rpc::RRef<ParameterServer> get() const { return hasten::rpc::call().rref(server_); }
 
  private:
   std::shared_ptr<ParameterServer> server_;
@@ -67,7 +66,9 @@ int main(int argc, char** argv) {
   hasten::process::Process process({.cpu = true});
   const auto place = std::make_shared<ServerPlace>(std::make_shared<ParameterServer>());
   hasten::rpc::Functions functions;
-  functions.add<&ParameterServer::forward>().add<&ParameterServer::parameter_rrefs>().add<&ParameterServer::num_gradients>();
+  functions.add<&ParameterServer::forward>()
+      .add<&ParameterServer::parameter_rrefs>()
+      .add<&ParameterServer::num_gradients>();
   functions.add("server", [place] { return place->get(); });
   hasten::rpc::Agent agent(process, functions);
   if (process.rank() > 0) {
@@ -79,7 +80,8 @@ int main(int argc, char** argv) {
       agent.autograd([&](hasten::rpc::AutogradContext& context) {
         const auto scores = server.sync<&ParameterServer::forward>(digits.images.slice(0, 32 * step, 32 * step + 32));
         context.backward({torch::nll_loss(scores, digits.labels.slice(0, 32 * step, 32 * step + 32))});
-        if (server.sync<&ParameterServer::num_gradients>(context) != 6) throw std::runtime_error("gradients are missing");
+        if (server.sync<&ParameterServer::num_gradients>(context) != 6)
+          throw std::runtime_error("gradients are missing");
         optimizer.step(context);
       });
     }

@@ -1,8 +1,9 @@
-// ResNet50 in two halves on two workers, with micro-batches that overlap; distributed autograd and one optimizer over both.
+// ResNet50 in two halves on two workers, with micro-batches that overlap; distributed autograd and one optimizer over
+// both.
 //
-// hasten launch --roles master=1,stage=2 rpc pipeline_resnet50 [IMAGES [SIZE [BATCHES]]]; the tutorial of torch.distributed has
-// 3 batches of 120 images of 128 x 128, in 1, 2, 4 and 8 micro-batches. With a SIZE of 32 or less the last maps are 1 x 1, and
-// batch norm refuses a micro-batch of one image.
+// hasten launch --roles master=1,stage=2 rpc pipeline_resnet50 [IMAGES [SIZE [BATCHES]]]; the tutorial of
+// torch.distributed has 3 batches of 120 images of 128 x 128, in 1, 2, 4 and 8 micro-batches. With a SIZE of 32 or less
+// the last maps are 1 x 1, and batch norm refuses a micro-batch of one image.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
@@ -18,11 +19,13 @@ nn::Conv2d convolution(int64_t in, int64_t out, int64_t size, int64_t stride) {
 
 struct Bottleneck : nn::Module {
   Bottleneck(int64_t in, int64_t width, int64_t stride) {
-    body = register_module("body", nn::Sequential(convolution(in, width, 1, 1), nn::BatchNorm2d(width), nn::ReLU(),
-                                                  convolution(width, width, 3, stride), nn::BatchNorm2d(width), nn::ReLU(),
-                                                  convolution(width, 4 * width, 1, 1), nn::BatchNorm2d(4 * width)));
+    body =
+        register_module("body", nn::Sequential(convolution(in, width, 1, 1), nn::BatchNorm2d(width), nn::ReLU(),
+                                               convolution(width, width, 3, stride), nn::BatchNorm2d(width), nn::ReLU(),
+                                               convolution(width, 4 * width, 1, 1), nn::BatchNorm2d(4 * width)));
     if (stride != 1 || in != 4 * width)
-      shortcut = register_module("shortcut", nn::Sequential(convolution(in, 4 * width, 1, stride), nn::BatchNorm2d(4 * width)));
+      shortcut = register_module("shortcut",
+                                 nn::Sequential(convolution(in, 4 * width, 1, stride), nn::BatchNorm2d(4 * width)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     return torch::relu(body->forward(x) + (shortcut ? shortcut->forward(x) : x));
@@ -63,8 +66,7 @@ class Stage {
   std::vector<hasten::rpc::RRef<torch::Tensor>> parameter_rrefs() {
     std::vector<hasten::rpc::RRef<torch::Tensor>> all;
     const auto here = hasten::rpc::call();
-    for (const auto& one : layers_->parameters())
-      all.push_back(here.rref(one));
+    for (const auto& one : layers_->parameters()) all.push_back(here.rref(one));
     return all;
   }
 
@@ -92,7 +94,8 @@ int main(int argc, char** argv) {
       const auto first = agent.remote<Stage>(1, 0), second = agent.remote<Stage>(2, 1);
       auto parameters = first.sync<&Stage::parameter_rrefs>();
       for (const auto& one : second.sync<&Stage::parameter_rrefs>()) parameters.push_back(one);
-      const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters, torch::optim::SGDOptions(0.05));
+      const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters,
+                                                                           torch::optim::SGDOptions(0.05));
       torch::manual_seed(7);
       const auto start = std::chrono::steady_clock::now();
       double loss = 0;

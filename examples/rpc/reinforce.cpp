@@ -93,7 +93,8 @@ int main(int argc, char** argv) {
       running_reward = learner.local_value().finish_round();
       if (round % 50 == 0) std::cout << "round " << round << " running reward " << running_reward << std::endl;
     }
-    std::cout << "ended after " << round << " rounds, " << episodes << " episodes, running reward " << running_reward << std::endl;
+    std::cout << "ended after " << round << " rounds, " << episodes << " episodes, running reward " << running_reward
+              << std::endl;
   }
   agent.shutdown();
   return 0;

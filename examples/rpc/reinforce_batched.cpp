@@ -1,7 +1,8 @@
-// As reinforce.cpp, but the agent chooses the actions of all observers in one forward: select_action returns a Future that is
-// done when all observers have asked.
+// As reinforce.cpp, but the agent chooses the actions of all observers in one forward: select_action returns a Future
+// that is done when all observers have asked.
 //
-// hasten launch --roles agent=1,observer=2 rpc reinforce_batched [ROUNDS]. After torch.distributed's tutorial on batch RPC.
+// hasten launch --roles agent=1,observer=2 rpc reinforce_batched [ROUNDS]. After torch.distributed's tutorial on batch
+// RPC.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
 #include <torch/torch.h>
@@ -71,7 +72,8 @@ class BatchedLearner {
 };
 
 // All observers play the same number of steps, so that each forward has all of them.
-std::vector<float> play_steps(const hasten::rpc::RRef<BatchedLearner>& learner, int64_t observer, int64_t num_steps, int64_t seed) {
+std::vector<float> play_steps(const hasten::rpc::RRef<BatchedLearner>& learner, int64_t observer, int64_t num_steps,
+                              int64_t seed) {
   CartPole game(static_cast<unsigned>(seed));
   auto state = game.reset();
   std::vector<float> rewards;

@@ -33,8 +33,7 @@ template <class M>
 std::vector<hasten::rpc::RRef<torch::Tensor>> parameter_rrefs(const hasten::rpc::RRef<M>& module) {
   std::vector<hasten::rpc::RRef<torch::Tensor>> all;
   const auto here = hasten::rpc::call();
-  for (const auto& one : module.local_value().parameters())
-    all.push_back(here.rref(one));
+  for (const auto& one : module.local_value().parameters()) all.push_back(here.rref(one));
   return all;
 }
 
@@ -55,16 +54,19 @@ int main(int argc, char** argv) {
     auto parameters = agent.sync<&parameter_rrefs<EmbeddingTable>>(1, embedding);
     for (const auto& one : agent.sync<&parameter_rrefs<Decoder>>(1, decoder)) parameters.push_back(one);
     for (const auto& one : lstm->parameters()) parameters.push_back(agent.rref(one));
-    const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters, torch::optim::SGDOptions(2.0));
+    const hasten::rpc::DistributedOptimizer<torch::optim::SGD> optimizer(agent, parameters,
+                                                                         torch::optim::SGDOptions(2.0));
     double first = 0, last = 0;
     for (int64_t step = 0; step < steps; ++step) {
       const auto start = torch::randint(num_tokens, {1, batch});
-      const auto text = (start + torch::arange(length + 1).unsqueeze(1)) % num_tokens;  // each token follows from the last
+      const auto text =
+          (start + torch::arange(length + 1).unsqueeze(1)) % num_tokens;  // each token follows from the last
       agent.autograd([&](hasten::rpc::AutogradContext& context) {
         const auto embedded = embedding.sync<&EmbeddingTable::forward>(text.slice(0, 0, length).contiguous());
         const auto hidden = std::get<0>(lstm(embedded));
         const auto scores = decoder.sync<&Decoder::forward>(hidden);
-        const auto loss = torch::nn::functional::cross_entropy(scores.reshape({-1, num_tokens}), text.slice(0, 1).reshape({-1}));
+        const auto loss =
+            torch::nn::functional::cross_entropy(scores.reshape({-1, num_tokens}), text.slice(0, 1).reshape({-1}));
         context.backward({loss});
         optimizer.step(context);
         last = loss.item<double>();

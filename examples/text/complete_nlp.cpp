@@ -1,5 +1,5 @@
-// nlp with all that a long run needs (Accelerate's complete_nlp_example): checkpoints by step or epoch, going on in mid-epoch, trackers,
-// mixed precision.
+// nlp with all that a long run needs (Accelerate's complete_nlp_example): checkpoints by step or epoch, going on in
+// mid-epoch, trackers, mixed precision.
 //
 //   complete_nlp --checkpointing_steps epoch --with_tracking --output_dir runs
 //   complete_nlp --resume_from_checkpoint runs/epoch_0 --output_dir runs
@@ -15,13 +15,15 @@
 
 void train_complete_nlp(const example::PairOptions& o, const example::CompleteOptions& run) {
   const hasten::Accelerator accelerator(run.accelerator_options(o.seed));
-  if (run.with_tracking) accelerator.init_trackers("complete_nlp", {{"lr", o.lr}, {"num_epochs", o.epochs}, {"batch_size", o.batch_size}});
+  if (run.with_tracking)
+    accelerator.init_trackers("complete_nlp", {{"lr", o.lr}, {"num_epochs", o.epochs}, {"batch_size", o.batch_size}});
   auto task = example::pair_task(o);
   auto adam = example::pair_optimizer(*task.net, o.lr);
   auto schedule = example::linear_schedule(adam, task.steps(o, accelerator.num_processes()), o.warm_up);
-  auto [model, optimizer, scheduler, train, test] =
-      accelerator.prepare(task.net, adam, *schedule, hasten::data::loader<torch::data::samplers::RandomSampler>(task.train, static_cast<size_t>(o.batch_size)),
-                          hasten::data::loader<torch::data::samplers::SequentialSampler>(task.test, 32));
+  auto [model, optimizer, scheduler, train, test] = accelerator.prepare(
+      task.net, adam, *schedule,
+      hasten::data::loader<torch::data::samplers::RandomSampler>(task.train, static_cast<size_t>(o.batch_size)),
+      hasten::data::loader<torch::data::samplers::SequentialSampler>(task.test, 32));
   example::Checkpointing checkpoints(accelerator, run);
   for (int64_t epoch = checkpoints.resume(train); epoch < o.epochs; ++epoch) {
     model->train();
@@ -38,7 +40,9 @@ void train_complete_nlp(const example::PairOptions& o, const example::CompleteOp
     const auto found = example::judged(accelerator, model, test);
     const double loss = mean.compute(accelerator.group());
     accelerator.print("epoch ", epoch, ": ", found.text());
-    if (run.with_tracking) accelerator.log({{"accuracy", found.accuracy}, {"f1", found.f1}, {"train_loss", loss}, {"epoch", epoch}}, checkpoints.step());
+    if (run.with_tracking)
+      accelerator.log({{"accuracy", found.accuracy}, {"f1", found.f1}, {"train_loss", loss}, {"epoch", epoch}},
+                      checkpoints.step());
     checkpoints.after_epoch(epoch);
   }
   accelerator.end_training();

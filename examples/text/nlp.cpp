@@ -3,8 +3,8 @@
 //   nlp --data MRPC --model bert-base-cased-folder     config.json, vocab.txt and weights of transformers
 //   hasten launch -n 2 nlp                             verses of two translations, a small BERT from scratch
 //
-// AdamW 2e-5, 3 epochs, seed 42, batches of 16 (larger ones are accumulated), 32 in evaluation, a linear rate behind 100 steps of warm-up.
-// complete_nlp has checkpoints and trackers as well.
+// AdamW 2e-5, 3 epochs, seed 42, batches of 16 (larger ones are accumulated), 32 in evaluation, a linear rate behind
+// 100 steps of warm-up. complete_nlp has checkpoints and trackers as well.
 #include <hasten/checkpoint/weights.h>
 #include <hasten/hasten.h>
 #include <hasten/models/bert.h>
@@ -22,7 +22,9 @@ void train_nlp(const example::PairOptions& o) {
   auto adam = example::pair_optimizer(*task.net, o.lr);
   auto schedule = example::linear_schedule(adam, task.steps(o, accelerator.num_processes()), o.warm_up);
   auto [model, optimizer, scheduler, train, test] =
-      accelerator.prepare(task.net, adam, *schedule, hasten::data::loader<torch::data::samplers::RandomSampler>(task.train, static_cast<size_t>(o.batch_size / accumulation)),
+      accelerator.prepare(task.net, adam, *schedule,
+                          hasten::data::loader<torch::data::samplers::RandomSampler>(
+                              task.train, static_cast<size_t>(o.batch_size / accumulation)),
                           hasten::data::loader<torch::data::samplers::SequentialSampler>(task.test, 32));
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     model->train();

@@ -1,5 +1,5 @@
-// A text classifier in ULMFiT's two steps (Howard and Ruder, 2018): an AWD-LSTM language model on all texts, then a classifier with its
-// encoder, fine-tuned group by group.
+// A text classifier in ULMFiT's two steps (Howard and Ruder, 2018): an AWD-LSTM language model on all texts, then a
+// classifier with its encoder, fine-tuned group by group.
 //
 //   text_classifier                               Debian's fortunes: which collection does a text come from
 //   hasten launch -n 2 text_classifier
@@ -27,8 +27,10 @@ namespace learner = hasten::learner;
 
 struct TextOptions {
   std::string data = "/usr/share/games/fortunes";
-  std::vector<std::string> classes = {"computers", "definitions", "literature", "platitudes", "science", "songs-poems", "startrek", "wisdom"};
-  int64_t epochs = 4, language_epochs = 2, batch_size = 32, embedding = 100, hidden = 200, layers = 2, limit = 1'000'000, seq_len = 72;
+  std::vector<std::string> classes = {"computers", "definitions", "literature", "platitudes",
+                                      "science",   "songs-poems", "startrek",   "wisdom"};
+  int64_t epochs = 4, language_epochs = 2, batch_size = 32, embedding = 100, hidden = 200, layers = 2,
+          limit = 1'000'000, seq_len = 72;
   double lr = 5e-3, drop_mult = 0.5;
   uint64_t seed = 1;
 };
@@ -46,8 +48,9 @@ Texts read_collections(const TextOptions& o) {
     const auto path = std::filesystem::path(o.data) / o.classes[i];
     std::ifstream file(path);
     if (!file) {
-      throw hasten::DataError(hasten::Origin{"text_classifier"}, path.string(), "cannot read ", path.string(),
-                              "; install Debian's package fortunes, or name a folder and its files with --data and --classes.");
+      throw hasten::DataError(
+          hasten::Origin{"text_classifier"}, path.string(), "cannot read ", path.string(),
+          "; install Debian's package fortunes, or name a folder and its files with --data and --classes.");
     }
     std::string text;
     int64_t count = 0;
@@ -59,13 +62,16 @@ Texts read_collections(const TextOptions& o) {
       text.clear();
     };
     for (std::string line; std::getline(file, line);) {
-      if (line == "%") keep();
-      else text += line + "\n";
+      if (line == "%")
+        keep();
+      else
+        text += line + "\n";
     }
     keep();
   }
   const auto order = torch::randperm(static_cast<int64_t>(all.texts.size()), at::detail::createCPUGenerator(o.seed));
-  for (size_t i = 0; i < all.texts.size(); ++i) (i % 5 == 0 ? all.valid : all.train).push_back(static_cast<size_t>(order.const_data_ptr<int64_t>()[i]));
+  for (size_t i = 0; i < all.texts.size(); ++i)
+    (i % 5 == 0 ? all.valid : all.train).push_back(static_cast<size_t>(order.const_data_ptr<int64_t>()[i]));
   return all;
 }
 
@@ -76,7 +82,8 @@ Texts read_folders(TextOptions& o) {
   for (const std::string part : {"train", "test"}) {
     for (size_t i = 0; i < o.classes.size(); ++i) {
       int64_t count = 0;
-      for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(o.data) / part / o.classes[i])) {
+      for (const auto& entry :
+           std::filesystem::directory_iterator(std::filesystem::path(o.data) / part / o.classes[i])) {
         if (count++ >= o.limit) break;
         std::ifstream file(entry.path());
         (part == "train" ? all.train : all.valid).push_back(all.texts.size());
@@ -116,18 +123,26 @@ void train_text(TextOptions o) {
   const auto vocab = learner::Vocab::of(pick(data.texts, data.train));
   std::vector<std::vector<int64_t>> numbers;
   for (const auto& text : data.texts) numbers.push_back(vocab.numbers(text));
-  accelerator.print(data.texts.size(), " texts, ", vocab.size(), " words, ", o.classes.size(), " classes; from scratch");
-  const models::AwdLstmOptions shape{.vocab = vocab.size(), .embedding = o.embedding, .hidden = o.hidden, .layers = o.layers, .drop_mult = o.drop_mult};
+  accelerator.print(data.texts.size(), " texts, ", vocab.size(), " words, ", o.classes.size(),
+                    " classes; from scratch");
+  const models::AwdLstmOptions shape{.vocab = vocab.size(),
+                                     .embedding = o.embedding,
+                                     .hidden = o.hidden,
+                                     .layers = o.layers,
+                                     .drop_mult = o.drop_mult};
   const std::array<double, 3> moms = {0.8, 0.7, 0.8};
   const auto regularised = [] { return learner::callbacks(learner::RNNCallback(), learner::RNNRegularizer(2, 1)); };
 
   models::AwdLanguageModel language(shape);
   const auto stream = [&](const std::vector<size_t>& part) {
-    return own_rows(learner::language_model_batches(pick(numbers, part), {.batch_size = o.batch_size, .seq_len = o.seq_len}, accelerator.rank(), accelerator.world_size()),
-                    accelerator);
+    return own_rows(
+        learner::language_model_batches(pick(numbers, part), {.batch_size = o.batch_size, .seq_len = o.seq_len},
+                                        accelerator.rank(), accelerator.world_size()),
+        accelerator);
   };
-  const learner::Learner first({.train = stream(data.train), .valid = stream(data.valid)}, language,
-                               {.loss = learner::cross_entropy(), .metrics = {learner::accuracy(), learner::perplexity()}, .moms = moms});
+  const learner::Learner first(
+      {.train = stream(data.train), .valid = stream(data.valid)}, language,
+      {.loss = learner::cross_entropy(), .metrics = {learner::accuracy(), learner::perplexity()}, .moms = moms});
   first.add(learner::ModelResetter(), learner::GradientClip(0.4));
   first.add_cbs(regularised());
   first.distrib_ctx(accelerator, [&] { first.fit_one_cycle(o.language_epochs, o.lr); });
@@ -139,10 +154,16 @@ void train_text(TextOptions o) {
     for (auto& parameter : classifier->encoder->named_parameters()) parameter.value().copy_(from[parameter.key()]);
   }
   const auto batches = [&](const std::vector<size_t>& part) {
-    return even(learner::text_batches(pick(numbers, part), pick(data.classes, part), {.batch_size = o.batch_size, .max_len = 200}), accelerator);
+    return even(learner::text_batches(pick(numbers, part), pick(data.classes, part),
+                                      {.batch_size = o.batch_size, .max_len = 200}),
+                accelerator);
   };
-  const learner::Learner second({.train = batches(data.train), .valid = batches(data.valid), .vocab = o.classes}, classifier,
-                                {.loss = learner::cross_entropy(), .metrics = {learner::accuracy()}, .splitter = models::awd_groups, .moms = moms});
+  const learner::Learner second({.train = batches(data.train), .valid = batches(data.valid), .vocab = o.classes},
+                                classifier,
+                                {.loss = learner::cross_entropy(),
+                                 .metrics = {learner::accuracy()},
+                                 .splitter = models::awd_groups,
+                                 .moms = moms});
   second.add(learner::GradientClip(0.4));
   second.add_cbs(regularised());
   second.distrib_ctx(accelerator, [&] { second.fine_tune(o.epochs, 2 * o.lr, {.lr_mult = 10}); });

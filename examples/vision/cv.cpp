@@ -1,10 +1,11 @@
-// Fine-tunes ResNet-50d to name the kind in a picture, with a plain loop (Accelerate's cv_example): the body is frozen, the head trains.
+// Fine-tunes ResNet-50d to name the kind in a picture, with a plain loop (Accelerate's cv_example): the body is frozen,
+// the head trains.
 //
 //   cv --data oxford-iiit-pet/images --weights resnet50d.safetensors
 //   hasten launch -n 2 cv                       garments of Fashion-MNIST; without --weights the body trains, too
 //
-// Crops of 50 to 100 %, 224 pixels, a fifth held out, batches of 64, Adam under one cycle up to 3e-2. complete_cv has checkpoints and
-// trackers as well.
+// Crops of 50 to 100 %, 224 pixels, a fifth held out, batches of 64, Adam under one cycle up to 3e-2. complete_cv has
+// checkpoints and trackers as well.
 #include <hasten/checkpoint/weights.h>
 #include <hasten/hasten.h>
 #include <hasten/learner/image_loaders.h>
@@ -36,7 +37,8 @@ void train_cv(const CvOptions& o) {
   std::shuffle(files.begin(), files.end(), std::mt19937(1));
   if (o.data.empty()) files.resize(std::min(files.size(), static_cast<size_t>(o.limit)));
   const auto list = std::make_shared<const example::PictureList>(example::list_pictures(files));
-  const example::PictureFiles train_set(list, true, o.seed, {RandomResizedCrop{.height = o.size, .width = o.size, .min_area = 0.5}});
+  const example::PictureFiles train_set(list, true, o.seed,
+                                        {RandomResizedCrop{.height = o.size, .width = o.size, .min_area = 0.5}});
   const example::PictureFiles test_set(list, false, o.seed, {Resize{o.size, o.size}});
 
   auto net = models::resnet50d(static_cast<int64_t>(list->classes.size()));
@@ -49,8 +51,8 @@ void train_cv(const CvOptions& o) {
   const auto steps = static_cast<int64_t>((*train_set.size() + global_batch - 1) / global_batch);
   hasten::optim::OneCycleLR cycle(adam, {.max_lr = o.lr, .epochs = o.epochs, .steps_per_epoch = steps});
   const auto loading = torch::data::DataLoaderOptions(o.batch_size).workers(o.workers);
-  auto [model, optimizer, scheduler, train, test] = accelerator.prepare(net, adam, cycle, loader<RandomSampler>(train_set, loading),
-                                                                        loader<SequentialSampler>(test_set, loading));
+  auto [model, optimizer, scheduler, train, test] = accelerator.prepare(
+      net, adam, cycle, loader<RandomSampler>(train_set, loading), loader<SequentialSampler>(test_set, loading));
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     model->train();
     for (auto& batch : train) {
@@ -63,7 +65,8 @@ void train_cv(const CvOptions& o) {
     model->eval();
     const torch::NoGradGuard no_grad;
     Accuracy accuracy;
-    for (auto& batch : test) accuracy.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
+    for (auto& batch : test)
+      accuracy.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
     const double value = accuracy.compute(accelerator.group());
     accelerator.print("epoch ", epoch, ": ", example::rounded(100 * value, 2));
   }
@@ -76,7 +79,9 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "folder of pictures KIND_NUMBER.jpg (default: garments, made once)");
   app.add_option("--weights", o.weights, "timm's weights; the body is frozen then");
   app.add_option("--epochs", o.epochs)->capture_default_str();
-  app.add_option("--size", o.size, "edge of the pictures in pixels")->check(CLI::Range(32, 1024))->capture_default_str();
+  app.add_option("--size", o.size, "edge of the pictures in pixels")
+      ->check(CLI::Range(32, 1024))
+      ->capture_default_str();
   app.add_option("--batch_size", o.batch_size, "of each process")->capture_default_str();
   app.add_option("--lr", o.lr, "highest rate")->capture_default_str();
   app.add_option("--limit", o.limit, "garments to train with")->capture_default_str();

@@ -3,8 +3,8 @@
 //   hasten launch -n 4 deeplab --data cityscapes --weights resnet50.safetensors --mixed_precision fp16
 //   hasten launch -n 2 deeplab                     scenes of Fashion-MNIST's garments in the same form
 //
-// Batches of 3 on each process, SGD with a polynomial rate; pixels of other classes (255) do not count. --local_rank, which old
-// launchers add, is accepted: the process's place comes from its environment.
+// Batches of 3 on each process, SGD with a polynomial rate; pixels of other classes (255) do not count. --local_rank,
+// which old launchers add, is accepted: the process's place comes from its environment.
 #include <hasten/checkpoint/weights.h>
 #include <hasten/hasten.h>
 #include <torch/torch.h>
@@ -29,10 +29,12 @@ struct DeepLabOptions {
 
 void train_deeplab(const DeepLabOptions& o) {
   hasten::AcceleratorOptions settings{.loader = {.use_seedable_sampler = true}, .seed = o.seed};
-  if (!o.mixed_precision.empty()) settings.mixed_precision = hasten::precision::parse_precision(o.mixed_precision, "--mixed_precision");
+  if (!o.mixed_precision.empty())
+    settings.mixed_precision = hasten::precision::parse_precision(o.mixed_precision, "--mixed_precision");
   const hasten::Accelerator accelerator(settings);
   const auto folder = accelerator.main_process_first([&] {
-    return example::made_folder(o.data, hasten::text("scenes_", o.crop, "_", o.scenes).c_str(), [&](const auto& to) { example::write_scenes(to, o.scenes, o.crop); });
+    return example::made_folder(o.data, hasten::text("scenes_", o.crop, "_", o.scenes).c_str(),
+                                [&](const auto& to) { example::write_scenes(to, o.scenes, o.crop); });
   });
   const example::Cityscapes train_set(folder, "train", o.crop, o.seed), test_set(folder, "val", o.crop, o.seed);
 
@@ -47,7 +49,8 @@ void train_deeplab(const DeepLabOptions& o) {
   hasten::optim::PolynomialLR decay(sgd, {.total_iters = steps * o.epochs, .power = 0.9});
   const auto loading = torch::data::DataLoaderOptions(o.batch_size).workers(o.workers);
   auto [model, optimizer, scheduler, train, test] = accelerator.prepare(
-      net, sgd, decay, hasten::data::loader<RandomSampler>(train_set, torch::data::DataLoaderOptions(loading).drop_last(true)),
+      net, sgd, decay,
+      hasten::data::loader<RandomSampler>(train_set, torch::data::DataLoaderOptions(loading).drop_last(true)),
       hasten::data::loader<SequentialSampler>(test_set, loading));
   const auto scoring = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(example::kCityIgnored);
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
@@ -61,9 +64,11 @@ void train_deeplab(const DeepLabOptions& o) {
     model->eval();
     const torch::NoGradGuard no_grad;
     hasten::data::ConfusionMatrix matrix({.num_classes = example::kCityClasses, .ignore_index = example::kCityIgnored});
-    for (auto& batch : test) matrix.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
+    for (auto& batch : test)
+      matrix.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
     const auto confusion = matrix.compute(accelerator.group());
-    accelerator.print("epoch ", epoch, ": mIoU ", example::rounded(confusion.mean_iou(), 4), ", pixels ", example::rounded(confusion.accuracy(), 4));
+    accelerator.print("epoch ", epoch, ": mIoU ", example::rounded(confusion.mean_iou(), 4), ", pixels ",
+                      example::rounded(confusion.accuracy(), 4));
   }
   accelerator.end_training();
 }
@@ -74,13 +79,16 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "folder with leftImg8bit/ and gtFine/ (default: scenes of garments, made once)");
   app.add_option("--weights", o.weights, "torchvision's ResNet for the backbone");
   app.add_option("--epochs", o.epochs)->capture_default_str();
-  app.add_option("--crop", o.crop, "height of a window, which is twice as wide")->check(CLI::Range(32, 1024))->capture_default_str();
+  app.add_option("--crop", o.crop, "height of a window, which is twice as wide")
+      ->check(CLI::Range(32, 1024))
+      ->capture_default_str();
   app.add_option("--layers", o.layers, "of the ResNet")->check(CLI::IsMember({18, 50}))->capture_default_str();
   app.add_option("--width", o.width, "channels of the pyramid")->capture_default_str();
   app.add_option("--scenes", o.scenes, "scenes to make without --data")->capture_default_str();
   app.add_option("--batch_size", o.batch_size, "of each process")->capture_default_str();
   app.add_option("--lr", o.lr)->capture_default_str();
-  app.add_option("--mixed_precision", o.mixed_precision, "what layers compute in")->check(CLI::IsMember({"no", "fp16", "bf16", "fp8"}));
+  app.add_option("--mixed_precision", o.mixed_precision, "what layers compute in")
+      ->check(CLI::IsMember({"no", "fp16", "bf16", "fp8"}));
   app.add_flag("--sync_bn", o.sync_bn, "batch normalisation over all processes");
   app.add_option("--workers", o.workers, "threads that read ahead")->capture_default_str();
   app.add_option("--seed", o.seed)->capture_default_str();

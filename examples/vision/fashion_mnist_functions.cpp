@@ -1,11 +1,12 @@
-// FashionMNIST with two training functions: one that trains, one that trains and evaluates after each epoch; each epoch is saved.
+// FashionMNIST with two training functions: one that trains, one that trains and evaluates after each epoch; each epoch
+// is saved.
 //
 //   fashion_mnist_functions                                  one process
 //   fashion_mnist_functions --processes 2 --evaluate         two, started from inside by hasten::launch
 //   hasten launch -n 2 fashion_mnist_functions --evaluate    two, started from outside
 //
-// Four epochs, batches of 64 on each process, Adam with 5e-3; every 100 steps each process prints its loss. The data is that of
-// Debian's dataset-fashion-mnist.
+// Four epochs, batches of 64 on each process, Adam with 5e-3; every 100 steps each process prints its loss. The data is
+// that of Debian's dataset-fashion-mnist.
 #include <hasten/hasten.h>
 #include <hasten/launch/run/launch.h>
 #include <torch/torch.h>
@@ -35,18 +36,22 @@ void train_epoch(const hasten::Accelerator& accelerator, auto& model, auto& opti
     optimizer.step();
     optimizer.zero_grad();
     if (++step % 100 != 0) continue;
-    std::cout << hasten::text("device ", accelerator.rank(), ": epoch ", epoch + 1, ", step ", step, ", loss ", loss.template item<float>(), "\n") << std::flush;
+    std::cout << hasten::text("device ", accelerator.rank(), ": epoch ", epoch + 1, ", step ", step, ", loss ",
+                              loss.template item<float>(), "\n")
+              << std::flush;
   }
 }
 
 // The weights without the handle, written once.
 void save_epoch(const hasten::Accelerator& accelerator, auto& model, const FashionOptions& options, int epoch) {
   accelerator.wait_for_everyone();
-  if (!options.save.empty()) accelerator.save(*accelerator.unwrap_model(model), options.save + std::to_string(epoch + 1) + ".pt");
+  if (!options.save.empty())
+    accelerator.save(*accelerator.unwrap_model(model), options.save + std::to_string(epoch + 1) + ".pt");
 }
 
 // Without evaluation.
-void training_function(const hasten::Accelerator& accelerator, auto& model, auto& optimizer, auto& train, const FashionOptions& options) {
+void training_function(const hasten::Accelerator& accelerator, auto& model, auto& optimizer, auto& train,
+                       const FashionOptions& options) {
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     train_epoch(accelerator, model, optimizer, train, epoch);
     save_epoch(accelerator, model, options, epoch);
@@ -54,14 +59,15 @@ void training_function(const hasten::Accelerator& accelerator, auto& model, auto
 }
 
 // With evaluation: every test image once, on all processes together.
-void training_function_with_evaluation(const hasten::Accelerator& accelerator, auto& model, auto& optimizer, auto& train, auto& test,
-                                       const FashionOptions& options) {
+void training_function_with_evaluation(const hasten::Accelerator& accelerator, auto& model, auto& optimizer,
+                                       auto& train, auto& test, const FashionOptions& options) {
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     train_epoch(accelerator, model, optimizer, train, epoch);
     model->eval();
     const torch::NoGradGuard no_grad;
     hasten::data::Accuracy accuracy;
-    for (auto& batch : test) accuracy.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
+    for (auto& batch : test)
+      accuracy.update(accelerator.without_padding(model(batch.data)), accelerator.without_padding(batch.target));
     const double value = accuracy.compute(accelerator.group());
     accelerator.print("epoch ", epoch + 1, ": accuracy ", example::rounded(value, 4));
     save_epoch(accelerator, model, options, epoch);
@@ -72,15 +78,20 @@ void train_fashion(const FashionOptions& options) {
   const hasten::Accelerator accelerator({.seed = options.seed});
   const auto all = hasten::data::fashion_mnist(options.data, /*train=*/true);
   const auto& [images, labels] = all.data();
-  const hasten::data::StackedIdxDataset train_set({images.slice(0, 0, options.limit), labels.slice(0, 0, options.limit)});
-  const auto test_set = hasten::data::fashion_mnist(options.data, /*train=*/false).map(torch::data::transforms::Stack<>());
+  const hasten::data::StackedIdxDataset train_set(
+      {images.slice(0, 0, options.limit), labels.slice(0, 0, options.limit)});
+  const auto test_set =
+      hasten::data::fashion_mnist(options.data, /*train=*/false).map(torch::data::transforms::Stack<>());
   auto net = models::fashion_cnn();
   hasten::parallel::channels_last(net);
   torch::optim::Adam adam(net->parameters(), options.lr);
-  auto [model, optimizer, train, test] = accelerator.prepare(net, adam, hasten::data::loader<RandomSampler>(train_set, static_cast<size_t>(options.batch_size)),
-                                                             hasten::data::loader<SequentialSampler>(test_set, 500));
-  if (options.evaluate) training_function_with_evaluation(accelerator, model, optimizer, train, test, options);
-  else training_function(accelerator, model, optimizer, train, options);
+  auto [model, optimizer, train, test] = accelerator.prepare(
+      net, adam, hasten::data::loader<RandomSampler>(train_set, static_cast<size_t>(options.batch_size)),
+      hasten::data::loader<SequentialSampler>(test_set, 500));
+  if (options.evaluate)
+    training_function_with_evaluation(accelerator, model, optimizer, train, test, options);
+  else
+    training_function(accelerator, model, optimizer, train, options);
   accelerator.end_training();
 }
 
@@ -98,8 +109,10 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of weights and order")->capture_default_str();
   int code = 0;
   const int own = example::run(app, argc, argv, [&] {
-    if (options.processes > 0) code = hasten::launch(options.processes, [&] { train_fashion(options); });
-    else train_fashion(options);
+    if (options.processes > 0)
+      code = hasten::launch(options.processes, [&] { train_fashion(options); });
+    else
+      train_fashion(options);
   });
   return own != 0 ? own : code;
 }

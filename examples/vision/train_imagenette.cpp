@@ -1,4 +1,5 @@
-// Imagenette and Imagewoof with fastai's options of its script: xresnet, label smoothing, a flat rate with a cosine end, MixUp.
+// Imagenette and Imagewoof with fastai's options of its script: xresnet, label smoothing, a flat rate with a cosine
+// end, MixUp.
 //
 //   train_imagenette --data ROOT                          ROOT/imagenette2-160, or a folder with train/ and val/ itself
 //   hasten launch -n 2 train_imagenette --epochs 2        two processes; garments of Fashion-MNIST in ten folders
@@ -39,8 +40,10 @@ learner::Batch erase(learner::Batch batch, double part) {
     for (int64_t j = 0; j < count; ++j) {
       const double area = draw(2 + 4 * j) * part * static_cast<double>(height * width) / static_cast<double>(count);
       const double ratio = std::exp((draw(3 + 4 * j) * 2 - 1) * std::log(1 / 0.3));
-      const auto h = std::min(height, static_cast<int64_t>(std::sqrt(area * ratio))), w = std::min(width, static_cast<int64_t>(std::sqrt(area / ratio)));
-      const auto top = static_cast<int64_t>(draw(4 + 4 * j) * static_cast<double>(height - h)), left = static_cast<int64_t>(draw(5 + 4 * j) * static_cast<double>(width - w));
+      const auto h = std::min(height, static_cast<int64_t>(std::sqrt(area * ratio))),
+                 w = std::min(width, static_cast<int64_t>(std::sqrt(area / ratio)));
+      const auto top = static_cast<int64_t>(draw(4 + 4 * j) * static_cast<double>(height - h)),
+                 left = static_cast<int64_t>(draw(5 + 4 * j) * static_cast<double>(width - w));
       x[i].slice(1, top, top + h).slice(2, left, left + w).normal_();
     }
   }
@@ -57,7 +60,8 @@ hasten::optim::fastai::Factory optimizer_of(const ImagenetteOptions& o) {
 }
 
 std::string imagenette_folder(const ImagenetteOptions& o) {
-  if (o.data.empty()) return example::made_folder("", "imagenette", [&](const auto& to) { example::write_kinds(to, 10'000, true); });
+  if (o.data.empty())
+    return example::made_folder("", "imagenette", [&](const auto& to) { example::write_kinds(to, 10'000, true); });
   const std::string size = o.size <= 128 ? "-160" : o.size <= 224 ? "-320" : "";
   const auto inside = std::filesystem::path(o.data) / ((o.woof ? "imagewoof2" : "imagenette2") + size);
   return std::filesystem::exists(inside) ? inside.string() : o.data;
@@ -70,17 +74,22 @@ double train_once(const hasten::Accelerator& accelerator, const std::string& fol
     std::shuffle(files.begin(), files.end(), std::mt19937(1));
     files.resize(static_cast<size_t>(o.limit));
   }
-  auto loaders = learner::image_loaders(files, {.valid = learner::folder_split("val"),
-                                                .train_steps = {RandomResizedCrop{.height = o.size, .width = o.size, .min_area = 0.35}, HorizontalFlip{}},
-                                                .valid_steps = {ResizeShorter{o.size * 8 / 7}, CenterCrop{o.size, o.size}},
-                                                .batch_size = o.bs,
-                                                .seed = o.seed,
-                                                .workers = o.workers});
+  auto loaders = learner::image_loaders(
+      files, {.valid = learner::folder_split("val"),
+              .train_steps = {RandomResizedCrop{.height = o.size, .width = o.size, .min_area = 0.35}, HorizontalFlip{}},
+              .valid_steps = {ResizeShorter{o.size * 8 / 7}, CenterCrop{o.size, o.size}},
+              .batch_size = o.bs,
+              .seed = o.seed,
+              .workers = o.workers});
   if (o.sh > 0) loaders.augment = [part = o.sh](const learner::Batch& batch) { return erase(batch, part); };
   models::ResNetOptions shape{.pools_maximum = o.pool == "MaxPool", .self_attention = o.sa, .symmetric = o.sym};
   shape.activation = o.act_fn == "Mish" ? models::mish : o.act_fn == "SiLU" ? models::swish : models::relu;
-  const auto net = models::xresnet(std::stoll(o.arch.substr(std::string("xresnet").size())), static_cast<int64_t>(loaders.vocab.size()), shape);
-  const learner::Learner learn(loaders, net, {.loss = learner::label_smoothing(), .opt_func = optimizer_of(o), .metrics = {learner::accuracy(), learner::top_k_accuracy(5)}});
+  const auto net = models::xresnet(std::stoll(o.arch.substr(std::string("xresnet").size())),
+                                   static_cast<int64_t>(loaders.vocab.size()), shape);
+  const learner::Learner learn(loaders, net,
+                               {.loss = learner::label_smoothing(),
+                                .opt_func = optimizer_of(o),
+                                .metrics = {learner::accuracy(), learner::top_k_accuracy(5)}});
   if (o.dump) accelerator.print(learn.summary());
   if (o.fp16) learn.to_fp16();
   learner::Callbacks mixing;
@@ -95,7 +104,9 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "folder of the sets, or with train/ and val/ (default: garments, made once)");
   app.add_flag("--woof", o.woof, "Imagewoof in the place of Imagenette");
   app.add_option("--lr", o.lr)->capture_default_str();
-  app.add_option("--size", o.size, "edge of the pictures in pixels")->check(CLI::Range(32, 1024))->capture_default_str();
+  app.add_option("--size", o.size, "edge of the pictures in pixels")
+      ->check(CLI::Range(32, 1024))
+      ->capture_default_str();
   app.add_option("--sqrmom", o.sqrmom)->capture_default_str();
   app.add_option("--mom", o.mom)->capture_default_str();
   app.add_option("--eps", o.eps)->capture_default_str();
@@ -103,14 +114,18 @@ int main(int argc, char** argv) {
   app.add_option("--bs", o.bs, "batch size of each process")->capture_default_str();
   app.add_option("--mixup", o.mixup, "0: none")->capture_default_str();
   app.add_option("--opt", o.opt)->check(CLI::IsMember({"adam", "rms", "sgd", "ranger"}))->capture_default_str();
-  app.add_option("--arch", o.arch)->check(CLI::IsMember({"xresnet18", "xresnet34", "xresnet50", "xresnet101"}))->capture_default_str();
+  app.add_option("--arch", o.arch)
+      ->check(CLI::IsMember({"xresnet18", "xresnet34", "xresnet50", "xresnet101"}))
+      ->capture_default_str();
   app.add_option("--sh", o.sh, "largest part of a picture that random erasing takes; 0: none")->capture_default_str();
   app.add_flag("--sa", o.sa, "self-attention behind the first stage");
   app.add_flag("--sym", o.sym, "symmetric weights in it");
   app.add_option("--beta", o.beta, "of ranger")->capture_default_str();
   app.add_option("--act_fn", o.act_fn)->check(CLI::IsMember({"ReLU", "Mish", "SiLU"}))->capture_default_str();
   app.add_flag("--fp16", o.fp16, "computes in float16");
-  app.add_option("--pool", o.pool, "of the shortcuts")->check(CLI::IsMember({"AvgPool", "MaxPool"}))->capture_default_str();
+  app.add_option("--pool", o.pool, "of the shortcuts")
+      ->check(CLI::IsMember({"AvgPool", "MaxPool"}))
+      ->capture_default_str();
   app.add_flag("--dump", o.dump, "prints the layers");
   app.add_option("--runs", o.runs, "trainings, each with the next seed")->capture_default_str();
   app.add_option("--limit", o.limit, "garments to train with")->capture_default_str();

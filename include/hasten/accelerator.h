@@ -159,9 +159,9 @@ class Accelerator {
     return prepare(std::forward<L>(loader));
   }
 
-  /// Returns what `fn` returns, a module holder or a shared pointer: `accelerator.build([&] { return Llama(config); })`. Where
-  /// parameters are split over the ranks, none of them takes memory for its own before prepare (parallel/shard/build.h).
-  /// Collective: no. Blocks: no. Throws: as offload::empty_weights.
+  /// Returns what `fn` returns, a module holder or a shared pointer: `accelerator.build([&] { return Llama(config);
+  /// })`. Where parameters are split over the ranks, none of them takes memory for its own before prepare
+  /// (parallel/shard/build.h). Collective: no. Blocks: no. Throws: as offload::empty_weights.
   template <class F>
   auto build(F&& fn) const {
     return parallel::build(sharding(), std::forward<F>(fn));
@@ -244,8 +244,8 @@ class Accelerator {
   std::optional<precision::GradScalerState> scaler_state() const;
   /// Collective: no. Blocks: no. Throws: UsageError if losses are not scaled, or for a state that does not fit.
   void load_scaler_state(const precision::GradScalerState& state) const;
-  /// Divides gradients (of one optimizer) by the loss scale, as clip_grad_norm_ and step do. Nothing if done, or inside a window.
-  /// Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
+  /// Divides gradients (of one optimizer) by the loss scale, as clip_grad_norm_ and step do. Nothing if done, or inside
+  /// a window. Collective: no, for gradients of prepared models. Blocks: until gradients are there. Throws: nothing.
   void unscale_gradients() const;
   void unscale_gradients(torch::optim::Optimizer& optimizer) const;
   template <class O>
@@ -257,8 +257,7 @@ class Accelerator {
   /// norm is the 2-norm, or `norm_type`, which may be infinity. To be called where sync_gradients(). With fp16 it
   /// unscales gradients first. In the middle of a window it measures and changes nothing. Collective: where something
   /// is split. Blocks: then. Throws: CommError.
-  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                         double norm_type = 2.0) const;
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0) const;
   /// Cuts every element of the gradients to [-clip_value, clip_value]. Collective: no. Blocks: no. Throws: nothing.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
@@ -305,7 +304,8 @@ class Accelerator {
   /// Collective: no. Blocks: on the disk. Throws: as checkpoint::save_model.
   template <class M>
   void save_model(M& model, const std::string& folder, const checkpoint::SaveModelOptions& options = {}) const {
-    checkpoint::save_model(process(), this->options().project, parallel::module_of(unwrap_model(model)), folder, options);
+    checkpoint::save_model(process(), this->options().project, parallel::module_of(unwrap_model(model)), folder,
+                           options);
   }
   /// checkpoint::save of tensors, a StateDict, plain or nested values, or a module's state_dict, on the first process.
   template <class T>
@@ -316,7 +316,8 @@ class Accelerator {
   /// the settings of FSDP and DeepSpeed (state_dict_config, stage3_gather_16bit_weights_on_model_save).
   template <class M>
   checkpoint::StateDict get_state_dict(M& model, const checkpoint::GetStateDictOptions& options = {}) const {
-    return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(), state_dict_options(options));
+    return checkpoint::converted(checkpoint::state_dict(parallel::module_of(unwrap_model(model))), rank(),
+                                 state_dict_options(options));
   }
 
   /// Returns a loader that leaves out its first batches; see data::skip_first_batches.
@@ -332,7 +333,8 @@ class Accelerator {
                      const tracking::Config& init_kwargs = {}) const {
     trackers().init(project_name, config, init_kwargs);
   }
-  void log(const tracking::Values& values, std::optional<int64_t> step = {}, const tracking::Config& log_kwargs = {}) const {
+  void log(const tracking::Values& values, std::optional<int64_t> step = {},
+           const tracking::Config& log_kwargs = {}) const {
     trackers().log(values, step, log_kwargs);
   }
   void log_images(const tracking::ImageValues& images, std::optional<int64_t> step = {},

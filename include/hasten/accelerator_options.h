@@ -39,7 +39,8 @@ struct AccumulationPlugin {
   bool sync_with_dataloader = true;
   /// Gradients are exchanged with every batch: more to send, less memory where they are sharded.
   bool sync_each_batch = false;
-  /// The lengths of prepared schedulers were given in batches, not in optimizer steps, although gradients are accumulated.
+  /// The lengths of prepared schedulers were given in batches, not in optimizer steps, although gradients are
+  /// accumulated.
   bool adjust_scheduler = false;
 };
 

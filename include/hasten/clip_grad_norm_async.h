@@ -1,4 +1,5 @@
-// clip_grad_norm_async_: Accelerator::clip_grad_norm_ that gives the norm as a tensor, so that a GPU's queue is not waited for.
+// clip_grad_norm_async_: Accelerator::clip_grad_norm_ that gives the norm as a tensor, so that a GPU's queue is not
+// waited for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,7 @@ namespace hasten {
 /// waits.
 /// Collective: where something is split. Blocks: then. Throws: as clip_grad_norm_; UsageError for a max_norm below 0 or
 /// NaN.
-at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters, double max_norm,
-                                 double norm_type = 2.0);
+at::Tensor clip_grad_norm_async_(const Accelerator& accelerator, const std::vector<at::Tensor>& parameters,
+                                 double max_norm, double norm_type = 2.0);
 
 }  // namespace hasten

@@ -83,8 +83,8 @@ std::shared_ptr<std::remove_cvref_t<T>> hold(T&& object) {
 
 /// Whether T is a handle that prepare has given; preparing it again returns a copy.
 template <class T>
-inline constexpr bool is_prepared_v = parallel::is_prepared_model_v<T> || optim::is_prepared_optimizer_v<T> ||
-                                      optim::is_prepared_scheduler_v<T>;
+inline constexpr bool is_prepared_v =
+    parallel::is_prepared_model_v<T> || optim::is_prepared_optimizer_v<T> || optim::is_prepared_scheduler_v<T>;
 
 template <class T>
   requires is_prepared_v<T>
@@ -145,7 +145,8 @@ template <class T>
   requires(std::is_base_of_v<torch::optim::LRScheduler, std::remove_cvref_t<T>>)
 void prepare_object(const Preparation&, T&&, bool) {
   static_assert(!std::is_base_of_v<torch::optim::LRScheduler, std::remove_cvref_t<T>>,
-                "libtorch's schedulers keep their optimizer private: prepare(hasten::optim::TorchScheduler(scheduler, optimizer)), "
+                "libtorch's schedulers keep their optimizer private: prepare(hasten::optim::TorchScheduler(scheduler, "
+                "optimizer)), "
                 "or use hasten::optim's scheduler of the same name");
 }
 

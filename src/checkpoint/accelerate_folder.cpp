@@ -41,7 +41,9 @@ void add_safe_models(Checkpoints::Impl& own, const std::vector<ModelEntry>& mode
     std::vector<files::TensorInfo> infos;
     PlannedFile file;
     for (const auto& [name, tensor] : model.weights) {
-      if (tensor.numel() > 0 && !seen.emplace(tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()).second) continue;
+      if (tensor.numel() > 0 &&
+          !seen.emplace(tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()).second)
+        continue;
       infos.push_back(info_of(name, tensor));
       file.pieces.push_back({pieces->size(), 0});
       PieceInfo piece{infos.back(), model_kind(model.index), files::whole_box(infos.back().shape), 0};
@@ -63,7 +65,8 @@ void add_safe_models(Checkpoints::Impl& own, const std::vector<ModelEntry>& mode
     std::memcpy(job.buffers[i], job.files[i].head.data(), job.files[i].head.size());
     for (const auto& [piece, position] : job.files[i].pieces) {
       const at::Tensor& tensor = data[piece];
-      at::from_blob(job.buffers[i] + position, tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false)).copy_(tensor);
+      at::from_blob(job.buffers[i] + position, tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false))
+          .copy_(tensor);
     }
   }
   job.pieces = std::move(pieces);
@@ -72,7 +75,8 @@ void add_safe_models(Checkpoints::Impl& own, const std::vector<ModelEntry>& mode
 StateDict cloned(const StateDict& state) {
   StateDict out;
   out.versions = state.versions;
-  for (const auto& [name, tensor] : state) out.set(name, tensor.detach().to(at::kCPU, tensor.scalar_type(), false, true));
+  for (const auto& [name, tensor] : state)
+    out.set(name, tensor.detach().to(at::kCPU, tensor.scalar_type(), false, true));
   return out;
 }
 
@@ -92,7 +96,8 @@ void add_objects(Checkpoints::Impl& own, SaveJob& job) {
   size_t scheduler = 0, custom = 0;
   for (const auto& object : own.run.registry->all()) {
     if (object.kind == StateKind::kScheduler) {
-      job.python_files.emplace_back(numbered("scheduler", scheduler++, ".bin"), scheduler_to_python(object.state().value()));
+      job.python_files.emplace_back(numbered("scheduler", scheduler++, ".bin"),
+                                    scheduler_to_python(object.state().value()));
     } else if (object.kind == StateKind::kScaler) {
       job.python_files.emplace_back("scaler.pt", scaler_to_python(object.state().value()));
     } else if (object.kind == StateKind::kCustom) {
@@ -113,7 +118,8 @@ std::string numbered(const std::string& stem, size_t index, const std::string& s
   return index == 0 ? stem + suffix : stem + "_" + std::to_string(index) + suffix;
 }
 
-OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Optimizer& optimizer, const ParameterNames& name_of) {
+OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Optimizer& optimizer,
+                                     const ParameterNames& name_of) {
   auto state = optimizer_state(optimizer, name_of);
   if (run.sharding == nullptr || !run.sharding->steps(optimizer)) return state;
   if (!steps_in_slices(state.type)) {
@@ -143,7 +149,8 @@ OptimizerState whole_optimizer_state(const RunParts& run, const torch::optim::Op
   return state;
 }
 
-void fill_accelerate_job(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const SaveOptions& options, SaveJob& job) {
+void fill_accelerate_job(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const SaveOptions& options,
+                         SaveJob& job) {
   const at::NoGradGuard no_grad;
   job.has_manifest = false;
   job.pieces = std::make_shared<const std::vector<PieceInfo>>();

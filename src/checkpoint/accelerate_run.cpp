@@ -41,7 +41,8 @@ OptimizerState deepspeed_optimizer(const std::string& folder) {
     OptimizerGroup group{core::Value::map(), saved.groups[g]};
     if (saved.param_groups.is_sequence() && g < saved.param_groups.size()) {
       for (const auto& [key, option] : saved.param_groups[g].as_pairs()) {
-        const bool plain = key.is_string() && (option.is_number() || option.is_bool() || option.is_sequence()) && key.as_string() != "params";
+        const bool plain = key.is_string() && (option.is_number() || option.is_bool() || option.is_sequence()) &&
+                           key.as_string() != "params";
         if (plain) group.options[key.as_string()] = state_of_python(option, key.as_string()).value();
       }
     }
@@ -118,9 +119,11 @@ class AccelerateRun : public SavedRun {
                       const ParameterNames& name_of) const override {
     const std::string file = files_.at({StateKind::kOptimizer, name});
     const auto names = place_names(optimizer, name_of);
-    const auto state = fs::is_directory(file) ? folder_optimizer(file, names) : optimizer_from_python(files::PythonFile::open(file).value(), names);
+    const auto state = fs::is_directory(file) ? folder_optimizer(file, names)
+                                              : optimizer_from_python(files::PythonFile::open(file).value(), names);
     const auto report = load_optimizer_state(optimizer, state, name_of);
-    if (!report.unused.empty()) own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
+    if (!report.unused.empty())
+      own.run.log.warning(text("'", file, "': state of ", hasten::join(report.unused), " is of no parameter here"));
   }
 
   void load_object(Checkpoints::Impl& own, const training::Registered& object) const override {
@@ -152,8 +155,10 @@ class AccelerateRun : public SavedRun {
     }
     const uint64_t words[2] = {seed_of(random.torch.cpu), static_cast<uint64_t>(rank)};
     torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
-    own.run.log.info(text("the saved run had ", num_random_, " ranks, so this rank's random stream begins anew, from the saved "
-                          "seed and its rank"), {.main_process_only = false});
+    own.run.log.info(text("the saved run had ", num_random_,
+                          " ranks, so this rank's random stream begins anew, from the saved "
+                          "seed and its rank"),
+                     {.main_process_only = false});
   }
 
  private:
@@ -161,7 +166,8 @@ class AccelerateRun : public SavedRun {
   static Key key_of(const training::Registered& object) { return {object.kind, object.name}; }
   std::string in(const std::string& name) const { return (fs::path(path) / name).string(); }
 
-  // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples or batches of a StatefulDataLoader.
+  // Positions in Accelerate's own files: the seed and epoch of a SeedableRandomSampler, the samples or batches of a
+  // StatefulDataLoader.
   void load_loader(Checkpoints::Impl& own, const training::Registered& object) const {
     if (has_position(object)) return object.load_state(training::State(manifest_->parts.at("loaders").at(object.name)));
     const auto found = loader_files_.find(object.name);
@@ -169,15 +175,19 @@ class AccelerateRun : public SavedRun {
     if (!found->second.sampler.empty()) {
       const auto sampler = files::PythonFile::open(found->second.sampler);
       const PythonValue& fields = sampler.value().is_object() ? sampler.value().as_object().state : sampler.value();
-      if (const auto* seed = fields.find("initial_seed"); seed != nullptr && seed->is_int()) state["seed"] = seed->as_int();
-      if (const auto* epoch = fields.find("epoch"); epoch != nullptr && epoch->is_int()) state["epoch"] = epoch->as_int();
+      if (const auto* seed = fields.find("initial_seed"); seed != nullptr && seed->is_int())
+        state["seed"] = seed->as_int();
+      if (const auto* epoch = fields.find("epoch"); epoch != nullptr && epoch->is_int())
+        state["epoch"] = epoch->as_int();
     }
     if (!found->second.position.empty()) add_position(own, object, found->second.position, state);
     object.load_state(training::State(state));
   }
 
-  // One process counts batches that it has given; of several, Accelerate writes one rank's number, less those it takes for read ahead.
-  void add_position(Checkpoints::Impl& own, const training::Registered& object, const std::string& path, Value& state) const {
+  // One process counts batches that it has given; of several, Accelerate writes one rank's number, less those it takes
+  // for read ahead.
+  void add_position(Checkpoints::Impl& own, const training::Registered& object, const std::string& path,
+                    Value& state) const {
     const auto file = files::PythonFile::open(path);
     const auto* finished = file.value().find("_iterator_finished");
     const auto* sampler = file.value().find("_index_sampler_state");
@@ -187,11 +197,13 @@ class AccelerateRun : public SavedRun {
       state["epoch"] = state.at("epoch").as_int() + 1;
     } else if (yielded != nullptr && yielded->is_int()) {
       state["position"] = yielded->as_int();
-    } else if (const auto* batches = file.value().find("_num_yielded"); num_random_ == 1 && batches != nullptr && batches->is_int()) {
+    } else if (const auto* batches = file.value().find("_num_yielded");
+               num_random_ == 1 && batches != nullptr && batches->is_int()) {
       state["position"] = 0;
       state["batches"] = batches->as_int();
     } else {
-      own.run.log.warning(text("'", path, "' counts batches of one rank, not samples, so loader ", object.name, " begins its epoch anew"));
+      own.run.log.warning(text("'", path, "' counts batches of one rank, not samples, so loader ", object.name,
+                               " begins its epoch anew"));
     }
   }
 

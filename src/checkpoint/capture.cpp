@@ -99,7 +99,8 @@ void add_slices(const std::string& name, const parallel::ShardedStatePiece& piec
 bool holds_tensor(const Value& skeleton) {
   if (!skeleton.is_map()) return false;
   if (skeleton.contains("$tensor")) return true;
-  return std::any_of(skeleton.as_map().begin(), skeleton.as_map().end(), [](const auto& child) { return holds_tensor(child.second); });
+  return std::any_of(skeleton.as_map().begin(), skeleton.as_map().end(),
+                     [](const auto& child) { return holds_tensor(child.second); });
 }
 
 // Plain parts of all parameters' states: the commonest once, the others by name.
@@ -154,7 +155,8 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
   const int shared_rank = apart ? 0 : kEveryRank;
   const auto state = optimizer_state(optimizer, name_of);
   std::unordered_map<std::string, at::Tensor> parameters;
-  for (auto& place : places_of(optimizer, name_of)) parameters.emplace(std::move(place.name), std::move(place.parameter));
+  for (auto& place : places_of(optimizer, name_of))
+    parameters.emplace(std::move(place.name), std::move(place.parameter));
   const auto slices = slices_of(run, optimizer, state, name_of, is_split);
   std::vector<std::pair<std::string, Value>> skeletons;
   for (const auto& [parameter, slots] : state.state) {
@@ -196,8 +198,8 @@ void capture_registered(const RunParts& run, const training::Registered& object,
     capture_tree(writer, object.kind, object.name, object.state(), out);
   } catch (const UsageError& error) {
     if (object.kind != StateKind::kLoader) throw;
-    run.log.warning_once(text("loader ", object.name, " has no position to save, so a resumed run begins its epoch anew: ",
-                              error.what()));
+    run.log.warning_once(text("loader ", object.name,
+                              " has no position to save, so a resumed run begins its epoch anew: ", error.what()));
   }
 }
 
@@ -222,7 +224,8 @@ void capture_masters(const RunParts& run, const std::vector<ModelEntry>& models,
     for (const auto& item : model.module->named_parameters()) {
       const at::Tensor exact = (*run.low_weights)->value_of(item.value());
       if (exact.is_same(item.value())) continue;
-      out.add(whole_piece("optimizer.master." + manifest_name(model.index, item.key()), exact, "optimizer", kEveryRank), exact);
+      out.add(whole_piece("optimizer.master." + manifest_name(model.index, item.key()), exact, "optimizer", kEveryRank),
+              exact);
     }
   }
 }

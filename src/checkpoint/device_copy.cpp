@@ -26,12 +26,16 @@ DeviceCopy::DeviceCopy(c10::Device device)
 void DeviceCopy::add(char* to, const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
   const c10::StreamGuard guard(stream_);
-  at::from_blob(to, plain.sizes(), plain.options().device(at::kCPU).requires_grad(false)).copy_(plain, /*non_blocking=*/true);
+  at::from_blob(to, plain.sizes(), plain.options().device(at::kCPU).requires_grad(false))
+      .copy_(plain, /*non_blocking=*/true);
   // A tensor made for this copy may be freed before the copy is done.
-  if (plain.has_storage()) c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(plain.storage().data_ptr(), stream_);
+  if (plain.has_storage())
+    c10::impl::VirtualGuardImpl(device_.type()).recordDataPtrOnStream(plain.storage().data_ptr(), stream_);
 }
 
-void DeviceCopy::close() { copied_.record(stream_); }
+void DeviceCopy::close() {
+  copied_.record(stream_);
+}
 
 void DeviceCopy::hold() {
   const std::lock_guard lock(mutex_);
@@ -40,6 +44,8 @@ void DeviceCopy::hold() {
   copied_.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 
-void DeviceCopy::finish() { copied_.synchronize(); }
+void DeviceCopy::finish() {
+  copied_.synchronize();
+}
 
 }  // namespace hasten::checkpoint

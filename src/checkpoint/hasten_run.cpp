@@ -59,7 +59,8 @@ class HastenRun : public SavedRun {
   }
   std::vector<std::string> without_object(const training::StateRegistry& registry) const override {
     std::vector<std::string> missing;
-    for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kLoader, StateKind::kScaler, StateKind::kCustom}) {
+    for (const auto kind :
+         {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kLoader, StateKind::kScaler, StateKind::kCustom}) {
       const Value* part = manifest_.parts.find(part_name(kind));
       if (part == nullptr || !part->is_map()) continue;
       std::set<std::string> known;
@@ -89,28 +90,32 @@ class HastenRun : public SavedRun {
       for (const auto& parameter : group.at("params").as_list()) one.parameters.push_back(parameter.as_string());
       state.groups.push_back(std::move(one));
     }
-    visit_slots(own, name, optimizer, name_of, [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
-      if (!owned.parameter.defined()) return state.state.emplace_back(parameter, Slots()), void();  // for the report
-      const std::string prefix = state_name("optimizer", name, parameter + ".");
-      const auto tree = training::join_tensors(skeleton, [&](const std::string& path) { return tensor(prefix + path); });
-      state.state.emplace_back(parameter, tree.map());
-    });
+    visit_slots(own, name, optimizer, name_of,
+                [&](const std::string& parameter, const Value& skeleton, const Owned& owned) {
+                  if (!owned.parameter.defined())
+                    return state.state.emplace_back(parameter, Slots()), void();  // for the report
+                  const std::string prefix = state_name("optimizer", name, parameter + ".");
+                  const auto tree =
+                      training::join_tensors(skeleton, [&](const std::string& path) { return tensor(prefix + path); });
+                  state.state.emplace_back(parameter, tree.map());
+                });
     const auto report = checkpoint::load_optimizer_state(optimizer, state, name_of, {.is_own = true});
     if (!report.unused.empty()) {
-      own.run.log.warning(text("optimizer ", name, ": state of ", hasten::join(report.unused), " is of no parameter here"));
+      own.run.log.warning(
+          text("optimizer ", name, ": state of ", hasten::join(report.unused), " is of no parameter here"));
     }
   }
 
   void load_object(Checkpoints::Impl& own, const training::Registered& object) const override {
     const Value& part = *part_of(manifest_, part_name(object.kind), object.name);
     if (object.kind == StateKind::kScheduler) warn_of_options(own, object, part);
-    object.load_state(training::join_tensors(part, [&](const std::string& path) {
-      return tensor(state_name(name_of(object.kind), object.name, path));
-    }));
+    object.load_state(training::join_tensors(
+        part, [&](const std::string& path) { return tensor(state_name(name_of(object.kind), object.name, path)); }));
   }
 
   // Everything but random streams and gradients, which are small or each rank's own.
-  RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models, const LoadOptions& options) override {
+  RunReader* reader(Checkpoints::Impl& own, const std::vector<ModelEntry>& models,
+                    const LoadOptions& options) override {
     reader_ = std::make_unique<RunReader>(manifest_, path, options.verify);
     for (const auto& object : own.run.registry->all()) {
       if (!has(object)) continue;
@@ -139,7 +144,9 @@ class HastenRun : public SavedRun {
     const int64_t rank = own.run.process.rank(), world = own.run.process.world_size();
     for (const auto& model : models) {
       for (auto& item : model.module->named_parameters()) {
-        const auto name = [&](int64_t of) { return text("gradient.", of, '.', manifest_name(model.index, item.key())); };
+        const auto name = [&](int64_t of) {
+          return text("gradient.", of, '.', manifest_name(model.index, item.key()));
+        };
         at::Tensor sum;
         if (world == manifest_.world_size) {
           if (source_->contains(name(rank))) sum = read_tensor(*source_, name(rank));
@@ -157,7 +164,9 @@ class HastenRun : public SavedRun {
     }
   }
 
-  bool has_component(const std::string& name) const override { return part_of(manifest_, "components", name) != nullptr; }
+  bool has_component(const std::string& name) const override {
+    return part_of(manifest_, "components", name) != nullptr;
+  }
   void load_component(const training::NamedStateful& component) const override {
     auto state = component.state();
     state.value = *part_of(manifest_, "components", component.name);
@@ -172,14 +181,18 @@ class HastenRun : public SavedRun {
   void load_random(Checkpoints::Impl& own) const override {
     const int64_t rank = own.run.process.rank(), saved = manifest_.world_size;
     if (rank < saved) return restore(rank);
-    if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first)) return restore(0);
+    if (const auto* first = manifest_.find("random.0.cpu"); first != nullptr && streams_are_equal(*first))
+      return restore(0);
     // The generator's state begins with the seed.
     const at::Tensor state = source_->contains("random.0.cpu") ? read_tensor(*source_, "random.0.cpu") : at::Tensor();
     uint64_t words[2] = {0, static_cast<uint64_t>(rank)};
-    if (state.defined() && state.nbytes() >= sizeof(uint64_t)) std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
+    if (state.defined() && state.nbytes() >= sizeof(uint64_t))
+      std::memcpy(words, state.const_data_ptr(), sizeof(uint64_t));
     torch::manual_seed(core::xxh3_128(words, sizeof(words)).low);
-    own.run.log.info(text("the saved run had ", saved, " ranks, so this rank's random stream begins anew, from the saved seed and "
-                          "its rank"), {.main_process_only = false});
+    own.run.log.info(text("the saved run had ", saved,
+                          " ranks, so this rank's random stream begins anew, from the saved seed and "
+                          "its rank"),
+                     {.main_process_only = false});
   }
 
  private:
@@ -225,8 +238,8 @@ class HastenRun : public SavedRun {
     std::optional<parallel::ShardInterval> interval = {};
   };
 
-  // Visits the parameters with state of which this rank has a part, and those that this run lacks. A parameter with tensors
-  // and without an own entry has the commonest plain part.
+  // Visits the parameters with state of which this rank has a part, and those that this run lacks. A parameter with
+  // tensors and without an own entry has the commonest plain part.
   template <class Visit>
   void visit_slots(const Checkpoints::Impl& own, const std::string& name, const torch::optim::Optimizer& optimizer,
                    const ParameterNames& name_of, const Visit& visit) const {
@@ -251,7 +264,8 @@ class HastenRun : public SavedRun {
         Owned owned;
         const auto found = here.find(parameter);
         if (found != here.end()) owned.parameter = found->second;
-        if (found != here.end() && is_split) owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
+        if (found != here.end() && is_split)
+          owned.interval = own.run.sharding->stepped_interval(optimizer, owned.parameter);
         if (owned.interval && owned.interval->size() == 0) continue;  // another rank's
         visit(parameter, *skeleton, owned);
       }
@@ -300,7 +314,9 @@ class HastenRun : public SavedRun {
 
 }  // namespace
 
-RunReader* SavedRun::reader(Checkpoints::Impl&, const std::vector<ModelEntry>&, const LoadOptions&) { return nullptr; }
+RunReader* SavedRun::reader(Checkpoints::Impl&, const std::vector<ModelEntry>&, const LoadOptions&) {
+  return nullptr;
+}
 void SavedRun::load_masters(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
 void SavedRun::load_gradients(Checkpoints::Impl&, const std::vector<ModelEntry>&) const {}
 

@@ -14,7 +14,9 @@ namespace hasten::checkpoint {
 namespace {
 constexpr size_t kPage = 4096;
 constexpr int kNiceness = 10;
-size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+size_t rounded(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
 }  // namespace
 
 HeldMemory::~HeldMemory() {
@@ -30,8 +32,9 @@ void HeldMemory::stop() noexcept {
 // Pages that are there stay.
 void HeldMemory::grow(size_t bytes) {
   if (bytes <= capacity_) return;
-  void* larger = data_ == nullptr ? ::mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                  : ::mremap(data_, capacity_, rounded(bytes), MREMAP_MAYMOVE);
+  void* larger = data_ == nullptr
+                     ? ::mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                     : ::mremap(data_, capacity_, rounded(bytes), MREMAP_MAYMOVE);
   if (larger == MAP_FAILED) throw std::bad_alloc();
   data_ = static_cast<char*>(larger);
   capacity_ = rounded(bytes);
@@ -42,7 +45,8 @@ void HeldMemory::pin(size_t bytes) {
   if (pinned_.defined() && bytes <= capacity_) return;
   if (data_ != nullptr && !pinned_.defined()) ::munmap(data_, capacity_);
   data_ = nullptr;
-  pinned_ = at::empty({static_cast<int64_t>(rounded(bytes) + kPage)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  pinned_ = at::empty({static_cast<int64_t>(rounded(bytes) + kPage)},
+                      at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   const auto begin = reinterpret_cast<uintptr_t>(pinned_.mutable_data_ptr());
   data_ = reinterpret_cast<char*>(rounded(begin));
   capacity_ = rounded(bytes);

@@ -21,8 +21,8 @@ class HeldMemory {
   /// Buffers of an earlier call end. `pinned`: memory that an accelerator copies to by itself.
   /// Collective: no. Blocks: no. Throws: std::bad_alloc.
   std::vector<char*> buffers(const std::vector<size_t>& sizes, bool pinned = false);
-  /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them. A call
-  /// of buffers() ends the thread. Collective: no. Blocks: no. Throws: nothing; without memory nothing happens.
+  /// Takes memory of `bytes` and touches its pages in a thread of low priority, so that the first snapshot finds them.
+  /// A call of buffers() ends the thread. Collective: no. Blocks: no. Throws: nothing; without memory nothing happens.
   void prepare(size_t bytes) noexcept;
   /// Bytes whose pages prepare() has touched so far.
   size_t touched() const noexcept { return touched_; }

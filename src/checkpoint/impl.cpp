@@ -57,7 +57,8 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
       iteration(project.iteration),
       board(std::make_shared<SaveBoard>(run.process.group().store())) {
   if (project.automatic_checkpoint_naming && project.project_dir.empty()) {
-    throw UsageError(origin(), "automatic_checkpoint_naming without a project_dir; expected a folder. Set project_dir.");
+    throw UsageError(origin(),
+                     "automatic_checkpoint_naming without a project_dir; expected a folder. Set project_dir.");
   }
   if (project.total_limit && *project.total_limit < 1) {
     throw UsageError(origin(), "total_limit = ", *project.total_limit, "; expected at least 1, or unset for no limit.");
@@ -71,7 +72,9 @@ Checkpoints::Impl::Impl(RunParts parts, ProjectConfiguration configuration)
 }
 
 // The policy may outlast this.
-Checkpoints::Impl::~Impl() { counter->on_step = counter->on_first = {}; }
+Checkpoints::Impl::~Impl() {
+  counter->on_step = counter->on_first = {};
+}
 
 // Estimates this rank's share: what every rank has is dealt to all, slices of sharded state are the rank's own.
 void Checkpoints::Impl::touch_memory() noexcept {
@@ -87,11 +90,13 @@ void Checkpoints::Impl::touch_memory() noexcept {
       if (find_codec(*optimizer) == nullptr) continue;
       auto& share = run.sharding != nullptr && run.sharding->steps(*optimizer) ? own : dealt;
       for (const auto& [parameter, slots] : optimizer_state(*optimizer, manifest_names(run)).state) {
-        for (const auto& [slot, tensor] : training::split_tensors(training::State(slots)).tensors) share += tensor.nbytes();
+        for (const auto& [slot, tensor] : training::split_tensors(training::State(slots)).tensors)
+          share += tensor.nbytes();
       }
     }
     const auto world = static_cast<size_t>(run.process.world_size());
-    memory->prepare(own + dealt / world + dealt / (16 * world) + (size_t{1} << 20));  // and some for headers and uneven parts
+    memory->prepare(own + dealt / world + dealt / (16 * world) +
+                    (size_t{1} << 20));  // and some for headers and uneven parts
   } catch (const std::exception&) {
     // The first snapshot finds fresh pages.
   }
@@ -194,7 +199,8 @@ std::vector<std::string> gather_texts(const process::Process& process, const std
 
 const std::vector<int>& Checkpoints::Impl::nodes() {
   if (node_of_rank.empty()) {
-    for (const auto& node : gather_texts(run.process, std::to_string(run.process.node_rank()))) node_of_rank.push_back(std::stoi(node));
+    for (const auto& node : gather_texts(run.process, std::to_string(run.process.node_rank())))
+      node_of_rank.push_back(std::stoi(node));
   }
   return node_of_rank;
 }
@@ -213,13 +219,16 @@ std::vector<std::string> agree(const process::Process& process, const Failure& o
   for (const auto& each : gather_texts(process, mine.to_json())) {
     const core::Value parsed = core::Value::parse_json(each);
     const auto& list = parsed.as_list();
-    if (!failed && !list[0].as_string().empty()) failed.emplace(notes.size(), Failure{list[0].as_string(), list[1].as_bool()});
+    if (!failed && !list[0].as_string().empty())
+      failed.emplace(notes.size(), Failure{list[0].as_string(), list[1].as_bool()});
     notes.push_back(list[2].as_string());
   }
   if (!failed) return notes;
   const Origin origin{"checkpoint", process.rank(), process.world_size()};
   const auto& [rank, failure] = *failed;
-  const std::string words = static_cast<int>(rank) == process.rank() ? failure.words : text("rank ", rank, " could not go on: ", failure.words);
+  const std::string words = static_cast<int>(rank) == process.rank()
+                                ? failure.words
+                                : text("rank ", rank, " could not go on: ", failure.words);
   if (failure.is_data_error) throw DataError(origin, "", words);
   throw UsageError(origin, words);
 }

@@ -116,8 +116,8 @@ struct Failure {
   std::string words = {};
   bool is_data_error = false;
 };
-/// Exchanges failures (no words: none) and a note of each rank. Throws on all ranks the first failure, as DataError if it is
-/// one. Returns the notes by rank. Collective: yes.
+/// Exchanges failures (no words: none) and a note of each rank. Throws on all ranks the first failure, as DataError if
+/// it is one. Returns the notes by rank. Collective: yes.
 std::vector<std::string> agree(const process::Process& process, const Failure& own, const std::string& note = {});
 
 }  // namespace hasten::checkpoint

@@ -74,7 +74,8 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, c
   const auto all = files::find_checkpoints(own.checkpoints_folder());
   for (auto found = all.rbegin(); found != all.rend(); ++found) {
     if (!found->problem.empty()) {
-      own.run.log.warning(text("'", found->path, "' is not complete (", found->problem, "); taking the checkpoint before it"));
+      own.run.log.warning(
+          text("'", found->path, "' is not complete (", found->problem, "); taking the checkpoint before it"));
       continue;
     }
     if (damaged.count(found->path)) continue;
@@ -83,7 +84,8 @@ std::string newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, c
       continue;
     }
     if (!step) return found->path;
-    if (fs::exists(fs::path(found->path) / files::kManifestFile) && files::read_manifest(found->path).step == *step) return found->path;
+    if (fs::exists(fs::path(found->path) / files::kManifestFile) && files::read_manifest(found->path).step == *step)
+      return found->path;
   }
   return {};
 }
@@ -101,8 +103,8 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
         }
         decision.path = newest(own, step, damaged, common);
         if (decision.path.empty() && (must || step)) {
-          throw UsageError(own.origin(), "no complete checkpoint", step ? text(" of step ", *step) : std::string(), " in '",
-                           own.checkpoints_folder(), "'; ", complete_ones(own.checkpoints_folder()), '.');
+          throw UsageError(own.origin(), "no complete checkpoint", step ? text(" of step ", *step) : std::string(),
+                           " in '", own.checkpoints_folder(), "'; ", complete_ones(own.checkpoints_folder()), '.');
         }
       } else {
         decision.path = with_home(given, own.run.home);
@@ -117,12 +119,14 @@ Decision decide(Checkpoints::Impl& own, const std::string& given, const std::opt
     decision.error = error.what();
   }
   if (own.run.process.world_size() > 1) {
-    const auto told = comm::broadcast_object(own.run.process.group(), std::vector<std::string>{decision.path, decision.error}, 0);
+    const auto told =
+        comm::broadcast_object(own.run.process.group(), std::vector<std::string>{decision.path, decision.error}, 0);
     decision = {told.at(0), told.at(1)};
   }
   if (!decision.error.empty()) throw UsageError(own.origin(), decision.error);
   // Each host may have a project_dir of its own.
-  if (given.empty() && !decision.path.empty()) decision.path = own.checkpoints_folder() + "/" + fs::path(decision.path).filename().string();
+  if (given.empty() && !decision.path.empty())
+    decision.path = own.checkpoints_folder() + "/" + fs::path(decision.path).filename().string();
   return decision;
 }
 
@@ -131,13 +135,18 @@ Failure failure_of(const std::exception& error) {
 }
 
 // Options of two states of a scheduler, and of its parts.
-void add_differences(const Value& saved, const Value& own, const std::string& scheduler, std::vector<std::string>& differences) {
+void add_differences(const Value& saved, const Value& own, const std::string& scheduler,
+                     std::vector<std::string>& differences) {
   const Value *theirs = saved.find("options"), *ours = own.find("options");
   if (theirs != nullptr && ours != nullptr && theirs->is_map() && ours->is_map()) {
     for (const auto& [key, value] : ours->as_map()) {
       const Value* other = theirs->find(key);
-      const bool differs = other != nullptr && (other->is_number() && value.is_number() ? other->as_double() != value.as_double() : !(*other == value));
-      if (differs) differences.push_back(text(scheduler, ' ', key, " is ", value.to_json(), ", the saved run had ", other->to_json()));
+      const bool differs =
+          other != nullptr &&
+          (other->is_number() && value.is_number() ? other->as_double() != value.as_double() : !(*other == value));
+      if (differs)
+        differences.push_back(
+            text(scheduler, ' ', key, " is ", value.to_json(), ", the saved run had ", other->to_json()));
     }
   }
   const Value *saved_parts = saved.find("schedulers"), *own_parts = own.find("schedulers");
@@ -145,13 +154,15 @@ void add_differences(const Value& saved, const Value& own, const std::string& sc
   for (size_t i = 0; i < std::min(saved_parts->size(), own_parts->size()); ++i) {
     const Value& part = own_parts->as_list()[i];
     const Value* name = part.find("scheduler");
-    add_differences(saved_parts->as_list()[i], part, text(scheduler, ": ", name == nullptr ? "part" : name->as_string()), differences);
+    add_differences(saved_parts->as_list()[i], part,
+                    text(scheduler, ": ", name == nullptr ? "part" : name->as_string()), differences);
   }
 }
 
 }  // namespace
 
-void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options, Loaded& loaded) {
+void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, const LoadOptions& options,
+                       Loaded& loaded) {
   for (const auto& model : models_) {
     const auto source = saved.weights(model.index);
     std::vector<WantedTensor> wanted;
@@ -175,9 +186,11 @@ void LoadTarget::check(const Checkpoints::Impl& own, const SavedRun& saved, cons
     const std::string kind = name_of(object.kind);
     if (object.kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip) continue;
     if (saved.has(object)) continue;
-    if (object.kind == StateKind::kLoader || object.kind == StateKind::kScaler || object.kind == StateKind::kTrackers) continue;
+    if (object.kind == StateKind::kLoader || object.kind == StateKind::kScaler || object.kind == StateKind::kTrackers)
+      continue;
     loaded.missing.push_back(kind + " " + object.name);
-    if (options.strict) errors_.push_back(text("the folder has no ", kind, " '", object.name, "'", saved.others(object.kind)));
+    if (options.strict)
+      errors_.push_back(text("the folder has no ", kind, " '", object.name, "'", saved.others(object.kind)));
   }
   for (const auto& component : *own.run.components) {
     if (saved.has_component(component.name)) continue;
@@ -238,8 +251,8 @@ void LoadTarget::apply(Checkpoints::Impl& own, const SavedRun& saved, const Load
   const auto name_of_parameter = manifest_names(own.run);
   saved.load_masters(own, models_);
   // Schedulers set rates as well, so they come after optimizers.
-  for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kScaler, StateKind::kLoader, StateKind::kCustom,
-                          StateKind::kTrackers}) {
+  for (const auto kind : {StateKind::kOptimizer, StateKind::kScheduler, StateKind::kScaler, StateKind::kLoader,
+                          StateKind::kCustom, StateKind::kTrackers}) {
     if (kind == StateKind::kOptimizer && options.optimizer == OptimizerLoad::kSkip) continue;
     for (const auto& object : own.run.registry->of(kind)) {
       if (!saved.has(object)) continue;
@@ -267,7 +280,8 @@ void warn_of_options(const Checkpoints::Impl& own, const training::Registered& s
   const Value* name = now.find("scheduler");
   add_differences(saved, now, name == nullptr ? "scheduler" : name->as_string(), differences);
   if (differences.empty()) return;
-  own.run.log.warning(text("scheduler ", scheduler.name, " goes on with this program's options: ", hasten::join(differences, "; ")));
+  own.run.log.warning(
+      text("scheduler ", scheduler.name, " goes on with this program's options: ", hasten::join(differences, "; ")));
 }
 
 namespace {
@@ -316,7 +330,8 @@ Loaded load_folder(Checkpoints::Impl& own, const std::string& path, const LoadOp
 }
 
 // Returns the newest one that can be read. A damaged one is reported and left.
-std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, bool must, const LoadOptions& options) {
+std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<int64_t>& step, bool must,
+                                  const LoadOptions& options) {
   Paths damaged;
   for (;;) {
     const auto decision = decide(own, {}, step, must && damaged.empty(), damaged);
@@ -324,13 +339,15 @@ std::optional<Loaded> load_newest(Checkpoints::Impl& own, const std::optional<in
     try {
       return load_folder(own, decision.path, options);
     } catch (const DataError& error) {
-      own.run.log.warning(text("'", decision.path, "' could not be read, taking the checkpoint before it: ", error.what()));
+      own.run.log.warning(
+          text("'", decision.path, "' could not be read, taking the checkpoint before it: ", error.what()));
       damaged.insert(decision.path);
     }
   }
   if (damaged.empty()) return std::nullopt;
-  throw DataError(own.origin(), *damaged.begin(), "no checkpoint in '", own.checkpoints_folder(), "' can be read; damaged: ",
-                  hasten::join(std::vector<std::string>(damaged.begin(), damaged.end())), ". hasten checkpoint verify says more.");
+  throw DataError(own.origin(), *damaged.begin(), "no checkpoint in '", own.checkpoints_folder(),
+                  "' can be read; damaged: ", hasten::join(std::vector<std::string>(damaged.begin(), damaged.end())),
+                  ". hasten checkpoint verify says more.");
 }
 
 }  // namespace

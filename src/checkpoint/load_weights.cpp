@@ -38,7 +38,8 @@ std::string common_prefix(const std::vector<std::string>& names) {
     found = false;
     for (const auto each : kPrefixes) {
       const std::string longer = prefix + std::string(each);
-      if (std::all_of(names.begin(), names.end(), [&](const std::string& name) { return name.rfind(longer, 0) == 0; })) {
+      if (std::all_of(names.begin(), names.end(),
+                      [&](const std::string& name) { return name.rfind(longer, 0) == 0; })) {
         prefix = longer;
         found = true;
       }
@@ -49,7 +50,8 @@ std::string common_prefix(const std::vector<std::string>& names) {
 
 class StateDictSource : public files::TensorSource {
  public:
-  StateDictSource(const StateDict& state, std::string path) : state_(state), names_(state.names()), path_(std::move(path)) {
+  StateDictSource(const StateDict& state, std::string path)
+      : state_(state), names_(state.names()), path_(std::move(path)) {
     for (const auto& [name, tensor] : state_) infos_.emplace(name, info_of(name, tensor));
   }
   const std::vector<std::string>& names() const override { return names_; }
@@ -63,7 +65,8 @@ class StateDictSource : public files::TensorSource {
     if (!files::fits(box, info(name).shape)) {
       throw UsageError(Origin{"checkpoint"}, "the box ", files::describe(box), " lies outside of '", name, "'.");
     }
-    for (size_t d = 0; d < box.size.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
+    for (size_t d = 0; d < box.size.size(); ++d)
+      part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
     at::from_blob(target, box.size, part.options().device(at::kCPU).requires_grad(false)).copy_(part.detach());
   }
   std::optional<files::TensorLocation> location(std::string_view) const override { return {}; }
@@ -87,7 +90,8 @@ std::vector<WantedTensor> wanted_of(const torch::nn::Module& module, const std::
 void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::vector<std::string>& exclude) {
   const at::NoGradGuard no_grad;
   const auto cast = [&](const std::string& name, at::Tensor tensor) {
-    const bool left = std::any_of(exclude.begin(), exclude.end(), [&](const auto& each) { return matches_pattern(name, each); });
+    const bool left =
+        std::any_of(exclude.begin(), exclude.end(), [&](const auto& each) { return matches_pattern(name, each); });
     if (!left && tensor.defined() && tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
   };
   for (const auto& item : module.named_parameters()) cast(item.key(), item.value());
@@ -97,7 +101,8 @@ void cast_module(torch::nn::Module& module, c10::ScalarType dtype, const std::ve
 std::string listed(const char* title, const std::vector<std::string>& names) {
   constexpr size_t kMost = 20;
   if (names.empty()) return {};
-  std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)));
+  std::vector<std::string> shown(names.begin(),
+                                 names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMost)));
   return text("; ", title, " (", names.size(), "): ", hasten::join(shown), names.size() > kMost ? " …" : "");
 }
 
@@ -144,16 +149,19 @@ std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& 
   for (const auto& each : wanted) names.push_back(each.name);
   std::vector<std::string> unexpected;
   for (const auto& name : match.unexpected) unexpected.push_back(name + did_you_mean(name, names));
-  std::string all = listed("missing", match.missing) + listed("unexpected", unexpected) + listed("mismatched", match.mismatched);
+  std::string all =
+      listed("missing", match.missing) + listed("unexpected", unexpected) + listed("mismatched", match.mismatched);
   return all.empty() ? all : all.substr(2);
 }
 
-void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name, bool through_copy) {
+void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name,
+               bool through_copy) {
   const at::NoGradGuard no_grad;
   const auto& info = source.info(name);
   const auto dtype = torch_dtype(info.dtype);
   const at::Tensor plain = target.detach();
-  if (!through_copy && plain.device().is_cpu() && plain.is_contiguous() && plain.scalar_type() == dtype && plain.numel() > 0) {
+  if (!through_copy && plain.device().is_cpu() && plain.is_contiguous() && plain.scalar_type() == dtype &&
+      plain.numel() > 0) {
     source.read_all(name, plain.mutable_data_ptr());
     if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
     compat::notify_changed(target);
@@ -177,7 +185,8 @@ void read_together(const std::vector<WantedTensor>& wanted, const WeightMatch& m
 
 }  // namespace
 
-WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options) {
+WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source,
+                           const LoadWeightsOptions& options) {
   const auto wanted = wanted_of(module, options.exclude);
   const auto match = match_weights(wanted, source, source.names(), options.rename);
   WeightMatch wrong = match;
@@ -201,7 +210,8 @@ WeightsReport load_weights(torch::nn::Module& module, const std::string& path, c
   return load_weights(module, *files::open_source(path), options);
 }
 
-WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value, const LoadWeightsOptions& options) {
+WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value,
+                           const LoadWeightsOptions& options) {
   return load_weights(module, *files::python_source(value, "the Python value"), options);
 }
 

@@ -27,9 +27,9 @@ namespace hasten::checkpoint {
 namespace {
 
 using core::Value;
-using training::State;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
+using training::State;
 using Betas = std::tuple<double, double>;
 
 // ---- Options: as plain values.
@@ -38,16 +38,26 @@ template <class T>
 Value value_of(const T& option) {
   return option;
 }
-Value value_of(const Betas& betas) { return Value::list({std::get<0>(betas), std::get<1>(betas)}); }
+Value value_of(const Betas& betas) {
+  return Value::list({std::get<0>(betas), std::get<1>(betas)});
+}
 template <class T>
 Value value_of(const std::optional<T>& option) {
   return option ? Value(*option) : Value();
 }
 
-void read_option(const Value& value, double& option) { option = value.as_double(); }
-void read_option(const Value& value, int64_t& option) { option = value.as_int(); }
-void read_option(const Value& value, bool& option) { option = value.as_bool(); }
-void read_option(const Value& value, std::string& option) { option = value.as_string(); }
+void read_option(const Value& value, double& option) {
+  option = value.as_double();
+}
+void read_option(const Value& value, int64_t& option) {
+  option = value.as_int();
+}
+void read_option(const Value& value, bool& option) {
+  option = value.as_bool();
+}
+void read_option(const Value& value, std::string& option) {
+  option = value.as_string();
+}
 void read_option(const Value& value, Betas& betas) {
   const auto& list = value.as_list();
   if (list.size() != 2) throw UsageError(Origin{"checkpoint"}, "betas hold ", list.size(), " numbers; expected 2.");
@@ -62,8 +72,12 @@ void read_option(const Value& value, std::optional<T>& option) {
 
 // ---- State: numbers, tensors, and lists of tensors as maps by number. An undefined tensor has no slot.
 
-void put(Slots& slots, const char* name, int64_t number) { slots.emplace_back(name, State(number)); }
-void put(Slots& slots, const char* name, double number) { slots.emplace_back(name, State(number)); }
+void put(Slots& slots, const char* name, int64_t number) {
+  slots.emplace_back(name, State(number));
+}
+void put(Slots& slots, const char* name, double number) {
+  slots.emplace_back(name, State(number));
+}
 void put(Slots& slots, const char* name, const at::Tensor& tensor) {
   if (tensor.defined()) slots.emplace_back(name, State(tensor));
 }
@@ -115,8 +129,10 @@ struct Field {
 template <class Access>
 Field(const char*, Access) -> Field<Access>;
 
-#define HASTEN_FIELD_AS(name, member) \
-  Field { name, [](auto& own) -> auto& { return own.member(); } }
+#define HASTEN_FIELD_AS(name, member)                     \
+  Field {                                                 \
+    name, [](auto& own) -> auto& { return own.member(); } \
+  }
 #define HASTEN_FIELD(member) HASTEN_FIELD_AS(#member, member)
 
 // `needs_tensor`: state without a tensor is no state. Examples: SGD without momentum; libtorch would step with an
@@ -135,19 +151,20 @@ constexpr auto row(const char* name, std::tuple<O...> options, std::tuple<S...> 
   return Row<OptionsType, StateType, std::tuple<O...>, std::tuple<S...>>{name, options, slots, needs_tensor};
 }
 
-constexpr auto kAdamOptions =
-    std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay), HASTEN_FIELD(amsgrad));
+constexpr auto kAdamOptions = std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
+                                         HASTEN_FIELD(weight_decay), HASTEN_FIELD(amsgrad));
 constexpr auto kAdamSlots =
     std::tuple(HASTEN_FIELD(step), HASTEN_FIELD(exp_avg), HASTEN_FIELD(exp_avg_sq), HASTEN_FIELD(max_exp_avg_sq));
 constexpr auto kSgdOptions = std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(momentum), HASTEN_FIELD(dampening),
                                         HASTEN_FIELD(weight_decay), HASTEN_FIELD(nesterov));
 // optim/'s own classes share one state; `first` and `second` are moments, `moment` NovoGrad's number.
-constexpr auto kLoopSlots = std::tuple(HASTEN_FIELD(step), HASTEN_FIELD_AS("exp_avg", first), HASTEN_FIELD_AS("exp_avg_sq", second),
-                                       HASTEN_FIELD(master));
+constexpr auto kLoopSlots = std::tuple(HASTEN_FIELD(step), HASTEN_FIELD_AS("exp_avg", first),
+                                       HASTEN_FIELD_AS("exp_avg_sq", second), HASTEN_FIELD(master));
 using optim::detail::LoopState;
 namespace to = torch::optim;
 
-constexpr auto kSgd = row<to::SGDOptions, to::SGDParamState>("SGD", kSgdOptions, std::tuple(HASTEN_FIELD(momentum_buffer)), true);
+constexpr auto kSgd =
+    row<to::SGDOptions, to::SGDParamState>("SGD", kSgdOptions, std::tuple(HASTEN_FIELD(momentum_buffer)), true);
 constexpr auto kAdam = row<to::AdamOptions, to::AdamParamState>("Adam", kAdamOptions, kAdamSlots);
 constexpr auto kAdamW = row<to::AdamWOptions, to::AdamWParamState>("AdamW", kAdamOptions, kAdamSlots);
 constexpr auto kRmsprop = row<to::RMSpropOptions, to::RMSpropParamState>(
@@ -165,17 +182,19 @@ constexpr auto kLbfgs = row<to::LBFGSOptions, to::LBFGSParamState>(
     std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(max_iter), HASTEN_FIELD(max_eval), HASTEN_FIELD(tolerance_grad),
                HASTEN_FIELD(tolerance_change), HASTEN_FIELD(history_size), HASTEN_FIELD(line_search_fn)),
     std::tuple(HASTEN_FIELD(func_evals), HASTEN_FIELD(n_iter), HASTEN_FIELD(d), HASTEN_FIELD(t), HASTEN_FIELD(old_dirs),
-               HASTEN_FIELD(old_stps), HASTEN_FIELD(ro), HASTEN_FIELD(H_diag), HASTEN_FIELD(prev_flat_grad), HASTEN_FIELD(prev_loss),
-               HASTEN_FIELD(al)));
-constexpr auto kApexAdam = row<optim::ApexAdamOptions, LoopState>(
-    "ApexAdam",
-    std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay), HASTEN_FIELD(bias_correction)),
-    kLoopSlots);
+               HASTEN_FIELD(old_stps), HASTEN_FIELD(ro), HASTEN_FIELD(H_diag), HASTEN_FIELD(prev_flat_grad),
+               HASTEN_FIELD(prev_loss), HASTEN_FIELD(al)));
+constexpr auto kApexAdam =
+    row<optim::ApexAdamOptions, LoopState>("ApexAdam",
+                                           std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
+                                                      HASTEN_FIELD(weight_decay), HASTEN_FIELD(bias_correction)),
+                                           kLoopSlots);
 constexpr auto kApexSgd = row<optim::ApexSgdOptions, LoopState>("ApexSgd", kSgdOptions, kLoopSlots);
-constexpr auto kLamb = row<optim::LambOptions, LoopState>(
-    "Lamb",
-    std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay), HASTEN_FIELD(max_grad_norm)),
-    kLoopSlots);
+constexpr auto kLamb =
+    row<optim::LambOptions, LoopState>("Lamb",
+                                       std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps),
+                                                  HASTEN_FIELD(weight_decay), HASTEN_FIELD(max_grad_norm)),
+                                       kLoopSlots);
 constexpr auto kNovoGrad = row<optim::NovoGradOptions, LoopState>(
     "NovoGrad", std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay)),
     std::tuple_cat(kLoopSlots, std::tuple(HASTEN_FIELD(moment))));
@@ -183,8 +202,8 @@ constexpr auto kLion = row<optim::deepspeed::LionOptions, LoopState>(
     "Lion", std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(weight_decay)), kLoopSlots);
 constexpr auto kFusedLamb = row<optim::deepspeed::LambOptions, LoopState>(
     "FusedLamb",
-    std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay), HASTEN_FIELD(bias_correction),
-               HASTEN_FIELD(max_coeff), HASTEN_FIELD(min_coeff)),
+    std::tuple(HASTEN_FIELD(lr), HASTEN_FIELD(betas), HASTEN_FIELD(eps), HASTEN_FIELD(weight_decay),
+               HASTEN_FIELD(bias_correction), HASTEN_FIELD(max_coeff), HASTEN_FIELD(min_coeff)),
     kLoopSlots);
 
 #undef HASTEN_FIELD

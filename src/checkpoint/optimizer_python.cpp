@@ -4,8 +4,8 @@
 
 #include <unordered_map>
 
-#include "hasten/checkpoint/optimizer_state.h"
 #include "checkpoint/parameter_places.h"
+#include "hasten/checkpoint/optimizer_state.h"
 #include "hasten/checkpoint/python_tensor.h"
 #include "hasten/core/error.h"
 
@@ -60,7 +60,8 @@ training::State slot_from_python(const std::string& name, const PythonValue& val
   if (value.kind() == PythonValue::Kind::kList) {  // LBFGS: tensors, or None where al has none yet
     training::State::Map map;
     for (size_t i = 0; i < value.size(); ++i) {
-      map.emplace_back(std::to_string(i), value[i].is_tensor() ? training::State(tensor_of(value[i])) : training::State());
+      map.emplace_back(std::to_string(i),
+                       value[i].is_tensor() ? training::State(tensor_of(value[i])) : training::State());
     }
     return map;
   }
@@ -95,8 +96,8 @@ PythonValue to_python(const OptimizerState& state) {
     for (const auto& [slot, value] : slots) own.emplace_back(slot, slot_to_python(state.type, slot, value));
     states.emplace_back(number->second, PythonValue::dict(std::move(own)));
   }
-  return PythonValue::dict({{"state", PythonValue::dict(std::move(states))},
-                            {"param_groups", PythonValue::list(std::move(groups))}});
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(states))}, {"param_groups", PythonValue::list(std::move(groups))}});
 }
 
 OptimizerState optimizer_from_python(const PythonValue& value, const std::vector<std::string>& names) {
@@ -115,7 +116,8 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
     for (const auto& [key, option] : group.as_pairs()) {
       if (!key.is_string() || key.as_string() == "params") continue;
       const auto state = state_of_python(option, "param_groups." + key.as_string());
-      own.options[key.as_string()] = state.is_tensor() ? core::Value(state.tensor().to(at::kDouble).item<double>()) : state.value();
+      own.options[key.as_string()] =
+          state.is_tensor() ? core::Value(state.tensor().to(at::kDouble).item<double>()) : state.value();
     }
     if (const auto* name = own.options.find(kClassKey)) out.type = name->as_string();
     own.options.erase(kClassKey);
@@ -139,17 +141,19 @@ OptimizerState optimizer_from_python(const PythonValue& value, const std::vector
     Slots own;
     for (const auto& [slot, one] : slots.as_pairs()) {
       if (one.is_none()) continue;
-      own.emplace_back(slot.as_string(), slot_from_python(slot.as_string(), one, name->second + "." + slot.as_string()));
+      own.emplace_back(slot.as_string(),
+                       slot_from_python(slot.as_string(), one, name->second + "." + slot.as_string()));
     }
     out.state.emplace_back(name->second, std::move(own));
   }
   return out;
 }
 
-OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module, const PythonValue& value,
-                               const LoadOptimizerOptions& options) {
+OptimizerReport load_optimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
+                               const PythonValue& value, const LoadOptimizerOptions& options) {
   const auto name_of = names_of(module);
-  return load_optimizer_state(optimizer, optimizer_from_python(value, place_names(optimizer, name_of)), name_of, options);
+  return load_optimizer_state(optimizer, optimizer_from_python(value, place_names(optimizer, name_of)), name_of,
+                              options);
 }
 
 std::string guess_optimizer(const core::Value& options, const Slots* state) {

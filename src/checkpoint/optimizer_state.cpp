@@ -19,18 +19,20 @@ namespace {
 const AnyOptimizerCodec& codec_of(const torch::optim::Optimizer& optimizer, const AnyOptimizerCodec* given) {
   if (given != nullptr) return *given;
   if (const auto* codec = find_codec(optimizer)) return *codec;
-  throw UsageError(Origin{"checkpoint"}, "the optimizer's class (", typeid(optimizer).name(),
-                   ") has no known state; known are SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS, ApexAdam, ApexSgd, Lamb, "
-                   "NovoGrad. Specialise checkpoint::OptimizerCodec for it, or give it state() and load_state().");
+  throw UsageError(
+      Origin{"checkpoint"}, "the optimizer's class (", typeid(optimizer).name(),
+      ") has no known state; known are SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS, ApexAdam, ApexSgd, Lamb, "
+      "NovoGrad. Specialise checkpoint::OptimizerCodec for it, or give it state() and load_state().");
 }
 
-// State that has the parameter's shape follows its dtype and device, as Optimizer.load_state_dict has it. It is copied, so
-// that a step does not write into what was loaded.
-training::State fitted(const training::State& state, const at::Tensor& parameter, const std::string& slot, bool is_own) {
+// State that has the parameter's shape follows its dtype and device, as Optimizer.load_state_dict has it. It is copied,
+// so that a step does not write into what was loaded.
+training::State fitted(const training::State& state, const at::Tensor& parameter, const std::string& slot,
+                       bool is_own) {
   if (state.is_tensor()) {
     const at::Tensor& tensor = state.tensor();
-    const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" && slot != "step" &&
-                         tensor.dim() > 0;
+    const bool follows = tensor.is_floating_point() && parameter.is_floating_point() && slot != "master" &&
+                         slot != "step" && tensor.dim() > 0;
     const auto wanted = follows ? parameter.scalar_type() : tensor.scalar_type();
     const bool lies_well = tensor.sizes() != parameter.sizes() || tensor.strides() == parameter.strides();
     if (is_own && lies_well && tensor.device() == parameter.device() && tensor.scalar_type() == wanted) return tensor;
@@ -77,7 +79,8 @@ void check(const torch::optim::Optimizer& optimizer, const OptimizerState& state
     const auto found = by_name.find(place.name);
     if (found == by_name.end()) continue;
     for (const auto& [slot, value] : *found->second) {
-      if (!value.is_tensor() || value.tensor().numel() == 1 || value.tensor().sizes() == place.parameter.sizes()) continue;
+      if (!value.is_tensor() || value.tensor().numel() == 1 || value.tensor().sizes() == place.parameter.sizes())
+        continue;
       if (options.is_own && value.tensor().dim() == 1 && value.tensor().numel() <= place.parameter.numel()) continue;
       wrong += text(wrong.empty() ? "" : "; ", slot, " of '", place.name, "' has sizes ", value.tensor().sizes(),
                     ", the parameter ", place.parameter.sizes());
@@ -148,7 +151,8 @@ OptimizerReport load_optimizer_state(torch::optim::Optimizer& optimizer, const O
       continue;
     }
     Slots own;
-    for (const auto& [slot, value] : *found->second) own.emplace_back(slot, fitted(value, place.parameter, slot, options.is_own));
+    for (const auto& [slot, value] : *found->second)
+      own.emplace_back(slot, fitted(value, place.parameter, slot, options.is_own));
     if (auto one = codec.make_state(own)) made[place.parameter.unsafeGetTensorImpl()] = std::move(one);
   }
   for (const auto& item : state.state) {

@@ -96,8 +96,8 @@ std::vector<files::PythonTensor> python_tensors(const std::vector<at::Tensor>& t
   std::unordered_map<const c10::StorageImpl*, Used> used;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.is_sparse() || tensor.is_quantized() || tensor.is_mkldnn()) {
-      throw UsageError(Origin{"checkpoint"}, "a tensor of layout ", tensor.layout(), " and dtype ", tensor.scalar_type(),
-                       " cannot be written to Python's form. Make it dense first.");
+      throw UsageError(Origin{"checkpoint"}, "a tensor of layout ", tensor.layout(), " and dtype ",
+                       tensor.scalar_type(), " cannot be written to Python's form. Make it dense first.");
     }
     held.push_back(tensor.detach().to(at::kCPU).resolve_conj().resolve_neg());
     Used& range = used[held.back().storage().unsafeGetStorageImpl()];
@@ -156,7 +156,8 @@ at::Tensor tensor_of(const files::PythonTensor& tensor) {
     } else {
       throw_no_tensor("a tensor without values");
     }
-    if (tensor.storage->swapped) swap_bytes(static_cast<char*>(flat.mutable_data_ptr()), bytes, files::swap_bytes(tensor.dtype));
+    if (tensor.storage->swapped)
+      swap_bytes(static_cast<char*>(flat.mutable_data_ptr()), bytes, files::swap_bytes(tensor.dtype));
   }
   at::Tensor out = flat.as_strided(tensor.shape, tensor.stride);
   if (tensor.conj) out = out.conj().resolve_conj();
@@ -176,7 +177,8 @@ files::PythonValue to_python(const StateDict& state) {
   }
   auto out = files::PythonValue::ordered_dict(std::move(pairs));
   if (!state.versions.empty()) {
-    out.set_attributes(files::PythonValue::dict({{"_metadata", files::PythonValue::ordered_dict(std::move(versions))}}));
+    out.set_attributes(
+        files::PythonValue::dict({{"_metadata", files::PythonValue::ordered_dict(std::move(versions))}}));
   }
   return out;
 }

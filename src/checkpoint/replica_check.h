@@ -1,5 +1,6 @@
-// ReplicaCheck: whether ranks hold equal copies of the tensors that all of them should hold alike (SaveOptions::check_replicas).
-// It compares the hashes in the ranks' reports. With more than two ranks those of the smaller number are named.
+// ReplicaCheck: whether ranks hold equal copies of the tensors that all of them should hold alike
+// (SaveOptions::check_replicas). It compares the hashes in the ranks' reports. With more than two ranks those of the
+// smaller number are named.
 #pragma once
 
 #include <map>

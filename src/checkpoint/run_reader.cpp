@@ -46,8 +46,8 @@ void RunReader::into(const at::Tensor& target, const std::string& name, bool thr
   const auto& own = info(name);
   const at::Tensor plain = target.detach();
   files::BulkTarget out{{name, files::whole_box(own.shape)}};
-  const bool is_direct =
-      !through_copy && plain.device().is_cpu() && plain.is_contiguous() && plain.scalar_type() == torch_dtype(own.dtype);
+  const bool is_direct = !through_copy && plain.device().is_cpu() && plain.is_contiguous() &&
+                         plain.scalar_type() == torch_dtype(own.dtype);
   if (is_direct) {
     out.begin = [plain] { return plain.mutable_data_ptr(); };
     out.end = [target] {
@@ -111,17 +111,21 @@ void RunReader::slice(const std::string& name, const at::Tensor& like, int64_t b
 
 std::string RunReader::shared_digest() const {
   std::string all = text(manifest_.tensors.size(), '\n');
-  for (const auto& file : manifest_.files) all += text(std::filesystem::path(file.name).filename().string(), ' ', file.bytes, ' ', file.header_xxh3.hex(), '\n');
+  for (const auto& file : manifest_.files)
+    all +=
+        text(std::filesystem::path(file.name).filename().string(), ' ', file.bytes, ' ', file.header_xxh3.hex(), '\n');
   for (const auto& target : shared_) all += target.want.name + files::describe(target.want.box) + "\n";
   return core::xxh3_128(all).hex();
 }
 
-void RunReader::run(const std::vector<files::BulkTarget>& targets, const comm::Group* share, std::vector<std::string>& damaged) {
+void RunReader::run(const std::vector<files::BulkTarget>& targets, const comm::Group* share,
+                    std::vector<std::string>& damaged) {
   files::BulkReadOptions options{.verify = verify_};
   if (share != nullptr && share->world_size() > 1) {
     options.num_threads = 1;
     const int64_t count = share->world_size(), index = share->rank();
-    options.share = {static_cast<int>(index), static_cast<int>(count), [share, count, index](char* parts, size_t part_bytes) {
+    options.share = {static_cast<int>(index), static_cast<int>(count),
+                     [share, count, index](char* parts, size_t part_bytes) {
                        const auto bytes = static_cast<int64_t>(part_bytes);
                        const at::Tensor all = at::from_blob(parts, {count * bytes}, at::kByte);
                        share->all_gather_into_(all, all.narrow(0, index * bytes, bytes));

@@ -31,14 +31,14 @@ class RunReader {
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
   /// Makes a new CPU tensor, for take(). `is_own`: other ranks do not need it.
   void whole(const std::string& name, bool is_own = false);
-  /// Makes a new flat CPU tensor of the elements [begin, end) of a tensor in the memory order of `like`, for take(). Read by
-  /// this rank alone.
+  /// Makes a new flat CPU tensor of the elements [begin, end) of a tensor in the memory order of `like`, for take().
+  /// Read by this rank alone.
   void slice(const std::string& name, const at::Tensor& like, int64_t begin, int64_t end);
 
   /// Returns a digest of the boxes that all ranks need alike; ranks of different digests cannot share.
   std::string shared_digest() const;
-  /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if a file
-  /// cannot be read or a piece is damaged; CommError.
+  /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if
+  /// a file cannot be read or a piece is damaged; CommError.
   void read(const comm::Group* share);
   /// Returns the tensor of whole() or slice(), which is then the caller's. Throws: InternalError if it was not
   /// requested.

@@ -53,8 +53,9 @@ void require_space(const SaveJob& job) {
   if (needed == 0 || ::statvfs(job.temporary.c_str(), &space) != 0) return;
   const uint64_t free = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
   if (free >= needed) return;
-  throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "the save to '", job.path, "' needs ", needed,
-                  " bytes on this rank, ", free, " are free. Make room, or keep fewer checkpoints (total_limit).");
+  throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "the save to '", job.path, "' needs ",
+                  needed, " bytes on this rank, ", free,
+                  " are free. Make room, or keep fewer checkpoints (total_limit).");
 }
 
 // Direct writes take whole pages; the file is cut to its size afterwards.
@@ -97,7 +98,8 @@ void write_own(SaveJob& job) {
     write_planned(*job.disk, job.temporary + "/" + job.files[i].name, job.files[i], job.buffers[i]);
   }
   for (const auto& [name, value] : job.python_files) {
-    files::write_python_file(*job.disk, job.temporary + "/" + name, value, {.root = std::filesystem::path(name).stem().string()});
+    files::write_python_file(*job.disk, job.temporary + "/" + name, value,
+                             {.root = std::filesystem::path(name).stem().string()});
   }
   if (job.rank != 0) {
     files::write_file(*job.disk, job.temporary + "/" + report_name(job.rank), report_of(job).to_json());
@@ -146,8 +148,8 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
     if (words && *words == "ok") return;
     if (words) throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, ": ", *words);
     if (Clock::now() > until) {
-      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '", job.path,
-                      "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
+      throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, who, " has not written its files of '",
+                      job.path, "' within ", job.timeout.count(), " s. Look at its output; the limit is save_timeout.");
     }
     std::this_thread::sleep_for(pause);
   }
@@ -155,7 +157,8 @@ void await_note(const SaveJob& job, const std::string& key, const std::string& w
 
 // Waits until every other rank has written, or throws the error text of any rank.
 void await_ranks(const SaveJob& job) {
-  for (int rank = 1; rank < job.world_size; ++rank) await_note(job, key_of(job, std::to_string(rank)), text("rank ", rank));
+  for (int rank = 1; rank < job.world_size; ++rank)
+    await_note(job, key_of(job, std::to_string(rank)), text("rank ", rank));
 }
 
 // Where hosts have folders of their own, all of them are written before any appears.
@@ -199,13 +202,15 @@ void commit(SaveJob& job) {
     job.disk->unlink(path);
   }
   if (const std::string differences = replicas.differences(); !differences.empty()) {
-    throw DataError(Origin{"checkpoint", job.rank, job.world_size}, job.path, "ranks hold different copies of ", differences,
-                    ". A rank's memory or a missing synchronisation is to blame. Resume from the checkpoint before it.");
+    throw DataError(
+        Origin{"checkpoint", job.rank, job.world_size}, job.path, "ranks hold different copies of ", differences,
+        ". A rank's memory or a missing synchronisation is to blame. Resume from the checkpoint before it.");
   }
   for (const auto& [name, other] : job.tied) {
     const auto* tensor = job.manifest.find(other);
     if (tensor == nullptr) continue;
-    job.manifest.tensors.push_back({.info = {name, tensor->info.dtype, tensor->info.shape}, .kind = tensor->kind, .tied_to = other});
+    job.manifest.tensors.push_back(
+        {.info = {name, tensor->info.dtype, tensor->info.shape}, .kind = tensor->kind, .tied_to = other});
   }
   for (const auto& [name, bytes] : job.indexes) files::write_file(*job.disk, job.temporary + "/" + name, bytes);
   note_other_files(job, job.manifest);
@@ -298,8 +303,7 @@ bool is_state_file(const std::string& name) {
   if ((begins("model") || begins("state")) && (ends(".safetensors") || ends(".safetensors.index.json"))) return true;
   if (begins("pytorch_model") && ends(".bin")) return true;
   const bool is_numbered = begins("optimizer") || begins("scheduler") || begins("sampler") || begins("dl_state_dict");
-  return (is_numbered && ends(".bin")) ||
-         ((begins("random_states_") || begins("custom_checkpoint_")) && ends(".pkl"));
+  return (is_numbered && ends(".bin")) || ((begins("random_states_") || begins("custom_checkpoint_")) && ends(".pkl"));
 }
 
 void merge_parts(Value& parts, const Value& own) {

@@ -32,8 +32,8 @@ struct SaveJob {
   files::Disk* disk = &files::real_disk();
   /// This rank's number among those that write the folder, and how many they are.
   int rank = 0, world_size = 1;
-  /// Where each host has a folder of its own: the number of this one, and how many there are. None appears unless all are
-  /// written.
+  /// Where each host has a folder of its own: the number of this one, and how many there are. None appears unless all
+  /// are written.
   int folder = 0, num_folders = 1;
   std::string path = {}, temporary = {}, save_id = {};
   std::chrono::seconds timeout = std::chrono::minutes(30);

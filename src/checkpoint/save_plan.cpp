@@ -41,7 +41,8 @@ std::vector<int> deal(const std::vector<PieceInfo>& pieces, int world_size) {
     writers[i] = pieces[i].rank;
     load[static_cast<size_t>(writers[i])] += bytes_of(pieces[i]);
   }
-  std::stable_sort(free.begin(), free.end(), [&](size_t a, size_t b) { return bytes_of(pieces[a]) > bytes_of(pieces[b]); });
+  std::stable_sort(free.begin(), free.end(),
+                   [&](size_t a, size_t b) { return bytes_of(pieces[a]) > bytes_of(pieces[b]); });
   std::set<std::pair<uint64_t, int>> order;  // the least first
   for (int rank = 0; rank < world_size; ++rank) order.emplace(load[static_cast<size_t>(rank)], rank);
   for (const size_t i : free) {
@@ -76,9 +77,9 @@ void check_agree(const std::vector<PieceInfo>& pieces) {
     const auto [found, is_new] = first.emplace(piece.info.name, &piece);
     const auto& other = *found->second;
     if (is_new || (other.info.shape == piece.info.shape && other.info.dtype == piece.info.dtype)) continue;
-    throw UsageError(Origin{"checkpoint"}, "'", piece.info.name, "' has sizes [", hasten::join(piece.info.shape), "] of ",
-                     files::torch_name(piece.info.dtype), " on one rank and [", hasten::join(other.info.shape), "] of ",
-                     files::torch_name(other.info.dtype), " on another. Make it equal on all ranks.");
+    throw UsageError(Origin{"checkpoint"}, "'", piece.info.name, "' has sizes [", hasten::join(piece.info.shape),
+                     "] of ", files::torch_name(piece.info.dtype), " on one rank and [", hasten::join(other.info.shape),
+                     "] of ", files::torch_name(other.info.dtype), " on another. Make it equal on all ranks.");
   }
 }
 
@@ -173,8 +174,8 @@ SavePlan plan_save(const std::vector<PieceInfo>& pieces, int world_size) {
 core::Value to_value(const std::vector<PieceInfo>& pieces) {
   Value::List list;
   for (const auto& piece : pieces) {
-    Value::List one{piece.info.name, std::string(files::torch_name(piece.info.dtype)), Value(piece.info.shape), piece.kind,
-                    piece.rank};
+    Value::List one{piece.info.name, std::string(files::torch_name(piece.info.dtype)), Value(piece.info.shape),
+                    piece.kind, piece.rank};
     if (piece.box != files::whole_box(piece.info.shape)) {
       one.emplace_back(Value(piece.box.offset));
       one.emplace_back(Value(piece.box.size));

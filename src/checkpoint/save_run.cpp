@@ -40,7 +40,8 @@ Target make_target(Checkpoints::Impl& own, const std::string& given) {
   target.number = own.iteration;
   if (given.empty()) {
     if (!own.project.automatic_checkpoint_naming) {
-      throw UsageError(own.origin(), "save_state without a path; expected one, or automatic_checkpoint_naming with a project_dir.");
+      throw UsageError(own.origin(),
+                       "save_state without a path; expected one, or automatic_checkpoint_naming with a project_dir.");
     }
     const std::string folder = own.checkpoints_folder();
     const auto numbers = checkpoint_numbers(folder);
@@ -78,13 +79,20 @@ struct Record {
 };
 
 Value to_value(const Record& record) {
-  return Value::map({{"error", record.error}, {"given", record.given}, {"busy", record.busy}, {"hash", record.hash},
-                     {"path", record.target.path}, {"temporary", record.target.temporary},
-                     {"save_id", record.target.save_id}, {"number", record.target.number}});
+  return Value::map({{"error", record.error},
+                     {"given", record.given},
+                     {"busy", record.busy},
+                     {"hash", record.hash},
+                     {"path", record.target.path},
+                     {"temporary", record.target.temporary},
+                     {"save_id", record.target.save_id},
+                     {"number", record.target.number}});
 }
 
 Record record_of(const Value& value) {
-  return {value.at("error").as_string(), value.at("given").as_string(), value.at("busy").as_bool(),
+  return {value.at("error").as_string(),
+          value.at("given").as_string(),
+          value.at("busy").as_bool(),
           value.at("hash").as_string(),
           {value.at("path").as_string(), value.at("temporary").as_string(), value.at("save_id").as_string(),
            value.at("number").as_int()}};
@@ -120,7 +128,8 @@ std::vector<PieceInfo> join_pieces(const Checkpoints::Impl& own, const std::vect
       const auto [found, is_new] = known.emplace(key(piece), joint.size());
       if (!is_new) continue;
       if (rank > 0 && piece.rank == kEveryRank) {
-        throw UsageError(own.origin(), "rank ", rank, " has '", piece.info.name, "', rank 0 has it not. Give all ranks the same "
+        throw UsageError(own.origin(), "rank ", rank, " has '", piece.info.name,
+                         "', rank 0 has it not. Give all ranks the same "
                          "model, optimizers and groups.");
       }
       joint.push_back(piece);
@@ -136,7 +145,8 @@ std::string hash_of(const Capture& capture) {
     for (const int64_t number : numbers) all.append(reinterpret_cast<const char*>(&number), sizeof number);
   };
   for (const auto& piece : capture.infos) {
-    all += text(piece.info.name, '\n', piece.kind, '\n', static_cast<int>(piece.info.dtype), ' ', piece.rank, ' ', piece.info.shape.size(), '\n');
+    all += text(piece.info.name, '\n', piece.kind, '\n', static_cast<int>(piece.info.dtype), ' ', piece.rank, ' ',
+                piece.info.shape.size(), '\n');
     add(piece.info.shape);
     add(piece.box.offset);
     add(piece.box.size);
@@ -145,7 +155,8 @@ std::string hash_of(const Capture& capture) {
 }
 
 // A new plan where any rank's pieces have changed. Collective: only then.
-void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vector<Record>& records, const Writers& writers) {
+void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vector<Record>& records,
+                 const Writers& writers) {
   std::string all;
   for (const auto& record : records) all += record.hash + ' ';
   for (const int rank : writers.ranks) all += text(rank, ' ');
@@ -155,7 +166,8 @@ void update_plan(Checkpoints::Impl& own, const Capture& capture, const std::vect
     by_rank.push_back(capture.infos);
   } else {
     const auto texts = gather_texts(own.run.process, to_value(capture.infos).to_json());
-    for (const int rank : writers.ranks) by_rank.push_back(pieces_of(Value::parse_json(texts[static_cast<size_t>(rank)])));
+    for (const int rank : writers.ranks)
+      by_rank.push_back(pieces_of(Value::parse_json(texts[static_cast<size_t>(rank)])));
   }
   auto joint = join_pieces(own, by_rank);
   own.plan = plan_save(joint, static_cast<int>(writers.ranks.size()));
@@ -199,7 +211,8 @@ std::vector<std::string> replica_hashes(const std::vector<PieceInfo>& joint, con
     if (joint[i].rank != kEveryRank) continue;
     const auto found = where.find(joint[i].info.name + files::describe(joint[i].box));
     if (found == where.end()) continue;
-    const at::Tensor tensor = capture.data[found->second].detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    const at::Tensor tensor =
+        capture.data[found->second].detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
     hashes[i] = core::xxh3_128(tensor.const_data_ptr(), tensor.nbytes()).hex();
   }
   return hashes;
@@ -230,7 +243,8 @@ void snapshot(Checkpoints::Impl& own, const Capture& capture, SaveJob& job, bool
     for (const auto& [piece, position] : file.pieces) {
       const auto& info = (*own.joint)[piece];
       const auto found = where.find(info.info.name + files::describe(info.box));
-      if (found == where.end()) throw InternalError(own.origin(), "the plan holds '", info.info.name, "', which this rank lacks");
+      if (found == where.end())
+        throw InternalError(own.origin(), "the plan holds '", info.info.name, "', which this rank lacks");
       const at::Tensor& tensor = capture.data[found->second];
       if (device && tensor.device() == *device) {
         job.device_copy->add(job.buffers[i] + position, tensor);
@@ -250,7 +264,9 @@ files::Manifest manifest_of(const Checkpoints::Impl& own, const Target& target, 
   manifest.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   manifest.world_size = own.run.process.world_size();
   for (const int node : own.node_of_rank) {
-    if (const std::string host = text("node ", node); std::find(manifest.hosts.begin(), manifest.hosts.end(), host) == manifest.hosts.end()) manifest.hosts.push_back(host);
+    if (const std::string host = text("node ", node);
+        std::find(manifest.hosts.begin(), manifest.hosts.end(), host) == manifest.hosts.end())
+      manifest.hosts.push_back(host);
   }
   const auto& sharding = own.run.sharding;
   manifest.strategy = manifest.world_size == 1 ? "single"
@@ -304,7 +320,9 @@ struct Prepared {
 // Where this rank looks for rank 0's folder: with automatic naming in its own project_dir.
 Target seen_from_here(const Checkpoints::Impl& own, Target target, bool automatic) {
   if (!automatic || !own.has_several_hosts()) return target;
-  const auto here = [&](const std::string& path) { return own.checkpoints_folder() + "/" + std::filesystem::path(path).filename().string(); };
+  const auto here = [&](const std::string& path) {
+    return own.checkpoints_folder() + "/" + std::filesystem::path(path).filename().string();
+  };
   target.path = here(target.path);
   target.temporary = here(target.temporary);
   return target;
@@ -346,7 +364,8 @@ Writers host_writers(Checkpoints::Impl& own, const Target& target) {
     if (own.run.sharding != nullptr || !own.run.components->empty()) {
       std::vector<std::string> names;
       for (const int node : order) names.push_back(text("node ", node));
-      throw UsageError(own.origin(), "'", target.path, "' is not seen by all hosts (", hasten::join(names), "), and the state is split over "
+      throw UsageError(own.origin(), "'", target.path, "' is not seen by all hosts (", hasten::join(names),
+                       "), and the state is split over "
                        "them. Save to a file system that all hosts share.");
     }
     if (writers.index == 0 && writers.folder != 0) {
@@ -378,7 +397,8 @@ Writers find_writers(Checkpoints::Impl& own, const Target& target) {
   bool shared = known != own.is_shared.end() && known->second;
   if (known == own.is_shared.end()) {
     const bool looks = own.run.process.node_rank() != nodes[0] && own.run.process.is_local_main_process();
-    const auto answers = gather_texts(own.run.process, !looks || is_seen(target.temporary, own.project.shared_folder_timeout) ? "yes" : "no");
+    const auto answers = gather_texts(
+        own.run.process, !looks || is_seen(target.temporary, own.project.shared_folder_timeout) ? "yes" : "no");
     shared = std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer == "yes"; });
     own.is_shared[parent] = shared;
     if (!shared) {
@@ -388,13 +408,14 @@ Writers find_writers(Checkpoints::Impl& own, const Target& target) {
   return shared ? all_ranks(own) : host_writers(own, target);
 }
 
-// With hooks, and on several hosts, the folder must be known on all ranks before anything is captured, so that costs one more
-// message.
+// With hooks, and on several hosts, the folder must be known on all ranks before anything is captured, so that costs
+// one more message.
 Prepared prepare(Checkpoints::Impl& own, const std::string& path, const SaveOptions& options) {
   Prepared out;
   const bool skip_if_busy = options.skip_if_busy;
   Record mine{.given = path};
-  if (options.layout != Layout::kHasten) mine.given += options.safe_serialization ? " (accelerate)" : " (accelerate, pickled)";
+  if (options.layout != Layout::kHasten)
+    mine.given += options.safe_serialization ? " (accelerate)" : " (accelerate, pickled)";
   if (options.check_replicas) mine.given += " (check_replicas)";
   mine.busy = skip_if_busy && own.current != nullptr && !Save(own.current).done();
   try {
@@ -455,7 +476,8 @@ Save save_run(Checkpoints::Impl& own, const std::string& path, const SaveOptions
     try {
       snapshot(own, prepared.capture, *job, options.check_replicas);
     } catch (const std::bad_alloc&) {
-      job->error = "there is no memory for the copy of the state. Save without other large allocations, or with more ranks.";
+      job->error =
+          "there is no memory for the copy of the state. Save without other large allocations, or with more ranks.";
     }
     job->own_parts = std::move(prepared.capture.own_parts);
     if (job->rank == 0) {

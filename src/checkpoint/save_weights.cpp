@@ -24,13 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first of the names of one memory, in order. Views that overlap without being equal stay apart: each is written whole.
+// The first of the names of one memory, in order. Views that overlap without being equal stay apart: each is written
+// whole.
 std::vector<StateDict::Item> without_ties(const StateDict& state) {
   std::set<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>>> seen;
   std::vector<StateDict::Item> kept;
   for (const auto& [name, tensor] : state) {
-    const bool is_new =
-        tensor.numel() == 0 || seen.emplace(tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()).second;
+    const bool is_new = tensor.numel() == 0 ||
+                        seen.emplace(tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()).second;
     if (is_new) kept.emplace_back(name, tensor);
   }
   return kept;
@@ -40,7 +41,8 @@ std::vector<files::ShardTensor> shard_tensors(const std::vector<StateDict::Item>
   std::vector<files::ShardTensor> tensors;
   for (const auto& [name, tensor] : items) {
     files::ShardTensor one{name, static_cast<uint64_t>(tensor.nbytes()), {}};
-    if (tensor.numel() > 0) one.storage = static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.storage().unsafeGetStorageImpl()));
+    if (tensor.numel() > 0)
+      one.storage = static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.storage().unsafeGetStorageImpl()));
     tensors.push_back(std::move(one));
   }
   return tensors;
@@ -55,13 +57,15 @@ StateDict part_of(const StateDict& state, const std::vector<std::string>& names,
 
 void require_folder(const std::string& folder) {
   if (fs::exists(folder) && !fs::is_directory(folder)) {
-    throw UsageError(Origin{"checkpoint"}, "'", folder, "' is a file; expected a folder for the weights. Name another one.");
+    throw UsageError(Origin{"checkpoint"}, "'", folder,
+                     "' is a file; expected a folder for the weights. Name another one.");
   }
   fs::create_directories(folder);
 }
 
 // Shards of any earlier save, whichever of the two forms it had, and the other form's index.
-void remove_stale(const std::string& folder, const std::vector<std::string>& patterns, const std::set<std::string>& written) {
+void remove_stale(const std::string& folder, const std::vector<std::string>& patterns,
+                  const std::set<std::string>& written) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = std::any_of(patterns.begin(), patterns.end(),
@@ -95,7 +99,8 @@ struct ModelFiles {
 ModelFiles split_model(const StateDict& state, const SaveModelOptions& options) {
   const uint64_t limit = files::parse_shard_size(options.max_shard_size);
   const std::string variant = options.variant.empty() ? "" : "." + options.variant;
-  ModelFiles out{"model" + variant + "{suffix}.safetensors", "pytorch_model" + variant + "{suffix}.bin", options.safe_serialization};
+  ModelFiles out{"model" + variant + "{suffix}.safetensors", "pytorch_model" + variant + "{suffix}.bin",
+                 options.safe_serialization};
   const auto items = out.is_safe ? without_ties(state) : std::vector<StateDict::Item>(state.begin(), state.end());
   out.split = files::split_into_shards(shard_tensors(items), limit, out.is_safe ? out.safe : out.plain);
   if (out.split.files.empty()) out.split.files.push_back({out.without_suffix(), {}});  // a module without tensors
@@ -115,7 +120,8 @@ void finish_model(const ModelFiles& files, const std::string& folder) {
   files::real_disk().sync_folder(folder);
 }
 
-void write_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options, const WriteOne& write) {
+void write_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options,
+                 const WriteOne& write) {
   require_folder(folder);
   const auto files = split_model(state, options);
   for (const auto& file : files.split.files) {
@@ -131,7 +137,8 @@ struct JointFile {
   std::vector<std::string> names = {};
 };
 
-std::vector<JointFile> joint_files(const StateDict& state, const ModelFiles& files, const std::string& folder, const std::string& mark) {
+std::vector<JointFile> joint_files(const StateDict& state, const ModelFiles& files, const std::string& folder,
+                                   const std::string& mark) {
   std::vector<JointFile> out;
   for (const auto& file : files.split.files) {
     std::vector<files::TensorInfo> infos;
@@ -177,7 +184,8 @@ std::vector<std::string> in_step(const process::Process& process, const std::fun
   return agree(process, failure, note);
 }
 
-void write_together(const process::Process& process, const StateDict& state, const std::string& folder, const SaveModelOptions& options) {
+void write_together(const process::Process& process, const StateDict& state, const std::string& folder,
+                    const SaveModelOptions& options) {
   const auto files = split_model(state, options);
   std::vector<JointFile> joint;
   std::vector<std::string> created;  // by rank 0
@@ -257,9 +265,10 @@ void write_safetensors(const StateDict& state, const std::string& path) {
 }
 
 void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options) {
-  write_model(state, folder, options, [safe = options.safe_serialization](const StateDict& part, const std::string& path) {
-    write_one(part, path, safe);
-  });
+  write_model(state, folder, options,
+              [safe = options.safe_serialization](const StateDict& part, const std::string& path) {
+                write_one(part, path, safe);
+              });
 }
 
 void save_pretrained(const std::string& folder, const StateDict& state, const SavePretrainedOptions& options) {
@@ -286,7 +295,8 @@ void save(const StateDict& state, const std::string& path, const SaveFileOptions
 
 void save(const at::Tensor& tensor, const std::string& path, const SaveFileOptions& options) {
   if (options.safe_serialization) {
-    throw UsageError(Origin{"checkpoint"}, "a single tensor has no name for safetensors; expected a StateDict. Give it a name.");
+    throw UsageError(Origin{"checkpoint"},
+                     "a single tensor has no name for safetensors; expected a StateDict. Give it a name.");
   }
   save(to_python(training::State(tensor)), path);
 }

@@ -17,7 +17,9 @@ files::Manifest manifest_of(const files::TensorSource& source, std::set<std::str
 }  // namespace
 
 SourceReader::SourceReader(const files::TensorSource& source)
-    : source_(source), manifest_(manifest_of(source, outside_files_)), in_files_(manifest_, source.path(), /*verify=*/false) {}
+    : source_(source),
+      manifest_(manifest_of(source, outside_files_)),
+      in_files_(manifest_, source.path(), /*verify=*/false) {}
 
 void SourceReader::into(const at::Tensor& target, const std::string& name, bool through_copy) {
   if (outside_files_.count(name)) {

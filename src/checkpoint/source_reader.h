@@ -27,8 +27,8 @@ class SourceReader {
   void into(const at::Tensor& target, const std::string& name, bool through_copy);
   /// A digest of what all ranks want alike; ranks of different digests cannot share.
   std::string shared_digest() const { return in_files_.shared_digest(); }
-  /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if a file
-  /// cannot be read; CommError.
+  /// Reads all. `share` null: by this rank alone. Collective: over the group. Blocks: on the disk. Throws: DataError if
+  /// a file cannot be read; CommError.
   void read(const comm::Group* share);
   uint64_t bytes_read() const noexcept { return bytes_read_; }
 

@@ -27,7 +27,8 @@ bool is_excluded(const std::string& name, const StateDictOptions& options) {
                      [&](const std::string& pattern) { return matches_pattern(name, pattern); });
 }
 
-void collect(const torch::nn::Module& module, const std::string& path, const StateDictOptions& options, StateDict& out) {
+void collect(const torch::nn::Module& module, const std::string& path, const StateDictOptions& options,
+             StateDict& out) {
   out.versions.emplace_back(path.empty() ? path : path.substr(0, path.size() - 1), version_of(module));
   const auto keep = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined()) out.set(options.prefix + path + name, options.keep_vars ? tensor : tensor.detach());
@@ -57,7 +58,8 @@ const at::Tensor* StateDict::find(std::string_view name) const noexcept {
 
 const at::Tensor& StateDict::at(std::string_view name) const {
   if (const auto* tensor = find(name)) return *tensor;
-  throw UsageError(Origin{"checkpoint"}, "a state_dict of ", size(), " tensors has no '", name, "'", did_you_mean(name, names()));
+  throw UsageError(Origin{"checkpoint"}, "a state_dict of ", size(), " tensors has no '", name, "'",
+                   did_you_mean(name, names()));
 }
 
 std::vector<std::string> StateDict::names() const {

@@ -29,7 +29,8 @@ PythonValue floats(const Value& list) {
 
 Value floats_from(const PythonValue& list) {
   Value out = Value::list();
-  for (const auto& each : list.as_items()) out.push_back(each.is_tensor() ? tensor_of(each).item().toDouble() : each.as_double());
+  for (const auto& each : list.as_items())
+    out.push_back(each.is_tensor() ? tensor_of(each).item().toDouble() : each.as_double());
   return out;
 }
 
@@ -82,7 +83,8 @@ PythonValue scheduler_to_python(const Value& state) {
     for (const auto& part : parts->as_list()) schedulers.push_back(scheduler_to_python(part));
     out.set("_schedulers", PythonValue::list(std::move(schedulers)));
   }
-  if (const Value* base = state.find("base_lrs"); base != nullptr && !state.contains("schedulers")) out.set("base_lrs", floats(*base));
+  if (const Value* base = state.find("base_lrs"); base != nullptr && !state.contains("schedulers"))
+    out.set("base_lrs", floats(*base));
   if (name != "ChainedScheduler") out.set("last_epoch", state.at("last_epoch").as_int());
   if (const Value* count = state.find("step_count"); count != nullptr && !state.contains("schedulers")) {
     out.set("_step_count", count->as_int());
@@ -108,11 +110,13 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
   const auto* parts = saved.find("_schedulers");
   const Value* own_parts = own.find("schedulers");
   if ((parts != nullptr) != (own_parts != nullptr)) {
-    throw_state_form(text("a state of ", parts != nullptr ? "several schedulers" : "one scheduler", " for ", own.at("scheduler").as_string()));
+    throw_state_form(text("a state of ", parts != nullptr ? "several schedulers" : "one scheduler", " for ",
+                          own.at("scheduler").as_string()));
   }
   if (parts != nullptr) {
     if (parts->size() != own_parts->size()) {
-      throw_state_form(text("a state of ", parts->size(), " schedulers for ", own.at("scheduler").as_string(), " of ", own_parts->size()));
+      throw_state_form(text("a state of ", parts->size(), " schedulers for ", own.at("scheduler").as_string(), " of ",
+                            own_parts->size()));
     }
     for (size_t i = 0; i < parts->size(); ++i) {
       out["schedulers"].as_list()[i] = scheduler_from_python((*parts)[i], own_parts->as_list()[i]);
@@ -120,7 +124,8 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
   }
   const auto* best = saved.find("best");
   if ((best != nullptr) != own.contains("best")) {
-    throw_state_form(text("a state ", best != nullptr ? "of ReduceLROnPlateau" : "without 'best'", " for ", own.at("scheduler").as_string()));
+    throw_state_form(text("a state ", best != nullptr ? "of ReduceLROnPlateau" : "without 'best'", " for ",
+                          own.at("scheduler").as_string()));
   }
   int64_t last_epoch = 0;
   if (const auto* epoch = saved.find("last_epoch")) {
@@ -134,7 +139,8 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
     const auto* count = saved.find("_step_count");
     out["step_count"] = count != nullptr ? count->as_int() : last_epoch + 1;
   }
-  if (const auto* base = saved.find("base_lrs"); base != nullptr && own.contains("base_lrs")) out["base_lrs"] = floats_from(*base);
+  if (const auto* base = saved.find("base_lrs"); base != nullptr && own.contains("base_lrs"))
+    out["base_lrs"] = floats_from(*base);
   if (const auto* rates = saved.find("_last_lr")) out["last_lr"] = floats_from(*rates);
   if (best != nullptr) {
     out["best"] = metric_value(best->as_double(), own.at("best"));
@@ -146,7 +152,8 @@ Value scheduler_from_python(const PythonValue& saved, const Value& own) {
 
 Value scheduler_options_from_python(const PythonValue& saved, const Value& own) {
   Value out = Value::map();
-  if (const auto* parts = saved.find("_schedulers"); parts != nullptr && parts->is_sequence() && own.contains("schedulers")) {
+  if (const auto* parts = saved.find("_schedulers");
+      parts != nullptr && parts->is_sequence() && own.contains("schedulers")) {
     Value list = Value::list();
     const auto& own_parts = own.at("schedulers").as_list();
     for (size_t i = 0; i < std::min(parts->size(), own_parts.size()); ++i) {
@@ -163,7 +170,8 @@ Value scheduler_options_from_python(const PythonValue& saved, const Value& own) 
     if (found->is_mapping()) {  // milestones: a Counter of steps
       std::vector<int64_t> steps;
       for (const auto& [step, times] : found->as_pairs()) {
-        if (step.is_int() && times.is_int()) steps.insert(steps.end(), static_cast<size_t>(std::clamp<int64_t>(times.as_int(), 0, 1000)), step.as_int());
+        if (step.is_int() && times.is_int())
+          steps.insert(steps.end(), static_cast<size_t>(std::clamp<int64_t>(times.as_int(), 0, 1000)), step.as_int());
       }
       std::sort(steps.begin(), steps.end());
       out["options"][key] = Value(steps);
@@ -189,7 +197,8 @@ Value scaler_from_python(const PythonValue& saved, const Value& own) {
   }
   if (!saved.contains("scale")) throw_state_form("a scaler's state without 'scale'");
   for (const char* key : {"scale", "growth_factor", "backoff_factor"}) {
-    if (const auto* value = saved.find(key)) out[key] = value->is_tensor() ? tensor_of(*value).item().toDouble() : value->as_double();
+    if (const auto* value = saved.find(key))
+      out[key] = value->is_tensor() ? tensor_of(*value).item().toDouble() : value->as_double();
   }
   for (const char* key : {"growth_interval", "_growth_tracker"}) {
     if (const auto* value = saved.find(key)) out[key] = value->as_int();
@@ -199,7 +208,8 @@ Value scaler_from_python(const PythonValue& saved, const Value& own) {
 
 uint64_t seed_of(const at::Tensor& cpu_state) {
   uint64_t seed = 0;
-  if (cpu_state.defined() && cpu_state.nbytes() >= sizeof seed) std::memcpy(&seed, cpu_state.const_data_ptr(), sizeof seed);
+  if (cpu_state.defined() && cpu_state.nbytes() >= sizeof seed)
+    std::memcpy(&seed, cpu_state.const_data_ptr(), sizeof seed);
   return seed;
 }
 
@@ -208,7 +218,8 @@ std::vector<uint32_t> mt19937_state(uint64_t seed, bool by_array) {
   std::vector<uint32_t> mt(kWords);
   const auto begin = [&](uint32_t from) {
     mt[0] = from;
-    for (size_t i = 1; i < kWords; ++i) mt[i] = 1812433253U * (mt[i - 1] ^ (mt[i - 1] >> 30)) + static_cast<uint32_t>(i);
+    for (size_t i = 1; i < kWords; ++i)
+      mt[i] = 1812433253U * (mt[i - 1] ^ (mt[i - 1] >> 30)) + static_cast<uint32_t>(i);
   };
   if (!by_array) {
     begin(static_cast<uint32_t>(seed));
@@ -247,13 +258,15 @@ PythonRandom random_from_python(const PythonValue& saved) {
 
 PythonValue to_python(const PythonRandom& random, uint64_t seed) {
   auto out = PythonValue::dict({{"step", random.step}});
-  out.set("random_state", !random.python.is_none() ? random.python
-                                                   : PythonValue::tuple({int64_t{3}, words_tuple(mt19937_state(seed, true), true),
-                                                                         PythonValue::none()}));
+  out.set("random_state",
+          !random.python.is_none()
+              ? random.python
+              : PythonValue::tuple({int64_t{3}, words_tuple(mt19937_state(seed, true), true), PythonValue::none()}));
   const PythonValue numpy = numpy_tuple(random.numpy);
-  out.set("numpy_random_seed", !numpy.is_none() ? numpy
-                                                : PythonValue::tuple({"MT19937", words_tuple(mt19937_state(seed, false), false),
-                                                                      static_cast<int64_t>(kWords), int64_t{0}, 0.0}));
+  out.set("numpy_random_seed", !numpy.is_none()
+                                   ? numpy
+                                   : PythonValue::tuple({"MT19937", words_tuple(mt19937_state(seed, false), false),
+                                                         static_cast<int64_t>(kWords), int64_t{0}, 0.0}));
   out.set("torch_manual_seed", to_python(training::State(random.torch.cpu)));
   if (!random.torch.cuda.empty()) {
     PythonValue::Items cuda;

@@ -10,9 +10,9 @@
 #include <stdexcept>
 
 #include "comm/backend/reduction.h"
+#include "comm/group/origin.h"
 #include "comm/hierarchical/hierarchical.h"
 #include "comm/shared/memory/segment_setup.h"
-#include "comm/group/origin.h"
 #include "hasten/core/descriptor_passing.h"
 #include "hasten/core/error.h"
 #include "hasten/core/memory_file.h"
@@ -170,13 +170,14 @@ at::Tensor SharedRegion::tensor(int64_t offset_bytes, int64_t numel, c10::Scalar
   if (offset_bytes < 0 || end > size()) {
     throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", end, " of a region of ", size());
   }
-  return torch::from_blob(writable() + offset_bytes, {numel}, [keep = impl_](void*) {}, dtype);
+  return torch::from_blob(
+      writable() + offset_bytes, {numel}, [keep = impl_](void*) {}, dtype);
 }
 
 at::DataPtr SharedRegion::read_only(int64_t offset_bytes, int64_t num_bytes) const {
   if (offset_bytes < 0 || offset_bytes + num_bytes > size()) {
-    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes,
-                        " of a region of ", size());
+    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes, " of a region of ",
+                        size());
   }
   using Keep = std::shared_ptr<Impl>;
   // A storage's pointer has no const; the pages have.

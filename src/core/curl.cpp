@@ -16,7 +16,8 @@ namespace {
 struct Curl {
   explicit Curl(const std::string& needed_by) : library(dlopen("libcurl.so.4", RTLD_NOW)) {
     if (library == nullptr) {
-      throw UsageError(Origin{"http"}, needed_by, " needs libcurl: ", dlerror(), ". Install it (apt install libcurl4).");
+      throw UsageError(Origin{"http"}, needed_by, " needs libcurl: ", dlerror(),
+                       ". Install it (apt install libcurl4).");
     }
     load(init, "curl_easy_init");
     load(setopt, "curl_easy_setopt");

@@ -7,8 +7,9 @@ namespace hasten::http {
 struct Client::Impl {};
 
 Client::Client(ClientOptions options) {
-  throw UsageError(Origin{"http"}, options.needed_by,
-                   " needs libcurl, without which this hasten was built. Install libcurl4-openssl-dev and build it again.");
+  throw UsageError(
+      Origin{"http"}, options.needed_by,
+      " needs libcurl, without which this hasten was built. Install libcurl4-openssl-dev and build it again.");
 }
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;

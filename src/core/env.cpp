@@ -30,8 +30,7 @@ Environment Environment::current() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
     const size_t equals = line.find('=');
-    if (equals != std::string_view::npos)
-      snapshot.variables_.emplace(line.substr(0, equals), line.substr(equals + 1));
+    if (equals != std::string_view::npos) snapshot.variables_.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return snapshot;
 }
@@ -60,8 +59,7 @@ std::optional<int64_t> Environment::integer(const std::string& name, int64_t lea
   if (error != std::errc() || end != value->data() + value->size()) refuse(name, *value, "an integer");
   if (number < least || number > most) {
     refuse(name, *value,
-           most == INT64_MAX ? hasten::text("at least ", least)
-                             : hasten::text("between ", least, " and ", most));
+           most == INT64_MAX ? hasten::text("at least ", least) : hasten::text("between ", least, " and ", most));
   }
   return number;
 }
@@ -90,8 +88,7 @@ std::optional<bool> Environment::flag(const std::string& name) const {
   refuse(name, *value, "a flag (1, true, yes, on, 0, false, no, off)");
 }
 
-std::optional<std::string> Environment::choice(const std::string& name,
-                                               const std::vector<std::string>& choices) const {
+std::optional<std::string> Environment::choice(const std::string& name, const std::vector<std::string>& choices) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
   const std::string word = lower(*value);

@@ -30,7 +30,9 @@ Digest::~Digest() = default;
 Digest::Digest(Digest&&) noexcept = default;
 Digest& Digest::operator=(Digest&&) noexcept = default;
 
-void Digest::update(std::string_view bytes) { EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()); }
+void Digest::update(std::string_view bytes) {
+  EVP_DigestUpdate(state_->context, bytes.data(), bytes.size());
+}
 
 std::string Digest::hex() {
   unsigned char bytes[EVP_MAX_MD_SIZE];
@@ -49,8 +51,12 @@ std::string digest_of(Digest::Kind kind, std::string_view bytes) {
 
 }  // namespace
 
-std::string sha256_hex(std::string_view bytes) { return digest_of(Digest::Kind::kSha256, bytes); }
-std::string sha1_hex(std::string_view bytes) { return digest_of(Digest::Kind::kSha1, bytes); }
+std::string sha256_hex(std::string_view bytes) {
+  return digest_of(Digest::Kind::kSha256, bytes);
+}
+std::string sha1_hex(std::string_view bytes) {
+  return digest_of(Digest::Kind::kSha1, bytes);
+}
 
 std::string hmac_sha256(std::string_view key, std::string_view message) {
   std::string hash(32, '\0');
@@ -121,8 +127,12 @@ Xxh128Stream::Xxh128Stream() : state_(std::make_unique<State>()) {
 Xxh128Stream::~Xxh128Stream() = default;
 Xxh128Stream::Xxh128Stream(Xxh128Stream&&) noexcept = default;
 Xxh128Stream& Xxh128Stream::operator=(Xxh128Stream&&) noexcept = default;
-void Xxh128Stream::reset() { XXH3_128bits_reset(state_->hash); }
-void Xxh128Stream::update(const void* bytes, size_t size) { XXH3_128bits_update(state_->hash, bytes, size); }
+void Xxh128Stream::reset() {
+  XXH3_128bits_reset(state_->hash);
+}
+void Xxh128Stream::update(const void* bytes, size_t size) {
+  XXH3_128bits_update(state_->hash, bytes, size);
+}
 Xxh128 Xxh128Stream::value() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_->hash);
   return {.low = hash.low64, .high = hash.high64};

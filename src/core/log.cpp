@@ -14,8 +14,7 @@
 namespace hasten {
 namespace {
 
-const std::vector<std::string> kLevelNames = {"trace", "debug",    "info", "warning",
-                                              "error", "critical", "off"};
+const std::vector<std::string> kLevelNames = {"trace", "debug", "info", "warning", "error", "critical", "off"};
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   static_assert(static_cast<int>(LogLevel::kOff) == static_cast<int>(spdlog::level::off));

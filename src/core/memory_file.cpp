@@ -93,8 +93,8 @@ MemoryFile MemoryFile::adopt(int descriptor, int64_t num_bytes) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) fail("a handed-over descriptor cannot be read (fstat)");
   if (status.st_size != num_bytes) {
-    throw std::runtime_error(text("the shared memory that was handed over has ", status.st_size,
-                                  " bytes; expected ", num_bytes));
+    throw std::runtime_error(
+        text("the shared memory that was handed over has ", status.st_size, " bytes; expected ", num_bytes));
   }
   return file;
 }

@@ -54,8 +54,7 @@ bool connects(const Socket& socket, const addrinfo& address) {
 
 Endpoint endpoint_of(const sockaddr* address, socklen_t size) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return {};
+  if (getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return {};
   return {host, std::atoi(port)};
 }
 
@@ -114,10 +113,8 @@ std::pair<Socket, std::string> listen_at(const Endpoint& where) {
     }
     Socket listener = socket_for(*one);
     const int yes = 1;
-    if (listener.handle() >= 0 &&
-        setsockopt(listener.handle(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-        bind(listener.handle(), one->ai_addr, one->ai_addrlen) == 0 &&
-        listen(listener.handle(), SOMAXCONN) == 0)
+    if (listener.handle() >= 0 && setsockopt(listener.handle(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        bind(listener.handle(), one->ai_addr, one->ai_addrlen) == 0 && listen(listener.handle(), SOMAXCONN) == 0)
       return {std::move(listener), ""};
     why = std::strerror(errno);
   }
@@ -174,8 +171,7 @@ std::pair<Socket, std::string> connect_within(const Endpoint& where, std::chrono
     Socket socket = socket_for(*one);
     if (connects(socket, *one)) return {std::move(socket), ""};
     int reason = errno;
-    if (reason == EINPROGRESS)
-      reason = is_ready_within(socket, POLLOUT, patience) ? connect_error(socket) : ETIMEDOUT;
+    if (reason == EINPROGRESS) reason = is_ready_within(socket, POLLOUT, patience) ? connect_error(socket) : ETIMEDOUT;
     if (reason == 0) return {std::move(socket), ""};
     why = std::strerror(reason);
   }
@@ -211,8 +207,7 @@ std::string address_of_interface(const std::string& name) {
   for (const int family : {AF_INET, AF_INET6}) {
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
-      const bool fits =
-          one->ifa_addr != nullptr && one->ifa_addr->sa_family == family && name == one->ifa_name;
+      const bool fits = one->ifa_addr != nullptr && one->ifa_addr->sa_family == family && name == one->ifa_name;
       if (fits) return endpoint_of(one->ifa_addr, size).host;
     }
   }

@@ -24,15 +24,19 @@ using Json = nlohmann::ordered_json;
 
 Json to_tree(const Value& value) {
   switch (value.kind()) {
-    case Value::Kind::kNull: return nullptr;
-    case Value::Kind::kBool: return value.as_bool();
-    case Value::Kind::kInt: return value.as_int();
+    case Value::Kind::kNull:
+      return nullptr;
+    case Value::Kind::kBool:
+      return value.as_bool();
+    case Value::Kind::kInt:
+      return value.as_int();
     case Value::Kind::kDouble: {
       const double number = value.as_double();
       if (std::isfinite(number)) return number;
       return Json{{"$double", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
     }
-    case Value::Kind::kString: return value.as_string();
+    case Value::Kind::kString:
+      return value.as_string();
     case Value::Kind::kList: {
       Json list = Json::array();
       for (const Value& element : value.as_list()) list.push_back(to_tree(element));
@@ -162,7 +166,8 @@ bool Value::as_bool() const {
 
 int64_t Value::as_int() const {
   if (const auto* value = std::get_if<int64_t>(&data_)) return *value;
-  if (const auto* value = std::get_if<double>(&data_); value && std::trunc(*value) == *value && std::abs(*value) < 0x1p63) {
+  if (const auto* value = std::get_if<double>(&data_);
+      value && std::trunc(*value) == *value && std::abs(*value) < 0x1p63) {
     return static_cast<int64_t>(*value);
   }
   wrong_kind(*this, "int");
@@ -184,14 +189,18 @@ const Value::List& Value::as_list() const {
   wrong_kind(*this, "list");
 }
 
-Value::List& Value::as_list() { return const_cast<List&>(std::as_const(*this).as_list()); }
+Value::List& Value::as_list() {
+  return const_cast<List&>(std::as_const(*this).as_list());
+}
 
 const Value::Map& Value::as_map() const {
   if (const auto* value = std::get_if<Map>(&data_)) return *value;
   wrong_kind(*this, "map");
 }
 
-Value::Map& Value::as_map() { return const_cast<Map&>(std::as_const(*this).as_map()); }
+Value::Map& Value::as_map() {
+  return const_cast<Map&>(std::as_const(*this).as_map());
+}
 
 const Value* Value::find(std::string_view key) const noexcept {
   const auto* map = std::get_if<Map>(&data_);
@@ -200,7 +209,9 @@ const Value* Value::find(std::string_view key) const noexcept {
   return found == map->end() ? nullptr : &found->second;
 }
 
-Value* Value::find(std::string_view key) noexcept { return const_cast<Value*>(std::as_const(*this).find(key)); }
+Value* Value::find(std::string_view key) noexcept {
+  return const_cast<Value*>(std::as_const(*this).find(key));
+}
 
 const Value& Value::at(std::string_view key) const {
   if (const Value* found = find(key)) return *found;

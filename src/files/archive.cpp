@@ -27,7 +27,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_address(const std::string& source) { return source.starts_with("http://") || source.starts_with("https://"); }
+bool is_address(const std::string& source) {
+  return source.starts_with("http://") || source.starts_with("https://");
+}
 
 /// "imagenette2" of "https://…/imagenette2.tgz?x".
 std::string archive_name(const std::string& source) {
@@ -36,32 +38,42 @@ std::string archive_name(const std::string& source) {
   for (const std::string suffix : {".tar.gz", ".tgz", ".tar", ".zip"}) {
     if (name.size() > suffix.size() && name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
   }
-  throw UsageError(Origin{"files"}, "'", source, "' names no archive that fetch_archive knows; expected .zip, .tar, .tar.gz or .tgz.");
+  throw UsageError(Origin{"files"}, "'", source,
+                   "' names no archive that fetch_archive knows; expected .zip, .tar, .tar.gz or .tgz.");
 }
 
 void check_hash(core::Digest& digest, const std::string& wanted, const std::string& source) {
   const auto found = digest.hex();
   if (wanted.empty() || found == wanted) return;
-  throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", wanted, ". Fetch another copy, or correct FetchOptions::sha256.");
+  throw DataError(Origin{"files"}, source, source, " has the SHA-256 ", found, ", expected ", wanted,
+                  ". Fetch another copy, or correct FetchOptions::sha256.");
 }
 
 /// Returns the archive's bytes as a file: the source itself, or a download.
 fs::path download(const std::string& source, const fs::path& folder, const std::string& sha256) {
-  http::Client client({.needed_by = "fetch_archive", .timeout = std::chrono::milliseconds(0), .stall_timeout = std::chrono::seconds(60), .follow_redirects = true});
+  http::Client client({.needed_by = "fetch_archive",
+                       .timeout = std::chrono::milliseconds(0),
+                       .stall_timeout = std::chrono::seconds(60),
+                       .follow_redirects = true});
   const auto path = folder / ".download";
   std::ofstream file(path, std::ios::binary);
   core::Digest digest(core::Digest::Kind::kSha256);
   const auto response = client.send({.url = source, .on_data = [&](std::string_view part) {
-    file.write(part.data(), static_cast<std::streamsize>(part.size()));
-    digest.update(part);
-    return file.good();
-  }});
+                                       file.write(part.data(), static_cast<std::streamsize>(part.size()));
+                                       digest.update(part);
+                                       return file.good();
+                                     }});
   file.close();
   if (!response.ok() && response.status != 0) {
-    throw DataError(Origin{"files"}, source, source, ": the server answered with status ", response.status, ". Check the address.");
+    throw DataError(Origin{"files"}, source, source, ": the server answered with status ", response.status,
+                    ". Check the address.");
   }
-  if (!response.ok()) throw CommError(Origin{"files"}, "fetch_archive", source, ": ", response.error, ". Check the network, or name a local file.");
-  if (!file) throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(), "; free space, or name another folder.");
+  if (!response.ok())
+    throw CommError(Origin{"files"}, "fetch_archive", source, ": ", response.error,
+                    ". Check the network, or name a local file.");
+  if (!file)
+    throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(),
+                    "; free space, or name another folder.");
   check_hash(digest, sha256, source);
   return path;
 }
@@ -69,8 +81,10 @@ fs::path download(const std::string& source, const fs::path& folder, const std::
 /// Where an entry goes. Throws: DataError for one outside of the folder.
 fs::path place_of(const fs::path& folder, const std::string& name, const std::string& source) {
   const auto relative = fs::path(name).lexically_normal();
-  if (name.empty() || relative.is_absolute() || relative.begin()->string() == ".." || name.find('\0') != std::string::npos) {
-    throw DataError(Origin{"files"}, source, source, " has the entry '", name, "', which would lie outside of its folder. Do not unpack it.");
+  if (name.empty() || relative.is_absolute() || relative.begin()->string() == ".." ||
+      name.find('\0') != std::string::npos) {
+    throw DataError(Origin{"files"}, source, source, " has the entry '", name,
+                    "', which would lie outside of its folder. Do not unpack it.");
   }
   return folder / relative;
 }
@@ -80,7 +94,9 @@ void write_entry(const fs::path& path, std::string_view bytes, bool append) {
   std::ofstream file(path, append ? std::ios::binary | std::ios::app : std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
-  if (!file) throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(), "; free space, or name another folder.");
+  if (!file)
+    throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(),
+                    "; free space, or name another folder.");
 }
 
 void unpack_zip(const fs::path& archive, const fs::path& folder, const std::string& source) {
@@ -88,15 +104,18 @@ void unpack_zip(const fs::path& archive, const fs::path& folder, const std::stri
   const ZipReader zip(mapped->bytes(), source);
   for (const auto& record : zip.records()) {
     const auto path = place_of(folder, record.name, source);
-    if (record.name.ends_with('/')) fs::create_directories(path);
-    else write_entry(path, zip.read(record), false);
+    if (record.name.ends_with('/'))
+      fs::create_directories(path);
+    else
+      write_entry(path, zip.read(record), false);
   }
 }
 
 /// A tar file, plain or gzipped, read from front to back.
 class TarReader {
  public:
-  TarReader(const fs::path& archive, std::string source) : file_(gzopen(archive.c_str(), "rb"), gzclose), source_(std::move(source)) {
+  TarReader(const fs::path& archive, std::string source)
+      : file_(gzopen(archive.c_str(), "rb"), gzclose), source_(std::move(source)) {
     if (!file_) throw DataError(Origin{"files"}, source_, "cannot read ", source_, "; check the path.");
     gzbuffer(file_.get(), 1 << 18);
   }
@@ -108,7 +127,9 @@ class TarReader {
       uint64_t size = number(header, 124, 12);
       const char type = header[156];
       auto name = std::exchange(long_name, {});
-      if (name.empty()) name = (header.compare(257, 5, "ustar") == 0 && header[345] != '\0' ? field(header, 345, 155) + "/" : "") + field(header, 0, 100);
+      if (name.empty())
+        name = (header.compare(257, 5, "ustar") == 0 && header[345] != '\0' ? field(header, 345, 155) + "/" : "") +
+               field(header, 0, 100);
       if (type == 'L' || type == 'x') {
         const auto text = body(size);
         long_name = type == 'L' ? text.substr(0, text.find('\0')) : pax_path(text);
@@ -128,12 +149,15 @@ class TarReader {
   void read(std::string& into, size_t size) {
     into.resize(size);
     const int count = gzread(file_.get(), into.data(), static_cast<unsigned>(size));
-    if (count != static_cast<int>(size)) throw DataError(Origin{"files"}, source_, source_, " ends in the middle of an entry or is damaged; fetch it again.");
+    if (count != static_cast<int>(size))
+      throw DataError(Origin{"files"}, source_, source_,
+                      " ends in the middle of an entry or is damaged; fetch it again.");
   }
   void check(const std::string& header) const {
     uint64_t sum = 0;
     for (size_t i = 0; i < kBlock; ++i) sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(header[i]);
-    if (sum != number(header, 148, 8)) throw DataError(Origin{"files"}, source_, source_, " is no tar file, or damaged: a header's checksum differs.");
+    if (sum != number(header, 148, 8))
+      throw DataError(Origin{"files"}, source_, source_, " is no tar file, or damaged: a header's checksum differs.");
   }
   static std::string field(const std::string& header, size_t at, size_t size) {
     const auto text = header.substr(at, size);
@@ -146,8 +170,10 @@ class TarReader {
       return value;
     }
     for (const char c : field(header, at, size)) {
-      if (c >= '0' && c <= '7') value = value * 8 + static_cast<uint64_t>(c - '0');
-      else if (c != ' ') throw DataError(Origin{"files"}, source_, source_, " is no tar file, or damaged: '", c, "' in a number.");
+      if (c >= '0' && c <= '7')
+        value = value * 8 + static_cast<uint64_t>(c - '0');
+      else if (c != ' ')
+        throw DataError(Origin{"files"}, source_, source_, " is no tar file, or damaged: '", c, "' in a number.");
     }
     return value;
   }
@@ -164,7 +190,8 @@ class TarReader {
   }
   static uint64_t padded(uint64_t size) { return (size + kBlock - 1) / kBlock * kBlock; }
   std::string body(uint64_t size) {
-    if (size > (1 << 20)) throw DataError(Origin{"files"}, source_, source_, " has a name of ", size, " bytes; it is damaged.");
+    if (size > (1 << 20))
+      throw DataError(Origin{"files"}, source_, source_, " has a name of ", size, " bytes; it is damaged.");
     std::string text;
     read(text, padded(size));
     text.resize(size);
@@ -184,7 +211,9 @@ class TarReader {
     std::ofstream file(path, std::ios::binary);
     parts(size, [&](std::string_view bytes) { file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())); });
     file.close();
-    if (!file) throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(), "; free space, or name another folder.");
+    if (!file)
+      throw DataError(Origin{"files"}, path.string(), "cannot write ", path.string(),
+                      "; free space, or name another folder.");
   }
   void skip(uint64_t size) {
     parts(size, [](std::string_view) {});
@@ -204,11 +233,14 @@ fs::path top_of(const fs::path& folder) {
 
 std::filesystem::path fetch_archive(const std::string& source, const FetchOptions& options) {
   const auto own_name = archive_name(source);
-  if (options.into.empty()) throw UsageError(Origin{"files"}, "fetch_archive without a folder; set FetchOptions::into.");
+  if (options.into.empty())
+    throw UsageError(Origin{"files"}, "fetch_archive without a folder; set FetchOptions::into.");
   auto sha256 = options.sha256;
-  std::transform(sha256.begin(), sha256.end(), sha256.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(sha256.begin(), sha256.end(), sha256.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (!sha256.empty() && (sha256.size() != 64 || sha256.find_first_not_of("0123456789abcdef") != std::string::npos)) {
-    throw UsageError(Origin{"files"}, "sha256 '", options.sha256, "' of fetch_archive; expected 64 hexadecimal digits.");
+    throw UsageError(Origin{"files"}, "sha256 '", options.sha256,
+                     "' of fetch_archive; expected 64 hexadecimal digits.");
   }
   const auto name = options.name.empty() ? own_name : options.name;
   const auto folder = options.into / name;
@@ -235,8 +267,10 @@ std::filesystem::path fetch_archive(const std::string& source, const FetchOption
   }
   std::string start(4, '\0');
   std::ifstream(archive, std::ios::binary).read(start.data(), 4);
-  if (ZipReader::is_zip(start)) unpack_zip(archive, unpacked, source);
-  else TarReader(archive, source).unpack(unpacked);
+  if (ZipReader::is_zip(start))
+    unpack_zip(archive, unpacked, source);
+  else
+    TarReader(archive, source).unpack(unpacked);
   if (fs::exists(folder)) remove_durably(disk, folder.string());
   disk.rename(top_of(unpacked).string(), folder.string(), Rename::kReplace);
   return folder;

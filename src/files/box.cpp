@@ -143,7 +143,9 @@ void copy_elements(const void* source, std::span<const int64_t> source_strides, 
   if (is_empty(size)) return;
   size_t outer = size.size();
   int64_t count = 1;
-  while (outer > 0 && (size[outer - 1] == 1 || (source_strides[outer - 1] == count && target_strides[outer - 1] == count))) count *= size[--outer];
+  while (outer > 0 &&
+         (size[outer - 1] == 1 || (source_strides[outer - 1] == count && target_strides[outer - 1] == count)))
+    count *= size[--outer];
   const size_t bytes = static_cast<size_t>(count) * item_bytes;
   const auto item = static_cast<int64_t>(item_bytes);
   std::vector<int64_t> index(outer, 0);
@@ -167,14 +169,17 @@ int64_t copy_common(const void* source, const Box& have, void* target, const Box
     target_base += (common->offset[d] - want.offset[d]) * to[d];
   }
   const auto item = static_cast<int64_t>(item_bytes);
-  copy_elements(static_cast<const char*>(source) + source_base * item, from, static_cast<char*>(target) + target_base * item, to, common->size, item_bytes);
+  copy_elements(static_cast<const char*>(source) + source_base * item, from,
+                static_cast<char*>(target) + target_base * item, to, common->size, item_bytes);
   return numel_of(*common);
 }
 
-void copy_strided(const void* source, std::span<const int64_t> strides, const Box& box, void* target, size_t item_bytes) {
+void copy_strided(const void* source, std::span<const int64_t> strides, const Box& box, void* target,
+                  size_t item_bytes) {
   int64_t base = 0;
   for (size_t d = 0; d < box.size.size(); ++d) base += box.offset[d] * strides[d];
-  copy_elements(static_cast<const char*>(source) + base * static_cast<int64_t>(item_bytes), strides, target, contiguous_strides(box.size), box.size, item_bytes);
+  copy_elements(static_cast<const char*>(source) + base * static_cast<int64_t>(item_bytes), strides, target,
+                contiguous_strides(box.size), box.size, item_bytes);
 }
 
 }  // namespace hasten::files

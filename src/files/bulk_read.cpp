@@ -27,10 +27,15 @@ namespace {
 constexpr uint64_t kPart = uint64_t{8} << 20;
 constexpr uint64_t kBlock = 4096;  // O_DIRECT's alignment of offsets, sizes and memory
 
-uint64_t floor_block(uint64_t at) { return at / kBlock * kBlock; }
-uint64_t ceil_block(uint64_t at) { return (at + kBlock - 1) / kBlock * kBlock; }
+uint64_t floor_block(uint64_t at) {
+  return at / kBlock * kBlock;
+}
+uint64_t ceil_block(uint64_t at) {
+  return (at + kBlock - 1) / kBlock * kBlock;
+}
 
-/// Cuts a box to boxes that are contiguous in it, one after the other, whose rows take at most kPart bytes of the tensor.
+/// Cuts a box to boxes that are contiguous in it, one after the other, whose rows take at most kPart bytes of the
+/// tensor.
 void cut_box(const std::vector<int64_t>& shape, const Box& box, uint64_t item, std::vector<Box>& parts) {
   std::vector<uint64_t> row(shape.size() + 1, item);  // bytes of the dimensions from d on
   for (size_t d = shape.size(); d-- > 0;) row[d] = row[d + 1] * static_cast<uint64_t>(std::max<int64_t>(shape[d], 1));
@@ -60,7 +65,8 @@ void cut_box(const std::vector<int64_t>& shape, const Box& box, uint64_t item, s
 class ColdFile {
  public:
   ColdFile(const std::string& path, uint64_t bytes) : file_(PosixFile::open_to_read(path)), bytes_(bytes) {
-    if (file_.size() != bytes) fail_data(path, "it has ", file_.size(), " bytes, expected ", bytes, ". Get the file again.");
+    if (file_.size() != bytes)
+      fail_data(path, "it has ", file_.size(), " bytes, expected ", bytes, ". Get the file again.");
     direct_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   }
   ~ColdFile() {
@@ -69,8 +75,8 @@ class ColdFile {
   ColdFile(const ColdFile&) = delete;
   ColdFile& operator=(const ColdFile&) = delete;
 
-  /// Reads [begin, end) to `to + begin % kBlock`; `to` is aligned and has room for the blocks around. Returns true if the
-  /// bytes came past the page cache.
+  /// Reads [begin, end) to `to + begin % kBlock`; `to` is aligned and has room for the blocks around. Returns true if
+  /// the bytes came past the page cache.
   bool read(uint64_t begin, uint64_t end, char* to) const {
     const uint64_t first = floor_block(begin), last = std::min(ceil_block(end), bytes_);
     uint64_t done = cached(first, last, to);
@@ -197,7 +203,8 @@ class ReadAhead {
       size_t round = 0;
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopped_ || started_ >= num_rounds_ || started_ < consumed_ + slots_.size(); });
+        changed_.wait(lock,
+                      [&] { return stopped_ || started_ >= num_rounds_ || started_ < consumed_ + slots_.size(); });
         if (stopped_ || started_ >= num_rounds_) return;
         round = started_++;
       }
@@ -260,7 +267,8 @@ class PieceHashes {
   void begin(const LoadCopy& copy, State& state) {
     const ManifestTensor& tensor = manifest_.tensors[copy.tensor];
     const ManifestPiece& piece = tensor.pieces[copy.piece];
-    state.is_mine = (copy.tensor + copy.piece) % static_cast<size_t>(options_.share.count) == static_cast<size_t>(options_.share.index);
+    state.is_mine = (copy.tensor + copy.piece) % static_cast<size_t>(options_.share.count) ==
+                    static_cast<size_t>(options_.share.index);
     state.next = piece.position;
     state.end = piece.position + static_cast<uint64_t>(numel_of(piece.box)) * element_bytes(tensor.info.dtype);
   }
@@ -290,8 +298,8 @@ class PieceHashes {
     const ManifestPiece& piece = tensor.pieces[copy.piece];
     ++report_.pieces_verified;
     if (hash == piece.xxh3) return;
-    report_.damaged.push_back(text(manifest_.files[piece.file].name, ": tensor '", tensor.info.name, "' ", describe(piece.box),
-                                   " has the hash ", hash.hex(), ", expected ", piece.xxh3.hex()));
+    report_.damaged.push_back(text(manifest_.files[piece.file].name, ": tensor '", tensor.info.name, "' ",
+                                   describe(piece.box), " has the hash ", hash.hex(), ", expected ", piece.xxh3.hex()));
   }
 
   const Manifest& manifest_;
@@ -303,8 +311,13 @@ class PieceHashes {
 /// A run of read_boxes.
 class BulkRead {
  public:
-  BulkRead(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets, const BulkReadOptions& options)
-      : manifest_(manifest), folder_(folder), targets_(targets), options_(options), hashes_(manifest, options_, report_) {
+  BulkRead(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets,
+           const BulkReadOptions& options)
+      : manifest_(manifest),
+        folder_(folder),
+        targets_(targets),
+        options_(options),
+        hashes_(manifest, options_, report_) {
     cut();
     plan_ = plan_load(manifest, wants_);
     rounds_ = rounds_of(plan_, static_cast<size_t>(options.share.count));
@@ -316,7 +329,8 @@ class BulkRead {
     std::exception_ptr error = open_error_;
     if (!rounds_.empty()) {
       const auto share = static_cast<size_t>(options_.share.count);
-      ReadAhead ahead(rounds_, share, options_.num_threads, [this](size_t round, char* memory) { fill(round, memory); });
+      ReadAhead ahead(rounds_, share, options_.num_threads,
+                      [this](size_t round, char* memory) { fill(round, memory); });
       for (const Round& round : rounds_) {
         const auto filled = ahead.next();
         if (filled.error && !error) error = filled.error;
@@ -372,7 +386,8 @@ class BulkRead {
       for (const LoadRead& read : plan_.reads) {
         if (files_[read.file] != nullptr) continue;
         const ManifestFile& file = manifest_.files[read.file];
-        files_[read.file] = std::make_unique<ColdFile>((std::filesystem::path(folder_) / file.name).string(), file.bytes);
+        files_[read.file] =
+            std::make_unique<ColdFile>((std::filesystem::path(folder_) / file.name).string(), file.bytes);
       }
     } catch (const std::exception&) {
       open_error_ = std::current_exception();
@@ -459,8 +474,11 @@ Manifest manifest_of_source(const TensorSource& source, std::vector<std::string>
       continue;
     }
     const auto [file, is_new] = files.emplace(location->path, manifest.files.size());
-    if (is_new) manifest.files.push_back({std::filesystem::absolute(location->path).string(), PosixFile::open_to_read(location->path).size(), {}});
-    manifest.tensors.push_back({.info = info, .kind = "model", .pieces = {{file->second, whole_box(info.shape), {}, location->offset}}});
+    if (is_new)
+      manifest.files.push_back(
+          {std::filesystem::absolute(location->path).string(), PosixFile::open_to_read(location->path).size(), {}});
+    manifest.tensors.push_back(
+        {.info = info, .kind = "model", .pieces = {{file->second, whole_box(info.shape), {}, location->offset}}});
   }
   return manifest;
 }

@@ -49,10 +49,18 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-float wide(Half value) { return float_of_half(value.bits); }
-float wide(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
-float wide(float value) { return value; }
-double wide(double value) { return value; }
+float wide(Half value) {
+  return float_of_half(value.bits);
+}
+float wide(BFloat16 value) {
+  return std::bit_cast<float>(uint32_t{value.bits} << 16);
+}
+float wide(float value) {
+  return value;
+}
+double wide(double value) {
+  return value;
+}
 
 template <class To, class From>
 To narrow(From value) {
@@ -78,10 +86,14 @@ void cast_all(const void* source, void* target, size_t count) {
 template <class From>
 void cast_from(const void* source, Dtype to, void* target, size_t count) {
   switch (to) {
-    case Dtype::kFloat64: return cast_all<From, double>(source, target, count);
-    case Dtype::kFloat32: return cast_all<From, float>(source, target, count);
-    case Dtype::kFloat16: return cast_all<From, Half>(source, target, count);
-    default: return cast_all<From, BFloat16>(source, target, count);
+    case Dtype::kFloat64:
+      return cast_all<From, double>(source, target, count);
+    case Dtype::kFloat32:
+      return cast_all<From, float>(source, target, count);
+    case Dtype::kFloat16:
+      return cast_all<From, Half>(source, target, count);
+    default:
+      return cast_all<From, BFloat16>(source, target, count);
   }
 }
 
@@ -91,19 +103,26 @@ bool is_castable(Dtype dtype) {
 
 }  // namespace
 
-bool can_cast(Dtype from, Dtype to) noexcept { return is_castable(from) && is_castable(to); }
+bool can_cast(Dtype from, Dtype to) noexcept {
+  return is_castable(from) && is_castable(to);
+}
 
 void cast_elements(Dtype from, const void* source, Dtype to, void* target, size_t count) {
-  if (!can_cast(from, to)) throw UsageError(kOrigin, "there is no cast from ", torch_name(from), " to ", torch_name(to), ".");
+  if (!can_cast(from, to))
+    throw UsageError(kOrigin, "there is no cast from ", torch_name(from), " to ", torch_name(to), ".");
   if (from == to) {
     std::memmove(target, source, count * element_bytes(from));
     return;
   }
   switch (from) {
-    case Dtype::kFloat64: return cast_from<double>(source, to, target, count);
-    case Dtype::kFloat32: return cast_from<float>(source, to, target, count);
-    case Dtype::kFloat16: return cast_from<Half>(source, to, target, count);
-    default: return cast_from<BFloat16>(source, to, target, count);
+    case Dtype::kFloat64:
+      return cast_from<double>(source, to, target, count);
+    case Dtype::kFloat32:
+      return cast_from<float>(source, to, target, count);
+    case Dtype::kFloat16:
+      return cast_from<Half>(source, to, target, count);
+    default:
+      return cast_from<BFloat16>(source, to, target, count);
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace hasten::files {
 
-Catalog::Catalog(const TensorSourcePtr& source) : path_(source->path()), form_(source->form()), remarks_(source->remarks()) {
+Catalog::Catalog(const TensorSourcePtr& source)
+    : path_(source->path()), form_(source->form()), remarks_(source->remarks()) {
   for (const std::string& name : source->names()) add({source->info(name), source, name});
 }
 
@@ -21,7 +22,8 @@ Catalog Catalog::open(const std::string& path) {
 void Catalog::add(Entry entry) {
   const auto [place, is_new] = places_.try_emplace(entry.info.name, entries_.size());
   if (!is_new) {
-    throw UsageError(Origin{"files"}, "two tensors of ", path_, " get the name '", entry.info.name, "'. Rename one of them.");
+    throw UsageError(Origin{"files"}, "two tensors of ", path_, " get the name '", entry.info.name,
+                     "'. Rename one of them.");
   }
   names_.push_back(entry.info.name);
   entries_.push_back(std::move(entry));
@@ -52,7 +54,8 @@ Catalog Catalog::under(const std::vector<std::string>& modules) const {
   };
   Catalog part = without_entries();
   for (const Entry& entry : entries_) {
-    const bool taken = std::any_of(modules.begin(), modules.end(), [&](const std::string& m) { return is_under(entry.info.name, m); });
+    const bool taken =
+        std::any_of(modules.begin(), modules.end(), [&](const std::string& m) { return is_under(entry.info.name, m); });
     if (taken) part.add(entry);
   }
   return part;
@@ -79,7 +82,8 @@ Catalog Catalog::renamed(const std::function<std::string(const std::string&)>& r
 const Catalog::Entry& Catalog::at(std::string_view name) const {
   const auto found = places_.find(std::string(name));
   if (found != places_.end()) return entries_[found->second];
-  throw UsageError(Origin{"files"}, path_.empty() ? "the catalog" : path_, " has no tensor '", name, "'", did_you_mean(name, names_));
+  throw UsageError(Origin{"files"}, path_.empty() ? "the catalog" : path_, " has no tensor '", name, "'",
+                   did_you_mean(name, names_));
 }
 
 void Catalog::read(std::string_view name, const Box& box, void* target) const {

@@ -31,8 +31,8 @@ class ChunkFiles {
   PythonFile read(const ChunkPlace& chunk) const {
     const auto file = mapped(chunk.file);
     if (chunk.offset > file->bytes().size() || chunk.length > file->bytes().size() - chunk.offset) {
-      fail_data(file->path(), "it has ", file->bytes().size(), " bytes, but a chunk lies at ", chunk.offset, " with ", chunk.length,
-                ": it is truncated. Get the folder again.");
+      fail_data(file->path(), "it has ", file->bytes().size(), " bytes, but a chunk lies at ", chunk.offset, " with ",
+                chunk.length, ": it is truncated. Get the folder again.");
     }
     return PythonFile::parse(file->bytes().substr(chunk.offset, chunk.length), file, file->path(), chunk.offset);
   }
@@ -52,7 +52,8 @@ class ChunkFiles {
 
 class DcpSource : public NamedSource {
  public:
-  DcpSource(std::string path, std::shared_ptr<const ChunkFiles> files) : NamedSource(std::move(path)), files_(std::move(files)) {}
+  DcpSource(std::string path, std::shared_ptr<const ChunkFiles> files)
+      : NamedSource(std::move(path)), files_(std::move(files)) {}
   std::string_view form() const override { return "dcp"; }
 
   void add_tensor(TensorInfo info, std::vector<ChunkPlace> chunks) {
@@ -95,12 +96,13 @@ class DcpSource : public NamedSource {
     const TensorInfo& wanted = info(names()[index]);
     const PythonFile file = files_->read(chunk);
     if (!file.value().is_tensor() || file.value().as_tensor().storage == nullptr) {
-      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is a ", file.value().type_name(), ", expected a tensor.");
+      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is a ", file.value().type_name(),
+                ", expected a tensor.");
     }
     const PythonTensor& tensor = file.value().as_tensor();
     if (tensor.shape != chunk.box.size || tensor.dtype != wanted.dtype) {
-      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is ", torch_name(tensor.dtype), " [", join(tensor.shape),
-                "], expected ", torch_name(wanted.dtype), " [", join(chunk.box.size), "].");
+      fail_data(file.path(), "the chunk of '", wanted.name, "' at ", chunk.offset, " is ", torch_name(tensor.dtype),
+                " [", join(tensor.shape), "], expected ", torch_name(wanted.dtype), " [", join(chunk.box.size), "].");
     }
     return tensor;
   }
@@ -137,7 +139,8 @@ std::string joined(const std::vector<DcpKey>& path, size_t from) {
   std::string name;
   for (size_t i = from; i < path.size(); ++i) {
     if (i > from) name += '.';
-    name += std::holds_alternative<std::string>(path[i]) ? std::get<std::string>(path[i]) : std::to_string(std::get<int64_t>(path[i]));
+    name += std::holds_alternative<std::string>(path[i]) ? std::get<std::string>(path[i])
+                                                         : std::to_string(std::get<int64_t>(path[i]));
   }
   return name;
 }
@@ -168,12 +171,14 @@ struct DcpReader {
       ChunkPlace place{.file = attribute(info, "relative_path").as_string(),
                        .offset = attribute(info, "offset").as_uint(),
                        .length = attribute(info, "length").as_uint()};
-      if (place.file.empty() || place.file.find('/') != std::string::npos || place.file == ".." || place.file.find('\0') != std::string::npos) {
+      if (place.file.empty() || place.file.find('/') != std::string::npos || place.file == ".." ||
+          place.file.find('\0') != std::string::npos) {
         throw DataError(kOrigin, "", "a chunk lies in '", place.file, "', which is not inside the folder");
       }
       const PythonValue* transforms = info.as_object().attribute("transform_descriptors");
       if (transforms != nullptr && transforms->size() > 0) {
-        throw DataError(kOrigin, "", "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions");
+        throw DataError(kOrigin, "",
+                        "its chunks are compressed or encrypted (transform_descriptors). Save it without extensions");
       }
       if (offset != nullptr && !offset->is_none()) place.box.offset = chunk_sizes(*offset);
       places[attribute(index, "fqn").as_string()].push_back(std::move(place));
@@ -198,9 +203,12 @@ struct DcpReader {
     auto& all = places[flat];
     for (const PythonValue& chunk : chunks.as_items()) {
       const Box box{chunk_sizes(attribute(chunk, "offsets")), chunk_sizes(attribute(chunk, "sizes"))};
-      if (box.offset.size() != box.size.size()) throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes");
-      const auto place = std::find_if(all.begin(), all.end(), [&](const ChunkPlace& one) { return one.box.offset == box.offset; });
-      if (place == all.end()) throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file");
+      if (box.offset.size() != box.size.size())
+        throw DataError(kOrigin, "", "a chunk of '", flat, "' has more offsets than sizes");
+      const auto place =
+          std::find_if(all.begin(), all.end(), [&](const ChunkPlace& one) { return one.box.offset == box.offset; });
+      if (place == all.end())
+        throw DataError(kOrigin, "", "the chunk of '", flat, "' at ", describe(box), " lies in no file");
       found.push_back(*place);
       found.back().box = box;
     }
@@ -210,7 +218,8 @@ struct DcpReader {
   void read_entries(bool open_single_key) {
     const PythonValue& entries = attribute(metadata, "state_dict_metadata");
     for (const auto& [flat, entry] : entries.as_pairs()) {
-      if (!entry.is_object()) throw DataError(kOrigin, "", "the entry of '", flat.as_string(), "' is a ", entry.type_name());
+      if (!entry.is_object())
+        throw DataError(kOrigin, "", "the entry of '", flat.as_string(), "' is a ", entry.type_name());
     }
     const size_t from = open_single_key && has_single_key(entries) ? 1 : 0;
     auto source = std::make_shared<DcpSource>(folder.folder_, files);
@@ -227,9 +236,10 @@ struct DcpReader {
         continue;
       }
       const auto path = folder.paths_.find(key);
-      TensorInfo info{.name = path == folder.paths_.end() ? key : joined(path->second, std::min(from, path->second.size() - 1)),
-                      .dtype = chunk_dtype(attribute(entry, "properties")),
-                      .shape = chunk_sizes(attribute(entry, "size"))};
+      TensorInfo info{
+          .name = path == folder.paths_.end() ? key : joined(path->second, std::min(from, path->second.size() - 1)),
+          .dtype = chunk_dtype(attribute(entry, "properties")),
+          .shape = chunk_sizes(attribute(entry, "size"))};
       folder.order_.emplace_back(key, info.name);
       source->add_tensor(std::move(info), chunks_of(key, *chunks));
     }
@@ -255,12 +265,15 @@ DcpFolder DcpFolder::open(const std::string& path, const DcpOptions& options) {
   return folder;
 }
 
-bool DcpFolder::is_dcp(const std::string& folder) { return fs::is_regular_file(fs::path(folder) / ".metadata"); }
+bool DcpFolder::is_dcp(const std::string& folder) {
+  return fs::is_regular_file(fs::path(folder) / ".metadata");
+}
 
 std::map<std::string, PythonValue> DcpFolder::values() const {
   std::map<std::string, PythonValue> values;
   const ChunkFiles files(folder_);
-  for (const auto& [key, chunk] : values_) values[key] = files.read({chunk.file, chunk.offset, chunk.length, {}}).value();
+  for (const auto& [key, chunk] : values_)
+    values[key] = files.read({chunk.file, chunk.offset, chunk.length, {}}).value();
   return values;
 }
 
@@ -270,7 +283,8 @@ namespace {
 void put_at(PythonValue& root, const std::vector<DcpKey>& path, PythonValue value) {
   PythonValue* at = &root;
   for (size_t i = 0; i < path.size(); ++i) {
-    const PythonValue key = std::holds_alternative<std::string>(path[i]) ? PythonValue(std::get<std::string>(path[i])) : PythonValue(std::get<int64_t>(path[i]));
+    const PythonValue key = std::holds_alternative<std::string>(path[i]) ? PythonValue(std::get<std::string>(path[i]))
+                                                                         : PythonValue(std::get<int64_t>(path[i]));
     if (i + 1 == path.size()) {
       at->set(key, std::move(value));
       return;
@@ -305,7 +319,8 @@ PythonValue DcpFolder::state_dict() const {
   PythonValue root = PythonValue::dict();
   const auto path_of = [&](const std::string& flat) {
     const auto found = paths_.find(flat);
-    return found == paths_.end() || found->second.empty() || found->second.size() > 100 ? std::vector<DcpKey>{flat} : found->second;
+    return found == paths_.end() || found->second.empty() || found->second.size() > 100 ? std::vector<DcpKey>{flat}
+                                                                                        : found->second;
   };
   std::map<std::string, PythonValue> others = values();
   for (const auto& [flat, name] : order_) {

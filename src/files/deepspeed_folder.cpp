@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// `count` elements of a tensor, from flat index `begin` on, that are elements [from, from + count) of a flat partition.
+/// `count` elements of a tensor, from flat index `begin` on, that are elements [from, from + count) of a flat
+/// partition.
 struct Segment {
   int64_t begin = 0, count = 0;
   PythonTensor partition = {};
@@ -33,8 +34,8 @@ class FlatSource : public NamedSource {
     int64_t covered = 0;
     for (const Segment& segment : segments) covered += segment.count;
     if (covered != numel_of(info.shape)) {
-      fail_data(path(), "the ranks' partitions give tensor '", info.name, "' [", join(info.shape), "] ", covered, " elements, expected ",
-                numel_of(info.shape), ". A rank's file is missing or of another run.");
+      fail_data(path(), "the ranks' partitions give tensor '", info.name, "' [", join(info.shape), "] ", covered,
+                " elements, expected ", numel_of(info.shape), ". A rank's file is missing or of another run.");
     }
     add(std::move(info));
     tensors_.push_back({std::move(segments), {}});
@@ -61,10 +62,11 @@ class FlatSource : public NamedSource {
     char* to = static_cast<char*>(target);
     for_each_run(info.shape, box, [&](Run run) {
       for (const Segment& segment : tensor.segments) {
-        const int64_t begin = std::max(run.begin, segment.begin), end = std::min(run.begin + run.count, segment.begin + segment.count);
+        const int64_t begin = std::max(run.begin, segment.begin),
+                      end = std::min(run.begin + run.count, segment.begin + segment.count);
         if (begin >= end) continue;
         files_.read(segment.partition, {{segment.from + begin - segment.begin}, {end - begin}},
-                           to + static_cast<size_t>(begin - run.begin) * item);
+                    to + static_cast<size_t>(begin - run.begin) * item);
       }
       to += static_cast<size_t>(run.count) * item;
     });
@@ -93,7 +95,8 @@ Shapes shapes_of(const PythonValue& value) {
 
 const PythonTensor& flat_tensor(const PythonValue& value, const std::string& path) {
   const PythonTensor& tensor = value.as_tensor();
-  if (tensor.storage == nullptr || tensor.shape.size() != 1) fail_data(path, "a partition has ", tensor.shape.size(), " dimensions, expected 1.");
+  if (tensor.storage == nullptr || tensor.shape.size() != 1)
+    fail_data(path, "a partition has ", tensor.shape.size(), " dimensions, expected 1.");
   return tensor;
 }
 
@@ -102,7 +105,7 @@ using Partitions = std::vector<std::vector<PythonTensor>>;
 
 struct Files {
   std::string tag_folder = {};
-  std::string model = {};                        ///< mp_rank_00_model_states.pt, or rank 0's of stage 3
+  std::string model = {};                                 ///< mp_rank_00_model_states.pt, or rank 0's of stage 3
   std::vector<std::string> optimizers = {}, models = {};  ///< by rank
 };
 
@@ -112,11 +115,13 @@ int64_t rank_of(const std::string& file) {
   return at == std::string::npos ? -1 : std::atoll(file.c_str() + at + 13);
 }
 
-std::vector<std::string> by_rank(const std::map<int64_t, std::string>& files, const std::string& folder, const char* what) {
+std::vector<std::string> by_rank(const std::map<int64_t, std::string>& files, const std::string& folder,
+                                 const char* what) {
   std::vector<std::string> ordered;
   for (const auto& [rank, file] : files) {
     if (rank != static_cast<int64_t>(ordered.size())) {
-      fail_data(folder, "the ", what, " file of rank ", ordered.size(), " is missing (there is one of rank ", rank, "). Copy all ranks' files.");
+      fail_data(folder, "the ", what, " file of rank ", ordered.size(), " is missing (there is one of rank ", rank,
+                "). Copy all ranks' files.");
     }
     ordered.push_back(file);
   }
@@ -139,7 +144,8 @@ Files find_files(const std::string& tag_folder) {
   files.optimizers = by_rank(optimizers, tag_folder, "optimizer");
   files.models = by_rank(models, tag_folder, "model");
   if (files.model.empty() && !files.models.empty()) files.model = files.models.front();
-  if (files.model.empty()) fail_data(tag_folder, "it has no mp_rank_00_model_states.pt. Give the folder that holds DeepSpeed's 'latest'.");
+  if (files.model.empty())
+    fail_data(tag_folder, "it has no mp_rank_00_model_states.pt. Give the folder that holds DeepSpeed's 'latest'.");
   return files;
 }
 
@@ -158,7 +164,8 @@ std::string tag_folder_of(const std::string& folder, const std::string& tag) {
       for (const auto& entry : fs::directory_iterator(folder)) {
         if (entry.is_directory()) tags.push_back(entry.path().filename().string());
       }
-      throw UsageError(kOrigin, "'", folder, "' has no checkpoint of tag '", name, "'", did_you_mean(name, tags), "; it has: ", join(tags), ".");
+      throw UsageError(kOrigin, "'", folder, "' has no checkpoint of tag '", name, "'", did_you_mean(name, tags),
+                       "; it has: ", join(tags), ".");
     }
     return tagged.string();
   }
@@ -177,23 +184,27 @@ class Optimizers {
       for (const PythonValue& group : state.at(key).as_items()) weights.back().push_back(flat_tensor(group, path));
       const PythonValue* base = state.find(stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
       if (base == nullptr || !base->is_mapping() || base->find("state") == nullptr) continue;
-      if (const PythonValue* groups = base->find("param_groups"); groups != nullptr && param_groups.is_none()) param_groups = *groups;
+      if (const PythonValue* groups = base->find("param_groups"); groups != nullptr && param_groups.is_none())
+        param_groups = *groups;
       add_moments(base->at("state"), path);
     }
   }
 
-  /// Returns true if every rank has a partition of this moment for every group. In stages 1 and 2 moments keep the padding
-  /// at the end of a group that the weights are saved without.
+  /// Returns true if every rank has a partition of this moment for every group. In stages 1 and 2 moments keep the
+  /// padding at the end of a group that the weights are saved without.
   bool complete(const std::string& name) const {
     const Partitions& all = moments.at(name);
-    return all.size() == weights.size() && std::equal(all.begin(), all.end(), weights.begin(), [](const auto& a, const auto& b) {
-             return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) { return x.shape.front() >= y.shape.front(); });
+    return all.size() == weights.size() &&
+           std::equal(all.begin(), all.end(), weights.begin(), [](const auto& a, const auto& b) {
+             return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
+                      return x.shape.front() >= y.shape.front();
+                    });
            });
   }
 
   Partitions weights;
   std::map<std::string, Partitions> moments;
-  std::map<std::string, PythonValue> scalars;   ///< of group 0, rank 0: "step"
+  std::map<std::string, PythonValue> scalars;  ///< of group 0, rank 0: "step"
   PythonValue param_groups;
 
  private:
@@ -219,8 +230,8 @@ class Optimizers {
 /// Returns the alignment padding behind parameter `index` of a group in stages 1 and 2, which DeepSpeed 0.19 writes
 /// down.
 int64_t padding_after(const PythonValue* paddings, size_t group, size_t index) {
-  if (paddings == nullptr || !paddings->is_sequence() || group >= paddings->size() || !(*paddings)[group].is_sequence() ||
-      index >= (*paddings)[group].size()) {
+  if (paddings == nullptr || !paddings->is_sequence() || group >= paddings->size() ||
+      !(*paddings)[group].is_sequence() || index >= (*paddings)[group].size()) {
     return 0;
   }
   return (*paddings)[group][index].as_int();
@@ -283,7 +294,8 @@ void cut_parameters(const std::vector<Shapes>& groups, const Partitions& ranks, 
 }
 
 /// Frozen parameters: whole in the model file in stages 1 and 2, in equal fragments over the ranks in stage 3.
-void add_frozen(FlatSource& source, const PythonValue& model, const std::vector<PythonFile>& ranks, const std::string& name) {
+void add_frozen(FlatSource& source, const PythonValue& model, const std::vector<PythonFile>& ranks,
+                const std::string& name) {
   const PythonValue* shapes = model.find("frozen_param_shapes");
   const PythonValue* shape = shapes == nullptr ? nullptr : shapes->find(name);
   if (ranks.empty() || shape == nullptr) {
@@ -312,7 +324,8 @@ std::vector<std::string> names_of(const PythonValue& model, const Named& paramet
   std::set<std::string> seen;
   if (const PythonValue* module = model.find("module"); module != nullptr && module->is_mapping()) {
     for (const auto& [name, value] : module->as_pairs()) {
-      if (name.is_string() && value.is_tensor() && seen.insert(name.as_string()).second) names.push_back(name.as_string());
+      if (name.is_string() && value.is_tensor() && seen.insert(name.as_string()).second)
+        names.push_back(name.as_string());
     }
   }
   for (const auto& [name, parameter] : parameters) {
@@ -323,7 +336,7 @@ std::vector<std::string> names_of(const PythonValue& model, const Named& paramet
 
 struct Contents {
   const PythonValue& model;
-  const std::vector<PythonFile>& ranks;   ///< model files of stage 3
+  const std::vector<PythonFile>& ranks;  ///< model files of stage 3
   Named parameters;
 };
 
@@ -374,7 +387,8 @@ DeepSpeedFolder open_deepspeed_folder(const std::string& folder, const DeepSpeed
   try {
     result.model_states = PythonFile::open(files.model).value();
     const PythonValue& model = result.model_states;
-    if (const PythonValue* step = model.find("global_steps"); step != nullptr && step->is_int()) result.step = step->as_int();
+    if (const PythonValue* step = model.find("global_steps"); step != nullptr && step->is_int())
+      result.step = step->as_int();
     if (files.optimizers.empty()) {
       result.weights = python_source(model.at("module"), folder);
       return result;
@@ -382,8 +396,10 @@ DeepSpeedFolder open_deepspeed_folder(const std::string& folder, const DeepSpeed
     result.stage = files.models.empty() ? 2 : 3;
     const Optimizers optimizers(files, result.stage);
     result.world_size = static_cast<int64_t>(files.optimizers.size());
-    if (const PythonValue* world = model.find("dp_world_size"); world != nullptr && world->is_int() && world->as_int() != result.world_size) {
-      fail_data(files.tag_folder, "it has the optimizer files of ", result.world_size, " ranks, expected ", world->as_int(), ". Copy all ranks' files.");
+    if (const PythonValue* world = model.find("dp_world_size");
+        world != nullptr && world->is_int() && world->as_int() != result.world_size) {
+      fail_data(files.tag_folder, "it has the optimizer files of ", result.world_size, " ranks, expected ",
+                world->as_int(), ". Copy all ranks' files.");
     }
     std::vector<PythonFile> ranks;
     for (const std::string& path : files.models) ranks.push_back(PythonFile::open(path));
@@ -396,7 +412,8 @@ DeepSpeedFolder open_deepspeed_folder(const std::string& folder, const DeepSpeed
     const PythonValue rank0 = PythonFile::open(files.optimizers.front())["optimizer_state_dict"];
     const auto cut = [&](const Partitions& partitions) {
       Named named;
-      result.stage == 3 ? cut_parameters(groups, partitions, named) : cut_groups(groups, partitions, rank0.find("param_alignment_paddings"), named);
+      result.stage == 3 ? cut_parameters(groups, partitions, named)
+                        : cut_groups(groups, partitions, rank0.find("param_alignment_paddings"), named);
       return named;
     };
     result.weights = weights_of(folder, {model, ranks, cut(optimizers.weights)}, options.exclude_frozen_parameters);

@@ -75,7 +75,9 @@ class RealDisk : public Disk {
     if (mkdir(path.c_str(), 0777) != 0) throw DiskError("make the folder", path, errno);
   }
   void rename(const std::string& from, const std::string& to, Rename kind) override {
-    const unsigned flags = kind == Rename::kNoReplace ? RENAME_NOREPLACE : kind == Rename::kExchange ? RENAME_EXCHANGE : 0;
+    const unsigned flags = kind == Rename::kNoReplace  ? RENAME_NOREPLACE
+                           : kind == Rename::kExchange ? RENAME_EXCHANGE
+                                                       : 0;
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
       throw DiskError(text("rename '", from, "' to"), to, errno == ENOSYS ? EINVAL : errno);
     }

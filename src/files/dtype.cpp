@@ -47,7 +47,9 @@ constexpr bool in_order() {
 }
 static_assert(in_order());
 
-const Row& row_of(Dtype dtype) noexcept { return kRows[static_cast<size_t>(dtype)]; }
+const Row& row_of(Dtype dtype) noexcept {
+  return kRows[static_cast<size_t>(dtype)];
+}
 
 std::optional<Dtype> search(std::string_view name, std::string_view Row::*column) noexcept {
   if (name.empty()) return std::nullopt;
@@ -57,17 +59,33 @@ std::optional<Dtype> search(std::string_view name, std::string_view Row::*column
 
 }  // namespace
 
-size_t element_bytes(Dtype dtype) noexcept { return row_of(dtype).bytes; }
-size_t swap_bytes(Dtype dtype) noexcept { return row_of(dtype).swap; }
-bool is_floating_point(Dtype dtype) noexcept { return row_of(dtype).floating; }
-std::string_view torch_name(Dtype dtype) noexcept { return row_of(dtype).torch; }
-std::string_view safetensors_name(Dtype dtype) noexcept { return row_of(dtype).safetensors; }
-std::string_view storage_class(Dtype dtype) noexcept { return row_of(dtype).storage; }
+size_t element_bytes(Dtype dtype) noexcept {
+  return row_of(dtype).bytes;
+}
+size_t swap_bytes(Dtype dtype) noexcept {
+  return row_of(dtype).swap;
+}
+bool is_floating_point(Dtype dtype) noexcept {
+  return row_of(dtype).floating;
+}
+std::string_view torch_name(Dtype dtype) noexcept {
+  return row_of(dtype).torch;
+}
+std::string_view safetensors_name(Dtype dtype) noexcept {
+  return row_of(dtype).safetensors;
+}
+std::string_view storage_class(Dtype dtype) noexcept {
+  return row_of(dtype).storage;
+}
 
-std::optional<Dtype> dtype_of_torch_name(std::string_view name) noexcept { return search(name, &Row::torch); }
+std::optional<Dtype> dtype_of_torch_name(std::string_view name) noexcept {
+  return search(name, &Row::torch);
+}
 std::optional<Dtype> dtype_of_safetensors_name(std::string_view name) noexcept {
   return search(name, &Row::safetensors);
 }
-std::optional<Dtype> dtype_of_storage_class(std::string_view name) noexcept { return search(name, &Row::storage); }
+std::optional<Dtype> dtype_of_storage_class(std::string_view name) noexcept {
+  return search(name, &Row::storage);
+}
 
 }  // namespace hasten::files

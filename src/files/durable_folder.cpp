@@ -29,7 +29,9 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-bool is_there(const std::string& path) { return fs::symlink_status(path).type() != fs::file_type::not_found; }
+bool is_there(const std::string& path) {
+  return fs::symlink_status(path).type() != fs::file_type::not_found;
+}
 
 /// Makes `path` and the folders above it, each synced into the one above.
 void make_folders(Disk& disk, const std::string& path) {
@@ -50,7 +52,8 @@ void carry(Disk& disk, const fs::path& from, const fs::path& to, bool copy) {
   const fs::file_status status = fs::symlink_status(from);
   if (fs::is_directory(status)) {
     if (!is_there(to.string())) disk.make_folder(to.string());
-    for (const auto& entry : fs::directory_iterator(from)) carry(disk, entry.path(), to / entry.path().filename(), copy);
+    for (const auto& entry : fs::directory_iterator(from))
+      carry(disk, entry.path(), to / entry.path().filename(), copy);
     disk.sync_folder(to.string());
     return;
   }
@@ -156,7 +159,9 @@ fs::file_time_type last_change(const fs::path& folder) {
 
 }  // namespace
 
-std::string new_save_id() { return core::hex_digits(core::random_bytes(8)); }
+std::string new_save_id() {
+  return core::hex_digits(core::random_bytes(8));
+}
 
 std::string resolved_folder(const std::string& path) {
   fs::path whole = fs::absolute(path).lexically_normal();
@@ -170,11 +175,14 @@ std::string resolved_folder(const std::string& path) {
   return whole.string();
 }
 
-std::string temporary_folder_of(const std::string& path, std::string_view save_id) { return dot_name(path, "tmp", save_id); }
+std::string temporary_folder_of(const std::string& path, std::string_view save_id) {
+  return dot_name(path, "tmp", save_id);
+}
 
 std::string make_temporary_folder(Disk& disk, const std::string& path, std::string_view save_id) {
   if (is_there(path) && !fs::is_directory(path)) {
-    throw UsageError(kOrigin, "'", path, "' is a file, expected the path of a folder. Give another path, or remove the file.");
+    throw UsageError(kOrigin, "'", path,
+                     "' is a file, expected the path of a folder. Give another path, or remove the file.");
   }
   make_folders(disk, parent_of(path));
   const std::string temporary = temporary_folder_of(path, save_id);
@@ -272,6 +280,8 @@ FolderLock::FolderLock(const std::string& folder, bool takeover) : path_((fs::pa
   }
 }
 
-FolderLock::~FolderLock() { ::close(descriptor_); }
+FolderLock::~FolderLock() {
+  ::close(descriptor_);
+}
 
 }  // namespace hasten::files

@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kHashChunk = 8 << 20;
 
-std::string path_in(const std::string& folder, const std::string& file) { return (fs::path(folder) / file).string(); }
+std::string path_in(const std::string& folder, const std::string& file) {
+  return (fs::path(folder) / file).string();
+}
 
 core::Xxh128 hash_of_range(const PosixFile& file, uint64_t begin, uint64_t size, std::string& buffer) {
   core::Xxh128Stream hash;
@@ -40,7 +42,8 @@ uint64_t header_bytes(const PosixFile& file) {
 }
 
 /// Adds an error for `file` unless its size and header agree with the manifest. Returns it opened if they do.
-std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std::string& folder, Verification& result) {
+std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std::string& folder,
+                                             Verification& result) {
   const std::string path = path_in(folder, file.name);
   try {
     auto opened = std::make_shared<const PosixFile>(PosixFile::open_to_read(path));
@@ -52,7 +55,8 @@ std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std
     std::string buffer;
     const core::Xxh128 hash = hash_of_range(*opened, 0, header_bytes(*opened), buffer);
     if (hash != file.header_xxh3) {
-      result.errors.push_back(text(file.name, ": its header has the hash ", hash.hex(), ", expected ", file.header_xxh3.hex()));
+      result.errors.push_back(
+          text(file.name, ": its header has the hash ", hash.hex(), ", expected ", file.header_xxh3.hex()));
     }
     return opened;
   } catch (const DataError& error) {
@@ -61,7 +65,8 @@ std::shared_ptr<const PosixFile> verify_file(const ManifestFile& file, const std
   }
 }
 
-void verify_pieces(const Manifest& manifest, const std::vector<std::shared_ptr<const PosixFile>>& files, Verification& result) {
+void verify_pieces(const Manifest& manifest, const std::vector<std::shared_ptr<const PosixFile>>& files,
+                   Verification& result) {
   std::string buffer;
   for (const ManifestTensor& tensor : manifest.tensors) {
     for (const ManifestPiece& piece : tensor.pieces) {
@@ -70,8 +75,8 @@ void verify_pieces(const Manifest& manifest, const std::vector<std::shared_ptr<c
       const core::Xxh128 hash = hash_of_range(*files[piece.file], piece.position, size, buffer);
       result.bytes += size;
       if (hash == piece.xxh3) continue;
-      result.errors.push_back(text(manifest.files[piece.file].name, ": tensor '", tensor.info.name, "' ", describe(piece.box),
-                                   " has the hash ", hash.hex(), ", expected ", piece.xxh3.hex()));
+      result.errors.push_back(text(manifest.files[piece.file].name, ": tensor '", tensor.info.name, "' ",
+                                   describe(piece.box), " has the hash ", hash.hex(), ", expected ", piece.xxh3.hex()));
     }
   }
 }
@@ -93,7 +98,8 @@ std::map<std::string, std::vector<int64_t>> saved_offsets(const SafetensorsHeade
   return offsets;
 }
 
-void add_headers(Manifest& manifest, std::map<std::string, size_t>& index, const std::string& folder, const std::string& name) {
+void add_headers(Manifest& manifest, std::map<std::string, size_t>& index, const std::string& folder,
+                 const std::string& name) {
   const std::string path = path_in(folder, name);
   const SafetensorsHeader header = read_safetensors_header(path);
   const auto offsets = saved_offsets(header, path);
@@ -105,11 +111,14 @@ void add_headers(Manifest& manifest, std::map<std::string, size_t>& index, const
     if (fresh) manifest.tensors.push_back({.info = entry.info, .kind = kind_of(name)});
     ManifestTensor& tensor = manifest.tensors[at->second];
     Box box = whole_box(entry.info.shape);
-    if (const auto found = offsets.find(entry.info.name); found != offsets.end() && found->second.size() == box.size.size()) {
+    if (const auto found = offsets.find(entry.info.name);
+        found != offsets.end() && found->second.size() == box.size.size()) {
       box.offset = found->second;
     }
-    if (tensor.info.shape.size() != box.size.size()) fail_data(path, "the parts of tensor '", entry.info.name, "' differ in dimensions.");
-    for (size_t d = 0; d < box.size.size(); ++d) tensor.info.shape[d] = std::max(tensor.info.shape[d], box.offset[d] + box.size[d]);
+    if (tensor.info.shape.size() != box.size.size())
+      fail_data(path, "the parts of tensor '", entry.info.name, "' differ in dimensions.");
+    for (size_t d = 0; d < box.size.size(); ++d)
+      tensor.info.shape[d] = std::max(tensor.info.shape[d], box.offset[d] + box.size[d]);
     const uint64_t position = header.body_offset + entry.begin;
     tensor.pieces.push_back({manifest.files.size() - 1, std::move(box),
                              hash_of_range(file, position, entry.end - entry.begin, buffer), position});
@@ -134,7 +143,8 @@ Manifest manifest_of_headers(const std::string& folder) {
     const std::string name = entry.path().filename().string();
     if (name.ends_with(".safetensors") && !name.starts_with('.')) names.push_back(name);
   }
-  if (names.empty()) throw UsageError(kOrigin, "'", folder, "' holds no safetensors file, so no manifest can be built from headers.");
+  if (names.empty())
+    throw UsageError(kOrigin, "'", folder, "' holds no safetensors file, so no manifest can be built from headers.");
   std::sort(names.begin(), names.end());
   Manifest manifest{.writer = "hasten checkpoint repair"};
   std::map<std::string, size_t> index;

@@ -40,14 +40,17 @@ HfIndex parse_hf_index(std::string_view json, const std::string& path) {
   return index;
 }
 
-HfIndex read_hf_index(const std::string& path) { return parse_hf_index(read_small_file(path), path); }
+HfIndex read_hf_index(const std::string& path) {
+  return parse_hf_index(read_small_file(path), path);
+}
 
 std::string to_json(const HfIndex& index) {
   auto sorted = index.weight_map;
   std::sort(sorted.begin(), sorted.end());
   core::Value::Map map;
   for (auto& [name, file] : sorted) map.emplace_back(std::move(name), core::Value(std::move(file)));
-  return core::Value::map({{"metadata", index.metadata}, {"weight_map", core::Value(std::move(map))}}).to_json(2) + "\n";
+  return core::Value::map({{"metadata", index.metadata}, {"weight_map", core::Value(std::move(map))}}).to_json(2) +
+         "\n";
 }
 
 }  // namespace hasten::files

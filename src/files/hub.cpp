@@ -26,7 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 constexpr Origin kHub{"hub"};
 
-std::optional<std::string> set_text(const Environment& environment, const char* name) { return environment.text(name); }
+std::optional<std::string> set_text(const Environment& environment, const char* name) {
+  return environment.text(name);
+}
 
 std::string hub_home(const Environment& environment) {
   if (const auto home = set_text(environment, "HF_HOME")) return *home;
@@ -60,7 +62,8 @@ std::string token_of(const Environment& environment) {
 Settings settings_of(DownloadOptions options, const Environment& environment) {
   static const std::vector<std::string> kTypes{"model", "dataset", "space"};
   if (std::find(kTypes.begin(), kTypes.end(), options.repo_type) == kTypes.end()) {
-    throw UsageError(kHub, "repo_type '", options.repo_type, "' is none of ", join(kTypes), did_you_mean(options.repo_type, kTypes), ".");
+    throw UsageError(kHub, "repo_type '", options.repo_type, "' is none of ", join(kTypes),
+                     did_you_mean(options.repo_type, kTypes), ".");
   }
   if (options.cache_dir.empty()) options.cache_dir = cache_root(environment);
   if (options.endpoint.empty()) options.endpoint = environment.text("HF_ENDPOINT").value_or("https://huggingface.co");
@@ -68,7 +71,8 @@ Settings settings_of(DownloadOptions options, const Environment& environment) {
   if (options.token.empty()) options.token = token_of(environment);
   if (const auto timeout = environment.real("HF_HUB_ETAG_TIMEOUT")) options.etag_timeout_s = *timeout;
   Settings settings{.options = std::move(options)};
-  settings.offline = settings.options.local_files_only || is_on(environment, "HF_HUB_OFFLINE") || is_on(environment, "TRANSFORMERS_OFFLINE");
+  settings.offline = settings.options.local_files_only || is_on(environment, "HF_HUB_OFFLINE") ||
+                     is_on(environment, "TRANSFORMERS_OFFLINE");
   settings.symlinks = !is_on(environment, "HF_HUB_DISABLE_SYMLINKS");
   if (const auto timeout = environment.real("HF_HUB_DOWNLOAD_TIMEOUT")) settings.download_timeout_s = *timeout;
   return settings;
@@ -77,10 +81,14 @@ Settings settings_of(DownloadOptions options, const Environment& environment) {
 void check_names(const std::string& repo, const std::string& file) {
   const bool slashes = std::count(repo.begin(), repo.end(), '/') <= 1;
   const auto valid = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
-  if (repo.empty() || !slashes || repo.front() == '/' || repo.back() == '/' || repo.find("..") != std::string::npos || !std::all_of(repo.begin(), repo.end(), valid)) {
-    throw UsageError(kHub, "'", repo, "' is no repository's name. Expected \"name\" or \"organisation/name\" of letters, digits, '-', '_' and '.'.");
+  if (repo.empty() || !slashes || repo.front() == '/' || repo.back() == '/' || repo.find("..") != std::string::npos ||
+      !std::all_of(repo.begin(), repo.end(), valid)) {
+    throw UsageError(
+        kHub, "'", repo,
+        "' is no repository's name. Expected \"name\" or \"organisation/name\" of letters, digits, '-', '_' and '.'.");
   }
-  if (file.empty() || file.front() == '/' || text("/", file, "/").find("/../") != std::string::npos || file.find('\0') != std::string::npos) {
+  if (file.empty() || file.front() == '/' || text("/", file, "/").find("/../") != std::string::npos ||
+      file.find('\0') != std::string::npos) {
     throw UsageError(kHub, "'", file, "' is no file of a repository. Give its path without a leading '/'.");
   }
 }
@@ -96,7 +104,9 @@ std::string absolute(const std::string& location, const std::string& base) {
   return location.starts_with('/') ? host_of(base) + location : base.substr(0, base.rfind('/') + 1) + location;
 }
 
-std::string kind_prefix(const std::string& repo_type) { return repo_type == "model" ? "" : repo_type + "s/"; }
+std::string kind_prefix(const std::string& repo_type) {
+  return repo_type == "model" ? "" : repo_type + "s/";
+}
 
 /// The server's facts about a file.
 struct FileFacts {
@@ -113,7 +123,9 @@ std::string bare_etag(std::string etag) {
 class Server {
  public:
   explicit Server(const Settings& settings)
-      : settings_(settings), asking_(client_options(settings, std::chrono::milliseconds(static_cast<int64_t>(settings.options.etag_timeout_s * 1000)))),
+      : settings_(settings),
+        asking_(client_options(
+            settings, std::chrono::milliseconds(static_cast<int64_t>(settings.options.etag_timeout_s * 1000)))),
         loading_(client_options(settings, {})) {}
 
   http::Response get(const std::string& url) { return send("GET", url, {}, {}); }
@@ -128,7 +140,8 @@ class Server {
       answer = asking_.send(request);
       const std::string location = answer.header("location");
       // A redirect to another host goes to the storage behind the hub. Its headers have no facts about the repository.
-      if (answer.status < 300 || answer.status >= 400 || location.empty() || location.find("://") != std::string::npos) break;
+      if (answer.status < 300 || answer.status >= 400 || location.empty() || location.find("://") != std::string::npos)
+        break;
       url = absolute(location, url);
     }
     if (answer.status == 0 || answer.status >= 500) {
@@ -140,19 +153,24 @@ class Server {
     const std::string linked = answer.header("x-linked-etag"), size = answer.header("x-linked-size");
     facts.etag = bare_etag(linked.empty() ? answer.header("etag") : linked);
     const std::string length = size.empty() ? answer.header("content-length") : size;
-    if (!length.empty() && length.find_first_not_of("0123456789") == std::string::npos && length.size() < 19) facts.size = std::stoull(length);
+    if (!length.empty() && length.find_first_not_of("0123456789") == std::string::npos && length.size() < 19)
+      facts.size = std::stoull(length);
     if (answer.status >= 300) facts.size = size.empty() ? std::nullopt : facts.size;
     if (!is_commit(facts.commit)) {
-      throw UsageError(kHub, "'", url, "' is no file of a hub: the answer has no X-Repo-Commit. Check endpoint and HF_ENDPOINT.");
+      throw UsageError(kHub, "'", url,
+                       "' is no file of a hub: the answer has no X-Repo-Commit. Check endpoint and HF_ENDPOINT.");
     }
-    if (facts.etag.empty() || facts.etag.find('/') != std::string::npos) throw UsageError(kHub, "'", url, "' has no ETag. Check endpoint and HF_ENDPOINT.");
+    if (facts.etag.empty() || facts.etag.find('/') != std::string::npos)
+      throw UsageError(kHub, "'", url, "' has no ETag. Check endpoint and HF_ENDPOINT.");
     return facts;
   }
 
   /// Reads a part of a file, and the size of the whole from Content-Range or, without ranges, from Content-Length.
-  FilePart part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const RepoCache& cache) {
-    const std::string url = text(settings_.options.endpoint, "/", kind_prefix(settings_.options.repo_type), repo, "/resolve/",
-                                 http::percent_encoded(settings_.options.revision), "/", http::percent_encoded(file, "/"));
+  FilePart part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count,
+                const RepoCache& cache) {
+    const std::string url =
+        text(settings_.options.endpoint, "/", kind_prefix(settings_.options.repo_type), repo, "/resolve/",
+             http::percent_encoded(settings_.options.revision), "/", http::percent_encoded(file, "/"));
     FilePart part;
     std::string received;
     const uint64_t end = begin + count;
@@ -167,22 +185,26 @@ class Server {
     const std::string total = answer.header("content-range"), length = answer.header("content-length");
     const bool has_range = !total.empty();
     const std::string size = has_range ? total.substr(std::min(total.find('/') + 1, total.size())) : length;
-    if ((!answer.ok() && !has_enough) || size.empty() || size.find_first_not_of("0123456789") != std::string::npos || size.size() > 18) {
+    if ((!answer.ok() && !has_enough) || size.empty() || size.find_first_not_of("0123456789") != std::string::npos ||
+        size.size() > 18) {
       throw CommError(kHub, "range", "'", url, "' cannot be read in parts: ",
-                      answer.error.empty() ? text("the answer is ", answer.status, " without a size") : answer.error, ". Check the connection and HF_ENDPOINT.");
+                      answer.error.empty() ? text("the answer is ", answer.status, " without a size") : answer.error,
+                      ". Check the connection and HF_ENDPOINT.");
     }
     part.file_bytes = std::stoull(size);
     part.bytes = has_range ? received : received.substr(std::min<uint64_t>(begin, received.size()));
     part.bytes.resize(std::min<uint64_t>(part.bytes.size(), count));
     if (part.bytes.size() < std::min(count, part.file_bytes - std::min(begin, part.file_bytes))) {
-      throw CommError(kHub, "range", "'", url, "' broke off after ", part.bytes.size(), " of ", count, " bytes. Try again.");
+      throw CommError(kHub, "range", "'", url, "' broke off after ", part.bytes.size(), " of ", count,
+                      " bytes. Try again.");
     }
     return part;
   }
 
   const std::string& unreachable() const noexcept { return unreachable_; }
 
-  /// Fetches a file to `path`, going on behind what is there already; checks size and hash. Throws: CommError, DataError.
+  /// Fetches a file to `path`, going on behind what is there already; checks size and hash. Throws: CommError,
+  /// DataError.
   void fetch(const FileFacts& facts, const std::string& path) {
     for (int attempt = 0;; ++attempt) {
       const uint64_t have = fs::exists(path) ? fs::file_size(path) : 0;
@@ -196,7 +218,8 @@ class Server {
         fs::remove(path);  // the server does not resume: again from the beginning
       }
       if (attempt == 4) {
-        throw CommError(kHub, "download", "'", facts.url, "' could not be fetched: ", answer.error.empty() ? text("the answer is ", answer.status) : answer.error,
+        throw CommError(kHub, "download", "'", facts.url, "' could not be fetched: ",
+                        answer.error.empty() ? text("the answer is ", answer.status) : answer.error,
                         ". What has arrived is kept; try again.");
       }
     }
@@ -207,7 +230,8 @@ class Server {
   static http::ClientOptions client_options(const Settings& settings, std::chrono::milliseconds timeout) {
     http::ClientOptions options{.needed_by = "the hub", .timeout = timeout, .max_body_bytes = 64 << 20};
     options.connect_timeout = std::chrono::milliseconds(static_cast<int64_t>(settings.options.etag_timeout_s * 1000));
-    options.stall_timeout = std::chrono::seconds(std::max<int64_t>(1, static_cast<int64_t>(settings.download_timeout_s)));
+    options.stall_timeout =
+        std::chrono::seconds(std::max<int64_t>(1, static_cast<int64_t>(settings.download_timeout_s)));
     return options;
   }
 
@@ -220,7 +244,8 @@ class Server {
     return headers;
   }
 
-  http::Response send(const std::string& method, std::string url, const http::Headers& more, const std::function<bool(std::string_view)>& on_data) {
+  http::Response send(const std::string& method, std::string url, const http::Headers& more,
+                      const std::function<bool(std::string_view)>& on_data) {
     http::Response answer;
     for (int hop = 0; hop < 8; ++hop) {
       http::Request request{.method = method, .url = url, .headers = headers_for(url), .on_data = on_data};
@@ -252,7 +277,8 @@ class Server {
     const uint64_t size = file.size();
     const auto bad = [&](const std::string& what) {
       fs::remove(path);
-      throw DataError(kHub, path, "'", facts.url, "' arrived with ", what, ". It is removed; try again, or tell the repository's owner.");
+      throw DataError(kHub, path, "'", facts.url, "' arrived with ", what,
+                      ". It is removed; try again, or tell the repository's owner.");
     };
     if (facts.size && size != *facts.size) bad(text(size, " bytes, expected ", *facts.size));
     const bool hex = facts.etag.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -270,20 +296,26 @@ class Server {
     if (found != facts.etag) bad(text(sha256 ? "SHA-256 " : "Git's SHA-1 ", found, ", expected ", facts.etag));
   }
 
-  [[noreturn]] void refuse(const http::Response& answer, const std::string& repo, const std::string& file, const RepoCache& cache) {
+  [[noreturn]] void refuse(const http::Response& answer, const std::string& repo, const std::string& file,
+                           const RepoCache& cache) {
     const std::string code = answer.header("x-error-code"), commit = answer.header("x-repo-commit");
     if (code == "GatedRepo" || answer.status == 403) {
-      throw UsageError(kHub, "the repository '", repo, "' is gated, and ", settings_.options.token.empty() ? "no token is given" : "this token has no access",
-                       " (", answer.status, "). Ask for access on its page, and set HF_TOKEN.");
+      throw UsageError(kHub, "the repository '", repo, "' is gated, and ",
+                       settings_.options.token.empty() ? "no token is given" : "this token has no access", " (",
+                       answer.status, "). Ask for access on its page, and set HF_TOKEN.");
     }
-    if (code == "RevisionNotFound") throw UsageError(kHub, "the repository '", repo, "' has no revision '", settings_.options.revision, "'. Correct the revision.");
+    if (code == "RevisionNotFound")
+      throw UsageError(kHub, "the repository '", repo, "' has no revision '", settings_.options.revision,
+                       "'. Correct the revision.");
     if (code == "EntryNotFound") {
       if (is_commit(commit)) cache.remember_missing(commit, file);
-      throw UsageError(kHub, "the repository '", repo, "' has no file '", file, "' in revision '", settings_.options.revision, "'. Correct the name.");
+      throw UsageError(kHub, "the repository '", repo, "' has no file '", file, "' in revision '",
+                       settings_.options.revision, "'. Correct the name.");
     }
     if (code == "RepoNotFound" || answer.status == 404 || answer.status == 401) {
-      throw UsageError(kHub, "there is no repository '", repo, "' of type ", settings_.options.repo_type, " at ", settings_.options.endpoint, ", or it is private (",
-                       answer.status, "). Correct the name, or set HF_TOKEN.");
+      throw UsageError(kHub, "there is no repository '", repo, "' of type ", settings_.options.repo_type, " at ",
+                       settings_.options.endpoint, ", or it is private (", answer.status,
+                       "). Correct the name, or set HF_TOKEN.");
     }
     throw UsageError(kHub, "'", repo, "' cannot be read: the server answers ", answer.status, ".");
   }
@@ -293,8 +325,10 @@ class Server {
   std::string unreachable_;
 };
 
-[[noreturn]] void not_cached(const Settings& settings, const std::string& repo, const std::string& file, const std::string& why) {
-  const std::string words = text("'", file, "' of '", repo, "' (", settings.options.revision, ") is not in the cache '", settings.options.cache_dir, "', and ", why);
+[[noreturn]] void not_cached(const Settings& settings, const std::string& repo, const std::string& file,
+                             const std::string& why) {
+  const std::string words = text("'", file, "' of '", repo, "' (", settings.options.revision, ") is not in the cache '",
+                                 settings.options.cache_dir, "', and ", why);
   if (settings.offline) throw UsageError(kHub, words, ". Download it once with a connection.");
   throw CommError(kHub, "download", words, ". Check the connection and HF_ENDPOINT.");
 }
@@ -306,7 +340,8 @@ std::string cached(const RepoCache& cache, const std::string& revision, const st
   return cache.pointer(*commit, file);
 }
 
-std::string into_local_dir(Server& server, const FileFacts& facts, const std::string& file, const DownloadOptions& options) {
+std::string into_local_dir(Server& server, const FileFacts& facts, const std::string& file,
+                           const DownloadOptions& options) {
   const fs::path target = fs::path(options.local_dir) / file;
   const fs::path side = fs::path(options.local_dir) / ".cache/huggingface/download" / file;
   const std::string metadata = side.string() + ".metadata", partial = side.string() + "." + facts.etag + ".incomplete";
@@ -334,7 +369,8 @@ std::string download_with(const std::string& repo, std::string file, const Setti
     if (const std::string path = cached(cache, options.revision, file); !path.empty()) return path;
   }
   if (settings.offline) {
-    const std::string path = to_cache ? cached(cache, options.revision, file) : (fs::path(options.local_dir) / file).string();
+    const std::string path =
+        to_cache ? cached(cache, options.revision, file) : (fs::path(options.local_dir) / file).string();
     if (path.empty() || !fs::exists(path)) not_cached(settings, repo, file, "downloading is switched off");
     return path;
   }
@@ -342,7 +378,8 @@ std::string download_with(const std::string& repo, std::string file, const Setti
   const auto facts = server.facts(repo, file, cache);
   if (!facts) {
     const std::string path = options.force_download ? "" : cached(cache, options.revision, file);
-    if (path.empty()) not_cached(settings, repo, file, text("'", options.endpoint, "' cannot be reached (", server.unreachable(), ")"));
+    if (path.empty())
+      not_cached(settings, repo, file, text("'", options.endpoint, "' cannot be reached (", server.unreachable(), ")"));
     return path;
   }
   if (!to_cache) return into_local_dir(server, *facts, file, options);
@@ -368,8 +405,12 @@ bool matches(const std::string& file, const std::vector<std::string>& patterns) 
 }
 
 core::Value parsed(const http::Response& answer, const std::string& url, const std::string& repo) {
-  if (answer.status == 0) throw CommError(kHub, "snapshot", "'", url, "' cannot be reached (", answer.error, "). Check the connection and HF_ENDPOINT.");
-  if (answer.status >= 400) throw UsageError(kHub, "the repository '", repo, "' or its revision is not there, or it is private (", answer.status, "). Correct the names, or set HF_TOKEN.");
+  if (answer.status == 0)
+    throw CommError(kHub, "snapshot", "'", url, "' cannot be reached (", answer.error,
+                    "). Check the connection and HF_ENDPOINT.");
+  if (answer.status >= 400)
+    throw UsageError(kHub, "the repository '", repo, "' or its revision is not there, or it is private (",
+                     answer.status, "). Correct the names, or set HF_TOKEN.");
   return core::Value::parse_json(answer.body, url);
 }
 
@@ -380,7 +421,8 @@ std::string next_page(const std::string& link) {
   return end == std::string::npos || begin == std::string::npos ? "" : link.substr(begin + 1, end - begin - 1);
 }
 
-std::vector<std::string> files_of(Server& server, const std::string& base, const std::string& commit, const std::string& repo) {
+std::vector<std::string> files_of(Server& server, const std::string& base, const std::string& commit,
+                                  const std::string& repo) {
   std::vector<std::string> files;
   std::string url = text(base, "/tree/", commit, "?recursive=true&expand=false");
   while (!url.empty()) {
@@ -394,7 +436,8 @@ std::vector<std::string> files_of(Server& server, const std::string& base, const
   return files;
 }
 
-void download_all(const std::string& repo, const std::vector<std::string>& files, const Settings& settings, size_t num_threads) {
+void download_all(const std::string& repo, const std::vector<std::string>& files, const Settings& settings,
+                  size_t num_threads) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr failure;
@@ -425,19 +468,23 @@ std::string cache_root(const Environment& environment) {
   return hub_home(environment) + "/hub";
 }
 
-std::string download(const std::string& repo, const std::string& file, const DownloadOptions& options, const Environment& environment) {
+std::string download(const std::string& repo, const std::string& file, const DownloadOptions& options,
+                     const Environment& environment) {
   return download_with(repo, file, settings_of(options, environment));
 }
 
-std::vector<std::string> list_files(const std::string& repo, const DownloadOptions& options, const Environment& environment) {
+std::vector<std::string> list_files(const std::string& repo, const DownloadOptions& options,
+                                    const Environment& environment) {
   check_names(repo, "x");
   const Settings settings = settings_of(options, environment);
   if (settings.offline) not_cached(settings, repo, "the list of files", "downloading is switched off");
   Server server(settings);
-  return files_of(server, text(settings.options.endpoint, "/api/", settings.options.repo_type, "s/", repo), http::percent_encoded(settings.options.revision), repo);
+  return files_of(server, text(settings.options.endpoint, "/api/", settings.options.repo_type, "s/", repo),
+                  http::percent_encoded(settings.options.revision), repo);
 }
 
-FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count, const DownloadOptions& options, const Environment& environment) {
+FilePart read_part(const std::string& repo, const std::string& file, uint64_t begin, uint64_t count,
+                   const DownloadOptions& options, const Environment& environment) {
   check_names(repo, file);
   const Settings settings = settings_of(options, environment);
   if (settings.offline) not_cached(settings, repo, file, "downloading is switched off");
@@ -449,7 +496,9 @@ std::string snapshot(const std::string& repo, const SnapshotOptions& options, co
   check_names(repo, "x");
   Settings settings = settings_of(options.download, environment);
   const RepoCache cache(settings.options.cache_dir, repo, settings.options.repo_type);
-  const auto folder_of = [&](const std::string& commit) { return settings.options.local_dir.empty() ? cache.snapshot(commit) : settings.options.local_dir; };
+  const auto folder_of = [&](const std::string& commit) {
+    return settings.options.local_dir.empty() ? cache.snapshot(commit) : settings.options.local_dir;
+  };
   const auto from_cache = [&](const std::string& why) {
     const auto commit = cache.commit_of(settings.options.revision);
     if (!commit || !fs::is_directory(folder_of(*commit))) not_cached(settings, repo, "the snapshot", why);
@@ -460,11 +509,13 @@ std::string snapshot(const std::string& repo, const SnapshotOptions& options, co
   const std::string base = text(settings.options.endpoint, "/api/", settings.options.repo_type, "s/", repo);
   const std::string url = text(base, "/revision/", http::percent_encoded(settings.options.revision));
   const http::Response answer = server.get(url);
-  if (answer.status == 0 || answer.status >= 500) return from_cache(text("'", settings.options.endpoint, "' cannot be reached (", answer.error, ")"));
+  if (answer.status == 0 || answer.status >= 500)
+    return from_cache(text("'", settings.options.endpoint, "' cannot be reached (", answer.error, ")"));
   const std::string commit = parsed(answer, url, repo).at("sha").as_string();
   std::vector<std::string> files = files_of(server, base, commit, repo);
   std::erase_if(files, [&](const std::string& file) {
-    return (!options.allow_patterns.empty() && !matches(file, options.allow_patterns)) || matches(file, options.ignore_patterns);
+    return (!options.allow_patterns.empty() && !matches(file, options.allow_patterns)) ||
+           matches(file, options.ignore_patterns);
   });
   cache.make_folders();
   cache.remember_ref(settings.options.revision, commit);

@@ -66,7 +66,8 @@ void RepoCache::remember_missing(const std::string& commit, const std::string& f
   write_text(folder_ + "/.no_exist/" + commit + "/" + file, "");
 }
 
-void RepoCache::point(const std::string& commit, const std::string& file, const std::string& etag, bool symlinks) const {
+void RepoCache::point(const std::string& commit, const std::string& file, const std::string& etag,
+                      bool symlinks) const {
   const fs::path pointer = this->pointer(commit, file);
   fs::create_directories(pointer.parent_path());
   const std::string temporary = pointer.string() + ".tmp-" + files::new_save_id();
@@ -98,6 +99,8 @@ LockFile::LockFile(const std::string& path) {
   }
 }
 
-LockFile::~LockFile() { ::close(descriptor_); }
+LockFile::~LockFile() {
+  ::close(descriptor_);
+}
 
 }  // namespace hasten::hub

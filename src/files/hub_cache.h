@@ -19,7 +19,9 @@ class RepoCache {
   void remember_missing(const std::string& commit, const std::string& file) const;
 
   std::string snapshot(const std::string& commit) const { return folder_ + "/snapshots/" + commit; }
-  std::string pointer(const std::string& commit, const std::string& file) const { return snapshot(commit) + "/" + file; }
+  std::string pointer(const std::string& commit, const std::string& file) const {
+    return snapshot(commit) + "/" + file;
+  }
   std::string blob(const std::string& etag) const { return folder_ + "/blobs/" + etag; }
   std::string lock(const std::string& etag) const { return root_ + "/.locks/" + name_ + "/" + etag + ".lock"; }
 

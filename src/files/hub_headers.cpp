@@ -26,7 +26,8 @@ class HeaderSource : public NamedSource {
 
  protected:
   void read_tensor(size_t index, const Box&, void*) const override {
-    throw UsageError(Origin{"files"}, "only the headers of ", path(), " were read, not the values of '", names()[index], "'. Download it by hub::snapshot.");
+    throw UsageError(Origin{"files"}, "only the headers of ", path(), " were read, not the values of '", names()[index],
+                     "'. Download it by hub::snapshot.");
   }
 };
 
@@ -39,10 +40,12 @@ class HeaderReader {
     constexpr uint64_t kLengthBytes = 8;
     hub::FilePart head = part(file, 0, kFirstPartBytes);
     uint64_t length = 0;
-    if (head.bytes.size() >= kLengthBytes && std::endian::native == std::endian::little) std::memcpy(&length, head.bytes.data(), kLengthBytes);
+    if (head.bytes.size() >= kLengthBytes && std::endian::native == std::endian::little)
+      std::memcpy(&length, head.bytes.data(), kLengthBytes);
     // The rest of a long header. The parser rejects a header that is too long for any file.
     const uint64_t have = head.bytes.size(), wanted = std::min(length, head.file_bytes) + kLengthBytes;
-    if (wanted > have && have < head.file_bytes && length <= (100u << 20)) head.bytes += part(file, have, wanted - have).bytes;
+    if (wanted > have && have < head.file_bytes && length <= (100u << 20))
+      head.bytes += part(file, have, wanted - have).bytes;
     return parse_safetensors_header(repo_ + "/" + file, head.bytes, head.file_bytes);
   }
 
@@ -59,7 +62,8 @@ class HeaderReader {
 
 }  // namespace
 
-TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOptions& options, const Environment& environment) {
+TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOptions& options,
+                                 const Environment& environment) {
   const HeaderReader reader(repo, options, environment);
   const auto there = hub::list_files(repo, options, environment);
   const auto has = [&](const std::string& file) { return std::find(there.begin(), there.end(), file) != there.end(); };
@@ -69,15 +73,18 @@ TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOpt
   if (has(kWhole)) {
     source->add_all(reader.header(kWhole));
   } else if (has(kIndex)) {
-    for (const auto& file : parse_hf_index(reader.whole(kIndex), repo + "/" + kIndex).files()) source->add_all(reader.header(file));
+    for (const auto& file : parse_hf_index(reader.whole(kIndex), repo + "/" + kIndex).files())
+      source->add_all(reader.header(file));
   } else {
     throw UsageError(Origin{"files"}, "the repository '", repo, "' has neither ", kWhole, " nor ", kIndex,
-                     ". Only safetensors files have headers that can be read without the values; download the repository and name its folder.");
+                     ". Only safetensors files have headers that can be read without the values; download the "
+                     "repository and name its folder.");
   }
   return source;
 }
 
-std::string read_hub_text(const std::string& repo, const std::string& file, const hub::DownloadOptions& options, const Environment& environment) {
+std::string read_hub_text(const std::string& repo, const std::string& file, const hub::DownloadOptions& options,
+                          const Environment& environment) {
   const auto there = hub::list_files(repo, options, environment);
   if (std::find(there.begin(), there.end(), file) == there.end()) return "";
   return HeaderReader(repo, options, environment).whole(file);

@@ -21,7 +21,9 @@ template <class... Parts>
                   ". Load another checkpoint, or run 'hasten checkpoint repair' on the folder.");
 }
 
-std::string json_text(std::string_view words) { return core::Value(words).to_json(); }
+std::string json_text(std::string_view words) {
+  return core::Value(words).to_json();
+}
 
 void append_list(std::string& out, const std::vector<int64_t>& numbers) {
   out += '[';
@@ -54,7 +56,8 @@ int split_axis(const ManifestTensor& tensor) {
 void append_pieces(std::string& out, const ManifestTensor& tensor) {
   const int axis = split_axis(tensor);
   if (axis >= 0) {
-    out += ",\"pieces\":{\"split\":[" + std::to_string(axis) + ',' + std::to_string(tensor.pieces.size()) + "],\"parts\":[";
+    out += ",\"pieces\":{\"split\":[" + std::to_string(axis) + ',' + std::to_string(tensor.pieces.size()) +
+           "],\"parts\":[";
     for (size_t i = 0; i < tensor.pieces.size(); ++i) {
       const ManifestPiece& piece = tensor.pieces[i];
       if (i > 0) out += ',';
@@ -151,19 +154,23 @@ std::vector<ManifestPiece> split_pieces(const std::string& path, const Json& jso
 void check_pieces(const std::string& path, const ManifestTensor& tensor, const std::vector<ManifestFile>& files) {
   int64_t covered = 0;
   for (const ManifestPiece& piece : tensor.pieces) {
-    if (piece.file >= files.size()) bad_manifest(path, "tensor '", tensor.info.name, "' names file number ", piece.file, " of ", files.size());
+    if (piece.file >= files.size())
+      bad_manifest(path, "tensor '", tensor.info.name, "' names file number ", piece.file, " of ", files.size());
     if (!fits(piece.box, tensor.info.shape)) {
-      bad_manifest(path, "tensor '", tensor.info.name, "' [", join(tensor.info.shape), "] has the piece ", describe(piece.box), " outside it");
+      bad_manifest(path, "tensor '", tensor.info.name, "' [", join(tensor.info.shape), "] has the piece ",
+                   describe(piece.box), " outside it");
     }
     const uint64_t bytes = static_cast<uint64_t>(numel_of(piece.box)) * element_bytes(tensor.info.dtype);
     const uint64_t have = files[piece.file].bytes;
     if (piece.position > have || bytes > have - piece.position) {
-      bad_manifest(path, "tensor '", tensor.info.name, "' has a piece beyond the end of '", files[piece.file].name, "'");
+      bad_manifest(path, "tensor '", tensor.info.name, "' has a piece beyond the end of '", files[piece.file].name,
+                   "'");
     }
     covered += numel_of(piece.box);
   }
   if (covered != numel_of(tensor.info.shape)) {
-    bad_manifest(path, "the pieces of tensor '", tensor.info.name, "' have ", covered, " elements, expected ", numel_of(tensor.info.shape));
+    bad_manifest(path, "the pieces of tensor '", tensor.info.name, "' have ", covered, " elements, expected ",
+                 numel_of(tensor.info.shape));
   }
   // Pieces sorted by their first index overlap only with later ones that begin before they end.
   std::vector<const Box*> boxes;
@@ -171,7 +178,9 @@ void check_pieces(const std::string& path, const ManifestTensor& tensor, const s
   std::sort(boxes.begin(), boxes.end(), [](const Box* a, const Box* b) { return a->offset < b->offset; });
   for (size_t i = 0; i < boxes.size() && !tensor.info.shape.empty(); ++i) {
     for (size_t j = i + 1; j < boxes.size() && boxes[j]->offset[0] < boxes[i]->offset[0] + boxes[i]->size[0]; ++j) {
-      if (intersection(*boxes[i], *boxes[j])) bad_manifest(path, "pieces of tensor '", tensor.info.name, "' overlap: ", describe(*boxes[i]), " and ", describe(*boxes[j]));
+      if (intersection(*boxes[i], *boxes[j]))
+        bad_manifest(path, "pieces of tensor '", tensor.info.name, "' overlap: ", describe(*boxes[i]), " and ",
+                     describe(*boxes[j]));
     }
   }
 }
@@ -181,7 +190,8 @@ ManifestTensor tensor_of(const std::string& path, const std::string& name, const
   const Json& dtype = part_of(path, json, "dtype");
   const auto known = dtype.is_string() ? dtype_of_torch_name(dtype.get_ref<const std::string&>()) : std::nullopt;
   if (!known) bad_manifest(path, "tensor '", name, "' has an unknown dtype");
-  ManifestTensor tensor{.info = {.name = name, .dtype = *known, .shape = numbers_of(path, part_of(path, json, "shape"), "a shape")}};
+  ManifestTensor tensor{
+      .info = {.name = name, .dtype = *known, .shape = numbers_of(path, part_of(path, json, "shape"), "a shape")}};
   try {
     bytes_of(tensor.info);
   } catch (const UsageError& error) {
@@ -227,7 +237,8 @@ void read_facts(const std::string& path, const Json& json, Manifest& manifest) {
 }
 
 /// Reads the tensors in the order of `names`, as they are in the file.
-void read_tensors(const std::string& path, const Json& json, const std::vector<std::string>& names, Manifest& manifest) {
+void read_tensors(const std::string& path, const Json& json, const std::vector<std::string>& names,
+                  Manifest& manifest) {
   const Json& tensors = part_of(path, json, "tensors");
   if (!tensors.is_object()) bad_manifest(path, "'tensors' is no object");
   std::map<std::string_view, const ManifestTensor*> held;
@@ -235,7 +246,8 @@ void read_tensors(const std::string& path, const Json& json, const std::vector<s
   if (names.size() != tensors.size()) bad_manifest(path, "a tensor stands twice");
   for (const std::string& name : names) manifest.tensors.push_back(tensor_of(path, name, tensors.at(name)));
   for (const ManifestTensor& tensor : manifest.tensors) {
-    if (!held.emplace(tensor.info.name, &tensor).second) bad_manifest(path, "tensor '", tensor.info.name, "' stands twice");
+    if (!held.emplace(tensor.info.name, &tensor).second)
+      bad_manifest(path, "tensor '", tensor.info.name, "' stands twice");
     if (tensor.tied_to.empty()) check_pieces(path, tensor, manifest.files);
   }
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -251,7 +263,8 @@ void read_tensors(const std::string& path, const Json& json, const std::vector<s
 }  // namespace
 
 const ManifestTensor* Manifest::find(std::string_view name) const noexcept {
-  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& one) { return one.info.name == name; });
+  const auto found =
+      std::find_if(tensors.begin(), tensors.end(), [&](const auto& one) { return one.info.name == name; });
   return found == tensors.end() ? nullptr : &*found;
 }
 
@@ -262,15 +275,23 @@ uint64_t Manifest::total_bytes() const noexcept {
 }
 
 std::string to_json(const Manifest& manifest) {
-  core::Value facts = core::Value::map({{"format", kFormat}, {"version", manifest.version}, {"writer", manifest.writer},
-                                        {"libtorch", manifest.libtorch}, {"save_id", manifest.save_id}, {"time", manifest.time},
-                                        {"world_size", manifest.world_size}, {"strategy", manifest.strategy},
-                                        {"hosts", manifest.hosts}, {"step", manifest.step}, {"iteration", manifest.iteration},
+  core::Value facts = core::Value::map({{"format", kFormat},
+                                        {"version", manifest.version},
+                                        {"writer", manifest.writer},
+                                        {"libtorch", manifest.libtorch},
+                                        {"save_id", manifest.save_id},
+                                        {"time", manifest.time},
+                                        {"world_size", manifest.world_size},
+                                        {"strategy", manifest.strategy},
+                                        {"hosts", manifest.hosts},
+                                        {"step", manifest.step},
+                                        {"iteration", manifest.iteration},
                                         {"accumulation", manifest.accumulation}});
   for (const auto& [key, value] : manifest.parts.as_map()) facts[key] = value;
   core::Value files = core::Value::list();
   for (const ManifestFile& file : manifest.files) {
-    files.push_back(core::Value::map({{"name", file.name}, {"bytes", file.bytes}, {"header_xxh3", file.header_xxh3.hex()}}));
+    files.push_back(
+        core::Value::map({{"name", file.name}, {"bytes", file.bytes}, {"header_xxh3", file.header_xxh3.hex()}}));
   }
   facts["files"] = std::move(files);
   std::string out = facts.to_json();
@@ -297,21 +318,24 @@ Manifest parse_manifest(std::string_view json, const std::string& path) {
       if (depth == 2 && in_tensors) names.push_back(value.get<std::string>());
       return true;
     });
-    if (!parsed.is_object() || parsed.value("format", "") != kFormat) bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
+    if (!parsed.is_object() || parsed.value("format", "") != kFormat)
+      bad_manifest(path, "its 'format' is not \"", kFormat, "\"");
     Manifest manifest{.version = whole_number_of<int64_t>(path, part_of(path, parsed, "version"), "its version")};
     if (manifest.version > kVersion) {
-      throw DataError(kOrigin, path, "'", path, "' has version ", manifest.version, " of hasten's form, and this hasten reads up to ",
-                      kVersion, ". Use a newer hasten.");
+      throw DataError(kOrigin, path, "'", path, "' has version ", manifest.version,
+                      " of hasten's form, and this hasten reads up to ", kVersion, ". Use a newer hasten.");
     }
     read_facts(path, parsed, manifest);
     read_tensors(path, parsed, names, manifest);
     // The parts keep the order of their keys.
-    const auto parts = nlohmann::ordered_json::parse(json, [](int depth, nlohmann::ordered_json::parse_event_t event, nlohmann::ordered_json& value) {
-      static const std::vector<std::string> kFacts{"format", "version", "writer", "libtorch", "save_id", "time", "world_size", "strategy", "hosts",
-                                                   "step", "iteration", "files", "tensors"};
-      if (event != nlohmann::ordered_json::parse_event_t::key || depth != 1) return true;
-      return std::find(kFacts.begin(), kFacts.end(), value.get<std::string>()) == kFacts.end();
-    });
+    const auto parts = nlohmann::ordered_json::parse(
+        json, [](int depth, nlohmann::ordered_json::parse_event_t event, nlohmann::ordered_json& value) {
+          static const std::vector<std::string> kFacts{"format",    "version",    "writer",   "libtorch", "save_id",
+                                                       "time",      "world_size", "strategy", "hosts",    "step",
+                                                       "iteration", "files",      "tensors"};
+          if (event != nlohmann::ordered_json::parse_event_t::key || depth != 1) return true;
+          return std::find(kFacts.begin(), kFacts.end(), value.get<std::string>()) == kFacts.end();
+        });
     manifest.parts = core::Value::parse_json(parts.dump(), path);
     if (const core::Value* accumulation = manifest.parts.find("accumulation")) {
       manifest.accumulation = *accumulation;
@@ -337,8 +361,10 @@ void check_files(const Manifest& manifest, const std::string& folder) {
     const auto path = std::filesystem::path(folder) / file.name;
     std::error_code error;
     const uintmax_t bytes = std::filesystem::file_size(path, error);
-    if (error) fail_data(path.string(), "the file is missing, expected ", file.bytes, " bytes. The checkpoint is damaged.");
-    if (bytes != file.bytes) fail_data(path.string(), "it has ", bytes, " bytes, expected ", file.bytes, ". The checkpoint is damaged.");
+    if (error)
+      fail_data(path.string(), "the file is missing, expected ", file.bytes, " bytes. The checkpoint is damaged.");
+    if (bytes != file.bytes)
+      fail_data(path.string(), "it has ", bytes, " bytes, expected ", file.bytes, ". The checkpoint is damaged.");
   }
 }
 

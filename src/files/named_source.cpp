@@ -20,14 +20,15 @@ size_t NamedSource::add(TensorInfo info) {
 size_t NamedSource::index_of(std::string_view name) const {
   const auto found = index_.find(std::string(name));
   if (found != index_.end()) return found->second;
-  throw UsageError(kOrigin, "'", path_, "' has no tensor '", name, "'", did_you_mean(name, names_), "; it has ", names_.size(),
-                   names_.size() <= 20 ? ": " + join(names_) : "", ". Correct the name.");
+  throw UsageError(kOrigin, "'", path_, "' has no tensor '", name, "'", did_you_mean(name, names_), "; it has ",
+                   names_.size(), names_.size() <= 20 ? ": " + join(names_) : "", ". Correct the name.");
 }
 
 void NamedSource::read(std::string_view name, const Box& box, void* target) const {
   const size_t index = index_of(name);
   if (!fits(box, infos_[index].shape)) {
-    throw UsageError(kOrigin, "the box ", describe(box), " is not inside tensor '", name, "' of shape [", join(infos_[index].shape), "].");
+    throw UsageError(kOrigin, "the box ", describe(box), " is not inside tensor '", name, "' of shape [",
+                     join(infos_[index].shape), "].");
   }
   if (numel_of(box) > 0) read_tensor(index, box, target);
 }
@@ -55,7 +56,8 @@ void read_box(const PosixFile& file, uint64_t offset, std::span<const int64_t> s
   };
   char* to = static_cast<char*>(target);
   for_each_run(shape, box, [&](Run run) {
-    const Part part{offset + static_cast<uint64_t>(run.begin) * item_bytes, static_cast<uint64_t>(run.count) * item_bytes, to};
+    const Part part{offset + static_cast<uint64_t>(run.begin) * item_bytes,
+                    static_cast<uint64_t>(run.count) * item_bytes, to};
     to += part.size;
     if (!pending.empty()) {
       const uint64_t end = pending.back().begin + pending.back().size;

@@ -43,7 +43,9 @@ void write_whole(const std::string& path, const void* data, size_t bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
   file.close();
-  if (!file) refuse(path, text("cannot write ", bytes, " bytes: ", std::strerror(errno), ". Free space on the disk, or choose another folder."));
+  if (!file)
+    refuse(path, text("cannot write ", bytes, " bytes: ", std::strerror(errno),
+                      ". Free space on the disk, or choose another folder."));
 }
 
 Value entry_of(const TensorInfo& info) {
@@ -99,7 +101,8 @@ class OffloadSource : public TensorSource {
       const Value* there = entry.find("weight_name");
       place.name_there = there == nullptr ? name : there->as_string();
       if (!place.source->contains(place.name_there)) {
-        refuse(file->as_string(), text("has no tensor '", place.name_there, "', which the index names", did_you_mean(place.name_there, place.source->names())));
+        refuse(file->as_string(), text("has no tensor '", place.name_there, "', which the index names",
+                                       did_you_mean(place.name_there, place.source->names())));
       }
       place.info = place.source->info(place.name_there);
       place.info.name = name;
@@ -133,9 +136,11 @@ class OffloadSource : public TensorSource {
   static void require_size(const Place& place) {
     std::error_code error;
     const auto size = fs::file_size(place.path, error);
-    const auto wanted = static_cast<uint64_t>(std::max<int64_t>(bytes_of(place.info), bytes_of(place.info) == 0 ? 1 : 0));
+    const auto wanted =
+        static_cast<uint64_t>(std::max<int64_t>(bytes_of(place.info), bytes_of(place.info) == 0 ? 1 : 0));
     if (error) refuse(place.path, "the index names this file, but it cannot be read: " + error.message() + ".");
-    if (size != wanted) refuse(place.path, text("has ", size, " bytes, the index says ", wanted, ". Write the folder again."));
+    if (size != wanted)
+      refuse(place.path, text("has ", size, " bytes, the index says ", wanted, ". Write the folder again."));
   }
 
   static std::string read_file(const Place& place) {

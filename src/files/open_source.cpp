@@ -23,12 +23,14 @@ namespace fs = std::filesystem;
 /// A source under other names.
 class RenamedSource : public TensorSource {
  public:
-  RenamedSource(TensorSourcePtr source, const std::function<std::string(const std::string&)>& keep) : source_(std::move(source)) {
+  RenamedSource(TensorSourcePtr source, const std::function<std::string(const std::string&)>& keep)
+      : source_(std::move(source)) {
     for (const std::string& name : source_->names()) {
       std::string renamed = keep(name);
       if (renamed.empty()) continue;
       if (!old_.emplace(renamed, name).second) {
-        throw UsageError(kOrigin, "two tensors would be named '", renamed, "' ('", old_[renamed], "' and '", name, "'). Change the renaming.");
+        throw UsageError(kOrigin, "two tensors would be named '", renamed, "' ('", old_[renamed], "' and '", name,
+                         "'). Change the renaming.");
       }
       infos_[renamed] = source_->info(name);
       infos_[renamed].name = renamed;
@@ -41,7 +43,9 @@ class RenamedSource : public TensorSource {
     old(name);
     return infos_.at(std::string(name));
   }
-  void read(std::string_view name, const Box& box, void* target) const override { source_->read(old(name), box, target); }
+  void read(std::string_view name, const Box& box, void* target) const override {
+    source_->read(old(name), box, target);
+  }
   std::optional<TensorLocation> location(std::string_view name) const override { return source_->location(old(name)); }
   const std::string& path() const override { return source_->path(); }
   std::string_view form() const override { return source_->form(); }
@@ -51,7 +55,8 @@ class RenamedSource : public TensorSource {
   const std::string& old(std::string_view name) const {
     const auto found = old_.find(std::string(name));
     if (found != old_.end()) return found->second;
-    throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names_), ". Correct the name.");
+    throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names_),
+                     ". Correct the name.");
   }
   TensorSourcePtr source_;
   std::vector<std::string> names_;
@@ -62,7 +67,8 @@ class RenamedSource : public TensorSource {
 /// Several sources as one, and remarks of its own.
 class JoinedSource : public NamedSource {
  public:
-  JoinedSource(std::string path, std::string_view form, const std::vector<TensorSourcePtr>& sources, std::vector<std::string> remarks)
+  JoinedSource(std::string path, std::string_view form, const std::vector<TensorSourcePtr>& sources,
+               std::vector<std::string> remarks)
       : NamedSource(std::move(path)), form_(form) {
     for (std::string& words : remarks) remark(std::move(words));
     for (const TensorSourcePtr& source : sources) {
@@ -74,10 +80,14 @@ class JoinedSource : public NamedSource {
     }
   }
   std::string_view form() const override { return form_; }
-  std::optional<TensorLocation> location(std::string_view name) const override { return sources_[index_of(name)]->location(name); }
+  std::optional<TensorLocation> location(std::string_view name) const override {
+    return sources_[index_of(name)]->location(name);
+  }
 
  protected:
-  void read_tensor(size_t index, const Box& box, void* target) const override { sources_[index]->read(names()[index], box, target); }
+  void read_tensor(size_t index, const Box& box, void* target) const override {
+    sources_[index]->read(names()[index], box, target);
+  }
 
  private:
   std::string_view form_;
@@ -99,14 +109,18 @@ std::vector<std::string> files_in(const std::string& folder) {
   return names;
 }
 
-bool has_entry(const std::string& folder, const std::string& name) { return fs::exists(fs::path(folder) / name); }
+bool has_entry(const std::string& folder, const std::string& name) {
+  return fs::exists(fs::path(folder) / name);
+}
 
 /// Returns the folder of FSDP's sharded state inside `folder` for the part wanted, "" if there is none.
 std::string fsdp_folder(const std::string& folder, const std::string& part) {
   const size_t dash = part.find('_');
   const std::string number = dash == std::string::npos ? "0" : part.substr(dash + 1);
   const std::string name = (part.starts_with("optimizer") ? "optimizer_" : "pytorch_model_fsdp_") + number;
-  return has_entry(folder, name) && DcpFolder::is_dcp((fs::path(folder) / name).string()) ? (fs::path(folder) / name).string() : "";
+  return has_entry(folder, name) && DcpFolder::is_dcp((fs::path(folder) / name).string())
+             ? (fs::path(folder) / name).string()
+             : "";
 }
 
 std::vector<std::string> sharded_files(const std::string& folder) {
@@ -122,12 +136,15 @@ std::vector<std::string> sharded_files(const std::string& folder) {
   const std::vector<std::string> names = files_in(folder);
   for (const std::string& name : names) {
     if (name.starts_with("pytorch_model_fsdp_") && name.find("rank") != std::string::npos && name.ends_with(".bin")) {
-      throw UsageError(kOrigin, "'", folder, "' holds one file a rank (", name, "), whose tensors cannot be put together without the run. "
+      throw UsageError(kOrigin, "'", folder, "' holds one file a rank (", name,
+                       "), whose tensors cannot be put together without the run. "
                        "Load it with the same number of processes in PyTorch and save a full or sharded state_dict.");
     }
   }
-  throw UsageError(kOrigin, "'", folder, "' is no folder of weights: expected manifest.json, model.safetensors, pytorch_model.bin, an index, "
-                   ".metadata (DCP), pytorch_model_fsdp_0 or latest (DeepSpeed); it has ", names.size() <= 20 ? join(names) : text(names.size(), " files"), ".");
+  throw UsageError(kOrigin, "'", folder,
+                   "' is no folder of weights: expected manifest.json, model.safetensors, pytorch_model.bin, an index, "
+                   ".metadata (DCP), pytorch_model_fsdp_0 or latest (DeepSpeed); it has ",
+                   names.size() <= 20 ? join(names) : text(names.size(), " files"), ".");
 }
 
 std::string form_of_folder(const std::string& folder, const std::string& part) {
@@ -136,9 +153,11 @@ std::string form_of_folder(const std::string& folder, const std::string& part) {
   if (!fsdp_folder(folder, part).empty() || has_entry(folder, "pytorch_model_fsdp.bin")) return "fsdp";
   if (is_deepspeed(folder)) return "deepspeed";
   const auto names = files_in(folder);
-  const bool index = std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(".index.json"); });
+  const bool index =
+      std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.ends_with(".index.json"); });
   if (index || has_entry(folder, "model.safetensors") || has_entry(folder, "pytorch_model.bin")) {
-    return has_entry(folder, "model.safetensors") || has_entry(folder, "model.safetensors.index.json") ? "safetensors" : "torch";
+    return has_entry(folder, "model.safetensors") || has_entry(folder, "model.safetensors.index.json") ? "safetensors"
+                                                                                                       : "torch";
   }
   if (!sharded_files(folder).empty()) return "safetensors";
   unknown_folder(folder);
@@ -167,7 +186,8 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
   const std::string prefix = wanted + "/";
   return renamed(open_hasten_folder(folder), [&](const std::string& name) {
     if (kinds[name] != wanted) return std::string();
-    return wanted != "model" && wanted.starts_with("model") && name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    return wanted != "model" && wanted.starts_with("model") && name.starts_with(prefix) ? name.substr(prefix.size())
+                                                                                        : name;
   });
 }
 
@@ -175,7 +195,8 @@ TensorSourcePtr part_of_hasten(const std::string& folder, const std::string& par
 TensorSourcePtr numbered_part(const std::string& folder, const std::string& part) {
   const std::string suffix = part.substr(part.find_first_of("_") == std::string::npos ? part.size() : part.find('_'));
   const std::string stem = part.substr(0, part.size() - suffix.size());
-  for (const std::string& name : {stem + suffix + ".safetensors", text("pytorch_", stem, suffix, ".bin"), stem + suffix + ".bin"}) {
+  for (const std::string& name :
+       {stem + suffix + ".safetensors", text("pytorch_", stem, suffix, ".bin"), stem + suffix + ".bin"}) {
     if (has_entry(folder, name)) return open_files({.files = {(fs::path(folder) / name).string()}}, folder);
   }
   throw UsageError(kOrigin, "'", folder, "' has no part '", part, "'; it has ", join(files_in(folder)), ".");
@@ -184,7 +205,8 @@ TensorSourcePtr numbered_part(const std::string& folder, const std::string& part
 TensorSourcePtr open_deepspeed(const std::string& path, const SourceOptions& options) {
   const DeepSpeedFolder folder = open_deepspeed_folder(path, {options.tag, options.exclude_frozen_parameters});
   if (!options.part.starts_with("optimizer")) return folder.weights;
-  if (folder.moments == nullptr) throw UsageError(kOrigin, "'", path, "' has no optimizer state that ZeRO split. Read its files with open_source.");
+  if (folder.moments == nullptr)
+    throw UsageError(kOrigin, "'", path, "' has no optimizer state that ZeRO split. Read its files with open_source.");
   return folder.moments;
 }
 
@@ -194,11 +216,15 @@ TensorSourcePtr open_folder(const std::string& path, const SourceOptions& option
   if (form == "deepspeed") return open_deepspeed(path, options);
   if (form == "dcp") return DcpFolder::open(path).tensors();
   if (form == "fsdp") {
-    if (const std::string folder = fsdp_folder(path, options.part); !folder.empty()) return DcpFolder::open(folder).tensors();
-    return open_python_source((fs::path(path) / (options.part.starts_with("optimizer") ? "optimizer.bin" : "pytorch_model_fsdp.bin")).string());
+    if (const std::string folder = fsdp_folder(path, options.part); !folder.empty())
+      return DcpFolder::open(folder).tensors();
+    return open_python_source(
+        (fs::path(path) / (options.part.starts_with("optimizer") ? "optimizer.bin" : "pytorch_model_fsdp.bin"))
+            .string());
   }
   if (!options.part.empty() && options.part != "model") return numbered_part(path, options.part);
-  if (form == "safetensors" && !has_entry(path, "model.safetensors") && !has_entry(path, "model.safetensors.index.json")) {
+  if (form == "safetensors" && !has_entry(path, "model.safetensors") &&
+      !has_entry(path, "model.safetensors.index.json")) {
     if (const auto shards = sharded_files(path); !shards.empty()) return open_sharded_safetensors(path, shards);
   }
   return open_files(find_weights(path), path);
@@ -211,9 +237,11 @@ TensorSourcePtr renamed(TensorSourcePtr source, const std::function<std::string(
 }
 
 TensorSourcePtr open_source(const std::string& path, const SourceOptions& options) {
-  static const std::vector<std::string> kForms{"safetensors", "torch", "hasten", "dcp", "fsdp", "deepspeed", "accelerate"};
+  static const std::vector<std::string> kForms{"safetensors", "torch",     "hasten",    "dcp",
+                                               "fsdp",        "deepspeed", "accelerate"};
   if (!options.form.empty() && std::find(kForms.begin(), kForms.end(), options.form) == kForms.end()) {
-    throw UsageError(kOrigin, "there is no form '", options.form, "'", did_you_mean(options.form, kForms), "; expected one of ", join(kForms), ".");
+    throw UsageError(kOrigin, "there is no form '", options.form, "'", did_you_mean(options.form, kForms),
+                     "; expected one of ", join(kForms), ".");
   }
   if (!fs::exists(path)) throw UsageError(kOrigin, "there is no file or folder '", path, "'. Correct the path.");
   if (fs::is_directory(path)) return open_folder(path, options);
@@ -225,7 +253,10 @@ std::string form_of(const std::string& path) {
   if (fs::is_directory(path)) return form_of_folder(path, "");
   if (path.ends_with(".json")) {
     const auto files = read_hf_index(path).files();
-    return std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".safetensors"); }) ? "safetensors" : "torch";
+    return std::all_of(files.begin(), files.end(),
+                       [](const std::string& file) { return file.ends_with(".safetensors"); })
+               ? "safetensors"
+               : "torch";
   }
   return starts_as_safetensors(path) ? "safetensors" : "torch";
 }

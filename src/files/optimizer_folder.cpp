@@ -30,7 +30,8 @@ PythonValue lazy_tensor(TensorSourcePtr source, const std::string& name) {
     const TensorInfo& own = source->info(name);
     const auto item = static_cast<int64_t>(element_bytes(own.dtype));
     char* to = static_cast<char*>(target);
-    for (const Box& box : boxes_of_range(own.shape, static_cast<int64_t>(begin) / item, static_cast<int64_t>(begin + size) / item)) {
+    for (const Box& box :
+         boxes_of_range(own.shape, static_cast<int64_t>(begin) / item, static_cast<int64_t>(begin + size) / item)) {
       source->read(name, box, to);
       to += numel_of(box) * item;
     }
@@ -47,11 +48,16 @@ PythonValue scalar_tensor(double number) {
 
 PythonValue plain_value(const Value& value, const std::string& name = {}) {
   switch (value.kind()) {
-    case Value::Kind::kNull: return {};
-    case Value::Kind::kBool: return value.as_bool();
-    case Value::Kind::kInt: return value.as_int();
-    case Value::Kind::kDouble: return value.as_double();
-    case Value::Kind::kString: return value.as_string();
+    case Value::Kind::kNull:
+      return {};
+    case Value::Kind::kBool:
+      return value.as_bool();
+    case Value::Kind::kInt:
+      return value.as_int();
+    case Value::Kind::kDouble:
+      return value.as_double();
+    case Value::Kind::kString:
+      return value.as_string();
     case Value::Kind::kList: {
       PythonValue::Items items;
       for (const Value& each : value.as_list()) items.push_back(plain_value(each));
@@ -88,7 +94,8 @@ Value plain_option(const PythonValue& value) {
 
 /// Returns the value of a slot: {"$tensor": path} means a tensor, a map of numbers for LBFGS's lists.
 PythonValue slot_of(const Value& skeleton, const TensorSourcePtr& source, const std::string& prefix) {
-  if (const Value* path = skeleton.find("$tensor"); path != nullptr && skeleton.size() == 1) return lazy_tensor(source, prefix + path->as_string());
+  if (const Value* path = skeleton.find("$tensor"); path != nullptr && skeleton.size() == 1)
+    return lazy_tensor(source, prefix + path->as_string());
   if (!skeleton.is_map()) return plain_value(skeleton);
   PythonValue::Items items;
   for (const auto& [number, each] : skeleton.as_map()) items.push_back(slot_of(each, source, prefix));
@@ -122,7 +129,8 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
   const auto& [name, part] = optimizers->as_map()[index];
   const std::string type = part.at("type").as_string();
   if (type == "archive") {
-    throw UsageError(kOrigin, "optimizer ", name, " of '", folder, "' is kept as libtorch's archive, which only libtorch reads. Convert with --only model.");
+    throw UsageError(kOrigin, "optimizer ", name, " of '", folder,
+                     "' is kept as libtorch's archive, which only libtorch reads. Convert with --only model.");
   }
   const TensorSourcePtr source = open_hasten_folder(folder);
   const Value* all = manifest.parts.find("optimizer_states");
@@ -135,7 +143,9 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
     for (const Value& each : group.at("params").as_list()) {
       const std::string prefix = text("optimizer.", name, '.', each.as_string(), '.');
       const Value* skeleton = states->at("other").find(each.as_string());
-      if (skeleton == nullptr && !states->at("default").is_null() && has_tensors(states->at("default"), *source, prefix)) skeleton = &states->at("default");
+      if (skeleton == nullptr && !states->at("default").is_null() &&
+          has_tensors(states->at("default"), *source, prefix))
+        skeleton = &states->at("default");
       if (skeleton == nullptr) continue;
       PythonValue::Pairs slots;
       for (const auto& [slot, value] : skeleton->as_map()) {
@@ -145,7 +155,8 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
       state.emplace_back(each.as_string(), PythonValue::dict(std::move(slots)));
     }
   }
-  return PythonValue::dict({{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
 }
 
 // ---- Python's files.
@@ -154,7 +165,8 @@ std::optional<PythonValue> from_hasten(const std::string& folder, size_t index) 
 std::vector<std::string> parameter_names(const TensorSource& weights) {
   std::vector<std::string> names;
   for (const std::string& name : weights.names()) {
-    const bool is_buffer = name.ends_with("running_mean") || name.ends_with("running_var") || name.ends_with("num_batches_tracked");
+    const bool is_buffer =
+        name.ends_with("running_mean") || name.ends_with("running_var") || name.ends_with("num_batches_tracked");
     if (!is_buffer && is_floating_point(weights.info(name).dtype)) names.push_back(name);
   }
   return names;
@@ -162,9 +174,11 @@ std::vector<std::string> parameter_names(const TensorSource& weights) {
 
 void check_shapes(const PythonValue& slots, const std::string& name, const TensorSource& weights) {
   for (const auto& [slot, value] : slots.as_pairs()) {
-    if (!value.is_tensor() || value.as_tensor().shape.empty() || value.as_tensor().shape == weights.info(name).shape) continue;
-    throw UsageError(kOrigin, slot.as_string(), " of parameter '", name, "' has the shape [", join(value.as_tensor().shape), "], the weight [",
-                     join(weights.info(name).shape), "], so the optimizer is of another model, or in another order. Convert with --only model.");
+    if (!value.is_tensor() || value.as_tensor().shape.empty() || value.as_tensor().shape == weights.info(name).shape)
+      continue;
+    throw UsageError(kOrigin, slot.as_string(), " of parameter '", name, "' has the shape [",
+                     join(value.as_tensor().shape), "], the weight [", join(weights.info(name).shape),
+                     "], so the optimizer is of another model, or in another order. Convert with --only model.");
   }
 }
 
@@ -176,7 +190,8 @@ const PythonValue* names_in(const PythonValue& group) {
 
 PythonValue named(const PythonValue& value, const TensorSource& weights) {
   const PythonValue *states = value.find("state"), *groups = value.find("param_groups");
-  if (states == nullptr || groups == nullptr || !states->is_mapping() || !groups->is_sequence()) other_form(text("a ", value.type_name()));
+  if (states == nullptr || groups == nullptr || !states->is_mapping() || !groups->is_sequence())
+    other_form(text("a ", value.type_name()));
   const auto names = parameter_names(weights);
   size_t count = 0;
   bool is_numbered = false;
@@ -202,7 +217,9 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
     for (size_t i = 0; i < group.at("params").size(); ++i, ++next) {
       const PythonValue& each = group.at("params")[i];
       const std::string key = each.is_string() ? each.as_string() : each.int_text();
-      const std::string name = each.is_string() ? key : own_names != nullptr ? (*own_names)[i].as_string() : names[next];
+      const std::string name = each.is_string()       ? key
+                               : own_names != nullptr ? (*own_names)[i].as_string()
+                                                      : names[next];
       name_of.emplace(key, name);
       params.emplace_back(name);
     }
@@ -216,7 +233,8 @@ PythonValue named(const PythonValue& value, const TensorSource& weights) {
     if (is_numbered) check_shapes(slots, name->second, weights);
     state.emplace_back(name->second, slots);
   }
-  return PythonValue::dict({{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(out_groups))}});
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(out_groups))}});
 }
 
 PythonValue from_deepspeed(const DeepSpeedFolder& saved) {
@@ -247,7 +265,8 @@ PythonValue from_deepspeed(const DeepSpeedFolder& saved) {
     out.set("params", PythonValue::list(std::move(params)));
     groups.push_back(std::move(out));
   }
-  return PythonValue::dict({{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(groups))}});
 }
 
 /// Tensors of a value under names, for writing.
@@ -261,7 +280,9 @@ class SlotSource : public NamedSource {
   }
 
  protected:
-  void read_tensor(size_t index, const Box& box, void* target) const override { files::read_tensor(tensors_[index], box, target); }
+  void read_tensor(size_t index, const Box& box, void* target) const override {
+    files::read_tensor(tensors_[index], box, target);
+  }
 
  private:
   std::vector<PythonTensor> tensors_;
@@ -275,7 +296,8 @@ Value skeleton_of(const PythonValue& value, const std::string& prefix, const std
   }
   if (value.kind() != PythonValue::Kind::kList) return plain_option(value);
   Value map = Value::map();
-  for (size_t i = 0; i < value.size(); ++i) map[std::to_string(i)] = skeleton_of(value[i], prefix, text(path, '.', i), source);
+  for (size_t i = 0; i < value.size(); ++i)
+    map[std::to_string(i)] = skeleton_of(value[i], prefix, text(path, '.', i), source);
   return map;
 }
 
@@ -323,10 +345,12 @@ PythonValue numbered_optimizer(const PythonValue& by_name) {
     const auto number = numbers.find(name.as_string());
     if (number != numbers.end()) state.emplace_back(number->second, slots);
   }
-  return PythonValue::dict({{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(out_groups))}});
+  return PythonValue::dict(
+      {{"state", PythonValue::dict(std::move(state))}, {"param_groups", PythonValue::list(std::move(out_groups))}});
 }
 
-void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers, Value& parts) {
+void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers,
+                             Value& parts) {
   SlotSource source;
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const std::string name = std::to_string(i);

@@ -14,11 +14,16 @@ using Kind = PythonValue::Kind;
 
 std::string key_of(const PythonValue& key) {
   switch (key.kind()) {
-    case Kind::kString: return text('s', key.as_string());
-    case Kind::kInt: return text('i', key.int_text());
-    case Kind::kBool: return key.as_bool() ? "i1" : "i0";
-    case Kind::kBytes: return text('b', key.as_bytes());
-    default: return "";
+    case Kind::kString:
+      return text('s', key.as_string());
+    case Kind::kInt:
+      return text('i', key.int_text());
+    case Kind::kBool:
+      return key.as_bool() ? "i1" : "i0";
+    case Kind::kBytes:
+      return text('b', key.as_bytes());
+    default:
+      return "";
   }
 }
 

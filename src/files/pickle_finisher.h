@@ -33,12 +33,15 @@ void for_each_child(PythonValue& value, const Visit& visit) {
 }
 
 /// Returns true for values that hold others.
-inline bool is_container(const PythonValue& value) { return value.is_sequence() || value.is_mapping() || value.is_object(); }
+inline bool is_container(const PythonValue& value) {
+  return value.is_sequence() || value.is_mapping() || value.is_object();
+}
 
 class PickleFinisher {
  public:
-  /// Replaces references to a container from inside itself by kCycle. Of pairs with equal keys the first place and the last
-  /// value stay. Values that an earlier call has finished are left alone. Walks without recursion, so any depth is fine.
+  /// Replaces references to a container from inside itself by kCycle. Of pairs with equal keys the first place and the
+  /// last value stay. Values that an earlier call has finished are left alone. Walks without recursion, so any depth is
+  /// fine.
   void finish(PythonValue& root);
 
  private:

@@ -61,7 +61,8 @@ class Machine {
 
   // ---- input -----------------------------------------------------------------------------------------------------
   std::string_view take(uint64_t count) {
-    if (count > bytes_.size() - at_) fail(text("it ends ", bytes_.size() - at_, " bytes on, where ", count, " are expected"));
+    if (count > bytes_.size() - at_)
+      fail(text("it ends ", bytes_.size() - at_, " bytes on, where ", count, " are expected"));
     const std::string_view part = bytes_.substr(at_, count);
     at_ += count;
     return part;
@@ -233,12 +234,24 @@ class Machine {
 
 bool Machine::step_value(unsigned char opcode) {
   switch (opcode) {
-    case 'N': push({}); return true;
-    case 0x88: push(true); return true;
-    case 0x89: push(false); return true;
-    case 'K': push(static_cast<int64_t>(number(1))); return true;
-    case 'M': push(static_cast<int64_t>(number(2))); return true;
-    case 'J': push(static_cast<int64_t>(static_cast<int32_t>(number(4)))); return true;
+    case 'N':
+      push({});
+      return true;
+    case 0x88:
+      push(true);
+      return true;
+    case 0x89:
+      push(false);
+      return true;
+    case 'K':
+      push(static_cast<int64_t>(number(1)));
+      return true;
+    case 'M':
+      push(static_cast<int64_t>(number(2)));
+      return true;
+    case 'J':
+      push(static_cast<int64_t>(static_cast<int32_t>(number(4))));
+      return true;
     case 'G': {
       uint64_t bits = 0;
       for (const char byte : take(8)) bits = bits << 8 | static_cast<unsigned char>(byte);
@@ -261,7 +274,8 @@ bool Machine::step_value(unsigned char opcode) {
       push_node(std::move(*value));
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -270,15 +284,33 @@ bool Machine::step_text(unsigned char opcode) {
   const auto latin1 = [&](uint64_t size) { push_text(Kind::kString, utf8_of_latin1(take(size))); };
   const auto raw = [&](Kind kind, uint64_t size) { push_text(kind, std::string(take(size))); };
   switch (opcode) {
-    case 'X': unicode(number(4)); return true;
-    case 0x8c: unicode(number(1)); return true;
-    case 0x8d: unicode(number(8)); return true;
-    case 'B': raw(Kind::kBytes, number(4)); return true;
-    case 'C': raw(Kind::kBytes, number(1)); return true;
-    case 0x8e: raw(Kind::kBytes, number(8)); return true;
-    case 0x96: raw(Kind::kByteArray, number(8)); return true;
-    case 'T': latin1(signed_length()); return true;
-    case 'U': latin1(number(1)); return true;
+    case 'X':
+      unicode(number(4));
+      return true;
+    case 0x8c:
+      unicode(number(1));
+      return true;
+    case 0x8d:
+      unicode(number(8));
+      return true;
+    case 'B':
+      raw(Kind::kBytes, number(4));
+      return true;
+    case 'C':
+      raw(Kind::kBytes, number(1));
+      return true;
+    case 0x8e:
+      raw(Kind::kBytes, number(8));
+      return true;
+    case 0x96:
+      raw(Kind::kByteArray, number(8));
+      return true;
+    case 'T':
+      latin1(signed_length());
+      return true;
+    case 'U':
+      latin1(number(1));
+      return true;
     case 'S':
     case 'V': {
       auto words = opcode == 'S' ? unquoted(line()) : unescaped(line());
@@ -286,7 +318,8 @@ bool Machine::step_text(unsigned char opcode) {
       push_text(Kind::kString, std::move(*words));
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -297,16 +330,36 @@ bool Machine::step_container(unsigned char opcode) {
       charge(sizeof(size_t));
       marks_.push_back(stack_.size());
       return true;
-    case ')': push_node(PythonValue::tuple()); return true;
-    case 't': from_mark(Kind::kTuple); return true;
-    case 'l': from_mark(Kind::kList); return true;
-    case 0x91: from_mark(Kind::kFrozenSet); return true;
-    case 0x85: push_tuple(1); return true;
-    case 0x86: push_tuple(2); return true;
-    case 0x87: push_tuple(3); return true;
-    case ']': push_node(PythonValue::list()); return true;
-    case '}': push_node(PythonValue::dict()); return true;
-    case 0x8f: push_node(PythonValue::items_of(Kind::kSet)); return true;
+    case ')':
+      push_node(PythonValue::tuple());
+      return true;
+    case 't':
+      from_mark(Kind::kTuple);
+      return true;
+    case 'l':
+      from_mark(Kind::kList);
+      return true;
+    case 0x91:
+      from_mark(Kind::kFrozenSet);
+      return true;
+    case 0x85:
+      push_tuple(1);
+      return true;
+    case 0x86:
+      push_tuple(2);
+      return true;
+    case 0x87:
+      push_tuple(3);
+      return true;
+    case ']':
+      push_node(PythonValue::list());
+      return true;
+    case '}':
+      push_node(PythonValue::dict());
+      return true;
+    case 0x8f:
+      push_node(PythonValue::items_of(Kind::kSet));
+      return true;
     case 'd': {
       PythonValue dict = PythonValue::dict();
       set_items(dict, pop_to_mark());
@@ -337,19 +390,34 @@ bool Machine::step_container(unsigned char opcode) {
       set_items(top(), std::move(items));
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
 bool Machine::step_memo(unsigned char opcode) {
   switch (opcode) {
-    case 'p': remember(line_number()); return true;
-    case 'q': remember(number(1)); return true;
-    case 'r': remember(number(4)); return true;
-    case 0x94: remember(memoized_); return true;
-    case 'g': recall(line_number()); return true;
-    case 'h': recall(number(1)); return true;
-    case 'j': recall(number(4)); return true;
+    case 'p':
+      remember(line_number());
+      return true;
+    case 'q':
+      remember(number(1));
+      return true;
+    case 'r':
+      remember(number(4));
+      return true;
+    case 0x94:
+      remember(memoized_);
+      return true;
+    case 'g':
+      recall(line_number());
+      return true;
+    case 'h':
+      recall(number(1));
+      return true;
+    case 'j':
+      recall(number(4));
+      return true;
     case '0':
       // POP takes a mark where nothing lies above it.
       if (!marks_.empty() && marks_.back() == stack_.size()) {
@@ -358,9 +426,14 @@ bool Machine::step_memo(unsigned char opcode) {
         pop();
       }
       return true;
-    case '1': pop_to_mark(); return true;
-    case '2': push(top()); return true;
-    default: return false;
+    case '1':
+      pop_to_mark();
+      return true;
+    case '2':
+      push(top());
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -414,13 +487,16 @@ bool Machine::step_object(unsigned char opcode) {
       call(callable, PythonValue::tuple(std::move(items)));
       return true;
     }
-    case 'Q': persistent(pop()); return true;
+    case 'Q':
+      persistent(pop());
+      return true;
     case 'P': {
       const std::string id(line());
       persistent(PythonValue(id));
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -433,15 +509,18 @@ bool Machine::step() {
     return false;
   }
   if (opcode == 0x80) {
-    if (const uint64_t protocol = number(1); protocol > 5) fail(text("it has protocol ", protocol, ", expected 0 to 5"));
+    if (const uint64_t protocol = number(1); protocol > 5)
+      fail(text("it has protocol ", protocol, ", expected 0 to 5"));
     return true;
   }
   if (opcode == 0x95) {
-    if (const uint64_t frame = number(8); frame > bytes_.size() - at_) fail(text("a frame of ", frame, " bytes goes beyond its end"));
+    if (const uint64_t frame = number(8); frame > bytes_.size() - at_)
+      fail(text("a frame of ", frame, " bytes goes beyond its end"));
     return true;
   }
   if (opcode == 0x98) return true;  // READONLY_BUFFER changes nothing here
-  if (step_value(opcode) || step_text(opcode) || step_container(opcode) || step_memo(opcode) || step_object(opcode)) return true;
+  if (step_value(opcode) || step_text(opcode) || step_container(opcode) || step_memo(opcode) || step_object(opcode))
+    return true;
   if (opcode == 0x97) fail("it refers to a buffer outside it");
   if (opcode >= 0x82 && opcode <= 0x84) fail("it refers to Python's registry of extensions");
   fail(text("it has the unknown opcode ", static_cast<int>(opcode)));
@@ -457,7 +536,8 @@ Pickle read_pickle(std::string_view bytes, const std::string& path, const Pickle
     pickle.unknown_names = std::move(machine.unknown_names());
     return pickle;
   } catch (const BadPickle& error) {
-    fail_data(path, "its pickle is damaged at byte ", offset + machine.opcode_position(), ": ", error.what, ". Get the file again.");
+    fail_data(path, "its pickle is damaged at byte ", offset + machine.opcode_position(), ": ", error.what,
+              ". Get the file again.");
   }
 }
 

@@ -34,7 +34,8 @@ class PickleWriter {
     out_ += '\n';
   }
   void string(std::string_view words) {
-    if (words.size() > 0xffffffff) throw UsageError(kOrigin, "a text of ", words.size(), " bytes is too long for a pickle of protocol 2.");
+    if (words.size() > 0xffffffff)
+      throw UsageError(kOrigin, "a text of ", words.size(), " bytes is too long for a pickle of protocol 2.");
     out_ += 'X';
     little(words.size(), 4);
     out_ += words;
@@ -129,8 +130,12 @@ class PickleWriter {
 
   void sequence(const PythonValue& value, int depth) {
     switch (value.kind()) {
-      case Kind::kTuple: tuple_of(value.as_items(), depth); return;
-      case Kind::kList: list_of(value.as_items(), depth); return;
+      case Kind::kTuple:
+        tuple_of(value.as_items(), depth);
+        return;
+      case Kind::kList:
+        list_of(value.as_items(), depth);
+        return;
       case Kind::kSize:
         global("torch", "Size");
         tuple_of(value.as_items(), depth);
@@ -206,19 +211,30 @@ class PickleWriter {
   }
 
   void put(const PythonValue& value, int depth) {
-    if (depth > kMaxDepth) throw UsageError(kOrigin, "a value nests more than ", kMaxDepth, " levels deep, or contains itself.");
+    if (depth > kMaxDepth)
+      throw UsageError(kOrigin, "a value nests more than ", kMaxDepth, " levels deep, or contains itself.");
     if (value.is_sequence()) return sequence(value, depth);
     if (value.is_mapping()) return mapping(value, depth);
     switch (value.kind()) {
-      case Kind::kNone: out_ += 'N'; return;
-      case Kind::kBool: return boolean(value.as_bool());
-      case Kind::kInt: return integer(value);
-      case Kind::kFloat: return real(value.as_double());
-      case Kind::kString: return string(value.as_string());
-      case Kind::kTensor: return tensor(value.as_tensor());
-      case Kind::kBytes: return call_with_latin1("_codecs", "encode", value.as_bytes());
-      case Kind::kByteArray: return call_with_latin1("__builtin__", "bytearray", value.as_bytes());
-      case Kind::kDtype: return global("torch", torch_name(value.as_dtype()));
+      case Kind::kNone:
+        out_ += 'N';
+        return;
+      case Kind::kBool:
+        return boolean(value.as_bool());
+      case Kind::kInt:
+        return integer(value);
+      case Kind::kFloat:
+        return real(value.as_double());
+      case Kind::kString:
+        return string(value.as_string());
+      case Kind::kTensor:
+        return tensor(value.as_tensor());
+      case Kind::kBytes:
+        return call_with_latin1("_codecs", "encode", value.as_bytes());
+      case Kind::kByteArray:
+        return call_with_latin1("__builtin__", "bytearray", value.as_bytes());
+      case Kind::kDtype:
+        return global("torch", torch_name(value.as_dtype()));
       case Kind::kDevice:
         global("torch", "device");
         string(value.as_string());
@@ -231,7 +247,8 @@ class PickleWriter {
         out_ += "\x86R";
         return;
       default:
-        throw UsageError(kOrigin, "a ", value.type_name(), " cannot be written to a torch.save file: Python would need its code to load it. "
+        throw UsageError(kOrigin, "a ", value.type_name(),
+                         " cannot be written to a torch.save file: Python would need its code to load it. "
                          "Write its parts as tensors, numbers, texts, lists and dicts.");
     }
   }
@@ -243,6 +260,8 @@ class PickleWriter {
 
 }  // namespace
 
-WrittenPickle write_pickle(const PythonValue& value) { return PickleWriter().finish(value); }
+WrittenPickle write_pickle(const PythonValue& value) {
+  return PickleWriter().finish(value);
+}
 
 }  // namespace hasten::files

@@ -12,21 +12,23 @@ void check_cover(const std::string& path, const TensorInfo& info, const std::vec
   std::vector<const Box*> boxes;
   for (const FilePiece& piece : pieces) {
     if (!fits(piece.box, info.shape)) {
-      fail_data(path, "tensor '", info.name, "' [", join(info.shape), "] has the part ", describe(piece.box), " outside it.");
+      fail_data(path, "tensor '", info.name, "' [", join(info.shape), "] has the part ", describe(piece.box),
+                " outside it.");
     }
     covered += numel_of(piece.box);
     boxes.push_back(&piece.box);
   }
   if (covered != numel_of(info.shape)) {
-    fail_data(path, "the parts of tensor '", info.name, "' [", join(info.shape), "] hold ", covered, " elements, expected ",
-              numel_of(info.shape), ". A file is missing.");
+    fail_data(path, "the parts of tensor '", info.name, "' [", join(info.shape), "] hold ", covered,
+              " elements, expected ", numel_of(info.shape), ". A file is missing.");
   }
   if (info.shape.empty()) return;
   std::sort(boxes.begin(), boxes.end(), [](const Box* a, const Box* b) { return a->offset < b->offset; });
   for (size_t i = 0; i < boxes.size(); ++i) {
     for (size_t j = i + 1; j < boxes.size() && boxes[j]->offset[0] < boxes[i]->offset[0] + boxes[i]->size[0]; ++j) {
       if (intersection(*boxes[i], *boxes[j])) {
-        fail_data(path, "parts of tensor '", info.name, "' overlap: ", describe(*boxes[i]), " and ", describe(*boxes[j]), ".");
+        fail_data(path, "parts of tensor '", info.name, "' overlap: ", describe(*boxes[i]), " and ",
+                  describe(*boxes[j]), ".");
       }
     }
   }

@@ -17,7 +17,9 @@ namespace {
 
 using Kind = PythonValue::Kind;
 
-[[noreturn]] void bad_id(std::string what) { throw BadPickle{std::move(what)}; }
+[[noreturn]] void bad_id(std::string what) {
+  throw BadPickle{std::move(what)};
+}
 
 /// A persistent id ("storage", class, key, location, numel[, view]).
 struct StorageId {
@@ -48,7 +50,8 @@ StorageId parse_id(const PythonValue& id) {
 }
 
 bool is_storage_id(const PythonValue& id) {
-  return id.kind() == Kind::kTuple && id.size() > 0 && id[size_t{0}].is_string() && id[size_t{0}].as_string() == "storage";
+  return id.kind() == Kind::kTuple && id.size() > 0 && id[size_t{0}].is_string() &&
+         id[size_t{0}].as_string() == "storage";
 }
 
 /// The bytes of a file with their owner and their place.
@@ -79,7 +82,8 @@ class Inflated {
 
 class ZipFile {
  public:
-  explicit ZipFile(const Memory& memory) : memory_(memory), zip_(std::make_shared<const ZipReader>(memory.bytes, memory.path)) {
+  explicit ZipFile(const Memory& memory)
+      : memory_(memory), zip_(std::make_shared<const ZipReader>(memory.bytes, memory.path)) {
     for (const ZipRecord& record : zip_->records()) records_.emplace(record.name, &record);
     for (const ZipRecord& record : zip_->records()) {
       const std::string_view name = record.name;
@@ -92,7 +96,9 @@ class ZipFile {
     const ZipRecord* pickle = find("data.pkl");
     if (pickle == nullptr) fail_data(memory_.path, "this zip file has no data.pkl, so torch.save did not write it.");
     if (find("constants.pkl") != nullptr) {
-      fail_data(memory_.path, "it is a TorchScript archive (torch.jit.save, or torch::save of C++). Read it with torch::load, or save a state_dict with torch.save.");
+      fail_data(memory_.path,
+                "it is a TorchScript archive (torch.jit.save, or torch::save of C++). Read it with torch::load, or "
+                "save a state_dict with torch.save.");
     }
     read_byte_order();
     const std::string inflated = pickle->deflated ? zip_->read(*pickle) : std::string();
@@ -111,7 +117,8 @@ class ZipFile {
     const ZipRecord* record = find("byteorder");
     if (record == nullptr) return;
     const std::string order = record->size <= 16 ? zip_->read(*record) : "?";
-    if (order != "little" && order != "big") fail_data(memory_.path, "its byte order is '", order, "', expected little or big.");
+    if (order != "little" && order != "big")
+      fail_data(memory_.path, "its byte order is '", order, "', expected little or big.");
     swapped_ = order == "big";
   }
 
@@ -167,7 +174,8 @@ class ZipFile {
 
 // ---- the form before torch 1.6 --------------------------------------------------------------------------------------
 
-constexpr std::string_view kLegacyMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";  // the integer 0x1950a86a20f9469cfc6c
+constexpr std::string_view kLegacyMagic =
+    "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";  // the integer 0x1950a86a20f9469cfc6c
 
 class LegacyFile {
  public:
@@ -178,7 +186,8 @@ class LegacyFile {
     const Pickle protocol = next({});
     if (!protocol.value.is_int() || protocol.value.int_text() != "1001") fail("its protocol is not 1001");
     const Pickle system = next({});
-    if (const PythonValue* little = system.value.find("little_endian")) swapped_ = little->is_bool() && !little->as_bool();
+    if (const PythonValue* little = system.value.find("little_endian"))
+      swapped_ = little->is_bool() && !little->as_bool();
     Pickle object = next({.persistent_load = [this](const PythonValue& id) { return load(id); }});
     const Pickle keys = next({});
     if (!keys.value.is_sequence()) fail("its list of storages is missing");
@@ -213,7 +222,9 @@ class LegacyFile {
   }
 
   PythonValue load(const PythonValue& id) {
-    if (id.kind() == Kind::kTuple && id.size() >= 2 && id[size_t{0}].is_string() && id[size_t{0}].as_string() == "module") return id[1];
+    if (id.kind() == Kind::kTuple && id.size() >= 2 && id[size_t{0}].is_string() &&
+        id[size_t{0}].as_string() == "module")
+      return id[1];
     if (!is_storage_id(id)) bad_id("a persistent id is no storage's");
     const StorageId wanted = parse_id(id);
     auto& root = roots_[wanted.key];
@@ -251,11 +262,13 @@ class LegacyFile {
     PythonStorage& storage = *found->second;
     if (memory_.bytes.size() - at_ < 8) fail(text("it ends before storage '", key, "'"));
     uint64_t numel = 0;
-    for (size_t i = 8; i-- > 0;) numel = numel << 8 | static_cast<unsigned char>(memory_.bytes[at_ + (swapped_ ? 7 - i : i)]);
+    for (size_t i = 8; i-- > 0;)
+      numel = numel << 8 | static_cast<unsigned char>(memory_.bytes[at_ + (swapped_ ? 7 - i : i)]);
     at_ += 8;
     const uint64_t expected = static_cast<uint64_t>(storage.bytes) / element_bytes(storage.dtype);
     if (numel != expected) fail(text("storage '", key, "' has ", numel, " elements, expected ", expected));
-    if (memory_.bytes.size() - at_ < static_cast<uint64_t>(storage.bytes)) fail(text("it ends within storage '", key, "'"));
+    if (memory_.bytes.size() - at_ < static_cast<uint64_t>(storage.bytes))
+      fail(text("it ends within storage '", key, "'"));
     storage.data = memory_.bytes.data() + at_;
     storage.owner = memory_.owner;
     storage.path = memory_.path;
@@ -270,12 +283,15 @@ class LegacyFile {
   std::vector<View> views_;
 };
 
-bool is_legacy(std::string_view bytes) { return bytes.size() > 14 && bytes[0] == '\x80' && bytes.substr(2, kLegacyMagic.size()) == kLegacyMagic; }
+bool is_legacy(std::string_view bytes) {
+  return bytes.size() > 14 && bytes[0] == '\x80' && bytes.substr(2, kLegacyMagic.size()) == kLegacyMagic;
+}
 
 void refuse_other_forms(const Memory& memory) {
   if (memory.bytes.empty()) fail_data(memory.path, "the file is empty. Get it again.");
   if (memory.bytes.size() > 262 && memory.bytes.substr(257, 5) == "ustar") {
-    fail_data(memory.path, "it is a tar file, as PyTorch before 0.1.10 wrote. Load and save it anew with a later PyTorch.");
+    fail_data(memory.path,
+              "it is a tar file, as PyTorch before 0.1.10 wrote. Load and save it anew with a later PyTorch.");
   }
   if (memory.bytes.starts_with("version https://git-lfs")) {
     fail_data(memory.path, "it is a Git LFS pointer, not the file itself. Run 'git lfs pull' in the folder.");
@@ -290,7 +306,8 @@ PythonFile PythonFile::open(const std::string& path) {
   return parse(bytes, std::move(file), path, 0);
 }
 
-PythonFile PythonFile::parse(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& path, uint64_t offset) {
+PythonFile PythonFile::parse(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& path,
+                             uint64_t offset) {
   const Memory memory{bytes, std::move(owner), path, offset};
   refuse_other_forms(memory);
   PythonFile file;

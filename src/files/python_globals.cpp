@@ -15,7 +15,9 @@ namespace {
 using Kind = PythonValue::Kind;
 using Items = PythonValue::Items;
 
-[[noreturn]] void fail(std::string what) { throw BadPickle{std::move(what)}; }
+[[noreturn]] void fail(std::string what) {
+  throw BadPickle{std::move(what)};
+}
 
 const PythonValue& arg(const Items& args, size_t index, const char* function) {
   if (index >= args.size()) fail(text(function, " has ", args.size(), " arguments, expected more than ", index));
@@ -32,7 +34,9 @@ std::vector<int64_t> sizes_of(const PythonValue& value, const char* what) {
   return sizes;
 }
 
-bool flag_of(const PythonValue& value) { return (value.is_bool() || value.is_int()) && value.as_int() != 0; }
+bool flag_of(const PythonValue& value) {
+  return (value.is_bool() || value.is_int()) && value.as_int() != 0;
+}
 
 /// Takes the flags conj and neg from the metadata of a tensor.
 void take_metadata(PythonTensor& tensor, const Items& args, size_t index) {
@@ -57,10 +61,12 @@ PythonTensor strided(const Items& args, const char* function) {
 
 PythonValue rebuild_tensor(const std::string& name, const Items& args) {
   PythonTensor tensor = strided(args, name.c_str());
-  if (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3") tensor.requires_grad = flag_of(arg(args, 4, name.c_str()));
+  if (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3")
+    tensor.requires_grad = flag_of(arg(args, 4, name.c_str()));
   if (name == "_rebuild_tensor_v3") {
     const PythonValue& dtype = arg(args, 6, name.c_str());
-    if (dtype.kind() != Kind::kDtype) fail(text("_rebuild_tensor_v3 has a ", dtype.type_name(), ", expected a dtype that torch has"));
+    if (dtype.kind() != Kind::kDtype)
+      fail(text("_rebuild_tensor_v3 has a ", dtype.type_name(), ", expected a dtype that torch has"));
     tensor.dtype = dtype.as_dtype();
     take_metadata(tensor, args, 7);
   } else {
@@ -101,8 +107,10 @@ PythonValue rebuild_sparse(const Items& args) {
     tensor.unreadable = text("it has the layout ", layout.as_string());
     return tensor;
   }
-  const PythonValue &indices = arg(data.as_items(), 0, "a sparse tensor"), &values = arg(data.as_items(), 1, "a sparse tensor");
-  if (!indices.is_tensor() || !values.is_tensor() || indices.as_tensor().is_sparse() || values.as_tensor().is_sparse()) {
+  const PythonValue &indices = arg(data.as_items(), 0, "a sparse tensor"),
+                    &values = arg(data.as_items(), 1, "a sparse tensor");
+  if (!indices.is_tensor() || !values.is_tensor() || indices.as_tensor().is_sparse() ||
+      values.as_tensor().is_sparse()) {
     fail("a sparse tensor has no indices and values");
   }
   tensor.dtype = values.as_tensor().dtype;
@@ -117,7 +125,8 @@ std::optional<PythonValue> rebuild_from_type(const Items& args) {
   const PythonValue &function = arg(args, 0, "_rebuild_from_type"), &type = arg(args, 1, "_rebuild_from_type");
   const PythonValue& inner = arg(args, 2, "_rebuild_from_type");
   if (inner.kind() != Kind::kTuple || type.kind() != Kind::kGlobal) return std::nullopt;
-  if (function.kind() == Kind::kGlobal && function.as_object().name.starts_with("_rebuild_from_type")) return std::nullopt;
+  if (function.kind() == Kind::kGlobal && function.as_object().name.starts_with("_rebuild_from_type"))
+    return std::nullopt;
   auto made = call_known(function, inner);
   if (!made || !made->is_tensor()) return std::nullopt;
   PythonTensor tensor = made->as_tensor();
@@ -131,7 +140,8 @@ std::optional<PythonValue> rebuild_from_type(const Items& args) {
 }
 
 std::optional<PythonValue> rebuild_from_numpy(const Items& args) {
-  const PythonValue &data = arg(args, 0, "_rebuild_device_tensor_from_numpy"), &dtype = arg(args, 1, "_rebuild_device_tensor_from_numpy");
+  const PythonValue &data = arg(args, 0, "_rebuild_device_tensor_from_numpy"),
+                    &dtype = arg(args, 1, "_rebuild_device_tensor_from_numpy");
   if (data.kind() != Kind::kArray || dtype.kind() != Kind::kDtype) return std::nullopt;
   auto bytes = std::make_shared<const std::string>(data.as_array().bytes);
   auto storage = std::make_shared<PythonStorage>();
@@ -152,12 +162,14 @@ std::optional<PythonValue> call_torch(const std::string& module, const std::stri
   }
   if (module == "torch" && name == "device") {
     if (args.empty() || !args[0].is_string()) fail("a torch.device has no name");
-    return PythonValue::device(args.size() > 1 && args[1].is_int() ? text(args[0].as_string(), ':', args[1].int_text()) : args[0].as_string());
+    return PythonValue::device(args.size() > 1 && args[1].is_int() ? text(args[0].as_string(), ':', args[1].int_text())
+                                                                   : args[0].as_string());
   }
   if (name == "_get_layout" && !args.empty() && args[0].is_string()) return args[0];
   if (name.starts_with("_rebuild_from_type")) return rebuild_from_type(args);
   if (module != "torch._utils") return std::nullopt;
-  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" || name == "_rebuild_qtensor") {
+  if (name == "_rebuild_tensor" || name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" ||
+      name == "_rebuild_qtensor") {
     return rebuild_tensor(name, args);
   }
   if (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state") return rebuild_parameter(args);
@@ -182,7 +194,8 @@ PythonValue::Pairs pairs_of_argument(const Items& args, const char* what) {
 }
 
 std::optional<PythonValue> call_collections(const std::string& name, const Items& args) {
-  if (name == "OrderedDict") return PythonValue::pairs_of(Kind::kOrderedDict, pairs_of_argument(args, "an OrderedDict"));
+  if (name == "OrderedDict")
+    return PythonValue::pairs_of(Kind::kOrderedDict, pairs_of_argument(args, "an OrderedDict"));
   if (name == "Counter") return PythonValue::pairs_of(Kind::kCounter, pairs_of_argument(args, "a Counter"));
   if (name == "defaultdict") return PythonValue::pairs_of(Kind::kDict);
   if (name == "deque") return PythonValue::list(args.empty() || !args[0].is_sequence() ? Items() : args[0].as_items());
@@ -286,15 +299,17 @@ void check_tensor(const PythonTensor& tensor) {
   bool empty = false, bad = tensor.offset < 0;
   for (size_t d = 0; d < tensor.shape.size() && !bad; ++d) {
     int64_t step = 0;
-    bad = tensor.shape[d] < 0 || tensor.stride[d] < 0 || __builtin_mul_overflow(std::max<int64_t>(tensor.shape[d], 1), count, &count);
+    bad = tensor.shape[d] < 0 || tensor.stride[d] < 0 ||
+          __builtin_mul_overflow(std::max<int64_t>(tensor.shape[d], 1), count, &count);
     empty = empty || tensor.shape[d] == 0;
     if (bad || tensor.shape[d] <= 1) continue;
-    bad = __builtin_mul_overflow(tensor.shape[d] - 1, tensor.stride[d], &step) || __builtin_add_overflow(last, step, &last);
+    bad = __builtin_mul_overflow(tensor.shape[d] - 1, tensor.stride[d], &step) ||
+          __builtin_add_overflow(last, step, &last);
   }
   const bool outside = tensor.storage->device != "meta" && (empty ? tensor.offset > numel : last >= numel);
   if (bad || outside) {
-    fail(text("a tensor of size [", join(tensor.shape), "], stride [", join(tensor.stride), "] and offset ", tensor.offset,
-              " does not fit its storage of ", numel, " elements"));
+    fail(text("a tensor of size [", join(tensor.shape), "], stride [", join(tensor.stride), "] and offset ",
+              tensor.offset, " does not fit its storage of ", numel, " elements"));
   }
 }
 

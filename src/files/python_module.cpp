@@ -18,14 +18,18 @@ const PythonValue& unwrapped(const PythonValue& module, int depth = 0) {
   const PythonValue* modules = module.is_object() ? module.as_object().attribute("_modules") : nullptr;
   if (modules == nullptr || modules->size() != 1 || depth > 16) return module;
   const std::string& name = module.as_object().name;
-  const bool parallel = name == "DistributedDataParallel" || name == "DataParallel" || name == "FullyShardedDataParallel";
-  const PythonValue* inner = parallel ? modules->find("module") : name == "OptimizedModule" ? modules->find("_orig_mod") : nullptr;
+  const bool parallel =
+      name == "DistributedDataParallel" || name == "DataParallel" || name == "FullyShardedDataParallel";
+  const PythonValue* inner = parallel                    ? modules->find("module")
+                             : name == "OptimizedModule" ? modules->find("_orig_mod")
+                                                         : nullptr;
   return inner == nullptr || !is_module(*inner) ? module : unwrapped(*inner, depth + 1);
 }
 
 /// Returns the version that a class of torch writes to _metadata: 2 for batch and instance norms, 1 for all others.
 int64_t version_of(const PythonValue::Object& object) {
-  const bool norm = object.name.find("BatchNorm") != std::string::npos || object.name.find("InstanceNorm") != std::string::npos;
+  const bool norm =
+      object.name.find("BatchNorm") != std::string::npos || object.name.find("InstanceNorm") != std::string::npos;
   return norm && object.module.starts_with("torch.") ? 2 : 1;
 }
 
@@ -38,7 +42,8 @@ std::set<std::string> names_in(const PythonValue* set) {
   return names;
 }
 
-void add_tensors(const PythonValue* from, const std::string& prefix, const std::set<std::string>& left_out, PythonValue::Pairs& out) {
+void add_tensors(const PythonValue* from, const std::string& prefix, const std::set<std::string>& left_out,
+                 PythonValue::Pairs& out) {
   if (from == nullptr || !from->is_mapping()) return;
   for (const auto& [key, value] : from->as_pairs()) {
     if (!key.is_string() || !value.is_tensor() || left_out.contains(key.as_string())) continue;
@@ -48,8 +53,10 @@ void add_tensors(const PythonValue* from, const std::string& prefix, const std::
   }
 }
 
-void add_module(const PythonValue& wrapped, const std::string& prefix, int depth, PythonValue::Pairs& out, PythonValue::Pairs& metadata) {
-  if (depth > kMaxModuleDepth) throw DataError(kOrigin, "", "a pickled module nests more than ", kMaxModuleDepth, " levels deep.");
+void add_module(const PythonValue& wrapped, const std::string& prefix, int depth, PythonValue::Pairs& out,
+                PythonValue::Pairs& metadata) {
+  if (depth > kMaxModuleDepth)
+    throw DataError(kOrigin, "", "a pickled module nests more than ", kMaxModuleDepth, " levels deep.");
   const PythonValue& module = unwrapped(wrapped);
   if (!is_module(module)) return;
   const PythonValue::Object& object = module.as_object();
@@ -68,15 +75,20 @@ void add_module(const PythonValue& wrapped, const std::string& prefix, int depth
 using NamedTensors = std::vector<std::pair<std::string, PythonTensor>>;
 
 bool holds_tensors(const PythonValue& value) {
-  return value.is_mapping() && std::any_of(value.as_pairs().begin(), value.as_pairs().end(), [](const auto& pair) { return pair.second.is_tensor(); });
+  return value.is_mapping() && std::any_of(value.as_pairs().begin(), value.as_pairs().end(),
+                                           [](const auto& pair) { return pair.second.is_tensor(); });
 }
 
-std::string key_name(const PythonValue& key) { return key.is_string() ? key.as_string() : key.is_int() ? key.int_text() : key.type_name(); }
+std::string key_name(const PythonValue& key) {
+  return key.is_string() ? key.as_string() : key.is_int() ? key.int_text() : key.type_name();
+}
 
 void flatten(const PythonValue& value, const std::string& name, int depth, NamedTensors& out) {
-  if (depth > kMaxModuleDepth) throw DataError(kOrigin, "", "a Python value nests more than ", kMaxModuleDepth, " levels deep.");
+  if (depth > kMaxModuleDepth)
+    throw DataError(kOrigin, "", "a Python value nests more than ", kMaxModuleDepth, " levels deep.");
   if (value.is_tensor()) {
-    if (value.as_tensor().storage != nullptr || value.as_tensor().is_sparse()) out.emplace_back(name, value.as_tensor());
+    if (value.as_tensor().storage != nullptr || value.as_tensor().is_sparse())
+      out.emplace_back(name, value.as_tensor());
     return;
   }
   const std::string prefix = name.empty() ? "" : name + ".";
@@ -101,7 +113,9 @@ class PythonSource : public NamedSource {
   std::string_view form() const override { return "torch.save"; }
   using NamedSource::remark;
 
-  std::optional<TensorLocation> location(std::string_view name) const override { return plain_location(tensors_[index_of(name)]); }
+  std::optional<TensorLocation> location(std::string_view name) const override {
+    return plain_location(tensors_[index_of(name)]);
+  }
 
  protected:
   void read_tensor(size_t index, const Box& box, void* target) const override {
@@ -129,7 +143,8 @@ const PythonValue& weights_in(const PythonValue& value, std::string& remark) {
     chosen = found;
     remark = text("the tensors under '", key, "' are read");
   }
-  if (chosen == nullptr && value.size() == 1 && holds_tensors(value.as_pairs().front().second)) return value.as_pairs().front().second;
+  if (chosen == nullptr && value.size() == 1 && holds_tensors(value.as_pairs().front().second))
+    return value.as_pairs().front().second;
   return chosen == nullptr ? value : *chosen;
 }
 
@@ -138,7 +153,8 @@ std::string strip_prefixes(NamedTensors& tensors) {
   for (bool again = true; again && !tensors.empty();) {
     again = false;
     for (const std::string prefix : {"module.", "_orig_mod."}) {
-      if (!std::all_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first.starts_with(prefix); })) continue;
+      if (!std::all_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first.starts_with(prefix); }))
+        continue;
       for (auto& [name, tensor] : tensors) name.erase(0, prefix.size());
       stripped += prefix;
       again = true;

@@ -12,12 +12,14 @@ namespace {
 using Kind = PythonValue::Kind;
 using Items = PythonValue::Items;
 
-[[noreturn]] void fail_array(std::string what) { throw BadPickle{std::move(what)}; }
+[[noreturn]] void fail_array(std::string what) {
+  throw BadPickle{std::move(what)};
+}
 
 struct NumpyDtype {
-  std::string code = {};   ///< "f8"
-  size_t item = 0;         ///< bytes of an element
-  size_t part = 0;         ///< bytes that byte order swaps
+  std::string code = {};  ///< "f8"
+  size_t item = 0;        ///< bytes of an element
+  size_t part = 0;        ///< bytes that byte order swaps
   bool big = false;
 };
 
@@ -41,7 +43,8 @@ NumpyDtype dtype_of(const PythonValue& value) {
   size_t size = 0;
   const char* end = dtype.code.data() + dtype.code.size();
   const auto [last, error] = std::from_chars(dtype.code.data() + 1, end, size);
-  if (dtype.code.size() < 2 || error != std::errc() || last != end || size > (1 << 30)) fail_array(text("the numpy dtype '", dtype.code, "' is unknown"));
+  if (dtype.code.size() < 2 || error != std::errc() || last != end || size > (1 << 30))
+    fail_array(text("the numpy dtype '", dtype.code, "' is unknown"));
   const char kind = dtype.code.front();
   dtype.item = kind == 'U' ? 4 * size : size;
   dtype.part = kind == 'c' ? size / 2 : kind == 'U' ? 4 : kind == 'S' || kind == 'V' ? 1 : size;
@@ -59,13 +62,15 @@ std::vector<int64_t> shape_of(const PythonValue& value) {
 }
 
 /// Fills `array` from raw bytes in C or Fortran order.
-void fill(PythonArray& array, const NumpyDtype& dtype, std::vector<int64_t> shape, bool fortran, const std::string& bytes) {
+void fill(PythonArray& array, const NumpyDtype& dtype, std::vector<int64_t> shape, bool fortran,
+          const std::string& bytes) {
   int64_t size = static_cast<int64_t>(dtype.item);
   for (const int64_t one : shape) {
     if (__builtin_mul_overflow(size, one, &size)) fail_array("a numpy array is larger than 63 bits count");
   }
   if (size != static_cast<int64_t>(bytes.size())) {
-    fail_array(text("a numpy array of ", dtype.code, " [", join(shape), "] has ", bytes.size(), " bytes, expected ", size));
+    fail_array(
+        text("a numpy array of ", dtype.code, " [", join(shape), "] has ", bytes.size(), " bytes, expected ", size));
   }
   array.dtype = dtype.code;
   array.bytes = bytes;
@@ -76,7 +81,8 @@ void fill(PythonArray& array, const NumpyDtype& dtype, std::vector<int64_t> shap
   }
   if (dtype.big && dtype.part > 1) {
     for (size_t at = 0; at + dtype.part <= array.bytes.size(); at += dtype.part) {
-      std::reverse(array.bytes.begin() + static_cast<std::ptrdiff_t>(at), array.bytes.begin() + static_cast<std::ptrdiff_t>(at + dtype.part));
+      std::reverse(array.bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                   array.bytes.begin() + static_cast<std::ptrdiff_t>(at + dtype.part));
     }
   }
   array.shape = std::move(shape);
@@ -88,9 +94,13 @@ const std::string* bytes_of_value(const PythonValue& value) {
 
 }  // namespace
 
-bool is_numpy(const std::string& module) { return module == "numpy" || module.starts_with("numpy."); }
+bool is_numpy(const std::string& module) {
+  return module == "numpy" || module.starts_with("numpy.");
+}
 
-bool is_numpy_array_under_construction(const PythonValue& value) { return value.kind() == Kind::kArray && value.as_array().dtype.empty(); }
+bool is_numpy_array_under_construction(const PythonValue& value) {
+  return value.kind() == Kind::kArray && value.as_array().dtype.empty();
+}
 
 std::optional<PythonValue> call_numpy(const std::string& name, const Items& args) {
   if (name == "_reconstruct") return PythonValue::array({});
@@ -112,7 +122,8 @@ std::optional<PythonValue> call_numpy(const std::string& name, const Items& args
 }
 
 void build_numpy_array(PythonValue& value, const PythonValue& state) {
-  if (!state.is_sequence() || state.size() != 5 || !state[3].is_bool()) fail_array("a numpy array has a state of another form");
+  if (!state.is_sequence() || state.size() != 5 || !state[3].is_bool())
+    fail_array("a numpy array has a state of another form");
   const std::string* bytes = bytes_of_value(state[4]);
   auto& array = const_cast<PythonArray&>(value.as_array());
   if (bytes == nullptr) {  // an array of objects, or Python 2's text

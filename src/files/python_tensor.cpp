@@ -15,7 +15,8 @@ void reverse_parts(char* bytes, size_t size, size_t part) {
 
 /// Flips the sign of the parts of numbers from `first` on, every `step` parts. The sign is the top bit of each part.
 void negate(char* bytes, size_t size, size_t part, size_t first, size_t step) {
-  for (size_t at = first * part; at + part <= size; at += step * part) bytes[at + part - 1] = static_cast<char>(bytes[at + part - 1] ^ 0x80);
+  for (size_t at = first * part; at + part <= size; at += step * part)
+    bytes[at + part - 1] = static_cast<char>(bytes[at + part - 1] ^ 0x80);
 }
 
 /// First and last element of the box in the storage.
@@ -35,7 +36,8 @@ ElementExtent extent_of(const PythonTensor& tensor, const Box& box) {
 }  // namespace
 
 void read_tensor(const PythonTensor& tensor, const Box& box, void* target) {
-  if (!tensor.unreadable.empty()) throw DataError(kOrigin, "", "a tensor cannot be read, since ", tensor.unreadable, ".");
+  if (!tensor.unreadable.empty())
+    throw DataError(kOrigin, "", "a tensor cannot be read, since ", tensor.unreadable, ".");
   if (tensor.is_meta()) throw DataError(kOrigin, "", "a tensor on the device meta has no values.");
   const int64_t numel = numel_of(box);
   if (numel == 0) return;

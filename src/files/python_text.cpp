@@ -106,7 +106,8 @@ std::string bytes_of_int(std::string_view decimal) {
     }
   }
   const char sign = negative ? '\xff' : '\0';
-  while (bytes.size() > 1 && bytes.back() == sign && (bytes[bytes.size() - 2] & 0x80) == (sign & 0x80)) bytes.pop_back();
+  while (bytes.size() > 1 && bytes.back() == sign && (bytes[bytes.size() - 2] & 0x80) == (sign & 0x80))
+    bytes.pop_back();
   return bytes;
 }
 
@@ -123,7 +124,8 @@ std::optional<PythonValue> number_of_text(std::string_view line, unsigned char o
   if (line.ends_with('L')) line.remove_suffix(1);
   if (line.starts_with('+')) line.remove_prefix(1);
   const std::string_view digits = line.starts_with('-') ? line.substr(1) : line;
-  if (digits.empty() || digits.size() > 10'000 || digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  if (digits.empty() || digits.size() > 10'000 || digits.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
   return PythonValue::big_int(line);
 }
 
@@ -151,7 +153,8 @@ std::optional<std::string> latin1_of_utf8(std::string_view text) {
 }
 
 std::optional<std::string> unquoted(std::string_view line) {
-  if (line.size() < 2 || line.front() != line.back() || (line.front() != '\'' && line.front() != '"')) return std::nullopt;
+  if (line.size() < 2 || line.front() != line.back() || (line.front() != '\'' && line.front() != '"'))
+    return std::nullopt;
   line = line.substr(1, line.size() - 2);
   std::string out;
   for (size_t i = 0; i < line.size(); ++i) {

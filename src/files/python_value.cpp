@@ -11,7 +11,6 @@
 #include <cstring>
 #include <limits>
 
-
 #include "files/origin.h"
 #include "hasten/files/box.h"
 
@@ -83,10 +82,29 @@ struct ObjectNode : PythonValue::Node {
 };
 
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[] = {"None",  "bool",      "int",  "float",       "complex", "str",   "bytes",
-                                           "bytearray", "list",  "tuple", "torch.Size", "set",     "frozenset", "dict",
-                                           "OrderedDict", "Counter", "tensor", "numpy array", "torch.dtype", "torch.device",
-                                           "class or function", "object", "reference to a value around it"};
+  static constexpr const char* kNames[] = {"None",
+                                           "bool",
+                                           "int",
+                                           "float",
+                                           "complex",
+                                           "str",
+                                           "bytes",
+                                           "bytearray",
+                                           "list",
+                                           "tuple",
+                                           "torch.Size",
+                                           "set",
+                                           "frozenset",
+                                           "dict",
+                                           "OrderedDict",
+                                           "Counter",
+                                           "tensor",
+                                           "numpy array",
+                                           "torch.dtype",
+                                           "torch.device",
+                                           "class or function",
+                                           "object",
+                                           "reference to a value around it"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -156,17 +174,33 @@ void PythonValue::release() noexcept {
   }
 }
 
-PythonValue PythonValue::items_of(Kind kind, Items items) { return {kind, new ItemsNode(std::move(items))}; }
-PythonValue PythonValue::pairs_of(Kind kind, Pairs pairs) { return {kind, new PairsNode(std::move(pairs))}; }
-PythonValue PythonValue::text_of(Kind kind, std::string text) { return {kind, new TextNode(std::move(text))}; }
-PythonValue PythonValue::list(Items items) { return items_of(Kind::kList, std::move(items)); }
-PythonValue PythonValue::tuple(Items items) { return items_of(Kind::kTuple, std::move(items)); }
-PythonValue PythonValue::dict(Pairs pairs) { return pairs_of(Kind::kDict, std::move(pairs)); }
-PythonValue PythonValue::ordered_dict(Pairs pairs) { return pairs_of(Kind::kOrderedDict, std::move(pairs)); }
+PythonValue PythonValue::items_of(Kind kind, Items items) {
+  return {kind, new ItemsNode(std::move(items))};
+}
+PythonValue PythonValue::pairs_of(Kind kind, Pairs pairs) {
+  return {kind, new PairsNode(std::move(pairs))};
+}
+PythonValue PythonValue::text_of(Kind kind, std::string text) {
+  return {kind, new TextNode(std::move(text))};
+}
+PythonValue PythonValue::list(Items items) {
+  return items_of(Kind::kList, std::move(items));
+}
+PythonValue PythonValue::tuple(Items items) {
+  return items_of(Kind::kTuple, std::move(items));
+}
+PythonValue PythonValue::dict(Pairs pairs) {
+  return pairs_of(Kind::kDict, std::move(pairs));
+}
+PythonValue PythonValue::ordered_dict(Pairs pairs) {
+  return pairs_of(Kind::kOrderedDict, std::move(pairs));
+}
 PythonValue PythonValue::size(const std::vector<int64_t>& sizes) {
   return items_of(Kind::kSize, Items(sizes.begin(), sizes.end()));
 }
-PythonValue PythonValue::bytes(std::string bytes) { return text_of(Kind::kBytes, std::move(bytes)); }
+PythonValue PythonValue::bytes(std::string bytes) {
+  return text_of(Kind::kBytes, std::move(bytes));
+}
 PythonValue PythonValue::complex(double real, double imaginary) {
   return {Kind::kComplex, new ComplexNode(real, imaginary)};
 }
@@ -175,7 +209,9 @@ PythonValue PythonValue::dtype(Dtype dtype) {
   value.kind_ = Kind::kDtype;
   return value;
 }
-PythonValue PythonValue::device(std::string name) { return text_of(Kind::kDevice, std::move(name)); }
+PythonValue PythonValue::device(std::string name) {
+  return text_of(Kind::kDevice, std::move(name));
+}
 PythonValue PythonValue::unsigned_int(uint64_t value) {
   if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return static_cast<int64_t>(value);
   return text_of(Kind::kInt, std::to_string(value));
@@ -193,8 +229,12 @@ PythonValue PythonValue::big_int(std::string_view decimal) {
 PythonValue PythonValue::global(std::string module, std::string name) {
   return {Kind::kGlobal, new ObjectNode({.module = std::move(module), .name = std::move(name)})};
 }
-PythonValue PythonValue::object(Object object) { return {Kind::kObject, new ObjectNode(std::move(object))}; }
-PythonValue PythonValue::array(PythonArray array) { return {Kind::kArray, new ArrayNode(std::move(array))}; }
+PythonValue PythonValue::object(Object object) {
+  return {Kind::kObject, new ObjectNode(std::move(object))};
+}
+PythonValue PythonValue::array(PythonArray array) {
+  return {Kind::kArray, new ArrayNode(std::move(array))};
+}
 PythonValue PythonValue::cycle() {
   PythonValue value(int64_t{0});
   value.kind_ = Kind::kCycle;
@@ -223,25 +263,34 @@ T loaded(const char* bytes) {
 
 /// Returns the value of a tensor of one number whose bytes are in memory.
 std::optional<double> number_of(const PythonTensor& tensor) {
-  if (tensor.storage == nullptr || tensor.storage->data == nullptr || tensor.storage->swapped || numel_of(tensor.shape) != 1)
+  if (tensor.storage == nullptr || tensor.storage->data == nullptr || tensor.storage->swapped ||
+      numel_of(tensor.shape) != 1)
     return std::nullopt;
   const char* at = tensor.storage->data + tensor.offset * static_cast<int64_t>(element_bytes(tensor.dtype));
   switch (tensor.dtype) {
-    case Dtype::kFloat32: return loaded<float>(at);
-    case Dtype::kFloat64: return loaded<double>(at);
-    case Dtype::kInt64: return static_cast<double>(loaded<int64_t>(at));
-    case Dtype::kInt32: return loaded<int32_t>(at);
-    case Dtype::kInt16: return loaded<int16_t>(at);
-    case Dtype::kInt8: return loaded<int8_t>(at);
+    case Dtype::kFloat32:
+      return loaded<float>(at);
+    case Dtype::kFloat64:
+      return loaded<double>(at);
+    case Dtype::kInt64:
+      return static_cast<double>(loaded<int64_t>(at));
+    case Dtype::kInt32:
+      return loaded<int32_t>(at);
+    case Dtype::kInt16:
+      return loaded<int16_t>(at);
+    case Dtype::kInt8:
+      return loaded<int8_t>(at);
     case Dtype::kUInt8:
-    case Dtype::kBool: return loaded<uint8_t>(at);
+    case Dtype::kBool:
+      return loaded<uint8_t>(at);
     case Dtype::kBFloat16: {
       const uint32_t bits = uint32_t{loaded<uint16_t>(at)} << 16;
       float value;
       std::memcpy(&value, &bits, sizeof value);
       return value;
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -300,11 +349,21 @@ const std::string& PythonValue::as_string() const {
 const std::string& PythonValue::as_bytes() const {
   return node_as<TextNode>("bytes", kind_ == Kind::kBytes || kind_ == Kind::kByteArray).text;
 }
-const PythonValue::Items& PythonValue::as_items() const { return node_as<ItemsNode>("sequence", is_sequence()).items; }
-PythonValue::Items& PythonValue::as_items() { return node_as<ItemsNode>("sequence", is_sequence()).items; }
-const PythonValue::Pairs& PythonValue::as_pairs() const { return node_as<PairsNode>("dict", is_mapping()).pairs; }
-PythonValue::Pairs& PythonValue::as_pairs() { return node_as<PairsNode>("dict", is_mapping()).pairs; }
-const PythonTensor& PythonValue::as_tensor() const { return node_as<TensorNode>("tensor", is_tensor()).tensor; }
+const PythonValue::Items& PythonValue::as_items() const {
+  return node_as<ItemsNode>("sequence", is_sequence()).items;
+}
+PythonValue::Items& PythonValue::as_items() {
+  return node_as<ItemsNode>("sequence", is_sequence()).items;
+}
+const PythonValue::Pairs& PythonValue::as_pairs() const {
+  return node_as<PairsNode>("dict", is_mapping()).pairs;
+}
+PythonValue::Pairs& PythonValue::as_pairs() {
+  return node_as<PairsNode>("dict", is_mapping()).pairs;
+}
+const PythonTensor& PythonValue::as_tensor() const {
+  return node_as<TensorNode>("tensor", is_tensor()).tensor;
+}
 const PythonArray& PythonValue::as_array() const {
   return node_as<ArrayNode>("numpy array", kind_ == Kind::kArray).array;
 }
@@ -339,14 +398,15 @@ const PythonValue& PythonValue::at(std::string_view key) const {
   if (const PythonValue* found = find(key)) return *found;
   std::vector<std::string> keys;
   for (const auto& [known, value] : as_pairs()) keys.push_back(key_text(known));
-  throw DataError(kOrigin, "", "a Python dict has no key '", key, "'", did_you_mean(key, keys), "; it has ", keys.size(),
-                  keys.size() <= 20 ? text(" (", join(keys), ")") : "", ".");
+  throw DataError(kOrigin, "", "a Python dict has no key '", key, "'", did_you_mean(key, keys), "; it has ",
+                  keys.size(), keys.size() <= 20 ? text(" (", join(keys), ")") : "", ".");
 }
 
 const PythonValue& PythonValue::operator[](size_t index) const {
   const Items& items = as_items();
   if (index >= items.size()) {
-    throw DataError(kOrigin, "", "a Python ", type_name(), " of ", items.size(), " elements has none of index ", index, ".");
+    throw DataError(kOrigin, "", "a Python ", type_name(), " of ", items.size(), " elements has none of index ", index,
+                    ".");
   }
   return items[index];
 }
@@ -355,7 +415,9 @@ size_t PythonValue::size() const noexcept {
   return is_sequence() ? as_items().size() : is_mapping() ? as_pairs().size() : 0;
 }
 
-void PythonValue::push_back(PythonValue value) { as_items().push_back(std::move(value)); }
+void PythonValue::push_back(PythonValue value) {
+  as_items().push_back(std::move(value));
+}
 
 void PythonValue::set(PythonValue key, PythonValue value) {
   Pairs& pairs = as_pairs();

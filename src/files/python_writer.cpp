@@ -19,7 +19,8 @@ uint32_t write_storage(DiskFile& file, uint64_t offset, const PythonStorage& sto
   uint32_t crc = 0;
   const auto size = static_cast<uint64_t>(storage.bytes);
   if (storage.data == nullptr && !storage.read && size > 0) {
-    throw UsageError(kOrigin, "a storage of ", size, " bytes has no values. Give its tensor values before it is saved.");
+    throw UsageError(kOrigin, "a storage of ", size,
+                     " bytes has no values. Give its tensor values before it is saved.");
   }
   const size_t part = swap_bytes(storage.dtype);
   for (uint64_t at = 0; at < size;) {
@@ -27,7 +28,8 @@ uint32_t write_storage(DiskFile& file, uint64_t offset, const PythonStorage& sto
     const char* bytes = storage.data == nullptr ? nullptr : storage.data + at;
     if (bytes == nullptr || storage.swapped) {
       buffer.resize(count);
-      storage.data == nullptr ? storage.read(at, count, buffer.data()) : static_cast<void>(std::copy_n(bytes, count, buffer.data()));
+      storage.data == nullptr ? storage.read(at, count, buffer.data())
+                              : static_cast<void>(std::copy_n(bytes, count, buffer.data()));
       if (storage.swapped && part > 1) {
         for (uint64_t i = 0; i + part <= count; i += part) std::reverse(buffer.data() + i, buffer.data() + i + part);
       }
@@ -48,7 +50,8 @@ std::string root_of(const std::string& path, const PythonWriteOptions& options) 
 
 }  // namespace
 
-void write_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options) {
+void write_python_file(Disk& disk, const std::string& path, const PythonValue& value,
+                       const PythonWriteOptions& options) {
   const WrittenPickle pickle = write_pickle(value);
   const std::string root = root_of(path, options) + "/";
   const std::string_view order = "little", version = "3\n";
@@ -67,7 +70,8 @@ void write_python_file(Disk& disk, const std::string& path, const PythonValue& v
   };
   small(0, pickle.bytes);
   small(1, order);
-  for (size_t k = 0; k < pickle.storages.size(); ++k) crcs[2 + k] = write_storage(*file, layout.body_at[2 + k], *pickle.storages[k], buffer);
+  for (size_t k = 0; k < pickle.storages.size(); ++k)
+    crcs[2 + k] = write_storage(*file, layout.body_at[2 + k], *pickle.storages[k], buffer);
   small(parts.size() - 1, version);
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string header = zip_local_header(parts, layout, i, crcs[i]);
@@ -79,7 +83,8 @@ void write_python_file(Disk& disk, const std::string& path, const PythonValue& v
   file->close();
 }
 
-void save_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options) {
+void save_python_file(Disk& disk, const std::string& path, const PythonValue& value,
+                      const PythonWriteOptions& options) {
   const std::string temporary = temporary_folder_of(path, new_save_id());
   PythonWriteOptions rooted = options;
   rooted.root = root_of(path, options);

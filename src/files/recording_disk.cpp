@@ -17,7 +17,10 @@ class RecordingFile : public DiskFile {
   RecordingFile(RecordingDisk& disk, std::unique_ptr<DiskFile> file, std::string path)
       : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
   void write_at(uint64_t offset, const void* bytes, size_t size) override {
-    disk_.record({.kind = DiskCall::Kind::kWrite, .path = path_, .offset = offset, .bytes = std::string(static_cast<const char*>(bytes), size)});
+    disk_.record({.kind = DiskCall::Kind::kWrite,
+                  .path = path_,
+                  .offset = offset,
+                  .bytes = std::string(static_cast<const char*>(bytes), size)});
     file_->write_at(offset, bytes, size);
   }
   void truncate(uint64_t size) override {
@@ -36,12 +39,14 @@ class RecordingFile : public DiskFile {
   std::string path_;
 };
 
-std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+std::string folder_of(const std::string& path) {
+  return fs::path(path).parent_path().string();
+}
 
 bool is_name_change(const DiskCall& call) {
   using Kind = DiskCall::Kind;
-  return call.kind == Kind::kCreate || call.kind == Kind::kMakeFolder || call.kind == Kind::kRename || call.kind == Kind::kLink ||
-         call.kind == Kind::kUnlink || call.kind == Kind::kRemoveFolder;
+  return call.kind == Kind::kCreate || call.kind == Kind::kMakeFolder || call.kind == Kind::kRename ||
+         call.kind == Kind::kLink || call.kind == Kind::kUnlink || call.kind == Kind::kRemoveFolder;
 }
 
 /// Follows a path through later renames, so that a sync of a file under its new name counts.
@@ -58,7 +63,8 @@ std::string current_path(const std::vector<DiskCall>& log, size_t from, size_t t
   return path;
 }
 
-bool synced_later(const std::vector<DiskCall>& log, size_t call, size_t count, DiskCall::Kind kind, const std::string& path) {
+bool synced_later(const std::vector<DiskCall>& log, size_t call, size_t count, DiskCall::Kind kind,
+                  const std::string& path) {
   for (size_t i = call + 1; i < count; ++i) {
     if (log[i].kind == kind && log[i].path == current_path(log, call + 1, i, path)) return true;
   }
@@ -71,16 +77,33 @@ void apply(const DiskCall& call, const std::function<std::string(const std::stri
   Disk& disk = real_disk();
   try {
     switch (call.kind) {
-      case Kind::kCreate: disk.create(moved(call.path)); break;
-      case Kind::kWrite: disk.open(moved(call.path))->write_at(call.offset, call.bytes.data(), call.bytes.size()); break;
-      case Kind::kTruncate: disk.open(moved(call.path))->truncate(call.offset); break;
-      case Kind::kMakeFolder: disk.make_folder(moved(call.path)); break;
-      case Kind::kRename: disk.rename(moved(call.path), moved(call.target), call.rename); break;
-      case Kind::kLink: disk.link(moved(call.path), moved(call.target)); break;
-      case Kind::kUnlink: disk.unlink(moved(call.path)); break;
-      case Kind::kRemoveFolder: disk.remove_folder(moved(call.path)); break;
+      case Kind::kCreate:
+        disk.create(moved(call.path));
+        break;
+      case Kind::kWrite:
+        disk.open(moved(call.path))->write_at(call.offset, call.bytes.data(), call.bytes.size());
+        break;
+      case Kind::kTruncate:
+        disk.open(moved(call.path))->truncate(call.offset);
+        break;
+      case Kind::kMakeFolder:
+        disk.make_folder(moved(call.path));
+        break;
+      case Kind::kRename:
+        disk.rename(moved(call.path), moved(call.target), call.rename);
+        break;
+      case Kind::kLink:
+        disk.link(moved(call.path), moved(call.target));
+        break;
+      case Kind::kUnlink:
+        disk.unlink(moved(call.path));
+        break;
+      case Kind::kRemoveFolder:
+        disk.remove_folder(moved(call.path));
+        break;
       case Kind::kSync:
-      case Kind::kSyncFolder: break;
+      case Kind::kSyncFolder:
+        break;
     }
   } catch (const DiskError&) {
     // The call depends on one that the crash lost.
@@ -151,14 +174,19 @@ void RecordingDisk::sync_folder(const std::string& path) {
   disk_.sync_folder(path);
 }
 
-void replay(const std::vector<DiskCall>& log, const std::string& from, const std::string& to, const CrashOptions& options) {
+void replay(const std::vector<DiskCall>& log, const std::string& from, const std::string& to,
+            const CrashOptions& options) {
   const size_t count = std::min(options.calls, log.size());
-  const auto moved = [&](const std::string& path) { return path.starts_with(from) ? to + path.substr(from.size()) : path; };
-  // Where the names of a folder stop to be durable: the first unsynced change that is lost takes all later ones with it.
+  const auto moved = [&](const std::string& path) {
+    return path.starts_with(from) ? to + path.substr(from.size()) : path;
+  };
+  // Where the names of a folder stop to be durable: the first unsynced change that is lost takes all later ones with
+  // it.
   std::map<std::string, size_t> lost_from;
   for (size_t i = 0; i < count && options.choose; ++i) {
     if (!is_name_change(log[i])) continue;
-    for (const std::string& name : {log[i].path, log[i].kind == DiskCall::Kind::kRename ? log[i].target : log[i].path}) {
+    for (const std::string& name :
+         {log[i].path, log[i].kind == DiskCall::Kind::kRename ? log[i].target : log[i].path}) {
       const std::string parent = folder_of(name);
       if (lost_from.contains(parent) || synced_later(log, i, count, DiskCall::Kind::kSyncFolder, parent)) continue;
       if (options.choose(2) == 0) lost_from[parent] = i;
@@ -168,13 +196,16 @@ void replay(const std::vector<DiskCall>& log, const std::string& from, const std
     DiskCall call = log[i];
     if (is_name_change(call)) {
       const auto lost = lost_from.find(folder_of(call.path));
-      if (lost != lost_from.end() && i >= lost->second && !synced_later(log, i, count, DiskCall::Kind::kSyncFolder, folder_of(call.path))) continue;
+      if (lost != lost_from.end() && i >= lost->second &&
+          !synced_later(log, i, count, DiskCall::Kind::kSyncFolder, folder_of(call.path)))
+        continue;
     }
     const bool content = call.kind == DiskCall::Kind::kWrite || call.kind == DiskCall::Kind::kTruncate;
     if (content && options.choose && !synced_later(log, i, count, DiskCall::Kind::kSync, call.path)) {
       const uint64_t fate = options.choose(3);
       if (fate == 0) continue;
-      if (fate == 1) call.bytes.resize(std::min<uint64_t>(call.bytes.size(), options.choose(call.bytes.size() / 4096 + 1) * 4096));
+      if (fate == 1)
+        call.bytes.resize(std::min<uint64_t>(call.bytes.size(), options.choose(call.bytes.size() / 4096 + 1) * 4096));
     }
     apply(call, moved);
   }

@@ -21,7 +21,8 @@ std::string problem_of(const fs::path& folder) {
     bool known = false;
     for (const auto& entry : fs::directory_iterator(folder, error)) {
       const std::string name = entry.path().filename().string();
-      known = known || name.starts_with("model") || name.starts_with("pytorch_model") || name.starts_with("optimizer") || name == "latest";
+      known = known || name.starts_with("model") || name.starts_with("pytorch_model") ||
+              name.starts_with("optimizer") || name == "latest";
     }
     return known ? "" : "it has no manifest.json";
   }

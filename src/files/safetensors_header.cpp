@@ -60,7 +60,8 @@ uint64_t whole_number(const std::string& path, const std::string& name, const nl
   return value.get<uint64_t>();
 }
 
-std::vector<int64_t> stated_shape(const std::string& path, const std::string& name, const nlohmann::json& json, Dtype dtype) {
+std::vector<int64_t> stated_shape(const std::string& path, const std::string& name, const nlohmann::json& json,
+                                  Dtype dtype) {
   if (!json.is_array()) bad_header(path, "tensor '", name, "' has the shape ", shown(json), ", expected a list");
   std::vector<int64_t> shape;
   for (const auto& size : json) {
@@ -87,7 +88,8 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   const auto& dtype = part("dtype");
   const auto known = dtype.is_string() ? dtype_of_safetensors_name(dtype.get_ref<const std::string&>()) : std::nullopt;
   if (!known) bad_header(path, "tensor '", name, "' has the dtype ", shown(dtype), ", which torch has not");
-  SafetensorsEntry entry{.info = {.name = name, .dtype = *known, .shape = stated_shape(path, name, part("shape"), *known)}};
+  SafetensorsEntry entry{
+      .info = {.name = name, .dtype = *known, .shape = stated_shape(path, name, part("shape"), *known)}};
   const auto& offsets = part("data_offsets");
   if (!offsets.is_array() || offsets.size() != 2) {
     bad_header(path, "tensor '", name, "' has the data_offsets ", shown(offsets), ", expected [begin, end]");
@@ -118,8 +120,8 @@ void check_layout(const std::string& path, std::vector<SafetensorsEntry>& entrie
   for (const SafetensorsEntry& entry : entries) {
     const TensorInfo& info = entry.info;
     if (entry.begin != covered || entry.end < entry.begin) {
-      bad_header(path, "tensor '", info.name, "' lies at [", entry.begin, ", ", entry.end, "), expected it from ", covered,
-                 " on, where the tensor before it ends");
+      bad_header(path, "tensor '", info.name, "' lies at [", entry.begin, ", ", entry.end, "), expected it from ",
+                 covered, " on, where the tensor before it ends");
     }
     const auto stated = stated_bytes(info);
     if (!stated || *stated != entry.end - entry.begin) {
@@ -164,7 +166,8 @@ const std::string* SafetensorsHeader::find_metadata(std::string_view key) const 
 
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view head, uint64_t file_bytes) {
   const uint64_t length = header_length(path, head, file_bytes);
-  if (head.size() - kLengthBytes < length) throw InternalError(kOrigin, "the header of '", path, "' was not read whole.");
+  if (head.size() - kLengthBytes < length)
+    throw InternalError(kOrigin, "the header of '", path, "' was not read whole.");
   SafetensorsHeader header{.body_offset = kLengthBytes + length, .body_bytes = file_bytes - kLengthBytes - length};
   const nlohmann::json parsed = parse_json_header(path, head.substr(kLengthBytes, length));
   for (const auto& [name, json] : parsed.items()) {

@@ -25,10 +25,12 @@ std::map<std::string, std::vector<int64_t>> offsets_of(const std::string& path, 
   if (!parsed.is_map()) fail_data(path, "its ", kShardingInfo, " is no JSON object. Get the file again.");
   for (const auto& [name, part] : parsed.as_map()) {
     const core::Value* saved = part.find("saved_offsets");
-    if (saved == nullptr || !saved->is_list()) fail_data(path, "its ", kShardingInfo, " has no 'saved_offsets' for '", name, "'.");
+    if (saved == nullptr || !saved->is_list())
+      fail_data(path, "its ", kShardingInfo, " has no 'saved_offsets' for '", name, "'.");
     auto& list = offsets[name];
     for (const core::Value& offset : saved->as_list()) {
-      if (!offset.is_int() || offset.as_int() < 0) fail_data(path, "its ", kShardingInfo, " has an offset of '", name, "' that is no whole number.");
+      if (!offset.is_int() || offset.as_int() < 0)
+        fail_data(path, "its ", kShardingInfo, " has an offset of '", name, "' that is no whole number.");
       list.push_back(offset.as_int());
     }
   }
@@ -40,7 +42,8 @@ struct Parts {
   std::vector<FilePiece> pieces = {};
 };
 
-void add_file(const std::string& path, const std::string& file, std::vector<Parts>& all, std::map<std::string, size_t>& index) {
+void add_file(const std::string& path, const std::string& file, std::vector<Parts>& all,
+              std::map<std::string, size_t>& index) {
   const SafetensorsHeader header = read_safetensors_header(file);
   const auto handle = opened(file);
   const std::string* json = header.find_metadata(kShardingInfo);
@@ -49,7 +52,8 @@ void add_file(const std::string& path, const std::string& file, std::vector<Part
     Box box = whole_box(entry.info.shape);
     if (const auto found = offsets.find(entry.info.name); found != offsets.end()) {
       if (found->second.size() != box.size.size()) {
-        fail_data(file, "tensor '", entry.info.name, "' has ", box.size.size(), " dimensions and ", found->second.size(), " saved offsets.");
+        fail_data(file, "tensor '", entry.info.name, "' has ", box.size.size(), " dimensions and ",
+                  found->second.size(), " saved offsets.");
       }
       box.offset = found->second;
     }
@@ -61,7 +65,8 @@ void add_file(const std::string& path, const std::string& file, std::vector<Part
     }
     for (size_t d = 0; d < box.size.size(); ++d) {
       int64_t end = 0;
-      if (__builtin_add_overflow(box.offset[d], box.size[d], &end)) fail_data(file, "tensor '", entry.info.name, "' has a part beyond all sizes.");
+      if (__builtin_add_overflow(box.offset[d], box.size[d], &end))
+        fail_data(file, "tensor '", entry.info.name, "' has a part beyond all sizes.");
       parts.info.shape[d] = std::max(parts.info.shape[d], end);
     }
     parts.pieces.push_back({handle, header.body_offset + entry.begin, std::move(box)});
@@ -91,6 +96,8 @@ TensorSourcePtr open_sharded_safetensors(const std::string& path, const std::vec
   return source;
 }
 
-bool has_sharding_info(const std::string& file) { return read_safetensors_header(file).find_metadata(kShardingInfo) != nullptr; }
+bool has_sharding_info(const std::string& file) {
+  return read_safetensors_header(file).find_metadata(kShardingInfo) != nullptr;
+}
 
 }  // namespace hasten::files

@@ -16,7 +16,8 @@ std::string with_suffix(std::string_view pattern, const std::string& suffix) {
   std::string name(pattern);
   const size_t at = name.find("{suffix}");
   if (at == std::string::npos) {
-    throw UsageError(kOrigin, "the file name pattern '", pattern, "' has no '{suffix}'. Write \"model{suffix}.safetensors\".");
+    throw UsageError(kOrigin, "the file name pattern '", pattern,
+                     "' has no '{suffix}'. Write \"model{suffix}.safetensors\".");
   }
   return name.replace(at, 8, suffix);
 }
@@ -41,7 +42,8 @@ HfIndex ShardSplit::index() const {
   return index;
 }
 
-ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t max_shard_bytes, std::string_view pattern) {
+ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t max_shard_bytes,
+                             std::string_view pattern) {
   std::vector<std::vector<size_t>> shards;
   std::vector<size_t> open;
   uint64_t open_bytes = 0;
@@ -88,7 +90,8 @@ ShardSplit split_into_shards(const std::vector<ShardTensor>& tensors, uint64_t m
 uint64_t parse_shard_size(std::string_view size) {
   std::string words(size);
   const auto fail = [&]() {
-    throw UsageError(kOrigin, "max_shard_size '", size, "' is no size. Write a number of bytes, or one with TB, GB, MB or KB, such as 5GB.");
+    throw UsageError(kOrigin, "max_shard_size '", size,
+                     "' is no size. Write a number of bytes, or one with TB, GB, MB or KB, such as 5GB.");
   };
   const auto strip = [](std::string& value) {
     while (!value.empty() && std::isspace(static_cast<unsigned char>(value.back()))) value.pop_back();

@@ -4,7 +4,8 @@
 namespace hasten::files {
 
 std::optional<TensorLocation> plain_location(const PythonTensor& tensor) {
-  if (!tensor.unreadable.empty() || tensor.storage == nullptr || tensor.storage->path.empty() || tensor.storage->swapped || tensor.conj || tensor.neg) {
+  if (!tensor.unreadable.empty() || tensor.storage == nullptr || tensor.storage->path.empty() ||
+      tensor.storage->swapped || tensor.conj || tensor.neg) {
     return std::nullopt;
   }
   const uint64_t begin = tensor.storage->offset + static_cast<uint64_t>(tensor.offset) * element_bytes(tensor.dtype);

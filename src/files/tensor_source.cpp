@@ -8,7 +8,8 @@ namespace hasten::files {
 int64_t bytes_of(const TensorInfo& info) {
   int64_t bytes = 0;
   if (__builtin_mul_overflow(numel_of(info.shape), static_cast<int64_t>(element_bytes(info.dtype)), &bytes)) {
-    throw UsageError(kOrigin, "tensor '", info.name, "' of shape [", join(info.shape), "] has more bytes than 63 bits count.");
+    throw UsageError(kOrigin, "tensor '", info.name, "' of shape [", join(info.shape),
+                     "] has more bytes than 63 bits count.");
   }
   return bytes;
 }

@@ -22,8 +22,9 @@ void add_index(WeightFiles& found, const fs::path& index) {
     if (!fs::exists(path)) missing.push_back(file);
   }
   if (!missing.empty()) {
-    throw DataError(kOrigin, found.index, "'", found.index, "' names ", missing.size(), " file", missing.size() == 1 ? "" : "s",
-                    " that ", missing.size() == 1 ? "is" : "are", " not there: ", join(missing), ". Get the folder again.");
+    throw DataError(kOrigin, found.index, "'", found.index, "' names ", missing.size(), " file",
+                    missing.size() == 1 ? "" : "s", " that ", missing.size() == 1 ? "is" : "are",
+                    " not there: ", join(missing), ". Get the folder again.");
   }
 }
 
@@ -31,7 +32,9 @@ void add_index(WeightFiles& found, const fs::path& index) {
 // Indexes of both forms (safetensors is read, with a remark) and of variants (model.fp16.safetensors.index.json) may be
 // in one folder.
 void require_one_index(const fs::path& folder, const std::vector<std::string>& indexes) {
-  const auto is_usual = [](const std::string& name) { return name.starts_with("model.") || name.starts_with("pytorch_model."); };
+  const auto is_usual = [](const std::string& name) {
+    return name.starts_with("model.") || name.starts_with("pytorch_model.");
+  };
   if (fs::exists(folder / kManifestFile) || std::all_of(indexes.begin(), indexes.end(), is_usual)) return;
   throw UsageError(kOrigin, "'", folder.string(), "' has several indexes (", join(indexes),
                    "); expected one. Give the path of the index that is meant.");
@@ -48,13 +51,15 @@ WeightFiles in_folder(const fs::path& folder) {
   WeightFiles found;
   const bool safe = there("model.safetensors") || there("model.safetensors.index.json");
   if (safe && (there("pytorch_model.bin") || there("pytorch_model.bin.index.json"))) {
-    found.remarks.push_back(text("'", folder.string(), "' has weights as safetensors and as pytorch_model.bin; safetensors is read."));
+    found.remarks.push_back(
+        text("'", folder.string(), "' has weights as safetensors and as pytorch_model.bin; safetensors is read."));
   }
   for (const char* stem : {"model.safetensors", "pytorch_model.bin"}) {
     const std::string index = std::string(stem) + ".index.json";
     if (there(stem)) {
       found.files = {(folder / stem).string()};
-      if (there(index)) found.remarks.push_back(text("'", (folder / stem).string(), "' is read, and the index beside it is not."));
+      if (there(index))
+        found.remarks.push_back(text("'", (folder / stem).string(), "' is read, and the index beside it is not."));
       return found;
     }
     if (there(index)) {
@@ -68,7 +73,8 @@ WeightFiles in_folder(const fs::path& folder) {
                      ") and no model.safetensors; expected one. Give the path of the index that is meant.");
   }
   if (indexes.empty()) {
-    throw UsageError(kOrigin, "'", folder.string(), "' holds no weights: expected model.safetensors, pytorch_model.bin or an *.index.json",
+    throw UsageError(kOrigin, "'", folder.string(),
+                     "' holds no weights: expected model.safetensors, pytorch_model.bin or an *.index.json",
                      names.empty() ? "; it is empty." : ". Give the path of the file that is meant.");
   }
   add_index(found, folder / indexes.front());

@@ -94,7 +94,8 @@ void run_on_threads(size_t n, size_t num_threads, const std::function<void(size_
 /// A call of write_weights.
 class Job {
  public:
-  Job(Disk& disk, const TensorSource& source, const WeightWriteOptions& options) : disk_(disk), cast_(source, options.dtype), options_(options) {}
+  Job(Disk& disk, const TensorSource& source, const WeightWriteOptions& options)
+      : disk_(disk), cast_(source, options.dtype), options_(options) {}
 
   /// Writes tensors to `path`, by way of a temporary name.
   void write_file(const std::vector<std::string>& names, const std::string& path) {
@@ -129,7 +130,8 @@ class Job {
       const int64_t numel = numel_of(infos[i].shape), step = kChunkBytes / std::max<int64_t>(item, 8);
       for (int64_t begin = 0; begin < numel; begin += step) {
         const int64_t count = std::min(step, numel - begin);
-        tasks.push_back({&names[i], begin, count, layout.offsets[i] + static_cast<uint64_t>(begin * item), static_cast<uint64_t>(count * item)});
+        tasks.push_back({&names[i], begin, count, layout.offsets[i] + static_cast<uint64_t>(begin * item),
+                         static_cast<uint64_t>(count * item)});
       }
     }
     std::sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.offset < b.offset; });
@@ -153,7 +155,8 @@ class Job {
     run_on_threads(tasks.size(), options_.num_threads, [&](size_t i, std::string& buffer, std::string&) {
       buffer.resize(tasks[i].bytes);
       file.read_at(tasks[i].offset, buffer.data(), buffer.size());
-      if (core::xxh3_128(buffer) != tasks[i].hash) fail_data(path, "tensor '", *tasks[i].name, "' reads back with other bytes than were written. Check the disk.");
+      if (core::xxh3_128(buffer) != tasks[i].hash)
+        fail_data(path, "tensor '", *tasks[i].name, "' reads back with other bytes than were written. Check the disk.");
     });
   }
 
@@ -167,13 +170,15 @@ class Job {
       const auto item = static_cast<int64_t>(element_bytes(info.dtype));
       storage->read = [this, name, item](uint64_t begin, uint64_t size, void* target) {
         std::string spare;
-        cast_.read(name, static_cast<int64_t>(begin) / item, static_cast<int64_t>(size) / item, static_cast<char*>(target), spare);
+        cast_.read(name, static_cast<int64_t>(begin) / item, static_cast<int64_t>(size) / item,
+                   static_cast<char*>(target), spare);
       };
       PythonTensor tensor{.storage = std::move(storage), .dtype = info.dtype, .shape = info.shape};
       tensor.stride = contiguous_strides(info.shape);
       pairs.emplace_back(name, std::move(tensor));
     }
-    write_python_file(disk_, temporary, PythonValue::ordered_dict(std::move(pairs)), {.root = fs::path(path).stem().string()});
+    write_python_file(disk_, temporary, PythonValue::ordered_dict(std::move(pairs)),
+                      {.root = fs::path(path).stem().string()});
     if (options_.verify) compare_torch(names, temporary);
   }
 
@@ -190,7 +195,8 @@ class Job {
         other.resize(one.size());
         cast_.read(name, begin, count, one.data(), spare);
         CastSource(*written, {}).read(name, begin, count, other.data(), spare);
-        if (one != other) fail_data(path, "tensor '", name, "' reads back with other bytes than were written. Check the disk.");
+        if (one != other)
+          fail_data(path, "tensor '", name, "' reads back with other bytes than were written. Check the disk.");
       }
     }
   }
@@ -203,7 +209,8 @@ class Job {
 
 bool is_file_name(const std::string& out) {
   static constexpr std::string_view kSuffixes[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt"};
-  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](std::string_view suffix) { return out.ends_with(suffix); });
+  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes),
+                     [&](std::string_view suffix) { return out.ends_with(suffix); });
 }
 
 std::string pattern_of(bool safe, const std::string& variant) {
@@ -219,28 +226,33 @@ void make_parents(Disk& disk, const fs::path& path) {
 
 ShardSplit split_of(const TensorSource& source, const CastSource& cast, const WeightWriteOptions& options) {
   std::vector<ShardTensor> tensors;
-  for (const std::string& name : source.names()) tensors.push_back({.name = name, .bytes = static_cast<uint64_t>(bytes_of(cast.info(name)))});
+  for (const std::string& name : source.names())
+    tensors.push_back({.name = name, .bytes = static_cast<uint64_t>(bytes_of(cast.info(name)))});
   return split_into_shards(tensors, options.max_shard_bytes, pattern_of(options.safe_serialization, options.variant));
 }
 
 }  // namespace
 
-std::vector<std::string> remove_stale_weights(Disk& disk, const std::string& folder, const std::vector<std::string>& kept, const std::string& variant) {
+std::vector<std::string> remove_stale_weights(Disk& disk, const std::string& folder,
+                                              const std::vector<std::string>& kept, const std::string& variant) {
   std::vector<std::string> stale;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool ours = is_shard_of(name, pattern_of(true, variant)) || is_shard_of(name, pattern_of(false, variant));
-    if (ours && entry.is_regular_file() && std::find(kept.begin(), kept.end(), name) == kept.end()) stale.push_back(name);
+    if (ours && entry.is_regular_file() && std::find(kept.begin(), kept.end(), name) == kept.end())
+      stale.push_back(name);
   }
   std::sort(stale.begin(), stale.end());
   for (const std::string& name : stale) disk.unlink((fs::path(folder) / name).string());
   return stale;
 }
 
-WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::string& out, const WeightWriteOptions& options) {
+WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::string& out,
+                             const WeightWriteOptions& options) {
   WrittenWeights written;
   const CastSource cast(source, options.dtype);
-  for (const std::string& name : source.names()) written.tensor_bytes += static_cast<uint64_t>(bytes_of(cast.info(name)));
+  for (const std::string& name : source.names())
+    written.tensor_bytes += static_cast<uint64_t>(bytes_of(cast.info(name)));
   Job job(disk, source, options);
   if (is_file_name(out) && !fs::is_directory(out)) {
     const fs::path parent = fs::path(out).parent_path();
@@ -250,7 +262,8 @@ WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::
     if (options.sync) disk.sync_folder(parent.empty() ? "." : parent.string());
     return written;
   }
-  if (fs::exists(out) && !fs::is_directory(out)) throw UsageError(kOrigin, "'", out, "' is a file, expected the path of a folder. Give another path.");
+  if (fs::exists(out) && !fs::is_directory(out))
+    throw UsageError(kOrigin, "'", out, "' is a file, expected the path of a folder. Give another path.");
   make_parents(disk, fs::path(out).lexically_normal().has_filename() ? fs::path(out) : fs::path(out).parent_path());
   const ShardSplit split = split_of(source, cast, options);
   std::vector<std::string> kept;
@@ -262,7 +275,8 @@ WrittenWeights write_weights(Disk& disk, const TensorSource& source, const std::
   if (split.is_sharded()) {
     const std::string pattern = pattern_of(options.safe_serialization, options.variant);
     kept.push_back(pattern.substr(0, pattern.find('{')) + pattern.substr(pattern.find('}') + 1) + ".index.json");
-    const std::string index = (fs::path(out) / kept.back()).string(), temporary = temporary_folder_of(index, new_save_id());
+    const std::string index = (fs::path(out) / kept.back()).string(),
+                      temporary = temporary_folder_of(index, new_save_id());
     files::write_file(disk, temporary, to_json(split.index()));
     disk.rename(temporary, index, Rename::kReplace);
     written.files.push_back(index);

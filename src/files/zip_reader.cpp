@@ -13,12 +13,14 @@
 namespace hasten::files {
 namespace {
 
-constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
+                   kLocator64 = 0x07064b50;
 constexpr uint64_t kMaxDeflated = uint64_t{4} << 30, kMaxRatio = 1100;
 
 template <class... Parts>
 [[noreturn]] void bad_zip(const std::string& path, const Parts&... parts) {
-  throw DataError(kOrigin, path, "'", path, "' is no good zip file: ", parts..., ". Get the file again, or write it anew.");
+  throw DataError(kOrigin, path, "'", path, "' is no good zip file: ", parts...,
+                  ". Get the file again, or write it anew.");
 }
 
 /// Little-endian numbers at positions of a text, checked.
@@ -26,13 +28,15 @@ class Bytes {
  public:
   Bytes(std::string_view bytes, const std::string& path) : bytes_(bytes), path_(path) {}
   uint64_t number(uint64_t at, size_t size) const {
-    if (at > bytes_.size() || size > bytes_.size() - at) bad_zip(path_, "it ends at byte ", bytes_.size(), " within its directory");
+    if (at > bytes_.size() || size > bytes_.size() - at)
+      bad_zip(path_, "it ends at byte ", bytes_.size(), " within its directory");
     uint64_t value = 0;
     for (size_t i = size; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes_[at + i]);
     return value;
   }
   std::string_view part(uint64_t at, uint64_t size) const {
-    if (at > bytes_.size() || size > bytes_.size() - at) bad_zip(path_, "it ends at byte ", bytes_.size(), " within a record");
+    if (at > bytes_.size() || size > bytes_.size() - at)
+      bad_zip(path_, "it ends at byte ", bytes_.size(), " within a record");
     return bytes_.substr(at, size);
   }
   uint64_t size() const { return bytes_.size(); }
@@ -64,15 +68,18 @@ Directory find_directory(const Bytes& bytes, const std::string& path) {
   const bool wide = directory.records == 0xffff || directory.bytes == 0xffffffff || directory.offset == 0xffffffff;
   if (*end >= 20 && bytes.number(*end - 20, 4) == kLocator64) {
     const uint64_t at = bytes.number(*end - 12, 8);
-    if (at > *end - 20 || *end - 20 - at < 56 || bytes.number(at, 4) != kEnd64) bad_zip(path, "its zip64 end record is missing");
+    if (at > *end - 20 || *end - 20 - at < 56 || bytes.number(at, 4) != kEnd64)
+      bad_zip(path, "its zip64 end record is missing");
     directory = {bytes.number(at + 32, 8), bytes.number(at + 40, 8), bytes.number(at + 48, 8), at};
   } else if (wide) {
     bad_zip(path, "its zip64 locator is missing");
   }
   if (directory.offset > directory.end || directory.bytes > directory.end - directory.offset) {
-    bad_zip(path, "its directory of ", directory.bytes, " bytes at ", directory.offset, " does not end before byte ", directory.end);
+    bad_zip(path, "its directory of ", directory.bytes, " bytes at ", directory.offset, " does not end before byte ",
+            directory.end);
   }
-  if (directory.records > directory.bytes / 46) bad_zip(path, "its directory of ", directory.bytes, " bytes cannot hold ", directory.records, " records");
+  if (directory.records > directory.bytes / 46)
+    bad_zip(path, "its directory of ", directory.bytes, " bytes cannot hold ", directory.records, " records");
   return directory;
 }
 
@@ -105,7 +112,8 @@ struct Extent {
 };
 
 /// Reads one directory entry at `at`, moves `at` behind it, and returns which bytes of the archive the record takes.
-Extent read_entry(const Bytes& bytes, const std::string& path, const Directory& directory, uint64_t& at, ZipRecord& record) {
+Extent read_entry(const Bytes& bytes, const std::string& path, const Directory& directory, uint64_t& at,
+                  ZipRecord& record) {
   if (bytes.number(at, 4) != kCentral) bad_zip(path, "its directory has no record at byte ", at);
   const uint64_t flags = bytes.number(at + 8, 2), method = bytes.number(at + 10, 2);
   Sizes sizes{bytes.number(at + 24, 4), bytes.number(at + 20, 4), bytes.number(at + 42, 4)};
@@ -116,18 +124,23 @@ Extent read_entry(const Bytes& bytes, const std::string& path, const Directory& 
   at += 46 + name + extra + comment;
   if (at > directory.offset + directory.bytes) bad_zip(path, "record '", record.name, "' is longer than the directory");
   if ((flags & 1) != 0) bad_zip(path, "record '", record.name, "' is encrypted");
-  if (method != 0 && method != 8) bad_zip(path, "record '", record.name, "' uses method ", method, ", expected stored or deflated");
+  if (method != 0 && method != 8)
+    bad_zip(path, "record '", record.name, "' uses method ", method, ", expected stored or deflated");
   record.size = sizes.size;
   record.stored = sizes.stored;
   record.deflated = method == 8;
-  if (!record.deflated && record.size != record.stored) bad_zip(path, "stored record '", record.name, "' has two sizes, ", record.stored, " and ", record.size);
+  if (!record.deflated && record.size != record.stored)
+    bad_zip(path, "stored record '", record.name, "' has two sizes, ", record.stored, " and ", record.size);
   if (record.deflated && (record.size > kMaxDeflated || record.size / kMaxRatio > record.stored)) {
-    bad_zip(path, "record '", record.name, "' of ", record.stored, " bytes claims to inflate to ", record.size, ", more than deflate can");
+    bad_zip(path, "record '", record.name, "' of ", record.stored, " bytes claims to inflate to ", record.size,
+            ", more than deflate can");
   }
-  if (sizes.header > directory.offset || bytes.number(sizes.header, 4) != kLocal) bad_zip(path, "record '", record.name, "' is not at byte ", sizes.header);
+  if (sizes.header > directory.offset || bytes.number(sizes.header, 4) != kLocal)
+    bad_zip(path, "record '", record.name, "' is not at byte ", sizes.header);
   record.offset = sizes.header + 30 + bytes.number(sizes.header + 26, 2) + bytes.number(sizes.header + 28, 2);
   if (record.offset > directory.offset || record.stored > directory.offset - record.offset) {
-    bad_zip(path, "record '", record.name, "' of ", record.stored, " bytes at ", record.offset, " does not end before the directory");
+    bad_zip(path, "record '", record.name, "' of ", record.stored, " bytes at ", record.offset,
+            " does not end before the directory");
   }
   return {sizes.header, record.offset + record.stored};
 }
@@ -155,7 +168,8 @@ ZipReader::ZipReader(std::string_view archive, std::string path) : archive_(arch
 }
 
 const ZipRecord* ZipReader::find(std::string_view name) const noexcept {
-  const auto found = std::find_if(records_.begin(), records_.end(), [&](const ZipRecord& record) { return record.name == name; });
+  const auto found =
+      std::find_if(records_.begin(), records_.end(), [&](const ZipRecord& record) { return record.name == name; });
   return found == records_.end() ? nullptr : &*found;
 }
 

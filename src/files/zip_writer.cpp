@@ -29,10 +29,16 @@ class ByteWriter {
   std::string out_;
 };
 
-bool is_wide(uint64_t size) { return size >= kMax32; }
-uint64_t narrow32(uint64_t value) { return std::min(value, kMax32); }
+bool is_wide(uint64_t size) {
+  return size >= kMax32;
+}
+uint64_t narrow32(uint64_t value) {
+  return std::min(value, kMax32);
+}
 
-uint64_t extra_before_padding(const ZipPart& part) { return is_wide(part.size) ? kWideBytes : 0; }
+uint64_t extra_before_padding(const ZipPart& part) {
+  return is_wide(part.size) ? kWideBytes : 0;
+}
 
 }  // namespace
 
@@ -40,7 +46,8 @@ ZipLayout lay_out_zip(const std::vector<ZipPart>& parts, uint64_t alignment) {
   ZipLayout layout;
   uint64_t at = 0;
   for (const ZipPart& part : parts) {
-    if (part.name.size() > 65000) throw UsageError(kOrigin, "a record name of ", part.name.size(), " bytes is too long for a zip file.");
+    if (part.name.size() > 65000)
+      throw UsageError(kOrigin, "a record name of ", part.name.size(), " bytes is too long for a zip file.");
     layout.header_at.push_back(at);
     const uint64_t head = at + kLocalBytes + part.name.size() + extra_before_padding(part) + kPaddingHead;
     at = (head + alignment - 1) / alignment * alignment;
@@ -66,7 +73,8 @@ std::string zip_local_header(const std::vector<ZipPart>& parts, const ZipLayout&
   return out.take();
 }
 
-std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& layout, const std::vector<uint32_t>& crcs) {
+std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& layout,
+                          const std::vector<uint32_t>& crcs) {
   ByteWriter out;
   for (size_t i = 0; i < parts.size(); ++i) {
     const ZipPart& part = parts[i];
@@ -87,7 +95,10 @@ std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& la
   tail.number(0x06064b50, 4).number(44, 8).number(45, 2).number(45, 2).number(0, 4).number(0, 4);
   tail.number(count, 8).number(count, 8).number(bytes, 8).number(layout.directory_at, 8);
   tail.number(0x07064b50, 4).number(0, 4).number(end, 8).number(1, 4);
-  tail.number(0x06054b50, 4).number(0, 4).number(std::min<uint64_t>(count, 0xffff), 2).number(std::min<uint64_t>(count, 0xffff), 2);
+  tail.number(0x06054b50, 4)
+      .number(0, 4)
+      .number(std::min<uint64_t>(count, 0xffff), 2)
+      .number(std::min<uint64_t>(count, 0xffff), 2);
   tail.number(narrow32(bytes), 4).number(narrow32(layout.directory_at), 4).number(0, 2);
   return directory + tail.take();
 }

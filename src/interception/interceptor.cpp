@@ -64,9 +64,9 @@ class ByStorage {
     if (!tensor.has_storage()) return;
     const std::lock_guard lock(mutex_);
     std::erase_if(entries_, [](const auto& item) { return item.second.storage.expired(); });
-    entries_.insert_or_assign(tensor.storage().unsafeGetStorageImpl(),
-                              Entry{tensor.storage().getWeakStorageImpl(),
-                                    c10::weak_intrusive_ptr<InterceptorList>(list)});
+    entries_.insert_or_assign(
+        tensor.storage().unsafeGetStorageImpl(),
+        Entry{tensor.storage().getWeakStorageImpl(), c10::weak_intrusive_ptr<InterceptorList>(list)});
   }
   c10::intrusive_ptr<InterceptorList> find(const at::TensorBase& tensor) {
     if (!tensor.has_storage()) return {};
@@ -165,9 +165,8 @@ bool in_table(std::string_view name) {
   constexpr std::string_view kNamespace = "aten::";
   if (!name.starts_with(kNamespace)) return false;
   name.remove_prefix(kNamespace.size());
-  return std::any_of(kOperatorTable.begin(), kOperatorTable.end(), [&](std::string_view entry) {
-    return entry.substr(0, entry.find('.')) == name;
-  });
+  return std::any_of(kOperatorTable.begin(), kOperatorTable.end(),
+                     [&](std::string_view entry) { return entry.substr(0, entry.find('.')) == name; });
 }
 
 void require_known(const Interceptor& interceptor) {

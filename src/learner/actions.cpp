@@ -56,13 +56,17 @@ void Learner::Impl::use(std::shared_ptr<Engine> other) {
   current = std::move(other);
 }
 
-void Learner::Impl::begin_epoch(int64_t epoch) { state.epoch = epoch; }
+void Learner::Impl::begin_epoch(int64_t epoch) {
+  state.epoch = epoch;
+}
 
 void Learner::Impl::begin_batches() {
   auto& used = engine();
-  if (!state.training && other_source) other_loader = std::exchange(other_source, std::nullopt)->prepare(used.accelerator);
+  if (!state.training && other_source)
+    other_loader = std::exchange(other_source, std::nullopt)->prepare(used.accelerator);
   if (state.training && probing && !probe) probe = loaders.train.prepare(used.accelerator, used.order);
-  pass_ = state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
+  pass_ =
+      state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
   state.n_iter = pass_ == nullptr ? 0 : static_cast<int64_t>(pass_->size());
   state.iter = -1;
   if (state.training && resume_loader) {
@@ -72,7 +76,8 @@ void Learner::Impl::begin_batches() {
   if (pass_ == nullptr) return;
   if (state.training && pass_->size() == 0) {
     throw UsageError(Origin{"learner", used.accelerator.rank(), used.accelerator.world_size()},
-                     "the training loader has no batches; give it samples, or leave drop_last off for fewer samples than a batch has.");
+                     "the training loader has no batches; give it samples, or leave drop_last off for fewer samples "
+                     "than a batch has.");
   }
   pass_->begin();
   pass_open_ = true;
@@ -83,7 +88,8 @@ bool Learner::Impl::next_batch() {
   if (!pass_->next(state.batch)) return false;
   ++state.iter;
   if (state.batch.inputs.empty()) {
-    throw UsageError(Origin{"learner"}, "batch ", state.iter, " of epoch ", state.epoch, " has no inputs; expected at least one tensor.");
+    throw UsageError(Origin{"learner"}, "batch ", state.iter, " of epoch ", state.epoch,
+                     " has no inputs; expected at least one tensor.");
   }
   if (state.training && loaders.augment) state.batch = loaders.augment(state.batch);
   return true;
@@ -128,8 +134,12 @@ void Learner::Impl::backward() {
   used.accelerator.backward(state.loss_grad, {.weight = static_cast<double>(state.batch.size())});
 }
 
-void Learner::Impl::step() { current->optimizer->step(); }
-void Learner::Impl::zero_grad() { current->optimizer->zero_grad(); }
+void Learner::Impl::step() {
+  current->optimizer->step();
+}
+void Learner::Impl::zero_grad() {
+  current->optimizer->zero_grad();
+}
 
 void Learner::Impl::forget() {
   state.batch = {};
@@ -142,8 +152,9 @@ void Learner::Impl::require_ready() {
   const auto device = engine().accelerator.device();
   for (const auto& parameter : model.module()->named_parameters()) {
     if (parameter.value().device().type() != device.type()) {
-      throw UsageError(Origin{"learner"}, "parameter '", parameter.key(), "' is on ", parameter.value().device(), ", the Accelerator on ",
-                       device, "; expected one device. Move the model, or leave device_placement on.");
+      throw UsageError(Origin{"learner"}, "parameter '", parameter.key(), "' is on ", parameter.value().device(),
+                       ", the Accelerator on ", device,
+                       "; expected one device. Move the model, or leave device_placement on.");
     }
   }
 }

@@ -9,8 +9,10 @@ namespace hasten::learner {
 
 Learner::Impl::Impl(Loaders own_loaders, AnyModel own_model, LearnerOptions own_options)
     : loaders(std::move(own_loaders)), model(std::move(own_model)), options(std::move(own_options)) {
-  if (!model) throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");
-  groups = layer_groups(*model.module(), options.splitter, {.wd_bn_bias = options.wd_bn_bias, .train_bn = options.train_bn});
+  if (!model)
+    throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");
+  groups =
+      layer_groups(*model.module(), options.splitter, {.wd_bn_bias = options.wd_bn_bias, .train_bn = options.train_bn});
   if (options.default_cbs) {
     add(entry_of(TrainEval()));
     add(entry_of(Recorder()));
@@ -25,7 +27,8 @@ Learner::Learner(Loaders loaders, AnyModel model, LearnerOptions options)
   // Aliases without owning: the Impl must not keep itself alive.
   impl_->self.impl_ = std::shared_ptr<Impl>(std::shared_ptr<void>(), impl_.get());
   if (!impl_->options.loss && !impl_->options.loss_of_all) {
-    throw UsageError(Origin{"learner"}, "a Learner without a loss; set LearnerOptions::loss, for example learner::cross_entropy().");
+    throw UsageError(Origin{"learner"},
+                     "a Learner without a loss; set LearnerOptions::loss, for example learner::cross_entropy().");
   }
   impl_->event(Event::kAfterCreate);
 }

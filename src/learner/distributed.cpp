@@ -47,8 +47,12 @@ int distributed_world_size(const Learner& learn) {
   return learn.accelerator().world_size();
 }
 
-Accelerator setup_distrib(const AcceleratorOptions& options) { return Accelerator(options); }
-void teardown_distrib(const Accelerator& accelerator) { accelerator.end_training(); }
+Accelerator setup_distrib(const AcceleratorOptions& options) {
+  return Accelerator(options);
+}
+void teardown_distrib(const Accelerator& accelerator) {
+  accelerator.end_training();
+}
 
 void detail::rank0_first(const comm::Group& group, const std::function<void()>& fn) {
   if (group.world_size() == 1) return fn();
@@ -56,7 +60,9 @@ void detail::rank0_first(const comm::Group& group, const std::function<void()>& 
   process::detail::run_in_order(process, process.is_main_process(), "rank0_first", fn);
 }
 
-const Learner& Learner::to_parallel(std::vector<c10::Device> devices) const { return add(ParallelTrainer(std::move(devices))); }
+const Learner& Learner::to_parallel(std::vector<c10::Device> devices) const {
+  return add(ParallelTrainer(std::move(devices)));
+}
 const Learner& Learner::detach_parallel() const {
   remove_cb("parallel_trainer");
   return *this;
@@ -72,7 +78,8 @@ const Learner& Learner::detach_distributed() const {
   if (find<DistributedTrainer>() != nullptr) remove_cb("distributed_trainer");
   return *this;
 }
-void Learner::distrib_ctx(const Accelerator& accelerator, const DistributedOptions& options, const std::function<void()>& fn) const {
+void Learner::distrib_ctx(const Accelerator& accelerator, const DistributedOptions& options,
+                          const std::function<void()>& fn) const {
   added_cbs(callbacks(DistributedTrainer(accelerator, options)), fn);
 }
 

@@ -51,7 +51,8 @@ void GatherPreds::after_batch(Learner& learn) {
 void GatherPreds::keep(const at::Tensor& batch, const std::filesystem::path& folder, std::vector<at::Tensor>& into) {
   if (folder.empty()) return into.push_back(batch);
   std::filesystem::create_directories(folder);
-  checkpoint::save(checkpoint::StateDict{{"data", batch}}, (folder / text(saved++, ".safetensors")).string(), {.safe_serialization = true});
+  checkpoint::save(checkpoint::StateDict{{"data", batch}}, (folder / text(saved++, ".safetensors")).string(),
+                   {.safe_serialization = true});
 }
 
 at::Tensor GatherPreds::joined(const std::vector<at::Tensor>& parts) const {
@@ -61,10 +62,13 @@ at::Tensor GatherPreds::joined(const std::vector<at::Tensor>& parts) const {
 Loader Learner::Impl::loader_of(int ds_idx, const std::optional<Loader>& given, bool reorder) const {
   if (given) return *given;
   if (ds_idx != 0 && ds_idx != 1) {
-    throw UsageError(Origin{"learner"}, "ds_idx ", ds_idx, "; expected 0 for the training data or 1 for the validation data.");
+    throw UsageError(Origin{"learner"}, "ds_idx ", ds_idx,
+                     "; expected 0 for the training data or 1 for the validation data.");
   }
   const auto& loader = ds_idx == 0 ? loaders.train : loaders.valid;
-  if (!loader) throw UsageError(Origin{"learner"}, "no ", ds_idx == 0 ? "training" : "validation", " data; give a loader, or set Loaders.");
+  if (!loader)
+    throw UsageError(Origin{"learner"}, "no ", ds_idx == 0 ? "training" : "validation",
+                     " data; give a loader, or set Loaders.");
   return reorder ? loader.in_order() : loader;
 }
 
@@ -102,7 +106,8 @@ std::vector<double> Learner::validate(const ValidateOptions& o) const {
 
 Predictions Learner::get_preds(const PredsOptions& o) const {
   if (o.with_loss && !loss_func()) {
-    throw UsageError(Origin{"learner"}, "get_preds with losses of a Learner whose loss takes all outputs; expected LearnerOptions::loss.");
+    throw UsageError(Origin{"learner"},
+                     "get_preds with losses of a Learner whose loss takes all outputs; expected LearnerOptions::loss.");
   }
   const auto loader = impl_->loader_of(o.ds_idx, o.loader, o.reorder);
   const auto gather = std::make_shared<GatherPreds>(o);
@@ -112,18 +117,24 @@ Predictions Learner::get_preds(const PredsOptions& o) const {
     callbacks.push_back(entry_of(gather));
     added_cbs(callbacks, [&] { impl_->validate(loader, o.inner); });
   });
-  return {.inputs = gather->joined(gather->inputs), .preds = gather->joined(gather->preds), .targets = gather->joined(gather->targets),
-          .decoded = gather->joined(gather->decoded), .losses = gather->joined(gather->losses)};
+  return {.inputs = gather->joined(gather->inputs),
+          .preds = gather->joined(gather->preds),
+          .targets = gather->joined(gather->targets),
+          .decoded = gather->joined(gather->decoded),
+          .losses = gather->joined(gather->losses)};
 }
 
 Prediction Learner::predict(const std::vector<at::Tensor>& inputs) const {
   Batch batch;
   for (const auto& input : inputs) batch.inputs.push_back(input.unsqueeze(0));
-  const auto preds = get_preds({.loader = Loader(std::vector<Batch>(static_cast<size_t>(distributed_world_size(*this)), batch)), .with_decoded = true});
+  const auto preds =
+      get_preds({.loader = Loader(std::vector<Batch>(static_cast<size_t>(distributed_world_size(*this)), batch)),
+                 .with_decoded = true});
   Prediction result{.label = preds.decoded[0], .probabilities = preds.preds[0]};
   const auto& vocab = loaders().vocab;
   const bool is_class = result.label.dim() == 0 && !result.label.is_floating_point();
-  if (is_class && result.label.item<int64_t>() >= 0 && static_cast<size_t>(result.label.item<int64_t>()) < vocab.size()) {
+  if (is_class && result.label.item<int64_t>() >= 0 &&
+      static_cast<size_t>(result.label.item<int64_t>()) < vocab.size()) {
     result.decoded = vocab[static_cast<size_t>(result.label.item<int64_t>())];
   } else {
     result.decoded = text(result.label);
@@ -147,11 +158,14 @@ Predictions Learner::tta(const TtaOptions& o) const {
   auto plain = get_preds({.ds_idx = o.ds_idx, .loader = o.loader});
   std::vector<at::Tensor> passes;
   for (int64_t i = 0; i < o.n; ++i) {
-    passes.push_back(get_preds({.ds_idx = o.ds_idx, .loader = o.loader, .cbs = callbacks(Augment(loaders().augment))}).preds);
+    passes.push_back(
+        get_preds({.ds_idx = o.ds_idx, .loader = o.loader, .cbs = callbacks(Augment(loaders().augment))}).preds);
   }
   const auto all = at::stack(passes);
-  if (o.use_max) plain.preds = at::stack({std::get<0>(all.max(0)), plain.preds}).amax(0);
-  else plain.preds = at::lerp(all.mean(0), plain.preds, o.beta);
+  if (o.use_max)
+    plain.preds = at::stack({std::get<0>(all.max(0)), plain.preds}).amax(0);
+  else
+    plain.preds = at::lerp(all.mean(0), plain.preds, o.beta);
   return plain;
 }
 
@@ -173,7 +187,8 @@ std::string Learner::show_results(int64_t num_samples) const {
 std::string Learner::summary() const {
   std::ostringstream table;
   int64_t total = 0, trained = 0;
-  table << std::left << std::setw(40) << "layer" << std::setw(28) << "shapes" << std::setw(16) << "parameters" << "trainable\n";
+  table << std::left << std::setw(40) << "layer" << std::setw(28) << "shapes" << std::setw(16) << "parameters"
+        << "trainable\n";
   for (const auto& item : impl_->model.module()->named_modules("", false)) {
     if (!item.value()->children().empty()) continue;
     int64_t own = 0, own_trained = 0;
@@ -183,14 +198,20 @@ std::string Learner::summary() const {
       own += parameter.numel();
       own_trained += parameter.requires_grad() ? parameter.numel() : 0;
     }
-    table << std::setw(40) << item.key() + " " + item.value()->name().substr(item.value()->name().rfind(':') + 1) << std::setw(28) << shapes << std::setw(16) << own
-          << (own == 0 ? "" : own_trained == own ? "yes" : own_trained == 0 ? "no" : "partly") << "\n";
+    table << std::setw(40) << item.key() + " " + item.value()->name().substr(item.value()->name().rfind(':') + 1)
+          << std::setw(28) << shapes << std::setw(16) << own
+          << (own == 0             ? ""
+              : own_trained == own ? "yes"
+              : own_trained == 0   ? "no"
+                                   : "partly")
+          << "\n";
   }
   for (const auto& parameter : impl_->model.module()->parameters()) {
     total += parameter.numel();
     trained += parameter.requires_grad() ? parameter.numel() : 0;
   }
-  table << "total " << total << ", trainable " << trained << ", loss " << (loss_func() ? loss_func().name() : "own") << "\n";
+  table << "total " << total << ", trainable " << trained << ", loss " << (loss_func() ? loss_func().name() : "own")
+        << "\n";
   return table.str();
 }
 

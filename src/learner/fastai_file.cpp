@@ -1,4 +1,5 @@
-// See fastai_file.h. The file holds a state_dict, or {"model": state_dict, "opt": {"state": [one a parameter], "hypers": [one a group]}}.
+// See fastai_file.h. The file holds a state_dict, or {"model": state_dict, "opt": {"state": [one a parameter],
+// "hypers": [one a group]}}.
 #include "learner/fastai_file.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +24,9 @@ const files::PythonValue::Items& items_of(const files::PythonValue& value) {
 void load_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const files::PythonValue& from) {
   const auto tensor = [&](const char* name) {
     const auto* found = from.find(name);
-    return found == nullptr || !found->is_tensor() ? at::Tensor() : checkpoint::tensor_of(found->as_tensor()).to(parameter.options()).clone();
+    return found == nullptr || !found->is_tensor()
+               ? at::Tensor()
+               : checkpoint::tensor_of(found->as_tensor()).to(parameter.options()).clone();
   };
   const auto average = tensor("grad_avg"), squares = tensor("sqr_avg");
   const auto* steps = from.find("step");
@@ -51,8 +54,9 @@ void load_optimizer_of(const Learner& learn, const std::string& path, const file
   size_t count = 0;
   for (const auto& group : groups) count += group.parameters.size();
   if (states.size() != count || hypers.size() != groups.size()) {
-    throw UsageError(Origin{"learner"}, path, " has an optimizer of ", states.size(), " parameters in ", hypers.size(), " groups, this Learner of ", count, " in ",
-                     groups.size(), "; load with the same model and splitter, or with_opt = false.");
+    throw UsageError(Origin{"learner"}, path, " has an optimizer of ", states.size(), " parameters in ", hypers.size(),
+                     " groups, this Learner of ", count, " in ", groups.size(),
+                     "; load with the same model and splitter, or with_opt = false.");
   }
   auto& optimizer = learn.opt();
   optimizer.state().clear();
@@ -60,7 +64,8 @@ void load_optimizer_of(const Learner& learn, const std::string& path, const file
   for (size_t i = 0; i < groups.size(); ++i) {
     for (const auto& parameter : groups[i].parameters) load_state_of(optimizer, parameter, *state++);
     for (const auto& [name, value] : hypers[i].as_pairs()) {
-      if (name.is_string() && value.is_number() && learn.hypers().has(name.as_string())) learn.hypers().set(name.as_string(), i, value.as_double());
+      if (name.is_string() && value.is_number() && learn.hypers().has(name.as_string()))
+        learn.hypers().set(name.as_string(), i, value.as_double());
     }
   }
 }
@@ -76,7 +81,8 @@ void load_fastai_file(const Learner& learn, const std::string& path, const LoadO
   checkpoint::load_weights(*learn.model().module(), has_both ? *model : whole, {.strict = options.strict});
   if (!options.with_opt.value_or(has_both && learn.impl().optimizer != nullptr)) return;
   if (!has_both || !optimizer->is_mapping()) {
-    throw DataError(Origin{"learner"}, path, "no optimizer state in ", path, "; save with with_opt=True, or load with with_opt = false.");
+    throw DataError(Origin{"learner"}, path, "no optimizer state in ", path,
+                    "; save with with_opt=True, or load with with_opt = false.");
   }
   load_optimizer_of(learn, path, *optimizer);
 }

@@ -54,7 +54,9 @@ std::vector<std::string> group_names(const std::vector<LayerGroup>& groups) {
   return names;
 }
 
-core::Value names_value(const std::vector<std::string>& names) { return core::Value(names); }
+core::Value names_value(const std::vector<std::string>& names) {
+  return core::Value(names);
+}
 
 }  // namespace
 
@@ -89,7 +91,9 @@ void write_file(const fs::path& path, const std::string& bytes) {
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError(Origin{"learner"}, path.string(), "cannot read ", path.string(), ": no such file. Save it first, or check the name.");
+  if (!file)
+    throw DataError(Origin{"learner"}, path.string(), "cannot read ", path.string(),
+                    ": no such file. Save it first, or check the name.");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -106,7 +110,9 @@ fs::path Learner::save(const std::string& name, bool with_opt) const {
     write_weights(weights, *impl_->model.module());
     const bool opt = with_opt && impl_->optimizer;
     if (opt) write_file(base + ".optimizer.pt", save_optimizer(*impl_->optimizer));
-    write_file(base + ".json", core::Value::map({{"with_opt", opt}, {"groups", names_value(group_names(impl_->groups))}}).to_json(2) + "\n");
+    write_file(
+        base + ".json",
+        core::Value::map({{"with_opt", opt}, {"groups", names_value(group_names(impl_->groups))}}).to_json(2) + "\n");
   }
   accelerator().wait_for_everyone();
   return weights;
@@ -121,7 +127,8 @@ void Learner::load(const std::string& name, const LoadOptions& o) const {
     opt();
     load_optimizer(*impl_->optimizer, read_file(optimizer), optimizer.string());
   } else if (o.with_opt.value_or(false)) {
-    throw DataError(Origin{"learner"}, optimizer.string(), "no optimizer state beside ", base, ".safetensors; save with with_opt = true.");
+    throw DataError(Origin{"learner"}, optimizer.string(), "no optimizer state beside ", base,
+                    ".safetensors; save with with_opt = true.");
   }
 }
 
@@ -133,12 +140,18 @@ void Learner::export_to(const fs::path& folder) const {
     for (const auto& metric : options().metrics) metrics.push_back(metric.name());
     const auto& o = options();
     write_file(folder / "learner.json",
-               core::Value::map({{"version", 1}, {"loss", o.loss ? o.loss.name() : "own"}, {"callbacks", names_value(names)},
-                                 {"metrics", names_value(metrics)}, {"vocab", names_value(loaders().vocab)},
-                                 {"wd_bn_bias", o.wd_bn_bias}, {"train_bn", o.train_bn},
+               core::Value::map({{"version", 1},
+                                 {"loss", o.loss ? o.loss.name() : "own"},
+                                 {"callbacks", names_value(names)},
+                                 {"metrics", names_value(metrics)},
+                                 {"vocab", names_value(loaders().vocab)},
+                                 {"wd_bn_bias", o.wd_bn_bias},
+                                 {"train_bn", o.train_bn},
                                  {"moms", core::Value::list({o.moms[0], o.moms[1], o.moms[2]})},
-                                 {"groups", names_value(group_names(impl_->groups))}, {"frozen", impl_->frozen}})
-                       .to_json(2) + "\n");
+                                 {"groups", names_value(group_names(impl_->groups))},
+                                 {"frozen", impl_->frozen}})
+                       .to_json(2) +
+                   "\n");
   }
   accelerator().wait_for_everyone();
 }
@@ -153,8 +166,8 @@ Learner load_learner(const fs::path& folder, AnyModel model, LearnerOptions opti
   options.train_bn = value.at("train_bn").as_bool();
   for (size_t i = 0; i < 3; ++i) options.moms[i] = value.at("moms").as_list()[i].as_double();
   if (options.loss && value.at("loss").as_string() != "own" && value.at("loss").as_string() != options.loss.name()) {
-    throw UsageError(Origin{"learner"}, folder.string(), " was exported with the loss ", value.at("loss").as_string(), ", this one is ",
-                     options.loss.name(), "; give load_learner the same loss.");
+    throw UsageError(Origin{"learner"}, folder.string(), " was exported with the loss ", value.at("loss").as_string(),
+                     ", this one is ", options.loss.name(), "; give load_learner the same loss.");
   }
   Learner learn(std::move(loaders), std::move(model), std::move(options));
   checkpoint::load_weights(*learn.model().module(), (folder / "model.safetensors").string());
@@ -164,9 +177,15 @@ Learner load_learner(const fs::path& folder, AnyModel model, LearnerOptions opti
 void Learner::save_checkpoint(const fs::path& folder) const {
   auto& impl = *impl_;
   const auto& state = impl.state;
-  auto value = core::Value::map({{"version", 1}, {"epoch", state.epoch}, {"n_epoch", state.n_epoch}, {"iter", state.iter},
-                                 {"n_iter", state.n_iter}, {"train_iter", state.train_iter}, {"pct_train", state.pct_train},
-                                 {"training", state.training}, {"frozen", impl.frozen}});
+  auto value = core::Value::map({{"version", 1},
+                                 {"epoch", state.epoch},
+                                 {"n_epoch", state.n_epoch},
+                                 {"iter", state.iter},
+                                 {"n_iter", state.n_iter},
+                                 {"train_iter", state.train_iter},
+                                 {"pct_train", state.pct_train},
+                                 {"training", state.training},
+                                 {"frozen", impl.frozen}});
   value["groups"] = names_value(group_names(impl.groups));
   auto& engine = impl.engine();
   auto *train = impl.train_loader(), *valid = impl.valid_loader();
@@ -189,25 +208,28 @@ void Learner::save_checkpoint(const fs::path& folder) const {
 }
 
 CheckpointReader::CheckpointReader(const fs::path& folder)
-    : folder_(folder), state_(core::Value::parse_json(read_file(folder / "fit.json"), (folder / "fit.json").string())) {}
+    : folder_(folder),
+      state_(core::Value::parse_json(read_file(folder / "fit.json"), (folder / "fit.json").string())) {}
 
 int64_t CheckpointReader::epoch(int64_t num_epochs) const {
   if (state_.at("n_epoch").as_int() != num_epochs) {
-    throw UsageError(Origin{"learner"}, folder_.string(), " is of a fit of ", state_.at("n_epoch").as_int(), " epochs, this one has ", num_epochs,
-                     "; schedules would not fit. Resume with the same number.");
+    throw UsageError(Origin{"learner"}, folder_.string(), " is of a fit of ", state_.at("n_epoch").as_int(),
+                     " epochs, this one has ", num_epochs, "; schedules would not fit. Resume with the same number.");
   }
   // Saved behind an epoch: the next one.
   return state_.at("epoch").as_int() + (in_training() ? 0 : 1);
 }
 
-bool CheckpointReader::in_training() const { return state_.at("training").as_bool(); }
+bool CheckpointReader::in_training() const {
+  return state_.at("training").as_bool();
+}
 
 void CheckpointReader::restore(Learner& learn) const {
   auto& impl = learn.impl();
   const auto names = names_value(group_names(impl.groups));
   if (!(state_.at("groups") == names)) {
-    throw UsageError(Origin{"learner"}, folder_.string(), " has the layer groups ", state_.at("groups").to_json(), ", this Learner ",
-                     names.to_json(), "; resume with the same model and splitter.");
+    throw UsageError(Origin{"learner"}, folder_.string(), " has the layer groups ", state_.at("groups").to_json(),
+                     ", this Learner ", names.to_json(), "; resume with the same model and splitter.");
   }
   const auto& saved = state_.at("callbacks");
   std::set<std::string> known{"resume"};
@@ -220,7 +242,8 @@ void CheckpointReader::restore(Learner& learn) const {
   }
   known.erase("resume");
   if (!known.empty()) {
-    throw UsageError(Origin{"learner"}, folder_.string(), " also has the callbacks ", join(known), "; resume with the callbacks that the fit had.");
+    throw UsageError(Origin{"learner"}, folder_.string(), " also has the callbacks ", join(known),
+                     "; resume with the callbacks that the fit had.");
   }
   checkpoint::load_weights(*impl.model.module(), (folder_ / "model.safetensors").string());
   const auto optimizer = folder_ / "optimizer.pt";
@@ -246,7 +269,8 @@ void ResumeCallback::before_train(Learner& learn) {
   // TrainEval has set the position to the epoch's start.
   auto& state = learn.impl().state;
   const auto size = static_cast<int64_t>(learn.impl().train_loader()->size());
-  state.pct_train = static_cast<double>(state.epoch * size + learn.impl().resume_iter) / static_cast<double>(size * state.n_epoch);
+  state.pct_train =
+      static_cast<double>(state.epoch * size + learn.impl().resume_iter) / static_cast<double>(size * state.n_epoch);
 }
 
 }  // namespace hasten::learner

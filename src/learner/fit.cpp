@@ -31,7 +31,8 @@ std::vector<Schedule> each(const std::vector<double>& rates, const Make& make) {
 
 template <class Options>
 FitOptions fit_options(const Options& options, Schedules schedules) {
-  FitOptions fit{.wd = options.wd, .reset_opt = options.reset_opt, .start_epoch = options.start_epoch, .resume = options.resume};
+  FitOptions fit{
+      .wd = options.wd, .reset_opt = options.reset_opt, .start_epoch = options.start_epoch, .resume = options.resume};
   fit.cbs.push_back(entry_of(ParamScheduler(std::move(schedules))));
   fit.cbs.insert(fit.cbs.end(), options.cbs.begin(), options.cbs.end());
   return fit;
@@ -101,10 +102,11 @@ void Learner::fit_flat_cos(int64_t num_epochs, std::optional<HyperValue> lr, con
   impl_->fit(num_epochs, {}, fit);
 }
 
-void Learner::fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max, const SgdrOptions& o) const {
+void Learner::fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max,
+                       const SgdrOptions& o) const {
   if (num_cycles < 1 || cycle_len < 1 || o.cycle_mult < 1) {
-    throw UsageError(Origin{"learner"}, "fit_sgdr of ", num_cycles, " cycles, the first of ", cycle_len, " epochs, times ", o.cycle_mult,
-                     "; expected at least 1 each.");
+    throw UsageError(Origin{"learner"}, "fit_sgdr of ", num_cycles, " cycles, the first of ", cycle_len,
+                     " epochs, times ", o.cycle_mult, "; expected at least 1 each.");
   }
   if (o.reset_opt) create_opt();
   std::vector<double> lengths;
@@ -138,15 +140,17 @@ void Learner::freeze_to(int64_t n) const {
   if (first < 0 || first > size) {
     std::vector<std::string> names;
     for (const auto& group : impl_->groups) names.push_back(group.name);
-    throw UsageError(Origin{"learner"}, "freeze_to(", n, ") with ", size, " layer groups (", join(names), "); expected ", -size, " to ", size,
-                     ". Split the model into more groups, or freeze fewer.");
+    throw UsageError(Origin{"learner"}, "freeze_to(", n, ") with ", size, " layer groups (", join(names),
+                     "); expected ", -size, " to ", size, ". Split the model into more groups, or freeze fewer.");
   }
   impl_->frozen = static_cast<size_t>(first);
   freeze_groups(impl_->groups, impl_->frozen);
   if (impl_->optimizer) impl_->optimizer->state().clear();
 }
 
-size_t Learner::frozen_groups() const { return impl_->frozen; }
+size_t Learner::frozen_groups() const {
+  return impl_->frozen;
+}
 
 void LrFinder::before_batch(Learner& learn) {
   const double position = static_cast<double>(learn.train_iter()) / static_cast<double>(num_it);
@@ -167,14 +171,17 @@ void LrFinder::after_batch(Learner& learn) {
   if ((options.stop_div && loss > 4 * best) || learn.train_iter() >= num_it) learn.cancel(Scope::kFit);
 }
 
-void LrFinder::before_validate(Learner& learn) { learn.cancel(Scope::kValid); }
+void LrFinder::before_validate(Learner& learn) {
+  learn.cancel(Scope::kValid);
+}
 
 namespace {
 
 /// Weights, buffers, optimizer, hyper-parameters, modes and random state, in memory.
 class Snapshot {
  public:
-  explicit Snapshot(Learner::Impl& impl) : impl_(impl), random_(process::capture_random_state()), had_optimizer_(impl.optimizer != nullptr) {
+  explicit Snapshot(Learner::Impl& impl)
+      : impl_(impl), random_(process::capture_random_state()), had_optimizer_(impl.optimizer != nullptr) {
     const at::NoGradGuard no_grad;
     for (const auto& one : impl.model.module()->parameters()) tensors_.push_back({one, one.detach().clone()});
     for (const auto& one : impl.model.module()->buffers()) tensors_.push_back({one, one.clone()});
@@ -210,7 +217,8 @@ std::vector<double> cut(const std::vector<double>& values, int64_t num_it) {
   // [num_it / 10, -5), up to the first NaN.
   const auto begin = static_cast<size_t>(num_it / 10);
   const size_t end = values.size() > 5 ? values.size() - 5 : 0;
-  return begin < end ? std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(begin), values.begin() + static_cast<std::ptrdiff_t>(end))
+  return begin < end ? std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                                           values.begin() + static_cast<std::ptrdiff_t>(end))
                      : std::vector<double>{};
 }
 
@@ -218,7 +226,9 @@ void write_curve(const std::filesystem::path& path, const LrFindResult& result) 
   std::ofstream file(path);
   file << "lr,loss\n";
   for (size_t i = 0; i < result.lrs.size(); ++i) file << result.lrs[i] << ',' << result.losses[i] << '\n';
-  if (!file) throw DataError(Origin{"learner"}, path.string(), "cannot write ", path.string(), "; give the Learner another path.");
+  if (!file)
+    throw DataError(Origin{"learner"}, path.string(), "cannot write ", path.string(),
+                    "; give the Learner another path.");
 }
 
 }  // namespace
@@ -248,7 +258,8 @@ LrFindResult Learner::lr_find(const LrFindOptions& o) const {
   if (o.write_csv && accelerator().is_main_process()) write_curve(options().path / "lr_find.csv", result);
   auto& trackers = accelerator().trackers();
   if (trackers.is_running()) {
-    for (size_t i = 0; i < result.lrs.size(); ++i) trackers.log({{"lr_find", {{"lr", result.lrs[i]}, {"loss", result.losses[i]}}}}, static_cast<int64_t>(i));
+    for (size_t i = 0; i < result.lrs.size(); ++i)
+      trackers.log({{"lr_find", {{"lr", result.lrs[i]}, {"loss", result.losses[i]}}}}, static_cast<int64_t>(i));
   }
   auto lrs = cut(result.lrs, finder->num_it), losses = cut(result.losses, finder->num_it);
   size_t finite = 0;

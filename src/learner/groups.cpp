@@ -22,8 +22,8 @@ bool is_any(const nn::Module& module) {
 }
 
 bool is_norm(const nn::Module& module) {
-  return is_any<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl,
-                nn::InstanceNorm3dImpl, nn::LayerNormImpl>(module);
+  return is_any<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl,
+                nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl, nn::LayerNormImpl>(module);
 }
 
 using Keys = std::set<const at::TensorImpl*>;
@@ -48,7 +48,8 @@ std::vector<at::Tensor> trainable(const nn::Module& module) {
   return result;
 }
 
-std::string group_name(const std::map<const at::TensorImpl*, std::string>& names, const std::vector<at::Tensor>& parameters, size_t i) {
+std::string group_name(const std::map<const at::TensorImpl*, std::string>& names,
+                       const std::vector<at::Tensor>& parameters, size_t i) {
   if (parameters.empty()) return text("group ", i);
   const auto found = names.find(parameters.front().unsafeGetTensorImpl());
   return found == names.end() ? text("group ", i) : text("group ", i, " from ", found->second);
@@ -68,7 +69,8 @@ Splitter child_groups(std::vector<size_t> first_children) {
       const size_t end = group + 1 < first_children.size() ? first_children[group + 1] : children.size();
       if (first_children[group] >= std::min(end, children.size())) {
         throw UsageError(Origin{"learner"}, "child_groups: group ", group, " begins at child ", first_children[group],
-                         " and holds none; the module has ", children.size(), " children. Give ascending indices below that.");
+                         " and holds none; the module has ", children.size(),
+                         " children. Give ascending indices below that.");
       }
       for (size_t i = first_children[group]; i < std::min(end, children.size()); ++i) {
         for (const auto& parameter : trainable(*children[i])) groups[group].push_back(parameter);
@@ -89,7 +91,8 @@ Splitter named_groups(std::vector<std::string> names) {
         if (child.key() == name) found = child.value();
       }
       if (!found) {
-        throw UsageError(Origin{"learner"}, "named_groups: no module '", name, "' in the model", did_you_mean(name, known));
+        throw UsageError(Origin{"learner"}, "named_groups: no module '", name, "' in the model",
+                         did_you_mean(name, known));
       }
       groups.push_back(trainable(*found));
     }
@@ -99,7 +102,8 @@ Splitter named_groups(std::vector<std::string> names) {
 
 std::vector<LayerGroup> layer_groups(nn::Module& module, const Splitter& splitter, const GroupOptions& options) {
   std::map<const at::TensorImpl*, std::string> names;
-  for (const auto& parameter : module.named_parameters()) names[parameter.value().unsafeGetTensorImpl()] = parameter.key();
+  for (const auto& parameter : module.named_parameters())
+    names[parameter.value().unsafeGetTensorImpl()] = parameter.key();
   Keys without_decay, norms, seen;
   if (!options.wd_bn_bias) collect(module, true, without_decay);
   if (options.train_bn) collect(module, false, norms);
@@ -111,8 +115,10 @@ std::vector<LayerGroup> layer_groups(nn::Module& module, const Splitter& splitte
       const auto* key = parameter.unsafeGetTensorImpl();
       const auto name = names.find(key);
       if (!seen.insert(key).second || name == names.end()) {
-        throw UsageError(Origin{"learner"}, "the splitter gives ", name == names.end() ? "a tensor that is no parameter" : name->second,
-                         name == names.end() ? "" : " twice", "; expected each of the model's parameters in exactly one group.");
+        throw UsageError(Origin{"learner"}, "the splitter gives ",
+                         name == names.end() ? "a tensor that is no parameter" : name->second,
+                         name == names.end() ? "" : " twice",
+                         "; expected each of the model's parameters in exactly one group.");
       }
       group.parameters.push_back(parameter);
       group.decays.push_back(without_decay.count(key) == 0);
@@ -122,11 +128,14 @@ std::vector<LayerGroup> layer_groups(nn::Module& module, const Splitter& splitte
   }
   std::vector<std::string> missing;
   for (const auto& parameter : module.named_parameters()) {
-    if (parameter.value().requires_grad() && seen.count(parameter.value().unsafeGetTensorImpl()) == 0) missing.push_back(parameter.key());
+    if (parameter.value().requires_grad() && seen.count(parameter.value().unsafeGetTensorImpl()) == 0)
+      missing.push_back(parameter.key());
   }
   if (!missing.empty() || seen.empty()) {
-    throw UsageError(Origin{"learner"}, missing.empty() ? "the model has no parameter that requires gradients" :
-                     "the splitter leaves out " + join(missing), "; expected each of the model's parameters in exactly one group.");
+    throw UsageError(Origin{"learner"},
+                     missing.empty() ? "the model has no parameter that requires gradients"
+                                     : "the splitter leaves out " + join(missing),
+                     "; expected each of the model's parameters in exactly one group.");
   }
   return groups;
 }

@@ -30,18 +30,26 @@ double* find(O& o, std::string_view name) {
     if constexpr (requires { o.eps(); }) return &o.eps();
   }
   if (name == "wd") {
-    if constexpr (requires { o.wd(); }) return &o.wd();
-    else if constexpr (requires { o.weight_decay(); }) return &o.weight_decay();
+    if constexpr (requires { o.wd(); })
+      return &o.wd();
+    else if constexpr (requires { o.weight_decay(); })
+      return &o.weight_decay();
   }
   if (name == "mom") {
-    if constexpr (requires { o.mom(); }) return &o.mom();
-    else if constexpr (requires { o.momentum(); }) return &o.momentum();
-    else if constexpr (requires { o.betas(); }) return &std::get<0>(o.betas());
+    if constexpr (requires { o.mom(); })
+      return &o.mom();
+    else if constexpr (requires { o.momentum(); })
+      return &o.momentum();
+    else if constexpr (requires { o.betas(); })
+      return &std::get<0>(o.betas());
   }
   if (name == "sqr_mom") {
-    if constexpr (requires { o.sqr_mom(); }) return &o.sqr_mom();
-    else if constexpr (requires { o.alpha(); }) return &o.alpha();
-    else if constexpr (requires { o.betas(); }) return &std::get<1>(o.betas());
+    if constexpr (requires { o.sqr_mom(); })
+      return &o.sqr_mom();
+    else if constexpr (requires { o.alpha(); })
+      return &o.alpha();
+    else if constexpr (requires { o.betas(); })
+      return &std::get<1>(o.betas());
   }
   if constexpr (std::is_same_v<O, optim::fastai::Options>) {
     if (name == "beta") return &o.beta();
@@ -62,15 +70,17 @@ double* find_in(OptimizerOptions& options, std::string_view name) {
 
 double* find_any(OptimizerOptions& options, std::string_view name) {
   using namespace torch::optim;
-  return find_in<AdamWOptions, optim::fastai::Options, AdamOptions, SGDOptions, RMSpropOptions, AdagradOptions, hasten::optim::LambOptions,
-                 hasten::optim::ApexAdamOptions, hasten::optim::ApexSgdOptions, hasten::optim::NovoGradOptions>(options, name);
+  return find_in<AdamWOptions, optim::fastai::Options, AdamOptions, SGDOptions, RMSpropOptions, AdagradOptions,
+                 hasten::optim::LambOptions, hasten::optim::ApexAdamOptions, hasten::optim::ApexSgdOptions,
+                 hasten::optim::NovoGradOptions>(options, name);
 }
 
 constexpr std::string_view kNames[] = {"lr", "mom", "sqr_mom", "eps", "wd", "beta", "nu_1", "nu_2", "trust_coeff"};
 
 }  // namespace
 
-std::vector<double> HyperValue::expand(size_t num_groups, std::string_view name, const std::vector<std::string>& group_names) const {
+std::vector<double> HyperValue::expand(size_t num_groups, std::string_view name,
+                                       const std::vector<std::string>& group_names) const {
   if (const auto* one = std::get_if<double>(&value_)) return std::vector<double>(num_groups, *one);
   if (const auto* range = std::get_if<Slice>(&value_)) {
     std::vector<double> values(num_groups, range->stop);
@@ -84,8 +94,8 @@ std::vector<double> HyperValue::expand(size_t num_groups, std::string_view name,
   const auto& list = std::get<std::vector<double>>(value_);
   if (list.size() == 1) return std::vector<double>(num_groups, list[0]);
   if (list.size() != num_groups) {
-    throw UsageError(Origin{"learner"}, list.size(), " values for ", name, ", but there are ", num_groups, " layer groups",
-                     group_names.empty() ? "" : " (" + join(group_names) + ")",
+    throw UsageError(Origin{"learner"}, list.size(), " values for ", name, ", but there are ", num_groups,
+                     " layer groups", group_names.empty() ? "" : " (" + join(group_names) + ")",
                      "; expected one value, one for each group, or slice(start, stop).");
   }
   return list;
@@ -139,7 +149,9 @@ std::vector<std::string> Hypers::group_names() const {
   return names;
 }
 
-std::vector<std::string> Hypers::names() const { return optimizer_ ? hyper_names(optimizer_->param_groups().front().options()) : std::vector<std::string>{}; }
+std::vector<std::string> Hypers::names() const {
+  return optimizer_ ? hyper_names(optimizer_->param_groups().front().options()) : std::vector<std::string>{};
+}
 
 bool Hypers::has(std::string_view name) const {
   return optimizer_ && read_hyper(optimizer_->param_groups().front().options(), name).has_value();
@@ -147,8 +159,8 @@ bool Hypers::has(std::string_view name) const {
 
 void Hypers::require(std::string_view name) const {
   if (has(name)) return;
-  throw UsageError(Origin{"learner"}, "the optimizer has no hyper-parameter '", name, "'", did_you_mean(name, names()), " Known: ",
-                   join(names()), ".");
+  throw UsageError(Origin{"learner"}, "the optimizer has no hyper-parameter '", name, "'", did_you_mean(name, names()),
+                   " Known: ", join(names()), ".");
 }
 
 std::vector<double> Hypers::get(std::string_view name) const {
@@ -165,7 +177,9 @@ double Hypers::last(std::string_view name) const {
   if (optimizer_ && !groups_.empty()) {
     const auto& group = groups_.back();
     const int index = group.decaying >= 0 ? group.decaying : group.plain;
-    if (const auto value = read_hyper(optimizer_->param_groups()[static_cast<size_t>(std::max(index, 0))].options(), name)) return *value;
+    if (const auto value =
+            read_hyper(optimizer_->param_groups()[static_cast<size_t>(std::max(index, 0))].options(), name))
+      return *value;
   }
   require(name);
   return 0;
@@ -182,7 +196,9 @@ void Hypers::set(std::string_view name, size_t group, double value) {
   const auto& own = groups_[group];
   bool known = own.decaying < 0 && own.plain < 0;
   if (own.decaying >= 0) known = write_hyper(groups[static_cast<size_t>(own.decaying)].options(), name, value);
-  if (own.plain >= 0) known = (name == "wd" ? has(name) : write_hyper(groups[static_cast<size_t>(own.plain)].options(), name, value)) || known;
+  if (own.plain >= 0)
+    known = (name == "wd" ? has(name) : write_hyper(groups[static_cast<size_t>(own.plain)].options(), name, value)) ||
+            known;
   if (!known) require(name);
 }
 

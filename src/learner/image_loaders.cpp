@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <map>
 
-
 namespace hasten::learner {
 namespace {
 
@@ -53,21 +52,25 @@ class ImageFiles : public torch::data::datasets::BatchDataset<ImageFiles, torch:
 std::vector<fsys::path> image_files(const fsys::path& folder) {
   std::error_code error;
   std::vector<fsys::path> files;
-  for (fsys::recursive_directory_iterator it(folder, fsys::directory_options::follow_directory_symlink, error), end; it != end; it.increment(error)) {
+  for (fsys::recursive_directory_iterator it(folder, fsys::directory_options::follow_directory_symlink, error), end;
+       it != end; it.increment(error)) {
     auto extension = it->path().extension().string();
-    std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    if (it->is_regular_file() && (extension == ".png" || extension == ".jpg" || extension == ".jpeg")) files.push_back(it->path());
+    std::transform(extension.begin(), extension.end(), extension.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (it->is_regular_file() && (extension == ".png" || extension == ".jpg" || extension == ".jpeg"))
+      files.push_back(it->path());
   }
   if (error || files.empty()) {
-    throw DataError(Origin{"learner"}, folder.string(), "no images below ", folder.string(), error ? ": " + error.message() : "",
-                    "; expected .png, .jpg or .jpeg files.");
+    throw DataError(Origin{"learner"}, folder.string(), "no images below ", folder.string(),
+                    error ? ": " + error.message() : "", "; expected .png, .jpg or .jpeg files.");
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
 ValidPart random_split(double part, uint64_t seed) {
-  if (!(part >= 0 && part <= 1)) throw UsageError(Origin{"learner"}, "random_split of ", part, "; expected a part in [0, 1].");
+  if (!(part >= 0 && part <= 1))
+    throw UsageError(Origin{"learner"}, "random_split of ", part, "; expected a part in [0, 1].");
   return [=](const std::vector<fsys::path>& files) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     const auto order = at::randperm(static_cast<int64_t>(files.size()), generator);
@@ -94,7 +97,9 @@ std::string name_before_number(const fsys::path& file) {
   return stem.substr(0, stem.rfind('_'));
 }
 
-std::string folder_name(const fsys::path& file) { return file.parent_path().filename().string(); }
+std::string folder_name(const fsys::path& file) {
+  return file.parent_path().filename().string();
+}
 
 Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOptions& o) {
   const auto valid = o.valid(files);
@@ -117,13 +122,17 @@ Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOp
     }
     return ImageFiles(std::make_shared<const ImageFiles::Contents>(std::move(contents)));
   };
-  const auto loading = torch::data::DataLoaderOptions(static_cast<size_t>(o.batch_size)).workers(static_cast<size_t>(o.workers));
-  const auto train = part(false, o.train_steps), held_out = part(true, o.valid_steps.empty() ? std::vector<data::ImageStep>{} : o.valid_steps);
+  const auto loading =
+      torch::data::DataLoaderOptions(static_cast<size_t>(o.batch_size)).workers(static_cast<size_t>(o.workers));
+  const auto train = part(false, o.train_steps),
+             held_out = part(true, o.valid_steps.empty() ? std::vector<data::ImageStep>{} : o.valid_steps);
   if (*train.size() == 0) {
-    throw UsageError(Origin{"learner"}, "image_loaders: none of ", files.size(), " files is left for training; take a smaller validation part.");
+    throw UsageError(Origin{"learner"}, "image_loaders: none of ", files.size(),
+                     " files is left for training; take a smaller validation part.");
   }
   loaders.train = data::loader(train, data::SeedableRandomSampler(*train.size(), {.seed = o.seed}), loading);
-  if (*held_out.size() > 0) loaders.valid = data::loader(held_out, data::SeedableSequentialSampler(*held_out.size()), loading);
+  if (*held_out.size() > 0)
+    loaders.valid = data::loader(held_out, data::SeedableSequentialSampler(*held_out.size()), loading);
   return loaders;
 }
 

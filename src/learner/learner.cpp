@@ -1,9 +1,10 @@
-// The Learner: its callbacks and the values that they read. See learner.h; construct.cpp makes it, actions.cpp trains, fit.cpp has the fits.
+// The Learner: its callbacks and the values that they read. See learner.h; construct.cpp makes it, actions.cpp trains,
+// fit.cpp has the fits.
 #include "hasten/learner/learner.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/ScopeExit.h>
 #include <ATen/Context.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <iostream>
@@ -16,13 +17,30 @@ namespace hasten::learner {
 namespace {
 
 using Handler = void (Callback::*)(Learner&);
-constexpr std::array<Handler, kNumEvents> kHandlers = {
-    &Callback::after_create,         &Callback::before_fit,      &Callback::before_epoch,          &Callback::before_train,
-    &Callback::before_batch,         &Callback::after_pred,      &Callback::after_loss,            &Callback::before_backward,
-    &Callback::after_cancel_backward, &Callback::after_backward, &Callback::before_step,           &Callback::after_cancel_step,
-    &Callback::after_step,           &Callback::after_cancel_batch, &Callback::after_batch,        &Callback::after_cancel_train,
-    &Callback::after_train,          &Callback::before_validate, &Callback::after_cancel_validate, &Callback::after_validate,
-    &Callback::after_cancel_epoch,   &Callback::after_epoch,     &Callback::after_cancel_fit,      &Callback::after_fit};
+constexpr std::array<Handler, kNumEvents> kHandlers = {&Callback::after_create,
+                                                       &Callback::before_fit,
+                                                       &Callback::before_epoch,
+                                                       &Callback::before_train,
+                                                       &Callback::before_batch,
+                                                       &Callback::after_pred,
+                                                       &Callback::after_loss,
+                                                       &Callback::before_backward,
+                                                       &Callback::after_cancel_backward,
+                                                       &Callback::after_backward,
+                                                       &Callback::before_step,
+                                                       &Callback::after_cancel_step,
+                                                       &Callback::after_step,
+                                                       &Callback::after_cancel_batch,
+                                                       &Callback::after_batch,
+                                                       &Callback::after_cancel_train,
+                                                       &Callback::after_train,
+                                                       &Callback::before_validate,
+                                                       &Callback::after_cancel_validate,
+                                                       &Callback::after_validate,
+                                                       &Callback::after_cancel_epoch,
+                                                       &Callback::after_epoch,
+                                                       &Callback::after_cancel_fit,
+                                                       &Callback::after_fit};
 
 std::vector<std::string> names_of(const Callbacks& entries) {
   std::vector<std::string> names;
@@ -36,7 +54,8 @@ void Learner::Impl::add(CallbackEntry entry) {
   const auto name = entry.callback->name();
   for (const auto& other : entries) {
     if (other.callback->name() == name) {
-      throw UsageError(Origin{"learner"}, "two callbacks of the name '", name, "'; expected unique names. Remove the other one first, "
+      throw UsageError(Origin{"learner"}, "two callbacks of the name '", name,
+                       "'; expected unique names. Remove the other one first, "
                        "or give this one another name().");
     }
   }
@@ -45,10 +64,11 @@ void Learner::Impl::add(CallbackEntry entry) {
 }
 
 CallbackEntry Learner::Impl::remove(std::string_view name) {
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.callback->name() == name; });
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.callback->name() == name; });
   if (found == entries.end()) {
-    throw UsageError(Origin{"learner"}, "no callback '", name, "' to remove", did_you_mean(name, names_of(entries)), " There are: ",
-                     join(names_of(entries)), ".");
+    throw UsageError(Origin{"learner"}, "no callback '", name, "' to remove", did_you_mean(name, names_of(entries)),
+                     " There are: ", join(names_of(entries)), ".");
   }
   auto entry = *found;
   entries.erase(found);
@@ -58,7 +78,8 @@ CallbackEntry Learner::Impl::remove(std::string_view name) {
 
 void Learner::Impl::arrange() {
   auto sorted = entries;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.callback->order() < b.callback->order(); });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.callback->order() < b.callback->order(); });
   auto next = std::make_shared<Lists>();
   for (const auto& entry : sorted) {
     for (size_t i = 0; i < kNumEvents; ++i) {
@@ -119,14 +140,18 @@ void Learner::add_entry(CallbackEntry entry) const {
   if ((entry.events >> static_cast<unsigned>(Event::kAfterCreate)) & 1U) entry.callback->after_create(impl_->self);
 }
 
-void Learner::remove_cb(std::string_view name) const { impl_->remove(name); }
+void Learner::remove_cb(std::string_view name) const {
+  impl_->remove(name);
+}
 
 void Learner::added_cbs(const Callbacks& callbacks, const std::function<void()>& fn) const {
   std::vector<std::string> added;
   const auto leave = c10::make_scope_exit([&] {
     for (const auto& name : added) {
       const auto& entries = impl_->entries;
-      if (std::any_of(entries.begin(), entries.end(), [&](const auto& entry) { return entry.callback->name() == name; })) impl_->remove(name);
+      if (std::any_of(entries.begin(), entries.end(),
+                      [&](const auto& entry) { return entry.callback->name() == name; }))
+        impl_->remove(name);
     }
   });
   for (const auto& entry : callbacks) {
@@ -152,14 +177,16 @@ std::vector<std::shared_ptr<Callback>> Learner::ordered_cbs(Event event) const {
   return result;
 }
 
-const Callbacks& Learner::cbs() const { return impl_->entries; }
+const Callbacks& Learner::cbs() const {
+  return impl_->entries;
+}
 
 std::string Learner::show_training_loop() const {
   constexpr std::pair<int, std::string_view> kLines[] = {
-      {0, "before_fit"},   {1, "before_epoch"}, {2, "before_train"}, {3, "before_batch"}, {4, "after_pred"}, {4, "after_loss"},
-      {4, "before_backward"}, {4, "after_backward"}, {4, "before_step"}, {4, "after_step"}, {3, "after_batch"}, {2, "after_train"},
-      {2, "before_validate"}, {3, "before_batch"}, {4, "after_pred"}, {4, "after_loss"}, {3, "after_batch"}, {2, "after_validate"},
-      {1, "after_epoch"},  {0, "after_fit"}};
+      {0, "before_fit"},  {1, "before_epoch"},    {2, "before_train"},    {3, "before_batch"}, {4, "after_pred"},
+      {4, "after_loss"},  {4, "before_backward"}, {4, "after_backward"},  {4, "before_step"},  {4, "after_step"},
+      {3, "after_batch"}, {2, "after_train"},     {2, "before_validate"}, {3, "before_batch"}, {4, "after_pred"},
+      {4, "after_loss"},  {3, "after_batch"},     {2, "after_validate"},  {1, "after_epoch"},  {0, "after_fit"}};
   std::string lines;
   for (const auto& [depth, name] : kLines) {
     std::vector<std::string_view> called;
@@ -167,7 +194,8 @@ std::string Learner::show_training_loop() const {
       if (name_of(static_cast<Event>(i)) != name) continue;
       for (const auto& entry : (*impl_->lists)[i]) called.push_back(entry.callback->name());
     }
-    lines += text(std::string(static_cast<size_t>(depth) * 2, ' '), name, called.empty() ? "" : ": ", join(called), "\n");
+    lines +=
+        text(std::string(static_cast<size_t>(depth) * 2, ' '), name, called.empty() ? "" : ": ", join(called), "\n");
   }
   return lines;
 }
@@ -184,40 +212,90 @@ void Learner::with_events(const std::function<void()>& fn) const {
   impl_->loop.within(Scope::kFit, [&] { impl_->loop.within(Scope::kEpoch, fn); });
 }
 
-void Learner::cancel(Scope scope) const { impl_->loop.cancel(scope); }
-bool Learner::is_unwinding() const { return impl_->loop.is_unwinding(); }
-int64_t Learner::epoch() const { return impl_->state.epoch; }
-int64_t Learner::n_epoch() const { return impl_->state.n_epoch; }
-int64_t Learner::iter() const { return impl_->state.iter; }
-int64_t Learner::n_iter() const { return impl_->state.n_iter; }
-int64_t Learner::train_iter() const { return impl_->state.train_iter; }
-double Learner::pct_train() const { return impl_->state.pct_train; }
-bool Learner::training() const { return impl_->state.training; }
-std::vector<at::Tensor>& Learner::inputs() const { return impl_->state.batch.inputs; }
-std::vector<at::Tensor>& Learner::targets() const { return impl_->state.batch.targets; }
-std::vector<at::Tensor>& Learner::predictions() const { return impl_->state.predictions; }
-at::Tensor& Learner::loss() const { return impl_->state.loss; }
-at::Tensor& Learner::loss_grad() const { return impl_->state.loss_grad; }
-bool Learner::loss_is_finite() const { return !impl_->state.loss.defined() || impl_->state.loss.isfinite().all().item<bool>(); }
+void Learner::cancel(Scope scope) const {
+  impl_->loop.cancel(scope);
+}
+bool Learner::is_unwinding() const {
+  return impl_->loop.is_unwinding();
+}
+int64_t Learner::epoch() const {
+  return impl_->state.epoch;
+}
+int64_t Learner::n_epoch() const {
+  return impl_->state.n_epoch;
+}
+int64_t Learner::iter() const {
+  return impl_->state.iter;
+}
+int64_t Learner::n_iter() const {
+  return impl_->state.n_iter;
+}
+int64_t Learner::train_iter() const {
+  return impl_->state.train_iter;
+}
+double Learner::pct_train() const {
+  return impl_->state.pct_train;
+}
+bool Learner::training() const {
+  return impl_->state.training;
+}
+std::vector<at::Tensor>& Learner::inputs() const {
+  return impl_->state.batch.inputs;
+}
+std::vector<at::Tensor>& Learner::targets() const {
+  return impl_->state.batch.targets;
+}
+std::vector<at::Tensor>& Learner::predictions() const {
+  return impl_->state.predictions;
+}
+at::Tensor& Learner::loss() const {
+  return impl_->state.loss;
+}
+at::Tensor& Learner::loss_grad() const {
+  return impl_->state.loss_grad;
+}
+bool Learner::loss_is_finite() const {
+  return !impl_->state.loss.defined() || impl_->state.loss.isfinite().all().item<bool>();
+}
 torch::optim::Optimizer& Learner::opt() const {
   if (!impl_->optimizer) impl_->create_opt();
   return *impl_->optimizer;
 }
-void Learner::create_opt() const { impl_->create_opt(); }
+void Learner::create_opt() const {
+  impl_->create_opt();
+}
 Hypers& Learner::hypers() const {
   opt();
   return impl_->hypers;
 }
-const Accelerator& Learner::accelerator() const { return impl_->engine().accelerator; }
-const AnyModel& Learner::model() const { return impl_->model; }
-const Loaders& Learner::loaders() const { return impl_->loaders; }
-const Loss& Learner::loss_func() const { return impl_->options.loss; }
-const LearnerOptions& Learner::options() const { return impl_->options; }
-const std::vector<LayerGroup>& Learner::groups() const { return impl_->groups; }
-std::filesystem::path Learner::model_path(const std::string& name) const { return impl_->options.path / impl_->options.model_dir / name; }
+const Accelerator& Learner::accelerator() const {
+  return impl_->engine().accelerator;
+}
+const AnyModel& Learner::model() const {
+  return impl_->model;
+}
+const Loaders& Learner::loaders() const {
+  return impl_->loaders;
+}
+const Loss& Learner::loss_func() const {
+  return impl_->options.loss;
+}
+const LearnerOptions& Learner::options() const {
+  return impl_->options;
+}
+const std::vector<LayerGroup>& Learner::groups() const {
+  return impl_->groups;
+}
+std::filesystem::path Learner::model_path(const std::string& name) const {
+  return impl_->options.path / impl_->options.model_dir / name;
+}
 
-bool Learner::logs() const { return impl_->logging && (!impl_->current || impl_->current->accelerator.is_main_process()); }
-bool Learner::shows_bar() const { return impl_->bars && logs(); }
+bool Learner::logs() const {
+  return impl_->logging && (!impl_->current || impl_->current->accelerator.is_main_process());
+}
+bool Learner::shows_bar() const {
+  return impl_->bars && logs();
+}
 void Learner::log(const std::string& line) const {
   if (logs()) std::cout << line << std::endl;
 }

@@ -13,7 +13,8 @@ void require_inputs(size_t given, size_t wanted) {
 }
 
 core::Value value_of(const data::LoaderState& state) {
-  auto value = core::Value::map({{"epoch", state.epoch}, {"position", state.position}, {"num_samples", state.num_samples}});
+  auto value =
+      core::Value::map({{"epoch", state.epoch}, {"position", state.position}, {"num_samples", state.num_samples}});
   // Seeds have all 64 bits, which a JSON number has not.
   value["seed"] = state.seed ? core::Value(text(*state.seed)) : core::Value();
   auto generator = core::Value::list();
@@ -29,7 +30,8 @@ data::LoaderState state_of(const core::Value& value) {
   state.epoch = static_cast<uint64_t>(value.at("epoch").as_int());
   state.position = static_cast<uint64_t>(value.at("position").as_int());
   state.num_samples = static_cast<uint64_t>(value.at("num_samples").as_int());
-  for (const auto& byte : value.at("generator").as_list()) state.generator.push_back(static_cast<uint8_t>(byte.as_int()));
+  for (const auto& byte : value.at("generator").as_list())
+    state.generator.push_back(static_cast<uint8_t>(byte.as_int()));
   return state;
 }
 
@@ -56,12 +58,14 @@ class PreparedBatches final : public PreparedLoader {
     return true;
   }
   void end() noexcept override {}
-  core::Value state() const override { return core::Value::map({{"position", position_}, {"num_samples", batches_.size()}}); }
+  core::Value state() const override {
+    return core::Value::map({{"position", position_}, {"num_samples", batches_.size()}});
+  }
   void load_state(const core::Value& state) override {
     const auto size = state.at("num_samples").as_int();
     if (size != static_cast<int64_t>(batches_.size())) {
-      throw UsageError(Origin{"learner"}, "the state of a loader with ", size, " batches for one with ", batches_.size(),
-                       "; resume with the same data.");
+      throw UsageError(Origin{"learner"}, "the state of a loader with ", size, " batches for one with ",
+                       batches_.size(), "; resume with the same data.");
     }
     start_ = static_cast<size_t>(state.at("position").as_int());
   }
@@ -79,11 +83,14 @@ class BatchesSource final : public LoaderSource {
     std::vector<Batch> mine;
     const auto world = static_cast<size_t>(accelerator.world_size());
     if (batches_.size() % world != 0) {
-      throw UsageError(Origin{"learner", accelerator.rank(), accelerator.world_size()}, batches_.size(), " batches in memory for ", world,
-                       " ranks; expected a multiple, so that all ranks get as many. Use a data::loader, which evens them out.");
+      throw UsageError(
+          Origin{"learner", accelerator.rank(), accelerator.world_size()}, batches_.size(), " batches in memory for ",
+          world,
+          " ranks; expected a multiple, so that all ranks get as many. Use a data::loader, which evens them out.");
     }
     const size_t own = batches_.size() / world, rank = static_cast<size_t>(accelerator.rank());
-    for (size_t i = 0; i < own; ++i) mine.push_back(batches_[order == LoaderOrder::kBlocks ? rank * own + i : i * world + rank]);
+    for (size_t i = 0; i < own; ++i)
+      mine.push_back(batches_[order == LoaderOrder::kBlocks ? rank * own + i : i * world + rank]);
     return std::make_unique<PreparedBatches>(std::move(mine), accelerator.device());
   }
   std::shared_ptr<const LoaderSource> in_order() const override { return std::make_shared<BatchesSource>(batches_); }
@@ -115,10 +122,12 @@ Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const 
   return data::loader(dataset, data::SeedableRandomSampler(size, {.seed = options.seed}), loading);
 }
 
-Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::Example<>& valid, const TensorLoadersOptions& options) {
+Loaders tensor_loaders(const torch::data::Example<>& train, const torch::data::Example<>& valid,
+                       const TensorLoadersOptions& options) {
   auto in_order = options;
   in_order.shuffle = in_order.drop_last = false;
-  return {.train = tensor_loader(train.data, train.target, options), .valid = tensor_loader(valid.data, valid.target, in_order)};
+  return {.train = tensor_loader(train.data, train.target, options),
+          .valid = tensor_loader(valid.data, valid.target, in_order)};
 }
 
 }  // namespace hasten::learner

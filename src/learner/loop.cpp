@@ -32,7 +32,8 @@ std::string Loop::open_scopes() const {
 
 void Loop::cancel(Scope scope) {
   if (!is_open(scope)) {
-    throw UsageError(Origin{"learner"}, "cancel of ", name_of(scope), ", which is not open; open scopes: ", open_scopes(),
+    throw UsageError(Origin{"learner"}, "cancel of ", name_of(scope),
+                     ", which is not open; open scopes: ", open_scopes(),
                      ". An event after_X stands outside X: cancel a scope around it, or in an earlier event.");
   }
   if (!cancelled_ || scope < *cancelled_) cancelled_ = scope;
@@ -69,7 +70,9 @@ void Loop::run(Scope scope, const Body& body) {
   if (!cancelled_) actions_->event(events.after);
 }
 
-void Loop::within(Scope scope, const std::function<void()>& body) { run(scope, body); }
+void Loop::within(Scope scope, const std::function<void()>& body) {
+  run(scope, body);
+}
 
 void Loop::fit(int64_t num_epochs, int64_t first_epoch) {
   unwinding_ = false;

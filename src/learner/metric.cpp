@@ -13,17 +13,22 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-at::Tensor detached(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.detach() : tensor; }
+at::Tensor detached(const at::Tensor& tensor) {
+  return tensor.requires_grad() ? tensor.detach() : tensor;
+}
 
 class Average final : public Metric::Impl {
  public:
   using Value = std::function<at::Tensor(const MetricInput&)>;
-  Average(std::string name, Value value, bool needs_targets) : name_(std::move(name)), value_(std::move(value)), needs_targets_(needs_targets) {}
+  Average(std::string name, Value value, bool needs_targets)
+      : name_(std::move(name)), value_(std::move(value)), needs_targets_(needs_targets) {}
   std::string name() const override { return name_; }
   void reset() override { mean_.reset(); }
   void accumulate(const MetricInput& input) override {
     const auto value = value_(input);
-    if (value.defined()) mean_.update((value.numel() == 1 ? value : value.detach().mean()).item<double>(), static_cast<double>(input.size));
+    if (value.defined())
+      mean_.update((value.numel() == 1 ? value : value.detach().mean()).item<double>(),
+                   static_cast<double>(input.size));
   }
   std::optional<at::Tensor> counts() const override { return mean_.counts(); }
   double value_of(const at::Tensor& counts) const override { return data::Mean::value_of(counts); }
@@ -59,7 +64,8 @@ class Counted final : public Metric::Impl {
   void accumulate(const MetricInput& input) override {
     const auto more = count_(detached(input.prediction), input.target).to(at::kCPU, at::kLong).contiguous();
     if (counts_.defined() && counts_.numel() != more.numel()) {
-      throw UsageError(Origin{"learner"}, "metric ", name_, ": ", more.numel(), " counts in this batch, ", counts_.numel(),
+      throw UsageError(Origin{"learner"}, "metric ", name_, ": ", more.numel(), " counts in this batch, ",
+                       counts_.numel(),
                        " before; expected predictions with the same number of classes in every batch.");
     }
     if (!counts_.defined()) {
@@ -130,7 +136,9 @@ class Accumulated final : public Metric::Impl {
     targets_.push_back(input.target.detach().cpu());
   }
   double value(const comm::Group& group) const override {
-    const auto all = [&](const std::vector<at::Tensor>& parts) { return gather_rows(group, parts.empty() ? at::Tensor() : at::cat(parts)); };
+    const auto all = [&](const std::vector<at::Tensor>& parts) {
+      return gather_rows(group, parts.empty() ? at::Tensor() : at::cat(parts));
+    };
     const auto predictions = all(predictions_), targets = all(targets_);
     return predictions.defined() ? function_(predictions, targets) : kNan;
   }
@@ -144,10 +152,14 @@ class Accumulated final : public Metric::Impl {
 
 }  // namespace
 
-double Metric::Impl::value_of(const at::Tensor& /*counts*/) const { return kNan; }
+double Metric::Impl::value_of(const at::Tensor& /*counts*/) const {
+  return kNan;
+}
 
 double Metric::Impl::value(const comm::Group& group) const {
-  if (!counts()) throw UsageError(Origin{"learner"}, "metric ", name(), " has neither counts nor a value; override one of them in its Impl.");
+  if (!counts())
+    throw UsageError(Origin{"learner"}, "metric ", name(),
+                     " has neither counts nor a value; override one of them in its Impl.");
   struct Borrowed final : Impl {
     explicit Borrowed(const Impl& other) : own(other) {}
     std::string name() const override { return own.name(); }
@@ -175,8 +187,8 @@ std::vector<double> MetricValues::operator()(const std::vector<Metric>& metrics,
   for (size_t i = 0; i < metrics.size(); ++i) {
     const bool has = counts[i] && counts[i]->defined();
     if (has && counts[i]->numel() != sizes_[i] && sizes_[i] > 0) {
-      throw UsageError(Origin{"learner"}, "metric ", metrics[i].name(), ": ", counts[i]->numel(), " counts, ", sizes_[i],
-                       " before or on other ranks; expected predictions with the same number of classes.");
+      throw UsageError(Origin{"learner"}, "metric ", metrics[i].name(), ": ", counts[i]->numel(), " counts, ",
+                       sizes_[i], " before or on other ranks; expected predictions with the same number of classes.");
     }
     if (has) sizes_[i] = counts[i]->numel();
     parts.push_back(has ? *counts[i] : at::zeros({sizes_[i]}, at::kLong));
@@ -201,11 +213,14 @@ Metric Metric::named(std::string name) const {
 
 Metric avg_metric(std::string name, MetricFunction function) {
   return Metric(std::make_shared<Average>(
-      std::move(name), [function = std::move(function)](const MetricInput& input) { return function(input.prediction, input.target); }, true));
+      std::move(name),
+      [function = std::move(function)](const MetricInput& input) { return function(input.prediction, input.target); },
+      true));
 }
 
 Metric avg_loss(std::string name) {
-  return Metric(std::make_shared<Average>(std::move(name), [](const MetricInput& input) { return input.loss; }, true));
+  return Metric(std::make_shared<Average>(
+      std::move(name), [](const MetricInput& input) { return input.loss; }, true));
 }
 
 Metric value_metric(std::string name, std::function<double()> value) {
@@ -213,7 +228,8 @@ Metric value_metric(std::string name, std::function<double()> value) {
 }
 
 Metric loss_metric(std::string name, std::function<at::Tensor()> part) {
-  return Metric(std::make_shared<Average>(std::move(name), [part = std::move(part)](const MetricInput&) { return part(); }, false));
+  return Metric(std::make_shared<Average>(
+      std::move(name), [part = std::move(part)](const MetricInput&) { return part(); }, false));
 }
 
 Metric accum_metric(std::string name, std::function<double(const at::Tensor&, const at::Tensor&)> function,
@@ -225,7 +241,8 @@ Metric counted_metric(std::string name, MetricFunction count, std::function<doub
   return Metric(std::make_shared<Counted>(std::move(name), std::move(count), std::move(finish)));
 }
 
-Metric mean_metric(std::string name, std::function<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&)> values,
+Metric mean_metric(std::string name,
+                   std::function<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&)> values,
                    std::function<double(const std::vector<double>&)> finish) {
   const auto one = at::ones({1});
   const size_t count = values(one, one).size();
@@ -255,7 +272,8 @@ at::Tensor gather_rows(const comm::Group& group, const at::Tensor& rows) {
   if (model == nullptr) return {};
   std::vector<int64_t> sizes(model + 3, model + 3 + model[2]);
   sizes[0] = most;
-  auto padded = at::zeros(sizes, rows.defined() ? rows.options() : at::TensorOptions(static_cast<at::ScalarType>(model[1])));
+  auto padded =
+      at::zeros(sizes, rows.defined() ? rows.options() : at::TensorOptions(static_cast<at::ScalarType>(model[1])));
   if (rows.defined() && rows.size(0) > 0) padded.slice(0, 0, rows.size(0)).copy_(rows);
   const auto parts = group.all_gather(padded);
   std::vector<at::Tensor> own;

@@ -14,10 +14,16 @@ namespace {
 
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
-double ratio(double part, double whole, double otherwise = 0) { return whole != 0 ? part / whole : otherwise; }
+double ratio(double part, double whole, double otherwise = 0) {
+  return whole != 0 ? part / whole : otherwise;
+}
 
-at::Tensor one_row(const at::Tensor& values) { return values.dim() == 1 ? values : values.reshape({-1}); }
-at::Tensor classes_of(const at::Tensor& prediction, int64_t axis) { return one_row(prediction.argmax(axis)); }
+at::Tensor one_row(const at::Tensor& values) {
+  return values.dim() == 1 ? values : values.reshape({-1});
+}
+at::Tensor classes_of(const at::Tensor& prediction, int64_t axis) {
+  return one_row(prediction.argmax(axis));
+}
 
 at::Tensor hits(const at::Tensor& prediction, const at::Tensor& target, int64_t axis) {
   const auto classes = classes_of(prediction, axis);
@@ -78,9 +84,15 @@ double fbeta_of(const Rates& r, double beta) {
   const double b = beta * beta;
   return ratio((1 + b) * r.hits, (1 + b) * r.hits + b * r.misses + r.false_alarms);
 }
-double precision_of(const Rates& r) { return ratio(r.hits, r.hits + r.false_alarms); }
-double recall_of(const Rates& r) { return ratio(r.hits, r.hits + r.misses); }
-double jaccard_of(const Rates& r) { return ratio(r.hits, r.hits + r.false_alarms + r.misses); }
+double precision_of(const Rates& r) {
+  return ratio(r.hits, r.hits + r.false_alarms);
+}
+double recall_of(const Rates& r) {
+  return ratio(r.hits, r.hits + r.misses);
+}
+double jaccard_of(const Rates& r) {
+  return ratio(r.hits, r.hits + r.false_alarms + r.misses);
+}
 
 double averaged(const std::vector<Rates>& classes, const Score& score, Averaging average) {
   Rates all;
@@ -136,13 +148,17 @@ Metric label_metric(std::string name, const MultiMetricOptions& o, Score score) 
       });
 }
 
-at::Tensor flat(const at::Tensor& tensor) { return tensor.reshape({-1}).to(at::kDouble); }
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.reshape({-1}).to(at::kDouble);
+}
 using Pair = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
 Metric elementwise(std::string name, Pair value, bool root = false) {
   return mean_metric(
       std::move(name),
-      [value = std::move(value)](const at::Tensor& p, const at::Tensor& t) { return std::vector{value(flat(p), flat(t))}; },
+      [value = std::move(value)](const at::Tensor& p, const at::Tensor& t) {
+        return std::vector{value(flat(p), flat(t))};
+      },
       [root](const std::vector<double>& means) { return root ? std::sqrt(means[0]) : means[0]; });
 }
 
@@ -191,11 +207,16 @@ Metric two_class_overlap(std::string name, int64_t axis, std::function<double(do
         return c[1] > 0 ? score(static_cast<double>(c[0]), static_cast<double>(c[1])) : kUndefined;
       });
 }
-double dice_of(double both, double either) { return 2 * both / either; }
-double overlap_of(double both, double either) { return both / (either - both); }
+double dice_of(double both, double either) {
+  return 2 * both / either;
+}
+double overlap_of(double both, double either) {
+  return both / (either - both);
+}
 
 /// The counts of a sample's n-grams: hits in sixteenths (1 / 2^k at least), and their number.
-void count_ngrams(const int64_t* prediction, const int64_t* target, int64_t length, int64_t target_length, int64_t vocab, int64_t* counts) {
+void count_ngrams(const int64_t* prediction, const int64_t* target, int64_t length, int64_t target_length,
+                  int64_t vocab, int64_t* counts) {
   int64_t smooth = 1;
   for (int64_t order = 1; order <= 4; ++order) {
     std::map<std::vector<int64_t>, std::pair<int64_t, int64_t>> grams;
@@ -215,11 +236,13 @@ void count_ngrams(const int64_t* prediction, const int64_t* target, int64_t leng
 }  // namespace
 
 Metric accuracy(int64_t axis) {
-  return counted_metric("accuracy", [axis](const at::Tensor& p, const at::Tensor& t) { return hits(p, t, axis); }, part_of);
+  return counted_metric(
+      "accuracy", [axis](const at::Tensor& p, const at::Tensor& t) { return hits(p, t, axis); }, part_of);
 }
 Metric error_rate(int64_t axis) {
-  return counted_metric("error_rate", [axis](const at::Tensor& p, const at::Tensor& t) { return hits(p, t, axis); },
-                        [](const at::Tensor& counts) { return 1 - part_of(counts); });
+  return counted_metric(
+      "error_rate", [axis](const at::Tensor& p, const at::Tensor& t) { return hits(p, t, axis); },
+      [](const at::Tensor& counts) { return 1 - part_of(counts); });
 }
 Metric top_k_accuracy(int64_t k, int64_t axis) {
   return counted_metric(
@@ -232,33 +255,37 @@ Metric top_k_accuracy(int64_t k, int64_t axis) {
 }
 
 Metric balanced_accuracy(int64_t axis) {
-  return counted_metric("balanced_accuracy", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
-                        [](const at::Tensor& counts) {
-                          const auto c = class_counts(counts);
-                          double sum = 0, classes = 0;
-                          for (size_t i = 0; i < c.size(); ++i) {
-                            if (c.real[i] == 0) continue;
-                            sum += c.hits[i] / c.real[i];
-                            ++classes;
-                          }
-                          return ratio(sum, classes, kUndefined);
-                        });
+  return counted_metric(
+      "balanced_accuracy", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
+      [](const at::Tensor& counts) {
+        const auto c = class_counts(counts);
+        double sum = 0, classes = 0;
+        for (size_t i = 0; i < c.size(); ++i) {
+          if (c.real[i] == 0) continue;
+          sum += c.hits[i] / c.real[i];
+          ++classes;
+        }
+        return ratio(sum, classes, kUndefined);
+      });
 }
 
 Metric cohen_kappa(int64_t axis) {
-  return counted_metric("cohen_kappa", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
-                        [](const at::Tensor& counts) {
-                          const auto c = class_counts(counts);
-                          double hit = 0, chance = 0;
-                          for (size_t i = 0; i < c.size(); ++i) {
-                            hit += c.hits[i] / c.total;
-                            chance += c.real[i] / c.total * (c.predicted[i] / c.total);
-                          }
-                          return ratio(hit - chance, 1 - chance, kUndefined);
-                        });
+  return counted_metric(
+      "cohen_kappa", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
+      [](const at::Tensor& counts) {
+        const auto c = class_counts(counts);
+        double hit = 0, chance = 0;
+        for (size_t i = 0; i < c.size(); ++i) {
+          hit += c.hits[i] / c.total;
+          chance += c.real[i] / c.total * (c.predicted[i] / c.total);
+        }
+        return ratio(hit - chance, 1 - chance, kUndefined);
+      });
 }
 
-Metric hamming_loss(int64_t axis) { return error_rate(axis).named("hamming_loss"); }
+Metric hamming_loss(int64_t axis) {
+  return error_rate(axis).named("hamming_loss");
+}
 
 namespace {
 
@@ -275,22 +302,31 @@ double matthews(double hit, double total, const std::vector<double>& real, const
 }  // namespace
 
 Metric matthews_corr_coef(int64_t axis) {
-  return counted_metric("matthews_corr_coef", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
-                        [](const at::Tensor& counts) {
-                          const auto c = class_counts(counts);
-                          double hit = 0;
-                          for (const double one : c.hits) hit += one;
-                          return matthews(hit, c.total, c.real, c.predicted);
-                        });
+  return counted_metric(
+      "matthews_corr_coef", [axis](const at::Tensor& p, const at::Tensor& t) { return confusion(p, t, axis); },
+      [](const at::Tensor& counts) {
+        const auto c = class_counts(counts);
+        double hit = 0;
+        for (const double one : c.hits) hit += one;
+        return matthews(hit, c.total, c.real, c.predicted);
+      });
 }
 
-Metric f1_score(const ClassMetricOptions& o) { return class_metric("f1_score", o, [](const Rates& r) { return fbeta_of(r, 1); }); }
+Metric f1_score(const ClassMetricOptions& o) {
+  return class_metric("f1_score", o, [](const Rates& r) { return fbeta_of(r, 1); });
+}
 Metric fbeta(double beta, const ClassMetricOptions& o) {
   return class_metric("fbeta_score", o, [beta](const Rates& r) { return fbeta_of(r, beta); });
 }
-Metric precision(const ClassMetricOptions& o) { return class_metric("precision_score", o, precision_of); }
-Metric recall(const ClassMetricOptions& o) { return class_metric("recall_score", o, recall_of); }
-Metric jaccard(const ClassMetricOptions& o) { return class_metric("jaccard_score", o, jaccard_of); }
+Metric precision(const ClassMetricOptions& o) {
+  return class_metric("precision_score", o, precision_of);
+}
+Metric recall(const ClassMetricOptions& o) {
+  return class_metric("recall_score", o, recall_of);
+}
+Metric jaccard(const ClassMetricOptions& o) {
+  return class_metric("jaccard_score", o, jaccard_of);
+}
 
 Metric accuracy_multi(double thresh, bool sigmoid) {
   return counted_metric(
@@ -301,39 +337,60 @@ Metric accuracy_multi(double thresh, bool sigmoid) {
       },
       part_of);
 }
-Metric f1_score_multi(const MultiMetricOptions& o) { return label_metric("f1_score", o, [](const Rates& r) { return fbeta_of(r, 1); }); }
+Metric f1_score_multi(const MultiMetricOptions& o) {
+  return label_metric("f1_score", o, [](const Rates& r) { return fbeta_of(r, 1); });
+}
 Metric fbeta_multi(double beta, const MultiMetricOptions& o) {
   return label_metric("fbeta_score", o, [beta](const Rates& r) { return fbeta_of(r, beta); });
 }
-Metric precision_multi(const MultiMetricOptions& o) { return label_metric("precision_score", o, precision_of); }
-Metric recall_multi(const MultiMetricOptions& o) { return label_metric("recall_score", o, recall_of); }
-Metric jaccard_multi(const MultiMetricOptions& o) { return label_metric("jaccard_score", o, jaccard_of); }
+Metric precision_multi(const MultiMetricOptions& o) {
+  return label_metric("precision_score", o, precision_of);
+}
+Metric recall_multi(const MultiMetricOptions& o) {
+  return label_metric("recall_score", o, recall_of);
+}
+Metric jaccard_multi(const MultiMetricOptions& o) {
+  return label_metric("jaccard_score", o, jaccard_of);
+}
 Metric hamming_loss_multi(const MultiMetricOptions& o) {
-  return counted_metric("hamming_loss", [o](const at::Tensor& p, const at::Tensor& t) { return label_counts(p, t, o); },
-                        [](const at::Tensor& counts) {
-                          const auto by_kind = counts.view({4, -1}).sum(1);
-                          const auto* c = by_kind.const_data_ptr<int64_t>();
-                          return ratio(static_cast<double>(c[1] + c[2]), static_cast<double>(c[0] + c[1] + c[2] + c[3]), kUndefined);
-                        });
+  return counted_metric(
+      "hamming_loss", [o](const at::Tensor& p, const at::Tensor& t) { return label_counts(p, t, o); },
+      [](const at::Tensor& counts) {
+        const auto by_kind = counts.view({4, -1}).sum(1);
+        const auto* c = by_kind.const_data_ptr<int64_t>();
+        return ratio(static_cast<double>(c[1] + c[2]), static_cast<double>(c[0] + c[1] + c[2] + c[3]), kUndefined);
+      });
 }
 Metric matthews_corr_coef_multi(const MultiMetricOptions& o) {
-  return counted_metric("matthews_corr_coef", [o](const at::Tensor& p, const at::Tensor& t) { return label_counts(p, t, o); },
-                        [](const at::Tensor& counts) {
-                          const auto by_kind = counts.view({4, -1}).sum(1).to(at::kDouble);
-                          const auto* c = by_kind.const_data_ptr<double>();  // tp, fp, fn, tn
-                          return matthews(c[0] + c[3], c[0] + c[1] + c[2] + c[3], {c[0] + c[2], c[1] + c[3]}, {c[0] + c[1], c[2] + c[3]});
-                        });
+  return counted_metric(
+      "matthews_corr_coef", [o](const at::Tensor& p, const at::Tensor& t) { return label_counts(p, t, o); },
+      [](const at::Tensor& counts) {
+        const auto by_kind = counts.view({4, -1}).sum(1).to(at::kDouble);
+        const auto* c = by_kind.const_data_ptr<double>();  // tp, fp, fn, tn
+        return matthews(c[0] + c[3], c[0] + c[1] + c[2] + c[3], {c[0] + c[2], c[1] + c[3]}, {c[0] + c[1], c[2] + c[3]});
+      });
 }
 
-Metric mse_metric() { return elementwise("mse", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).pow(2); }); }
-Metric mae_metric() { return elementwise("mae", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).abs(); }); }
-Metric msle_metric() { return elementwise("msle", [](const at::Tensor& p, const at::Tensor& t) { return (p.log1p() - t.log1p()).pow(2); }); }
-Metric rmse() { return elementwise("rmse", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).pow(2); }, true); }
+Metric mse_metric() {
+  return elementwise("mse", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).pow(2); });
+}
+Metric mae_metric() {
+  return elementwise("mae", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).abs(); });
+}
+Metric msle_metric() {
+  return elementwise("msle", [](const at::Tensor& p, const at::Tensor& t) { return (p.log1p() - t.log1p()).pow(2); });
+}
+Metric rmse() {
+  return elementwise(
+      "rmse", [](const at::Tensor& p, const at::Tensor& t) { return (p - t).pow(2); }, true);
+}
 Metric exp_rmspe() {
-  return elementwise("exp_rmspe", [](const at::Tensor& p, const at::Tensor& t) { return (1 - (p - t).exp()).pow(2); }, true);
+  return elementwise(
+      "exp_rmspe", [](const at::Tensor& p, const at::Tensor& t) { return (1 - (p - t).exp()).pow(2); }, true);
 }
 Metric r2_score() {
-  return moment_metric("r2_score", [](const std::vector<double>& m) { return 1 - ratio(m[5], m[3] - m[1] * m[1], kUndefined); });
+  return moment_metric("r2_score",
+                       [](const std::vector<double>& m) { return 1 - ratio(m[5], m[3] - m[1] * m[1], kUndefined); });
 }
 Metric explained_variance() {
   return moment_metric("explained_variance_score", [](const std::vector<double>& m) {
@@ -349,16 +406,25 @@ Metric brier_score(int64_t axis, int64_t pos_label) {
   return mean_metric(
       "brier_score_loss",
       [=](const at::Tensor& p, const at::Tensor& t) {
-        const auto positive = p.dim() > 1 ? at::softmax(p, axis).select(axis, std::min(pos_label, p.size(axis) - 1)) : p;
+        const auto positive =
+            p.dim() > 1 ? at::softmax(p, axis).select(axis, std::min(pos_label, p.size(axis) - 1)) : p;
         return std::vector{(flat(positive) - flat(t.eq(pos_label))).pow(2)};
       },
       [](const std::vector<double>& means) { return means[0]; });
 }
 
-Metric dice_metric(int64_t axis) { return two_class_overlap("dice", axis, dice_of); }
-Metric jaccard_coeff(int64_t axis) { return two_class_overlap("jaccard_coeff", axis, overlap_of); }
-Metric dice_multi(int64_t axis) { return overlap_metric("dice_multi", axis, dice_of); }
-Metric jaccard_coeff_multi(int64_t axis) { return overlap_metric("jaccard_coeff_multi", axis, overlap_of); }
+Metric dice_metric(int64_t axis) {
+  return two_class_overlap("dice", axis, dice_of);
+}
+Metric jaccard_coeff(int64_t axis) {
+  return two_class_overlap("jaccard_coeff", axis, overlap_of);
+}
+Metric dice_multi(int64_t axis) {
+  return overlap_metric("dice_multi", axis, dice_of);
+}
+Metric jaccard_coeff_multi(int64_t axis) {
+  return overlap_metric("jaccard_coeff_multi", axis, overlap_of);
+}
 Metric foreground_acc(int64_t bkg_idx, int64_t axis) {
   return counted_metric(
       "foreground_acc",
@@ -393,8 +459,8 @@ Metric corpus_bleu(int64_t vocab_size, int64_t axis) {
         auto counts = at::zeros({10}, at::kLong);
         for (int64_t i = 0; i < predictions.size(0); ++i) {
           const auto row = predictions[i].contiguous(), wanted = targets[i].contiguous();
-          count_ngrams(row.const_data_ptr<int64_t>(), wanted.const_data_ptr<int64_t>(), row.numel(), wanted.numel(), vocab_size,
-                       counts.mutable_data_ptr<int64_t>());
+          count_ngrams(row.const_data_ptr<int64_t>(), wanted.const_data_ptr<int64_t>(), row.numel(), wanted.numel(),
+                       vocab_size, counts.mutable_data_ptr<int64_t>());
         }
         return counts;
       },

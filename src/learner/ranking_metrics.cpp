@@ -92,7 +92,9 @@ double one_against_one(const at::Tensor& scores, const at::Tensor& targets) {
       const auto rows = ((flat == a) | (flat == b)).nonzero().reshape({-1});
       const auto own = scores.index_select(0, rows);
       const auto labels = flat.index_select(0, rows);
-      sum += (area(doubles(own.select(1, a)), equal_to(labels, a)) + area(doubles(own.select(1, b)), equal_to(labels, b))) / 2;
+      sum += (area(doubles(own.select(1, a)), equal_to(labels, a)) +
+              area(doubles(own.select(1, b)), equal_to(labels, b))) /
+             2;
       ++pairs;
     }
   }
@@ -103,7 +105,8 @@ using Curve = double (*)(const std::vector<double>&, const std::vector<bool>&);
 
 double over_labels(const at::Tensor& scores, const at::Tensor& targets, Curve curve) {
   double sum = 0;
-  for (int64_t i = 0; i < scores.size(1); ++i) sum += curve(doubles(scores.select(1, i)), equal_to(targets.select(1, i), 1));
+  for (int64_t i = 0; i < scores.size(1); ++i)
+    sum += curve(doubles(scores.select(1, i)), equal_to(targets.select(1, i), 1));
   return sum / static_cast<double>(scores.size(1));
 }
 
@@ -126,21 +129,26 @@ Metric roc_auc(MultiClass multi_class, int64_t axis) {
       [axis](const at::Tensor& p) { return at::softmax(p, axis); });
 }
 Metric roc_auc_binary(int64_t axis) {
-  return accum_metric("roc_auc_score", [](const at::Tensor& p, const at::Tensor& t) { return area(doubles(p), equal_to(t, 1)); },
-                      positive_softmax(axis));
+  return accum_metric(
+      "roc_auc_score", [](const at::Tensor& p, const at::Tensor& t) { return area(doubles(p), equal_to(t, 1)); },
+      positive_softmax(axis));
 }
 Metric roc_auc_multi(bool sigmoid) {
-  return accum_metric("roc_auc_score", [](const at::Tensor& p, const at::Tensor& t) { return over_labels(p, t, area); },
-                      maybe_sigmoid(sigmoid));
+  return accum_metric(
+      "roc_auc_score", [](const at::Tensor& p, const at::Tensor& t) { return over_labels(p, t, area); },
+      maybe_sigmoid(sigmoid));
 }
 Metric ap_score_binary(int64_t axis) {
-  return accum_metric("average_precision_score",
-                      [](const at::Tensor& p, const at::Tensor& t) { return average_precision(doubles(p), equal_to(t, 1)); },
-                      positive_softmax(axis));
+  return accum_metric(
+      "average_precision_score",
+      [](const at::Tensor& p, const at::Tensor& t) { return average_precision(doubles(p), equal_to(t, 1)); },
+      positive_softmax(axis));
 }
 Metric ap_score_multi(bool sigmoid) {
-  return accum_metric("average_precision_score",
-                      [](const at::Tensor& p, const at::Tensor& t) { return over_labels(p, t, average_precision); }, maybe_sigmoid(sigmoid));
+  return accum_metric(
+      "average_precision_score",
+      [](const at::Tensor& p, const at::Tensor& t) { return over_labels(p, t, average_precision); },
+      maybe_sigmoid(sigmoid));
 }
 
 Metric spearman_corr_coef() {

@@ -12,7 +12,9 @@
 namespace hasten::learner {
 namespace {
 
-std::string cell(const std::string& content) { return content + std::string(content.size() < 12 ? 12 - content.size() : 1, ' '); }
+std::string cell(const std::string& content) {
+  return content + std::string(content.size() < 12 ? 12 - content.size() : 1, ' ');
+}
 
 std::string minutes(double seconds) {
   const auto whole = static_cast<int64_t>(seconds);
@@ -29,7 +31,9 @@ void SmoothLoss::reset() {
   pending_.clear();
 }
 
-double SmoothLoss::debiased(double value, int64_t count) const { return value / (1 - std::pow(beta_, static_cast<double>(count))); }
+double SmoothLoss::debiased(double value, int64_t count) const {
+  return value / (1 - std::pow(beta_, static_cast<double>(count)));
+}
 
 void SmoothLoss::update(const at::Tensor& loss) {
   ++count_;
@@ -58,7 +62,9 @@ const std::vector<double>& SmoothLoss::history() const {
   return history_;
 }
 
-double SmoothLoss::value() const { return history().empty() ? std::numeric_limits<double>::quiet_NaN() : history_.back(); }
+double SmoothLoss::value() const {
+  return history().empty() ? std::numeric_limits<double>::quiet_NaN() : history_.back();
+}
 
 core::Value SmoothLoss::state() const {
   const double raw = device_value_.defined() ? device_value_.item<double>() : static_cast<double>(value_);
@@ -74,7 +80,9 @@ void SmoothLoss::load_state(const core::Value& state) {
 
 Recorder& Learner::recorder() const {
   auto* found = find<Recorder>();
-  if (found == nullptr) throw UsageError(Origin{"learner"}, "this Learner has no Recorder; add learner::Recorder(), or leave default_cbs on.");
+  if (found == nullptr)
+    throw UsageError(Origin{"learner"},
+                     "this Learner has no Recorder; add learner::Recorder(), or leave default_cbs on.");
   return *found;
 }
 
@@ -163,8 +171,9 @@ void Recorder::warn_of_nan(Learner& learn) {
   const auto& losses = smooth_.history();
   for (size_t i = static_cast<size_t>(first_of_epoch_); i < losses.size(); ++i) {
     if (std::isfinite(losses[i])) continue;
-    learn.accelerator().logger("learner").warning(text("the loss is ", losses[i], " since batch ", i - static_cast<size_t>(first_of_epoch_),
-                                                       " of epoch ", learn.epoch(), "; training goes on. Add TerminateOnNaN to stop there."));
+    learn.accelerator().logger("learner").warning(
+        text("the loss is ", losses[i], " since batch ", i - static_cast<size_t>(first_of_epoch_), " of epoch ",
+             learn.epoch(), "; training goes on. Add TerminateOnNaN to stop there."));
     warned_ = true;
     return;
   }
@@ -184,9 +193,13 @@ void Recorder::after_epoch(Learner& learn) {
   learn.log(line + (options_.add_time ? minutes(epoch_seconds()) : ""));
 }
 
-double Recorder::epoch_seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+double Recorder::epoch_seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
 
-std::vector<std::string> Recorder::columns() const { return {names_.begin() + (names_.empty() ? 0 : 1), names_.end()}; }
+std::vector<std::string> Recorder::columns() const {
+  return {names_.begin() + (names_.empty() ? 0 : 1), names_.end()};
+}
 
 double Recorder::value_of(std::string_view name) const {
   const auto known = columns();
@@ -195,14 +208,18 @@ double Recorder::value_of(std::string_view name) const {
     const size_t skipped = known.size() - std::min(known.size(), row_.size());
     if (known[i] == name && i >= skipped) return row_[i - skipped];
   }
-  throw UsageError(Origin{"learner"}, "no column '", name, "' in the last row", did_you_mean(name, known), " Columns: ", join(known), ".");
+  throw UsageError(Origin{"learner"}, "no column '", name, "' in the last row", did_you_mean(name, known),
+                   " Columns: ", join(known), ".");
 }
 
 core::Value Recorder::state() const {
   auto rows = core::Value::list();
   for (const auto& row : values_) rows.push_back(core::Value(row));
-  return core::Value::map({{"smooth", smooth_.state()}, {"lrs", core::Value(lrs_)}, {"iters", core::Value(iters_)},
-                           {"values", std::move(rows)}, {"warned", warned_}});
+  return core::Value::map({{"smooth", smooth_.state()},
+                           {"lrs", core::Value(lrs_)},
+                           {"iters", core::Value(iters_)},
+                           {"values", std::move(rows)},
+                           {"warned", warned_}});
 }
 
 void Recorder::load_state(const core::Value& state) {

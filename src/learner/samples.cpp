@@ -22,13 +22,15 @@ at::Tensor sample_image(const at::Tensor& input) {
   return (input - input.min()) / (input.max() - input.min()).clamp_min(1e-12);
 }
 
-void show_in_trackers(tracking::Trackers& trackers, const Loaders& loaders, const Predictions& results, int64_t num_samples,
-                      std::optional<int64_t> step) {
+void show_in_trackers(tracking::Trackers& trackers, const Loaders& loaders, const Predictions& results,
+                      int64_t num_samples, std::optional<int64_t> step) {
   tracking::Table table{.columns = {"target", "prediction"}};
   std::vector<at::Tensor> images;
   for (int64_t i = 0; i < std::min(num_samples, results.decoded.size(0)); ++i) {
-    table.rows.push_back({results.targets.defined() ? sample_text(results.targets[i], loaders.vocab) : "-", sample_text(results.decoded[i], loaders.vocab)});
-    if (const auto image = results.inputs.defined() ? sample_image(results.inputs[i]) : at::Tensor(); image.defined()) images.push_back(image);
+    table.rows.push_back({results.targets.defined() ? sample_text(results.targets[i], loaders.vocab) : "-",
+                          sample_text(results.decoded[i], loaders.vocab)});
+    if (const auto image = results.inputs.defined() ? sample_image(results.inputs[i]) : at::Tensor(); image.defined())
+      images.push_back(image);
   }
   trackers.log_table("predictions", table, step);
   if (!images.empty()) trackers.log_images({{"inputs", images}}, step);

@@ -16,8 +16,9 @@ std::string sample_text(const at::Tensor& value, const std::vector<std::string>&
 /// Returns an image with values from 0 to 1; undefined for an input that is none.
 at::Tensor sample_image(const at::Tensor& input);
 
-/// The first rows of `results` (inputs, targets, decoded) as the table "predictions" and, if they are images, the images "inputs".
-void show_in_trackers(tracking::Trackers& trackers, const Loaders& loaders, const Predictions& results, int64_t num_samples,
-                      std::optional<int64_t> step = {});
+/// The first rows of `results` (inputs, targets, decoded) as the table "predictions" and, if they are images, the
+/// images "inputs".
+void show_in_trackers(tracking::Trackers& trackers, const Loaders& loaders, const Predictions& results,
+                      int64_t num_samples, std::optional<int64_t> step = {});
 
 }  // namespace hasten::learner

@@ -24,8 +24,9 @@ Schedule sched_no(double start, double /*end*/) {
 
 Schedule sched_exp(double start, double end) {
   if (!(start * end > 0)) {
-    throw UsageError(Origin{"learner"}, "sched_exp from ", start, " to ", end,
-                     ": an exponential has no way through 0; expected two numbers of one sign. Use sched_lin or sched_cos.");
+    throw UsageError(
+        Origin{"learner"}, "sched_exp from ", start, " to ", end,
+        ": an exponential has no way through 0; expected two numbers of one sign. Use sched_lin or sched_cos.");
   }
   return [=](double position) { return start * std::pow(end / start, position); };
 }
@@ -38,8 +39,8 @@ Schedule combine(const std::vector<double>& pcts, const std::vector<Schedule>& s
   const double sum = std::accumulate(pcts.begin(), pcts.end(), 0.0);
   const bool negative = std::any_of(pcts.begin(), pcts.end(), [](double pct) { return !(pct >= 0); });
   if (pcts.size() != schedules.size() || pcts.empty() || negative || !(std::abs(sum - 1) < 1e-9)) {
-    throw UsageError(Origin{"learner"}, "combine of ", schedules.size(), " schedules on the parts ", join(pcts), " with sum ", sum,
-                     "; expected one part for each schedule, none below 0, that sum to 1.");
+    throw UsageError(Origin{"learner"}, "combine of ", schedules.size(), " schedules on the parts ", join(pcts),
+                     " with sum ", sum, "; expected one part for each schedule, none below 0, that sum to 1.");
   }
   std::vector<double> starts{0.0};
   for (const double pct : pcts) starts.push_back(starts.back() + pct);

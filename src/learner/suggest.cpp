@@ -35,10 +35,14 @@ std::vector<double> gradient(const std::vector<double>& values) {
 
 std::string name_of(Suggestion suggestion) {
   switch (suggestion) {
-    case Suggestion::kValley: return "valley";
-    case Suggestion::kSlide: return "slide";
-    case Suggestion::kMinimum: return "minimum";
-    default: return "steep";
+    case Suggestion::kValley:
+      return "valley";
+    case Suggestion::kSlide:
+      return "slide";
+    case Suggestion::kMinimum:
+      return "minimum";
+    default:
+      return "steep";
   }
 }
 
@@ -55,7 +59,8 @@ double valley(const std::vector<double>& lrs, const std::vector<double>& losses)
   const size_t n = length[end];
   if (n == 1) return lrs.front();
   // The index before the subsequence may lie before the curve: e - n is -1 for a curve that falls throughout.
-  const auto index = static_cast<std::ptrdiff_t>(end) - static_cast<std::ptrdiff_t>(n) + static_cast<std::ptrdiff_t>(n / 3 + n / 6);
+  const auto index =
+      static_cast<std::ptrdiff_t>(end) - static_cast<std::ptrdiff_t>(n) + static_cast<std::ptrdiff_t>(n / 3 + n / 6);
   const auto size = static_cast<std::ptrdiff_t>(lrs.size());
   return lrs[static_cast<size_t>(index < 0 ? index + size : index)];
 }
@@ -95,10 +100,14 @@ double steep(const std::vector<double>& lrs, const std::vector<double>& losses) 
 
 double suggest(Suggestion how, const std::vector<double>& lrs, const std::vector<double>& losses) {
   switch (how) {
-    case Suggestion::kValley: return valley(lrs, losses);
-    case Suggestion::kSlide: return slide(lrs, losses);
-    case Suggestion::kMinimum: return minimum(lrs, losses);
-    default: return steep(lrs, losses);
+    case Suggestion::kValley:
+      return valley(lrs, losses);
+    case Suggestion::kSlide:
+      return slide(lrs, losses);
+    case Suggestion::kMinimum:
+      return minimum(lrs, losses);
+    default:
+      return steep(lrs, losses);
   }
 }
 

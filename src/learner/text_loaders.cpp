@@ -19,11 +19,14 @@ std::vector<std::string> tokenize(const std::string& text) {
     }
     size_t end = i + 1;
     if (std::isalnum(c) || c >= 128) {
-      while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || static_cast<unsigned char>(text[end]) >= 128)) ++end;
+      while (end < text.size() &&
+             (std::isalnum(static_cast<unsigned char>(text[end])) || static_cast<unsigned char>(text[end]) >= 128))
+        ++end;
     }
     std::string word = text.substr(i, end - i);
     if (std::isupper(c)) tokens.emplace_back("xxmaj");
-    std::transform(word.begin(), word.end(), word.begin(), [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
     tokens.push_back(std::move(word));
     i = end;
   }
@@ -56,7 +59,8 @@ std::vector<int64_t> Vocab::numbers(const std::string& text) const {
   return result;
 }
 
-std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts, const LanguageModelOptions& o, int rank, int world_size) {
+std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts, const LanguageModelOptions& o,
+                                          int rank, int world_size) {
   std::vector<int64_t> stream;
   for (const auto& text : texts) stream.insert(stream.end(), text.begin(), text.end());
   const int64_t rows = o.batch_size * world_size;
@@ -66,7 +70,8 @@ std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>
                      " rows; expected more tokens than rows. Take a smaller batch_size.");
   }
   const auto all = at::tensor(at::ArrayRef<int64_t>(stream.data(), static_cast<size_t>(rows * length + 1)), at::kLong);
-  const auto x = all.slice(0, 0, rows * length).reshape({rows, length}).slice(0, rank * o.batch_size, (rank + 1) * o.batch_size);
+  const auto x =
+      all.slice(0, 0, rows * length).reshape({rows, length}).slice(0, rank * o.batch_size, (rank + 1) * o.batch_size);
   const auto y = all.slice(0, 1).reshape({rows, length}).slice(0, rank * o.batch_size, (rank + 1) * o.batch_size);
   std::vector<Batch> batches;
   for (int64_t at = 0; at < length; at += o.seq_len) {
@@ -76,9 +81,11 @@ std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>
   return batches;
 }
 
-std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, const std::vector<int64_t>& classes, const TextBatchOptions& o) {
+std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, const std::vector<int64_t>& classes,
+                                const TextBatchOptions& o) {
   if (texts.size() != classes.size()) {
-    throw UsageError(Origin{"learner"}, texts.size(), " texts with ", classes.size(), " classes; expected a class for each.");
+    throw UsageError(Origin{"learner"}, texts.size(), " texts with ", classes.size(),
+                     " classes; expected a class for each.");
   }
   std::vector<size_t> order(texts.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -92,7 +99,8 @@ std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, 
     for (size_t i = begin; i < end; ++i) {
       const auto& text = texts[order[i]];
       const size_t kept = std::min(text.size(), static_cast<size_t>(longest));
-      auto* row = ids.mutable_data_ptr<int64_t>() + static_cast<int64_t>(i - begin + 1) * longest - static_cast<int64_t>(kept);
+      auto* row =
+          ids.mutable_data_ptr<int64_t>() + static_cast<int64_t>(i - begin + 1) * longest - static_cast<int64_t>(kept);
       std::copy(text.end() - static_cast<std::ptrdiff_t>(kept), text.end(), row);
       labels.mutable_data_ptr<int64_t>()[i - begin] = classes[order[i]];
     }

@@ -28,9 +28,7 @@ class AlignedMallocAllocator final : public OwnAllocator {
     return {data, data, &give_back, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
   // malloc aligns to 16 bytes, so that there is always room for the block's address before the data.
@@ -65,8 +63,7 @@ c10::Allocator& whole_blocks() {
 bool is_glibc_malloc() {
   Dl_info info{};
   void* malloc_in_use = dlsym(RTLD_DEFAULT, "malloc");
-  if (malloc_in_use == nullptr || dladdr(malloc_in_use, &info) == 0 || info.dli_fname == nullptr)
-    return false;
+  if (malloc_in_use == nullptr || dladdr(malloc_in_use, &info) == 0 || info.dli_fname == nullptr) return false;
   const char* slash = std::strrchr(info.dli_fname, '/');
   const std::string file = slash != nullptr ? slash + 1 : info.dli_fname;
   return file.rfind("libc.so", 0) == 0 || file.rfind("libc-", 0) == 0;
@@ -83,8 +80,7 @@ bool chosen_by(const Environment& environment) {
 }  // namespace
 
 bool is_libtorchs_or_ours(const c10::Allocator* allocator) noexcept {
-  return allocator == c10::GetDefaultCPUAllocator() ||
-         dynamic_cast<const OwnAllocator*>(allocator) != nullptr;
+  return allocator == c10::GetDefaultCPUAllocator() || dynamic_cast<const OwnAllocator*>(allocator) != nullptr;
 }
 
 AllocatorSetting tune_malloc(const Environment& environment, std::optional<bool> wanted) {

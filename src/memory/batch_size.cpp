@@ -30,8 +30,8 @@ std::string words_of(const std::exception_ptr& error) {
 
 void check_size(const comm::Group& group, int64_t start) {
   if (start >= 1) return;
-  throw UsageError(Origin{"state", group.rank(), group.world_size()},
-                   "find_executable_batch_size: start = ", start, "; expected at least 1.");
+  throw UsageError(Origin{"state", group.rank(), group.world_size()}, "find_executable_batch_size: start = ", start,
+                   "; expected at least 1.");
 }
 
 // Returns true if the call ran out of memory on any rank. Throws on all ranks what it threw on one, and if nothing
@@ -48,8 +48,8 @@ bool ran_out(const comm::Group& group, const BatchSizeAttempt& attempt, const st
   }
   if (!any || attempt.batch_size > 1) return any;
   throw UsageError(Origin{"state", group.rank(), group.world_size()},
-                   "find_executable_batch_size: not even a batch of 1 fits into memory (tried from ",
-                   attempt.start, " on). Use a smaller model, or more memory.");
+                   "find_executable_batch_size: not even a batch of 1 fits into memory (tried from ", attempt.start,
+                   " on). Use a smaller model, or more memory.");
 }
 
 }  // namespace
@@ -63,8 +63,8 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
     return true;
   } catch (const std::exception& exception) {
     const std::string_view words = exception.what();
-    for (const char* sign : {"DefaultCPUAllocator: can't allocate memory", "not enough memory",
-                             "CUDA out of memory", "CUDNN_STATUS_NOT_SUPPORTED"}) {
+    for (const char* sign : {"DefaultCPUAllocator: can't allocate memory", "not enough memory", "CUDA out of memory",
+                             "CUDNN_STATUS_NOT_SUPPORTED"}) {
       if (words.find(sign) != std::string_view::npos) return true;
     }
     return false;

@@ -37,7 +37,8 @@ BertConfig BertConfig::from_json(const core::Value& value) {
   config.layer_norm_eps = read.number("layer_norm_eps", config.layer_norm_eps);
   config.initializer_range = read.number("initializer_range", config.initializer_range);
   config.hidden_dropout_prob = read.number("hidden_dropout_prob", config.hidden_dropout_prob);
-  config.attention_probs_dropout_prob = read.number("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+  config.attention_probs_dropout_prob =
+      read.number("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
   config.classifier_dropout = read.number("classifier_dropout", config.classifier_dropout);
   const std::string activation = read.string("hidden_act", "gelu");
   config.tanh_gelu = read.one_of("hidden_act", activation, {"gelu", "gelu_new", "gelu_pytorch_tanh"}) != "gelu";
@@ -47,7 +48,9 @@ BertConfig BertConfig::from_json(const core::Value& value) {
 }
 
 BertLayerImpl::BertLayerImpl(const BertConfig& config)
-    : num_heads_(config.num_attention_heads), attention_dropout_(config.attention_probs_dropout_prob), tanh_gelu_(config.tanh_gelu) {
+    : num_heads_(config.num_attention_heads),
+      attention_dropout_(config.attention_probs_dropout_prob),
+      tanh_gelu_(config.tanh_gelu) {
   const int64_t hidden = config.hidden_size;
   const auto attention = named_part(*this, "attention");
   const auto self = named_part(*attention, "self"), attention_output = named_part(*attention, "output");
@@ -56,7 +59,8 @@ BertLayerImpl::BertLayerImpl(const BertConfig& config)
   value_ = self->register_module("value", torch::nn::Linear(hidden, hidden));
   attention_dense_ = attention_output->register_module("dense", torch::nn::Linear(hidden, hidden));
   attention_norm_ = attention_output->register_module("LayerNorm", bert_norm(config));
-  intermediate_ = named_part(*this, "intermediate")->register_module("dense", torch::nn::Linear(hidden, config.intermediate_size));
+  intermediate_ =
+      named_part(*this, "intermediate")->register_module("dense", torch::nn::Linear(hidden, config.intermediate_size));
   const auto output = named_part(*this, "output");
   output_ = output->register_module("dense", torch::nn::Linear(config.intermediate_size, hidden));
   output_norm_ = output->register_module("LayerNorm", bert_norm(config));
@@ -65,10 +69,12 @@ BertLayerImpl::BertLayerImpl(const BertConfig& config)
 
 at::Tensor BertLayerImpl::forward(const at::Tensor& x, const at::Tensor& mask) {
   const int64_t batch = x.size(0), tokens = x.size(1), hidden = x.size(2);
-  const auto by_head = [&](const at::Tensor& part) { return part.view({batch, tokens, num_heads_, hidden / num_heads_}).transpose(1, 2); };
-  const auto attended = at::scaled_dot_product_attention(by_head(query_(x)), by_head(key_(x)), by_head(value_(x)),
-                                                         mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt,
-                                                         is_training() ? attention_dropout_ : 0.0);
+  const auto by_head = [&](const at::Tensor& part) {
+    return part.view({batch, tokens, num_heads_, hidden / num_heads_}).transpose(1, 2);
+  };
+  const auto attended = at::scaled_dot_product_attention(
+      by_head(query_(x)), by_head(key_(x)), by_head(value_(x)),
+      mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt, is_training() ? attention_dropout_ : 0.0);
   const auto joined = attended.transpose(1, 2).reshape({batch, tokens, hidden});
   const auto middle = attention_norm_(dropout_(attention_dense_(joined)) + x);
   return output_norm_(dropout_(output_(at::gelu(intermediate_(middle), tanh_gelu_ ? "tanh" : "none"))) + middle);
@@ -77,9 +83,11 @@ at::Tensor BertLayerImpl::forward(const at::Tensor& x, const at::Tensor& mask) {
 BertImpl::BertImpl(const BertConfig& config, bool with_pooler) : torch::nn::Module("Bert"), config_(config) {
   const auto embeddings = named_part(*this, "embeddings");
   const int64_t hidden = config.hidden_size;
-  words_ = embeddings->register_module("word_embeddings",
-                                       torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab_size, hidden).padding_idx(config.pad_token_id)));
-  positions_ = embeddings->register_module("position_embeddings", torch::nn::Embedding(config.max_position_embeddings, hidden));
+  words_ = embeddings->register_module(
+      "word_embeddings",
+      torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab_size, hidden).padding_idx(config.pad_token_id)));
+  positions_ =
+      embeddings->register_module("position_embeddings", torch::nn::Embedding(config.max_position_embeddings, hidden));
   types_ = embeddings->register_module("token_type_embeddings", torch::nn::Embedding(config.type_vocab_size, hidden));
   norm_ = embeddings->register_module("LayerNorm", bert_norm(config));
   dropout_ = embeddings->register_module("dropout", torch::nn::Dropout(config.hidden_dropout_prob));
@@ -91,10 +99,11 @@ BertImpl::BertImpl(const BertConfig& config, bool with_pooler) : torch::nn::Modu
   words_->weight[config.pad_token_id].zero_();
 }
 
-std::pair<at::Tensor, at::Tensor> BertImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask, const at::Tensor& token_types) {
+std::pair<at::Tensor, at::Tensor> BertImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask,
+                                                    const at::Tensor& token_types) {
   if (ids.dim() != 2 || ids.size(1) > config_.max_position_embeddings) {
-    throw UsageError(Origin{"models"}, "Bert takes token ids [batch, tokens] with at most ", config_.max_position_embeddings, " tokens; these are ",
-                     ids.sizes(), ". Truncate the texts.");
+    throw UsageError(Origin{"models"}, "Bert takes token ids [batch, tokens] with at most ",
+                     config_.max_position_embeddings, " tokens; these are ", ids.sizes(), ". Truncate the texts.");
   }
   const auto places = at::arange(ids.size(1), ids.options());
   auto x = words_(ids) + positions_(places) + types_(token_types.defined() ? token_types : at::zeros_like(ids));
@@ -108,13 +117,14 @@ std::pair<at::Tensor, at::Tensor> BertImpl::forward(const at::Tensor& ids, const
 BertForSequenceClassificationImpl::BertForSequenceClassificationImpl(const BertConfig& config)
     : torch::nn::Module("BertForSequenceClassification") {
   bert_ = register_module("bert", Bert(config));
-  dropout_ = register_module("dropout",
-                             torch::nn::Dropout(config.classifier_dropout < 0 ? config.hidden_dropout_prob : config.classifier_dropout));
+  dropout_ = register_module("dropout", torch::nn::Dropout(config.classifier_dropout < 0 ? config.hidden_dropout_prob
+                                                                                         : config.classifier_dropout));
   classifier_ = register_module("classifier", torch::nn::Linear(config.hidden_size, config.num_labels));
   detail::initialize_normal(*classifier_, config.initializer_range);
 }
 
-at::Tensor BertForSequenceClassificationImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask, const at::Tensor& token_types) {
+at::Tensor BertForSequenceClassificationImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask,
+                                                      const at::Tensor& token_types) {
   return classifier_(dropout_(bert_->forward(ids, attention_mask, token_types).second));
 }
 

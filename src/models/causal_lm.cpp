@@ -21,7 +21,8 @@ core::Value read_config(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   std::ifstream file(path);
   if (!file) {
-    throw UsageError(Origin{"models"}, folder, " has no config.json. Expected a folder that transformers' save_pretrained wrote.");
+    throw UsageError(Origin{"models"}, folder,
+                     " has no config.json. Expected a folder that transformers' save_pretrained wrote.");
   }
   std::ostringstream text;
   text << file.rdbuf();
@@ -52,9 +53,11 @@ bool any_begins_with(const files::TensorSource& source, const std::string& prefi
 CausalLmPtr make_causal_lm(const core::Value& config) {
   const std::string type = model_type(config);
   if (type == "gpt2") return std::make_shared<Gpt2Impl>(Gpt2Config::from_json(config));
-  if (type == "llama" || type == "mistral" || type == "qwen2") return std::make_shared<LlamaImpl>(LlamaConfig::from_json(config));
+  if (type == "llama" || type == "mistral" || type == "qwen2")
+    return std::make_shared<LlamaImpl>(LlamaConfig::from_json(config));
   const std::vector<std::string> known{"gpt2", "llama", "mistral", "qwen2"};
-  throw UsageError(Origin{"models"}, "model_type '", type, "' is not supported", did_you_mean(type, known), " Expected ", join(known), ".");
+  throw UsageError(Origin{"models"}, "model_type '", type, "' is not supported", did_you_mean(type, known),
+                   " Expected ", join(known), ".");
 }
 
 offload::DispatchOptions causal_lm_load_options(const core::Value& config, const files::TensorSource& source,

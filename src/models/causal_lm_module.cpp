@@ -21,11 +21,11 @@ at::Tensor causal_mask(int64_t past, int64_t tokens, int64_t sliding_window) {
 
 }  // namespace
 
-AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache, at::ScalarType type,
-                                   int64_t sliding_window) {
+AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache,
+                                   at::ScalarType type, int64_t sliding_window) {
   if (ids.dim() != 2 || !c10::isIntegralType(ids.scalar_type(), false)) {
-    throw UsageError(Origin{"models"}, "token ids are ", c10::toString(ids.scalar_type()), " of shape [", join(ids.sizes()),
-                     "]; expected integers of shape [batch, tokens].");
+    throw UsageError(Origin{"models"}, "token ids are ", c10::toString(ids.scalar_type()), " of shape [",
+                     join(ids.sizes()), "]; expected integers of shape [batch, tokens].");
   }
   const int64_t past = cache == nullptr ? 0 : cache->num_tokens(), tokens = ids.size(1), all = past + tokens;
   AttentionContext context;
@@ -39,8 +39,8 @@ AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& atte
     }
   } else {
     if (attention_mask.dim() != 2 || attention_mask.size(0) != ids.size(0) || attention_mask.size(1) != all) {
-      throw UsageError(Origin{"models"}, "the attention mask has shape [", join(attention_mask.sizes()), "]; expected [", ids.size(0), ", ",
-                       all, "]: the batch and all tokens so far.");
+      throw UsageError(Origin{"models"}, "the attention mask has shape [", join(attention_mask.sizes()),
+                       "]; expected [", ids.size(0), ", ", all, "]: the batch and all tokens so far.");
     }
     context.positions = (attention_mask.to(at::kLong).cumsum(-1) - 1).clamp_min(0).slice(1, past, all);
   }
@@ -54,7 +54,8 @@ AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& atte
   return context;
 }
 
-at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const AttentionContext& context, int64_t layer) {
+at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                  const AttentionContext& context, int64_t layer) {
   at::Tensor all_keys = keys, all_values = values;
   if (context.cache != nullptr) std::tie(all_keys, all_values) = context.cache->append(layer, keys, values);
   const int64_t group = queries.size(1) / keys.size(1);

@@ -18,18 +18,27 @@ class ConfigReader {
     const auto* value = config_.find(key);
     return value != nullptr && !value->is_null();
   }
-  int64_t integer(const std::string& key, int64_t fallback) const { return has(key) ? config_.at(key).as_int() : fallback; }
-  double number(const std::string& key, double fallback) const { return has(key) ? config_.at(key).as_double() : fallback; }
+  int64_t integer(const std::string& key, int64_t fallback) const {
+    return has(key) ? config_.at(key).as_int() : fallback;
+  }
+  double number(const std::string& key, double fallback) const {
+    return has(key) ? config_.at(key).as_double() : fallback;
+  }
   bool flag(const std::string& key, bool fallback) const { return has(key) ? config_.at(key).as_bool() : fallback; }
-  std::string string(const std::string& key, const std::string& fallback) const { return has(key) ? config_.at(key).as_string() : fallback; }
+  std::string string(const std::string& key, const std::string& fallback) const {
+    return has(key) ? config_.at(key).as_string() : fallback;
+  }
   const core::Value* map(const std::string& key) const { return has(key) ? config_.find(key) : nullptr; }
 
-  const std::string& one_of(const std::string& key, const std::string& value, const std::vector<std::string>& known) const {
+  const std::string& one_of(const std::string& key, const std::string& value,
+                            const std::vector<std::string>& known) const {
     if (std::find(known.begin(), known.end(), value) != known.end()) return value;
-    throw UsageError(Origin{"models"}, model_, ": ", key, " = '", value, "' is not supported", did_you_mean(value, known), " Expected ", join(known), ".");
+    throw UsageError(Origin{"models"}, model_, ": ", key, " = '", value, "' is not supported",
+                     did_you_mean(value, known), " Expected ", join(known), ".");
   }
   void require(const std::string& key, bool value, bool wanted) const {
-    if (value != wanted) throw UsageError(Origin{"models"}, model_, ": ", key, " = ", value, " is not supported; expected ", wanted, ".");
+    if (value != wanted)
+      throw UsageError(Origin{"models"}, model_, ": ", key, " = ", value, " is not supported; expected ", wanted, ".");
   }
   void require_divides(const std::string& divisor, int64_t by, const std::string& key, int64_t value) const {
     if (by > 0 && value % by == 0) return;

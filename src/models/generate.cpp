@@ -16,14 +16,17 @@ using Forward = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, K
 void require_in_range(const GenerateOptions& options) {
   std::vector<std::string> wrong;
   wrong.reserve(4);
-  if (options.max_new_tokens < 0) wrong.push_back(text("max_new_tokens = ", options.max_new_tokens, " (expected 0 or more)"));
+  if (options.max_new_tokens < 0)
+    wrong.push_back(text("max_new_tokens = ", options.max_new_tokens, " (expected 0 or more)"));
   if (options.temperature < 0) wrong.push_back(text("temperature = ", options.temperature, " (expected 0 or more)"));
   if (options.top_k < 0) wrong.push_back(text("top_k = ", options.top_k, " (expected 0 or more)"));
-  if (!(options.top_p > 0 && options.top_p <= 1)) wrong.push_back(text("top_p = ", options.top_p, " (expected above 0 and at most 1)"));
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    wrong.push_back(text("top_p = ", options.top_p, " (expected above 0 and at most 1)"));
   if (!wrong.empty()) throw UsageError(Origin{"models"}, "generate: ", join(wrong), ".");
 }
 
-at::Tensor next_tokens(const at::Tensor& logits, const GenerateOptions& options, const std::optional<at::Generator>& generator) {
+at::Tensor next_tokens(const at::Tensor& logits, const GenerateOptions& options,
+                       const std::optional<at::Generator>& generator) {
   if (options.temperature == 0) return logits.argmax(-1);
   return at::multinomial(sampling_probabilities(logits, options), 1, /*replacement=*/false, generator).squeeze(-1);
 }
@@ -31,15 +34,17 @@ at::Tensor next_tokens(const at::Tensor& logits, const GenerateOptions& options,
 void require_in_vocabulary(const at::Tensor& prompt, int64_t vocabulary) {
   const auto low = prompt.min().item<int64_t>(), high = prompt.max().item<int64_t>();
   if (low >= 0 && high < vocabulary) return;
-  throw UsageError(Origin{"models"}, "generate: the token id ", low < 0 ? low : high, " is not below the model's vocabulary of ", vocabulary,
-                   ". Use the tokenizer of this model.");
+  throw UsageError(Origin{"models"}, "generate: the token id ", low < 0 ? low : high,
+                   " is not below the model's vocabulary of ", vocabulary, ". Use the tokenizer of this model.");
 }
 
-at::Tensor run(const Forward& forward, const CausalLmModule& model, const at::Tensor& prompt, const GenerateOptions& options) {
+at::Tensor run(const Forward& forward, const CausalLmModule& model, const at::Tensor& prompt,
+               const GenerateOptions& options) {
   require_in_range(options);
   const int64_t max_positions = model.max_positions();
   if (prompt.dim() != 2 || prompt.numel() == 0) {
-    throw UsageError(Origin{"models"}, "generate: the prompt has shape [", join(prompt.sizes()), "]; expected [batch, tokens] with a token at least.");
+    throw UsageError(Origin{"models"}, "generate: the prompt has shape [", join(prompt.sizes()),
+                     "]; expected [batch, tokens] with a token at least.");
   }
   const at::NoGradGuard no_grad;
   require_in_vocabulary(prompt, model.vocabulary());
@@ -87,12 +92,16 @@ at::Tensor sampling_probabilities(const at::Tensor& given, const GenerateOptions
 }
 
 at::Tensor generate(const CausalLm& model, const at::Tensor& ids, const GenerateOptions& options) {
-  const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) { return model(current, mask, cache); };
+  const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) {
+    return model(current, mask, cache);
+  };
   return run(forward, model.module(), ids, options);
 }
 
 at::Tensor generate(CausalLmModule& model, const at::Tensor& ids, const GenerateOptions& options) {
-  const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) { return model.forward(current, mask, cache); };
+  const auto forward = [&](const at::Tensor& current, const at::Tensor& mask, KvCache* cache) {
+    return model.forward(current, mask, cache);
+  };
   return run(forward, model, ids, options);
 }
 

@@ -28,7 +28,8 @@ Gpt2Config Gpt2Config::from_json(const core::Value& value) {
   config.initializer_range = read.number("initializer_range", config.initializer_range);
   config.tie_word_embeddings = read.flag("tie_word_embeddings", true);
   const std::string activation = read.string("activation_function", "gelu_new");
-  config.tanh_gelu = read.one_of("activation_function", activation, {"gelu_new", "gelu_pytorch_tanh", "gelu"}) != "gelu";
+  config.tanh_gelu =
+      read.one_of("activation_function", activation, {"gelu_new", "gelu_pytorch_tanh", "gelu"}) != "gelu";
   read.require("scale_attn_weights", read.flag("scale_attn_weights", true), true);
   read.require("scale_attn_by_inverse_layer_idx", read.flag("scale_attn_by_inverse_layer_idx", false), false);
   read.require_divides("n_head", config.n_head, "n_embd", config.n_embd);
@@ -51,7 +52,9 @@ Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Config& config, int64_t layer)
 at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x, const detail::AttentionContext& context) {
   const int64_t batch = x.size(0), tokens = x.size(1), hidden = x.size(2);
   const auto parts = c_attn_(ln_1_(x)).chunk(3, -1);
-  const auto by_head = [&](const at::Tensor& part) { return part.view({batch, tokens, num_heads_, hidden / num_heads_}).transpose(1, 2); };
+  const auto by_head = [&](const at::Tensor& part) {
+    return part.view({batch, tokens, num_heads_, hidden / num_heads_}).transpose(1, 2);
+  };
   const at::Tensor attended = detail::attend(by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), context, layer_);
   const at::Tensor middle = x + attn_c_proj_(attended);
   return middle + mlp_c_proj_(at::gelu(c_fc_(ln_2_(middle)), tanh_gelu_ ? "tanh" : "none"));
@@ -72,7 +75,8 @@ Gpt2Impl::Gpt2Impl(const Gpt2Config& config) : CausalLmModule("Gpt2"), config_(c
 at::Tensor Gpt2Impl::forward(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache) {
   const int64_t all = ids.size(-1) + (cache == nullptr ? 0 : cache->num_tokens());
   if (all > config_.n_positions) {
-    throw UsageError(Origin{"models"}, all, " tokens are more than the model's ", config_.n_positions, " positions. Shorten the prompt or max_new_tokens.");
+    throw UsageError(Origin{"models"}, all, " tokens are more than the model's ", config_.n_positions,
+                     " positions. Shorten the prompt or max_new_tokens.");
   }
   const auto context = detail::attention_context(ids, attention_mask, cache, wte_->weight.scalar_type());
   at::Tensor x = wte_(ids) + wpe_(context.positions);

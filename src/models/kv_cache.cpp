@@ -20,7 +20,8 @@ bool differs(const at::Tensor& held, const at::Tensor& given) {
 
 }  // namespace
 
-KvCache::KvCache(int64_t num_layers, int64_t max_tokens) : layers_(static_cast<size_t>(num_layers)), max_tokens_(max_tokens) {}
+KvCache::KvCache(int64_t num_layers, int64_t max_tokens)
+    : layers_(static_cast<size_t>(num_layers)), max_tokens_(max_tokens) {}
 
 void KvCache::make_room(Layer& layer, const at::Tensor& like, int64_t tokens) const {
   const int64_t capacity = layer.keys.defined() ? layer.keys.size(kTokens) : 0;
@@ -41,8 +42,8 @@ void KvCache::make_room(Layer& layer, const at::Tensor& like, int64_t tokens) co
 std::pair<at::Tensor, at::Tensor> KvCache::append(int64_t layer, const at::Tensor& keys, const at::Tensor& values) {
   Layer& held = layers_.at(static_cast<size_t>(layer));
   if (held.keys.defined() && differs(held.keys, keys)) {
-    throw UsageError(Origin{"models"}, "the cache holds keys of shape [", join(held.keys.sizes()), "], and gets [", join(keys.sizes()),
-                     "]. One cache serves one batch; make a new one.");
+    throw UsageError(Origin{"models"}, "the cache holds keys of shape [", join(held.keys.sizes()), "], and gets [",
+                     join(keys.sizes()), "]. One cache serves one batch; make a new one.");
   }
   const int64_t tokens = held.used + keys.size(kTokens);
   make_room(held, keys, tokens);
@@ -68,7 +69,8 @@ int64_t KvCache::num_bytes() const noexcept {
 
 void KvCache::truncate(int64_t num_tokens) {
   if (num_tokens < 0 || num_tokens > this->num_tokens()) {
-    throw UsageError(Origin{"models"}, "the cache holds ", this->num_tokens(), " tokens; it cannot keep ", num_tokens, ".");
+    throw UsageError(Origin{"models"}, "the cache holds ", this->num_tokens(), " tokens; it cannot keep ", num_tokens,
+                     ".");
   }
   for (Layer& layer : layers_) layer.used = num_tokens;
 }

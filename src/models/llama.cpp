@@ -26,7 +26,8 @@ RotaryConfig read_rotary(const detail::ConfigReader& read) {
   rotary.factor = rope.number("factor", rotary.factor);
   rotary.low_freq_factor = rope.number("low_freq_factor", rotary.low_freq_factor);
   rotary.high_freq_factor = rope.number("high_freq_factor", rotary.high_freq_factor);
-  rotary.original_max_positions = rope.integer("original_max_position_embeddings", read.integer("max_position_embeddings", rotary.original_max_positions));
+  rotary.original_max_positions = rope.integer("original_max_position_embeddings",
+                                               read.integer("max_position_embeddings", rotary.original_max_positions));
   rope.one_of("rope_type", rotary.type, {"default", "linear", "llama3"});
   return rotary;
 }
@@ -36,10 +37,12 @@ std::vector<bool> read_windowed_layers(const detail::ConfigReader& read, int64_t
   std::vector<bool> windowed;
   if (const core::Value* types = read.map("layer_types")) {
     for (const core::Value& type : types->as_list()) {
-      windowed.push_back(read.one_of("layer_types", type.as_string(), {"full_attention", "sliding_attention"}) == "sliding_attention");
+      windowed.push_back(read.one_of("layer_types", type.as_string(), {"full_attention", "sliding_attention"}) ==
+                         "sliding_attention");
     }
     if (static_cast<int64_t>(windowed.size()) == num_layers) return windowed;
-    throw UsageError(Origin{"models"}, "layer_types has ", windowed.size(), " entries, but num_hidden_layers = ", num_layers, ". Give one entry a layer.");
+    throw UsageError(Origin{"models"}, "layer_types has ", windowed.size(),
+                     " entries, but num_hidden_layers = ", num_layers, ". Give one entry a layer.");
   }
   for (int64_t layer = 0; layer < num_layers; ++layer) windowed.push_back(layer >= first_windowed);
   return windowed;
@@ -67,7 +70,8 @@ LlamaConfig LlamaConfig::from_json(const core::Value& value) {
   if (windowed) config.sliding_window = read.integer("sliding_window", 0);
   if (config.sliding_window > 0) {
     // transformers' default of max_window_layers is 28.
-    config.windowed_layers = read_windowed_layers(read, config.num_hidden_layers, type == "qwen2" ? read.integer("max_window_layers", 28) : 0);
+    config.windowed_layers = read_windowed_layers(read, config.num_hidden_layers,
+                                                  type == "qwen2" ? read.integer("max_window_layers", 28) : 0);
   }
   const bool all_biases = read.flag("attention_bias", false);
   config.qkv_bias = type == "qwen2" || all_biases;
@@ -76,7 +80,8 @@ LlamaConfig LlamaConfig::from_json(const core::Value& value) {
   config.rotary = read_rotary(read);
   const std::string activation = read.string("hidden_act", "silu");
   read.one_of("hidden_act", activation, {"silu", "swish"});
-  read.require_divides("num_key_value_heads", config.num_key_value_heads, "num_attention_heads", config.num_attention_heads);
+  read.require_divides("num_key_value_heads", config.num_key_value_heads, "num_attention_heads",
+                       config.num_attention_heads);
   return config;
 }
 
@@ -90,7 +95,10 @@ at::Tensor RmsNormImpl::forward(const at::Tensor& x) const {
 }
 
 LlamaBlockImpl::LlamaBlockImpl(const LlamaConfig& config, int64_t layer)
-    : num_heads_(config.num_attention_heads), num_kv_heads_(config.num_key_value_heads), head_dim_(config.resolved_head_dim()), layer_(layer) {
+    : num_heads_(config.num_attention_heads),
+      num_kv_heads_(config.num_key_value_heads),
+      head_dim_(config.resolved_head_dim()),
+      layer_(layer) {
   const int64_t hidden = config.hidden_size;
   auto attention = register_module("self_attn", std::make_shared<torch::nn::Module>("LlamaAttention"));
   q_ = attention->register_module("q_proj", linear(hidden, num_heads_ * head_dim_, config.qkv_bias));
@@ -105,10 +113,13 @@ LlamaBlockImpl::LlamaBlockImpl(const LlamaConfig& config, int64_t layer)
   post_attention_layernorm_ = register_module("post_attention_layernorm", RmsNorm(hidden, config.rms_norm_eps));
 }
 
-at::Tensor LlamaBlockImpl::forward(const at::Tensor& x, const RotaryAngles& angles, const detail::AttentionContext& context) {
+at::Tensor LlamaBlockImpl::forward(const at::Tensor& x, const RotaryAngles& angles,
+                                   const detail::AttentionContext& context) {
   const int64_t batch = x.size(0), tokens = x.size(1);
   const at::Tensor normed = input_layernorm_->forward(x);
-  const auto by_head = [&](const at::Tensor& y, int64_t heads) { return y.view({batch, tokens, heads, head_dim_}).transpose(1, 2); };
+  const auto by_head = [&](const at::Tensor& y, int64_t heads) {
+    return y.view({batch, tokens, heads, head_dim_}).transpose(1, 2);
+  };
   const at::Tensor queries = apply_rotary(by_head(q_(normed), num_heads_), angles);
   const at::Tensor keys = apply_rotary(by_head(k_(normed), num_kv_heads_), angles);
   const at::Tensor attended = detail::attend(queries, keys, by_head(v_(normed), num_kv_heads_), context, layer_);
@@ -123,8 +134,9 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) : CausalLmModule("Llama"), confi
   layers_ = model->register_module("layers", torch::nn::ModuleList());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_->push_back(LlamaBlock(config, i));
   norm_ = model->register_module("norm", RmsNorm(config.hidden_size, config.rms_norm_eps));
-  lm_head_ = register_module("lm_head", detail::LmHead(config.hidden_size, config.vocab_size,
-                                                       config.tie_word_embeddings ? embed_tokens_->weight : at::Tensor()));
+  lm_head_ =
+      register_module("lm_head", detail::LmHead(config.hidden_size, config.vocab_size,
+                                                config.tie_word_embeddings ? embed_tokens_->weight : at::Tensor()));
   inverse_frequencies_ = rotary_inverse_frequencies(config.rotary, config.resolved_head_dim());
   detail::initialize_normal(*this, config.initializer_range);
 }
@@ -132,11 +144,14 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) : CausalLmModule("Llama"), confi
 at::Tensor LlamaImpl::forward(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache) {
   const at::ScalarType type = embed_tokens_->weight.scalar_type();
   const auto context = detail::attention_context(ids, attention_mask, cache, type);
-  const auto windowed = config_.sliding_window == 0 ? context : detail::attention_context(ids, attention_mask, cache, type, config_.sliding_window);
+  const auto windowed = config_.sliding_window == 0
+                            ? context
+                            : detail::attention_context(ids, attention_mask, cache, type, config_.sliding_window);
   const RotaryAngles angles = rotary_angles(inverse_frequencies_, context.positions, type);
   at::Tensor x = embed_tokens_(ids);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    x = layers_[static_cast<size_t>(i)]->as<LlamaBlock>()->forward(x, angles, config_.is_windowed(i) ? windowed : context);
+    x = layers_[static_cast<size_t>(i)]->as<LlamaBlock>()->forward(x, angles,
+                                                                   config_.is_windowed(i) ? windowed : context);
   }
   return lm_head_->forward(norm_->forward(x));
 }

@@ -13,17 +13,20 @@ namespace {
 at::Tensor llama3_frequencies(const RotaryConfig& config, const at::Tensor& inverse) {
   const auto old = static_cast<double>(config.original_max_positions);
   const at::Tensor wavelength = 2 * std::numbers::pi / inverse;
-  const at::Tensor smooth = (old / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
+  const at::Tensor smooth =
+      (old / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
   const at::Tensor blended = (1 - smooth) * inverse / config.factor + smooth * inverse;
   const at::Tensor long_ones = at::where(wavelength > old / config.low_freq_factor, inverse / config.factor, inverse);
-  const at::Tensor is_between = at::logical_and(wavelength >= old / config.high_freq_factor, wavelength <= old / config.low_freq_factor);
+  const at::Tensor is_between =
+      at::logical_and(wavelength >= old / config.high_freq_factor, wavelength <= old / config.low_freq_factor);
   return at::where(is_between, blended, long_ones);
 }
 
 }  // namespace
 
 at::Tensor rotary_inverse_frequencies(const RotaryConfig& config, int64_t head_dim) {
-  const at::Tensor exponents = at::arange(0, head_dim, 2, at::TensorOptions(at::kFloat)) / static_cast<double>(head_dim);
+  const at::Tensor exponents =
+      at::arange(0, head_dim, 2, at::TensorOptions(at::kFloat)) / static_cast<double>(head_dim);
   const at::Tensor inverse = 1.0 / at::pow(at::Scalar(config.theta), exponents);
   if (config.type == "default") return inverse;
   if (config.type == "linear") return inverse / config.factor;

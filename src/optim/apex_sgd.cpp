@@ -30,8 +30,8 @@ ApexSgd::ApexSgd(const std::vector<torch::optim::OptimizerParamGroup>& groups, A
   detail::require_at_least_0("ApexSgd", "momentum", defaults.momentum());
   detail::require_at_least_0("ApexSgd", "weight_decay", defaults.weight_decay());
   if (defaults.nesterov() && (defaults.momentum() <= 0 || defaults.dampening() != 0)) {
-    throw UsageError(Origin{"optim"}, "ApexSgd: nesterov with momentum = ", defaults.momentum(), " and dampening = ",
-                     defaults.dampening(), "; expected momentum above 0 and dampening 0.");
+    throw UsageError(Origin{"optim"}, "ApexSgd: nesterov with momentum = ", defaults.momentum(),
+                     " and dampening = ", defaults.dampening(), "; expected momentum above 0 and dampening 0.");
   }
 }
 

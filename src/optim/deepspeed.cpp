@@ -76,7 +76,8 @@ at::Tensor Lamb::step(LossClosure closure) {
     const auto [beta1, beta2] = options.betas();
     state.first().mul_(beta1).add_(target.gradient, 1 - beta1);
     state.second().mul_(beta2).addcmul_(target.gradient, target.gradient, 1 - beta2);
-    const at::Tensor below = options.eps_inside_sqrt() ? (state.second() + options.eps()).sqrt_() : state.second().sqrt().add_(options.eps());
+    const at::Tensor below = options.eps_inside_sqrt() ? (state.second() + options.eps()).sqrt_()
+                                                       : state.second().sqrt().add_(options.eps());
     at::Tensor update = state.first() / below;
     if (options.weight_decay() != 0) update.add_(target.weight, options.weight_decay());
     double rate = options.lr();

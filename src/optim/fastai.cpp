@@ -24,8 +24,17 @@ namespace {
 
 Numbers numbers_of(const Options& o, int64_t step) {
   const auto t = static_cast<double>(step);
-  Numbers n{.lr = o.lr(), .mom = o.mom(), .sqr_mom = o.sqr_mom(), .eps = o.eps(), .wd = o.wd(), .beta = o.beta(), .nu_1 = o.nu_1(),
-            .nu_2 = o.nu_2(), .debias1 = 1 - std::pow(o.mom(), t), .debias2 = 1 - std::pow(o.sqr_mom(), t), .rectifier = 0};
+  Numbers n{.lr = o.lr(),
+            .mom = o.mom(),
+            .sqr_mom = o.sqr_mom(),
+            .eps = o.eps(),
+            .wd = o.wd(),
+            .beta = o.beta(),
+            .nu_1 = o.nu_1(),
+            .nu_2 = o.nu_2(),
+            .debias1 = 1 - std::pow(o.mom(), t),
+            .debias2 = 1 - std::pow(o.sqr_mom(), t),
+            .rectifier = 0};
   const double r_inf = 2 / (1 - n.sqr_mom) - 1;
   const double r = r_inf - 2 * t * std::pow(n.sqr_mom, t) / n.debias2;
   if (r > 5) n.rectifier = std::sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r));
@@ -36,8 +45,12 @@ bool keeps_average(const Fixed& fixed) {
   return fixed.momentum || fixed.rule == Rule::kAdam || fixed.rule == Rule::kRAdam || fixed.rule == Rule::kQHAdam ||
          fixed.rule == Rule::kLamb;
 }
-bool damps(Rule rule) { return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb; }
-bool keeps_squares(Rule rule) { return damps(rule) || rule == Rule::kRmsProp; }
+bool damps(Rule rule) {
+  return rule == Rule::kAdam || rule == Rule::kRAdam || rule == Rule::kQHAdam || rule == Rule::kLamb;
+}
+bool keeps_squares(Rule rule) {
+  return damps(rule) || rule == Rule::kRmsProp;
+}
 
 /// The one pass of a rule: float32 memory on the CPU.
 struct Arrays {
@@ -53,22 +66,37 @@ constexpr int64_t kGrain = 1 << 16;
 steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
   using steps::detail::FastaiRule;
   switch (rule) {
-    case Rule::kRmsProp: return FastaiRule::kRmsProp;
-    case Rule::kAdam: return FastaiRule::kAdam;
-    case Rule::kRAdam: return n.rectifier == 0 ? FastaiRule::kRAdamEarly : n.beta != 0 ? FastaiRule::kRAdamSoftplus : FastaiRule::kRAdam;
-    case Rule::kQHAdam: return FastaiRule::kQHAdam;
-    default: return FastaiRule::kSgd;
+    case Rule::kRmsProp:
+      return FastaiRule::kRmsProp;
+    case Rule::kAdam:
+      return FastaiRule::kAdam;
+    case Rule::kRAdam:
+      return n.rectifier == 0 ? FastaiRule::kRAdamEarly : n.beta != 0 ? FastaiRule::kRAdamSoftplus : FastaiRule::kRAdam;
+    case Rule::kQHAdam:
+      return FastaiRule::kQHAdam;
+    default:
+      return FastaiRule::kSgd;
   }
 }
 
 void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
   const auto f = [](double value) { return static_cast<float>(value); };
-  const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n), .averages = x.a != nullptr,
-                                             .shrink = f(decoupled ? 1 - n.lr * n.wd : 1), .l2 = f(decoupled ? 0 : n.wd),
-                                             .mom = f(n.mom), .damp = f(damps(rule) ? 1 - n.mom : 1),
-                                             .sqr_mom = f(n.sqr_mom), .square_damp = f(1 - n.sqr_mom), .lr = f(n.lr), .eps = f(n.eps),
-                                             .debias1 = f(n.debias1), .debias2 = f(n.debias2), .rectifier = f(n.rectifier), .beta = f(n.beta),
-                                             .nu_1 = f(n.nu_1), .nu_2 = f(n.nu_2)};
+  const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n),
+                                             .averages = x.a != nullptr,
+                                             .shrink = f(decoupled ? 1 - n.lr * n.wd : 1),
+                                             .l2 = f(decoupled ? 0 : n.wd),
+                                             .mom = f(n.mom),
+                                             .damp = f(damps(rule) ? 1 - n.mom : 1),
+                                             .sqr_mom = f(n.sqr_mom),
+                                             .square_damp = f(1 - n.sqr_mom),
+                                             .lr = f(n.lr),
+                                             .eps = f(n.eps),
+                                             .debias1 = f(n.debias1),
+                                             .debias2 = f(n.debias2),
+                                             .rectifier = f(n.rectifier),
+                                             .beta = f(n.beta),
+                                             .nu_1 = f(n.nu_1),
+                                             .nu_2 = f(n.nu_2)};
   const auto& kernel = steps::detail::kernels(steps::best_instructions());
   const auto part = [&](int64_t begin, int64_t end) {
     const auto from = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
@@ -79,7 +107,12 @@ void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
 
 /// LAMB with fastai's ratio: the update is not stored, but computed anew behind the norms.
 void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) {
-  const steps::Lamb rule{.lr = n.lr, .beta1 = n.mom, .beta2 = n.sqr_mom, .eps = n.eps, .weight_decay = decoupled ? 0 : n.wd, .step = step,
+  const steps::Lamb rule{.lr = n.lr,
+                         .beta1 = n.mom,
+                         .beta2 = n.sqr_mom,
+                         .eps = n.eps,
+                         .weight_decay = decoupled ? 0 : n.wd,
+                         .step = step,
                          .adam_w_mode = false};
   const steps::Slice slice{.count = x.count, .weight = x.p, .gradient = x.g, .states = {x.a, x.s}};
   const auto sums = steps::lamb_moments(slice, rule);
@@ -90,7 +123,9 @@ void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) 
 
 /// LARC: the norms, then SGD with the layer's rate. `wd` is decoupled, and in the weights already.
 void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip) {
-  const auto norm = [&](const float* values) { return std::sqrt(steps::sum_of_squares(values, steps::Storage::kFloat32, x.count)); };
+  const auto norm = [&](const float* values) {
+    return std::sqrt(steps::sum_of_squares(values, steps::Storage::kFloat32, x.count));
+  };
   const double weight_norm = norm(x.p);
   Numbers own = n;
   own.lr = n.lr * trust_coeff * weight_norm / (norm(x.g) + weight_norm * n.wd + n.eps);
@@ -100,11 +135,15 @@ void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip)
 }
 
 /// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.
-at::Tensor change_by_operators(Rule rule, const Numbers& n, const at::Tensor& g, const at::Tensor& a, const at::Tensor& s) {
+at::Tensor change_by_operators(Rule rule, const Numbers& n, const at::Tensor& g, const at::Tensor& a,
+                               const at::Tensor& s) {
   switch (rule) {
-    case Rule::kSgd: return a * n.lr;
-    case Rule::kRmsProp: return (a / s.sqrt().add_(n.eps)).mul_(n.lr);
-    case Rule::kAdam: return (a / (s / n.debias2).sqrt_().add_(n.eps)).mul_(n.lr / n.debias1);
+    case Rule::kSgd:
+      return a * n.lr;
+    case Rule::kRmsProp:
+      return (a / s.sqrt().add_(n.eps)).mul_(n.lr);
+    case Rule::kAdam:
+      return (a / (s / n.debias2).sqrt_().add_(n.eps)).mul_(n.lr / n.debias1);
     case Rule::kQHAdam:
       return (g * (1 - n.nu_1) + a * (n.nu_1 / n.debias1))
           .div_((g * g * (1 - n.nu_2) + s * (n.nu_2 / n.debias2)).sqrt_().add_(n.eps))
@@ -115,7 +154,8 @@ at::Tensor change_by_operators(Rule rule, const Numbers& n, const at::Tensor& g,
       d = n.beta != 0 ? at::softplus(d, n.beta) : d.add_(n.eps);
       return (a / d).mul_(n.lr * n.rectifier / n.debias1);
     }
-    default: return (a / n.debias1).div_((s / n.debias2).sqrt_().add_(n.eps));
+    default:
+      return (a / n.debias1).div_((s / n.debias2).sqrt_().add_(n.eps));
   }
 }
 
@@ -123,7 +163,6 @@ void require_at_least_0(const char* option, double value) {
   if (value >= 0) return;
   throw UsageError(Origin{"optim"}, "fastai optimizer: ", option, " ", value, "; expected at least 0.");
 }
-
 
 Factory factory(const Options& options, const Fixed& fixed) {
   return [=](const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) {
@@ -134,9 +173,9 @@ Factory factory(const Options& options, const Fixed& fixed) {
 }  // namespace
 
 void Options::serialize(torch::serialize::OutputArchive& archive) const {
-  const std::pair<const char*, double> values[] = {{"lr", lr()},     {"mom", mom()},   {"sqr_mom", sqr_mom()}, {"eps", eps()},
-                                                   {"wd", wd()},     {"beta", beta()}, {"nu_1", nu_1()},       {"nu_2", nu_2()},
-                                                   {"trust_coeff", trust_coeff()}};
+  const std::pair<const char*, double> values[] = {{"lr", lr()},     {"mom", mom()},   {"sqr_mom", sqr_mom()},
+                                                   {"eps", eps()},   {"wd", wd()},     {"beta", beta()},
+                                                   {"nu_1", nu_1()}, {"nu_2", nu_2()}, {"trust_coeff", trust_coeff()}};
   for (const auto& [name, value] : values) archive.write(name, c10::IValue(value));
 }
 
@@ -152,7 +191,8 @@ void Options::serialize(torch::serialize::InputArchive& archive) {
 
 void State::serialize(torch::serialize::OutputArchive& archive) const {
   archive.write("step", c10::IValue(step()));
-  const std::pair<const char*, const at::Tensor*> tensors[] = {{"grad_avg", &grad_avg()}, {"sqr_avg", &sqr_avg()}, {"slow", &slow()}};
+  const std::pair<const char*, const at::Tensor*> tensors[] = {
+      {"grad_avg", &grad_avg()}, {"sqr_avg", &sqr_avg()}, {"slow", &slow()}};
   for (const auto& [name, tensor] : tensors) {
     if (tensor->defined()) archive.write(name, *tensor, true);
   }
@@ -199,8 +239,9 @@ at::Tensor Optimizer::step(LossClosure closure) {
 void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (gradient.is_sparse()) {
-    throw UsageError(Origin{"optim"}, "fastai optimizer: a parameter of shape ", parameter.sizes(),
-                     " has a sparse gradient; expected a dense one. Use torch::optim::SGD, or an embedding with sparse(false).");
+    throw UsageError(
+        Origin{"optim"}, "fastai optimizer: a parameter of shape ", parameter.sizes(),
+        " has a sparse gradient; expected a dense one. Use torch::optim::SGD, or an embedding with sparse(false).");
   }
   auto& slot = state_[parameter.unsafeGetTensorImpl()];
   if (!slot) slot = std::make_unique<State>();
@@ -212,11 +253,15 @@ void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
   state.step(state.step() + 1);
   const Numbers n = numbers_of(options, state.step());
   const bool has_kernel = fixed_.rule != Rule::kLarc || fixed_.decouple_wd || n.wd == 0;
-  const bool loops = parameter.is_cpu() && parameter.scalar_type() == at::kFloat && gradient.scalar_type() == at::kFloat &&
-                     parameter.is_contiguous() && gradient.is_contiguous() && has_kernel;
+  const bool loops = parameter.is_cpu() && parameter.scalar_type() == at::kFloat &&
+                     gradient.scalar_type() == at::kFloat && parameter.is_contiguous() && gradient.is_contiguous() &&
+                     has_kernel;
   if (loops) {
-    const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; };
-    const Arrays arrays{data(parameter), gradient.const_data_ptr<float>(), data(state.grad_avg()), data(state.sqr_avg()), parameter.numel()};
+    const auto data = [](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
+    };
+    const Arrays arrays{data(parameter), gradient.const_data_ptr<float>(), data(state.grad_avg()),
+                        data(state.sqr_avg()), parameter.numel()};
     const bool by_layer = fixed_.rule == Rule::kLarc || fixed_.rule == Rule::kLamb;
     if (by_layer && n.wd != 0 && fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
     if (fixed_.rule == Rule::kLarc) {
@@ -238,8 +283,10 @@ void Optimizer::step_one(const Options& options, const at::Tensor& parameter) {
 void Optimizer::step_by_operators(const Options& options, const Numbers& n, const at::Tensor& parameter, State& state) {
   at::Tensor g = parameter.grad();
   if (n.wd != 0) {
-    if (fixed_.decouple_wd) parameter.mul_(1 - n.lr * n.wd);
-    else g = g.add(parameter, n.wd);
+    if (fixed_.decouple_wd)
+      parameter.mul_(1 - n.lr * n.wd);
+    else
+      g = g.add(parameter, n.wd);
   }
   at::Tensor a = g;
   if (state.grad_avg().defined()) a = state.grad_avg().mul_(n.mom).add_(g, damps(fixed_.rule) ? 1 - n.mom : 1.0);
@@ -269,7 +316,8 @@ void Optimizer::load(torch::serialize::InputArchive& archive) {
 }
 
 Factory sgd(const SgdOptions& o) {
-  return factory(Options().mom(o.mom).wd(o.wd), {.rule = Rule::kSgd, .momentum = o.mom != 0, .decouple_wd = o.decouple_wd});
+  return factory(Options().mom(o.mom).wd(o.wd),
+                 {.rule = Rule::kSgd, .momentum = o.mom != 0, .decouple_wd = o.decouple_wd});
 }
 
 Factory rms_prop(const RmsPropOptions& o) {
@@ -282,7 +330,8 @@ namespace {
 /// fastai::adam, which lookahead can take apart.
 struct AdamFactory {
   AdamOptions o;
-  std::shared_ptr<torch::optim::Optimizer> operator()(const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) const {
+  std::shared_ptr<torch::optim::Optimizer> operator()(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                                      double lr) const {
     if (o.decouple_wd) {
       return std::make_shared<torch::optim::AdamW>(
           groups, torch::optim::AdamWOptions(lr).betas({o.mom, o.sqr_mom}).eps(o.eps).weight_decay(o.wd));
@@ -294,7 +343,9 @@ struct AdamFactory {
 
 }  // namespace
 
-Factory adam(const AdamOptions& o) { return AdamFactory{o}; }
+Factory adam(const AdamOptions& o) {
+  return AdamFactory{o};
+}
 
 Factory radam(const RAdamOptions& o) {
   return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd).beta(o.beta),
@@ -312,24 +363,29 @@ Factory larc(const LarcOptions& o) {
 }
 
 Factory lamb(const LambOptions& o) {
-  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd), {.rule = Rule::kLamb, .decouple_wd = o.decouple_wd});
+  return factory(Options().mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd),
+                 {.rule = Rule::kLamb, .decouple_wd = o.decouple_wd});
 }
 
 Factory lookahead(const Factory& inner, const LookaheadOptions& options) {
-  return [=](const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr) -> std::shared_ptr<torch::optim::Optimizer> {
+  return [=](const std::vector<torch::optim::OptimizerParamGroup>& groups,
+             double lr) -> std::shared_ptr<torch::optim::Optimizer> {
     if (options.k < 1) {
       throw UsageError(Origin{"optim"}, "lookahead with k ", options.k, "; expected at least 1 step between updates.");
     }
     if (const auto* adam = inner.target<AdamFactory>()) {
       const auto& o = adam->o;
       return std::make_shared<Optimizer>(groups, Options(lr).mom(o.mom).sqr_mom(o.sqr_mom).eps(o.eps).wd(o.wd),
-                                         Fixed{.rule = Rule::kAdam, .decouple_wd = o.decouple_wd, .lookahead_k = options.k,
+                                         Fixed{.rule = Rule::kAdam,
+                                               .decouple_wd = o.decouple_wd,
+                                               .lookahead_k = options.k,
                                                .lookahead_alpha = options.alpha});
     }
     const auto made = inner(groups, lr);
     const auto* known = dynamic_cast<const Optimizer*>(made.get());
     if (known == nullptr) {
-      throw UsageError(Origin{"optim"}, "lookahead takes the optimizers of optim::fastai only; expected sgd, rms_prop, adam, radam, "
+      throw UsageError(Origin{"optim"},
+                       "lookahead takes the optimizers of optim::fastai only; expected sgd, rms_prop, adam, radam, "
                        "qhadam, larc or lamb.");
     }
     Fixed fixed = known->fixed();
@@ -340,8 +396,10 @@ Factory lookahead(const Factory& inner, const LookaheadOptions& options) {
 }
 
 Factory ranger(const RangerOptions& o) {
-  return lookahead(radam({.mom = o.mom, .sqr_mom = o.sqr_mom, .eps = o.eps, .wd = o.wd, .beta = o.beta, .decouple_wd = o.decouple_wd}),
-                   o.lookahead);
+  return lookahead(
+      radam(
+          {.mom = o.mom, .sqr_mom = o.sqr_mom, .eps = o.eps, .wd = o.wd, .beta = o.beta, .decouple_wd = o.decouple_wd}),
+      o.lookahead);
 }
 
 }  // namespace hasten::optim::fastai

@@ -25,13 +25,14 @@ double* decay_of(OptimizerOptions& options) {
 }
 
 double& weight_decay_of(OptimizerOptions& options) {
-  for (const auto find : {decay_of<torch::optim::SGDOptions>, decay_of<torch::optim::AdamOptions>,
-                          decay_of<torch::optim::AdamWOptions>, decay_of<torch::optim::AdagradOptions>,
-                          decay_of<torch::optim::RMSpropOptions>, decay_of<ApexAdamOptions>, decay_of<ApexSgdOptions>,
-                          decay_of<LambOptions>, decay_of<NovoGradOptions>}) {
+  for (const auto find :
+       {decay_of<torch::optim::SGDOptions>, decay_of<torch::optim::AdamOptions>, decay_of<torch::optim::AdamWOptions>,
+        decay_of<torch::optim::AdagradOptions>, decay_of<torch::optim::RMSpropOptions>, decay_of<ApexAdamOptions>,
+        decay_of<ApexSgdOptions>, decay_of<LambOptions>, decay_of<NovoGradOptions>}) {
     if (double* found = find(options)) return *found;
   }
-  throw UsageError(Origin{"optim"}, "Larc around an optimizer whose options have no weight_decay that is known here; expected "
+  throw UsageError(Origin{"optim"},
+                   "Larc around an optimizer whose options have no weight_decay that is known here; expected "
                    "SGD, Adam, AdamW, Adagrad, RMSprop, or one of hasten::optim.");
 }
 
@@ -48,7 +49,9 @@ void adapt(const at::Tensor& parameter, double lr, double decay, const LarcOptio
 }  // namespace
 
 Larc::Larc(torch::optim::Optimizer& optimizer, const LarcOptions& options)
-    : Optimizer(optimizer.param_groups(), optimizer.param_groups().at(0).options().clone()), optimizer_(&optimizer), larc_(options) {
+    : Optimizer(optimizer.param_groups(), optimizer.param_groups().at(0).options().clone()),
+      optimizer_(&optimizer),
+      larc_(options) {
   if (!(options.trust_coefficient > 0) || !(options.eps >= 0)) {
     throw UsageError(Origin{"optim"}, "Larc: trust_coefficient = ", options.trust_coefficient, ", eps = ", options.eps,
                      "; expected above 0 and at least 0.");

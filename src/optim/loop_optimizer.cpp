@@ -35,7 +35,9 @@ bool lies_in_one_piece(const at::Tensor& tensor, const at::Tensor& like) {
 }  // namespace
 
 steps::Storage storage_of(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? steps::Storage::kBFloat16 : dtype == at::kHalf ? steps::Storage::kFloat16 : steps::Storage::kFloat32;
+  return dtype == at::kBFloat16 ? steps::Storage::kBFloat16
+         : dtype == at::kHalf   ? steps::Storage::kFloat16
+                                : steps::Storage::kFloat32;
 }
 
 LoopState& loop_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
@@ -66,7 +68,8 @@ Target::Target(const at::Tensor& own, LoopState& state, bool with_master) : para
   const bool dense = lies_in_one_piece(weight, own) && own.is_non_overlapping_and_dense();
   loops = own.is_cpu() && weight.scalar_type() == at::kFloat && dense && gradient.is_cpu() &&
           gradient.scalar_type() != at::kDouble;
-  if (loops && !lies_in_one_piece(gradient, own)) gradient = at::empty_like(own, own.options().dtype(gradient.scalar_type())).copy_(gradient);
+  if (loops && !lies_in_one_piece(gradient, own))
+    gradient = at::empty_like(own, own.options().dtype(gradient.scalar_type())).copy_(gradient);
   if (!loops) gradient = gradient.to(weight.scalar_type());
 }
 
@@ -80,7 +83,8 @@ steps::Slice Target::slice(const at::Tensor& first, const at::Tensor& second) co
   }
   result.gradient = gradient.const_data_ptr();
   result.gradient_storage = storage_of(gradient.scalar_type());
-  result.states = {first.defined() ? first.mutable_data_ptr() : nullptr, second.defined() ? second.mutable_data_ptr() : nullptr, nullptr};
+  result.states = {first.defined() ? first.mutable_data_ptr() : nullptr,
+                   second.defined() ? second.mutable_data_ptr() : nullptr, nullptr};
   result.gradient_factor = factor;
   return result;
 }
@@ -91,7 +95,8 @@ void Target::finish() const {
 
 double squares_of(const Target& target) {
   if (target.loops) {
-    return steps::sum_of_squares(target.gradient.const_data_ptr(), storage_of(target.gradient.scalar_type()), target.gradient.numel());
+    return steps::sum_of_squares(target.gradient.const_data_ptr(), storage_of(target.gradient.scalar_type()),
+                                 target.gradient.numel());
   }
   return target.gradient.to(at::kDouble).square().sum().item<double>();
 }
@@ -99,7 +104,8 @@ double squares_of(const Target& target) {
 double largest_of(const Target& target) {
   if (target.gradient.numel() == 0) return 0;
   if (target.loops) {
-    return steps::largest_magnitude(target.gradient.const_data_ptr(), storage_of(target.gradient.scalar_type()), target.gradient.numel());
+    return steps::largest_magnitude(target.gradient.const_data_ptr(), storage_of(target.gradient.scalar_type()),
+                                    target.gradient.numel());
   }
   return target.gradient.abs().max().item<double>();
 }

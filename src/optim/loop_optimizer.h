@@ -17,7 +17,8 @@ steps::Storage storage_of(at::ScalarType dtype);
 LoopState& loop_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 at::Tensor moment_like(const at::Tensor& parameter);
 
-/// A parameter with a gradient. `weight` is float32 (float64 for such parameters): the parameter, its master, or a copy.
+/// A parameter with a gradient. `weight` is float32 (float64 for such parameters): the parameter, its master, or a
+/// copy.
 struct Target {
   Target(const at::Tensor& parameter, LoopState& state, bool with_master);
   steps::Slice slice(const at::Tensor& first, const at::Tensor& second = {}) const;

@@ -30,7 +30,8 @@ NovoGrad::NovoGrad(const std::vector<torch::optim::OptimizerParamGroup>& groups,
   detail::require_at_least_0("NovoGrad", "eps", defaults.eps());
   detail::require_at_least_0("NovoGrad", "weight_decay", defaults.weight_decay());
   if (defaults.norm_type() != 0 && defaults.norm_type() != 2) {
-    throw UsageError(Origin{"optim"}, "NovoGrad: norm_type = ", defaults.norm_type(), "; expected 2, or 0 for the largest "
+    throw UsageError(Origin{"optim"}, "NovoGrad: norm_type = ", defaults.norm_type(),
+                     "; expected 2, or 0 for the largest "
                      "magnitude.");
   }
 }
@@ -54,7 +55,8 @@ at::Tensor NovoGrad::step(LossClosure closure) {
                                .grad_averaging = options.grad_averaging(),
                                .reg_inside_moment = options.reg_inside_moment()};
     const auto kind = options.norm_type() == 2 ? steps::NovoGradNorm::kTwo : steps::NovoGradNorm::kInfinity;
-    const double norm = kind == steps::NovoGradNorm::kTwo ? std::sqrt(detail::squares_of(target)) : detail::largest_of(target);
+    const double norm =
+        kind == steps::NovoGradNorm::kTwo ? std::sqrt(detail::squares_of(target)) : detail::largest_of(target);
     const double before = state.step() > 1 ? state.moment() : options.init_zero() ? 0.0 : norm;
     state.moment(steps::novograd_moment(rule, kind, before, norm));
     if (!target.loops) return step_by_operators(target, rule, state);

@@ -17,7 +17,8 @@ const std::string kAutoZero = "zero_optimization.";
 /// A call of prepare.
 class Filler {
  public:
-  Filler(DeepSpeedSettings& settings, const AutoInputs& inputs) : settings_(settings), config_(settings.config), inputs_(inputs) {}
+  Filler(DeepSpeedSettings& settings, const AutoInputs& inputs)
+      : settings_(settings), config_(settings.config), inputs_(inputs) {}
 
   void all() {
     objects();
@@ -36,16 +37,20 @@ class Filler {
   void objects() const {
     const std::string file = config_.source();
     if (inputs_.optimizer == Given::kReal && has("optimizer")) {
-      throw UsageError(kOfAuto, "an optimizer in the program and an optimizer section in ", file, ". Remove one, or prepare a DummyOptim.");
+      throw UsageError(kOfAuto, "an optimizer in the program and an optimizer section in ", file,
+                       ". Remove one, or prepare a DummyOptim.");
     }
     if (inputs_.optimizer == Given::kDummy && !has("optimizer")) {
-      throw UsageError(kOfAuto, "a DummyOptim, but no optimizer section in ", file, ". Write one, or prepare a real optimizer.");
+      throw UsageError(kOfAuto, "a DummyOptim, but no optimizer section in ", file,
+                       ". Write one, or prepare a real optimizer.");
     }
     if (inputs_.scheduler == Given::kReal && has("scheduler")) {
-      throw UsageError(kOfAuto, "a scheduler in the program and a scheduler section in ", file, ". Remove one, or prepare a DummyScheduler.");
+      throw UsageError(kOfAuto, "a scheduler in the program and a scheduler section in ", file,
+                       ". Remove one, or prepare a DummyScheduler.");
     }
     if (inputs_.scheduler == Given::kDummy && !has("scheduler")) {
-      throw UsageError(kOfAuto, "a DummyScheduler, but neither a scheduler section in ", file, " nor its lr_scheduler_callable. Give one.");
+      throw UsageError(kOfAuto, "a DummyScheduler, but neither a scheduler section in ", file,
+                       " nor its lr_scheduler_callable. Give one.");
     }
     if (inputs_.optimizer == Given::kDummy && inputs_.scheduler == Given::kReal) {
       throw UsageError(kOfAuto, "a DummyOptim with a scheduler of the program's own. Prepare a DummyScheduler.");
@@ -59,8 +64,9 @@ class Filler {
     std::vector<int64_t> sizes;
     for (const auto& size : inputs_.batch_sizes) {
       if (!size) {
-        throw UsageError(kOfAuto, "train_micro_batch_size_per_gpu is \"auto\", but a loader has no batch size. Write a number into ",
-                         config_.source(), ".");
+        throw UsageError(
+            kOfAuto, "train_micro_batch_size_per_gpu is \"auto\", but a loader has no batch size. Write a number into ",
+            config_.source(), ".");
       }
       sizes.push_back(inputs_.split_batches ? *size / inputs_.world_size : *size);
     }
@@ -83,8 +89,10 @@ class Filler {
   }
 
   void batch() {
-    const Value micro = config_.get_value("train_micro_batch_size_per_gpu"), steps = config_.get_value("gradient_accumulation_steps");
-    if (micro.is_number() && steps.is_number()) set("train_batch_size", micro.as_int() * steps.as_int() * inputs_.world_size);
+    const Value micro = config_.get_value("train_micro_batch_size_per_gpu"),
+                steps = config_.get_value("gradient_accumulation_steps");
+    if (micro.is_number() && steps.is_number())
+      set("train_batch_size", micro.as_int() * steps.as_int() * inputs_.world_size);
   }
 
   void of_model() {
@@ -126,7 +134,8 @@ class Filler {
       const Value value = config_.get_value(key);
       return value.is_number() ? std::optional(value.as_int()) : std::nullopt;
     };
-    const auto train = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu"), steps = number("gradient_accumulation_steps");
+    const auto train = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu"),
+               steps = number("gradient_accumulation_steps");
     if (train && micro && steps) solve_batch(train, micro, steps, inputs_.world_size);
   }
 

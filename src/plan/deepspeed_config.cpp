@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "hasten/core/error.h"
@@ -24,7 +24,9 @@ std::vector<std::string> parts_of(const std::string& key) {
   return parts;
 }
 
-bool is_auto_text(const Value& value) { return value.is_string() && value.as_string() == "auto"; }
+bool is_auto_text(const Value& value) {
+  return value.is_string() && value.as_string() == "auto";
+}
 
 bool same_value(const Value& a, const Value& b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
@@ -36,9 +38,14 @@ std::optional<std::string> decode_base64(const std::string& text) {
   int held = 0;
   for (const char letter : text) {
     if (letter == '=') break;
-    const bool upper = letter >= 'A' && letter <= 'Z', lower = letter >= 'a' && letter <= 'z', digit = letter >= '0' && letter <= '9';
-    const int value = upper ? letter - 'A' : lower ? letter - 'a' + 26 : digit ? letter - '0' + 52
-                      : letter == '-' || letter == '+' ? 62 : letter == '_' || letter == '/' ? 63 : -1;
+    const bool upper = letter >= 'A' && letter <= 'Z', lower = letter >= 'a' && letter <= 'z',
+               digit = letter >= '0' && letter <= '9';
+    const int value = upper                            ? letter - 'A'
+                      : lower                          ? letter - 'a' + 26
+                      : digit                          ? letter - '0' + 52
+                      : letter == '-' || letter == '+' ? 62
+                      : letter == '_' || letter == '/' ? 63
+                                                       : -1;
     if (value < 0) return std::nullopt;
     bits = bits << 6 | static_cast<unsigned>(value);
     held += 6;
@@ -68,12 +75,14 @@ void visit(Value& node, const std::string& prefix, const std::function<void(cons
 
 }  // namespace
 
-DeepSpeedConfig::DeepSpeedConfig(Value config, std::string source) : config_(map_of(std::move(config), source)), source_(std::move(source)) {}
+DeepSpeedConfig::DeepSpeedConfig(Value config, std::string source)
+    : config_(map_of(std::move(config), source)), source_(std::move(source)) {}
 
 DeepSpeedConfig DeepSpeedConfig::read(const Value& config) {
   if (config.is_map()) return DeepSpeedConfig(config);
   if (!config.is_string()) {
-    throw UsageError(kOfConfig, "hf_ds_config is ", config.to_json(), "; expected a file, a map, JSON text or base64 of it.");
+    throw UsageError(kOfConfig, "hf_ds_config is ", config.to_json(),
+                     "; expected a file, a map, JSON text or base64 of it.");
   }
   const std::string& text = config.as_string();
   std::error_code ignored;
@@ -92,7 +101,8 @@ DeepSpeedConfig DeepSpeedConfig::read(const Value& config) {
   if (decoded && decoded->find('{') != std::string::npos) {
     return DeepSpeedConfig(parse_relaxed_json(*decoded, "the DeepSpeed configuration (base64)"));
   }
-  throw UsageError(kOfConfig, "hf_ds_config is '", text.substr(0, 200), "', which is no file, no JSON text and no base64 of it. Give the path of "
+  throw UsageError(kOfConfig, "hf_ds_config is '", text.substr(0, 200),
+                   "', which is no file, no JSON text and no base64 of it. Give the path of "
                    "a file that exists, or JSON.");
 }
 
@@ -138,8 +148,12 @@ bool DeepSpeedConfig::is_false(const std::string& key) const {
   return found != nullptr && found->is_bool() && !found->as_bool();
 }
 
-bool DeepSpeedConfig::is_zero2() const { return same_value(get_value("zero_optimization.stage"), 2); }
-bool DeepSpeedConfig::is_zero3() const { return same_value(get_value("zero_optimization.stage"), 3); }
+bool DeepSpeedConfig::is_zero2() const {
+  return same_value(get_value("zero_optimization.stage"), 2);
+}
+bool DeepSpeedConfig::is_zero3() const {
+  return same_value(get_value("zero_optimization.stage"), 3);
+}
 
 bool DeepSpeedConfig::is_offload() const {
   if (!is_zero2() && !is_zero3()) return false;
@@ -156,7 +170,8 @@ void DeepSpeedConfig::del_config_sub_tree(const std::string& key, bool must_exis
   if (must_exist) throw UsageError(kOfConfig, source_, " has no ", key, ", which was to be removed.");
 }
 
-void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches, bool must_match) {
+void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches,
+                                 bool must_match) {
   const auto [node, last] = find_config_node(key);
   if (node == nullptr) return;
   auto* own = node->find(last);
@@ -168,7 +183,8 @@ void DeepSpeedConfig::fill_match(const std::string& key, const Values& values, s
     }
     *own = given->second;
   } else if (must_match && given != values.end() && !own->is_null() && !same_value(*own, given->second)) {
-    mismatches.push_back(hasten::text(key, " is ", own->to_json(), " in ", source_, " and ", given->second.to_json(), " in the program"));
+    mismatches.push_back(hasten::text(key, " is ", own->to_json(), " in ", source_, " and ", given->second.to_json(),
+                                      " in the program"));
   }
 }
 
@@ -176,7 +192,8 @@ void DeepSpeedConfig::process(const Values& values, bool must_match) {
   std::vector<std::string> mismatches;
   visit(config_, "", [&](const std::string& key) { fill_match(key, values, mismatches, must_match); });
   if (mismatches.empty()) return;
-  throw UsageError(kOfConfig, "values that contradict each other: ", join(mismatches, "; "), ". Write \"auto\" in the file, or leave one out.");
+  throw UsageError(kOfConfig, "values that contradict each other: ", join(mismatches, "; "),
+                   ". Write \"auto\" in the file, or leave one out.");
 }
 
 void DeepSpeedConfig::fill(const Values& values) {
@@ -195,7 +212,8 @@ std::vector<std::string> DeepSpeedConfig::auto_keys() const {
   return keys;
 }
 
-BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro, std::optional<int64_t> accumulation, int world_size) {
+BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro,
+                         std::optional<int64_t> accumulation, int world_size) {
   if (world_size < 1) throw UsageError(kOfConfig, "world_size = ", world_size, "; expected at least 1.");
   const int64_t world = world_size;
   if (train && micro && !accumulation && *micro != 0) accumulation = *train / *micro / world;
@@ -208,16 +226,19 @@ BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> mi
     train = *micro * *accumulation * world;
   }
   if (!train || !micro || !accumulation) {
-    throw UsageError(kOfConfig, "no batch size is known; expected train_batch_size or train_micro_batch_size_per_gpu. Write one, or "
-                     "prepare a loader with a batch size.");
+    throw UsageError(
+        kOfConfig,
+        "no batch size is known; expected train_batch_size or train_micro_batch_size_per_gpu. Write one, or "
+        "prepare a loader with a batch size.");
   }
   const BatchNumbers numbers{*train, *micro, *accumulation};
   const bool fits = numbers.train > 0 && numbers.micro > 0 && numbers.accumulation > 0 &&
                     numbers.train == numbers.micro * numbers.accumulation * world;
   if (!fits) {
-    throw UsageError(kOfConfig, "train_batch_size ", numbers.train, " is not train_micro_batch_size_per_gpu ", numbers.micro,
-                     " x gradient_accumulation_steps ", numbers.accumulation, " x ", world,
-                     " processes, or one of them is not above 0. Write two of the three numbers, and \"auto\" for the third.");
+    throw UsageError(
+        kOfConfig, "train_batch_size ", numbers.train, " is not train_micro_batch_size_per_gpu ", numbers.micro,
+        " x gradient_accumulation_steps ", numbers.accumulation, " x ", world,
+        " processes, or one of them is not above 0. Write two of the three numbers, and \"auto\" for the third.");
   }
   return numbers;
 }

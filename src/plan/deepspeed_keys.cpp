@@ -34,7 +34,8 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"communication_data_type", kChoice, "null", H, "", 0, "fp16 bf16 fp32"},
       {"data_types", kSection, "{}", H},
       {"data_types.grad_accum_dtype", kChoice, "null", W, "gradients are added up in float32", 0, "fp16 bf16 fp32"},
-      {"data_types.param_dtype", kText, "null", W, "set bf16 or fp16: parameters rest in float32 and are cast once a host"},
+      {"data_types.param_dtype", kText, "null", W,
+       "set bf16 or fp16: parameters rest in float32 and are cast once a host"},
       {"data_types.buffer_dtype", kText, "null", W, "buffers keep their dtype"},
       {"data_types.keep_in_fp32_modules", kFree, "null", W, "operators decide, by autocast's lists"},
       {"fp16", kSection, "{}", H},
@@ -46,15 +47,18 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"fp16.hysteresis", kCount, "2", H},
       {"fp16.consecutive_hysteresis", kBool, "false", H},
       {"fp16.min_loss_scale", kReal, "1", H},
-      {"fp16.fp16_master_weights_and_grads", kBool, "false", R, "it trains without float32 masters. Leave it out, or set "
+      {"fp16.fp16_master_weights_and_grads", kBool, "false", R,
+       "it trains without float32 masters. Leave it out, or set "
        "PrecisionOptions::weights"},
       {"bf16", kSection, "{}", H},
       {"bf16.enabled", kBool, "false", H},
       {"bf16.check_grad_overflow", kBool, "true", W, kUnused},
       {"bf16.immediate_grad_update", kBool, "false", W, kSlices},
-      {"bf16.bf16_master_weights_and_grads", kBool, "false", R, "it trains without float32 masters. Leave it out, or set "
+      {"bf16.bf16_master_weights_and_grads", kBool, "false", R,
+       "it trains without float32 masters. Leave it out, or set "
        "PrecisionOptions::weights"},
-      {"bf16.bf16_optimizer_states", kBool, "false", R, "moments stay float32 here. Leave it out, or set PrecisionOptions::states"},
+      {"bf16.bf16_optimizer_states", kBool, "false", R,
+       "moments stay float32 here. Leave it out, or set PrecisionOptions::states"},
       {"bfloat16", kSection, "{}", H},
       {"torch_autocast", kSection, "{}", H},
       {"torch_autocast.enabled", kBool, "false", H},
@@ -107,7 +111,8 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.stage3_param_persistence_threshold", kCount, "100000", N},
       {"zero_optimization.stage3_model_persistence_threshold", kCount, "9223372036854775807", N},
       {"zero_optimization.stage3_max_live_parameters", kCount, "1000000000", N},
-      {"zero_optimization.stage3_max_reuse_distance", kCount, "1000000000", W, "units stay as long as stage3_max_live_parameters allows"},
+      {"zero_optimization.stage3_max_reuse_distance", kCount, "1000000000", W,
+       "units stay as long as stage3_max_live_parameters allows"},
       {"zero_optimization.stage3_module_granularity_threshold", kCount, "0", W, "units do not follow modules"},
       {"zero_optimization.stage3_use_all_reduce_for_fetch_params", kBool, "false", W, kSlices},
       {"zero_optimization.stage3_allgather_sequential", kBool, "false", W, kSlices},
@@ -123,7 +128,8 @@ void add_zero(std::vector<DeepSpeedKey>& keys) {
       {"zero_optimization.zero_quantized_nontrainable_weights", kBool, "false", R, kChangesNumbers},
       {"zero_optimization.zero_quantized_gradients", kBool, "false", R, kChangesNumbers},
       {"zero_optimization.zeropp_loco_param", kFree, "null", X, "ZeRO++'s LoCo was removed. Leave it out"},
-      {"zero_optimization.mics_shard_size", kCount, "-1", X, "MiCS was removed. Set ShardOptions::shard_over to an axis of the mesh", -1},
+      {"zero_optimization.mics_shard_size", kCount, "-1", X,
+       "MiCS was removed. Set ShardOptions::shard_over to an axis of the mesh", -1},
       {"zero_optimization.mics_hierarchical_params_gather", kBool, "false", X,
        "MiCS was removed. Set ShardOptions::shard_over to an axis of the mesh"},
       {"zero_optimization.memory_efficient_linear", kBool, "true", W, kSlices},
@@ -167,14 +173,17 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"aio.overlap_events", kBool, "true", W, kUnused},
       {"aio.use_gds", kBool, "false", W, kNoGpu},
       {"checkpoint", kSection, "{}", H},
-      {"checkpoint.tag_validation", kChoice, "\"WARN\"", W, "save_state compares the paths of all ranks", 0, "WARN IGNORE FAIL"},
+      {"checkpoint.tag_validation", kChoice, "\"WARN\"", W, "save_state compares the paths of all ranks", 0,
+       "WARN IGNORE FAIL"},
       {"checkpoint.load_universal", kBool, "false", W, "states load on any number of ranks"},
       {"checkpoint.use_node_local_storage", kBool, "false", H},
       {"checkpoint.parallel_write", kFree, "null", W, kUnused},
       {"activation_checkpointing", kSection, "{}", W, "recomputation is not built yet: activations are kept"},
-      {"activation_checkpointing.partition_activations", kBool, "false", W, "recomputation is not built yet: activations are kept"},
+      {"activation_checkpointing.partition_activations", kBool, "false", W,
+       "recomputation is not built yet: activations are kept"},
       {"activation_checkpointing.cpu_checkpointing", kBool, "false", W, "activations are on the CPU already"},
-      {"activation_checkpointing.number_checkpoints", kFree, "null", W, "recomputation is not built yet: activations are kept"},
+      {"activation_checkpointing.number_checkpoints", kFree, "null", W,
+       "recomputation is not built yet: activations are kept"},
       {"activation_checkpointing.contiguous_memory_optimization", kBool, "false", W, kUnused},
       {"activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", W, kUnused},
       {"activation_checkpointing.profile", kBool, "false", W, kUnused},
@@ -206,7 +215,8 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"pipeline", kFree, "{}", R, "it has no engine behind a DeepSpeed configuration yet. Leave it out"},
       {"amp", kFree, "null", X, "Apex's amp was removed. Set mixed_precision"},
       {"elasticity", kFree, "null", X, "it was removed. Use hasten launch --max_restarts and ranges of --nnodes"},
-      {"sparse_gradients", kFree, "null", X, "it was removed. Sparse gradients of an Embedding are exchanged by themselves"},
+      {"sparse_gradients", kFree, "null", X,
+       "it was removed. Sparse gradients of an Embedding are exchanged by themselves"},
       {"curriculum_learning", kFree, "null", X, "it was removed. Choose samples in the data set"},
       {"nebula", kFree, "null", X, "it was removed. Save with save_state"},
       {"compression_training", kFree, "null", X, "it was removed. Leave it out"},
@@ -237,7 +247,8 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
 const DeepSpeedKey* find_deepspeed_key(std::string_view path) {
   const auto& keys = deepspeed_keys();
   const auto with_path = [&](std::string_view wanted) -> const DeepSpeedKey* {
-    const auto found = std::find_if(keys.begin(), keys.end(), [&](const DeepSpeedKey& key) { return wanted == key.path; });
+    const auto found =
+        std::find_if(keys.begin(), keys.end(), [&](const DeepSpeedKey& key) { return wanted == key.path; });
     return found == keys.end() ? nullptr : &*found;
   };
   if (const auto* key = with_path(path)) return key;

@@ -38,7 +38,8 @@ T parse_number(const std::string& text, const std::string& variable, const char*
 /// Reads a plugin row by row.
 class PluginReader {
  public:
-  PluginReader(const DeepSpeedPlugin& plugin, const Environment& environment) : plugin_(plugin), environment_(environment) {}
+  PluginReader(const DeepSpeedPlugin& plugin, const Environment& environment)
+      : plugin_(plugin), environment_(environment) {}
 
   DeepSpeedSettings all() {
     numbers();
@@ -73,14 +74,18 @@ class PluginReader {
       s_.gradient_accumulation_steps = plugin_.gradient_accumulation_steps;
     } else if (const auto text = variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")) {
       const bool digits = std::all_of(text->begin(), text->end(), [](unsigned char c) { return std::isdigit(c); });
-      s_.gradient_accumulation_steps = digits ? Value(parse_number<int64_t>(*text, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "a number")) : Value(*text);
+      s_.gradient_accumulation_steps =
+          digits ? Value(parse_number<int64_t>(*text, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "a number"))
+                 : Value(*text);
       s_.writes_accumulation = digits;
     }
     if (s_.writes_clipping) {
       s_.gradient_clipping = plugin_.gradient_clipping;
     } else if (const auto text = variable("ACCELERATE_GRADIENT_CLIPPING")) {
       s_.writes_clipping = true;
-      s_.gradient_clipping = *text == "auto" ? Value("auto") : Value(parse_number<double>(*text, "ACCELERATE_GRADIENT_CLIPPING", "a number or auto"));
+      s_.gradient_clipping =
+          *text == "auto" ? Value("auto")
+                          : Value(parse_number<double>(*text, "ACCELERATE_GRADIENT_CLIPPING", "a number or auto"));
     }
     if (!plugin_.zero_stage.is_null()) {
       s_.zero_stage = plugin_.zero_stage;
@@ -93,18 +98,23 @@ class PluginReader {
     const auto read = [&](std::string& own, const std::optional<std::string>& given, const char* name) {
       own = given ? *given : variable(name).value_or("none");
     };
-    read(s_.offload_optimizer_device, plugin_.offload_optimizer_device, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE");
+    read(s_.offload_optimizer_device, plugin_.offload_optimizer_device,
+         "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE");
     read(s_.offload_param_device, plugin_.offload_param_device, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE");
-    read(s_.offload_optimizer_nvme_path, plugin_.offload_optimizer_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH");
+    read(s_.offload_optimizer_nvme_path, plugin_.offload_optimizer_nvme_path,
+         "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH");
     read(s_.offload_param_nvme_path, plugin_.offload_param_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH");
     s_.zero3_save_16bit_model = plugin_.zero3_save_16bit_model.value_or(
         environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL").value_or(false));
-    s_.transformer_moe_cls_names = split(plugin_.transformer_moe_cls_names.value_or(variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES").value_or("")));
+    s_.transformer_moe_cls_names = split(
+        plugin_.transformer_moe_cls_names.value_or(variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES").value_or("")));
   }
 
   void refuse_msamp() const {
     if (!plugin_.enable_msamp.value_or(variable("ACCELERATE_FP8_BACKEND") == "MSAMP")) return;
-    throw UsageError(kOfPlugin, "enable_msamp asks for MS-AMP, which is not built. Set mixed_precision = kFp8 with a recipe of Fp8Options.");
+    throw UsageError(
+        kOfPlugin,
+        "enable_msamp asks for MS-AMP, which is not built. Set mixed_precision = kFp8 with a recipe of Fp8Options.");
   }
 
   void from_arguments() {
@@ -114,10 +124,11 @@ class PluginReader {
     Value config = Value::map({{"train_batch_size", "auto"},
                                {"train_micro_batch_size_per_gpu", "auto"},
                                {"gradient_accumulation_steps", s_.gradient_accumulation_steps}});
-    config["zero_optimization"] = Value::map({{"stage", s_.zero_stage},
-                                              {"offload_optimizer", place(s_.offload_optimizer_device, s_.offload_optimizer_nvme_path)},
-                                              {"offload_param", place(s_.offload_param_device, s_.offload_param_nvme_path)},
-                                              {"stage3_gather_16bit_weights_on_model_save", s_.zero3_save_16bit_model}});
+    config["zero_optimization"] =
+        Value::map({{"stage", s_.zero_stage},
+                    {"offload_optimizer", place(s_.offload_optimizer_device, s_.offload_optimizer_nvme_path)},
+                    {"offload_param", place(s_.offload_param_device, s_.offload_param_nvme_path)},
+                    {"stage3_gather_16bit_weights_on_model_save", s_.zero3_save_16bit_model}});
     const Value& clip = s_.gradient_clipping;
     if (!clip.is_number() || clip.as_double() != 0) config["gradient_clipping"] = clip;
     s_.config = DeepSpeedConfig(std::move(config), "the DeepSpeed settings");
@@ -129,7 +140,8 @@ class PluginReader {
     const bool writes = s_.config.find("gradient_accumulation_steps") != nullptr;
     if (!writes) s_.config.config()["gradient_accumulation_steps"] = 1;
     if (s_.config.find("zero_optimization") == nullptr) {
-      throw UsageError(kOfPlugin, s_.config.source(), " has no zero_optimization. Write {\"zero_optimization\": {\"stage\": 2}}, for example.");
+      throw UsageError(kOfPlugin, s_.config.source(),
+                       " has no zero_optimization. Write {\"zero_optimization\": {\"stage\": 2}}, for example.");
     }
     s_.writes_accumulation = writes;
     s_.writes_clipping = s_.config.find("gradient_clipping") != nullptr;
@@ -166,20 +178,23 @@ class PluginReader {
   // Settings of the launcher's configuration beside a file, which would be ignored.
   void fields_beside() const {
     static const std::vector<std::string> refused = {
-        "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device",
-        "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model", "mixed_precision"};
+        "gradient_accumulation_steps", "gradient_clipping",      "zero_stage",
+        "offload_optimizer_device",    "offload_param_device",   "offload_param_nvme_path",
+        "offload_optimizer_nvme_path", "zero3_save_16bit_model", "mixed_precision"};
     std::vector<std::string> found;
     for (const auto& field : split(variable("ACCELERATE_CONFIG_DS_FIELDS").value_or(""))) {
       if (std::find(refused.begin(), refused.end(), field) != refused.end()) found.push_back(field);
     }
     if (found.empty()) return;
-    throw UsageError(kOfPlugin, "the launcher's configuration has ", join(found), " beside deepspeed_config_file, which would not be "
+    throw UsageError(kOfPlugin, "the launcher's configuration has ", join(found),
+                     " beside deepspeed_config_file, which would not be "
                      "read. Write them into the DeepSpeed file, and remove them there.");
   }
 
   void init_flag() {
     const bool zero3 = s_.config.is_zero3();
-    s_.zero3_init_flag = plugin_.zero3_init_flag.value_or(environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_INIT").value_or(zero3));
+    s_.zero3_init_flag =
+        plugin_.zero3_init_flag.value_or(environment_.flag("ACCELERATE_DEEPSPEED_ZERO3_INIT").value_or(zero3));
     if (s_.zero3_init_flag && !zero3) {
       s_.notes.push_back("zero3_init_flag counts at stage 3 only; it is read as false");
       s_.zero3_init_flag = false;
@@ -204,8 +219,8 @@ void set_mixed_precision(DeepSpeedSettings& settings, const std::string& mixed_p
   if (bf16 && !config.contains("bf16")) config["bf16"] = Value::map({{"enabled", true}});
   const char* other = fp16 ? "bf16" : "fp16";
   if ((fp16 || bf16) && settings.config.is_true(std::string(other) + ".enabled")) {
-    throw UsageError(kOfPlugin, "mixed_precision is ", mixed_precision, ", but ", settings.config.source(), " enables ", other,
-                     ". Write \"auto\" there, or change mixed_precision.");
+    throw UsageError(kOfPlugin, "mixed_precision is ", mixed_precision, ", but ", settings.config.source(), " enables ",
+                     other, ". Write \"auto\" there, or change mixed_precision.");
   }
   for (const char* dtype : {"fp16", "bf16"}) {
     if (!config.contains(dtype)) config[dtype] = Value::map({{"enabled", false}});

@@ -16,7 +16,6 @@ using core::Value;
 
 namespace {
 
-
 std::vector<std::string> words_of(const char* text) {
   std::istringstream words{std::string(text)};
   std::vector<std::string> all;
@@ -35,7 +34,9 @@ std::string problem_of(const DeepSpeedKey& key, const Value& value) {
       if (!value.is_number()) return expected(value.is_string() ? "a number, without quotes" : "a number");
       const double number = value.as_double();
       if (key.type == KeyType::kCount && number != std::floor(number)) return expected("a whole number");
-      return number < key.least ? expected(text(key.least > 0 && key.least < 1e-9 ? "above " : "at least ", key.least < 1e-9 && key.least > 0 ? 0 : key.least)) : "";
+      return number < key.least ? expected(text(key.least > 0 && key.least < 1e-9 ? "above " : "at least ",
+                                                key.least < 1e-9 && key.least > 0 ? 0 : key.least))
+                                : "";
     }
     case KeyType::kText:
       return value.is_string() ? "" : expected("text");
@@ -43,7 +44,8 @@ std::string problem_of(const DeepSpeedKey& key, const Value& value) {
       const auto choices = words_of(key.choices);
       std::string word = value.is_string() ? value.as_string() : value.to_json();
       const bool folds = std::string(key.path) == "checkpoint.tag_validation";
-      if (folds) std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
+      if (folds)
+        std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::toupper(c); });
       if (value.is_string() && std::find(choices.begin(), choices.end(), word) != choices.end()) return "";
       return expected(join(choices, " or ")) + did_you_mean(word, choices);
     }
@@ -84,7 +86,8 @@ class DeepSpeedResolver {
         unknown(path, prefix, name);
       } else if (key->answer == KeyAnswer::kRemoved) {
         problems_.push_back(path + ": " + key->words);
-      } else if (!(value.is_string() && value.as_string() == "auto") && !(value.is_null() && std::string(key->otherwise) == "null")) {
+      } else if (!(value.is_string() && value.as_string() == "auto") &&
+                 !(value.is_null() && std::string(key->otherwise) == "null")) {
         known(*key, path, value);
       }
     }
@@ -123,8 +126,9 @@ class DeepSpeedResolver {
     Value own = value;
     if (key.type == KeyType::kBool && value.is_int()) own = value.as_int() != 0;
     if (key.type == KeyType::kCount) own = static_cast<int64_t>(std::min(value.as_double(), 9.2e18));
-    const bool differs = !(own == Value::parse_json(key.otherwise)) && !(own.is_number() && Value::parse_json(key.otherwise).is_number() &&
-                                                                        own.as_double() == Value::parse_json(key.otherwise).as_double());
+    const bool differs = !(own == Value::parse_json(key.otherwise)) &&
+                         !(own.is_number() && Value::parse_json(key.otherwise).is_number() &&
+                           own.as_double() == Value::parse_json(key.otherwise).as_double());
     if (differs && key.answer == KeyAnswer::kIgnored && key.words[0] != '\0') {
       resolved_.notes.push_back(text(path, " is ignored: ", key.words));
     }
@@ -146,11 +150,13 @@ class DeepSpeedResolver {
   // Old names.
   void rename() {
     const std::string zero = "zero_optimization.";
-    for (const auto& [old, section] : {std::pair{"cpu_offload", "offload_optimizer"}, std::pair{"cpu_offload_param", "offload_param"}}) {
+    for (const auto& [old, section] :
+         {std::pair{"cpu_offload", "offload_optimizer"}, std::pair{"cpu_offload_param", "offload_param"}}) {
       const auto* value = find(zero + old);
       if (value == nullptr) continue;
       if (find(zero + section) != nullptr) {
-        problems_.push_back(text(zero, old, " is the old name of ", section, ", which is there as well; leave the old one out"));
+        problems_.push_back(
+            text(zero, old, " is the old name of ", section, ", which is there as well; leave the old one out"));
       } else if (value->as_bool()) {
         resolved_.notes.push_back(text(zero, old, " is the old name of ", section, ".device \"cpu\""));
         set(zero + section, Value::map({{"device", "cpu"}}));
@@ -185,7 +191,8 @@ class DeepSpeedResolver {
     for (const char* section : {"optimizer", "scheduler"}) {
       const auto* map = find(section);
       if (map != nullptr && !map->empty() && find(std::string(section) + ".type") == nullptr) {
-        problems_.push_back(text(section, " has no type; expected its name, such as ", section[0] == 'o' ? "AdamW" : "WarmupLR"));
+        problems_.push_back(
+            text(section, " has no type; expected its name, such as ", section[0] == 'o' ? "AdamW" : "WarmupLR"));
       }
     }
   }
@@ -205,7 +212,8 @@ class DeepSpeedResolver {
       const std::string device = resolved_.text(zero + section + ".device");
       if (device == "none") continue;
       const bool has_it = section == std::string("offload_param") ? resolved_.stage == 3 : resolved_.stage >= 1;
-      if (!has_it) all.push_back(text(zero, section, " at stage ", resolved_.stage, ", which splits nothing that it could move"));
+      if (!has_it)
+        all.push_back(text(zero, section, " at stage ", resolved_.stage, ", which splits nothing that it could move"));
       if (device == "nvme" && !resolved_.is_given(zero + section + ".nvme_path")) {
         all.push_back(text(zero, section, ".device is \"nvme\" without a nvme_path. Write the folder"));
       }
@@ -256,14 +264,23 @@ const Value& ResolvedDeepSpeed::at(const std::string& key) const {
   return defaults.at(known->path);
 }
 
-bool ResolvedDeepSpeed::on(const std::string& key) const { return at(key).is_bool() && at(key).as_bool(); }
-int64_t ResolvedDeepSpeed::count(const std::string& key) const { return at(key).is_null() ? 0 : at(key).as_int(); }
-double ResolvedDeepSpeed::real(const std::string& key) const { return at(key).is_null() ? 0.0 : at(key).as_double(); }
-std::string ResolvedDeepSpeed::text(const std::string& key) const { return at(key).is_string() ? at(key).as_string() : ""; }
+bool ResolvedDeepSpeed::on(const std::string& key) const {
+  return at(key).is_bool() && at(key).as_bool();
+}
+int64_t ResolvedDeepSpeed::count(const std::string& key) const {
+  return at(key).is_null() ? 0 : at(key).as_int();
+}
+double ResolvedDeepSpeed::real(const std::string& key) const {
+  return at(key).is_null() ? 0.0 : at(key).as_double();
+}
+std::string ResolvedDeepSpeed::text(const std::string& key) const {
+  return at(key).is_string() ? at(key).as_string() : "";
+}
 
 bool ResolvedDeepSpeed::is_given(const std::string& key) const {
   const auto* known = find_deepspeed_key(key);
-  return known != nullptr && std::any_of(given_.begin(), given_.end(), [&](const auto& each) { return each.first == known->path; });
+  return known != nullptr &&
+         std::any_of(given_.begin(), given_.end(), [&](const auto& each) { return each.first == known->path; });
 }
 
 ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_size, bool needs_batch) {

@@ -52,12 +52,14 @@ void clean_below(std::vector<DeviceMap::Entry>& entries, const std::string& modu
 }  // namespace
 
 const Device* DeviceMap::find(std::string_view name) const {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.first == name; });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.first == name; });
   return found == entries_.end() ? nullptr : &found->second;
 }
 
 void DeviceMap::set(const std::string& name, Device device) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.first == name; });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.first == name; });
   if (found != entries_.end()) {
     found->second = std::move(device);
   } else {
@@ -120,7 +122,8 @@ DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map) 
   };
   const auto add_uncovered = [&](const std::vector<NamedTensor>& tensors) {
     for (const NamedTensor& item : tensors) {
-      if (item.tensor->persistent && covered.count(item.tensor->identity) == 0) check.uncovered_tensors.push_back(item.name);
+      if (item.tensor->persistent && covered.count(item.tensor->identity) == 0)
+        check.uncovered_tensors.push_back(item.name);
     }
   };
   note_covered(tree.all_parameters());
@@ -140,7 +143,8 @@ std::vector<TieAcrossDevices> ties_across_devices(const ModuleTree& tree, const 
     for (const auto& name : names) {
       const Device* device = map.device_of(name);
       if (device == nullptr) continue;  // goes with the others
-      if (std::find(tie.devices.begin(), tie.devices.end(), *device) == tie.devices.end()) tie.devices.push_back(*device);
+      if (std::find(tie.devices.begin(), tie.devices.end(), *device) == tie.devices.end())
+        tie.devices.push_back(*device);
       memories.insert(*device == Device("disk") ? Device("cpu") : *device);
     }
     if (tie.devices.size() < 2) continue;
@@ -167,9 +171,10 @@ std::string check_device_map(const ModuleTree& tree, const DeviceMap& map) {
                     did_you_mean(name, names));
   }
   if (!check.uncovered_tensors.empty()) {
-    throw UsageError(Origin{"plan"}, "the device map gives no device for ", check.uncovered_tensors.size(), " tensors: ",
-                     join(check.uncovered_tensors), ". Add their modules, or an entry \"\" for all others.",
-                     warning.empty() ? "" : " Also, ", warning);
+    throw UsageError(Origin{"plan"}, "the device map gives no device for ", check.uncovered_tensors.size(),
+                     " tensors: ", join(check.uncovered_tensors),
+                     ". Add their modules, or an entry \"\" for all others.", warning.empty() ? "" : " Also, ",
+                     warning);
   }
   return warning;
 }

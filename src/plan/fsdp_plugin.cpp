@@ -32,12 +32,13 @@ int parse_name(const std::string& text, const std::string& source, const std::ve
   for (size_t i = 0; i < names.size(); ++i) {
     if (word == names[i] || word == hasten::text(i + 1)) return static_cast<int>(i) + 1;
   }
-  throw UsageError(kFsdp, source, " is '", text, "'; expected one of ", join(names), ", or their numbers 1 to ", names.size(),
-                   did_you_mean(word, names), ".");
+  throw UsageError(kFsdp, source, " is '", text, "'; expected one of ", join(names), ", or their numbers 1 to ",
+                   names.size(), did_you_mean(word, names), ".");
 }
 
 bool parse_bool(const std::string& text, const std::string& source) {
-  static const std::vector<std::string> yes = {"1", "TRUE", "T", "YES", "Y", "ON"}, no = {"0", "FALSE", "F", "NO", "N", "OFF"};
+  static const std::vector<std::string> yes = {"1", "TRUE", "T", "YES", "Y", "ON"},
+                                        no = {"0", "FALSE", "F", "NO", "N", "OFF"};
   const std::string word = upper(text);
   if (std::find(yes.begin(), yes.end(), word) != yes.end()) return true;
   if (std::find(no.begin(), no.end(), word) != no.end()) return false;
@@ -45,7 +46,8 @@ bool parse_bool(const std::string& text, const std::string& source) {
 }
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+  static const std::vector<std::string> names = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                                                 "HYBRID_SHARD_ZERO2"};
   return names;
 }
 const std::vector<std::string>& wrap_names() {
@@ -68,7 +70,8 @@ bool reshards(ShardingStrategy strategy) {
 int64_t parse_count(const std::string& text, const std::string& source) {
   double value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size() || value != std::floor(value) || std::abs(value) > 9e18) {
+  if (failed != std::errc() || end != text.data() + text.size() || value != std::floor(value) ||
+      std::abs(value) > 9e18) {
     throw UsageError(kFsdp, source, " is '", text, "'; expected a number of parameters, such as 100000000 or 1e8.");
   }
   if (value < 0) throw UsageError(kFsdp, source, " is ", text, "; expected 0 (no units) or more.");
@@ -78,7 +81,8 @@ int64_t parse_count(const std::string& text, const std::string& source) {
 /// Reads a plugin setting by setting; every function is one row of Accelerate's __post_init__.
 class FsdpReader {
  public:
-  FsdpReader(const FsdpPlugin& plugin, const Environment& environment) : plugin_(plugin), variables_(environment.variables()) {}
+  FsdpReader(const FsdpPlugin& plugin, const Environment& environment)
+      : plugin_(plugin), variables_(environment.variables()) {}
 
   FsdpSettings all() {
     version();
@@ -138,8 +142,9 @@ class FsdpReader {
     if (plugin_.reshard_after_forward.is_string()) {
       text = plugin_.reshard_after_forward.as_string();
     } else if (!plugin_.reshard_after_forward.is_null()) {
-      throw UsageError(kFsdp, "reshard_after_forward is ", plugin_.reshard_after_forward.to_json(),
-                       " under fsdp_version 1; expected a strategy's name. Set fsdp_version = 2, or sharding_strategy.");
+      throw UsageError(
+          kFsdp, "reshard_after_forward is ", plugin_.reshard_after_forward.to_json(),
+          " under fsdp_version 1; expected a strategy's name. Set fsdp_version = 2, or sharding_strategy.");
     } else if (const auto from_variable = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       text = *from_variable, reshard = "FSDP_RESHARD_AFTER_FORWARD";
     }
@@ -148,13 +153,15 @@ class FsdpReader {
     const bool is_number = text.size() == 1 && text[0] >= '2' && text[0] <= '5';
     if (std::find(names.begin(), names.end(), upper(text)) == names.end() && !is_number) {
       // The launcher's default for version 2 is handed to version 1 as well.
-      if (!parse_bool(text, reshard)) note(reshard + "=" + text + " has no effect under fsdp_version 1, which reads sharding_strategy.");
+      if (!parse_bool(text, reshard))
+        note(reshard + "=" + text + " has no effect under fsdp_version 1, which reads sharding_strategy.");
       return;
     }
     const auto other = parse_sharding_strategy(text, reshard);
     if (other == own || other == ShardingStrategy::kFullShard) return;
     if (given && own != ShardingStrategy::kFullShard) {
-      throw UsageError(kFsdp, source, "=", *given, " and ", reshard, "=", text, " contradict each other. Leave one out.");
+      throw UsageError(kFsdp, source, "=", *given, " and ", reshard, "=", text,
+                       " contradict each other. Leave one out.");
     }
     note(reshard + "=" + text + " is taken for the sharding strategy, which was left at its default FULL_SHARD.");
     s_.sharding_strategy = other;
@@ -169,8 +176,9 @@ class FsdpReader {
     } else if (argument.is_string()) {
       own = parse_bool(argument.as_string(), source);
     } else if (!argument.is_null()) {
-      throw UsageError(kFsdp, "reshard_after_forward is ", argument.to_json(),
-                       " under fsdp_version 2; expected true or false. For groups of ranks set ShardOptions::shard_over.");
+      throw UsageError(
+          kFsdp, "reshard_after_forward is ", argument.to_json(),
+          " under fsdp_version 2; expected true or false. For groups of ranks set ShardOptions::shard_over.");
     } else if (const auto text = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       source = "FSDP_RESHARD_AFTER_FORWARD";
       own = parse_bool(*text, source);
@@ -182,12 +190,14 @@ class FsdpReader {
       const bool wanted = reshards(strategy);
       // FULL_SHARD is what the launcher sets by itself.
       if (own && *own != wanted && strategy != ShardingStrategy::kFullShard) {
-        throw UsageError(kFsdp, name, "=", *given, " and ", source, "=", *own ? "true" : "false",
-                         " contradict each other under fsdp_version 2. Leave the strategy out, or set reshard_after_forward to ",
-                         wanted ? "true" : "false", ".");
+        throw UsageError(
+            kFsdp, name, "=", *given, " and ", source, "=", *own ? "true" : "false",
+            " contradict each other under fsdp_version 2. Leave the strategy out, or set reshard_after_forward to ",
+            wanted ? "true" : "false", ".");
       }
       if (!own && strategy != ShardingStrategy::kFullShard) {
-        note(name + "=" + *given + " is read as reshard_after_forward " + (wanted ? "true" : "false") + " under fsdp_version 2.");
+        note(name + "=" + *given + " is read as reshard_after_forward " + (wanted ? "true" : "false") +
+             " under fsdp_version 2.");
       }
       if (!own) own = wanted;
     }
@@ -197,8 +207,8 @@ class FsdpReader {
   void prefetches() {
     auto text = plugin_.backward_prefetch ? plugin_.backward_prefetch : variable("FSDP_BACKWARD_PREFETCH");
     if (text && upper(*text) != "NO_PREFETCH") {
-      s_.backward_hint = static_cast<BackwardPrefetch>(
-          parse_name(*text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", prefetch_names()));
+      s_.backward_hint = static_cast<BackwardPrefetch>(parse_name(
+          *text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", prefetch_names()));
     }
     if (s_.fsdp_version == 1) {
       s_.backward_prefetch = s_.backward_hint;
@@ -218,7 +228,9 @@ class FsdpReader {
     }
     if (s_.state_dict_type == StateDictType::kLocal) {
       if (s_.fsdp_version == 2) {
-        throw UsageError(kFsdp, "state_dict_type is LOCAL_STATE_DICT under fsdp_version 2; expected FULL_STATE_DICT or SHARDED_STATE_DICT.");
+        throw UsageError(kFsdp,
+                         "state_dict_type is LOCAL_STATE_DICT under fsdp_version 2; expected FULL_STATE_DICT or "
+                         "SHARDED_STATE_DICT.");
       }
       note("LOCAL_STATE_DICT is written as SHARDED_STATE_DICT, which loads on any number of ranks.");
     }
@@ -255,8 +267,10 @@ class FsdpReader {
       }
     } else if (s_.auto_wrap_policy == AutoWrapPolicy::kSize) {
       s_.min_num_params = plugin_.min_num_params.value_or(least ? parse_count(*least, "FSDP_MIN_NUM_PARAMS") : 0);
-      if (*s_.min_num_params < 0) throw UsageError(kFsdp, "min_num_params is ", *s_.min_num_params, "; expected 0 or more.");
-    } else if (plugin_.min_num_params || (plugin_.transformer_cls_names_to_wrap && s_.auto_wrap_policy != AutoWrapPolicy::kNone)) {
+      if (*s_.min_num_params < 0)
+        throw UsageError(kFsdp, "min_num_params is ", *s_.min_num_params, "; expected 0 or more.");
+    } else if (plugin_.min_num_params ||
+               (plugin_.transformer_cls_names_to_wrap && s_.auto_wrap_policy != AutoWrapPolicy::kNone)) {
       note("min_num_params and transformer_cls_names_to_wrap have no effect without their auto_wrap_policy.");
     } else if (least && *least != "100000000" && *least != "1e8") {
       note("FSDP_MIN_NUM_PARAMS has no effect without FSDP_AUTO_WRAP_POLICY=SIZE_BASED_WRAP.");
@@ -273,8 +287,10 @@ class FsdpReader {
       return;
     }
     s_.use_orig_params = flag(plugin_.use_orig_params, "FSDP_USE_ORIG_PARAMS", false);
-    if (plugin_.use_orig_params == false) note("use_orig_params = false is read as true: parameters are never flattened.");
-    s_.sync_module_states = flag(plugin_.sync_module_states, "FSDP_SYNC_MODULE_STATES", false) || s_.cpu_ram_efficient_loading;
+    if (plugin_.use_orig_params == false)
+      note("use_orig_params = false is read as true: parameters are never flattened.");
+    s_.sync_module_states =
+        flag(plugin_.sync_module_states, "FSDP_SYNC_MODULE_STATES", false) || s_.cpu_ram_efficient_loading;
     if (s_.cpu_ram_efficient_loading && plugin_.sync_module_states == false) {
       note("sync_module_states is true, since cpu_ram_efficient_loading needs it.");
     }
@@ -282,9 +298,11 @@ class FsdpReader {
 
   void recompute() {
     s_.activation_checkpointing = flag(plugin_.activation_checkpointing, "FSDP_ACTIVATION_CHECKPOINTING", false);
-    s_.activation_checkpointing_offload = flag(plugin_.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", false);
+    s_.activation_checkpointing_offload =
+        flag(plugin_.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", false);
     if (s_.activation_checkpointing_offload && !s_.activation_checkpointing) {
-      throw UsageError(kFsdp, "activation_checkpointing_offload without activation_checkpointing. Set both, or neither.");
+      throw UsageError(kFsdp,
+                       "activation_checkpointing_offload without activation_checkpointing. Set both, or neither.");
     }
     if (s_.activation_checkpointing_offload && s_.fsdp_version != 2) {
       throw UsageError(kFsdp, "activation_checkpointing_offload under fsdp_version 1; expected fsdp_version 2.");
@@ -303,19 +321,26 @@ class FsdpReader {
       set_mixed_precision(s_, policy.as_string());
       return;
     }
-    if (!policy.is_map()) throw UsageError(kFsdp, "mixed_precision_policy is ", policy.to_json(), "; expected a precision's name or a map of dtypes.");
+    if (!policy.is_map())
+      throw UsageError(kFsdp, "mixed_precision_policy is ", policy.to_json(),
+                       "; expected a precision's name or a map of dtypes.");
     const std::string last = s_.fsdp_version == 1 ? "buffer_dtype" : "output_dtype";
-    const std::vector<std::string> keys = {"param_dtype", "reduce_dtype", last}, dtypes = {"float32", "float16", "bfloat16"};
+    const std::vector<std::string> keys = {"param_dtype", "reduce_dtype", last},
+                                   dtypes = {"float32", "float16", "bfloat16"};
     DtypePolicy own;
     for (const auto& [key, value] : policy.as_map()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        throw UsageError(kFsdp, "mixed_precision_policy has ", key, "; expected ", join(keys), did_you_mean(key, keys), ".");
+        throw UsageError(kFsdp, "mixed_precision_policy has ", key, "; expected ", join(keys), did_you_mean(key, keys),
+                         ".");
       }
       if (!value.is_string() || std::find(dtypes.begin(), dtypes.end(), value.as_string()) == dtypes.end()) {
-        throw UsageError(kFsdp, "mixed_precision_policy.", key, " is ", value.to_json(), "; expected one of ", join(dtypes), ".");
+        throw UsageError(kFsdp, "mixed_precision_policy.", key, " is ", value.to_json(), "; expected one of ",
+                         join(dtypes), ".");
       }
-      (key == keys[0] ? own.param_dtype : key == keys[1] ? own.reduce_dtype : s_.fsdp_version == 1 ? own.buffer_dtype : own.output_dtype) =
-          value.as_string();
+      (key == keys[0]         ? own.param_dtype
+       : key == keys[1]       ? own.reduce_dtype
+       : s_.fsdp_version == 1 ? own.buffer_dtype
+                              : own.output_dtype) = value.as_string();
     }
     s_.mixed_precision_policy = own;
   }
@@ -333,7 +358,8 @@ namespace {
 core::Value resharding_of(const std::string& key, const core::Value& value) {
   if (value.is_bool() || value.is_null()) return value;
   const std::string name = value.is_string() ? value.as_string() : value.to_json();
-  if (key == "fsdp_reshard_after_forward" && (upper(name) == "TRUE" || upper(name) == "FALSE")) return upper(name) == "TRUE";
+  if (key == "fsdp_reshard_after_forward" && (upper(name) == "TRUE" || upper(name) == "FALSE"))
+    return upper(name) == "TRUE";
   return reshards(parse_sharding_strategy(name, key));
 }
 
@@ -354,19 +380,29 @@ FsdpSettings resolve_fsdp(const FsdpPlugin& plugin, const Environment& environme
 void set_mixed_precision(FsdpSettings& settings, const std::string& mixed_precision) {
   static const std::vector<std::pair<std::string, std::string>> dtypes = {
       {"fp8", "bfloat16"}, {"fp16", "float16"}, {"bf16", "bfloat16"}, {"fp32", "float32"}};
-  const auto found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& each) { return each.first == mixed_precision; });
+  const auto found =
+      std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& each) { return each.first == mixed_precision; });
   if (found == dtypes.end()) {
     throw UsageError(kFsdp, "mixed_precision_policy is '", mixed_precision, "'; expected fp8, fp16, bf16 or fp32.");
   }
   if (settings.mixed_precision_policy) return;
   const std::string& dtype = found->second;
-  settings.mixed_precision_policy = settings.fsdp_version == 1 ? DtypePolicy{dtype, dtype, dtype, {}} : DtypePolicy{dtype, dtype, {}, dtype};
+  settings.mixed_precision_policy =
+      settings.fsdp_version == 1 ? DtypePolicy{dtype, dtype, dtype, {}} : DtypePolicy{dtype, dtype, {}, dtype};
 }
 
-std::string name_of(ShardingStrategy strategy) { return strategy_names()[static_cast<size_t>(strategy) - 1]; }
-std::string name_of(BackwardPrefetch prefetch) { return prefetch_names()[static_cast<size_t>(prefetch) - 1]; }
-std::string name_of(StateDictType type) { return state_names()[static_cast<size_t>(type) - 1]; }
-std::string name_of(AutoWrapPolicy policy) { return wrap_names()[static_cast<size_t>(policy)]; }
+std::string name_of(ShardingStrategy strategy) {
+  return strategy_names()[static_cast<size_t>(strategy) - 1];
+}
+std::string name_of(BackwardPrefetch prefetch) {
+  return prefetch_names()[static_cast<size_t>(prefetch) - 1];
+}
+std::string name_of(StateDictType type) {
+  return state_names()[static_cast<size_t>(type) - 1];
+}
+std::string name_of(AutoWrapPolicy policy) {
+  return wrap_names()[static_cast<size_t>(policy)];
+}
 
 ShardingStrategy parse_sharding_strategy(const std::string& text, const std::string& source) {
   return static_cast<ShardingStrategy>(parse_name(text, source, strategy_names()));

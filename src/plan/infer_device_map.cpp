@@ -57,8 +57,10 @@ class Search {
     const auto mark = [&](const Device& device) {
       for (Filled& filled : devices_) filled.is_main = filled.is_main || filled.device == device;
     };
-    const auto first = std::find_if(devices_.begin(), devices_.end(), [](const Filled& f) { return f.is_accelerator(); });
-    const bool has_mps = std::any_of(devices_.begin(), devices_.end(), [](const Filled& f) { return f.device == Device("mps"); });
+    const auto first =
+        std::find_if(devices_.begin(), devices_.end(), [](const Filled& f) { return f.is_accelerator(); });
+    const bool has_mps =
+        std::any_of(devices_.begin(), devices_.end(), [](const Filled& f) { return f.device == Device("mps"); });
     if (has_mps) return mark("mps");
     if (first != devices_.end()) mark(first->device);
     mark("cpu");
@@ -71,7 +73,8 @@ class Search {
 
   void refresh_largest() {
     std::vector<TreeEntry> modules;
-    std::copy_if(open_.begin(), open_.end(), std::back_inserter(modules), [](const TreeEntry& e) { return e.module != nullptr; });
+    std::copy_if(open_.begin(), open_.end(), std::back_inserter(modules),
+                 [](const TreeEntry& e) { return e.module != nullptr; });
     largest_ = largest_layer(modules, sizes_, options_.no_split_module_classes);
   }
 
@@ -82,7 +85,8 @@ class Search {
       if (std::none_of(group.begin(), group.end(), inside) || std::all_of(group.begin(), group.end(), inside)) continue;
       for (const std::string& tensor : group) {
         if (inside(tensor)) continue;
-        const auto holder = std::find_if(open.begin(), open.end(), [&](const TreeEntry& e) { return is_inside(tensor, e.name); });
+        const auto holder =
+            std::find_if(open.begin(), open.end(), [&](const TreeEntry& e) { return is_inside(tensor, e.name); });
         if (holder == open.end()) continue;  // it has a device already
         ties.tensors.push_back(tensor);
         ties.entries.push_back(*holder);
@@ -106,7 +110,8 @@ class Search {
     if (device.is_disk() || device.used + with_ties <= limit) return assign(entry, ties, with_ties, device);
     if (!ties.tensors.empty() && device.used + size <= limit && split_tied(entry, ties)) return;
     if (device.used + size >= limit && can_split(entry, options_.no_split_module_classes)) {
-      say("splitting ", entry.name, ": ", size, " bytes, ", limit - device.used, " left on ", device_text(device.device));
+      say("splitting ", entry.name, ": ", size, " bytes, ", limit - device.used, " left on ",
+          device_text(device.device));
       prepend(split_entry(entry));
       return refresh_largest();
     }
@@ -168,7 +173,8 @@ class Search {
   // Removes an entry from the open ones. Entries that contain it are split until it is alone.
   void take_out(const TreeEntry& wanted) {
     for (;;) {
-      const auto holder = std::find_if(open_.begin(), open_.end(), [&](const TreeEntry& e) { return is_inside(wanted.name, e.name); });
+      const auto holder =
+          std::find_if(open_.begin(), open_.end(), [&](const TreeEntry& e) { return is_inside(wanted.name, e.name); });
       if (holder == open_.end()) return;
       if (holder->name == wanted.name) {
         open_.erase(holder);
@@ -179,7 +185,8 @@ class Search {
   }
 
   static void replace(std::vector<TreeEntry>& open, const TreeEntry& entry) {
-    const auto place = std::find_if(open.begin(), open.end(), [&](const TreeEntry& other) { return other.name == entry.name; });
+    const auto place =
+        std::find_if(open.begin(), open.end(), [&](const TreeEntry& other) { return other.name == entry.name; });
     const auto parts = split_entry(entry);
     open.insert(open.erase(place), parts.begin(), parts.end());
   }

@@ -101,7 +101,8 @@ std::string estimate_table(const std::vector<EstimateRow>& rows, const std::stri
   }
   const size_t inner = std::accumulate(widths.begin(), widths.end(), widths.size() - 1);
   std::string table = rule(widths, "┌", "─", "┐") + "\n│" + centered(title, inner) + "│\n" +
-                      rule(widths, "├", "┬", "┤") + "\n" + row(widths, cells[0]) + "\n" + rule(widths, "├", "┼", "┤") + "\n";
+                      rule(widths, "├", "┬", "┤") + "\n" + row(widths, cells[0]) + "\n" + rule(widths, "├", "┼", "┤") +
+                      "\n";
   for (size_t i = 1; i < cells.size(); ++i) table += row(widths, cells[i]) + "\n";
   return table + rule(widths, "└", "┴", "┘");
 }

@@ -73,8 +73,8 @@ std::vector<std::string> leaves_of(const std::vector<std::pair<std::string, doub
   for (const auto& [name, bytes] : sizes) {
     if (name.empty()) continue;
     const std::string prefix = name + ".";
-    const bool is_leaf = std::none_of(sizes.begin(), sizes.end(),
-                                      [&](const auto& other) { return other.first.starts_with(prefix); });
+    const bool is_leaf =
+        std::none_of(sizes.begin(), sizes.end(), [&](const auto& other) { return other.first.starts_with(prefix); });
     if (is_leaf) leaves.push_back(name);
   }
   return leaves;
@@ -127,16 +127,19 @@ Device parse_device(const std::string& device) {
   if (std::find(kNamedDevices.begin(), kNamedDevices.end(), device) != kNamedDevices.end()) return device;
   const size_t colon = device.find(':');
   const std::string_view digits = std::string_view(device).substr(colon == std::string::npos ? 0 : colon + 1);
-  const bool is_accelerator = colon == std::string::npos || device.substr(0, colon) == "cuda" || device.substr(0, colon) == "xpu";
+  const bool is_accelerator =
+      colon == std::string::npos || device.substr(0, colon) == "cuda" || device.substr(0, colon) == "xpu";
   int index = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
   if (is_accelerator && error == std::errc() && end == digits.data() + digits.size() && index >= 0) return index;
-  throw UsageError(Origin{"plan"}, "'", device, "' is no device", did_you_mean(device, {"cpu", "disk", "mps", "cuda:0"}),
+  throw UsageError(Origin{"plan"}, "'", device, "' is no device",
+                   did_you_mean(device, {"cpu", "disk", "mps", "cuda:0"}),
                    " Expected an accelerator's index, 'cuda:N', 'mps', 'cpu' or 'disk'.");
 }
 
 const double* MemoryLimits::find(const Device& device) const {
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& item) { return item.first == device; });
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& item) { return item.first == device; });
   return found == entries.end() ? nullptr : &found->second;
 }
 

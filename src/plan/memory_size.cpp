@@ -22,7 +22,8 @@ std::string_view without_prefix(std::string_view dtype) {
 }
 
 [[noreturn]] void refuse_size(const std::string& size) {
-  throw UsageError(Origin{"plan"}, "'", size, "' is no size; expected bytes as a number, or a number with KB, MB, GB, KiB, "
+  throw UsageError(Origin{"plan"}, "'", size,
+                   "' is no size; expected bytes as a number, or a number with KB, MB, GB, KiB, "
                    "MiB or GiB ('5.0GB', '20GiB').");
 }
 
@@ -41,8 +42,8 @@ double number_in(const std::string& text, const std::string& whole) {
 int64_t parse_text(const std::string& size) {
   std::string upper = size;
   std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
-  static constexpr std::array<std::pair<std::string_view, double>, 6> kUnits{{
-      {"GIB", 1073741824.0}, {"MIB", 1048576.0}, {"KIB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
+  static constexpr std::array<std::pair<std::string_view, double>, 6> kUnits{
+      {{"GIB", 1073741824.0}, {"MIB", 1048576.0}, {"KIB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
   for (const auto& [unit, factor] : kUnits) {
     if (!upper.ends_with(unit)) continue;
     const double bytes = number_in(size.substr(0, size.size() - unit.size()), size) * factor;
@@ -76,11 +77,12 @@ double dtype_byte_size(std::string_view dtype) {
   while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1]))) --end;
   double bits = 0;
   if (end < name.size() && end > 0) std::from_chars(name.data() + end, name.data() + name.size(), bits);
-  static constexpr std::array<std::string_view, 9> kKinds{"float", "bfloat", "int",  "uint",   "qint",
+  static constexpr std::array<std::string_view, 9> kKinds{"float", "bfloat",  "int",  "uint",  "qint",
                                                           "quint", "complex", "bits", "float8"};
   const bool known = std::find(kKinds.begin(), kKinds.end(), name.substr(0, end)) != kKinds.end();
   if (known && bits > 0) return bits / 8;
-  throw UsageError(Origin{"plan"}, "'", dtype, "' is no dtype with a known size; expected float32, float16, bfloat16, int8, "
+  throw UsageError(Origin{"plan"}, "'", dtype,
+                   "' is no dtype with a known size; expected float32, float16, bfloat16, int8, "
                    "int4, bool or another of PyTorch's.");
 }
 

@@ -102,7 +102,8 @@ ModuleNode& child_of(ModuleNode& node, const std::string& name) {
     if (child_name == name) return const_cast<ModuleNode&>(*child);
   }
   auto made = std::make_shared<ModuleNode>();
-  if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= '0' && c <= '9'; })) made->class_name = "block";
+  if (std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= '0' && c <= '9'; }))
+    made->class_name = "block";
   node.children.emplace_back(name, made);
   return *made;
 }
@@ -151,7 +152,8 @@ std::vector<NamedTensor> ModuleTree::all_parameters() const {
 std::vector<std::pair<std::string, ModuleNodePtr>> ModuleTree::modules() const {
   std::vector<std::pair<std::string, ModuleNodePtr>> found;
   std::set<const ModuleNode*> seen;
-  visit_modules(root, "", &seen, [&](const std::string& name, const ModuleNodePtr& node) { found.emplace_back(name, node); });
+  visit_modules(root, "", &seen,
+                [&](const std::string& name, const ModuleNodePtr& node) { found.emplace_back(name, node); });
   return found;
 }
 

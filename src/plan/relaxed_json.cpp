@@ -34,9 +34,7 @@ class JsonReader {
     }
     throw DataError(Origin{"deepspeed"}, name_, name_, ":", line, ":", column, ": ", found, "; expected ", wanted, ".");
   }
-  std::string found() const {
-    return at_ < text_.size() ? text("'", text_[at_], "'") : text("the end of the text");
-  }
+  std::string found() const { return at_ < text_.size() ? text("'", text_[at_], "'") : text("the end of the text"); }
 
   // Blanks and comments.
   void skip() {
@@ -109,25 +107,33 @@ class JsonReader {
 
   core::Value word() {
     const size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '+' || text_[at_] == '-' || text_[at_] == '.')) ++at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '+' ||
+                                  text_[at_] == '-' || text_[at_] == '.'))
+      ++at_;
     const std::string_view word = text_.substr(start, at_ - start);
     if (word == "true") return true;
     if (word == "false") return false;
     if (word == "null") return nullptr;
     const char* end = word.data() + word.size();
     int64_t whole = 0;
-    if (const auto got = std::from_chars(word.data(), end, whole); got.ec == std::errc() && got.ptr == end && !word.empty()) return whole;
+    if (const auto got = std::from_chars(word.data(), end, whole);
+        got.ec == std::errc() && got.ptr == end && !word.empty())
+      return whole;
     double real = 0;
-    if (const auto got = std::from_chars(word.data(), end, real); got.ec == std::errc() && got.ptr == end && std::isfinite(real) && !word.empty()) return real;
+    if (const auto got = std::from_chars(word.data(), end, real);
+        got.ec == std::errc() && got.ptr == end && std::isfinite(real) && !word.empty())
+      return real;
     at_ = start;
-    fail(word.empty() ? found() : text("'", word, "'"), "a value: text in quotes, a number, true, false, null, {…} or […]");
+    fail(word.empty() ? found() : text("'", word, "'"),
+         "a value: text in quotes, a number, true, false, null, {…} or […]");
   }
 
   unsigned hex() {
     unsigned code = 0;
     const auto digits = text_.substr(at_, 4);
     const auto got = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    if (digits.size() < 4 || got.ptr != digits.data() + 4) fail("\\u without four hexadecimal digits", "\\u0041, for example");
+    if (digits.size() < 4 || got.ptr != digits.data() + 4)
+      fail("\\u without four hexadecimal digits", "\\u0041, for example");
     at_ += 4;
     return code;
   }
@@ -141,7 +147,8 @@ class JsonReader {
     } else if (code < 0x10000) {
       byte(0xE0 | code >> 12), byte(0x80 | (code >> 6 & 0x3F)), byte(0x80 | (code & 0x3F));
     } else {
-      byte(0xF0 | code >> 18), byte(0x80 | (code >> 12 & 0x3F)), byte(0x80 | (code >> 6 & 0x3F)), byte(0x80 | (code & 0x3F));
+      byte(0xF0 | code >> 18), byte(0x80 | (code >> 12 & 0x3F)), byte(0x80 | (code >> 6 & 0x3F)),
+          byte(0x80 | (code & 0x3F));
     }
   }
 

@@ -58,31 +58,40 @@ std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input) {
   const int64_t tiles = std::min(part(p * state), ranks * 3 * (int64_t{1} << 20) * state);
   rows.push_back({"stage 3, optimizer state in files", rows[3].parameters, rows[3].gradients, tiles, part(p * state)});
   const int64_t live = std::min(part(p * b), 2 * unit * b);
-  rows.push_back({"stage 3, parameters in files as well", live, rows[3].gradients, tiles, part(p * state) + part(p * b)});
+  rows.push_back(
+      {"stage 3, parameters in files as well", live, rows[3].gradients, tiles, part(p * state) + part(p * b)});
   return rows;
 }
 
 const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows, int64_t bytes) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const ShardMemoryRow& row) { return row.total() <= bytes; });
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const ShardMemoryRow& row) { return row.total() <= bytes; });
   return found == rows.end() ? nullptr : &*found;
 }
 
-std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows, std::optional<int64_t> limit) {
-  std::string out = text(input.parameters, " parameters on ", input.hosts, input.hosts == 1 ? " host with " : " hosts with ", input.ranks_per_host,
-                         input.ranks_per_host == 1 ? " rank" : " ranks each", ", ", input.compute_bytes == 4 ? "float32" : "two-byte",
-                         " compute, ", input.optimizer_bytes, " bytes of optimizer state a parameter.\nBytes on each host, without activations:\n\n");
+std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows,
+                     std::optional<int64_t> limit) {
+  std::string out =
+      text(input.parameters, " parameters on ", input.hosts, input.hosts == 1 ? " host with " : " hosts with ",
+           input.ranks_per_host, input.ranks_per_host == 1 ? " rank" : " ranks each", ", ",
+           input.compute_bytes == 4 ? "float32" : "two-byte", " compute, ", input.optimizer_bytes,
+           " bytes of optimizer state a parameter.\nBytes on each host, without activations:\n\n");
   const size_t first = 38, width = 13;
   out += padded("", first, true);
   for (const char* title : {"parameters", "gradients", "optimizer", "total", "on disk"}) out += padded(title, width);
   out += "\n";
   for (const auto& row : rows) {
     out += padded(row.strategy, first, true);
-    for (const int64_t bytes : {row.parameters, row.gradients, row.optimizer, row.total()}) out += padded(size_text(bytes), width);
+    for (const int64_t bytes : {row.parameters, row.gradients, row.optimizer, row.total()})
+      out += padded(size_text(bytes), width);
     out += padded(row.on_disk == 0 ? "-" : size_text(row.on_disk), width) + "\n";
   }
   if (!limit) return out;
   const auto* fits = cheapest_that_fits(rows, *limit);
-  out += text("\n", size_text(*limit), " a host: ", fits == nullptr ? "none of these fits; use more hosts, or a smaller unit" : "the first that fits is " + fits->strategy, ".\n");
+  out += text("\n", size_text(*limit), " a host: ",
+              fits == nullptr ? "none of these fits; use more hosts, or a smaller unit"
+                              : "the first that fits is " + fits->strategy,
+              ".\n");
   return out;
 }
 
@@ -99,7 +108,8 @@ int64_t parse_parameter_count(const std::string& given) {
   const auto got = std::from_chars(number.data(), number.data() + number.size(), value);
   const bool whole = got.ec == std::errc() && got.ptr == number.data() + number.size() && !number.empty();
   if (!whole || !(value * factor >= 1) || value * factor > 1e18) {
-    throw UsageError(Origin{"plan"}, "'", given, "' is no number of parameters; expected one such as 124M, 1.3B or 7e9, or a safetensors file.");
+    throw UsageError(Origin{"plan"}, "'", given,
+                     "' is no number of parameters; expected one such as 124M, 1.3B or 7e9, or a safetensors file.");
   }
   return static_cast<int64_t>(std::llround(value * factor));
 }

@@ -34,7 +34,8 @@ class Planner {
   std::vector<WrapUnit> units() {
     collect_ignored(model_, "", false);
     if (options_.rule == WrapRule::kTransformer) require_classes();
-    const bool asks = options_.rule == WrapRule::kTransformer || (options_.rule == WrapRule::kSize && options_.min_num_params > 0);
+    const bool asks =
+        options_.rule == WrapRule::kTransformer || (options_.rule == WrapRule::kSize && options_.min_num_params > 0);
     if (asks) {
       for (const auto& child : model_.children) {
         if (options_.version == 1) {
@@ -54,7 +55,9 @@ class Planner {
   bool is_ignored(const std::string& name) const {
     return std::find(options_.ignored.begin(), options_.ignored.end(), name) != options_.ignored.end();
   }
-  static std::string below(const std::string& name, const std::string& child) { return name.empty() ? child : name + "." + child; }
+  static std::string below(const std::string& name, const std::string& child) {
+    return name.empty() ? child : name + "." + child;
+  }
 
   void collect_ignored(const WrapModule& module, const std::string& name, bool inside) {
     inside = inside || (!name.empty() && is_ignored(name));
@@ -95,14 +98,16 @@ class Planner {
     const std::vector<std::string> names(there.begin(), there.end());
     for (const auto& wanted : options_.classes) {
       if (has_class(model_, wanted)) continue;
-      throw UsageError(Origin{"shard"}, "no module has the class ", wanted, ", which transformer_cls_names_to_wrap names",
-                       did_you_mean(wanted, names), ". The model's classes are ", join(names), ".");
+      throw UsageError(Origin{"shard"}, "no module has the class ", wanted,
+                       ", which transformer_cls_names_to_wrap names", did_you_mean(wanted, names),
+                       ". The model's classes are ", join(names), ".");
     }
   }
 
   static bool has_class(const WrapModule& module, const std::string& wanted) {
     return class_matches(module.class_name, wanted) ||
-           std::any_of(module.children.begin(), module.children.end(), [&](const auto& child) { return has_class(child, wanted); });
+           std::any_of(module.children.begin(), module.children.end(),
+                       [&](const auto& child) { return has_class(child, wanted); });
   }
 
   /// Elements that became units below and at this module (torch's _recursive_wrap).
@@ -110,7 +115,8 @@ class Planner {
     if (is_ignored(name)) return 0;
     const bool by_class = options_.rule == WrapRule::kTransformer;
     const int64_t all = numel_below(module);
-    const bool recurses = by_class || (all >= options_.min_num_params && !class_matches(module.class_name, "MultiheadAttention"));
+    const bool recurses =
+        by_class || (all >= options_.min_num_params && !class_matches(module.class_name, "MultiheadAttention"));
     // A module that is not recursed into is not considered itself either, but for a leaf by force.
     if (!recurses && all < options_.min_num_params) return 0;
     int64_t wrapped = 0;
@@ -128,7 +134,8 @@ class Planner {
   void wrap_2(const WrapModule& module, const std::string& name) {
     if (is_ignored(name)) return;
     for (const auto& child : module.children) wrap_2(child, below(name, child.name));
-    const bool becomes = options_.rule == WrapRule::kTransformer ? matches(module) : numel_below(module) > options_.min_num_params;
+    const bool becomes =
+        options_.rule == WrapRule::kTransformer ? matches(module) : numel_below(module) > options_.min_num_params;
     if (becomes) wrapped_.insert(name);
   }
 

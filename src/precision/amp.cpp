@@ -58,7 +58,8 @@ AmpOptimizerHandle::AmpOptimizerHandle(torch::optim::Optimizer& optimizer, bool 
 
 at::Tensor AmpOptimizerHandle::step(const torch::optim::Optimizer::LossClosure& closure) const {
   if (impl_->has_scaled_gradients) {
-    throw UsageError(Origin{"precision"}, "step of an optimizer whose gradients are still scaled (delay_unscale). Call "
+    throw UsageError(Origin{"precision"},
+                     "step of an optimizer whose gradients are still scaled (delay_unscale). Call "
                      "scale_loss without delay_unscale for the last backward before a step.");
   }
   impl_->skipped = std::exchange(impl_->skips_next, false);
@@ -168,7 +169,8 @@ Amp::Amp(const AmpOptions& options)
   }
   impl_->scalers.assign(static_cast<size_t>(options.num_losses), initial_state(impl_->rule));
   if (!options.enabled) return;
-  if (options.apex_lists && properties_.patch_torch_functions) impl_->policies_for(c10::DeviceType::CPU).set_apex_lists();
+  if (options.apex_lists && properties_.patch_torch_functions)
+    impl_->policies_for(c10::DeviceType::CPU).set_apex_lists();
   if (options.verbosity < 1) return;
   impl_->log.info(text("opt_level ", name_of(options.opt_level), " in ", c10::toString(options.dtype), ", loss scale ",
                        properties_.dynamic_loss_scale ? std::string("dynamic") : text(properties_.loss_scale)));
@@ -190,7 +192,8 @@ AmpCasts Amp::prepare_module(torch::nn::Module& module) const {
   }
   AmpCasts casts{.enabled = true};
   if (properties_.patch_torch_functions) casts.autocast = options_.dtype;
-  if (properties_.cast_model_type) convert(module, dtype, {.keep_batchnorm = properties_.keep_batchnorm_fp32.value_or(false)});
+  if (properties_.cast_model_type)
+    convert(module, dtype, {.keep_batchnorm = properties_.keep_batchnorm_fp32.value_or(false)});
   if (properties_.cast_model_type && dtype != at::kFloat) {
     casts.inputs = dtype;
     casts.outputs = options_.cast_model_outputs.value_or(at::kFloat);
@@ -200,8 +203,8 @@ AmpCasts Amp::prepare_module(torch::nn::Module& module) const {
   return casts;
 }
 
-void Amp::scale_loss(const at::Tensor& loss, const std::vector<AmpOptimizerHandle>& optimizers, const Backward& backward,
-                     const ScaleLossOptions& options) const {
+void Amp::scale_loss(const at::Tensor& loss, const std::vector<AmpOptimizerHandle>& optimizers,
+                     const Backward& backward, const ScaleLossOptions& options) const {
   if (!loss.defined()) throw UsageError(Origin{"precision"}, "scale_loss of an undefined loss.");
   const auto scope = Autocast::off();
   if (!options_.enabled) return backward(loss);
@@ -210,8 +213,8 @@ void Amp::scale_loss(const at::Tensor& loss, const std::vector<AmpOptimizerHandl
                      ". Set AmpOptions::num_losses.");
   }
   auto& scaler = impl_->scalers[static_cast<size_t>(options.loss_id)];
-  const bool passes = !properties_.dynamic_loss_scale && scaler.scale == 1 && !properties_.master_weights.value_or(false) &&
-                      !options_.skip_nonfinite;
+  const bool passes = !properties_.dynamic_loss_scale && scaler.scale == 1 &&
+                      !properties_.master_weights.value_or(false) && !options_.skip_nonfinite;
   if (passes) return backward(loss.to(at::kFloat));
   for (const auto& optimizer : optimizers) set_aside(*optimizer.impl());
   try {
@@ -235,8 +238,8 @@ void Amp::scale_loss(const at::Tensor& loss, const std::vector<AmpOptimizerHandl
   if (finite || (!properties_.dynamic_loss_scale && !options_.skip_nonfinite)) return;
   for (const auto& optimizer : optimizers) optimizer.impl()->skips_next = true;
   if (options_.verbosity > 0) {
-    impl_->log.warning(text("gradients overflowed: the next step is skipped, loss scale ", before, " becomes ", scaler.scale,
-                            " (loss ", options.loss_id, ')'));
+    impl_->log.warning(text("gradients overflowed: the next step is skipped, loss scale ", before, " becomes ",
+                            scaler.scale, " (loss ", options.loss_id, ')'));
   }
 }
 
@@ -277,7 +280,8 @@ void Amp::load_state(const AmpState& state) const {
                        digits.find_first_not_of("0123456789") == std::string::npos;
     if (!known || !std::isfinite(value.loss_scale) || !(value.loss_scale > 0) || value.unskipped < 0) {
       throw UsageError(Origin{"precision"}, "the state of an Amp has '", key, "' with loss_scale = ", value.loss_scale,
-                       " and unskipped = ", value.unskipped, "; expected loss_scaler0, loss_scaler1 and so on, with finite "
+                       " and unskipped = ", value.unskipped,
+                       "; expected loss_scaler0, loss_scaler1 and so on, with finite "
                        "scales above 0.");
     }
     read[std::stoul(digits)] = value;
@@ -305,7 +309,8 @@ State StateCodec<precision::AmpState>::encode(const precision::AmpState& state) 
   for (size_t i = 0; i < state.size(); ++i) {
     const auto found = state.find(text("loss_scaler", i));
     if (found == state.end()) continue;
-    out[found->first] = core::Value::map({{"loss_scale", found->second.loss_scale}, {"unskipped", found->second.unskipped}});
+    out[found->first] =
+        core::Value::map({{"loss_scale", found->second.loss_scale}, {"unskipped", found->second.unskipped}});
   }
   return State(std::move(out));
 }
@@ -317,7 +322,8 @@ precision::AmpState StateCodec<precision::AmpState>::decode(const State& state) 
     const core::Value* scale = entry.is_map() ? entry.find("loss_scale") : nullptr;
     const core::Value* unskipped = entry.is_map() ? entry.find("unskipped") : nullptr;
     if (scale == nullptr || unskipped == nullptr || !scale->is_number() || !unskipped->is_int()) {
-      throw UsageError(Origin{"precision"}, "the state of an Amp has '", key, "': ", entry.to_json(), "; expected loss_scale and unskipped. Load one "
+      throw UsageError(Origin{"precision"}, "the state of an Amp has '", key, "': ", entry.to_json(),
+                       "; expected loss_scale and unskipped. Load one "
                        "that Amp::state or apex.amp.state_dict has given.");
     }
     out[key] = {scale->as_double(), unskipped->as_int()};

@@ -70,7 +70,8 @@ ParameterLists prep_param_lists(const torch::nn::Module& module, bool flat_maste
   for (const auto& parameter : lists.model) {
     if (parameter.scalar_type() != lists.model.front().scalar_type()) {
       throw UsageError(Origin{"precision"}, "flat_master needs parameters of one dtype; they have ",
-                       lists.model.front().scalar_type(), " and ", parameter.scalar_type(), ". Use flat_master = false.");
+                       lists.model.front().scalar_type(), " and ", parameter.scalar_type(),
+                       ". Use flat_master = false.");
     }
     flat.push_back(parameter.detach().reshape({-1}));
   }
@@ -80,7 +81,8 @@ ParameterLists prep_param_lists(const torch::nn::Module& module, bool flat_maste
 
 void model_grads_to_master_grads(const ParameterLists& lists) {
   const at::NoGradGuard no_grad;
-  const bool flat = lists.master.size() == 1 && (lists.model.size() != 1 || lists.master[0].sizes() != lists.model[0].sizes());
+  const bool flat =
+      lists.master.size() == 1 && (lists.model.size() != 1 || lists.master[0].sizes() != lists.model[0].sizes());
   int64_t begin = 0;
   for (size_t i = 0; i < lists.model.size(); ++i) {
     const auto& gradient = lists.model[i].grad();
@@ -99,7 +101,8 @@ void model_grads_to_master_grads(const ParameterLists& lists) {
 
 void master_params_to_model_params(const ParameterLists& lists) {
   const at::NoGradGuard no_grad;
-  const bool flat = lists.master.size() == 1 && (lists.model.size() != 1 || lists.master[0].sizes() != lists.model[0].sizes());
+  const bool flat =
+      lists.master.size() == 1 && (lists.model.size() != 1 || lists.master[0].sizes() != lists.model[0].sizes());
   int64_t begin = 0;
   for (size_t i = 0; i < lists.model.size(); ++i) {
     const auto& parameter = lists.model[i];

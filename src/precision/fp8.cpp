@@ -2,12 +2,12 @@
 #include "hasten/precision/fp8.h"
 
 #include <ATen/ops/_scaled_mm.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/exp2.h>
 #include <ATen/ops/floor.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log2.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 
@@ -76,7 +76,8 @@ Quantized delayed(const at::Tensor& matrix, Fp8Format format, const DelayedScale
   return quantized(matrix, at::full({}, state.scale, matrix.options().dtype(at::kFloat)), format);
 }
 
-at::Tensor forward_product(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options, DelayedScales* scales) {
+at::Tensor forward_product(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options,
+                           DelayedScales* scales) {
   const auto dtype = x.scalar_type();
   const auto format = formats_of(options).forward;
   if (options.recipe == Fp8Recipe::kTensorwise) {
@@ -90,14 +91,16 @@ at::Tensor forward_product(const at::Tensor& x, const at::Tensor& weight, const 
   return scaled_mm(quantize_rowwise(x, 1, format, true), quantize_rowwise(weight.t(), 0, format, true), dtype, true);
 }
 
-at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, const Fp8Options& options, DelayedScales* scales) {
+at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, const Fp8Options& options,
+                          DelayedScales* scales) {
   const auto dtype = gradient.scalar_type();
   const auto [forward, backward] = formats_of(options);
   switch (options.recipe) {
     case Fp8Recipe::kTensorwise:
       return scaled_mm(quantize_tensorwise(gradient, backward), quantize_tensorwise(weight, forward), dtype, false);
     case Fp8Recipe::kRowwise:
-      return scaled_mm(quantize_rowwise(gradient, 1, backward, true), quantize_rowwise(weight, 0, forward, true), dtype, false);
+      return scaled_mm(quantize_rowwise(gradient, 1, backward, true), quantize_rowwise(weight, 0, forward, true), dtype,
+                       false);
     case Fp8Recipe::kRowwiseGradHp: {
       // The weight has a single scale, written once a column so that both operands are scaled in the same way.
       auto w = quantize_tensorwise(weight, forward);
@@ -115,14 +118,16 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
                    delayed(weight, forward, scales->weight, unused), dtype, false);
 }
 
-at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const Fp8Options& options, DelayedScales* scales) {
+at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const Fp8Options& options,
+                           DelayedScales* scales) {
   const auto dtype = gradient.scalar_type();
   const auto [forward, backward] = formats_of(options);
   switch (options.recipe) {
     case Fp8Recipe::kTensorwise:
       return scaled_mm(quantize_tensorwise(gradient.t(), backward), quantize_tensorwise(x, forward), dtype, false);
     case Fp8Recipe::kRowwise:
-      return scaled_mm(quantize_rowwise(gradient.t(), 1, backward, true), quantize_rowwise(x, 0, forward, true), dtype, false);
+      return scaled_mm(quantize_rowwise(gradient.t(), 1, backward, true), quantize_rowwise(x, 0, forward, true), dtype,
+                       false);
     case Fp8Recipe::kRowwiseGradHp:
       return gradient.t().mm(x.to(dtype));
     case Fp8Recipe::kDelayed:
@@ -195,7 +200,8 @@ void DelayedScales::end_window(const Fp8Options& options) {
 
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options, DelayedScales* scales) {
   if (options.recipe == Fp8Recipe::kDelayed && scales == nullptr) {
-    throw UsageError(Origin{"precision"}, "delayed scaling needs the scales of the layer's past windows. Give fp8_linear a "
+    throw UsageError(Origin{"precision"},
+                     "delayed scaling needs the scales of the layer's past windows. Give fp8_linear a "
                      "DelayedScales that outlives the backward.");
   }
   const auto flat = x.reshape({-1, x.size(-1)});
@@ -216,7 +222,8 @@ std::vector<std::string> fp8_layers(const torch::nn::Module& module, const Fp8Op
     if (linear == nullptr) continue;
     const bool divisible = linear->weight.size(0) % 16 == 0 && linear->weight.size(1) % 16 == 0;
     const bool at_an_end = item.key() == linears.front() || item.key() == linears.back();
-    if (options.filter ? options.filter(item.key(), *item.value()) : !at_an_end && divisible) chosen.push_back(item.key());
+    if (options.filter ? options.filter(item.key(), *item.value()) : !at_an_end && divisible)
+      chosen.push_back(item.key());
   }
   return chosen;
 }
@@ -234,10 +241,12 @@ Fp8Options read_fp8_options(Fp8Options options, const Environment& environment) 
   const Fp8Options standard;
   const auto backend = environment.choice("ACCELERATE_FP8_BACKEND", {"ao", "te", "msamp"});
   if (backend && *backend == "msamp") {
-    throw UsageError(Origin{"precision"}, "ACCELERATE_FP8_BACKEND=", *backend, ": MS-AMP is a Python library; expected ao or te.");
+    throw UsageError(Origin{"precision"}, "ACCELERATE_FP8_BACKEND=", *backend,
+                     ": MS-AMP is a Python library; expected ao or te.");
   }
   if (environment.flag("ACCELERATE_FP8_USE_MXFP8_BLOCK_SCALING").value_or(false)) {
-    throw UsageError(Origin{"precision"}, "ACCELERATE_FP8_USE_MXFP8_BLOCK_SCALING asks for block scaling, which needs "
+    throw UsageError(Origin{"precision"},
+                     "ACCELERATE_FP8_USE_MXFP8_BLOCK_SCALING asks for block scaling, which needs "
                      "compute capability 10 and is not here. Leave it out.");
   }
   if (backend && *backend == "te") {
@@ -250,10 +259,13 @@ Fp8Options read_fp8_options(Fp8Options options, const Environment& environment) 
        environment.flag("ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL"));
   take(options.margin, standard.margin, environment.integer("ACCELERATE_FP8_MARGIN", 0, 60));
   take(options.interval, standard.interval, environment.integer("ACCELERATE_FP8_INTERVAL", 1));
-  take(options.amax_history_len, standard.amax_history_len, environment.integer("ACCELERATE_FP8_AMAX_HISTORY_LEN", 1, 1 << 20));
+  take(options.amax_history_len, standard.amax_history_len,
+       environment.integer("ACCELERATE_FP8_AMAX_HISTORY_LEN", 1, 1 << 20));
   if (const auto format = environment.choice("ACCELERATE_FP8_FORMAT", {"hybrid", "e4m3", "e5m2"})) {
     take(options.fp8_format, standard.fp8_format,
-         std::optional(*format == "e4m3" ? Fp8Formats::kE4M3 : *format == "e5m2" ? Fp8Formats::kE5M2 : Fp8Formats::kHybrid));
+         std::optional(*format == "e4m3"   ? Fp8Formats::kE4M3
+                       : *format == "e5m2" ? Fp8Formats::kE5M2
+                                           : Fp8Formats::kHybrid));
   }
   if (const auto algorithm = environment.choice("ACCELERATE_FP8_AMAX_COMPUTE_ALGO", {"max", "most_recent"})) {
     take(options.amax_compute_algo, standard.amax_compute_algo,

@@ -23,7 +23,8 @@ DelayedScale delayed_scale(DelayedScale state, float amax, const DelayedScalingO
                            ? state.history.front()
                            : *std::max_element(state.history.begin(), state.history.end());
   if (chosen > 0 && std::isfinite(chosen)) {
-    const double scale = largest(options.format) / static_cast<double>(chosen) / std::exp2(static_cast<double>(options.margin));
+    const double scale =
+        largest(options.format) / static_cast<double>(chosen) / std::exp2(static_cast<double>(options.margin));
     state.scale = static_cast<float>(std::min(scale, static_cast<double>(std::numeric_limits<float>::max())));
   }
   std::rotate(state.history.begin(), state.history.begin() + 1, state.history.end());

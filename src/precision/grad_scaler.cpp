@@ -107,7 +107,9 @@ struct GradScaler::Impl {
   bool counts_from_overflow() const {
     return options.rule == LossScaleKind::kDeepSpeed || options.rule == LossScaleKind::kFp16Optimizer;
   }
-  int64_t steps_counted() const { return counts_from_overflow() ? start.iteration - start.last_overflow - 1 : start.tracker; }
+  int64_t steps_counted() const {
+    return counts_from_overflow() ? start.iteration - start.last_overflow - 1 : start.tracker;
+  }
   PerOptimizer& of(const torch::optim::Optimizer& optimizer) { return optimizers[&optimizer]; }
 
   GradScalerOptions options;
@@ -134,7 +136,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) const {
   if (own.stage != Impl::Stage::kReady) {
     throw UsageError(Origin{"precision"}, "unscale_ was called ",
                      own.stage == Impl::Stage::kUnscaled ? "twice for this optimizer since the last update."
-                                                   : "after step for this optimizer.",
+                                                         : "after step for this optimizer.",
                      " Call unscale_ once, before step, and update after all steps.");
   }
   const auto gradients = gradients_of(optimizer, impl_->options.allow_fp16_gradients);
@@ -171,13 +173,15 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) const {
   }
   auto& own = impl_->of(optimizer);
   if (own.stage == Impl::Stage::kStepped) {
-    throw UsageError(Origin{"precision"}, "step was called twice for this optimizer since the last update. Call update after "
+    throw UsageError(Origin{"precision"},
+                     "step was called twice for this optimizer since the last update. Call update after "
                      "the steps of all optimizers.");
   }
   if (own.stage == Impl::Stage::kReady) unscale_(optimizer);
   if (own.found_inf.empty()) {
     own.stage = Impl::Stage::kReady;
-    throw UsageError(Origin{"precision"}, "step of an optimizer none of whose parameters has a gradient. Call backward first.");
+    throw UsageError(Origin{"precision"},
+                     "step of an optimizer none of whose parameters has a gradient. Call backward first.");
   }
   const bool steps = !found_inf(optimizer);
   if (steps) optimizer.step();
@@ -256,7 +260,8 @@ GradScalerState GradScaler::state_after(bool found_inf) const {
 void GradScaler::load_state(const GradScalerState& state) const {
   if (!impl_->options.enabled) return;
   if (!state.enabled) {
-    throw UsageError(Origin{"precision"}, "the state of a gradient scaler is empty: it was saved by a disabled one. Leave it "
+    throw UsageError(Origin{"precision"},
+                     "the state of a gradient scaler is empty: it was saved by a disabled one. Leave it "
                      "out, or save it with the scaler enabled.");
   }
   GradScalerOptions options = impl_->options;

@@ -28,8 +28,11 @@ bool may_differentiate() {
 
 // The copy in the argument's place; the gradient goes back to the argument, in its dtype.
 struct CastNode : torch::autograd::Function<CastNode> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor&, const at::Tensor& copy) { return copy.detach(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients) {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor&, const at::Tensor& copy) {
+    return copy.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
     return {gradients[0].to(at::kFloat), at::Tensor()};
   }
 };
@@ -65,9 +68,20 @@ class LivingCast : public interception::Interceptor {
   ~LivingCast() override { detail::scope_casts().nodes.erase(this); }
 
   std::vector<std::string_view> operators() const override {
-    return {"aten::linear", "aten::addmm", "aten::mm", "aten::matmul", "aten::bmm", "aten::baddbmm", "aten::conv1d",
-            "aten::conv2d", "aten::conv3d", "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d",
-            "aten::prelu", "aten::mkldnn_rnn_layer"};
+    return {"aten::linear",
+            "aten::addmm",
+            "aten::mm",
+            "aten::matmul",
+            "aten::bmm",
+            "aten::baddbmm",
+            "aten::conv1d",
+            "aten::conv2d",
+            "aten::conv3d",
+            "aten::conv_transpose1d",
+            "aten::conv_transpose2d",
+            "aten::conv_transpose3d",
+            "aten::prelu",
+            "aten::mkldnn_rnn_layer"};
   }
 
   bool intercept(const c10::OperatorHandle& op, Stack& stack) override {
@@ -156,22 +170,28 @@ Product product_of(const c10::OperatorHandle& op, const Stack& stack, const at::
   };
   const auto is_transposed = [&](const at::Tensor& tensor) {
     return Parameter::is_part_of(tensor, parameter) && tensor.dim() == 2 && tensor.size(0) == parameter.size(1) &&
-           tensor.size(1) == parameter.size(0) && tensor.stride(0) == parameter.stride(1) && tensor.stride(1) == parameter.stride(0);
+           tensor.size(1) == parameter.size(0) && tensor.stride(0) == parameter.stride(1) &&
+           tensor.stride(1) == parameter.stride(0);
   };
   const auto& name = op.schema().name();
   if (name == "aten::linear" && argument(1).is_same(parameter)) return {argument(0), parameter, argument(2)};
   if (name == "aten::addmm" && is_transposed(argument(2))) {
-    const auto number = [&](size_t index) { return stack[stack.size() - op.schema().arguments().size() + index].toScalar().toDouble(); };
+    const auto number = [&](size_t index) {
+      return stack[stack.size() - op.schema().arguments().size() + index].toScalar().toDouble();
+    };
     if (number(3) == 1 && number(4) == 1) return {argument(1), argument(2).t(), argument(0)};
   }
-  if ((name == "aten::mm" || name == "aten::matmul") && is_transposed(argument(1))) return {argument(0), argument(1).t(), {}};
+  if ((name == "aten::mm" || name == "aten::matmul") && is_transposed(argument(1)))
+    return {argument(0), argument(1).t(), {}};
   return {};
 }
 
 class Fp8Weight : public interception::Interceptor {
  public:
   Fp8Weight(const at::Tensor& weight, const Fp8Options& options) : parameter_(weight), options_(options) {}
-  std::vector<std::string_view> operators() const override { return {"aten::linear", "aten::addmm", "aten::mm", "aten::matmul"}; }
+  std::vector<std::string_view> operators() const override {
+    return {"aten::linear", "aten::addmm", "aten::mm", "aten::matmul"};
+  }
 
   bool intercept(const c10::OperatorHandle& op, Stack& stack) override {
     const at::Tensor parameter = parameter_.lock();

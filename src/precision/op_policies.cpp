@@ -120,22 +120,24 @@ void OpPolicies::set(const std::string& op, CastPolicy policy) {
   const bool cpu = impl_->device == c10::DeviceType::CPU;
   const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(impl_->device);
   impl_->libraries.erase(name);
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, name.find("::")), key, __FILE__, __LINE__);
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, name.find("::")), key, __FILE__, __LINE__);
   for (const auto& overload : overloads) {
     const auto full = name + (overload.schema().overload_name().empty() ? "" : "." + overload.schema().overload_name());
-    library->impl(full.c_str(), cpu ? kernel_of<c10::DeviceType::CPU>(policy) : kernel_of<c10::DeviceType::CUDA>(policy));
+    library->impl(full.c_str(),
+                  cpu ? kernel_of<c10::DeviceType::CPU>(policy) : kernel_of<c10::DeviceType::CUDA>(policy));
   }
   impl_->libraries.emplace(name, std::move(library));
 }
 
 void OpPolicies::set_apex_lists() {
-  for (const char* op : {"gelu", "std", "var", "renorm", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-                         "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
-                         "_ctc_loss"}) {
+  for (const char* op :
+       {"gelu", "std", "var", "renorm", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+        "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_ctc_loss"}) {
     set(op, CastPolicy::kFloat32);
   }
-  for (const char* op : {"binary_cross_entropy", "acos_", "asin_", "cosh_", "erfinv_", "exp_", "expm1_", "log_", "log10_", "log2_",
-                         "reciprocal_", "rsqrt_", "sinh_", "tan_", "pow_"}) {
+  for (const char* op : {"binary_cross_entropy", "acos_", "asin_", "cosh_", "erfinv_", "exp_", "expm1_", "log_",
+                         "log10_", "log2_", "reciprocal_", "rsqrt_", "sinh_", "tan_", "pow_"}) {
     set(op, CastPolicy::kRefuse);
   }
 }

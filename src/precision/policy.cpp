@@ -13,10 +13,8 @@
 namespace hasten::precision {
 namespace {
 
-constexpr std::array<std::pair<const char*, Precision>, 4> kNames = {{{"no", Precision::kNo},
-                                                                      {"fp16", Precision::kFp16},
-                                                                      {"bf16", Precision::kBf16},
-                                                                      {"fp8", Precision::kFp8}}};
+constexpr std::array<std::pair<const char*, Precision>, 4> kNames = {
+    {{"no", Precision::kNo}, {"fp16", Precision::kFp16}, {"bf16", Precision::kBf16}, {"fp8", Precision::kFp8}}};
 // Other words for them that are too far off for a guess by spelling.
 constexpr std::array<std::pair<const char*, const char*>, 8> kWords = {{{"half", "fp16"},
                                                                         {"float16", "fp16"},
@@ -29,19 +27,21 @@ constexpr std::array<std::pair<const char*, const char*>, 8> kWords = {{{"half",
 
 void refuse_capability(const DeviceFacts& facts, const ResolvedPrecision& wanted, int needed, const char* nearest) {
   if (facts.capability == 0 || facts.capability >= needed) return;
-  throw UsageError(Origin{"precision"}, wanted.source, '=', name_of(wanted.precision), ", but this GPU has compute capability ",
-                   facts.capability / 10, '.', facts.capability % 10, "; ", name_of(wanted.precision), " needs ",
-                   needed / 10, '.', needed % 10, ". Use ", nearest, '.');
+  throw UsageError(Origin{"precision"}, wanted.source, '=', name_of(wanted.precision),
+                   ", but this GPU has compute capability ", facts.capability / 10, '.', facts.capability % 10, "; ",
+                   name_of(wanted.precision), " needs ", needed / 10, '.', needed % 10, ". Use ", nearest, '.');
 }
 
 void check_device(const DeviceFacts& facts, const ResolvedPrecision& wanted) {
   if (wanted.precision == Precision::kNo || facts.type == c10::DeviceType::CPU) return;
   if (facts.type != c10::DeviceType::CUDA) {
     throw UsageError(Origin{"precision"}, wanted.source, '=', name_of(wanted.precision), ", but devices of type ",
-                     c10::DeviceTypeName(facts.type, true), " compute in float32 only here; expected a CPU or CUDA. Use no.");
+                     c10::DeviceTypeName(facts.type, true),
+                     " compute in float32 only here; expected a CPU or CUDA. Use no.");
   }
   if (wanted.precision == Precision::kBf16) refuse_capability(facts, wanted, 80, "fp16");
-  if (wanted.precision == Precision::kFp8) refuse_capability(facts, wanted, 89, facts.capability >= 80 ? "bf16" : "fp16");
+  if (wanted.precision == Precision::kFp8)
+    refuse_capability(facts, wanted, 89, facts.capability >= 80 ? "bf16" : "fp16");
 }
 
 }  // namespace
@@ -60,7 +60,8 @@ Precision parse_precision(const std::string& text, const std::string& source) {
   for (const auto& [word, name] : kWords) {
     if (small == word) hint = hasten::text(", did you mean '", name, "'?");
   }
-  throw UsageError(Origin{"precision"}, source, " is '", text, "'; expected no, fp16, bf16 or fp8", hint.empty() ? "." : hint);
+  throw UsageError(Origin{"precision"}, source, " is '", text, "'; expected no, fp16, bf16 or fp8",
+                   hint.empty() ? "." : hint);
 }
 
 std::optional<c10::ScalarType> compute_dtype(Precision precision) noexcept {

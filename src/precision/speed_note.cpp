@@ -1,5 +1,5 @@
-// Which precisions are slower than float32 on a device, see device_facts.h, and which convolutions are reported as bad, see
-// known_bad.h. The factors of the former are measured (docs/precision.md).
+// Which precisions are slower than float32 on a device, see device_facts.h, and which convolutions are reported as bad,
+// see known_bad.h. The factors of the former are measured (docs/precision.md).
 #include "hasten/core/text.h"
 #include "hasten/precision/device_facts.h"
 #include "hasten/precision/known_bad.h"
@@ -16,16 +16,19 @@ struct KnownBad {
 };
 constexpr KnownBad kKnownBad[] = {
     {169688, &ConvolutionFacts::strided_volumes,
-     "convolutions over volumes whose last dimension comes to 1 with a stride above 1 are wrong in bf16 on such a CPU. Open "
+     "convolutions over volumes whose last dimension comes to 1 with a stride above 1 are wrong in bf16 on such a CPU. "
+     "Open "
      "accelerator.autocast({.enabled = false}) around them"},
     {183815, &ConvolutionFacts::dilated_or_grouped,
-     "convolutions with dilations or groups take 4 to 16 times as long in bf16 from libtorch 2.13 on some CPUs. Compare with "
+     "convolutions with dilations or groups take 4 to 16 times as long in bf16 from libtorch 2.13 on some CPUs. "
+     "Compare with "
      "mixed_precision no"},
 };
 
 }  // namespace
 
-std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision, const ConvolutionFacts& convolutions) {
+std::vector<std::string> known_bad(const DeviceFacts& facts, Precision precision,
+                                   const ConvolutionFacts& convolutions) {
   std::vector<std::string> notes;
   const bool has_bf16 = facts.amx_bf16 || facts.avx512_bf16;
   if (facts.type != c10::DeviceType::CPU || precision != Precision::kBf16 || !has_bf16) return notes;

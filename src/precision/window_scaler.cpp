@@ -45,7 +45,8 @@ bool divide(const Optimizer& optimizer, double scale) {
 
 bool has_half_gradients(const Optimizer& optimizer) {
   bool found = false;
-  for_gradients(optimizer, [&](const at::Tensor& parameter) { found = found || parameter.grad().scalar_type() == at::kHalf; });
+  for_gradients(optimizer,
+                [&](const at::Tensor& parameter) { found = found || parameter.grad().scalar_type() == at::kHalf; });
   return found;
 }
 
@@ -116,7 +117,8 @@ std::vector<Optimizer*> WindowScaler::owners(const std::vector<at::Tensor>& para
     bool owns = false;
     for (const auto& group : optimizer->param_groups()) {
       for (const auto& parameter : group.params()) {
-        owns = owns || std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& one) { return one.is_same(parameter); });
+        owns = owns || std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const at::Tensor& one) { return one.is_same(parameter); });
       }
     }
     if (owns) result.push_back(optimizer.get());
@@ -135,7 +137,8 @@ bool WindowScaler::holds_scaled(const Optimizer& optimizer) const {
 void WindowScaler::before_step(training::StepContext& context) {
   if (!scaler_.is_enabled()) return;
   if (context.closure) {
-    throw UsageError(Origin{"precision"}, "a step with a closure, which computes gradients inside the step, cannot be "
+    throw UsageError(Origin{"precision"},
+                     "a step with a closure, which computes gradients inside the step, cannot be "
                      "scaled. Use bf16, or an optimizer that takes no closure.");
   }
   auto& own = known(context.optimizer);
@@ -163,8 +166,8 @@ void WindowScaler::report_skips(Optimizer& optimizer) {
   const double scale = state().scale;
   const auto give_up_after = scaler_.options().give_up_after;
   const auto& options = scaler_.options();
-  const bool at_end = options.rule == LossScaleKind::kDeepSpeed && options.min_scale && scaler_.scale() <= *options.min_scale &&
-                      skipped_in_a_row_ >= options.hysteresis;
+  const bool at_end = options.rule == LossScaleKind::kDeepSpeed && options.min_scale &&
+                      scaler_.scale() <= *options.min_scale && skipped_in_a_row_ >= options.hysteresis;
   const bool gives_up = at_end || (give_up_after > 0 && skipped_in_a_row_ >= give_up_after);
   if (!gives_up && (has_warned_ || (skipped_in_a_row_ < kWarnAfter && scale >= 1))) return;
   std::string names;
@@ -176,13 +179,16 @@ void WindowScaler::report_skips(Optimizer& optimizer) {
       if (!gradient.defined() || std::isfinite(gradient.sum().to(at::kDouble).item<double>())) continue;
       if (++bad > 3) continue;
       const auto name = hooks_.name_of(parameter);
-      names += (names.empty() ? "" : ", ") + (name.empty() ? text("parameter ", own, " of the optimizer") : "'" + name + "'");
+      names += (names.empty() ? "" : ", ") +
+               (name.empty() ? text("parameter ", own, " of the optimizer") : "'" + name + "'");
     }
   }
-  const std::string words = text(skipped_in_a_row_, " steps in a row had gradients that are not finite, in ", names,
-                                 bad > 3 ? text(" and ", bad - 3, " more") : std::string(), "; the loss scale is ", scale, '.');
+  const std::string words =
+      text(skipped_in_a_row_, " steps in a row had gradients that are not finite, in ", names,
+           bad > 3 ? text(" and ", bad - 3, " more") : std::string(), "; the loss scale is ", scale, '.');
   if (gives_up) {
-    throw UsageError(Origin{"precision"}, words, " The loss does not fit float16, or is not finite itself. Try bf16, or look "
+    throw UsageError(Origin{"precision"}, words,
+                     " The loss does not fit float16, or is not finite itself. Try bf16, or look "
                      "at the loss. GradScalerOptions::give_up_after = 0 goes on for ever.");
   }
   has_warned_ = true;

@@ -66,8 +66,7 @@ std::optional<End> uncaught() {
 void write_error_file(const std::string& path, const std::string& words) {
   if (path.empty()) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  std::ofstream(path) << error_file_text(words,
-                                         std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  std::ofstream(path) << error_file_text(words, std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
 /// Lets the others read the reason, and lets the failed rank end first, so that the launcher reports its exit code. The

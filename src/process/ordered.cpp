@@ -28,8 +28,8 @@ void take_turn(const Process& process, bool mine, const char* name, const std::f
   if (thrown) std::rethrow_exception(thrown);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    throw CommError({"state", process.rank(), process.world_size()}, name, name,
-                    ": the function threw on rank ", rank, ": ", all[rank].front());
+    throw CommError({"state", process.rank(), process.world_size()}, name, name, ": the function threw on rank ", rank,
+                    ": ", all[rank].front());
   }
 }
 

@@ -130,8 +130,7 @@ void connect(FailureReporter& process, const ProcessOptions& options) {
   StoreRegistry::all().have_met(identity);
 }
 
-c10::Device take_device(const RankInfo& identity, const ProcessOptions& options,
-                        const Environment& environment) {
+c10::Device take_device(const RankInfo& identity, const ProcessOptions& options, const Environment& environment) {
   const bool cpu = options.cpu || environment.flag("ACCELERATE_USE_CPU").value_or(false);
   const int num_devices = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
   const c10::Device device = choose_device(identity, num_devices, cpu);
@@ -171,9 +170,8 @@ std::shared_ptr<Process::Impl> Process::from_environment(const ProcessOptions& o
   auto connected = std::make_shared<FailureReporter>(*words);
   connect(*connected, options);
   install(connected);
-  return std::make_shared<Impl>(
-      Impl{identity, *connected->group, take_device(identity, options, environment),
-           take_run_key(environment), connected});
+  return std::make_shared<Impl>(Impl{identity, *connected->group, take_device(identity, options, environment),
+                                     take_run_key(environment), connected});
 }
 
 Process::Process(const ProcessOptions& options, const Environment& environment)
@@ -206,17 +204,17 @@ void Process::on_last_process(const std::function<void()>& fn) const {
 
 void Process::on_process(int chosen, const std::function<void()>& fn) const {
   if (chosen < 0 || chosen >= world_size()) {
-    throw UsageError({"state", rank(), world_size()}, "on_process: rank ", chosen, " in a world of ",
-                     world_size(), "; ranks go from 0 to ", world_size() - 1, ". Nobody would run it.");
+    throw UsageError({"state", rank(), world_size()}, "on_process: rank ", chosen, " in a world of ", world_size(),
+                     "; ranks go from 0 to ", world_size() - 1, ". Nobody would run it.");
   }
   if (chosen == rank()) fn();
 }
 
 void Process::on_local_process(int chosen, const std::function<void()>& fn) const {
   if (chosen < 0 || chosen >= local_world_size()) {
-    throw UsageError({"state", rank(), world_size()}, "on_local_process: local rank ", chosen,
-                     " on a machine of ", local_world_size(), "; local ranks go from 0 to ",
-                     local_world_size() - 1, ". Nobody would run it.");
+    throw UsageError({"state", rank(), world_size()}, "on_local_process: local rank ", chosen, " on a machine of ",
+                     local_world_size(), "; local ranks go from 0 to ", local_world_size() - 1,
+                     ". Nobody would run it.");
   }
   if (chosen == local_rank()) fn();
 }

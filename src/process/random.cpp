@@ -45,15 +45,14 @@ uint64_t set_seed(const Process& process, uint64_t seed, const SeedOptions& opti
 
 RandomState capture_random_state() {
   RandomState state{state_of(at::detail::getDefaultCPUGenerator())};
-  for (int device = 0; device < num_cuda_devices(); ++device)
-    state.cuda.push_back(state_of(cuda_generator(device)));
+  for (int device = 0; device < num_cuda_devices(); ++device) state.cuda.push_back(state_of(cuda_generator(device)));
   return state;
 }
 
 void restore_random_state(const RandomState& state) {
   if (static_cast<int>(state.cuda.size()) > num_cuda_devices()) {
-    throw UsageError({"state"}, "the random state of ", state.cuda.size(),
-                     " CUDA device(s) cannot be restored where ", num_cuda_devices(),
+    throw UsageError({"state"}, "the random state of ", state.cuda.size(), " CUDA device(s) cannot be restored where ",
+                     num_cuda_devices(),
                      " are visible. Restore it on a machine with as many, or clear its cuda states.");
   }
   set_state(at::detail::getDefaultCPUGenerator(), state.cpu);

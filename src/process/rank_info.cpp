@@ -57,8 +57,7 @@ struct Names {
 };
 
 void check(const RankInfo& identity, const Names& names) {
-  const auto refuse = [&](const std::string& small, int value, const std::string& big, int bound,
-                          const char* rule) {
+  const auto refuse = [&](const std::string& small, int value, const std::string& big, int bound, const char* rule) {
     throw UsageError({"state"}, small, '=', value, " contradicts ", big, '=', bound, ": ", rule,
                      ". Correct one of them; hasten launch sets both.");
   };
@@ -94,13 +93,12 @@ RankInfo from_torchrun(const Environment& environment) {
   id.rank = variables.integer(names.rank, 0);
   id.world_size = variables.integer(names.world_size, 1);
   const bool alone = environment.has(names.world_size) && id.world_size == 1;
-  id.master_addr =
-      alone ? environment.text("MASTER_ADDR").value_or(id.master_addr) : variables.text("MASTER_ADDR");
+  id.master_addr = alone ? environment.text("MASTER_ADDR").value_or(id.master_addr) : variables.text("MASTER_ADDR");
   if (!alone) variables.integer("MASTER_PORT", 0);
   id.master_port = master_port(environment, id.master_port);
   const bool one_machine = alone || is_loopback(id.master_addr);
-  id.local_rank = one_machine ? variables.integer_or(names.local_rank, 0, id.rank)
-                              : variables.integer(names.local_rank, 0);
+  id.local_rank =
+      one_machine ? variables.integer_or(names.local_rank, 0, id.rank) : variables.integer(names.local_rank, 0);
   id.local_world_size = one_machine ? variables.integer_or(names.local_world_size, 1, id.world_size)
                                     : variables.integer(names.local_world_size, 1);
   variables.finish();
@@ -108,8 +106,7 @@ RankInfo from_torchrun(const Environment& environment) {
   // torchrun numbers the ranks machine by machine.
   id.node_rank = variables.integer_or("GROUP_RANK", 0, id.rank / id.local_world_size);
   id.agent_store = environment.flag("TORCHELASTIC_USE_AGENT_STORE").value_or(false);
-  id.restart_count =
-      static_cast<int>(environment.integer("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX).value_or(0));
+  id.restart_count = static_cast<int>(environment.integer("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX).value_or(0));
   id.role = environment.text("ROLE_NAME").value_or(id.role);
   id.role_rank = static_cast<int>(environment.integer("ROLE_RANK", 0, INT_MAX).value_or(id.rank));
   id.role_world_size = static_cast<int>(environment.integer("ROLE_WORLD_SIZE", 1, INT_MAX).value_or(id.world_size));
@@ -134,8 +131,8 @@ RankInfo from_openmpi(const Environment& environment) {
   auto job = environment.text("PMIX_NAMESPACE");
   if (!job) job = environment.text("OMPI_MCA_ess_base_jobid");
   if (!job && id.world_size > 1 && !environment.has("MASTER_PORT")) variables.missing("MASTER_PORT");
-  id.master_port = master_port(
-      environment, kFirstDerivedPort + static_cast<int>(fnv1a(job.value_or("")) % kNumDerivedPorts));
+  id.master_port =
+      master_port(environment, kFirstDerivedPort + static_cast<int>(fnv1a(job.value_or("")) % kNumDerivedPorts));
   variables.finish();
   check(id, names);
   // OpenMPI does not number the machines. This holds for its default, which fills one after the other.
@@ -158,11 +155,10 @@ int tasks_on_node(const std::string& tasks_per_node, int node) {
     first += static_cast<int>(repeats);
     at = *end == ',' ? end + 1 : end;
   }
-  throw UsageError(
-      {"state"}, "SLURM_STEP_TASKS_PER_NODE='", tasks_per_node,
-      "' does not tell the number of tasks on node ", node,
-      " (SLURM_NODEID); a list such as 2(x3),1 was expected. Start with srun, or set RANK, WORLD_SIZE, "
-      "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself.");
+  throw UsageError({"state"}, "SLURM_STEP_TASKS_PER_NODE='", tasks_per_node,
+                   "' does not tell the number of tasks on node ", node,
+                   " (SLURM_NODEID); a list such as 2(x3),1 was expected. Start with srun, or set RANK, WORLD_SIZE, "
+                   "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself.");
 }
 
 /// "gpu[01-03,7]x,cpu1" -> "gpu01x".
@@ -186,8 +182,7 @@ std::string first_host(const std::string& node_list) {
 bool is_slurm_step(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
-  if (step.empty() || step.find_first_not_of("0123456789") != std::string::npos || step.size() > 10)
-    return false;
+  if (step.empty() || step.find_first_not_of("0123456789") != std::string::npos || step.size() > 10) return false;
   return std::stoull(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 
@@ -245,8 +240,7 @@ bool is_loopback(const std::string& address) {
 }
 
 RankInfo read_rank_info(const Environment& environment) {
-  if (any(environment, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}))
-    return from_torchrun(environment);
+  if (any(environment, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})) return from_torchrun(environment);
   if (any(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) return from_openmpi(environment);
   if (is_slurm_step(environment)) return from_slurm(environment);
   refuse_other_mpi(environment);

@@ -22,8 +22,7 @@ namespace detail {
 
 int64_t length_of(const at::Tensor& tensor) {
   if (tensor.dim() > 0) return tensor.size(0);
-  throw UsageError({"state"},
-                   "split_between_processes of a scalar tensor; it has no rows. Unsqueeze it first.");
+  throw UsageError({"state"}, "split_between_processes of a scalar tensor; it has no rows. Unsqueeze it first.");
 }
 
 at::Tensor take(const at::Tensor& tensor, const Share& share) {
@@ -34,11 +33,10 @@ at::Tensor take(const at::Tensor& tensor, const Share& share) {
   return torch::cat({mine, tensor.slice(0, tensor.size(0) - 1).expand(sizes)});
 }
 
-void refuse_lengths(const Process& process, const std::string& one, int64_t its_length,
-                    const std::string& other, int64_t other_length) {
-  throw UsageError({"state", process.rank(), process.world_size()}, "split_between_processes: '", one,
-                   "' has ", its_length, " elements and '", other, "' has ", other_length,
-                   "; all need the same number.");
+void refuse_lengths(const Process& process, const std::string& one, int64_t its_length, const std::string& other,
+                    int64_t other_length) {
+  throw UsageError({"state", process.rank(), process.world_size()}, "split_between_processes: '", one, "' has ",
+                   its_length, " elements and '", other, "' has ", other_length, "; all need the same number.");
 }
 
 }  // namespace detail

@@ -53,8 +53,8 @@ void watch(int signal) {
   ours.sa_flags = SA_SIGINFO | SA_RESTART;
   sigemptyset(&ours.sa_mask);
   if (sigaction(signal, &ours, nullptr) != 0) {
-    throw UsageError(Origin{"state"}, "StopSignals: signal ", signal,
-                     " cannot be caught: ", std::strerror(errno), ". Leave it out.");
+    throw UsageError(Origin{"state"}, "StopSignals: signal ", signal, " cannot be caught: ", std::strerror(errno),
+                     ". Leave it out.");
   }
   it.num_users = 1;
 }

@@ -41,7 +41,9 @@ Agent::Agent(const process::Process& process, Functions functions, RpcOptions op
 
 Agent::Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where,
              const std::string& run_key)
-    : Calls(start_core({.run_key = run_key, .store = store.scoped("rpc"), .where = where}, std::move(functions), std::move(options)), {}),
+    : Calls(start_core({.run_key = run_key, .store = store.scoped("rpc"), .where = where}, std::move(functions),
+                       std::move(options)),
+            {}),
       impl_(std::make_shared<Impl>(std::static_pointer_cast<AgentCore>(core()))) {}
 
 Agent::~Agent() {
@@ -101,7 +103,8 @@ void Agent::wait_all(const std::function<void()>& fn) const {
 void Agent::autograd(const std::function<void(AutogradContext&)>& fn) const {
   Bridge* const bridge = core_of(*this).bridge();
   if (bridge == nullptr) {
-    throw UsageError(core_of(*this).origin(), "autograd() needs the first agent of its process: libtorch has one container of "
+    throw UsageError(core_of(*this).origin(),
+                     "autograd() needs the first agent of its process: libtorch has one container of "
                      "autograd contexts a process, with one rank.");
   }
   std::vector<std::shared_ptr<detail::StateBase>> calls;
@@ -122,7 +125,8 @@ void Agent::autograd(const std::function<void(AutogradContext&)>& fn) const {
   bridge->release(context.id());
 }
 
-std::map<std::string, std::string> Agent::all_gather_bytes(const std::string& mine, std::vector<std::string> workers) const {
+std::map<std::string, std::string> Agent::all_gather_bytes(const std::string& mine,
+                                                           std::vector<std::string> workers) const {
   return impl_->core->gather(mine, std::move(workers));
 }
 

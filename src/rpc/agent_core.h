@@ -85,7 +85,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   int rank() const override { return rank_; }
   const WorkerInfo& worker(int rank) const override;
   int rank_of(const To& to) const override;
-  void call(const detail::CallSpec& spec, detail::Packed packed, const std::shared_ptr<detail::ReplyBase>& reply) override;
+  void call(const detail::CallSpec& spec, detail::Packed packed,
+            const std::shared_ptr<detail::ReplyBase>& reply) override;
   std::shared_ptr<detail::Reference> create(const detail::CallSpec& spec, detail::Packed packed) override;
   std::shared_ptr<detail::Reference> adopt(detail::Object object) override;
   detail::Object local_object(const detail::Reference& reference) override;
@@ -216,7 +217,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
 
   std::mutex serving_mutex_;
   std::map<std::pair<int, uint64_t>, std::weak_ptr<detail::ServedCall>> serving_;
-  std::atomic<int64_t> num_serving_ = 0, num_calls_sent_ = 0, num_calls_served_ = 0, bytes_sent_ = 0, bytes_received_ = 0;
+  std::atomic<int64_t> num_serving_ = 0, num_calls_sent_ = 0, num_calls_served_ = 0, bytes_sent_ = 0,
+                       bytes_received_ = 0;
 
   // References of this worker to values elsewhere, by their grant.
   std::mutex references_mutex_;
@@ -249,7 +251,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
 
 /// Returns the words of an error, without this process's own prefix.
 std::string words_of(const std::exception_ptr& error, std::string& type);
-std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words, const std::string& worker,
-                            const std::string& function);
+std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words,
+                            const std::string& worker, const std::string& function);
 
 }  // namespace hasten::rpc

@@ -10,7 +10,8 @@
 
 namespace hasten::rpc {
 
-AutogradContext::Scope::Scope(int64_t id) : before_(torch::distributed::autograd::DistAutogradContainer::currentContextId()) {
+AutogradContext::Scope::Scope(int64_t id)
+    : before_(torch::distributed::autograd::DistAutogradContainer::currentContextId()) {
   torch::distributed::autograd::DistAutogradContainer::forceCurrentContextId(id);
 }
 
@@ -30,7 +31,8 @@ Bridge& bridge_of(const std::shared_ptr<detail::Core>& core) {
 void require_entered(const AutogradContext& context, const char* what) {
   const int64_t current = torch::distributed::autograd::DistAutogradContainer::currentContextId();
   if (current == context.id()) return;
-  throw UsageError(static_cast<AgentCore&>(*context.core()).origin(), what, "() of autograd context ", context.id(), " in a thread that ",
+  throw UsageError(static_cast<AgentCore&>(*context.core()).origin(), what, "() of autograd context ", context.id(),
+                   " in a thread that ",
                    current < 0 ? std::string("is in no context") : text("is in context ", current),
                    ": the calls that it makes are not recorded. Keep `auto scope = context.enter();` around them.");
 }
@@ -77,7 +79,8 @@ void AutogradContext::set_gradient(const at::Tensor& parameter, const at::Tensor
     throw UsageError({"rpc"}, "set_gradient() of a parameter that has no gradient in this context.");
 }
 
-void average_gradients(const AutogradContext& context, const std::vector<at::Tensor>& parameters, const comm::Group& group) {
+void average_gradients(const AutogradContext& context, const std::vector<at::Tensor>& parameters,
+                       const comm::Group& group) {
   std::vector<at::Tensor> flat;
   std::vector<bool> has;
   for (const at::Tensor& parameter : parameters) {
@@ -92,7 +95,9 @@ void average_gradients(const AutogradContext& context, const std::vector<at::Ten
   int64_t offset = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
-    if (has[i]) context.set_gradient(parameter, all.slice(0, offset, offset + parameter.numel()).reshape(parameter.sizes()).clone());
+    if (has[i])
+      context.set_gradient(parameter,
+                           all.slice(0, offset, offset + parameter.numel()).reshape(parameter.sizes()).clone());
     offset += parameter.numel();
   }
 }

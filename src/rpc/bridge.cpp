@@ -43,22 +43,23 @@ std::exception_ptr plain_error(trpc::JitFuture& future) {
 struct ContextState {
   std::mutex entering;  // the first message of a pass settles before any runs
   std::mutex mutex;
-  uint32_t pass = 0;        // the latest: its starter, and its number there
-  uint32_t num_started = 0; // passes that this worker started
+  uint32_t pass = 0;         // the latest: its starter, and its number there
+  uint32_t num_started = 0;  // passes that this worker started
   std::set<uint32_t> entered;
   bool retain_graph = false;
-  std::map<int64_t, int> received_from;             // recv function -> the worker that gets its gradient
+  std::map<int64_t, int> received_from;  // recv function -> the worker that gets its gradient
   struct Failed {
     int to;
     int64_t message, reply_message;
   };
   std::vector<Failed> failed;
-  std::set<int64_t> settled;                        // notified before they existed
+  std::set<int64_t> settled;  // notified before they existed
 };
 using StatePtr = std::shared_ptr<ContextState>;
 
 bool any_requires_grad(const std::vector<at::Tensor>& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
 class EngineBridge;
@@ -106,10 +107,11 @@ class EngineBridge final : public Bridge {
     agent_ = std::make_shared<EngineAgent>(*this, core_);
     tda::DistAutogradContainer::init(core_.rank());
     trpc::RpcAgent::setCurrentRpcAgent(agent_);
-    agent_->setTypeResolver(std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) -> c10::StrongTypePtr {
-      torch::jit::ScriptTypeParser parser;
-      return {nullptr, parser.parseType(name.qualifiedName())};
-    }));
+    agent_->setTypeResolver(
+        std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) -> c10::StrongTypePtr {
+          torch::jit::ScriptTypeParser parser;
+          return {nullptr, parser.parseType(name.qualifiedName())};
+        }));
     agent_->start();
   }
 
@@ -199,7 +201,8 @@ class EngineBridge final : public Bridge {
 
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients(int64_t context) const override {
     std::vector<std::pair<at::Tensor, at::Tensor>> all;
-    for (const auto& one : container().retrieveContext(context)->getGradients()) all.emplace_back(one.key(), one.value());
+    for (const auto& one : container().retrieveContext(context)->getGradients())
+      all.emplace_back(one.key(), one.value());
     return all;
   }
   at::Tensor gradient(int64_t context, const at::Tensor& parameter) const override {
@@ -220,8 +223,9 @@ class EngineBridge final : public Bridge {
   /// Returns the pass that messages of the current engine thread belong to.
   Head head_of_pass(const trpc::Message& message) {
     const auto context = tda::ThreadLocalDistAutogradContext::getContextPtr();
-    const int64_t id = context ? context->contextId()
-                               : tda::PropagateGradientsReq::fromMessage(message)->getAutogradMetadata().autogradContextId;
+    const int64_t id = context
+                           ? context->contextId()
+                           : tda::PropagateGradientsReq::fromMessage(message)->getAutogradMetadata().autogradContextId;
     const auto known = state(id);
     const std::lock_guard lock(known->mutex);
     Head head;
@@ -254,7 +258,8 @@ class EngineBridge final : public Bridge {
 
   void execute(int64_t id, const std::vector<at::Tensor>& roots, bool retain_graph);
   void enter_pass(int64_t id, uint32_t pass, bool retain_graph);
-  std::function<void()> plan_settlement(int64_t id, uint32_t pass, bool retain_graph, const std::vector<at::Tensor>& roots);
+  std::function<void()> plan_settlement(int64_t id, uint32_t pass, bool retain_graph,
+                                        const std::vector<at::Tensor>& roots);
   JitFuturePtr run_with_zeros(const tda::ContextPtr& context, int64_t message, bool retain_graph);
   JitFuturePtr ask_to_settle(int to, int64_t context, int64_t message, uint32_t pass, bool retain_graph);
 
@@ -282,7 +287,8 @@ const trpc::WorkerInfo& EngineAgent::getWorkerInfo(trpc::worker_id_t id) const {
 
 std::vector<trpc::WorkerInfo> EngineAgent::getWorkerInfos() const {
   std::vector<trpc::WorkerInfo> all;
-  for (const int rank : bridge_.core().workers().ranks()) all.push_back(getWorkerInfo(static_cast<trpc::worker_id_t>(rank)));
+  for (const int rank : bridge_.core().workers().ranks())
+    all.push_back(getWorkerInfo(static_cast<trpc::worker_id_t>(rank)));
   return all;
 }
 
@@ -315,7 +321,8 @@ JitFuturePtr EngineAgent::send(const trpc::WorkerInfo& to, c10::intrusive_ptr<tr
     }
     auto reply = message_of(*answer);
     if (reply->type() == trpc::EXCEPTION) {
-      future->setError(std::make_exception_ptr(std::runtime_error(std::string(reply->payload().begin(), reply->payload().end()))));
+      future->setError(
+          std::make_exception_ptr(std::runtime_error(std::string(reply->payload().begin(), reply->payload().end()))));
       return;
     }
     auto storages = reply->getStorages();
@@ -328,46 +335,48 @@ JitFuturePtr EngineAgent::send(const trpc::WorkerInfo& to, c10::intrusive_ptr<tr
 void EngineBridge::on_engine(int from, Decoded message) {
   auto shared = std::make_shared<Decoded>(std::move(message));
   core_.pool().submit({[this, from, shared] {
-    const Head head = shared->head;
-    const auto reply = [this, from, call = head.call](trpc::MessageType type, detail::Packed packed) {
-      Head answer;
-      answer.kind = static_cast<uint16_t>(Kind::kEngineReply);
-      answer.call = call;
-      answer.function = static_cast<uint32_t>(type);
-      core_.send(from, answer, std::move(packed));
-    };
-    const auto fail = [reply](const std::string& words) {
-      detail::Packed packed;
-      packed.bytes += words;
-      reply(trpc::EXCEPTION, std::move(packed));
-    };
-    try {
-      auto request = message_of(*shared);
-      if (request->type() == trpc::BACKWARD_AUTOGRAD_REQ) {
-        enter_pass(head.context, head.pass, (head.flags & kRetainGraph) != 0);
-      } else if (request->type() == trpc::CLEANUP_AUTOGRAD_CONTEXT_REQ) {
-        if (head.context >= 0) forget(head.context);
-      } else {
-        throw DataError(Origin{"rpc"}, "message", "an engine message of another type came");
-      }
-      agent_->run(*request)->addCallback([reply, fail](trpc::JitFuture& future) {
-        if (future.hasError()) {
-          try {
-            std::rethrow_exception(plain_error(future));
-          } catch (const std::exception& error) {
-            fail(error.what());
-          }
-          return;
-        }
-        const auto answer = future.value().toCustomClass<trpc::Message>();
-        reply(answer->type(), packed_message(*answer));
-      });
-    } catch (const c10::Error& error) {
-      fail(error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      fail(error.what());
-    }
-  }, false});
+                         const Head head = shared->head;
+                         const auto reply = [this, from, call = head.call](trpc::MessageType type,
+                                                                           detail::Packed packed) {
+                           Head answer;
+                           answer.kind = static_cast<uint16_t>(Kind::kEngineReply);
+                           answer.call = call;
+                           answer.function = static_cast<uint32_t>(type);
+                           core_.send(from, answer, std::move(packed));
+                         };
+                         const auto fail = [reply](const std::string& words) {
+                           detail::Packed packed;
+                           packed.bytes += words;
+                           reply(trpc::EXCEPTION, std::move(packed));
+                         };
+                         try {
+                           auto request = message_of(*shared);
+                           if (request->type() == trpc::BACKWARD_AUTOGRAD_REQ) {
+                             enter_pass(head.context, head.pass, (head.flags & kRetainGraph) != 0);
+                           } else if (request->type() == trpc::CLEANUP_AUTOGRAD_CONTEXT_REQ) {
+                             if (head.context >= 0) forget(head.context);
+                           } else {
+                             throw DataError(Origin{"rpc"}, "message", "an engine message of another type came");
+                           }
+                           agent_->run(*request)->addCallback([reply, fail](trpc::JitFuture& future) {
+                             if (future.hasError()) {
+                               try {
+                                 std::rethrow_exception(plain_error(future));
+                               } catch (const std::exception& error) {
+                                 fail(error.what());
+                               }
+                               return;
+                             }
+                             const auto answer = future.value().toCustomClass<trpc::Message>();
+                             reply(answer->type(), packed_message(*answer));
+                           });
+                         } catch (const c10::Error& error) {
+                           fail(error.what_without_backtrace());
+                         } catch (const std::exception& error) {
+                           fail(error.what());
+                         }
+                       },
+                       false});
 }
 
 JitFuturePtr EngineBridge::ask_to_settle(int to, int64_t context, int64_t message, uint32_t pass, bool retain_graph) {
@@ -398,7 +407,8 @@ JitFuturePtr EngineBridge::run_with_zeros(const tda::ContextPtr& context, int64_
   const auto found = functions.find(message);
   if (found == functions.end()) return {};
   torch::autograd::variable_list zeros;
-  for (uint32_t i = 0; i < found->second->num_inputs(); ++i) zeros.push_back(found->second->input_metadata(i).zeros_like());
+  for (uint32_t i = 0; i < found->second->num_inputs(); ++i)
+    zeros.push_back(found->second->input_metadata(i).zeros_like());
   found->second->setGrads(zeros);
   return tda::DistEngine::getInstance().executeSendFunctionAsync(context, found->second, retain_graph);
 }
@@ -448,7 +458,8 @@ std::function<void()> EngineBridge::plan_settlement(int64_t id, uint32_t pass, b
     if (from != received_from.end()) to_ask.emplace_back(from->second, message);
   }
   return [this, id, pass, retain_graph, context, failed, to_ask] {
-    for (const auto& [to, message] : to_ask) context->addOutstandingRpc(ask_to_settle(to, id, message, pass, retain_graph));
+    for (const auto& [to, message] : to_ask)
+      context->addOutstandingRpc(ask_to_settle(to, id, message, pass, retain_graph));
     for (const auto& one : failed) {
       if (!core_.messages().why_gone(one.to).empty()) {
         if (const auto future = run_with_zeros(context, one.message, retain_graph)) context->addOutstandingRpc(future);
@@ -461,32 +472,36 @@ std::function<void()> EngineBridge::plan_settlement(int64_t id, uint32_t pass, b
 
 void EngineBridge::on_settle(int from, const Head& head) {
   core_.pool().submit({[this, from, head] {
-    const auto answer = [this, from, call = head.call](const std::string& error) {
-      Head reply;
-      reply.kind = static_cast<uint16_t>(error.empty() ? Kind::kSettled : Kind::kError);
-      reply.call = call;
-      detail::Packed packed;
-      Writer(packed).string(error);
-      core_.send(from, reply, std::move(packed));
-    };
-    try {
-      const bool retain_graph = (head.flags & kRetainGraph) != 0;
-      enter_pass(head.context, head.pass, retain_graph);
-      {
-        const auto known = state(head.context);
-        const std::lock_guard lock(known->mutex);
-        known->settled.insert(head.message);
-      }
-      const auto future = run_with_zeros(container().getOrCreateContext(head.context), head.message, retain_graph);
-      if (!future) {
-        answer("");
-        return;
-      }
-      future->addCallback([answer](trpc::JitFuture& done) { answer(done.hasError() ? done.tryRetrieveErrorMessage() : ""); });
-    } catch (const std::exception& error) {
-      answer(error.what());
-    }
-  }, false});
+                         const auto answer = [this, from, call = head.call](const std::string& error) {
+                           Head reply;
+                           reply.kind = static_cast<uint16_t>(error.empty() ? Kind::kSettled : Kind::kError);
+                           reply.call = call;
+                           detail::Packed packed;
+                           Writer(packed).string(error);
+                           core_.send(from, reply, std::move(packed));
+                         };
+                         try {
+                           const bool retain_graph = (head.flags & kRetainGraph) != 0;
+                           enter_pass(head.context, head.pass, retain_graph);
+                           {
+                             const auto known = state(head.context);
+                             const std::lock_guard lock(known->mutex);
+                             known->settled.insert(head.message);
+                           }
+                           const auto future =
+                               run_with_zeros(container().getOrCreateContext(head.context), head.message, retain_graph);
+                           if (!future) {
+                             answer("");
+                             return;
+                           }
+                           future->addCallback([answer](trpc::JitFuture& done) {
+                             answer(done.hasError() ? done.tryRetrieveErrorMessage() : "");
+                           });
+                         } catch (const std::exception& error) {
+                           answer(error.what());
+                         }
+                       },
+                       false});
 }
 
 // A pass that waits for gradients of the lost worker ends with an error.
@@ -507,8 +522,9 @@ void EngineBridge::lost(int rank) {
       if (state_of->pass == 0) continue;
     }
     context->addOutstandingRpc(future);
-    future->setError(std::make_exception_ptr(CommError(core_.origin(), "backward", core_.described(rank), " was lost in the backward pass: ",
-                                                       core_.messages().why_gone(rank), ".")));
+    future->setError(
+        std::make_exception_ptr(CommError(core_.origin(), "backward", core_.described(rank),
+                                          " was lost in the backward pass: ", core_.messages().why_gone(rank), ".")));
   }
 }
 
@@ -531,7 +547,9 @@ void EngineBridge::backward(int64_t id, const std::vector<at::Tensor>& roots, bo
     const at::Tensor& root = roots[i];
     if (root.defined() && root.requires_grad() && root.numel() == 1) continue;
     throw UsageError(core_.origin(), "root ", i, " of backward() is ",
-                     !root.defined() ? "undefined" : root.numel() != 1 ? "no scalar" : "a tensor that needs no gradient",
+                     !root.defined()     ? "undefined"
+                     : root.numel() != 1 ? "no scalar"
+                                         : "a tensor that needs no gradient",
                      "; expected scalars that were computed from parameters in this context.");
   }
   if (roots.empty()) throw UsageError(core_.origin(), "backward() has no roots; expected at least one scalar.");

@@ -31,11 +31,13 @@ class Bridge {
   /// Caller: records the call and fills the head. Returns the head's context.
   virtual void record_call(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;
   /// Callee: arrived tensors need gradients from now on.
-  virtual void record_arrival(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad, int from) = 0;
+  virtual void record_arrival(const Head& head, std::vector<at::Tensor>& tensors,
+                              const std::vector<bool>& requires_grad, int from) = 0;
   /// Callee: the reply's tensors.
   virtual void record_reply(Head& head, std::vector<at::Tensor>& tensors, int to) = 0;
   /// Caller: the reply has come.
-  virtual void record_answer(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad, int from) = 0;
+  virtual void record_answer(const Head& head, std::vector<at::Tensor>& tensors, const std::vector<bool>& requires_grad,
+                             int from) = 0;
   /// Caller: the call failed, so its outputs will never get a gradient.
   virtual void record_failure(const Head& head, int to) = 0;
 

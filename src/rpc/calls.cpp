@@ -16,7 +16,8 @@ namespace hasten::rpc {
 namespace {
 
 bool has_other_devices(const detail::Packed& packed) {
-  return std::any_of(packed.tensors.begin(), packed.tensors.end(), [](const at::Tensor& one) { return one.defined() && !one.is_cpu(); });
+  return std::any_of(packed.tensors.begin(), packed.tensors.end(),
+                     [](const at::Tensor& one) { return one.defined() && !one.is_cpu(); });
 }
 
 }  // namespace
@@ -56,7 +57,8 @@ std::string words_of(const std::exception_ptr& error, std::string& type) {
     return data.what();
   } catch (const std::exception& other) {
     int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(typeid(other).name(), nullptr, nullptr, &status), std::free);
+    const std::unique_ptr<char, void (*)(void*)> name(
+        abi::__cxa_demangle(typeid(other).name(), nullptr, nullptr, &status), std::free);
     type = status == 0 ? name.get() : typeid(other).name();
     return other.what();
   } catch (...) {
@@ -65,13 +67,15 @@ std::string words_of(const std::exception_ptr& error, std::string& type) {
   }
 }
 
-std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words, const std::string& worker,
-                            const std::string& function) {
+std::exception_ptr error_of(const Origin& origin, const std::string& type, const std::string& words,
+                            const std::string& worker, const std::string& function) {
   if (type == "hasten::UsageError") return std::make_exception_ptr(UsageError(words));
-  if (type == "hasten::DataError") return std::make_exception_ptr(DataError(origin, "", "worker '", worker, "', ", function, ": ", words));
-  const std::string message = words.rfind("worker '", 0) == 0
-                                  ? text(message_prefix(origin), "worker '", worker, "', ", function, ": ", words)
-                                  : text(message_prefix(origin), "worker '", worker, "', ", function, ": ", type, ": ", words);
+  if (type == "hasten::DataError")
+    return std::make_exception_ptr(DataError(origin, "", "worker '", worker, "', ", function, ": ", words));
+  const std::string message =
+      words.rfind("worker '", 0) == 0
+          ? text(message_prefix(origin), "worker '", worker, "', ", function, ": ", words)
+          : text(message_prefix(origin), "worker '", worker, "', ", function, ": ", type, ": ", words);
   return std::make_exception_ptr(RemoteError(message, type, worker, function));
 }
 
@@ -94,12 +98,13 @@ int AgentCore::rank_of(const To& to) const {
   if (to.name().empty()) return worker(to.rank()).id;
   if (const auto found = workers_.find(to.name())) return *found;
   const auto names = workers_.names();
-  throw UsageError(origin(), "no worker is named '", to.name(), "'", did_you_mean(to.name(), names), " The workers are ",
-                   join(names), ".");
+  throw UsageError(origin(), "no worker is named '", to.name(), "'", did_you_mean(to.name(), names),
+                   " The workers are ", join(names), ".");
 }
 
 void AgentCore::throw_closed() const {
-  throw UsageError(origin(), "the agent of '", worker(rank_).name, "' has been shut down; no call can be made any more.");
+  throw UsageError(origin(), "the agent of '", worker(rank_).name,
+                   "' has been shut down; no call can be made any more.");
 }
 
 const RemoteWorker::Function& AgentCore::find(const detail::CallSpec& spec) const {
@@ -111,11 +116,12 @@ const RemoteWorker::Function& AgentCore::find(const detail::CallSpec& spec) cons
       if (!name.starts_with("hasten.")) names.emplace_back(name);
     }
     throw UsageError(origin(), "worker '", callee.info.name, "' does not serve '", spec.function, "'",
-                     did_you_mean(std::string(spec.function), names), " Add it to the Functions of that worker's Agent.");
+                     did_you_mean(std::string(spec.function), names),
+                     " Add it to the Functions of that worker's Agent.");
   }
   if (found->second.signature != spec.signature) {
-    throw UsageError(origin(), "'", spec.function, "' is called as ", spec.describe ? spec.describe() : "?", ", but worker '",
-                     callee.info.name, "' serves it as ", found->second.description,
+    throw UsageError(origin(), "'", spec.function, "' is called as ", spec.describe ? spec.describe() : "?",
+                     ", but worker '", callee.info.name, "' serves it as ", found->second.description,
                      ". Build both from one source, or correct the arguments' types.");
   }
   return found->second;
@@ -124,7 +130,8 @@ const RemoteWorker::Function& AgentCore::find(const detail::CallSpec& spec) cons
 void AgentCore::set_deadline(Pending& pending, const CallOptions& options) const {
   pending.timeout_s = options.timeout_s < 0 ? options_.timeout_s : options.timeout_s;
   if (pending.timeout_s > 0)
-    pending.deadline = pending.started + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pending.timeout_s));
+    pending.deadline =
+        pending.started + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pending.timeout_s));
   // A call inside a handler has no more time than the call that is served.
   if (const auto& served = detail::current_thread().served) {
     const auto limit = static_cast<Serving&>(*served).deadline();
@@ -163,7 +170,8 @@ void AgentCore::fail_call(uint64_t call, const std::exception_ptr& error) {
   });
 }
 
-void AgentCore::call(const detail::CallSpec& spec, detail::Packed packed, const std::shared_ptr<detail::ReplyBase>& reply) {
+void AgentCore::call(const detail::CallSpec& spec, detail::Packed packed,
+                     const std::shared_ptr<detail::ReplyBase>& reply) {
   Pending pending;
   pending.reply = reply;
   auto& state = reply->state();
@@ -198,7 +206,8 @@ void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, 
   if (scope && current.waited_for > 0 && !current.waited_scope) current.waited_scope = std::move(scope);
   if (bridge_) bridge_->record_call(head, packed.tensors, spec.to);
   pending.head = head;
-  const bool repeats = function.idempotent && !place_.group && kind == Kind::kCall && head.context < 0 && head.object_number == 0;
+  const bool repeats =
+      function.idempotent && !place_.group && kind == Kind::kCall && head.context < 0 && head.object_number == 0;
   if (repeats) {
     pending.again = std::make_shared<const Pending::Again>(
         Pending::Again{workers_[spec.to].info.name, std::string(spec.function), spec.signature, packed});
@@ -216,7 +225,9 @@ void AgentCore::start_call(const detail::CallSpec& spec, detail::Packed packed, 
 }
 
 ProfiledCall AgentCore::profiled(Kind kind, const Head& head, std::string_view function, int from, int to) const {
-  const char* const word = kind == Kind::kCreate ? "rpc_remote" : (head.flags & kWaitedFor) != 0 ? "rpc_sync" : "rpc_async";
+  const char* const word = kind == Kind::kCreate            ? "rpc_remote"
+                           : (head.flags & kWaitedFor) != 0 ? "rpc_sync"
+                                                            : "rpc_async";
   return {word, function, workers_[from].info.name, workers_[to].info.name,
           (int64_t{from} << 40) | static_cast<int64_t>(head.call & ((uint64_t{1} << 40) - 1))};
 }
@@ -253,8 +264,8 @@ void AgentCore::send_call(int to, Head head, detail::Packed packed, const std::s
   } catch (const CommError&) {
     take_back(references);
     if (wait_for_another(id)) return;
-    fail_call(id, std::make_exception_ptr(CommError(origin(), "call", described(to), " cannot be reached for ", function, "(): ",
-                                                    messages_->why_gone(to), ".")));
+    fail_call(id, std::make_exception_ptr(CommError(origin(), "call", described(to), " cannot be reached for ",
+                                                    function, "(): ", messages_->why_gone(to), ".")));
   } catch (...) {
     take_back(references);
     complete(id, [](Pending&) {});
@@ -276,12 +287,14 @@ DevicePlacement AgentCore::placement(int to, bool is_reply, const std::string& w
     const auto mapped = mapped_device(workers_[rank_].devices, workers_[to].devices, device, is_reply);
     if (mapped) return *mapped;
     throw UsageError(origin(), "tensor ", i, " of ", what, is_reply ? "'s result" : "()", " is on ", device.str(),
-                     ", which has no place at ", described(to), ". Give it one in RpcOptions::device_maps, or send x.cpu().");
+                     ", which has no place at ", described(to),
+                     ". Give it one in RpcOptions::device_maps, or send x.cpu().");
   };
 }
 
 bool AgentCore::can_reply_from(c10::Device device, int to) const {
-  return device.is_cpu() || to == rank_ || mapped_device(workers_[rank_].devices, workers_[to].devices, device, true).has_value();
+  return device.is_cpu() || to == rank_ ||
+         mapped_device(workers_[rank_].devices, workers_[to].devices, device, true).has_value();
 }
 
 // A call of an idempotent function whose worker is gone waits for another worker of that name.
@@ -323,8 +336,9 @@ void AgentCore::send_again(int rank) {
     const auto& served = workers_[rank].functions;
     const auto function = served.find(again->function);
     if (function == served.end() || function->second.signature != again->signature) {
-      fail_call(head.call, std::make_exception_ptr(UsageError(origin(), "the worker that has come in the place of '", again->worker,
-                                                              "' does not serve '", again->function, "' with the same signature.")));
+      fail_call(head.call, std::make_exception_ptr(UsageError(origin(), "the worker that has come in the place of '",
+                                                              again->worker, "' does not serve '", again->function,
+                                                              "' with the same signature.")));
       continue;
     }
     head.function = function->second.index;
@@ -342,11 +356,13 @@ void AgentCore::send(int to, Head head, detail::Packed packed, bool flush) {
     return;
   }
   const auto kind = static_cast<Kind>(head.kind);
-  const bool counted = kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
+  const bool counted =
+      kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
   try {
     const auto references = pass_on(packed, to);
     const bool is_reply = kind == Kind::kReply;
-    const auto place = has_other_devices(packed) ? placement(to, is_reply, is_reply ? "the handler" : "a gradient") : DevicePlacement();
+    const auto place = has_other_devices(packed) ? placement(to, is_reply, is_reply ? "the handler" : "a gradient")
+                                                 : DevicePlacement();
     auto message = encode(head, std::move(packed), references, place);
     if (!flush) detail::current_thread().unflushed.push_back(to);
     post(to, std::move(message), flush, counted);
@@ -364,12 +380,14 @@ void AgentCore::ask(int to, Head head, detail::Packed packed, EngineAnswer answe
   const uint64_t id = head.call = next_call_++;
   register_call(id, std::move(pending));
   if (to != rank_ && !messages_->why_gone(to).empty()) {
-    fail_call(id, std::make_exception_ptr(CommError(origin(), "backward", described(to), " was lost: ", messages_->why_gone(to), ".")));
+    fail_call(id, std::make_exception_ptr(
+                      CommError(origin(), "backward", described(to), " was lost: ", messages_->why_gone(to), ".")));
     return;
   }
   send(to, head, std::move(packed));
   if (to != rank_ && !messages_->why_gone(to).empty())
-    fail_call(id, std::make_exception_ptr(CommError(origin(), "backward", described(to), " was lost: ", messages_->why_gone(to), ".")));
+    fail_call(id, std::make_exception_ptr(
+                      CommError(origin(), "backward", described(to), " was lost: ", messages_->why_gone(to), ".")));
 }
 
 void AgentCore::on_reply(int from, Decoded& message) {
@@ -414,7 +432,8 @@ void AgentCore::wait(detail::StateBase& state, std::optional<Clock::time_point> 
   auto& current = detail::current_thread();
   if (state.done()) return;
   if (current.reading > 0) {
-    throw UsageError(origin(), "wait() was called in a thread that reads messages (a handler of Where::kInline). It would wait "
+    throw UsageError(origin(),
+                     "wait() was called in a thread that reads messages (a handler of Where::kInline). It would wait "
                      "for ever. Use then(), or serve the function with Where::kPool.");
   }
   for (const int to : std::exchange(current.unflushed, {})) messages_->flush(to);

@@ -17,10 +17,12 @@ bool is_among(const std::vector<c10::Device>& devices, c10::Device device) {
 
 // Why a worker has no such device for calls; "" if it has.
 std::string device_fault(const WorkerDevices& worker, c10::Device device) {
-  if (!device.is_cuda()) return text(device.str(), " of '", worker.name, "' is no CUDA device; tensors elsewhere need no map");
+  if (!device.is_cuda())
+    return text(device.str(), " of '", worker.name, "' is no CUDA device; tensors elsewhere need no map");
   if (!device.has_index() || device.index() >= worker.num_cuda)
     return text(device.str(), " does not exist at '", worker.name, "', which has ", worker.num_cuda, " CUDA devices");
-  if (!is_among(worker.devices, device)) return text(device.str(), " is not among the RpcOptions::devices of '", worker.name, "'");
+  if (!is_among(worker.devices, device))
+    return text(device.str(), " is not among the RpcOptions::devices of '", worker.name, "'");
   return "";
 }
 
@@ -34,7 +36,8 @@ std::string map_faults(const WorkerDevices& from, const WorkerDevices& to, const
     add(device_fault(from, here));
     add(device_fault(to, there));
     const auto [first, is_new] = sources.emplace(there, here);
-    if (!is_new) add(text(first->second.str(), " and ", here.str(), " both go to ", there.str(), "; a map is one to one"));
+    if (!is_new)
+      add(text(first->second.str(), " and ", here.str(), " both go to ", there.str(), "; a map is one to one"));
   }
   return faults;
 }
@@ -48,18 +51,22 @@ std::string device_problems(const std::vector<WorkerDevices>& all) {
   for (const auto& from : all) {
     for (const c10::Device& device : from.devices) {
       if (device.is_cuda() && device.has_index() && device.index() < from.num_cuda) continue;
-      problems += text(" RpcOptions::devices of '", from.name, "' has ", device.str(), "; the worker has ", from.num_cuda, " CUDA devices.");
+      problems += text(" RpcOptions::devices of '", from.name, "' has ", device.str(), "; the worker has ",
+                       from.num_cuda, " CUDA devices.");
     }
     for (const auto& [name, map] : from.maps) {
-      const auto to = std::find_if(all.begin(), all.end(), [&name = name](const auto& one) { return one.name == name; });
-      problems += to == all.end() ? text(" '", from.name, "' maps devices to '", name, "', which is no worker", did_you_mean(name, names))
+      const auto to =
+          std::find_if(all.begin(), all.end(), [&name = name](const auto& one) { return one.name == name; });
+      problems += to == all.end() ? text(" '", from.name, "' maps devices to '", name, "', which is no worker",
+                                         did_you_mean(name, names))
                                   : map_faults(from, *to, map);
     }
   }
   return problems;
 }
 
-std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device, bool is_reply) {
+std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device,
+                                         bool is_reply) {
   const auto forwards = [&]() -> std::optional<c10::Device> {
     const auto map = from.maps.find(to.name);
     if (map == from.maps.end()) return {};

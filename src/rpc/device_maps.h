@@ -27,7 +27,8 @@ std::string device_problems(const std::vector<WorkerDevices>& all);
 
 /// Returns the device at `to` for a tensor on `device` of `from`; nothing without a map. A map serves both ways:
 /// replies take its inverse. If both workers map the device, the caller's map counts: `from`'s, or in a reply `to`'s.
-std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device, bool is_reply);
+std::optional<c10::Device> mapped_device(const WorkerDevices& from, const WorkerDevices& to, c10::Device device,
+                                         bool is_reply);
 
 /// Lines for other workers, each ended by a newline. take_device_line() reads one, and returns false for others.
 std::string device_lines(const WorkerDevices& own);

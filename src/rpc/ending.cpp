@@ -24,7 +24,8 @@ bool Ending::balanced() const {
   for (const auto& [from, report] : now_) {
     for (const auto& [to, other] : now_) {
       if (lost_.contains(from) || lost_.contains(to) || from == to) continue;
-      if (report.sent[static_cast<size_t>(to)] == kLostCount || other.sent[static_cast<size_t>(from)] == kLostCount) continue;
+      if (report.sent[static_cast<size_t>(to)] == kLostCount || other.sent[static_cast<size_t>(from)] == kLostCount)
+        continue;
       if (report.sent[static_cast<size_t>(to)] != other.received[static_cast<size_t>(from)]) return false;
     }
   }

@@ -1,8 +1,8 @@
 // Ending: the time when all workers may stop, as a pure state machine at one of them (four counters, after Mattern). It
 // is the lowest rank that is not lost.
 //
-// Each worker reports how many messages it has sent to and received from each other one, whenever nothing runs there. Two
-// rounds with the same numbers, in which every message sent was received, show that nothing is under way.
+// Each worker reports how many messages it has sent to and received from each other one, whenever nothing runs there.
+// Two rounds with the same numbers, in which every message sent was received, show that nothing is under way.
 #pragma once
 
 #include <cstddef>

@@ -37,9 +37,9 @@ class Holders {
   size_t num_held() const { return held_.size(); }
 
  private:
-  std::map<Grant, int> held_;    // granted, not dropped: its holder
-  std::set<Grant> dropped_;      // dropped before the grant came
-  std::set<Grant> confirmed_;    // reported by the holder, whose giver's message may yet be read
+  std::map<Grant, int> held_;  // granted, not dropped: its holder
+  std::set<Grant> dropped_;    // dropped before the grant came
+  std::set<Grant> confirmed_;  // reported by the holder, whose giver's message may yet be read
 };
 
 }  // namespace hasten::rpc

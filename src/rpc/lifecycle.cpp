@@ -45,12 +45,16 @@ AgentCore::AgentCore(AgentPlace place, Functions functions, RpcOptions options)
             messages_->serve(std::chrono::milliseconds(-1));
             --detail::current_thread().reading;
           },
-      .wake = [this] { if (messages_) messages_->wake(); },
+      .wake =
+          [this] {
+            if (messages_) messages_->wake();
+          },
       .flush =
           [this] {
             for (const int to : std::exchange(detail::current_thread().unflushed, {})) messages_->flush(to);
           },
-      .enter = [this] { detail::current_thread().executor = std::shared_ptr<detail::Executor>(shared_from_this(), this); }});
+      .enter =
+          [this] { detail::current_thread().executor = std::shared_ptr<detail::Executor>(shared_from_this(), this); }});
   objects_ = std::make_unique<Objects>(*pool_);
   serve_functions(std::move(functions));
 }
@@ -77,7 +81,8 @@ void AgentCore::serve_functions(Functions functions) {
 // A child of fork() has neither the threads nor the right to the connections.
 void AgentCore::check_process() const {
   if (getpid() == process_) return;
-  throw UsageError(origin(), "this process was forked after its parent had made the agent, which stays with the parent. Start "
+  throw UsageError(origin(),
+                   "this process was forked after its parent had made the agent, which stays with the parent. Start "
                    "processes by exec, or fork first.");
 }
 
@@ -95,20 +100,27 @@ std::unique_ptr<comm::IncomingMessage> AgentCore::begin(int from, std::string_vi
 
 void AgentCore::dispatch(int from, Decoded message) {
   const auto kind = static_cast<Kind>(message.head.kind);
-  const bool counted = kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
+  const bool counted =
+      kind != Kind::kEnding && kind != Kind::kLost && kind != Kind::kStatus && kind != Kind::kStatusReply;
   if (counted && from != rank_) ++workers_[from].received;
   move_to_devices(message);
   for (const WireReference& wire : message.references) message.packed.references.push_back(received(wire, from));
   switch (kind) {
     case Kind::kCall:
-    case Kind::kCreate: on_call(from, std::move(message)); break;
+    case Kind::kCreate:
+      on_call(from, std::move(message));
+      break;
     case Kind::kReply:
     case Kind::kError:
     case Kind::kEngineReply:
-    case Kind::kSettled: on_reply(from, message); break;
+    case Kind::kSettled:
+      on_reply(from, message);
+      break;
     case Kind::kGrant:
     case Kind::kConfirm:
-    case Kind::kDrop: on_reference(from, message); break;
+    case Kind::kDrop:
+      on_reference(from, message);
+      break;
     case Kind::kEngine:
       if (!bridge_) throw DataError(Origin{"rpc"}, "message", "a gradient for an agent without autograd");
       bridge_->on_engine(from, std::move(message));
@@ -117,8 +129,12 @@ void AgentCore::dispatch(int from, Decoded message) {
       if (!bridge_) throw DataError(Origin{"rpc"}, "message", "a gradient for an agent without autograd");
       bridge_->on_settle(from, message.head);
       break;
-    case Kind::kStatus: on_status(from, message); break;
-    case Kind::kStatusReply: on_status_reply(message); break;
+    case Kind::kStatus:
+      on_status(from, message);
+      break;
+    case Kind::kStatusReply:
+      on_status_reply(message);
+      break;
     case Kind::kCancel: {
       const std::lock_guard lock(serving_mutex_);
       const auto found = serving_.find({from, message.head.call});
@@ -126,7 +142,9 @@ void AgentCore::dispatch(int from, Decoded message) {
       if (call) std::static_pointer_cast<Serving>(call)->cancel();
       break;
     }
-    case Kind::kEnding: on_ending(from, message); break;
+    case Kind::kEnding:
+      on_ending(from, message);
+      break;
     case Kind::kLost: {
       // Another worker has lost one: a message to it shows whether this one has, too.
       const auto rank = static_cast<int>(message.head.function);
@@ -150,8 +168,9 @@ void AgentCore::fail_pending_to(int rank, const std::string& what, const std::st
       std::ostringstream time;
       time.precision(1);
       time << std::fixed << seconds;
-      failed.emplace_back(id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what, " while it ran ",
-                                                                pending.function, "() for ", time.str(), " s: ", reason, ".")));
+      failed.emplace_back(
+          id, std::make_exception_ptr(CommError(origin(), "call", described(rank), " ", what, " while it ran ",
+                                                pending.function, "() for ", time.str(), " s: ", reason, ".")));
     }
   }
   for (const auto& [id, error] : failed) {
@@ -171,14 +190,16 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
   workers_.remove(rank, left ? RemoteWorker::State::kLeft : RemoteWorker::State::kLost);
   fail_pending_to(rank, left ? "has left" : "was lost", reason);
   if (bridge_) bridge_->lost(rank);
-  const auto error = std::make_exception_ptr(CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
+  const auto error = std::make_exception_ptr(
+      CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
   objects_->lose(rank, error);
   // Holders whose grants came from the lost worker notify the owners themselves. Then the worker's own holds end.
   std::vector<std::tuple<Grant, detail::ObjectId, int>> orphaned;
   {
     const std::lock_guard lock(references_mutex_);
     for (const auto& [grant, what] : held_) {
-      if (grant.giver == static_cast<uint32_t>(rank) && what.second != rank) orphaned.emplace_back(grant, what.first, what.second);
+      if (grant.giver == static_cast<uint32_t>(rank) && what.second != rank)
+        orphaned.emplace_back(grant, what.first, what.second);
     }
   }
   for (const auto& [grant, id, owner] : orphaned) {
@@ -205,7 +226,9 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
     }
   }
   for (const auto& listener : listeners) {
-    pool_->submit({[listener, info = worker(rank), left] { listener(info, left ? WorkerEvent::kLeft : WorkerEvent::kLost); }, false});
+    pool_->submit(
+        {[listener, info = worker(rank), left] { listener(info, left ? WorkerEvent::kLeft : WorkerEvent::kLost); },
+         false});
   }
   if (in_shutdown_) advance_ending();
 }
@@ -285,8 +308,9 @@ std::exception_ptr AgentCore::timeout_error(const Pending& pending, const std::s
   std::ostringstream time;
   time.precision(1);
   time << std::fixed << seconds;
-  return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described_target(pending), " did not end within ",
-                                           time.str(), " s: ", state, ". Raise RpcOptions::timeout_s, or with({.timeout_s = …})."));
+  return std::make_exception_ptr(CommError(origin(), "call", pending.function, "() at ", described_target(pending),
+                                           " did not end within ", time.str(), " s: ", state,
+                                           ". Raise RpcOptions::timeout_s, or with({.timeout_s = …})."));
 }
 
 void AgentCore::time_out(uint64_t call, const std::string& state) {
@@ -460,9 +484,9 @@ void AgentCore::shutdown(double timeout_s) {
     lost += text(lost.empty() ? "" : ", ", described(rank), why.empty() ? "" : " (" + why + ")");
   }
   close(ended);
-  if (!ended) throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
-  if (!lost.empty())
-    throw CommError(origin(), "shutdown", "lost before the end: ", lost, ". The others have ended.");
+  if (!ended)
+    throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
+  if (!lost.empty()) throw CommError(origin(), "shutdown", "lost before the end: ", lost, ". The others have ended.");
 }
 
 void AgentCore::close(bool gracefully) noexcept {
@@ -478,7 +502,8 @@ void AgentCore::close(bool gracefully) noexcept {
       const std::lock_guard lock(calls_mutex_);
       for (const auto& [id, one] : pending_) pending.push_back(id);
     }
-    const auto error = std::make_exception_ptr(CommError(origin(), "call", "the agent was closed before the call had ended."));
+    const auto error =
+        std::make_exception_ptr(CommError(origin(), "call", "the agent was closed before the call had ended."));
     for (const uint64_t id : pending) fail_call(id, error);
     pool_->stop();
     if (messages_) messages_->close(true);
@@ -514,13 +539,15 @@ AgentStats AgentCore::stats() {
   for (int rank = 0; rank < workers_.size(); ++rank) {
     if (!workers_.knows(rank)) continue;
     const RemoteWorker& worker = workers_[rank];
-    stats.workers[rank] = {worker.info.name, worker.num_calls_sent, worker.num_calls_served, worker.bytes_sent, worker.bytes_received};
+    stats.workers[rank] = {worker.info.name, worker.num_calls_sent, worker.num_calls_served, worker.bytes_sent,
+                           worker.bytes_received};
   }
   for (const auto& function : functions_) {
     const std::lock_guard lock(function->mutex);
     if (function->num_calls == 0) continue;
-    stats.functions[function->served.name] = {function->num_calls, function->queue.quantile(0.5), function->queue.quantile(0.99),
-                                              function->run.quantile(0.5), function->run.quantile(0.99)};
+    stats.functions[function->served.name] = {function->num_calls, function->queue.quantile(0.5),
+                                              function->queue.quantile(0.99), function->run.quantile(0.5),
+                                              function->run.quantile(0.99)};
   }
   return stats;
 }

@@ -31,15 +31,24 @@ void write_value(Writer& to, const c10::IValue& value) {
 
 c10::IValue read_value(Reader& from) {
   switch (static_cast<ValueKind>(from.number<uint8_t>())) {
-    case ValueKind::kNone: return {};
-    case ValueKind::kTensor: return from.tensor();
-    case ValueKind::kInt: return from.number<int64_t>();
-    case ValueKind::kDouble: return from.number<double>();
-    case ValueKind::kBool: return from.number<uint8_t>() != 0;
-    case ValueKind::kString: return from.string();
-    case ValueKind::kIntList: return detail::read<std::vector<int64_t>>(from);
-    case ValueKind::kDoubleList: return detail::read<std::vector<double>>(from);
-    case ValueKind::kTensorList: return detail::read<std::vector<at::Tensor>>(from);
+    case ValueKind::kNone:
+      return {};
+    case ValueKind::kTensor:
+      return from.tensor();
+    case ValueKind::kInt:
+      return from.number<int64_t>();
+    case ValueKind::kDouble:
+      return from.number<double>();
+    case ValueKind::kBool:
+      return from.number<uint8_t>() != 0;
+    case ValueKind::kString:
+      return from.string();
+    case ValueKind::kIntList:
+      return detail::read<std::vector<int64_t>>(from);
+    case ValueKind::kDoubleList:
+      return detail::read<std::vector<double>>(from);
+    case ValueKind::kTensorList:
+      return detail::read<std::vector<at::Tensor>>(from);
   }
   from.fail("has an operator's argument of an unknown kind");
 }
@@ -97,7 +106,8 @@ void add_operators(Functions& functions) {
   });
 }
 
-std::vector<c10::IValue> Calls::call_operator(const To& to, const std::string& name, std::vector<c10::IValue> arguments) const {
+std::vector<c10::IValue> Calls::call_operator(const To& to, const std::string& name,
+                                              std::vector<c10::IValue> arguments) const {
   return call<OperatorArguments>(to, "hasten.operator", name, OperatorArguments{std::move(arguments)}).values;
 }
 

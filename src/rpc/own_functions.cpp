@@ -16,27 +16,29 @@ Functions own_functions(AgentCore& core) {
 Functions AgentCore::make_own_functions() {
   using Values = std::map<std::string, std::string>;
   Functions functions;
-  functions.add("hasten.gather", [this](const std::string& key, const std::string& name, const std::string& value, int64_t count) {
-    const Promise<Values> mine;
-    Gathering complete;
-    {
-      const std::lock_guard lock(gather_mutex_);
-      Gathering& gathering = gatherings_[key];
-      gathering.values[name] = value;
-      gathering.waiting.push_back(mine);
-      if (static_cast<int64_t>(gathering.waiting.size()) < count) return mine.future();
-      complete = std::move(gathering);
-      gatherings_.erase(key);
-    }
-    for (const auto& one : complete.waiting) one.set(complete.values);
-    return mine.future();
-  });
+  functions.add("hasten.gather",
+                [this](const std::string& key, const std::string& name, const std::string& value, int64_t count) {
+                  const Promise<Values> mine;
+                  Gathering complete;
+                  {
+                    const std::lock_guard lock(gather_mutex_);
+                    Gathering& gathering = gatherings_[key];
+                    gathering.values[name] = value;
+                    gathering.waiting.push_back(mine);
+                    if (static_cast<int64_t>(gathering.waiting.size()) < count) return mine.future();
+                    complete = std::move(gathering);
+                    gatherings_.erase(key);
+                  }
+                  for (const auto& one : complete.waiting) one.set(complete.values);
+                  return mine.future();
+                });
   functions.add_raw("hasten.fetch", [](const std::shared_ptr<detail::ServedCall>& call) {
     Reader reader(call->packed(), call->core());
     const std::string wanted = reader.string();
     const detail::Object& object = call->object();
     if (object.encode == nullptr)
-      throw UsageError({"rpc"}, "to_here() of a ", object.type, ", which cannot travel. Call its member functions instead.");
+      throw UsageError({"rpc"}, "to_here() of a ", object.type,
+                       ", which cannot travel. Call its member functions instead.");
     if (object.description != wanted)
       throw UsageError({"rpc"}, "to_here() as ", wanted, " of a value that is ", object.description, ".");
     detail::Packed packed;

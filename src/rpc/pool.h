@@ -49,7 +49,8 @@ class Pool {
   void submit(PoolTask task);
   /// In a child of fork(): drops the threads, which the child does not have.
   void abandon() noexcept;
-  /// Runs `wait` while another thread may take this one's place. Returns false without waiting if too many wait already.
+  /// Runs `wait` while another thread may take this one's place. Returns false without waiting if too many wait
+  /// already.
   bool replaced_while(const std::function<void()>& wait);
   /// True in a thread of the pool that will run a short task next, so that writing can wait for more.
   bool has_short_next();

@@ -115,7 +115,8 @@ std::vector<std::shared_ptr<std::mutex>> AgentCore::locks_of(const std::vector<a
 std::vector<WireReference> AgentCore::pass_on(const detail::Packed& packed, int to) {
   std::vector<WireReference> references;
   for (const auto& reference : packed.references) {
-    if (!reference) throw UsageError(origin(), "an empty RRef is an argument or a result of a call. It refers to no value.");
+    if (!reference)
+      throw UsageError(origin(), "an empty RRef is an argument or a result of a call. It refers to no value.");
     WireReference wire{reference->id.creator, static_cast<uint32_t>(reference->owner), reference->id.number, {}};
     if (reference->owner != to) {
       wire.grant = {static_cast<uint32_t>(rank_), (uint64_t{1} << 63) | next_grant_++};
@@ -159,7 +160,8 @@ std::shared_ptr<detail::Reference> AgentCore::received(const WireReference& wire
   {
     const std::lock_guard lock(references_mutex_);
     if (!held_.emplace(wire.grant, std::pair{id, owner}).second)
-      throw DataError(Origin{"rpc"}, "message", text("a reference of ", described(from), " whose grant was used before"));
+      throw DataError(Origin{"rpc"}, "message",
+                      text("a reference of ", described(from), " whose grant was used before"));
   }
   return std::make_shared<HeldReference>(self(), id, owner, wire.grant);
 }
@@ -192,9 +194,15 @@ void AgentCore::on_reference(int from, const Decoded& message) {
   const auto holder = reader.number<int32_t>();
   const detail::ObjectId id{message.head.object_creator, message.head.object_number};
   switch (static_cast<Kind>(message.head.kind)) {
-    case Kind::kGrant: objects_->grant(id, grant, holder, false); break;
-    case Kind::kConfirm: objects_->grant(id, grant, from, true); break;
-    default: objects_->drop(id, grant); break;
+    case Kind::kGrant:
+      objects_->grant(id, grant, holder, false);
+      break;
+    case Kind::kConfirm:
+      objects_->grant(id, grant, from, true);
+      break;
+    default:
+      objects_->drop(id, grant);
+      break;
   }
 }
 

@@ -74,8 +74,9 @@ std::string Serving::state() const {
   const auto started = started_.load();
   if (started != Clock::time_point::max()) return "running for " + shown_seconds(seconds_between(started, now));
   const auto behind = agent_->pool_->queue_length();
-  return text("in the queue behind ", std::max<size_t>(behind, 1) - 1 + static_cast<size_t>(agent_->pool_->num_running()),
-              " others for ", shown_seconds(seconds_between(arrived_, now)));
+  return text("in the queue behind ",
+              std::max<size_t>(behind, 1) - 1 + static_cast<size_t>(agent_->pool_->num_running()), " others for ",
+              shown_seconds(seconds_between(arrived_, now)));
 }
 
 void Serving::schedule() {
@@ -130,13 +131,15 @@ void Serving::run() {
   std::optional<ProfilerLoan> loan;
   if (const auto profiler = agent_->server_profiler()) loan.emplace(*profiler);
   const auto recorded = from_ != agent_->rank() && at::hasCallbacks()
-                            ? open_scope(agent_->profiled(static_cast<Kind>(head_.kind), head_, function_.served.name, from_, agent_->rank()))
+                            ? open_scope(agent_->profiled(static_cast<Kind>(head_.kind), head_, function_.served.name,
+                                                          from_, agent_->rank()))
                             : nullptr;
   try {
     std::optional<AutogradContext::Scope> scope;
     if (head_.context >= 0) {
       if (!agent_->bridge()) {
-        throw UsageError(agent_->origin(), "a call in an autograd context came to an agent that is not the first of its process; "
+        throw UsageError(agent_->origin(),
+                         "a call in an autograd context came to an agent that is not the first of its process; "
                          "libtorch has one autograd container a process.");
       }
       scope.emplace(head_.context);
@@ -191,7 +194,8 @@ void Serving::fail(std::exception_ptr error) noexcept {
   }
 }
 
-// In a recorded call the graph must be complete before the caller goes on: calls that the handler did not wait for end first.
+// In a recorded call the graph must be complete before the caller goes on: calls that the handler did not wait for end
+// first.
 void Serving::answer_after_nested(Kind kind, detail::Packed packed) {
   std::vector<std::shared_ptr<detail::StateBase>> nested;
   {
@@ -268,7 +272,8 @@ void AgentCore::on_call(int from, Decoded message) {
   };
   const uint32_t index = message.head.function;
   if (index >= functions_.size() || functions_[index]->signature != message.head.signature) {
-    refuse(text(message_prefix(origin()), "a call of function ", index, " with another signature came. Start all workers from one build."));
+    refuse(text(message_prefix(origin()), "a call of function ", index,
+                " with another signature came. Start all workers from one build."));
     return;
   }
   ServedFunction& function = *functions_[index];
@@ -288,7 +293,8 @@ void AgentCore::on_call(int from, Decoded message) {
   }
   if (function.num_waiting >= function.served.options.most_waiting) {
     serving->fail(std::make_exception_ptr(CommError(origin(), "call", function.num_waiting.load(), " calls of ",
-                                                    function.served.name, " wait already (most_waiting); this one was refused.")));
+                                                    function.served.name,
+                                                    " wait already (most_waiting); this one was refused.")));
     return;
   }
   serving->schedule();

@@ -11,7 +11,8 @@ namespace hasten::rpc {
 /// Returns the numbers of those of `awaited` that cannot be reached from `starts` (null ones are skipped) along
 /// `next_of(node)`. Their partners wait for a gradient that will not come, and are settled with zeros.
 template <class Node, class NextOf>
-std::vector<int64_t> unreached(const std::vector<Node*>& starts, const std::map<Node*, int64_t>& awaited, const NextOf& next_of) {
+std::vector<int64_t> unreached(const std::vector<Node*>& starts, const std::map<Node*, int64_t>& awaited,
+                               const NextOf& next_of) {
   std::unordered_set<Node*> seen;
   std::vector<Node*> todo(starts);
   while (!todo.empty()) {

@@ -25,10 +25,11 @@ AgentPlace AgentPlace::of(const process::Process& process, bool dynamic) {
 }
 
 std::string AgentCore::about() const {
-  const WorkerDevices devices{.name = options_.name,
-                              .num_cuda = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0,
-                              .maps = options_.device_maps,
-                              .devices = options_.devices};
+  const WorkerDevices devices{
+      .name = options_.name,
+      .num_cuda = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0,
+      .maps = options_.device_maps,
+      .devices = options_.devices};
   std::vector<AboutFunction> functions;
   for (const auto& function : functions_)
     functions.push_back({function->served.name, function->served.signature, function->served.options.idempotent});
@@ -68,10 +69,13 @@ void AgentCore::meet_all() {
 // The workers that came before are notified of this one by a call. Then all have each other's addresses.
 void AgentCore::join_one_by_one() {
   if (!place_.store) {
-    throw UsageError({"rpc"}, "RpcOptions::dynamic needs a store at which the workers meet, and a process that was started alone "
-                     "has none. Start it by hasten launch, or use the constructor that takes a Store.");
+    throw UsageError(
+        {"rpc"},
+        "RpcOptions::dynamic needs a store at which the workers meet, and a process that was started alone "
+        "has none. Start it by hasten launch, or use the constructor that takes a Store.");
   }
-  if (options_.name.empty()) throw UsageError({"rpc"}, "a worker of a dynamic agent needs a name. Set RpcOptions::name.");
+  if (options_.name.empty())
+    throw UsageError({"rpc"}, "a worker of a dynamic agent needs a name. Set RpcOptions::name.");
   messages_ = comm::Messages::join(*place_.store, place_.where, *this,
                                    {.run_key = place_.run_key,
                                     .lost_after_s = options_.lost_after_s,

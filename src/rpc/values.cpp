@@ -21,7 +21,8 @@ void Writer::tensor(const at::Tensor& value) {
     return;
   }
   if (value.layout() != at::kSparse) {
-    throw UsageError({"rpc"}, "a tensor of layout ", value.layout(), " cannot travel. Pass a strided or a sparse COO tensor.");
+    throw UsageError({"rpc"}, "a tensor of layout ", value.layout(),
+                     " cannot travel. Pass a strided or a sparse COO tensor.");
   }
   number(static_cast<uint8_t>(value.is_coalesced() ? Layout::kCoalesced : Layout::kSparse));
   size(static_cast<size_t>(value.dim()));
@@ -77,11 +78,16 @@ void write_scalar(Writer& to, const c10::Scalar& value) {
 
 c10::Scalar read_scalar(Reader& from) {
   switch (from.number<char>()) {
-    case 'b': return from.number<uint8_t>() != 0;
-    case 'i': return from.number<int64_t>();
-    case 'f': return from.number<double>();
-    case 'c': return from.number<c10::complex<double>>();
-    default: from.fail("has a number of an unknown kind");
+    case 'b':
+      return from.number<uint8_t>() != 0;
+    case 'i':
+      return from.number<int64_t>();
+    case 'f':
+      return from.number<double>();
+    case 'c':
+      return from.number<c10::complex<double>>();
+    default:
+      from.fail("has a number of an unknown kind");
   }
 }
 

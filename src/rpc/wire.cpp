@@ -80,10 +80,12 @@ at::Tensor take_tensor(std::string_view& bytes, int64_t& body_left, bool& requir
     if (size < 0) refuse_message(text("a tensor of size ", size));
     sizes.push_back(size);
     if (size == 0) is_empty = true;
-    if (size > 0 && __builtin_mul_overflow(num_bytes, size, &num_bytes)) refuse_message("a tensor larger than any memory");
+    if (size > 0 && __builtin_mul_overflow(num_bytes, size, &num_bytes))
+      refuse_message("a tensor larger than any memory");
   }
   if (is_empty) num_bytes = 0;
-  if (num_bytes > body_left) refuse_message(text("a tensor of ", num_bytes, " bytes where ", body_left, " are to come"));
+  if (num_bytes > body_left)
+    refuse_message(text("a tensor of ", num_bytes, " bytes where ", body_left, " are to come"));
   body_left -= num_bytes;
   // Pinned memory is copied to a GPU at twice the speed.
   return torch::empty(sizes, at::TensorOptions(dtype).pinned_memory(device.is_cuda() && torch::cuda::is_available()));
@@ -106,7 +108,8 @@ comm::OutgoingMessage encode(Head head, detail::Packed packed, const std::vector
       continue;
     }
     if (!can_travel(tensor.scalar_type())) {
-      throw UsageError({"rpc"}, "a tensor of dtype ", c10::toString(tensor.scalar_type()), " cannot travel. Dequantize it first.");
+      throw UsageError({"rpc"}, "a tensor of dtype ", c10::toString(tensor.scalar_type()),
+                       " cannot travel. Dequantize it first.");
     }
     if (!tensor.is_cpu()) set_device(wire, placement(i, tensor.device()));
     const at::Tensor plain = movable(tensor);
@@ -172,7 +175,8 @@ void move_to_devices(Decoded& message) {
     const c10::Device device = message.devices[i];
     if (device.is_cpu() || !message.packed.tensors[i].defined()) continue;
     if (static_cast<int64_t>(device.index()) >= static_cast<int64_t>(torch::cuda::device_count()))
-      refuse_message(text("a tensor for ", device.str(), ", where ", torch::cuda::device_count(), " CUDA devices exist"));
+      refuse_message(
+          text("a tensor for ", device.str(), ", where ", torch::cuda::device_count(), " CUDA devices exist"));
     message.packed.tensors[i] = message.packed.tensors[i].to(device);
   }
 }

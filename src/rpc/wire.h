@@ -41,15 +41,15 @@ constexpr uint16_t kLastKind = static_cast<uint16_t>(Kind::kLost);
 /// The first bytes of every message, little endian.
 struct Head {
   uint16_t kind = 0, flags = 0;
-  uint32_t function = 0;       // index in the callee's list; of an engine message, libtorch's type
-  uint64_t call = 0;           // the caller's number
+  uint32_t function = 0;  // index in the callee's list; of an engine message, libtorch's type
+  uint64_t call = 0;      // the caller's number
   uint32_t signature = 0;
   uint32_t num_tensors = 0;
   uint32_t num_references = 0;
-  uint32_t pass = 0;           // backward pass of the context
+  uint32_t pass = 0;  // backward pass of the context
   uint64_t num_value_bytes = 0;
-  int64_t left_us = 0;         // until the caller gives up; 0: never
-  int64_t context = -1;        // autograd context and ids of the two autograd messages; -1: none
+  int64_t left_us = 0;   // until the caller gives up; 0: never
+  int64_t context = -1;  // autograd context and ids of the two autograd messages; -1: none
   int64_t message = -1, reply_message = -1;
   uint32_t object_creator = 0, unused = 0;
   uint64_t object_number = 0;

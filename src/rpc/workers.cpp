@@ -44,8 +44,8 @@ bool Workers::add(int rank, const std::string& about) {
     const size_t tab = line.find('\t'), end = line.rfind('\t');
     worker.names.push_back(std::make_unique<std::string>(line.substr(0, tab)));
     const std::string signature = line.substr(tab + 1, end - tab - 1);
-    worker.functions.emplace(*worker.names.back(), RemoteWorker::Function{index++, detail::signature_hash(signature), signature,
-                                                                          line.substr(end + 1) == "1"});
+    worker.functions.emplace(*worker.names.back(), RemoteWorker::Function{index++, detail::signature_hash(signature),
+                                                                          signature, line.substr(end + 1) == "1"});
   }
   worker.state = RemoteWorker::State::kHere;
   const std::unique_lock lock(mutex_);

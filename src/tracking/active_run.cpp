@@ -32,10 +32,14 @@ double unix_time_s() {
 }
 
 ActiveRun::ActiveRun(const TrackingOptions& options, const std::filesystem::path& path, Logger logger)
-    : logger_(std::move(logger)), interval_s_(options.metrics_interval_s), per_rank_(options.per_rank_metrics),
-      journal(std::make_shared<Journal>(path, options.journal)), queue(journal),
-      images(path.parent_path(), options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
-             [this](const std::string& line) { say(line); }) {}
+    : logger_(std::move(logger)),
+      interval_s_(options.metrics_interval_s),
+      per_rank_(options.per_rank_metrics),
+      journal(std::make_shared<Journal>(path, options.journal)),
+      queue(journal),
+      images(
+          path.parent_path(), options.image_memory_bytes, [this](std::string line) { queue.push(std::move(line)); },
+          [this](const std::string& line) { say(line); }) {}
 
 ActiveRun::~ActiveRun() {
   stop();
@@ -84,7 +88,8 @@ void ActiveRun::run() {
       write_metrics();
       metrics_at += in_milliseconds(interval_s_);
     }
-    const auto pause = queue.empty() ? std::min(in_milliseconds(interval_s_), std::chrono::milliseconds(100)) : std::chrono::milliseconds(2);
+    const auto pause = queue.empty() ? std::min(in_milliseconds(interval_s_), std::chrono::milliseconds(100))
+                                     : std::chrono::milliseconds(2);
     lock.lock();
     if (!ends_) changed_.wait_for(lock, pause);
   }
@@ -94,7 +99,8 @@ void ActiveRun::warn_of_lost_lines() {
   if (said_lost_ || journal->num_lost() == 0) return;
   said_lost_ = true;
   logger_.warning(text("the journal ", journal->path(), " cannot be written: ", journal->error(),
-                       ". Lines are dropped until it can; training goes on. Make room."), {.main_process_only = false});
+                       ". Lines are dropped until it can; training goes on. Make room."),
+                  {.main_process_only = false});
 }
 
 void ActiveRun::write_metrics() {

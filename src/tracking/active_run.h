@@ -1,5 +1,5 @@
-// ActiveRun: what Trackers holds between init and finish: journal, queue, image writer, followers, and the thread that checks
-// them and writes this rank's metrics.
+// ActiveRun: what Trackers holds between init and finish: journal, queue, image writer, followers, and the thread that
+// checks them and writes this rank's metrics.
 #pragma once
 
 #include <atomic>

@@ -55,7 +55,8 @@ void add_images(BoardRun& run, const Record& record, const std::filesystem::path
     if (!paths.is_list()) continue;
     for (const core::Value& path : paths.as_list()) {
       // Read when the page is made: most are left out.
-      if (path.is_string()) run.images.push_back({key, static_cast<double>(record.step.value_or(0)), (folder / path.as_string()).string()});
+      if (path.is_string())
+        run.images.push_back({key, static_cast<double>(record.step.value_or(0)), (folder / path.as_string()).string()});
     }
   }
 }
@@ -65,14 +66,17 @@ void add_record(BoardRun& run, const Record& record, int rank, const std::filesy
     const core::Value* found = record.body.find(key);
     return found != nullptr && found->is_string() ? found->as_string() : "";
   };
-  const auto note = [&](const std::string& level, const std::string& words) { run.notes.push_back({record.time_s, level, words}); };
+  const auto note = [&](const std::string& level, const std::string& words) {
+    run.notes.push_back({record.time_s, level, words});
+  };
   if (record.op == "log") {
     add_values(run, record);
   } else if (record.op == "metrics") {
     const core::Value* values = record.body.find("values");
     if (values == nullptr) return;
     for (const auto& [key, value] : values_of(*values)) {
-      if (value.is_number()) run.ranks[rank][key].push_back({record.time_s - run.start_s, record.time_s, value.as_number()});
+      if (value.is_number())
+        run.ranks[rank][key].push_back({record.time_s - run.start_s, record.time_s, value.as_number()});
     }
   } else if (record.op == "start") {
     if (rank == 0) run.start_s = record.time_s;
@@ -106,7 +110,9 @@ BoardRun read_journal_run(const std::filesystem::path& folder, const std::string
     JournalReader reader(journal);
     while (const auto record = reader.next()) add_record(run, *record, rank, folder);
     if (!reader.problems().empty()) {
-      run.notes.push_back({run.start_s, "warning", text(reader.problems().size(), " lines of ", journal.filename().string(), " are no records")});
+      run.notes.push_back(
+          {run.start_s, "warning",
+           text(reader.problems().size(), " lines of ", journal.filename().string(), " are no records")});
     }
   }
   return run;
@@ -124,14 +130,25 @@ BoardRun read_event_run(const std::filesystem::path& folder, const std::string& 
       if (run.start_s == 0 || value.time_s < run.start_s) run.start_s = value.time_s;
       const auto step = static_cast<double>(value.step);
       switch (value.kind) {
-        case EventValue::Kind::kScalar: run.curves[value.tag].push_back({step, value.time_s, value.number}); break;
-        case EventValue::Kind::kText: run.texts.push_back({value.tag, step, std::move(value.bytes)}); break;
-        case EventValue::Kind::kImage: run.images.push_back({value.tag, step, std::move(value.bytes)}); break;
-        case EventValue::Kind::kConfig: run.config = value.config; break;
-        case EventValue::Kind::kRestart: drop_behind(run.curves, step - 1); break;
+        case EventValue::Kind::kScalar:
+          run.curves[value.tag].push_back({step, value.time_s, value.number});
+          break;
+        case EventValue::Kind::kText:
+          run.texts.push_back({value.tag, step, std::move(value.bytes)});
+          break;
+        case EventValue::Kind::kImage:
+          run.images.push_back({value.tag, step, std::move(value.bytes)});
+          break;
+        case EventValue::Kind::kConfig:
+          run.config = value.config;
+          break;
+        case EventValue::Kind::kRestart:
+          drop_behind(run.curves, step - 1);
+          break;
       }
     });
-    if (!report.problem.empty()) run.notes.push_back({run.start_s, "warning", file.filename().string() + ": " + report.problem});
+    if (!report.problem.empty())
+      run.notes.push_back({run.start_s, "warning", file.filename().string() + ": " + report.problem});
   }
   return run;
 }
@@ -145,7 +162,8 @@ std::map<std::filesystem::path, bool> find_run_folders(const std::filesystem::pa
     if (name.find("tfevents") != std::string::npos) folders.try_emplace(path.parent_path(), false);
   };
   std::error_code failed;
-  for (auto entry = std::filesystem::recursive_directory_iterator(top, std::filesystem::directory_options::skip_permission_denied, failed);
+  for (auto entry = std::filesystem::recursive_directory_iterator(
+           top, std::filesystem::directory_options::skip_permission_denied, failed);
        !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
     if (entry->is_regular_file(failed)) look(entry->path());
   }
@@ -232,15 +250,21 @@ void append_run(std::string& out, const BoardRun& run, int64_t& image_bytes_left
     separator = ',';
   }
   out += run.ranks.empty() ? "{}" : "}";
-  core::Value rest = core::Value::map({{"config", core::Value::map()}, {"images", core::Value::list()}, {"texts", core::Value::list()}, {"notes", core::Value::list()}});
+  core::Value rest = core::Value::map({{"config", core::Value::map()},
+                                       {"images", core::Value::list()},
+                                       {"texts", core::Value::list()},
+                                       {"notes", core::Value::list()}});
   for (const auto& [key, value] : flatten(run.config)) rest["config"][key] = value;
   for (const auto& image : chosen_images(run, image_bytes_left)) {
-    rest["images"].push_back(core::Value::map({{"key", image.key}, {"step", image.step}, {"src", "data:image/png;base64," + base64(image.bytes)}}));
+    rest["images"].push_back(core::Value::map(
+        {{"key", image.key}, {"step", image.step}, {"src", "data:image/png;base64," + base64(image.bytes)}}));
   }
   for (size_t i = run.texts.size() > 200 ? run.texts.size() - 200 : 0; i < run.texts.size(); ++i) {
-    rest["texts"].push_back(core::Value::map({{"key", run.texts[i].key}, {"step", run.texts[i].step}, {"text", run.texts[i].bytes.substr(0, 20000)}}));
+    rest["texts"].push_back(core::Value::map(
+        {{"key", run.texts[i].key}, {"step", run.texts[i].step}, {"text", run.texts[i].bytes.substr(0, 20000)}}));
   }
-  for (const auto& note : run.notes) rest["notes"].push_back(core::Value::map({{"t", note.time_s}, {"level", note.level}, {"text", note.text}}));
+  for (const auto& note : run.notes)
+    rest["notes"].push_back(core::Value::map({{"t", note.time_s}, {"level", note.level}, {"text", note.text}}));
   std::string json;
   append_json(json, rest);
   out += ',' + json.substr(1);
@@ -272,8 +296,12 @@ Curve reduce_curve(const Curve& curve, size_t most) {
     const auto last = curve.begin() + 1 + static_cast<std::ptrdiff_t>((bucket + 1) * inner / num_buckets);
     if (first == last) continue;
     // NaN is neither; the largest number represents a bucket that has some.
-    const auto less = [](const CurvePoint& a, const CurvePoint& b) { return std::isnan(b.value) ? !std::isnan(a.value) : a.value < b.value; };
-    const auto more = [](const CurvePoint& a, const CurvePoint& b) { return std::isnan(b.value) ? !std::isnan(a.value) : a.value > b.value; };
+    const auto less = [](const CurvePoint& a, const CurvePoint& b) {
+      return std::isnan(b.value) ? !std::isnan(a.value) : a.value < b.value;
+    };
+    const auto more = [](const CurvePoint& a, const CurvePoint& b) {
+      return std::isnan(b.value) ? !std::isnan(a.value) : a.value > b.value;
+    };
     const auto smallest = std::min_element(first, last, less), largest = std::min_element(first, last, more);
     if (smallest == largest) {
       reduced.push_back(*smallest);
@@ -299,8 +327,10 @@ std::vector<BoardRun> read_runs(const std::vector<std::filesystem::path>& folder
     }
   }
   if (runs.empty()) {
-    throw DataError(Origin{"board"}, folders.empty() ? "" : folders.front().string(), folders.empty() ? std::string("no folder") : folders.front().string(),
-                    " holds no run: neither a journal (journal.jsonl) nor TensorBoard files (…tfevents…). Name a folder of runs.");
+    throw DataError(
+        Origin{"board"}, folders.empty() ? "" : folders.front().string(),
+        folders.empty() ? std::string("no folder") : folders.front().string(),
+        " holds no run: neither a journal (journal.jsonl) nor TensorBoard files (…tfevents…). Name a folder of runs.");
   }
   return runs;
 }
@@ -331,10 +361,12 @@ int64_t runs_version(const std::vector<std::filesystem::path>& folders) {
   int64_t version = 0;
   for (const auto& top : folders) {
     std::error_code failed;
-    for (auto entry = std::filesystem::recursive_directory_iterator(top, std::filesystem::directory_options::skip_permission_denied, failed);
+    for (auto entry = std::filesystem::recursive_directory_iterator(
+             top, std::filesystem::directory_options::skip_permission_denied, failed);
          !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
       const std::string name = entry->path().filename().string();
-      if (name.ends_with(".jsonl") || name.find("tfevents") != std::string::npos) version += static_cast<int64_t>(entry->file_size(failed));
+      if (name.ends_with(".jsonl") || name.find("tfevents") != std::string::npos)
+        version += static_cast<int64_t>(entry->file_size(failed));
     }
   }
   return version;

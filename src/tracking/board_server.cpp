@@ -1,5 +1,6 @@
-// `hasten board --serve`: a server of two addresses, / (the page) and /data?after=VERSION (news), for one reader at a time. It
-// answers only requests that name it as their host, so that no other site's page can read the runs through a browser.
+// `hasten board --serve`: a server of two addresses, / (the page) and /data?after=VERSION (news), for one reader at a
+// time. It answers only requests that name it as their host, so that no other site's page can read the runs through a
+// browser.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -27,9 +28,11 @@ std::string receive_head(const net::Socket& socket) {
   return bytes;
 }
 
-void send_answer(const net::Socket& socket, const std::string& status, const std::string& type, const std::string& body) {
-  const std::string whole = text("HTTP/1.1 ", status, "\r\nContent-Type: ", type, "\r\nContent-Length: ", body.size(),
-                                 "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n", body);
+void send_answer(const net::Socket& socket, const std::string& status, const std::string& type,
+                 const std::string& body) {
+  const std::string whole =
+      text("HTTP/1.1 ", status, "\r\nContent-Type: ", type, "\r\nContent-Length: ", body.size(),
+           "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n", body);
   for (size_t sent = 0; sent < whole.size();) {
     if (!net::is_ready_within(socket, POLLOUT, kPatience)) return;
     const ssize_t n = send(socket.handle(), whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);
@@ -53,7 +56,8 @@ void serve_board(const std::vector<std::filesystem::path>& folders, const std::s
                  const std::function<void(const std::string&)>& started, const std::function<bool()>& ends) {
   auto [listener, problem] = net::listen_at({address, port});
   if (listener.handle() < 0) {
-    throw UsageError(Origin{"board"}, "cannot listen at ", address, ':', port, ": ", problem, ". Choose another --port or --bind.");
+    throw UsageError(Origin{"board"}, "cannot listen at ", address, ':', port, ": ", problem,
+                     ". Choose another --port or --bind.");
   }
   started("http://" + net::shown({address, net::local_end(listener).port}) + "/");
   int64_t version = -1;

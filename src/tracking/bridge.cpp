@@ -40,16 +40,19 @@ class BridgeSink : public Sink {
 
   void start() {
     if (starts_ >= kMostBridgeStarts) {
-      throw UsageError(Origin{"tracking"}, "its Python process ended ", starts_, " times without getting on, the last time ", last_end_,
-                       ". Its output is in ", log_file(), ".");
+      throw UsageError(Origin{"tracking"}, "its Python process ended ", starts_,
+                       " times without getting on, the last time ", last_end_, ". Its output is in ", log_file(), ".");
     }
     ++starts_;
     const auto& environment = context_->options.environment;
     const auto python = tracker_python(environment);
-    if (python.empty()) throw UsageError(Origin{"tracking"}, "there is no python3 on PATH. Install Python, or set HASTEN_TRACKER_PYTHON.");
-    child_ = std::make_unique<Child>(ChildOptions{.arguments = {python.string(), "-u", "-c", std::string(bridge_program()), facts()},
-                                                  .environment = environment,
-                                                  .error_file = log_file()});
+    if (python.empty())
+      throw UsageError(Origin{"tracking"},
+                       "there is no python3 on PATH. Install Python, or set HASTEN_TRACKER_PYTHON.");
+    child_ = std::make_unique<Child>(
+        ChildOptions{.arguments = {python.string(), "-u", "-c", std::string(bridge_program()), facts()},
+                     .environment = environment,
+                     .error_file = log_file()});
     heard_at_ = std::chrono::steady_clock::now();
     closed_ = false;
   }
@@ -72,13 +75,14 @@ class BridgeSink : public Sink {
       child_->kill();
       last_end_ = text("after ", static_cast<int>(silence), " s without a word");
       child_->wait(std::chrono::seconds(5));
-      throw CommError(Origin{"tracking"}, "bridge", "its Python process did not answer for ", static_cast<int>(silence), " s");
+      throw CommError(Origin{"tracking"}, "bridge", "its Python process did not answer for ", static_cast<int>(silence),
+                      " s");
     }
     if (child_->output_ended() && !state_.done) {
       const auto code = child_->wait(std::chrono::seconds(5));
       last_end_ = text("with exit code ", code.value_or(-1));
-      throw CommError(Origin{"tracking"}, "bridge", "its Python process ended with exit code ", code.value_or(-1), error_.empty() ? "" : ": ", error_,
-                      "; its output is in ", log_file());
+      throw CommError(Origin{"tracking"}, "bridge", "its Python process ended with exit code ", code.value_or(-1),
+                      error_.empty() ? "" : ": ", error_, "; its output is in ", log_file());
     }
     return moved || !state_.done;
   }
@@ -94,7 +98,8 @@ class BridgeSink : public Sink {
     if (const auto* error = reply->find("error"); error != nullptr && error->is_string()) {
       error_ = error->as_string();
       const auto* op = reply->find("op");
-      context_->say(text("the tracker '", config_.name, "' refused a record", op != nullptr && op->is_string() ? " of the kind '" + op->as_string() + "'" : "",
+      context_->say(text("the tracker '", config_.name, "' refused a record",
+                         op != nullptr && op->is_string() ? " of the kind '" + op->as_string() + "'" : "",
                          ", which is left out: ", error_));
     }
     if (const auto* warning = reply->find("warning"); warning != nullptr && warning->is_string()) {

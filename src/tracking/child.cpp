@@ -68,7 +68,8 @@ Child::Child(const ChildOptions& options) {
   posix_spawnattr_destroy(&attributes);
   if (failed != 0) {
     pid_ = -1;
-    throw UsageError(Origin{"tracking"}, arguments.front(), " cannot be started: ", std::strerror(failed), ". Correct its path.");
+    throw UsageError(Origin{"tracking"}, arguments.front(), " cannot be started: ", std::strerror(failed),
+                     ". Correct its path.");
   }
   input_ = std::exchange(in.write, -1);
   output_ = std::exchange(out.read, -1);

@@ -21,13 +21,18 @@ using FollowClock = std::chrono::steady_clock;
 // A lock on a file beside a journal, for as long as it exists.
 class FileLock {
  public:
-  FileLock(std::filesystem::path path, double patience_s) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw DataError(Origin{"tracking"}, path, path, " cannot be made: ", std::strerror(errno), ". Make the folder writable.");
+  FileLock(std::filesystem::path path, double patience_s)
+      : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (file_ < 0)
+      throw DataError(Origin{"tracking"}, path, path, " cannot be made: ", std::strerror(errno),
+                      ". Make the folder writable.");
     const auto until = FollowClock::now() + std::chrono::duration<double>(patience_s);
-    while (!(held_ = flock(file_, LOCK_EX | LOCK_NB) == 0) && FollowClock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (!(held_ = flock(file_, LOCK_EX | LOCK_NB) == 0) && FollowClock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (!held_) return;
     const std::string pid = text(getpid(), '\n');
-    if (ftruncate(file_, 0) != 0 || pwrite(file_, pid.data(), pid.size(), 0) < 0) held_ = true;  // the pid is for people only
+    if (ftruncate(file_, 0) != 0 || pwrite(file_, pid.data(), pid.size(), 0) < 0)
+      held_ = true;  // the pid is for people only
   }
   ~FileLock() { close(file_); }
   FileLock(const FileLock&) = delete;
@@ -73,7 +78,8 @@ void sync_journal(const std::filesystem::path& journal) {
 }
 
 [[noreturn]] void refuse_second_follower(const std::filesystem::path& journal, const FileLock& lock) {
-  throw UsageError(Origin{"tracking"}, journal, " is followed by process ", lock.holder(), "; expected one follower. Wait for its end.");
+  throw UsageError(Origin{"tracking"}, journal, " is followed by process ", lock.holder(),
+                   "; expected one follower. Wait for its end.");
 }
 
 }  // namespace
@@ -82,17 +88,20 @@ std::vector<std::filesystem::path> find_journals(const std::filesystem::path& fo
   std::vector<std::filesystem::path> journals;
   const auto is_first_part = [](const std::filesystem::path& path) {
     const std::string stem = path.stem().string();
-    return path.extension() == ".jsonl" && (stem == "journal" || (stem.starts_with("journal-rank") && stem.find('.') == std::string::npos));
+    return path.extension() == ".jsonl" &&
+           (stem == "journal" || (stem.starts_with("journal-rank") && stem.find('.') == std::string::npos));
   };
   std::error_code failed;
   if (std::filesystem::is_regular_file(folder, failed)) journals.push_back(folder);
-  for (auto entry = std::filesystem::recursive_directory_iterator(folder, std::filesystem::directory_options::skip_permission_denied, failed);
+  for (auto entry = std::filesystem::recursive_directory_iterator(
+           folder, std::filesystem::directory_options::skip_permission_denied, failed);
        !failed && entry != std::filesystem::recursive_directory_iterator(); entry.increment(failed)) {
     if (is_first_part(entry->path())) journals.push_back(entry->path());
   }
   std::sort(journals.begin(), journals.end());
   if (journals.empty()) {
-    throw DataError(Origin{"tracking"}, folder, folder, " holds no journal (journal.jsonl) of a run. Name a run's folder, or one above it.");
+    throw DataError(Origin{"tracking"}, folder, folder,
+                    " holds no journal (journal.jsonl) of a run. Name a run's folder, or one above it.");
   }
   return journals;
 }
@@ -119,8 +128,10 @@ JournalStatus read_status(const std::filesystem::path& journal) {
   std::vector<SinkConfig> sinks = read_sinks(journal, built_in());
   // Trackers that were fed later (track sync) have an acknowledgement, too.
   for (const std::string& name : built_in().names()) {
-    const bool listed = std::any_of(sinks.begin(), sinks.end(), [&](const SinkConfig& sink) { return sink.name == name; });
-    if (!listed && std::filesystem::exists(ack_path(journal, name))) sinks.push_back({.name = name, .options = {}, .tracker = {}});
+    const bool listed =
+        std::any_of(sinks.begin(), sinks.end(), [&](const SinkConfig& sink) { return sink.name == name; });
+    if (!listed && std::filesystem::exists(ack_path(journal, name)))
+      sinks.push_back({.name = name, .options = {}, .tracker = {}});
   }
   for (const SinkConfig& sink : sinks) {
     if (sink.name == "journal") continue;
@@ -130,7 +141,8 @@ JournalStatus read_status(const std::filesystem::path& journal) {
   return status;
 }
 
-int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment, const SayLine& say) {
+int follow_until_end(const std::filesystem::path& journal, double drain_timeout_s, const Environment& environment,
+                     const SayLine& say) {
   // A follower that has just been killed may not have let go.
   const FileLock lock(beside(journal, ".follow"), 5);
   if (!lock.held()) refuse_second_follower(journal, lock);
@@ -149,14 +161,20 @@ int follow_until_end(const std::filesystem::path& journal, double drain_timeout_
   return all ? 0 : 3;
 }
 
-bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig>& to, double timeout_s, const Environment& environment,
-              const SayLine& say) {
+bool complete(const std::filesystem::path& journal, const std::vector<SinkConfig>& to, double timeout_s,
+              const Environment& environment, const SayLine& say) {
   if (is_written(journal)) {
-    throw UsageError(Origin{"tracking"}, journal, " belongs to a run that is still going on; its trackers are fed by themselves. Wait for its end.");
+    throw UsageError(Origin{"tracking"}, journal,
+                     " belongs to a run that is still going on; its trackers are fed by themselves. Wait for its end.");
   }
   const FileLock lock(beside(journal, ".follow"), 1);
   if (!lock.held()) refuse_second_follower(journal, lock);
-  Follower follower({.journal = journal, .sinks = to, .environment = environment, .say = say, .first_backoff_s = 0.2, .most_failures = 5});
+  Follower follower({.journal = journal,
+                     .sinks = to,
+                     .environment = environment,
+                     .say = say,
+                     .first_backoff_s = 0.2,
+                     .most_failures = 5});
   follower.close();
   return follower.wait(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
 }

@@ -58,7 +58,8 @@ Image sprite(const std::vector<Image>& images) {
   const auto columns = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(images.size()))));
   Image grid = image_grid(images, columns);
   grid.height = images.front().height * columns;
-  grid.pixels.resize(static_cast<size_t>(grid.width) * static_cast<size_t>(grid.height) * static_cast<size_t>(grid.channels));
+  grid.pixels.resize(static_cast<size_t>(grid.width) * static_cast<size_t>(grid.height) *
+                     static_cast<size_t>(grid.channels));
   return grid;
 }
 
@@ -88,27 +89,32 @@ std::string zero_padded(int64_t step) {
 }  // namespace
 
 void require_embedding(const std::string& key, const Embedding& embedding) {
-  if (embedding.num_dims < 1 || embedding.values.empty() || embedding.values.size() % static_cast<size_t>(embedding.num_dims) != 0) {
-    throw UsageError(kEmbedding, "the embedding '", key, "' has ", embedding.values.size(), " numbers and num_dims = ", embedding.num_dims,
-                     "; expected one row of num_dims numbers a point.");
+  if (embedding.num_dims < 1 || embedding.values.empty() ||
+      embedding.values.size() % static_cast<size_t>(embedding.num_dims) != 0) {
+    throw UsageError(kEmbedding, "the embedding '", key, "' has ", embedding.values.size(),
+                     " numbers and num_dims = ", embedding.num_dims, "; expected one row of num_dims numbers a point.");
   }
   const size_t points = num_points(embedding);
   if (!embedding.metadata.empty() && embedding.metadata.size() != points) {
-    throw UsageError(kEmbedding, "the embedding '", key, "' has ", points, " points and ", embedding.metadata.size(), " lines of metadata; expected one a point.");
+    throw UsageError(kEmbedding, "the embedding '", key, "' has ", points, " points and ", embedding.metadata.size(),
+                     " lines of metadata; expected one a point.");
   }
   if (!embedding.images.empty() && embedding.images.size() != points) {
-    throw UsageError(kEmbedding, "the embedding '", key, "' has ", points, " points and ", embedding.images.size(), " images; expected one a point.");
+    throw UsageError(kEmbedding, "the embedding '", key, "' has ", points, " points and ", embedding.images.size(),
+                     " images; expected one a point.");
   }
   for (const auto& line : embedding.metadata) {
     const size_t expected = embedding.columns.empty() ? 1 : embedding.columns.size();
     if (line.size() != expected) {
-      throw UsageError(kEmbedding, "a line of metadata of the embedding '", key, "' has ", line.size(), " cells; expected ", expected,
+      throw UsageError(kEmbedding, "a line of metadata of the embedding '", key, "' has ", line.size(),
+                       " cells; expected ", expected,
                        embedding.columns.empty() ? ". Name the columns if there are several." : ", one a column.");
     }
   }
   for (const Image& image : embedding.images) {
     if (image.width != embedding.images.front().width || image.height != embedding.images.front().height) {
-      throw UsageError(kEmbedding, "the images of the embedding '", key, "' are of several sizes; expected one size. Resize them.");
+      throw UsageError(kEmbedding, "the images of the embedding '", key,
+                       "' are of several sizes; expected one size. Resize them.");
     }
   }
 }
@@ -126,7 +132,8 @@ EmbeddingFiles write_embedding(const std::filesystem::path& folder, const Embedd
 }
 
 core::Value to_value(const EmbeddingFiles& files) {
-  return core::Value::map({{"has_metadata", files.has_metadata}, {"image_width", files.image_width}, {"image_height", files.image_height}});
+  return core::Value::map(
+      {{"has_metadata", files.has_metadata}, {"image_width", files.image_width}, {"image_height", files.image_height}});
 }
 
 EmbeddingFiles embedding_files(const core::Value& value, const std::filesystem::path& folder) {
@@ -163,8 +170,9 @@ std::string projector_entry(const std::string& key, int64_t step, const Embeddin
   std::string out = "embeddings {\n  tensor_name: " + pbtxt_text(key + ":" + zero_padded(step)) + "\n";
   if (files.has_metadata) out += "  metadata_path: " + pbtxt_text(folder + "/metadata.tsv") + "\n";
   if (files.image_width > 0) {
-    out += "  sprite {\n    image_path: " + pbtxt_text(folder + "/sprite.png") +
-           text("\n    single_image_dim: ", files.image_width, "\n    single_image_dim: ", files.image_height, "\n  }\n");
+    out +=
+        "  sprite {\n    image_path: " + pbtxt_text(folder + "/sprite.png") +
+        text("\n    single_image_dim: ", files.image_width, "\n    single_image_dim: ", files.image_height, "\n  }\n");
   }
   return out + "  tensor_path: " + pbtxt_text(folder + "/tensors.tsv") + "\n}\n";
 }

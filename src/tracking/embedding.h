@@ -10,7 +10,8 @@
 
 namespace hasten::tracking {
 
-/// Collective: no. Blocks: no. Throws: UsageError that names `key` where numbers, metadata and images do not fit together.
+/// Collective: no. Blocks: no. Throws: UsageError that names `key` where numbers, metadata and images do not fit
+/// together.
 void require_embedding(const std::string& key, const Embedding& embedding);
 
 /// Writes the files into `folder`, which it makes. Collective: no. Blocks: on the disk. Throws: std::runtime_error.

@@ -41,7 +41,10 @@ EventFile::~EventFile() {
 }
 
 EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), length_(other.length_), buffer_(std::move(other.buffer_)) {}
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
+      length_(other.length_),
+      buffer_(std::move(other.buffer_)) {}
 
 void EventFile::append(std::string_view event) {
   buffer_ += summary::record(event);

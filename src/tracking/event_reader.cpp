@@ -39,12 +39,23 @@ Tensor read_tensor(std::string_view message) {
   };
   while (reader.next()) {
     switch (reader.field()) {
-      case 1: tensor.dtype = static_cast<int>(reader.varint()); break;
-      case 4: content = reader.bytes(); break;
-      case 5: if (reader.bytes().size() >= 4) number(first_of<float>(reader.bytes())); break;
-      case 6: if (reader.bytes().size() >= 8) number(first_of<double>(reader.bytes())); break;
-      case 8: if (tensor.text.empty()) tensor.text = reader.bytes(); break;
-      default: break;
+      case 1:
+        tensor.dtype = static_cast<int>(reader.varint());
+        break;
+      case 4:
+        content = reader.bytes();
+        break;
+      case 5:
+        if (reader.bytes().size() >= 4) number(first_of<float>(reader.bytes()));
+        break;
+      case 6:
+        if (reader.bytes().size() >= 8) number(first_of<double>(reader.bytes()));
+        break;
+      case 8:
+        if (tensor.text.empty()) tensor.text = reader.bytes();
+        break;
+      default:
+        break;
     }
   }
   if (tensor.dtype == 1 && content.size() >= 4) number(first_of<float>(content));
@@ -103,7 +114,9 @@ void read_value(std::string_view message, EventValue base, const std::function<v
   bool has_scalar = false, has_tensor = false;
   while (reader.next()) {
     switch (reader.field()) {
-      case 1: base.tag = reader.bytes(); break;
+      case 1:
+        base.tag = reader.bytes();
+        break;
       case 2:
         base.number = reader.real();
         has_scalar = true;
@@ -128,7 +141,8 @@ void read_value(std::string_view message, EventValue base, const std::function<v
         }
         break;
       }
-      default: break;
+      default:
+        break;
     }
   }
   if (base.kind == EventValue::Kind::kImage) {
@@ -180,7 +194,8 @@ void read_event(std::string_view message, const std::function<void(EventValue)>&
 
 EventFileReport read_events(const std::filesystem::path& path, const std::function<void(EventValue)>& take) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) throw DataError(Origin{"tracking"}, path, path, " cannot be read: ", std::strerror(errno), ". Correct the path.");
+  if (!file)
+    throw DataError(Origin{"tracking"}, path, path, " cannot be read: ", std::strerror(errno), ". Correct the path.");
   EventFileReport report;
   std::string data;
   char head[12], tail[4];

@@ -18,9 +18,9 @@ struct EventValue {
   std::string tag = {};
   int64_t step = 0;
   double time_s = 0;
-  double number = 0;         ///< of kScalar
-  std::string bytes = {};    ///< text, or an image's PNG
-  core::Value config = {};   ///< hyper-parameters
+  double number = 0;        ///< of kScalar
+  std::string bytes = {};   ///< text, or an image's PNG
+  core::Value config = {};  ///< hyper-parameters
 };
 
 struct EventFileReport {

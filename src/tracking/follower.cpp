@@ -42,7 +42,8 @@ Follower::Follower(FollowerOptions options) : impl_(std::make_shared<Impl>()) {
     const RegistryEntry* entry = config.tracker ? nullptr : &context.options.registry.at(config.name);
     if (entry != nullptr && config.name == "journal") continue;
     const bool bridge = entry != nullptr && uses_bridge(*entry, context.options.environment);
-    impl_->sinks.push_back(bridge ? make_bridge_sink(impl_->context, config) : make_tracker_sink(impl_->context, config));
+    impl_->sinks.push_back(bridge ? make_bridge_sink(impl_->context, config)
+                                  : make_tracker_sink(impl_->context, config));
   }
   // The threads own what they use, so that one that hangs in a client can be left behind.
   for (const auto& sink : impl_->sinks) std::thread([sink] { sink->run(); }).detach();

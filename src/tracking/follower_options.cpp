@@ -32,7 +32,8 @@ std::vector<SinkConfig> sinks_of(const core::Value* trackers, const Registry& re
     if (name == nullptr || !name->is_string()) continue;
     const auto* entry = registry.find(name->as_string());
     if (entry == nullptr || !entry->is_built_in) continue;  // of the program's own, on a thread of it
-    sinks.push_back({.name = name->as_string(), .options = options != nullptr ? *options : core::Value(), .tracker = {}});
+    sinks.push_back(
+        {.name = name->as_string(), .options = options != nullptr ? *options : core::Value(), .tracker = {}});
   }
   return sinks;
 }
@@ -63,7 +64,8 @@ SinkState read_ack(const std::filesystem::path& journal, const std::string& name
   const core::Value* part = body ? body->find("part") : nullptr;
   const core::Value* offset = body ? body->find("offset") : nullptr;
   if (part == nullptr || offset == nullptr || !part->is_int() || !offset->is_int()) {
-    throw DataError(Origin{"tracking"}, path, path, " is no acknowledgement of a tracker; expected JSON with part and offset. "
+    throw DataError(Origin{"tracking"}, path, path,
+                    " is no acknowledgement of a tracker; expected JSON with part and offset. "
                     "Remove it to hand the whole run over again.");
   }
   state.position = {static_cast<int>(part->as_int()), offset->as_int()};
@@ -90,7 +92,8 @@ void write_ack(const std::filesystem::path& journal, const SinkState& state) {
   std::error_code failed;
   if (file) std::filesystem::rename(fresh, path, failed);
   if (!file || failed) {
-    throw DataError(Origin{"tracking"}, path, path, " cannot be written: ", failed ? failed.message() : std::strerror(errno),
+    throw DataError(Origin{"tracking"}, path, path,
+                    " cannot be written: ", failed ? failed.message() : std::strerror(errno),
                     ". Make room in the run's folder.");
   }
 }
@@ -98,19 +101,23 @@ void write_ack(const std::filesystem::path& journal, const SinkState& state) {
 Record read_start(const std::filesystem::path& journal) {
   auto start = first_record(journal);
   if (start && start->op == "start") return *std::move(start);
-  throw DataError(Origin{"tracking"}, journal, journal, " does not begin with a \"start\" record; expected the journal of a run. Name its first part.");
+  throw DataError(Origin{"tracking"}, journal, journal,
+                  " does not begin with a \"start\" record; expected the journal of a run. Name its first part.");
 }
 
 void write_sinks(const std::filesystem::path& journal, const std::vector<SinkConfig>& sinks) {
   core::Value list = core::Value::list();
-  for (const SinkConfig& sink : sinks) list.push_back(core::Value::map({{"name", sink.name}, {"options", sink.options}}));
+  for (const SinkConfig& sink : sinks)
+    list.push_back(core::Value::map({{"name", sink.name}, {"options", sink.options}}));
   std::string line;
   append_json(line, list);
   const auto path = sinks_path(journal);
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << line << '\n';
   file.close();
-  if (!file) throw DataError(Origin{"tracking"}, path, path, " cannot be written: ", std::strerror(errno), ". Make room in the run's folder.");
+  if (!file)
+    throw DataError(Origin{"tracking"}, path, path, " cannot be written: ", std::strerror(errno),
+                    ". Make room in the run's folder.");
 }
 
 std::vector<SinkConfig> read_sinks(const std::filesystem::path& journal, const Registry& registry) {

@@ -15,7 +15,8 @@ std::filesystem::path follower_program(const std::filesystem::path& given, const
   const auto require = [&](const std::string& program, const char* from) {
     const auto found = find_program(program, environment);
     if (found.empty()) {
-      throw UsageError(Origin{"tracking"}, from, " names ", program, ", which is no program; expected the hasten command. Correct or unset it.");
+      throw UsageError(Origin{"tracking"}, from, " names ", program,
+                       ", which is no program; expected the hasten command. Correct or unset it.");
     }
     return found;
   };
@@ -37,10 +38,11 @@ FollowerProcess::FollowerProcess(FollowerProcessOptions options) : options_(std:
 
 void FollowerProcess::start() {
   ++starts_;
-  child_ = std::make_unique<Child>(ChildOptions{
-      .arguments = {options_.program.string(), "track", "follow", options_.journal.string(), "--drain_timeout", text(options_.drain_timeout_s)},
-      .environment = options_.environment,
-      .error_file = options_.journal.parent_path() / "follower.log"});
+  child_ = std::make_unique<Child>(
+      ChildOptions{.arguments = {options_.program.string(), "track", "follow", options_.journal.string(),
+                                 "--drain_timeout", text(options_.drain_timeout_s)},
+                   .environment = options_.environment,
+                   .error_file = options_.journal.parent_path() / "follower.log"});
 }
 
 void FollowerProcess::hand_on(std::chrono::milliseconds patience) {
@@ -56,8 +58,9 @@ void FollowerProcess::look() {
   if (*code == 0 || *code == kNotAll) return;  // all trackers have ended or are parked
   if (starts_ >= kMostStarts) {
     given_up_ = true;
-    options_.say(text("the process that feeds the trackers ended ", starts_, " times, the last time with exit code ", *code,
-                      ". The journal goes on; afterwards run: hasten track recover ", options_.journal.parent_path().string()));
+    options_.say(text("the process that feeds the trackers ended ", starts_, " times, the last time with exit code ",
+                      *code, ". The journal goes on; afterwards run: hasten track recover ",
+                      options_.journal.parent_path().string()));
     return;
   }
   try {

@@ -10,9 +10,12 @@
 
 namespace hasten::tracking {
 
-ImageWriter::ImageWriter(std::filesystem::path run_folder, int64_t most_bytes, std::function<void(std::string)> write_line,
-                         std::function<void(const std::string&)> say)
-    : folder_(std::move(run_folder)), most_bytes_(most_bytes), write_line_(std::move(write_line)), say_(std::move(say)),
+ImageWriter::ImageWriter(std::filesystem::path run_folder, int64_t most_bytes,
+                         std::function<void(std::string)> write_line, std::function<void(const std::string&)> say)
+    : folder_(std::move(run_folder)),
+      most_bytes_(most_bytes),
+      write_line_(std::move(write_line)),
+      say_(std::move(say)),
       thread_([this] { run(); }) {}
 
 ImageWriter::~ImageWriter() {

@@ -34,7 +34,8 @@ class ImageWriter {
   /// Writes what waits.
   ~ImageWriter();
 
-  /// Takes a job; beyond the memory given, the oldest are dropped. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+  /// Takes a job; beyond the memory given, the oldest are dropped. Collective: no. Blocks: no. Throws: nothing but
+  /// std::bad_alloc.
   void push(ImageJob job);
   /// Waits until everything has been written.
   void drain();

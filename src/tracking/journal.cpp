@@ -39,7 +39,8 @@ int lock_journal(std::filesystem::path path) {
     if (pread(lock, pid, sizeof pid - 1, 0) < 0) pid[0] = '?';
     close(lock);
     throw UsageError(Origin{"tracking"}, "the run in ", path.parent_path(), " is written by another process (pid ",
-                     std::string(pid, std::strcspn(pid, "\n")), "); expected one writer. End it, or choose another run_id.");
+                     std::string(pid, std::strcspn(pid, "\n")),
+                     "); expected one writer. End it, or choose another run_id.");
   }
   const std::string pid = text(getpid(), '\n');
   if (ftruncate(lock, 0) != 0 || pwrite(lock, pid.data(), pid.size(), 0) < 0) {
@@ -106,7 +107,8 @@ struct Journal::Impl {
   }
 
   void pause() {
-    retry_at = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.retry_interval_s));
+    retry_at = Clock::now() +
+               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.retry_interval_s));
     paused = true;
   }
 
@@ -115,7 +117,9 @@ struct Journal::Impl {
     if (Clock::now() < retry_at) return false;
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::string note = torn ? "\n" : "";
-    append_json(note, core::Value::map({{"op", "note"}, {"t", now}, {"level", "warning"},
+    append_json(note, core::Value::map({{"op", "note"},
+                                        {"t", now},
+                                        {"level", "warning"},
                                         {"text", text(lost - reported, " lines of the journal were lost: ", error)}}));
     note += '\n';
     if (!write_all(note)) return pause(), false;

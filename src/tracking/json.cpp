@@ -35,7 +35,8 @@ void append_utf8(std::string& out, unsigned code) {
   } else if (code < 0x800) {
     out += {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
   } else if (code < 0x10000) {
-    out += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
+    out += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)),
+            static_cast<char>(0x80 | (code & 63))};
   } else {
     out += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 63)),
             static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
@@ -79,15 +80,18 @@ class Parser {
     skip_space();
     if (at_ >= text_.size()) return fail("the text ends early");
     switch (text_[at_]) {
-      case '{': return read_map(value, depth);
-      case '[': return read_list(value, depth);
+      case '{':
+        return read_map(value, depth);
+      case '[':
+        return read_list(value, depth);
       case '"': {
         std::string word;
         if (!read_string(word)) return false;
         value = core::Value(std::move(word));
         return true;
       }
-      default: return read_word(value);
+      default:
+        return read_word(value);
     }
   }
 
@@ -131,14 +135,30 @@ class Parser {
   bool read_escape(std::string& word) {
     const char letter = at_ < text_.size() ? text_[at_++] : '\0';
     switch (letter) {
-      case 'n': word += '\n'; return true;
-      case 't': word += '\t'; return true;
-      case 'r': word += '\r'; return true;
-      case 'b': word += '\b'; return true;
-      case 'f': word += '\f'; return true;
-      case '"': case '\\': case '/': word += letter; return true;
-      case 'u': break;
-      default: return fail("an unknown escape");
+      case 'n':
+        word += '\n';
+        return true;
+      case 't':
+        word += '\t';
+        return true;
+      case 'r':
+        word += '\r';
+        return true;
+      case 'b':
+        word += '\b';
+        return true;
+      case 'f':
+        word += '\f';
+        return true;
+      case '"':
+      case '\\':
+      case '/':
+        word += letter;
+        return true;
+      case 'u':
+        break;
+      default:
+        return fail("an unknown escape");
     }
     unsigned code = 0;
     if (!read_hex(code)) return false;
@@ -253,7 +273,8 @@ void append_json_number(std::string& out, double number) {
   const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
   out.append(digits, end);
   // So that it is read back as a double.
-  if (std::string_view(digits, static_cast<size_t>(end - digits)).find_first_of(".e") == std::string_view::npos) out += ".0";
+  if (std::string_view(digits, static_cast<size_t>(end - digits)).find_first_of(".e") == std::string_view::npos)
+    out += ".0";
 }
 
 void append_json_number(std::string& out, int64_t number) {
@@ -263,11 +284,18 @@ void append_json_number(std::string& out, int64_t number) {
 
 void append_json(std::string& out, const core::Value& value) {
   switch (value.kind()) {
-    case core::Value::Kind::kNull: out += "null"; return;
-    case core::Value::Kind::kBool: out += value.as_bool() ? "true" : "false"; return;
-    case core::Value::Kind::kInt: return append_json_number(out, value.as_int());
-    case core::Value::Kind::kDouble: return append_json_number(out, value.as_double());
-    case core::Value::Kind::kString: return append_json_string(out, value.as_string());
+    case core::Value::Kind::kNull:
+      out += "null";
+      return;
+    case core::Value::Kind::kBool:
+      out += value.as_bool() ? "true" : "false";
+      return;
+    case core::Value::Kind::kInt:
+      return append_json_number(out, value.as_int());
+    case core::Value::Kind::kDouble:
+      return append_json_number(out, value.as_double());
+    case core::Value::Kind::kString:
+      return append_json_string(out, value.as_string());
     case core::Value::Kind::kList: {
       char separator = '[';
       for (const core::Value& element : value.as_list()) {

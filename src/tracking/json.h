@@ -12,7 +12,8 @@
 
 namespace hasten::tracking {
 
-/// Appends a quoted string; bytes that are no UTF-8 become U+FFFD. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Appends a quoted string; bytes that are no UTF-8 become U+FFFD. Collective: no. Blocks: no. Throws: nothing but
+/// std::bad_alloc.
 void append_json_string(std::string& out, std::string_view text);
 
 /// Appends the shortest text that reads back as the same number. Not finite numbers are "NaN", "Infinity", "-Infinity".
@@ -22,8 +23,9 @@ void append_json_number(std::string& out, int64_t number);
 /// Appends a tree in one line.
 void append_json(std::string& out, const core::Value& value);
 
-/// Reads one JSON text. Numbers without fraction and exponent that fit are ints. Returns nothing, and the reason with its
-/// offset, if the text is no JSON or is nested deeper than 64. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Reads one JSON text. Numbers without fraction and exponent that fit are ints. Returns nothing, and the reason with
+/// its offset, if the text is no JSON or is nested deeper than 64. Collective: no. Blocks: no. Throws: nothing but
+/// std::bad_alloc.
 std::optional<core::Value> read_json(std::string_view text, std::string* reason = nullptr);
 
 }  // namespace hasten::tracking

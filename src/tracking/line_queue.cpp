@@ -17,12 +17,24 @@ void append_values(std::string& out, const Values& values) {
     append_json_string(out, key);
     out += ':';
     switch (value.kind()) {
-      case Value::Kind::kDouble: append_json_number(out, value.as_number()); break;
-      case Value::Kind::kInt: append_json_number(out, value.as_int()); break;
-      case Value::Kind::kBool: out += value.as_number() != 0 ? "true" : "false"; break;
-      case Value::Kind::kGroup: append_values(out, value.as_group()); break;
-      case Value::Kind::kPending: append_json_number(out, value.pending().value()); break;
-      case Value::Kind::kInvalid: out += "null"; break;  // refused before
+      case Value::Kind::kDouble:
+        append_json_number(out, value.as_number());
+        break;
+      case Value::Kind::kInt:
+        append_json_number(out, value.as_int());
+        break;
+      case Value::Kind::kBool:
+        out += value.as_number() != 0 ? "true" : "false";
+        break;
+      case Value::Kind::kGroup:
+        append_values(out, value.as_group());
+        break;
+      case Value::Kind::kPending:
+        append_json_number(out, value.pending().value());
+        break;
+      case Value::Kind::kInvalid:
+        out += "null";
+        break;  // refused before
       case Value::Kind::kString: {
         const std::string& text = value.as_string();
         // These words mean numbers.

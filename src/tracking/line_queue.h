@@ -17,7 +17,7 @@ struct LogLine {
   double time_s = 0;
   int64_t step = 0;
   Values values = {};
-  core::Value kwargs = {};         ///< null: none
+  core::Value kwargs = {};             ///< null: none
   std::vector<std::string> only = {};  ///< trackers that take it; empty: all
 };
 

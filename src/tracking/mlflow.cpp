@@ -46,7 +46,8 @@ std::pair<std::string, std::string> credentials_file(const Environment& environm
 std::string authorization(const Environment& environment) {
   auto user = environment.text("MLFLOW_TRACKING_USERNAME").value_or("");
   auto password = environment.text("MLFLOW_TRACKING_PASSWORD").value_or("");
-  if (user.empty() && !environment.has("MLFLOW_TRACKING_TOKEN")) std::tie(user, password) = credentials_file(environment);
+  if (user.empty() && !environment.has("MLFLOW_TRACKING_TOKEN"))
+    std::tie(user, password) = credentials_file(environment);
   if (!user.empty()) return http::basic_authorization(user, password);
   if (const auto token = environment.text("MLFLOW_TRACKING_TOKEN")) return "Bearer " + *token;
   return "";
@@ -64,8 +65,11 @@ http::ClientOptions client_options(const Environment& environment) {
 class Mlflow : public Tracker {
  public:
   Mlflow(core::Value options, const Environment& environment)
-      : options_(std::move(options)), environment_(environment), uri_(environment.text("MLFLOW_TRACKING_URI").value_or("")),
-        authorization_(authorization(environment)), client_(client_options(environment)) {
+      : options_(std::move(options)),
+        environment_(environment),
+        uri_(environment.text("MLFLOW_TRACKING_URI").value_or("")),
+        authorization_(authorization(environment)),
+        client_(client_options(environment)) {
     while (!uri_.empty() && uri_.back() == '/') uri_.pop_back();
   }
 
@@ -92,7 +96,8 @@ class Mlflow : public Tracker {
                                                      {"tags", run_tags()}}));
     }
     const core::Value* info = answer.find("run") != nullptr ? answer.find("run")->find("info") : nullptr;
-    if (info == nullptr) throw CommError(kMlflow, "runs/create", uri_, " answered without a run: ", answer.to_json().substr(0, 200));
+    if (info == nullptr)
+      throw CommError(kMlflow, "runs/create", uri_, " answered without a run: ", answer.to_json().substr(0, 200));
     run_id_ = string_at(*info, "run_id");
     artifact_uri_ = string_at(*info, "artifact_uri");
   }
@@ -169,7 +174,9 @@ class Mlflow : public Tracker {
   void finish(RunEnd end) override {
     send_waiting();
     const char* status = end == RunEnd::kFinished ? "FINISHED" : end == RunEnd::kFailed ? "FAILED" : "KILLED";
-    post("runs/update", core::Value::map({{"run_id", run_id_}, {"status", status}, {"end_time", static_cast<int64_t>(time_s() * 1e3)}}));
+    post("runs/update",
+         core::Value::map(
+             {{"run_id", run_id_}, {"status", status}, {"end_time", static_cast<int64_t>(time_s() * 1e3)}}));
     ended_ = true;
   }
 
@@ -187,24 +194,31 @@ class Mlflow : public Tracker {
       http::Response response = client_.send(request);
       // Other failures are repeated by the follower.
       const int wait_s = std::atoi(response.header("retry-after").c_str());
-      if ((response.status != 429 && response.status != 503) || wait_s <= 0 || wait_s > 60 || attempt == 7) return response;
+      if ((response.status != 429 && response.status != 503) || wait_s <= 0 || wait_s > 60 || attempt == 7)
+        return response;
       std::this_thread::sleep_for(std::chrono::seconds(wait_s));
     }
   }
 
   core::Value parsed(const http::Response& response, const std::string& call) const {
     if (response.ok()) return read_json(response.body).value_or(core::Value());
-    const std::string words = text(uri_, " (", call, "): ", response.status == 0 ? response.error
-                                   : text("HTTP status ", response.status, ", ", response.body.substr(0, 300)));
+    const std::string words =
+        text(uri_, " (", call, "): ",
+             response.status == 0 ? response.error
+                                  : text("HTTP status ", response.status, ", ", response.body.substr(0, 300)));
     if (response.status == 401 || response.status == 403) {
-      throw UsageError(kMlflow, words, ". Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.");
+      throw UsageError(kMlflow, words,
+                       ". Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.");
     }
     throw CommError(kMlflow, call, words);
   }
 
   std::string api(const std::string& call) const { return uri_ + "/api/2.0/mlflow/" + call; }
   http::Response send_post(const std::string& call, std::string body) {
-    return send({.method = "POST", .url = api(call), .headers = {{"Content-Type", "application/json"}}, .body = std::move(body)});
+    return send({.method = "POST",
+                 .url = api(call),
+                 .headers = {{"Content-Type", "application/json"}},
+                 .body = std::move(body)});
   }
   core::Value post(const std::string& call, const core::Value& body) {
     std::string json;
@@ -215,7 +229,8 @@ class Mlflow : public Tracker {
 
   std::string experiment(const std::string& project) {
     const std::string fallback = string_at(options_, "experiment_name");
-    const std::string name = environment_.text("MLFLOW_EXPERIMENT_NAME").value_or(fallback.empty() ? project : fallback);
+    const std::string name =
+        environment_.text("MLFLOW_EXPERIMENT_NAME").value_or(fallback.empty() ? project : fallback);
     const std::string call = "experiments/get-by-name?experiment_name=" + http::percent_encoded(name);
     for (int attempt = 0; attempt < 2; ++attempt) {
       const http::Response found = send({.url = api(call)});
@@ -224,7 +239,8 @@ class Mlflow : public Tracker {
         if (const auto* one = answer.find("experiment")) return string_at(*one, "experiment_id");
       }
       core::Value wanted = core::Value::map({{"name", name}});
-      if (const std::string place = string_at(options_, "logging_dir"); !place.empty()) wanted["artifact_location"] = place;
+      if (const std::string place = string_at(options_, "logging_dir"); !place.empty())
+        wanted["artifact_location"] = place;
       std::string json;
       append_json(json, wanted);
       const http::Response made = send_post("experiments/create", std::move(json));
@@ -248,8 +264,9 @@ class Mlflow : public Tracker {
     add("mlflow.runName", run_name());
     add("hasten.run_id", run_.run_id);
     add("mlflow.note.content", string_at(options_, "description"));
-    const bool nested = environment_.flag("MLFLOW_NESTED_RUN").value_or(options_.find("nested_run") != nullptr && options_.find("nested_run")->is_bool() &&
-                                                                        options_.find("nested_run")->as_bool());
+    const bool nested = environment_.flag("MLFLOW_NESTED_RUN")
+                            .value_or(options_.find("nested_run") != nullptr &&
+                                      options_.find("nested_run")->is_bool() && options_.find("nested_run")->as_bool());
     if (nested) add("mlflow.parentRunId", string_at(options_, "parent_run_id"));
     core::Value own = options_.find("tags") != nullptr ? *options_.find("tags") : core::Value();
     if (const auto json = environment_.text("MLFLOW_TAGS")) own = core::Value::parse_json(*json, "MLFLOW_TAGS");
@@ -284,7 +301,8 @@ class Mlflow : public Tracker {
     } else if (batch.size() > 1) {
       for (const mlflow::Batch& half : mlflow::halves(batch)) send_batch(half);
     } else {
-      warn(text("the server refused the ", mlflow::describe(batch), ", which is left out: ", response.body.substr(0, 200)));
+      warn(text("the server refused the ", mlflow::describe(batch),
+                ", which is left out: ", response.body.substr(0, 200)));
     }
   }
 
@@ -310,7 +328,8 @@ class Mlflow : public Tracker {
     const std::string target = artifact_target(path);
     if (target.empty()) {
       if (!refused_artifacts_) {
-        warn(text("files of this run go to ", artifact_uri_, ", which hasten cannot write. Start the server with --serve-artifacts, or use the "
+        warn(text("files of this run go to ", artifact_uri_,
+                  ", which hasten cannot write. Start the server with --serve-artifacts, or use the "
                   "Python client (MLFLOW_TRACKING_URI without http)"));
       }
       refused_artifacts_ = true;
@@ -330,7 +349,8 @@ class Mlflow : public Tracker {
   }
   void put_artifact(const std::string& path, std::string bytes) { put(path, {.body = std::move(bytes)}); }
   void put_file(const std::string& path, const std::filesystem::path& file) {
-    if (!std::filesystem::is_regular_file(file)) return warn(text("the file ", file, " is not there any more and is left out"));
+    if (!std::filesystem::is_regular_file(file))
+      return warn(text("the file ", file, " is not there any more and is left out"));
     put(path, {.body_file = file});
   }
 

@@ -14,8 +14,12 @@ constexpr size_t kMostMetrics = 1000, kMostParams = 100, kMostTags = 100, kMostE
 constexpr size_t kMostBytes = 900'000;  // of 1 MB
 constexpr size_t kMostKey = 250;
 
-size_t bytes_of(const Metric& metric) { return metric.key.size() + 120; }
-size_t bytes_of(const Pair& pair) { return 2 * pair.value.size() + pair.key.size() + 40; }
+size_t bytes_of(const Metric& metric) {
+  return metric.key.size() + 120;
+}
+size_t bytes_of(const Pair& pair) {
+  return 2 * pair.value.size() + pair.key.size() + 40;
+}
 
 void append_pairs(std::string& out, const char* name, const std::vector<Pair>& pairs) {
   out += text(",\"", name, "\":[");
@@ -48,7 +52,9 @@ std::string KeyMap::map(const std::string& key, std::string& changed) {
   const std::string base = mapped.substr(0, kMostKey - 8);
   for (int number = 2; !used_.insert(mapped).second; ++number) mapped = text(base, '_', number);
   known_[key] = mapped;
-  if (mapped != key) changed = text("the key '", key.substr(0, 80), "' is shown as '", mapped.substr(0, 80), "', since MLflow takes letters, digits and _-. :/ only");
+  if (mapped != key)
+    changed = text("the key '", key.substr(0, 80), "' is shown as '", mapped.substr(0, 80),
+                   "', since MLflow takes letters, digits and _-. :/ only");
   return mapped;
 }
 
@@ -56,7 +62,8 @@ std::vector<Batch> split(const Batch& entries) {
   std::vector<Batch> batches;
   size_t bytes = 0;
   const auto room_for = [&](size_t size, auto count) -> Batch& {
-    const bool full = batches.empty() || bytes + size > kMostBytes || batches.back().size() >= kMostEntries || count(batches.back());
+    const bool full =
+        batches.empty() || bytes + size > kMostBytes || batches.back().size() >= kMostEntries || count(batches.back());
     if (full) {
       batches.emplace_back();
       bytes = 0;
@@ -68,10 +75,14 @@ std::vector<Batch> split(const Batch& entries) {
     room_for(bytes_of(tag), [](const Batch& batch) { return batch.tags.size() >= kMostTags; }).tags.push_back(tag);
   }
   for (const Pair& param : entries.params) {
-    room_for(bytes_of(param), [](const Batch& batch) { return batch.params.size() >= kMostParams; }).params.push_back(param);
+    room_for(bytes_of(param), [](const Batch& batch) {
+      return batch.params.size() >= kMostParams;
+    }).params.push_back(param);
   }
   for (const Metric& metric : entries.metrics) {
-    room_for(bytes_of(metric), [](const Batch& batch) { return batch.metrics.size() >= kMostMetrics; }).metrics.push_back(metric);
+    room_for(bytes_of(metric), [](const Batch& batch) {
+      return batch.metrics.size() >= kMostMetrics;
+    }).metrics.push_back(metric);
   }
   return batches;
 }
@@ -87,7 +98,8 @@ std::vector<Batch> halves(const Batch& batch) {
 }
 
 std::string describe(const Batch& batch) {
-  if (!batch.metrics.empty()) return text("metric '", batch.metrics.front().key, "' of step ", batch.metrics.front().step);
+  if (!batch.metrics.empty())
+    return text("metric '", batch.metrics.front().key, "' of step ", batch.metrics.front().step);
   if (!batch.params.empty()) return text("param '", batch.params.front().key, "'");
   return batch.tags.empty() ? "nothing" : text("tag '", batch.tags.front().key, "'");
 }

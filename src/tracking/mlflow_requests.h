@@ -1,5 +1,5 @@
-// MLflow's REST requests as pure functions: which keys are allowed, how values are written, how entries are split into batches.
-// https://mlflow.org/docs/latest/rest-api.html has the limits.
+// MLflow's REST requests as pure functions: which keys are allowed, how values are written, how entries are split into
+// batches. https://mlflow.org/docs/latest/rest-api.html has the limits.
 #pragma once
 
 #include <map>
@@ -32,7 +32,8 @@ struct Batch {
   size_t size() const noexcept { return metrics.size() + params.size() + tags.size(); }
 };
 
-/// Maps keys of ours to keys that MLflow takes (letters, digits, "_-. :/", up to 250 bytes), the same key always to the same.
+/// Maps keys of ours to keys that MLflow takes (letters, digits, "_-. :/", up to 250 bytes), the same key always to the
+/// same.
 class KeyMap {
  public:
   /// `changed` holds the new form of a key that had to be changed, at its first use; "" otherwise.

@@ -25,8 +25,7 @@ bool continues_character(char byte) {
 }
 
 int width(std::string_view text) {
-  return static_cast<int>(
-      std::count_if(text.begin(), text.end(), [](char c) { return !continues_character(c); }));
+  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return !continues_character(c); }));
 }
 
 std::string cut(std::string text, int columns) {
@@ -71,8 +70,7 @@ double rate_of(const ProgressState& state) {
 std::string rate(const ProgressState& state) {
   const double per_second = rate_of(state);
   if (per_second <= 0) return "? " + state.unit + "/s";
-  return per_second < 1 ? number(1 / per_second) + " s/" + state.unit
-                        : number(per_second) + " " + state.unit + "/s";
+  return per_second < 1 ? number(1 / per_second) + " s/" + state.unit : number(per_second) + " " + state.unit + "/s";
 }
 
 std::string remaining(const ProgressState& state) {
@@ -115,8 +113,7 @@ std::string format_progress(const ProgressState& state, std::optional<int> colum
   const std::string counts = end_known ? text(done, '/', *state.total) : text(done);
   const std::string left = with_bar ? "<" + remaining(state) : "";
   const std::string postfix = state.postfix.empty() ? "" : ", " + in_one_line(state.postfix);
-  const std::string facts =
-      counts + " [" + duration(state.elapsed_s) + left + ", " + rate(state) + postfix + "]";
+  const std::string facts = counts + " [" + duration(state.elapsed_s) + left + ", " + rate(state) + postfix + "]";
   if (!with_bar) return columns ? cut(description + facts, *columns) : description + facts;
 
   const double fraction = static_cast<double>(done) / static_cast<double>(*state.total);
@@ -131,7 +128,11 @@ Progress::Progress(std::optional<int64_t> total, ProgressOptions options) : opti
   if (!options_.enabled) return;
   if (!options_.clock_s) options_.clock_s = steady_clock_s;
   terminal_ = is_terminal(options_.output);
-  state_ = {.description = options_.description, .unit = options_.unit, .done = options_.initial, .total = total, .initial = options_.initial};
+  state_ = {.description = options_.description,
+            .unit = options_.unit,
+            .done = options_.initial,
+            .total = total,
+            .initial = options_.initial};
   if (options_.below != nullptr) depth_ = options_.below->depth_ + 1;
   start_s_ = measured_s_ = options_.clock_s();
   measured_done_ = options_.initial;

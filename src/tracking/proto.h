@@ -64,14 +64,18 @@ class ProtoReader {
     number_ = 0;
     bytes_ = {};
     switch (key & 7) {
-      case 0: return read_varint(number_);
-      case 1: return take(8);
-      case 5: return take(4);
+      case 0:
+        return read_varint(number_);
+      case 1:
+        return take(8);
+      case 5:
+        return take(4);
       case 2: {
         uint64_t size = 0;
         return read_varint(size) && take(size);
       }
-      default: return false;
+      default:
+        return false;
     }
   }
   int field() const noexcept { return field_; }

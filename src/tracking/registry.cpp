@@ -10,28 +10,54 @@
 
 namespace hasten::tracking {
 
-bool Tracker::log_images(const ImageFiles&, int64_t, const core::Value&) { return false; }
-bool Tracker::log_table(const std::string&, const Table&, int64_t, const core::Value&) { return false; }
-bool Tracker::log_histogram(const std::string&, const Histogram&, int64_t) { return false; }
-bool Tracker::log_artifact(const std::filesystem::path&, const std::string&) { return false; }
-bool Tracker::log_embedding(const std::string&, const EmbeddingFiles&, int64_t) { return false; }
-bool Tracker::log_graph(const std::vector<GraphNode>&) { return false; }
-bool Tracker::call(const std::string&, const core::Value&, const core::Value&) { return false; }
+bool Tracker::log_images(const ImageFiles&, int64_t, const core::Value&) {
+  return false;
+}
+bool Tracker::log_table(const std::string&, const Table&, int64_t, const core::Value&) {
+  return false;
+}
+bool Tracker::log_histogram(const std::string&, const Histogram&, int64_t) {
+  return false;
+}
+bool Tracker::log_artifact(const std::filesystem::path&, const std::string&) {
+  return false;
+}
+bool Tracker::log_embedding(const std::string&, const EmbeddingFiles&, int64_t) {
+  return false;
+}
+bool Tracker::log_graph(const std::vector<GraphNode>&) {
+  return false;
+}
+bool Tracker::call(const std::string&, const core::Value&, const core::Value&) {
+  return false;
+}
 
 const char* name_of(LoggerType type) {
   switch (type) {
-    case LoggerType::kAll: return "all";
-    case LoggerType::kAim: return "aim";
-    case LoggerType::kTensorBoard: return "tensorboard";
-    case LoggerType::kWandb: return "wandb";
-    case LoggerType::kTrackio: return "trackio";
-    case LoggerType::kCometMl: return "comet_ml";
-    case LoggerType::kMlflow: return "mlflow";
-    case LoggerType::kClearMl: return "clearml";
-    case LoggerType::kDvcLive: return "dvclive";
-    case LoggerType::kSwanLab: return "swanlab";
-    case LoggerType::kJournal: return "journal";
-    case LoggerType::kCsv: return "csv";
+    case LoggerType::kAll:
+      return "all";
+    case LoggerType::kAim:
+      return "aim";
+    case LoggerType::kTensorBoard:
+      return "tensorboard";
+    case LoggerType::kWandb:
+      return "wandb";
+    case LoggerType::kTrackio:
+      return "trackio";
+    case LoggerType::kCometMl:
+      return "comet_ml";
+    case LoggerType::kMlflow:
+      return "mlflow";
+    case LoggerType::kClearMl:
+      return "clearml";
+    case LoggerType::kDvcLive:
+      return "dvclive";
+    case LoggerType::kSwanLab:
+      return "swanlab";
+    case LoggerType::kJournal:
+      return "journal";
+    case LoggerType::kCsv:
+      return "csv";
   }
   return "";
 }
@@ -46,7 +72,8 @@ std::string LogWith::name() const {
   return own ? own->traits().name : std::get<std::string>(what_);
 }
 
-void Registry::add(const std::string& name, TrackerTraits traits, TrackerFactory make, std::vector<std::string> options) {
+void Registry::add(const std::string& name, TrackerTraits traits, TrackerFactory make,
+                   std::vector<std::string> options) {
   RegistryEntry entry;
   entry.traits = std::move(traits);
   entry.traits.name = name;
@@ -73,7 +100,8 @@ const RegistryEntry& Registry::at(const std::string& name) const {
   if (const auto* entry = find(name)) return *entry;
   auto known = names();
   known.push_back("all");
-  throw UsageError(Origin{"tracking"}, "unknown tracker '", name, "'", did_you_mean(name, known), " Known are: ", join(known), ".");
+  throw UsageError(Origin{"tracking"}, "unknown tracker '", name, "'", did_you_mean(name, known),
+                   " Known are: ", join(known), ".");
 }
 
 std::vector<std::string> Registry::names() const {
@@ -84,7 +112,8 @@ std::vector<std::string> Registry::names() const {
 
 Registry built_in() {
   Registry registry;
-  const auto add = [&](const char* name, bool needs_directory, const char* module, TrackerFactory make, std::vector<std::string> options) {
+  const auto add = [&](const char* name, bool needs_directory, const char* module, TrackerFactory make,
+                       std::vector<std::string> options) {
     RegistryEntry entry;
     entry.traits.name = name;
     entry.traits.requires_logging_directory = needs_directory;
@@ -99,7 +128,8 @@ Registry built_in() {
   add("csv", true, "", make_csv, csv_options());
   add("mlflow", false, "mlflow", make_mlflow, mlflow_options());
   add("aim", true, "aim", {}, {});
-  for (const char* name : {"wandb", "comet_ml", "clearml", "dvclive", "swanlab", "trackio"}) add(name, false, name, {}, {});
+  for (const char* name : {"wandb", "comet_ml", "clearml", "dvclive", "swanlab", "trackio"})
+    add(name, false, name, {}, {});
   return registry;
 }
 

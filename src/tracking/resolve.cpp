@@ -23,9 +23,10 @@ void refuse_secrets(const core::Value& options, const std::string& tracker) {
   for (const auto& [key, value] : flatten(options)) {
     const std::string last = key.substr(key.rfind('/') + 1);
     if (is_secret(last)) {
-      throw UsageError(kOrigin, "init_kwargs for '", tracker, "' has '", key,
-                       "', which looks like a secret and would stand in the journal; expected none. Set the client's own variable "
-                       "of the environment (WANDB_API_KEY, COMET_API_KEY …).");
+      throw UsageError(
+          kOrigin, "init_kwargs for '", tracker, "' has '", key,
+          "', which looks like a secret and would stand in the journal; expected none. Set the client's own variable "
+          "of the environment (WANDB_API_KEY, COMET_API_KEY …).");
     }
   }
 }
@@ -33,14 +34,15 @@ void refuse_secrets(const core::Value& options, const std::string& tracker) {
 void check_options(const RegistryEntry& entry, const core::Value& options) {
   const std::string& name = entry.traits.name;
   if (!options.is_null() && !options.is_map()) {
-    throw UsageError(kOrigin, "init_kwargs for '", name, "' is ", options.to_json(), "; expected a map of its options.");
+    throw UsageError(kOrigin, "init_kwargs for '", name, "' is ", options.to_json(),
+                     "; expected a map of its options.");
   }
   refuse_secrets(options, name);
   if (!options.is_map() || !entry.make || !entry.is_built_in) return;
   for (const auto& [key, value] : options.as_map()) {
     if (std::find(entry.options.begin(), entry.options.end(), key) != entry.options.end()) continue;
-    throw UsageError(kOrigin, "the tracker '", name, "' has no option '", key, "'", did_you_mean(key, entry.options), " It has: ",
-                     entry.options.empty() ? "none" : join(entry.options), ".");
+    throw UsageError(kOrigin, "the tracker '", name, "' has no option '", key, "'", did_you_mean(key, entry.options),
+                     " It has: ", entry.options.empty() ? "none" : join(entry.options), ".");
   }
 }
 
@@ -68,23 +70,27 @@ void require_clients(const TrackersSetup& setup, const std::vector<std::string>&
   std::vector<std::string> modules;
   for (const std::string& name : names) {
     const auto& entry = setup.options.registry.at(name);
-    const bool over_rest = name == "mlflow" && setup.environment.text("MLFLOW_TRACKING_URI").value_or("").starts_with("http");
+    const bool over_rest =
+        name == "mlflow" && setup.environment.text("MLFLOW_TRACKING_URI").value_or("").starts_with("http");
     if (!entry.python_module.empty() && !over_rest) modules.push_back(entry.python_module);
   }
   if (modules.empty()) return;
   const auto python = tracker_python(setup.environment);
   if (python.empty()) {
-    throw UsageError(kOrigin, "the trackers ", join(modules), " are clients in Python, and there is no python3 on PATH. Install Python, or set "
+    throw UsageError(kOrigin, "the trackers ", join(modules),
+                     " are clients in Python, and there is no python3 on PATH. Install Python, or set "
                      "HASTEN_TRACKER_PYTHON to one that has them.");
   }
   const auto found = python_modules(python, modules, setup.environment);
-  std::erase_if(modules, [&](const std::string& module) { return std::find(found.begin(), found.end(), module) != found.end(); });
+  std::erase_if(
+      modules, [&](const std::string& module) { return std::find(found.begin(), found.end(), module) != found.end(); });
   if (modules.empty()) return;
   std::vector<std::string> packages = modules;
   std::replace(packages.begin(), packages.end(), std::string("comet_ml"), std::string("comet-ml"));
-  throw UsageError(kOrigin, "the Python ", python, " lacks ", join(modules), ", which log_with asks for. Install: ", python.string(),
-                   " -m pip install ", join(packages, " "), "; or set HASTEN_TRACKER_PYTHON to one that has them.",
-                   names.size() == 1 && names.front() == "mlflow" ? " A server at http:// (MLFLOW_TRACKING_URI) needs none." : "");
+  throw UsageError(
+      kOrigin, "the Python ", python, " lacks ", join(modules), ", which log_with asks for. Install: ", python.string(),
+      " -m pip install ", join(packages, " "), "; or set HASTEN_TRACKER_PYTHON to one that has them.",
+      names.size() == 1 && names.front() == "mlflow" ? " A server at http:// (MLFLOW_TRACKING_URI) needs none." : "");
 }
 
 }  // namespace
@@ -111,11 +117,13 @@ ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value&
       continue;
     }
     const bool all = one.name() == "all";
-    for (const std::string& name : all ? all_trackers(setup, probe, resolved.infos) : std::vector<std::string>{one.name()}) {
+    for (const std::string& name :
+         all ? all_trackers(setup, probe, resolved.infos) : std::vector<std::string>{one.name()}) {
       const RegistryEntry& entry = registry.at(name);
       if (!seen.insert(name).second) continue;
       if (entry.traits.requires_logging_directory && setup.logging_dir.empty()) {
-        throw UsageError(kOrigin, "the tracker '", name, "' needs a folder. Set AcceleratorOptions.project.project_dir or logging_dir.");
+        throw UsageError(kOrigin, "the tracker '", name,
+                         "' needs a folder. Set AcceleratorOptions.project.project_dir or logging_dir.");
       }
       const core::Value* options = init_kwargs.find(name);
       SinkConfig sink{name, options != nullptr ? *options : core::Value(), {}};
@@ -129,21 +137,24 @@ ResolvedTrackers resolve_trackers(const TrackersSetup& setup, const core::Value&
     for (const auto& [name, options] : init_kwargs.as_map()) {
       if (seen.count(name) != 0) continue;
       const auto used = resolved.names();
-      throw UsageError(kOrigin, "init_kwargs is for '", name, "', which log_with does not name", did_you_mean(name, used), " It names: ",
-                       used.empty() ? "nothing" : join(used), ".");
+      throw UsageError(kOrigin, "init_kwargs is for '", name, "', which log_with does not name",
+                       did_you_mean(name, used), " It names: ", used.empty() ? "nothing" : join(used), ".");
     }
   } else if (!init_kwargs.is_null() && !init_kwargs.empty()) {
-    throw UsageError(kOrigin, "init_kwargs is ", init_kwargs.to_json(), "; expected a map with a map of options a tracker.");
+    throw UsageError(kOrigin, "init_kwargs is ", init_kwargs.to_json(),
+                     "; expected a map with a map of options a tracker.");
   }
   if (probe) require_clients(setup, named);
   return resolved;
 }
 
 void require_project_name(const std::string& project) {
-  const bool bad = project.empty() || project.find('/') != std::string::npos || project.find("..") != std::string::npos ||
-                   project.find('\0') != std::string::npos || project.size() > 200 || project.front() == '.';
+  const bool bad = project.empty() || project.find('/') != std::string::npos ||
+                   project.find("..") != std::string::npos || project.find('\0') != std::string::npos ||
+                   project.size() > 200 || project.front() == '.';
   if (bad) {
-    throw UsageError(kOrigin, "the project name '", project.substr(0, 200), "' is no name of a folder; expected 1 to 200 bytes without "
+    throw UsageError(kOrigin, "the project name '", project.substr(0, 200),
+                     "' is no name of a folder; expected 1 to 200 bytes without "
                      "'/', '..' and NUL that do not begin with '.'. Choose another one.");
   }
 }
@@ -152,7 +163,8 @@ std::filesystem::path tracker_python(const Environment& environment) {
   if (const auto python = environment.text("HASTEN_TRACKER_PYTHON")) {
     const auto found = find_program(*python, environment);
     if (found.empty()) {
-      throw UsageError(kOrigin, "HASTEN_TRACKER_PYTHON=", *python, " is no program; expected a Python with the trackers' clients. "
+      throw UsageError(kOrigin, "HASTEN_TRACKER_PYTHON=", *python,
+                       " is no program; expected a Python with the trackers' clients. "
                        "Correct or unset it.");
     }
     return found;
@@ -183,7 +195,8 @@ std::filesystem::path journal_root(const TrackersSetup& setup) {
   if (!setup.logging_dir.empty()) return setup.logging_dir;
   if (const auto state = setup.environment.text("XDG_STATE_HOME")) return std::filesystem::path(*state) / "hasten";
   if (const auto home = setup.environment.text("HOME")) return std::filesystem::path(*home) / ".local/state/hasten";
-  throw UsageError(kOrigin, "there is no folder for the journal: neither journal_dir, project_dir nor HOME is set. Set "
+  throw UsageError(kOrigin,
+                   "there is no folder for the journal: neither journal_dir, project_dir nor HOME is set. Set "
                    "AcceleratorOptions.project.project_dir.");
 }
 

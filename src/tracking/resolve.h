@@ -31,12 +31,13 @@ void require_project_name(const std::string& project);
 /// Returns the Python of the trackers' clients: HASTEN_TRACKER_PYTHON, else python3 on PATH; empty if there is none.
 std::filesystem::path tracker_python(const Environment& environment);
 
-/// Of the modules, those that this Python has. Collective: no. Blocks: for its start, 30 s at most. Throws: UsageError if it
-/// cannot be started.
+/// Of the modules, those that this Python has. Collective: no. Blocks: for its start, 30 s at most. Throws: UsageError
+/// if it cannot be started.
 std::vector<std::string> python_modules(const std::filesystem::path& python, const std::vector<std::string>& modules,
                                         const Environment& environment);
 
-/// Where journals go: journal_dir, else logging_dir, else the user's state folder. Throws: UsageError if there is none of them.
+/// Where journals go: journal_dir, else logging_dir, else the user's state folder. Throws: UsageError if there is none
+/// of them.
 std::filesystem::path journal_root(const TrackersSetup& setup);
 
 }  // namespace hasten::tracking

@@ -19,8 +19,10 @@ constexpr int kMostRecordsARound = 20000;
 RunEnd end_of(const Record& record) {
   const core::Value* end = record.body.find("end");
   const std::string word = end != nullptr && end->is_string() ? end->as_string() : "finished";
-  return word == "failed" ? RunEnd::kFailed : word == "crashed" ? RunEnd::kCrashed
-         : word == "interrupted" ? RunEnd::kInterrupted : RunEnd::kFinished;
+  return word == "failed"        ? RunEnd::kFailed
+         : word == "crashed"     ? RunEnd::kCrashed
+         : word == "interrupted" ? RunEnd::kInterrupted
+                                 : RunEnd::kFinished;
 }
 
 const core::Value& member(const core::Value& map, const char* key) {
@@ -50,7 +52,8 @@ class TrackerSink : public Sink {
  private:
   void open() {
     const auto& options = context_->options;
-    tracker_ = config_.tracker ? config_.tracker : options.registry.at(config_.name).make(config_.options, options.environment);
+    tracker_ = config_.tracker ? config_.tracker
+                               : options.registry.at(config_.name).make(config_.options, options.environment);
     tracker_->set_time_s(context_->run.start_time_s);
     if (!state_.state.is_null()) tracker_->resume(state_.state);
     tracker_->start(context_->run);
@@ -59,7 +62,8 @@ class TrackerSink : public Sink {
   }
 
   void say_warnings() {
-    for (const std::string& warning : tracker_->take_warnings()) context_->say(text("the tracker '", config_.name, "': ", warning));
+    for (const std::string& warning : tracker_->take_warnings())
+      context_->say(text("the tracker '", config_.name, "': ", warning));
   }
 
   void save() {
@@ -120,7 +124,8 @@ class TrackerSink : public Sink {
     } else if (record.op == "artifact") {
       shown = tracker_->log_artifact(path_of(string_member(body, "path")), string_member(body, "artifact_path"));
     } else if (record.op == "embedding") {
-      shown = tracker_->log_embedding(key, embedding_files(member(body, "files"), path_of(string_member(body, "folder"))), step);
+      shown = tracker_->log_embedding(
+          key, embedding_files(member(body, "files"), path_of(string_member(body, "folder"))), step);
     } else if (record.op == "graph") {
       shown = tracker_->log_graph(graph_of(member(body, "nodes")));
     } else if (record.op == "call") {
@@ -164,7 +169,8 @@ class TrackerSink : public Sink {
   static Table table_of(const core::Value& body) {
     Table table;
     if (const auto& columns = member(body, "columns"); columns.is_list()) {
-      for (const core::Value& column : columns.as_list()) table.columns.push_back(column.is_string() ? column.as_string() : "");
+      for (const core::Value& column : columns.as_list())
+        table.columns.push_back(column.is_string() ? column.as_string() : "");
     }
     if (const auto& rows = member(body, "data"); rows.is_list()) {
       for (const core::Value& row : rows.as_list()) {
@@ -200,7 +206,8 @@ class TrackerSink : public Sink {
     for (const core::Value& node : nodes.as_list()) {
       GraphNode& one = graph.emplace_back(GraphNode{string_member(node, "name"), string_member(node, "op")});
       if (const auto& inputs = member(node, "inputs"); inputs.is_list()) {
-        for (const core::Value& input : inputs.as_list()) one.inputs.push_back(input.is_string() ? input.as_string() : "");
+        for (const core::Value& input : inputs.as_list())
+          one.inputs.push_back(input.is_string() ? input.as_string() : "");
       }
     }
     return graph;
@@ -222,7 +229,9 @@ bool SinkContext::sleep(std::chrono::duration<double> time) {
 }
 
 Sink::Sink(std::shared_ptr<SinkContext> context, SinkConfig config)
-    : context_(std::move(context)), config_(std::move(config)), state_(read_ack(context_->options.journal, config_.name)) {
+    : context_(std::move(context)),
+      config_(std::move(config)),
+      state_(read_ack(context_->options.journal, config_.name)) {
   state_.name = config_.name;
   state_.parked = false;
   state_.error.clear();
@@ -246,15 +255,16 @@ bool Sink::is_for_me(const Record& record) const {
   const core::Value* only = record.body.find("only");
   if (only == nullptr || !only->is_list()) return true;
   const auto& names = only->as_list();
-  return std::any_of(names.begin(), names.end(), [&](const core::Value& name) { return name == core::Value(config_.name); });
+  return std::any_of(names.begin(), names.end(),
+                     [&](const core::Value& name) { return name == core::Value(config_.name); });
 }
 
 void Sink::park(const std::string& reason) {
   state_.parked = true;
   state_.error = reason;
   context_->say(text("the tracker '", config_.name, "' is given up: ", reason,
-                     " The journal keeps everything; later: hasten track sync ", context_->options.journal.parent_path().string(),
-                     " --to ", config_.name));
+                     " The journal keeps everything; later: hasten track sync ",
+                     context_->options.journal.parent_path().string(), " --to ", config_.name));
   try {
     acknowledge();
   } catch (const std::exception&) {
@@ -328,9 +338,15 @@ Values values_of(const core::Value& map) {
   values.reserve(map.size());
   for (const auto& [key, value] : map.as_map()) {
     switch (value.kind()) {
-      case core::Value::Kind::kBool: values.emplace_back(key, value.as_bool()); break;
-      case core::Value::Kind::kInt: values.emplace_back(key, value.as_int()); break;
-      case core::Value::Kind::kDouble: values.emplace_back(key, value.as_double()); break;
+      case core::Value::Kind::kBool:
+        values.emplace_back(key, value.as_bool());
+        break;
+      case core::Value::Kind::kInt:
+        values.emplace_back(key, value.as_int());
+        break;
+      case core::Value::Kind::kDouble:
+        values.emplace_back(key, value.as_double());
+        break;
       case core::Value::Kind::kString: {
         constexpr double kInfinity = std::numeric_limits<double>::infinity();
         const std::string& word = value.as_string();
@@ -352,7 +368,8 @@ Values values_of(const core::Value& map) {
         }
         break;
       }
-      default: break;  // null and lists are no values
+      default:
+        break;  // null and lists are no values
     }
   }
   return values;

@@ -100,9 +100,14 @@ std::string hparams_start(const core::Value& config, double time_s) {
     if (value.is_null()) continue;
     ProtoWriter item;
     switch (hparam_type(value)) {
-      case kBool: item.varint(4, value.as_bool() ? 1 : 0); break;
-      case kFloat64: item.fixed64(2, value.as_double()); break;
-      default: item.bytes(3, hparam_text(value));
+      case kBool:
+        item.varint(4, value.as_bool() ? 1 : 0);
+        break;
+      case kFloat64:
+        item.fixed64(2, value.as_double());
+        break;
+      default:
+        item.bytes(3, hparam_text(value));
     }
     start.bytes(1, ProtoWriter().bytes(1, key).bytes(2, item.str()).str());
   }

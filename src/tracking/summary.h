@@ -1,5 +1,6 @@
-// TensorBoard's messages as bytes: a Summary with one value of each kind, and the Event round it. Pure functions; the bytes
-// are those of torch.utils.tensorboard. The field numbers are those of TensorFlow's summary.proto and event.proto.
+// TensorBoard's messages as bytes: a Summary with one value of each kind, and the Event round it. Pure functions; the
+// bytes are those of torch.utils.tensorboard. The field numbers are those of TensorFlow's summary.proto and
+// event.proto.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// See tensorboard.h. A group of values goes into runs of their own, one a key, as add_scalars has it. File names follow from
-// the run's start, so that a follower that goes on finds its files again.
+// See tensorboard.h. A group of values goes into runs of their own, one a key, as add_scalars has it. File names follow
+// from the run's start, so that a follower that goes on finds its files again.
 #include "tracking/tensorboard.h"
 
 #include <algorithm>
@@ -116,7 +116,8 @@ class TensorBoard : public Tracker {
     std::ofstream config(folder_ / "projector_config.pbtxt");
     for (const auto& [name, entry] : all.as_map()) config << entry.as_string();
     config.close();
-    if (!config) throw DataError(Origin{"tracking"}, folder_, folder_, ": projector_config.pbtxt cannot be written. Make room.");
+    if (!config)
+      throw DataError(Origin{"tracking"}, folder_, folder_, ": projector_config.pbtxt cannot be written. Make room.");
     return true;
   }
 
@@ -168,7 +169,8 @@ class TensorBoard : public Tracker {
     const std::string relative = run.empty() ? name : run + "/" + name;
     const core::Value* lengths = state_.find("files");
     const core::Value* length = lengths != nullptr ? lengths->find(relative) : nullptr;
-    return files_.emplace(run, EventFile(folder_ / relative, length != nullptr ? length->as_int() : 0, time_s())).first->second;
+    return files_.emplace(run, EventFile(folder_ / relative, length != nullptr ? length->as_int() : 0, time_s()))
+        .first->second;
   }
 
   void keep_lengths() {

@@ -28,15 +28,18 @@ void require_keys(const Values& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     const std::string& key = values[i].first;
     if (key.empty() || key.size() > kMostKeyBytes) {
-      throw UsageError(kRoom, "a key of ", key.size(), " bytes ('", key.substr(0, 40), "'); expected 1 to ", kMostKeyBytes, ". Name the value.");
+      throw UsageError(kRoom, "a key of ", key.size(), " bytes ('", key.substr(0, 40), "'); expected 1 to ",
+                       kMostKeyBytes, ". Name the value.");
     }
     if (values[i].second.kind() == Value::Kind::kInvalid) {
-      throw UsageError(kRoom, "the value of '", key, "' is ", values[i].second.what_is_wrong(),
-                       "; expected a number, a text or a tensor of one element. Reduce it (mean(), item()), or log a histogram.");
+      throw UsageError(
+          kRoom, "the value of '", key, "' is ", values[i].second.what_is_wrong(),
+          "; expected a number, a text or a tensor of one element. Reduce it (mean(), item()), or log a histogram.");
     }
     if (values[i].second.kind() == Value::Kind::kGroup) require_keys(values[i].second.as_group());
     for (size_t j = 0; j < i && values.size() <= 32; ++j) {
-      if (values[j].first == key) throw UsageError(kRoom, "the key '", key, "' stands twice in one call; expected each once. Rename one.");
+      if (values[j].first == key)
+        throw UsageError(kRoom, "the key '", key, "' stands twice in one call; expected each once. Rename one.");
     }
   }
   if (values.size() <= 32) return;
@@ -44,7 +47,8 @@ void require_keys(const Values& values) {
   for (const Entry& entry : values) keys.push_back(entry.first);
   std::sort(keys.begin(), keys.end());
   const auto twice = std::adjacent_find(keys.begin(), keys.end());
-  if (twice != keys.end()) throw UsageError(kRoom, "the key '", *twice, "' stands twice in one call; expected each once. Rename one.");
+  if (twice != keys.end())
+    throw UsageError(kRoom, "the key '", *twice, "' stands twice in one call; expected each once. Rename one.");
 }
 
 }  // namespace
@@ -62,7 +66,8 @@ std::string make_run_id() {
 }
 
 struct Trackers::Impl {
-  explicit Impl(TrackersSetup own_setup) : setup(std::move(own_setup)), logger("tracking", {setup.rank, setup.world_size}) {
+  explicit Impl(TrackersSetup own_setup)
+      : setup(std::move(own_setup)), logger("tracking", {setup.rank, setup.world_size}) {
     for (const LogWith& one : setup.log_with) {
       if (!one.tracker() && one.name() != "all") setup.options.registry.at(one.name());
     }
@@ -75,8 +80,9 @@ struct Trackers::Impl {
   void require_started(const char* what) const {
     if (initialised) return;
     throw UsageError(kRoom, what, " before init_trackers; expected a run. ",
-                     setup.log_with.empty() ? "Name trackers in AcceleratorOptions.log_with and call init_trackers first."
-                                            : "Call init_trackers(project) first.");
+                     setup.log_with.empty()
+                         ? "Name trackers in AcceleratorOptions.log_with and call init_trackers first."
+                         : "Call init_trackers(project) first.");
   }
 
   int64_t step_of(std::optional<int64_t> step) {
@@ -84,8 +90,10 @@ struct Trackers::Impl {
     if (value < 0) throw UsageError(kRoom, "step ", value, "; expected a step from 0. Correct the count.");
     if (value < last_step && !said_back) {
       said_back = true;
-      if (run) run->say(text("step ", value, " comes after step ", last_step, ". Trackers show steps as they come; after loading a checkpoint "
-                             "call trackers().load_state."));
+      if (run)
+        run->say(text("step ", value, " comes after step ", last_step,
+                      ". Trackers show steps as they come; after loading a checkpoint "
+                      "call trackers().load_state."));
     }
     last_step = value;
     return value;
@@ -120,11 +128,21 @@ struct Trackers::Impl {
 
 core::Value Trackers::Impl::start_record(const std::string& project, const ResolvedTrackers& resolved) const {
   core::Value list = core::Value::list();
-  for (const SinkConfig& sink : resolved.built_in) list.push_back(core::Value::map({{"name", sink.name}, {"options", sink.options}}));
-  const auto own_folder = setup.logging_dir.empty() ? folder : std::filesystem::absolute(setup.logging_dir / project / run_id);
-  return core::Value::map({{"op", "start"}, {"t", unix_time_s()}, {"version", 1}, {"project", project}, {"run_id", run_id},
-                           {"folder", own_folder.string()}, {"rank", setup.rank}, {"world_size", setup.world_size},
-                           {"host", net::host_name()}, {"pid", static_cast<int64_t>(getpid())}, {"trackers", list}});
+  for (const SinkConfig& sink : resolved.built_in)
+    list.push_back(core::Value::map({{"name", sink.name}, {"options", sink.options}}));
+  const auto own_folder =
+      setup.logging_dir.empty() ? folder : std::filesystem::absolute(setup.logging_dir / project / run_id);
+  return core::Value::map({{"op", "start"},
+                           {"t", unix_time_s()},
+                           {"version", 1},
+                           {"project", project},
+                           {"run_id", run_id},
+                           {"folder", own_folder.string()},
+                           {"rank", setup.rank},
+                           {"world_size", setup.world_size},
+                           {"host", net::host_name()},
+                           {"pid", static_cast<int64_t>(getpid())},
+                           {"trackers", list}});
 }
 
 void Trackers::Impl::follow(const ResolvedTrackers& resolved) {
@@ -134,24 +152,35 @@ void Trackers::Impl::follow(const ResolvedTrackers& resolved) {
   if (!fed.empty()) {
     const auto program = follower_program(setup.options.program, setup.environment);
     if (!program.empty()) {
-      run->process = std::make_unique<FollowerProcess>(FollowerProcessOptions{program, run->journal->path(), setup.options.drain_timeout_s,
-                                                                              setup.environment, say});
+      run->process = std::make_unique<FollowerProcess>(
+          FollowerProcessOptions{program, run->journal->path(), setup.options.drain_timeout_s, setup.environment, say});
     } else {
-      run->say("there is no `hasten` command beside this program or on PATH; trackers run on a thread of the training. Install it, or set "
-               "HASTEN_TRACK_PROGRAM.");
-      run->own.push_back(std::make_unique<Follower>(FollowerOptions{
-          .journal = run->journal->path(), .sinks = fed, .registry = setup.options.registry, .environment = setup.environment, .say = say}));
+      run->say(
+          "there is no `hasten` command beside this program or on PATH; trackers run on a thread of the training. "
+          "Install it, or set "
+          "HASTEN_TRACK_PROGRAM.");
+      run->own.push_back(std::make_unique<Follower>(FollowerOptions{.journal = run->journal->path(),
+                                                                    .sinks = fed,
+                                                                    .registry = setup.options.registry,
+                                                                    .environment = setup.environment,
+                                                                    .say = say}));
     }
   }
   if (!resolved.own.empty()) {
-    run->own.push_back(std::make_unique<Follower>(FollowerOptions{
-        .journal = run->journal->path(), .sinks = resolved.own, .registry = setup.options.registry, .environment = setup.environment, .say = say}));
+    run->own.push_back(std::make_unique<Follower>(FollowerOptions{.journal = run->journal->path(),
+                                                                  .sinks = resolved.own,
+                                                                  .registry = setup.options.registry,
+                                                                  .environment = setup.environment,
+                                                                  .say = say}));
   }
 }
 
-void Trackers::Impl::start_run(const std::string& project, const core::Value& config, const ResolvedTrackers& resolved) {
-  run_id = !resumed_run.empty() ? resumed_run : !setup.options.run_id.empty() ? setup.options.run_id
-           : !setup.run_key.empty() ? setup.run_key : make_run_id();
+void Trackers::Impl::start_run(const std::string& project, const core::Value& config,
+                               const ResolvedTrackers& resolved) {
+  run_id = !resumed_run.empty()            ? resumed_run
+           : !setup.options.run_id.empty() ? setup.options.run_id
+           : !setup.run_key.empty()        ? setup.run_key
+                                           : make_run_id();
   require_project_name(run_id);
   folder = std::filesystem::absolute(journal_root(setup) / project / run_id);
   const auto path = folder / (is_main() ? std::string("journal.jsonl") : text("journal-rank", setup.rank, ".jsonl"));
@@ -160,12 +189,15 @@ void Trackers::Impl::start_run(const std::string& project, const core::Value& co
   auto fresh = std::make_unique<ActiveRun>(setup.options, path, logger);
   write_sinks(path, resolved.built_in);
   core::Value first = start_record(project, resolved);
-  if (goes_on) first = core::Value::map({{"op", "resume"}, {"t", unix_time_s()}, {"pid", static_cast<int64_t>(getpid())}});
+  if (goes_on)
+    first = core::Value::map({{"op", "resume"}, {"t", unix_time_s()}, {"pid", static_cast<int64_t>(getpid())}});
   if (goes_on && resumed_step) first["step"] = *resumed_step;
   const bool written = fresh->journal->append(first);
-  if (!written || (!config.is_null() && !config.empty() && is_main() && !goes_on &&
-                   !fresh->journal->append(core::Value::map({{"op", "config"}, {"t", unix_time_s()}, {"config", config}})))) {
-    throw DataError(kRoom, path, path, " cannot be written: ", fresh->journal->error(), ". Make room, or choose another folder.");
+  if (!written ||
+      (!config.is_null() && !config.empty() && is_main() && !goes_on &&
+       !fresh->journal->append(core::Value::map({{"op", "config"}, {"t", unix_time_s()}, {"config", config}})))) {
+    throw DataError(kRoom, path, path, " cannot be written: ", fresh->journal->error(),
+                    ". Make room, or choose another folder.");
   }
   last_step = resumed_step.value_or(0);
   logs = is_main() || !resolved.names().empty();
@@ -183,7 +215,8 @@ void Trackers::Impl::finish(RunEnd end, bool waits) {
   run->stop();
   run->queue.drain(/*all=*/true);
   const char* const kWords[] = {"finished", "failed", "crashed", "interrupted"};
-  run->journal->append(core::Value::map({{"op", "finish"}, {"t", unix_time_s()}, {"end", kWords[static_cast<int>(end)]}}));
+  run->journal->append(
+      core::Value::map({{"op", "finish"}, {"t", unix_time_s()}, {"end", kWords[static_cast<int>(end)]}}));
   run->ended = true;
   bool all = true;
   if (waits) {
@@ -193,12 +226,16 @@ void Trackers::Impl::finish(RunEnd end, bool waits) {
     if (run->process) all = run->process->finish(timeout);
     for (const auto& follower : run->own) {
       const auto left = timeout - (std::chrono::steady_clock::now() - start);
-      all = follower->wait(std::max(std::chrono::duration_cast<std::chrono::milliseconds>(left), std::chrono::milliseconds(0))) && all;
+      all = follower->wait(
+                std::max(std::chrono::duration_cast<std::chrono::milliseconds>(left), std::chrono::milliseconds(0))) &&
+            all;
     }
   }
   if (!all) {
-    logger.warning(text("not everything has reached the trackers. The journal has it all; to complete them: hasten track recover ",
-                        folder.string()), {.main_process_only = false});
+    logger.warning(
+        text("not everything has reached the trackers. The journal has it all; to complete them: hasten track recover ",
+             folder.string()),
+        {.main_process_only = false});
   }
   std::unique_ptr<ActiveRun> ended;
   {
@@ -213,14 +250,19 @@ Trackers::Trackers(TrackersSetup setup) : impl_(std::make_shared<Impl>(std::move
 void Trackers::init(const std::string& project, const Config& config, const Config& init_kwargs) {
   Impl& impl = *impl_;
   if (impl.initialised) {
-    throw UsageError(kRoom, "init_trackers was called a second time; expected one run an Accelerator. Leave it out, or make another Accelerator.");
+    throw UsageError(kRoom,
+                     "init_trackers was called a second time; expected one run an Accelerator. Leave it out, or make "
+                     "another Accelerator.");
   }
   if (impl.setup.log_with.empty()) {
-    throw UsageError(kRoom, "init_trackers without a tracker. Name some: AcceleratorOptions{.log_with = {\"tensorboard\"}}; \"journal\" needs nothing.");
+    throw UsageError(kRoom,
+                     "init_trackers without a tracker. Name some: AcceleratorOptions{.log_with = {\"tensorboard\"}}; "
+                     "\"journal\" needs nothing.");
   }
   require_project_name(project);
   if (!config.value().is_null() && !config.value().is_map() && !config.value().empty()) {
-    throw UsageError(kRoom, "the configuration of a run is ", config.value().to_json(), "; expected a map of settings.");
+    throw UsageError(kRoom, "the configuration of a run is ", config.value().to_json(),
+                     "; expected a map of settings.");
   }
   ResolvedTrackers resolved = resolve_trackers(impl.setup, init_kwargs.value(), impl.is_main());
   impl.names = resolved.names();
@@ -228,7 +270,8 @@ void Trackers::init(const std::string& project, const Config& config, const Conf
   for (const std::string& info : resolved.infos) impl.logger.info(info);
   if (!impl.is_main()) {
     const auto is_main_only = [&](const SinkConfig& sink) {
-      return sink.tracker ? sink.tracker->traits().main_process_only : impl.setup.options.registry.at(sink.name).traits.main_process_only;
+      return sink.tracker ? sink.tracker->traits().main_process_only
+                          : impl.setup.options.registry.at(sink.name).traits.main_process_only;
     };
     std::erase_if(resolved.built_in, is_main_only);
     std::erase_if(resolved.own, is_main_only);
@@ -259,19 +302,26 @@ void Trackers::log_images(const ImageValues& images, std::optional<int64_t> step
   if (impl_->is_logging()) impl_->run->images.push({images, number, unix_time_s(), kwargs.value()});
 }
 
-void Trackers::log_table(const std::string& key, const Table& table, std::optional<int64_t> step, const Config& kwargs) {
+void Trackers::log_table(const std::string& key, const Table& table, std::optional<int64_t> step,
+                         const Config& kwargs) {
   impl_->require_started("log_table");
   require_keys({{key, 0}});
   core::Value rows = core::Value::list();
   for (const auto& row : table.rows) {
     if (row.size() != table.columns.size()) {
-      throw UsageError(kRoom, "a row of the table '", key, "' has ", row.size(), " cells for ", table.columns.size(), " columns; expected one each.");
+      throw UsageError(kRoom, "a row of the table '", key, "' has ", row.size(), " cells for ", table.columns.size(),
+                       " columns; expected one each.");
     }
     rows.push_back(core::Value(row));
   }
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
-  core::Value record = core::Value::map({{"op", "table"}, {"t", unix_time_s()}, {"step", number}, {"key", key}, {"columns", core::Value(table.columns)}, {"data", rows}});
+  core::Value record = core::Value::map({{"op", "table"},
+                                         {"t", unix_time_s()},
+                                         {"step", number},
+                                         {"key", key},
+                                         {"columns", core::Value(table.columns)},
+                                         {"data", rows}});
   if (!kwargs.value().empty()) record["kwargs"] = kwargs.value();
   impl_->push(record);
 }
@@ -281,16 +331,25 @@ void Trackers::log_histogram(const std::string& key, const Histogram& h, std::op
   require_keys({{key, 0}});
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
-  impl_->push(core::Value::map({{"op", "histogram"}, {"t", unix_time_s()}, {"step", number}, {"key", key},
-                                {"histogram", core::Value::map({{"min", h.min}, {"max", h.max}, {"num", h.num}, {"sum", h.sum}, {"sum_squares", h.sum_squares},
-                                                                {"limits", core::Value(h.limits)}, {"counts", core::Value(h.counts)}})}}));
+  impl_->push(core::Value::map({{"op", "histogram"},
+                                {"t", unix_time_s()},
+                                {"step", number},
+                                {"key", key},
+                                {"histogram", core::Value::map({{"min", h.min},
+                                                                {"max", h.max},
+                                                                {"num", h.num},
+                                                                {"sum", h.sum},
+                                                                {"sum_squares", h.sum_squares},
+                                                                {"limits", core::Value(h.limits)},
+                                                                {"counts", core::Value(h.counts)}})}}));
 }
 
 void Trackers::log_figure(const std::string& key, const std::filesystem::path& file, std::optional<int64_t> step) {
   impl_->require_started("log_figure");
   if (file.extension() != ".png") return log_artifact(file, key);
   require_keys({{key, 0}});
-  if (!std::filesystem::is_regular_file(file)) throw DataError(kRoom, file, file, " is no file; expected the figure '", key, "'. Write it first.");
+  if (!std::filesystem::is_regular_file(file))
+    throw DataError(kRoom, file, file, " is no file; expected the figure '", key, "'. Write it first.");
   const int64_t number = impl_->step_of(step);
   if (!impl_->is_logging()) return;
   core::Value images = core::Value::map();
@@ -301,14 +360,20 @@ void Trackers::log_figure(const std::string& key, const std::filesystem::path& f
 void Trackers::log_artifact(const std::filesystem::path& file, const std::string& artifact_path) {
   impl_->require_started("log_artifact");
   if (!impl_->is_logging()) return;
-  if (!std::filesystem::is_regular_file(file)) throw DataError(kRoom, file, file, " is no file; expected an artifact. Correct the path; log_artifacts takes folders.");
-  impl_->push(core::Value::map({{"op", "artifact"}, {"t", unix_time_s()}, {"path", std::filesystem::absolute(file).string()}, {"artifact_path", artifact_path}}));
+  if (!std::filesystem::is_regular_file(file))
+    throw DataError(kRoom, file, file,
+                    " is no file; expected an artifact. Correct the path; log_artifacts takes folders.");
+  impl_->push(core::Value::map({{"op", "artifact"},
+                                {"t", unix_time_s()},
+                                {"path", std::filesystem::absolute(file).string()},
+                                {"artifact_path", artifact_path}}));
 }
 
 void Trackers::log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path) {
   impl_->require_started("log_artifacts");
   if (!impl_->is_logging()) return;
-  if (!std::filesystem::is_directory(folder)) throw DataError(kRoom, folder, folder, " is no folder; expected one with artifacts. Correct the path.");
+  if (!std::filesystem::is_directory(folder))
+    throw DataError(kRoom, folder, folder, " is no folder; expected one with artifacts. Correct the path.");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     const auto inner = std::filesystem::relative(entry.path().parent_path(), folder);
@@ -325,9 +390,11 @@ void Trackers::log_embedding(const std::string& key, Embedding embedding, std::o
   int64_t num_bytes = static_cast<int64_t>(embedding.values.size() * sizeof(float));
   for (const Image& image : embedding.images) num_bytes += static_cast<int64_t>(image.pixels.size());
   const double now = unix_time_s();
-  const auto write = [key, number, now, data = std::make_shared<const Embedding>(std::move(embedding))](const std::filesystem::path& folder) {
+  const auto write = [key, number, now, data = std::make_shared<const Embedding>(std::move(embedding))](
+                         const std::filesystem::path& folder) {
     const std::string place = "media/embeddings/" + embedding_folder(key, number);
-    core::Value record = core::Value::map({{"op", "embedding"}, {"t", now}, {"step", number}, {"key", key}, {"folder", place}});
+    core::Value record =
+        core::Value::map({{"op", "embedding"}, {"t", now}, {"step", number}, {"key", key}, {"folder", place}});
     record["files"] = to_value(write_embedding(folder / place, *data));
     return record;
   };
@@ -356,16 +423,27 @@ TrackerHandle Trackers::tracker(const std::string& name) const {
   impl_->require_started("get_tracker");
   const auto& names = impl_->names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw UsageError(kRoom, "no tracker '", name, "' is in use", did_you_mean(name, names), " In use are: ", join(names), ".");
+    throw UsageError(kRoom, "no tracker '", name, "' is in use", did_you_mean(name, names),
+                     " In use are: ", join(names), ".");
   }
   return TrackerHandle(*this, name);
 }
 
-std::vector<std::string> Trackers::names() const { return impl_->names; }
-std::vector<std::shared_ptr<Tracker>> Trackers::objects() const { return impl_->objects; }
-bool Trackers::is_used() const noexcept { return !impl_->setup.log_with.empty(); }
-const std::string& Trackers::run_id() const noexcept { return impl_->run_id; }
-const std::filesystem::path& Trackers::run_folder() const noexcept { return impl_->folder; }
+std::vector<std::string> Trackers::names() const {
+  return impl_->names;
+}
+std::vector<std::shared_ptr<Tracker>> Trackers::objects() const {
+  return impl_->objects;
+}
+bool Trackers::is_used() const noexcept {
+  return !impl_->setup.log_with.empty();
+}
+const std::string& Trackers::run_id() const noexcept {
+  return impl_->run_id;
+}
+const std::filesystem::path& Trackers::run_folder() const noexcept {
+  return impl_->folder;
+}
 
 void Trackers::finish(RunEnd end) noexcept {
   try {
@@ -376,18 +454,21 @@ void Trackers::finish(RunEnd end) noexcept {
 }
 
 core::Value Trackers::state() const {
-  return core::Value::map({{"run_id", impl_->run_id}, {"step", impl_->last_step}, {"calls_without_step", impl_->calls_without_step}});
+  return core::Value::map(
+      {{"run_id", impl_->run_id}, {"step", impl_->last_step}, {"calls_without_step", impl_->calls_without_step}});
 }
 
 void Trackers::load_state(const core::Value& state) {
   const core::Value* run_id = state.find("run_id");
   const core::Value* step = state.find("step");
   if (run_id == nullptr || step == nullptr || !run_id->is_string() || !step->is_int()) {
-    throw UsageError(kRoom, "the state of trackers is ", state.to_json(), "; expected run_id and step. Load one that state() has given.");
+    throw UsageError(kRoom, "the state of trackers is ", state.to_json(),
+                     "; expected run_id and step. Load one that state() has given.");
   }
   Impl& impl = *impl_;
   if (run_id->as_string().empty()) return;  // saved before init
-  if (const auto* calls = state.find("calls_without_step"); calls != nullptr && calls->is_int()) impl.calls_without_step = calls->as_int();
+  if (const auto* calls = state.find("calls_without_step"); calls != nullptr && calls->is_int())
+    impl.calls_without_step = calls->as_int();
   impl.last_step = step->as_int();
   impl.said_back = false;
   if (!impl.initialised) {
@@ -429,11 +510,16 @@ void TrackerHandle::log(const Values& values, std::optional<int64_t> step, const
 void TrackerHandle::call(const std::string& function, const Config& arguments, const Config& keywords) {
   auto& impl = *trackers_.impl_;
   if (function.empty() || function.front() == '_') {
-    throw UsageError(kRoom, "the function '", function, "' of tracker '", name_, "'; expected a public name. Choose one without a leading '_'.");
+    throw UsageError(kRoom, "the function '", function, "' of tracker '", name_,
+                     "'; expected a public name. Choose one without a leading '_'.");
   }
   if (!impl.is_logging()) return;
-  impl.push(core::Value::map({{"op", "call"}, {"t", unix_time_s()}, {"only", core::Value::list({name_})}, {"function", function},
-                              {"arguments", arguments.value()}, {"keywords", keywords.value()}}));
+  impl.push(core::Value::map({{"op", "call"},
+                              {"t", unix_time_s()},
+                              {"only", core::Value::list({name_})},
+                              {"function", function},
+                              {"arguments", arguments.value()},
+                              {"keywords", keywords.value()}}));
 }
 
 }  // namespace hasten::tracking

@@ -73,9 +73,12 @@ Value Value::invalid(std::string what) {
 
 double Value::as_number() const {
   switch (kind()) {
-    case Kind::kInt: return static_cast<double>(std::get<int64_t>(data_));
-    case Kind::kBool: return std::get<bool>(data_) ? 1 : 0;
-    default: return std::get<double>(data_);
+    case Kind::kInt:
+      return static_cast<double>(std::get<int64_t>(data_));
+    case Kind::kBool:
+      return std::get<bool>(data_) ? 1 : 0;
+    default:
+      return std::get<double>(data_);
   }
 }
 

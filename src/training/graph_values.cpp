@@ -78,7 +78,8 @@ class Recorded {
       } else if (seen_.emplace(node, "").second) {
         stack.emplace_back(node, true);
         for (uint32_t i = node->num_outputs(); i-- > 0;) {
-          if (auto* next = node->next_edge(i).function.get(); next != nullptr && !seen_.count(next)) stack.emplace_back(next, false);
+          if (auto* next = node->next_edge(i).function.get(); next != nullptr && !seen_.count(next))
+            stack.emplace_back(next, false);
         }
       }
     }
@@ -113,8 +114,10 @@ class Recorded {
 
 std::vector<GraphNode> recorded_graph(const at::Tensor& result, const torch::nn::Module* names) {
   if (!result.defined() || !result.grad_fn()) {
-    throw UsageError(Origin{"tracking"}, "the graph of a tensor ", result.defined() ? shape_of(result) : std::string("that is undefined"),
-                     " for which autograd has recorded nothing; expected a result that needs a gradient. Compute it outside no_grad.");
+    throw UsageError(Origin{"tracking"}, "the graph of a tensor ",
+                     result.defined() ? shape_of(result) : std::string("that is undefined"),
+                     " for which autograd has recorded nothing; expected a result that needs a gradient. Compute it "
+                     "outside no_grad.");
   }
   return Recorded(names).walk(result.grad_fn().get());
 }
@@ -137,7 +140,8 @@ std::vector<GraphNode> graph_of(const at::Tensor& result) {
 
 Embedding embedding_of(const at::Tensor& points, const std::vector<std::string>& labels, const at::Tensor& images) {
   if (!points.defined() || points.dim() != 2 || points.numel() == 0) {
-    throw UsageError(Origin{"tracking"}, "an embedding of a tensor of shape ", shape_of(points), "; expected [points, dims]. Reshape it.");
+    throw UsageError(Origin{"tracking"}, "an embedding of a tensor of shape ", shape_of(points),
+                     "; expected [points, dims]. Reshape it.");
   }
   Embedding embedding{.num_dims = points.size(1)};
   const at::Tensor rows = points.detach().to(at::kCPU, at::kFloat).contiguous();

@@ -27,7 +27,8 @@ bool are_channels(int64_t count) {
 // [N,C,H,W] of a tensor with channels first.
 at::Tensor four_dims(const at::Tensor& tensor) {
   constexpr const char* kExpected = "[C,H,W], [H,W] or [N,C,H,W]";
-  if (!tensor.defined() || tensor.dim() < 2 || tensor.dim() > 4 || tensor.numel() == 0) refuse_images(tensor.defined() ? tensor : at::empty({0}), kExpected);
+  if (!tensor.defined() || tensor.dim() < 2 || tensor.dim() > 4 || tensor.numel() == 0)
+    refuse_images(tensor.defined() ? tensor : at::empty({0}), kExpected);
   at::Tensor images = tensor.detach();
   if (images.dim() == 2) images = images.unsqueeze(0);
   if (images.dim() == 3) images = images.unsqueeze(0);

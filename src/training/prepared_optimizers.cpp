@@ -43,7 +43,8 @@ void PreparedOptimizers::note_backward(bool held) {
   for (Entry& known : entries_) known.put_off = nullptr;
 }
 
-void PreparedOptimizers::zero_grad(const torch::optim::Optimizer& optimizer, bool ends_window, std::function<void()> zero) {
+void PreparedOptimizers::zero_grad(const torch::optim::Optimizer& optimizer, bool ends_window,
+                                   std::function<void()> zero) {
   Entry* known = find(optimizer);
   if (known != nullptr && known->num_settled != num_held_backwards_) {
     if (!ends_window) return;

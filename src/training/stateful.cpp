@@ -85,7 +85,8 @@ State State::at(std::string_view name) const {
     if (key == name) return child;
     names.push_back(key);
   }
-  throw UsageError(Origin{"training"}, "a state has no '", name, "'; it has ", hasten::join(names), did_you_mean(name, names));
+  throw UsageError(Origin{"training"}, "a state has no '", name, "'; it has ", hasten::join(names),
+                   did_you_mean(name, names));
 }
 
 SplitState split_tensors(const State& state) {
@@ -97,7 +98,8 @@ SplitState split_tensors(const State& state) {
 State join_tensors(const core::Value& value, const std::function<at::Tensor(const std::string& path)>& tensor) {
   if (!value.is_map()) return State(value);
   const auto& map = value.as_map();
-  if (map.size() == 1 && map[0].first == kTensorKey && map[0].second.is_string()) return State(tensor(map[0].second.as_string()));
+  if (map.size() == 1 && map[0].first == kTensorKey && map[0].second.is_string())
+    return State(tensor(map[0].second.as_string()));
   State::Map out;
   for (const auto& [name, child] : map) out.emplace_back(name, join_tensors(child, tensor));
   return State(std::move(out));

@@ -62,8 +62,8 @@ std::vector<at::Tensor> plain_loop(const std::string& kind) {
   torch::manual_seed(11);
   Model net;
   torch::optim::Adam adam(net->parameters(), 5e-3);
-  auto train = torch::data::make_data_loader<RandomSampler>(stacked(kind),
-                                                            torch::data::DataLoaderOptions().batch_size(5));
+  auto train =
+      torch::data::make_data_loader<RandomSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(5));
   for (int epoch = 0; epoch < 4; ++epoch) {
     for (auto& batch : *train) {
       adam.zero_grad();
@@ -80,8 +80,7 @@ std::vector<at::Tensor> prepared_loop(const std::string& kind) {
   torch::manual_seed(11);
   Model net;
   torch::optim::Adam adam(net->parameters(), 5e-3);
-  auto train =
-      accelerator.data_loader<RandomSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(5));
+  auto train = accelerator.data_loader<RandomSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(5));
   auto [model, optimizer] = accelerator.prepare(net, adam);
   for (int epoch = 0; epoch < 4; ++epoch) {
     for (auto& batch : train) {
@@ -99,8 +98,7 @@ void expect_equal_loops(const std::string& kind) {
   const auto prepared = prepared_loop<Model>(kind);
 
   ASSERT_EQ(plain.size(), prepared.size());
-  for (size_t i = 0; i < plain.size(); ++i)
-    EXPECT_TRUE(torch::equal(plain[i], prepared[i])) << kind << ' ' << i;
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(torch::equal(plain[i], prepared[i])) << kind << ' ' << i;
 }
 
 TEST(Accelerator, AWorldOfOneEqualsThePlainLoopBitForBit) {
@@ -120,8 +118,7 @@ std::vector<at::Tensor> train_split(const Process& process, const std::string& k
   if (kind == "cnn") net->eval();
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   auto [train, optimizer, model] = accelerator.prepare(
-      data::loader<SequentialSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(12)), sgd,
-      net);
+      data::loader<SequentialSampler>(stacked(kind), torch::data::DataLoaderOptions().batch_size(12)), sgd, net);
   for (int epoch = 0; epoch < 10; ++epoch) {
     for (auto& batch : train) {
       optimizer.zero_grad();
@@ -140,8 +137,7 @@ void expect_ranks_equal_one(const std::string& kind) {
       const auto mine = train_split<Model>(process, kind);
 
       for (size_t i = 0; i < one.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(mine[i], one[i], 1e-5, 1e-5))
-            << kind << ", " << world_size << " ranks, " << i;
+        EXPECT_TRUE(torch::allclose(mine[i], one[i], 1e-5, 1e-5)) << kind << ", " << world_size << " ranks, " << i;
         const auto everybodys = process.group().all_gather(mine[i]);
         EXPECT_TRUE(torch::equal(everybodys.front(), everybodys.back())) << kind << ' ' << i;
       }
@@ -171,14 +167,12 @@ TEST(AcceleratorRanks, MetricsSeeEachSampleExactlyOnce) {
       const Accelerator accelerator(process);
       Problem problem = testing::problem_for("mlp");
       problem.targets = torch::arange(24);
-      auto loader =
-          accelerator.data_loader<SequentialSampler>(Pairs(problem).map(torch::data::transforms::Stack<>()),
-                                                     torch::data::DataLoaderOptions().batch_size(5));
+      auto loader = accelerator.data_loader<SequentialSampler>(Pairs(problem).map(torch::data::transforms::Stack<>()),
+                                                               torch::data::DataLoaderOptions().batch_size(5));
       std::vector<at::Tensor> seen;
 
       for (auto& batch : loader) {
-        const auto [inputs, targets] =
-            accelerator.gather_for_metrics(std::make_pair(batch.data, batch.target));
+        const auto [inputs, targets] = accelerator.gather_for_metrics(std::make_pair(batch.data, batch.target));
         EXPECT_EQ(inputs.size(0), targets.size(0));
         seen.push_back(targets);
       }
@@ -247,8 +241,7 @@ TEST(Accelerator, BackwardBeforePrepareIsRefused) {
   EXPECT_THAT([&] { accelerator.backward(loss); },
               ::testing::ThrowsMessage<UsageError>(HasSubstr("before any model was prepared")));
   { const auto model = accelerator.prepare(net); }
-  EXPECT_THAT([&] { accelerator.backward(loss); },
-              ::testing::ThrowsMessage<UsageError>(HasSubstr("keep the handle")));
+  EXPECT_THAT([&] { accelerator.backward(loss); }, ::testing::ThrowsMessage<UsageError>(HasSubstr("keep the handle")));
 }
 
 // Writes down where it is moved.
@@ -270,8 +263,8 @@ TEST(Accelerator, OneObjectsPlaceGoesBeforeTheOption) {
   EXPECT_EQ(there.place, accelerator.device());
   EXPECT_EQ(by_default.place, accelerator.device());
   for (const bool placed : {false, true}) {
-    auto loader = accelerator.prepare({.device_placement = {placed}},
-                                      data::loader<SequentialSampler>(stacked("mlp"), 4));
+    auto loader =
+        accelerator.prepare({.device_placement = {placed}}, data::loader<SequentialSampler>(stacked("mlp"), 4));
     for (auto& batch : loader) EXPECT_EQ(batch.data.is_meta(), placed);
   }
 }
@@ -359,8 +352,7 @@ TEST(AcceleratorRanks, AClosureOfLbfgsTrainsAsOnOneProcess) {
     Mlp net;
     testing::initialise(*net, 3);
     net->to(at::kDouble);
-    torch::optim::LBFGS lbfgs(net->parameters(),
-                              torch::optim::LBFGSOptions(0.5).line_search_fn("strong_wolfe"));
+    torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(0.5).line_search_fn("strong_wolfe"));
     auto [model, optimizer] = accelerator.prepare(net, lbfgs);
     const auto problem = testing::problem_for("mlp");
     const auto inputs = problem.inputs.to(at::kDouble).chunk(process.world_size())[process.rank()];
@@ -456,15 +448,13 @@ TEST(Accelerator, AccumulateRefusesAModelOfAnotherAccelerator) {
   const Accelerator ours = alone(), theirs = alone();
   torch::nn::Linear net(1, 1);
   const auto model = theirs.prepare(net);
-  EXPECT_THAT(
-      [&] { const auto scope = ours.accumulate(model); },
-      ::testing::ThrowsMessage<UsageError>(HasSubstr("prepared by another Accelerator. Prepare it with")));
+  EXPECT_THAT([&] { const auto scope = ours.accumulate(model); },
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("prepared by another Accelerator. Prepare it with")));
 }
 
 TEST(Accelerator, AWindowOfNoBatchesIsRefused) {
-  EXPECT_THAT(
-      ([] { Accelerator(Process(process::RankInfo{}, comm::Group()), {.gradient_accumulation_steps = 0}); }),
-      ::testing::ThrowsMessage<UsageError>(HasSubstr("gradient_accumulation_steps is 0")));
+  EXPECT_THAT(([] { Accelerator(Process(process::RankInfo{}, comm::Group()), {.gradient_accumulation_steps = 0}); }),
+              ::testing::ThrowsMessage<UsageError>(HasSubstr("gradient_accumulation_steps is 0")));
 }
 
 TEST(AcceleratorRanks, ATriggerOfOneRankIsSeenByAllOnce) {
@@ -494,7 +484,8 @@ TEST(Accelerator, ClipsByNormAndByValue) {
 }
 
 TEST(Accelerator, ItsLoadersTakeItsDataloaderConfig) {
-  const Accelerator stateful(Process(process::RankInfo{}, comm::Group()), {.loader = {.use_stateful_dataloader = true}});
+  const Accelerator stateful(Process(process::RankInfo{}, comm::Group()),
+                             {.loader = {.use_stateful_dataloader = true}});
   const auto unordered = torch::data::DataLoaderOptions(4).workers(2).enforce_ordering(false);
 
   EXPECT_THROW(stateful.data_loader(stacked("mlp"), unordered), UsageError);

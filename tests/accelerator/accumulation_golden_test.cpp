@@ -108,8 +108,8 @@ class Pattern {
   void inner(const std::string& name) {
     size_t batch = 0;
     if (name == "unprepared_inner") {
-      const auto plain = torch::data::make_data_loader<SequentialSampler>(
-          Range(input_.at("n_b").get<size_t>()), input_.at("batch_size").get<size_t>());
+      const auto plain = torch::data::make_data_loader<SequentialSampler>(Range(input_.at("n_b").get<size_t>()),
+                                                                          input_.at("batch_size").get<size_t>());
       for ([[maybe_unused]] const auto& samples : *plain) look("b", batch++);
       return;
     }
@@ -187,8 +187,7 @@ json run_training(const process::Process& process, const json& input) {
                                           .scheduler = {.step_per_process = true}});
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
-  optim::LambdaLR schedule(*made,
-                           {.lr_lambda = {[](int64_t s) { return 1.0 / (1.0 + static_cast<double>(s)); }}});
+  optim::LambdaLR schedule(*made, {.lr_lambda = {[](int64_t s) { return 1.0 / (1.0 + static_cast<double>(s)); }}});
   const data::TensorDataset samples(testing::tensor_of(input.at("x"), testing::dtype_of(input.at("model"))),
                                     testing::targets_of(input));
   auto [model, optimizer, loader] = accelerator.prepare(
@@ -197,8 +196,7 @@ json run_training(const process::Process& process, const json& input) {
           samples, DataLoaderOptions(input.at("batch_size").get<size_t>()).drop_last(input.at("drop_last"))));
   const auto scheduler = accelerator.prepare(schedule);
 
-  json given{
-      {"losses", json::array()}, {"sync", json::array()}, {"norms", json::array()}, {"lrs", json::array()}};
+  json given{{"losses", json::array()}, {"sync", json::array()}, {"norms", json::array()}, {"lrs", json::array()}};
   for (int64_t epoch = 0; epoch < input.at("epochs"); ++epoch) {
     for (auto& batch : loader) {
       const auto scope = accelerator.accumulate(model);
@@ -207,10 +205,8 @@ json run_training(const process::Process& process, const json& input) {
       given["losses"].push_back(loss.item<double>());
       given["sync"].push_back(accelerator.sync_gradients());
       if (accelerator.sync_gradients() && !input.at("clip_norm").is_null()) {
-        const double norm_type =
-            input.at("norm_type") == "inf" ? INFINITY : input.at("norm_type").get<double>();
-        given["norms"].push_back(
-            accelerator.clip_grad_norm_(net->parameters(), input.at("clip_norm"), norm_type));
+        const double norm_type = input.at("norm_type") == "inf" ? INFINITY : input.at("norm_type").get<double>();
+        given["norms"].push_back(accelerator.clip_grad_norm_(net->parameters(), input.at("clip_norm"), norm_type));
       }
       if (accelerator.sync_gradients() && !input.at("clip_value").is_null()) {
         accelerator.clip_grad_value_(net->parameters(), input.at("clip_value"));
@@ -268,7 +264,8 @@ TEST(AccumulationGolden, WindowsAndTrainingAreThePeers) {
       }
     });
   }
-  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return joined(golden, given.at(golden.name)); }); });
+  topic.for_each(
+      [&](const GoldenCase& golden) { topic.judge(golden, [&] { return joined(golden, given.at(golden.name)); }); });
 
   topic.finish();
 }

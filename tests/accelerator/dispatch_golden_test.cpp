@@ -75,14 +75,11 @@ json dispatched(const Accelerator& accelerator, const GoldenCase& golden) {
   const size_t n = input.at("n"), skip = input.at("num_batches_to_skip");
   const auto options = testing::loader_options_of(input);
   const auto pass = [&](const auto& whole, auto to_json) {
-    return testing::one_pass(Accelerator::skip_first_batches(whole, skip), accelerator.gradient_state(),
-                             to_json);
+    return testing::one_pass(Accelerator::skip_first_batches(whole, skip), accelerator.gradient_state(), to_json);
   };
   const std::string nested = input.value("nested", "");
-  if (nested == "dict")
-    return pass(accelerator.data_loader<SequentialSampler>(Dicts(n), options), dict_values);
-  if (nested == "tuple")
-    return pass(accelerator.data_loader<SequentialSampler>(Tuples(n), options), tuple_values);
+  if (nested == "dict") return pass(accelerator.data_loader<SequentialSampler>(Dicts(n), options), dict_values);
+  if (nested == "tuple") return pass(accelerator.data_loader<SequentialSampler>(Tuples(n), options), tuple_values);
   if (input.at("iterable")) return pass(accelerator.data_loader(testing::Counting(n), options), nullptr);
   return pass(accelerator.data_loader<SequentialSampler>(testing::Range(n), options), nullptr);
 }
@@ -97,8 +94,7 @@ json steps_of(const GoldenCase& golden) {
   const auto world_size = static_cast<size_t>(testing::positive(input.at("num_processes")));
   if (input.at("split_batches") && batch_size % world_size != 0) return testing::golden_error("ValueError");
   const size_t step = batch_size * (input.at("split_batches") ? 1 : world_size);
-  json batches(world_size, json::array()), ends(world_size, json::array()),
-      remainders(world_size, json::array());
+  json batches(world_size, json::array()), ends(world_size, json::array()), remainders(world_size, json::array());
   for (size_t begin = step * input.at("num_batches_to_skip").get<size_t>(); begin < n; begin += step) {
     const size_t size = std::min(step, n - begin), part = (size + world_size - 1) / world_size;
     if (size < step && input.at("drop_last")) break;

@@ -72,10 +72,9 @@ HASTEN_PROCESS_CASE(mismatched_models) {
 }
 
 TEST(FaultsRanks, MismatchedModelsNameTheParameterAndTheRanks) {
-  EXPECT_THAT(run(3, "mismatched_models"),
-              Each(ends_with(2,
-                             "rank 0 has '0.weight: parameter Float [3, 4]', rank 2 has "
-                             "'0.weight: parameter Float [4, 4]'")));
+  EXPECT_THAT(run(3, "mismatched_models"), Each(ends_with(2,
+                                                          "rank 0 has '0.weight: parameter Float [3, 4]', rank 2 has "
+                                                          "'0.weight: parameter Float [4, 4]'")));
 }
 
 HASTEN_PROCESS_CASE(rank_throws) {
@@ -183,12 +182,10 @@ TEST(FaultsRanks, ABusyPortIsNamed) {
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
   const std::string port = std::to_string(ntohs(address.sin_port));
 
-  const auto results =
-      run(1, "nothing", {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
+  const auto results = run(1, "nothing", {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
   close(fd);
 
-  EXPECT_THAT(results[0],
-              ends_with(2, "the store cannot listen on 127.0.0.1:" + port + ": Address already in use"));
+  EXPECT_THAT(results[0], ends_with(2, "the store cannot listen on 127.0.0.1:" + port + ": Address already in use"));
 }
 
 HASTEN_PROCESS_CASE(reads_data) {

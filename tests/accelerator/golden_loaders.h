@@ -72,8 +72,7 @@ json one_pass(const Loader& loader, const training::GradientState& state,
     ends.push_back(state.end_of_dataloader());
     remainders.push_back(state.remainder());
   }
-  return {
-      {"batches", batches}, {"end_of_dataloader", ends}, {"remainder", remainders}, {"len", loader.size()}};
+  return {{"batches", batches}, {"end_of_dataloader", ends}, {"remainder", remainders}, {"len", loader.size()}};
 }
 
 /// What the ranks gave as one record, each key a list by rank. An error is the same on all of them.

@@ -58,9 +58,8 @@ TEST(JoinCallsRanks, LinesInOrderWaitForRanksWithoutDataToo) {
     Mlp net;
     const auto model = accelerator.prepare(net);
     const Logger logger = accelerator.logger("test");
-    join_for(accelerator, model, process.rank(), [&](int i) {
-      logger.warning(text("step ", i), {.main_process_only = false, .in_order = true});
-    });
+    join_for(accelerator, model, process.rank(),
+             [&](int i) { logger.warning(text("step ", i), {.main_process_only = false, .in_order = true}); });
   });
   const std::string said = ::testing::internal::GetCapturedStderr();
 
@@ -279,9 +278,8 @@ TEST(JoinCallsRanks, WhatRanksWithoutDataCannotAnswerIsRefusedOnAll) {
          net->first->weight.requires_grad_(false);
          accelerator.backward(joint_loss(model));
        }},
-      {"join_uneven_inputs", [](const auto& accelerator, auto&, const auto& model) {
-         accelerator.join_uneven_inputs(model, [] {});
-       }}};
+      {"join_uneven_inputs",
+       [](const auto& accelerator, auto&, const auto& model) { accelerator.join_uneven_inputs(model, [] {}); }}};
   for (const auto& [name, call] : calls) {
     for (const int world_size : {1, 2, 3}) {
       const auto words = run_ranks_collecting(world_size, [&, &call = call](Process& process) {

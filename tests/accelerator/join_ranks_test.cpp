@@ -63,29 +63,27 @@ std::vector<at::Tensor> train(const Process& process, int world, const std::stri
   const auto problem = testing::problem_for(kind);
   const auto inputs = problem.inputs.is_floating_point() ? problem.inputs.to(at::kDouble) : problem.inputs;
   for (int epoch = 0; epoch < 2; ++epoch) {
-    accelerator.join_uneven_inputs(
-        model, [&, &model = model, &optimizer = optimizer, &scheduler = scheduler] {
-          int64_t begin = epoch;
-          for (int64_t step = 0; step < 5; ++step) {
-            int64_t total = 0, mine = 0, mine_begin = begin;
-            for (int rank = 0; rank < world; ++rank) {
-              if (rank == process.rank())
-                std::tie(mine_begin, mine) = std::pair(begin + total, rows_in(step, rank));
-              total += rows_in(step, rank);
-            }
-            begin += total;
-            if (process.world_size() == 1) std::tie(mine_begin, mine) = std::pair(begin - total, total);
-            if (mine == 0) return;
-            optimizer.zero_grad();
-            const auto loss = torch::nn::functional::cross_entropy(
-                model(inputs.narrow(0, mine_begin, mine)), problem.targets.narrow(0, mine_begin, mine));
-            accelerator.backward(loss, {.weight = static_cast<double>(mine)});
-            accelerator.clip_grad_norm_(net->parameters(), 0.05);
-            optimizer.step();
-            scheduler.step();
-            begin %= 12;
-          }
-        });
+    accelerator.join_uneven_inputs(model, [&, &model = model, &optimizer = optimizer, &scheduler = scheduler] {
+      int64_t begin = epoch;
+      for (int64_t step = 0; step < 5; ++step) {
+        int64_t total = 0, mine = 0, mine_begin = begin;
+        for (int rank = 0; rank < world; ++rank) {
+          if (rank == process.rank()) std::tie(mine_begin, mine) = std::pair(begin + total, rows_in(step, rank));
+          total += rows_in(step, rank);
+        }
+        begin += total;
+        if (process.world_size() == 1) std::tie(mine_begin, mine) = std::pair(begin - total, total);
+        if (mine == 0) return;
+        optimizer.zero_grad();
+        const auto loss = torch::nn::functional::cross_entropy(model(inputs.narrow(0, mine_begin, mine)),
+                                                               problem.targets.narrow(0, mine_begin, mine));
+        accelerator.backward(loss, {.weight = static_cast<double>(mine)});
+        accelerator.clip_grad_norm_(net->parameters(), 0.05);
+        optimizer.step();
+        scheduler.step();
+        begin %= 12;
+      }
+    });
   }
   auto list = states_of(*net, adam);
   list.push_back(torch::tensor(scheduler.rates()[0]));
@@ -137,17 +135,14 @@ TEST(JoinRanks, CollectivesSeeTheRanksThatHaveData) {
         const double sum = step == 0 ? 3 : step <= 2 ? 3 : 2, mean = sum / ranks;
         const at::Tensor mine = torch::tensor(static_cast<double>(process.rank()));
         EXPECT_EQ(accelerator.gather(mine).size(0), ranks);
-        EXPECT_EQ(
-            accelerator.gather(std::map<std::string, at::Tensor>{{"x", torch::ones({2, 3})}}).at("x").size(0),
-            2 * ranks);
+        EXPECT_EQ(accelerator.gather(std::map<std::string, at::Tensor>{{"x", torch::ones({2, 3})}}).at("x").size(0),
+                  2 * ranks);
         EXPECT_EQ(accelerator.reduce(mine).item<double>(), sum);
         EXPECT_EQ(accelerator.reduce(mine, {.op = comm::ReduceOp::kMean}).item<double>(), mean);
         EXPECT_EQ(accelerator.reduce(mine - 5, {.op = comm::ReduceOp::kMax}).item<double>(), -3);
-        EXPECT_EQ(accelerator.reduce(mine.to(at::kInt) + 5, {.op = comm::ReduceOp::kMin}).item<int>(),
-                  8 - ranks);
+        EXPECT_EQ(accelerator.reduce(mine.to(at::kInt) + 5, {.op = comm::ReduceOp::kMin}).item<int>(), 8 - ranks);
         EXPECT_EQ(accelerator.pad_across_processes(torch::ones({process.rank() + 1})).size(0), 3);
-        EXPECT_EQ(accelerator.gather_for_metrics(std::vector<int>{process.rank()}).size(),
-                  static_cast<size_t>(ranks));
+        EXPECT_EQ(accelerator.gather_for_metrics(std::vector<int>{process.rank()}).size(), static_cast<size_t>(ranks));
         EXPECT_FALSE(accelerator.check_trigger());
         accelerator.wait_for_everyone();
       }
@@ -191,16 +186,17 @@ TEST(JoinRanks, LoadersGiveEachSampleOnceWithoutEvenBatches) {
 
 // Batches of one row, `window` of them to a step on each rank.
 at::Tensor accumulated(const Process& process, int64_t num_rows, int64_t window, bool each) {
-  const Accelerator accelerator(process, {.gradient_accumulation_steps = window, .accumulation = {.sync_each_batch = each}});
+  const Accelerator accelerator(process,
+                                {.gradient_accumulation_steps = window, .accumulation = {.sync_each_batch = each}});
   Mlp net;
   testing::initialise(*net, 1);
   net->to(at::kDouble);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   const at::Tensor rows = torch::sin(torch::arange(8 * num_rows, at::kDouble)).view({num_rows, 8});
-  auto [model, optimizer, loader] = accelerator.prepare(
-      net, sgd,
-      data::loader<torch::data::samplers::SequentialSampler>(
-          data::TensorDataset(rows, torch::arange(num_rows)), torch::data::DataLoaderOptions(1)));
+  auto [model, optimizer, loader] =
+      accelerator.prepare(net, sgd,
+                          data::loader<torch::data::samplers::SequentialSampler>(
+                              data::TensorDataset(rows, torch::arange(num_rows)), torch::data::DataLoaderOptions(1)));
   accelerator.join_uneven_inputs(model,
                                  [&, &model = model, &optimizer = optimizer, &loader = loader] {
                                    for (auto& batch : loader) {

@@ -62,9 +62,7 @@ json plain(const GoldenCase& golden) {
   const training::GradientState nobody;
   const size_t n = golden.input.at("n"), skipped = golden.input.at("num_batches");
   const auto options = testing::loader_options_of(golden.input);
-  const auto rest = [&](const auto& whole) {
-    return one_pass(data::skip_first_batches(whole, skipped), nobody);
-  };
+  const auto rest = [&](const auto& whole) { return one_pass(data::skip_first_batches(whole, skipped), nobody); };
   json given = is_stream(golden) ? rest(data::loader(testing::Counting(n), options))
                                  : rest(data::loader<SequentialSampler>(testing::Range(n), options));
   // The Python class of the result; our Loader stays what it was.
@@ -74,8 +72,7 @@ json plain(const GoldenCase& golden) {
 
 json shard(const Accelerator& accelerator, const GoldenCase& golden) {
   return with_loader(accelerator, golden, [&](const auto& whole) {
-    const auto rest =
-        Accelerator::skip_first_batches(whole, golden.input.at("num_batches").template get<size_t>());
+    const auto rest = Accelerator::skip_first_batches(whole, golden.input.at("num_batches").template get<size_t>());
     return one_pass(rest, accelerator.gradient_state());
   });
 }
@@ -83,14 +80,11 @@ json shard(const Accelerator& accelerator, const GoldenCase& golden) {
 json resume(const Accelerator& accelerator, const GoldenCase& golden) {
   const auto whole = accelerator.data_loader<RandomSampler>(testing::Range(golden.input.at("n")),
                                                             golden.input.at("batch_size").get<size_t>());
-  const auto batches = [&](const auto& loader) {
-    return one_pass(loader, accelerator.gradient_state()).at("batches");
-  };
+  const auto batches = [&](const auto& loader) { return one_pass(loader, accelerator.gradient_state()).at("batches"); };
   json epochs = json::array();
   for (int epoch = 0; epoch < 4; ++epoch) epochs.push_back(batches(whole));
   whole.set_epoch(golden.input.at("resume_epoch").get<uint64_t>());
-  const json resumed =
-      batches(Accelerator::skip_first_batches(whole, golden.input.at("num_batches").get<size_t>()));
+  const json resumed = batches(Accelerator::skip_first_batches(whole, golden.input.at("num_batches").get<size_t>()));
   return {{"epochs", epochs}, {"resumed", resumed}, {"next_epoch_of_original_loader", batches(whole)}};
 }
 
@@ -107,13 +101,11 @@ GoldenCase with_next_epochs(GoldenCase golden) {
 TEST(SkipFirstBatchesGolden, LoadersGiveTheRestAsThePeersDo) {
   GoldenTopic topic("skip_first_batches");
   topic.on_quirk("len-differs", loader_length_is_what_is_given);
-  GoldenTopic on_ranks("skip_first_batches",
-                       [](const GoldenCase& golden) { return golden.family != "plain"; });
+  GoldenTopic on_ranks("skip_first_batches", [](const GoldenCase& golden) { return golden.family != "plain"; });
 
-  auto given =
-      testing::on_ranks(on_ranks, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
-        return golden.family == "shard" ? shard(accelerator, golden) : resume(accelerator, golden);
-      });
+  auto given = testing::on_ranks(on_ranks, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
+    return golden.family == "shard" ? shard(accelerator, golden) : resume(accelerator, golden);
+  });
 
   topic.for_each([&](const GoldenCase& golden) {
     if (golden.family == "plain") {
@@ -135,9 +127,7 @@ struct Rows {
     to = std::vector<int64_t>(rows.values.const_data_ptr<int64_t>(),
                               rows.values.const_data_ptr<int64_t>() + rows.values.numel());
   }
-  friend void from_json(const json& from, Rows& rows) {
-    rows.values = torch::tensor(from.get<std::vector<int64_t>>());
-  }
+  friend void from_json(const json& from, Rows& rows) { rows.values = torch::tensor(from.get<std::vector<int64_t>>()); }
 };
 
 json gather_one(const Accelerator& accelerator, const std::string& data, const std::vector<size_t>& batch) {
@@ -185,15 +175,14 @@ TEST(GatherForMetricsGolden, GivesEachSampleOnceAsThePeerOrBetter) {
   GoldenTopic topic("gather_for_metrics");
   topic.on_quirk("duplicates-kept", each_sample_once);
 
-  auto given =
-      testing::on_ranks(topic, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
-        return with_loader(accelerator, golden, [&](const auto& whole) -> json {
-          const json& input = golden.input;
-          if (!golden.family.ends_with("_skip")) return {{"gathered", gather_all(accelerator, input, whole)}};
-          return {{"gathered", gather_all(accelerator, input, Accelerator::skip_first_batches(whole, 1))},
-                  {"whole", gather_all(accelerator, input, whole)}};
-        });
-      });
+  auto given = testing::on_ranks(topic, options_of, [](const Accelerator& accelerator, const GoldenCase& golden) {
+    return with_loader(accelerator, golden, [&](const auto& whole) -> json {
+      const json& input = golden.input;
+      if (!golden.family.ends_with("_skip")) return {{"gathered", gather_all(accelerator, input, whole)}};
+      return {{"gathered", gather_all(accelerator, input, Accelerator::skip_first_batches(whole, 1))},
+              {"whole", gather_all(accelerator, input, whole)}};
+    });
+  });
 
   topic.for_each([&](const GoldenCase& golden) {
     const auto& ranks = given.at(golden.name);

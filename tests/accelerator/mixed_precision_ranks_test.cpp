@@ -1,5 +1,5 @@
-// Mixed precision through the front door, alone and on several ranks: scopes, scaled losses, skipped steps, and that ranks
-// stay together.
+// Mixed precision through the front door, alone and on several ranks: scopes, scaled losses, skipped steps, and that
+// ranks stay together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,9 +16,9 @@
 namespace hasten {
 namespace {
 
-using ::testing::HasSubstr;
-using hasten::testing::run_ranks;
 using hasten::process::Process;
+using hasten::testing::run_ranks;
+using ::testing::HasSubstr;
 
 Process single_process() {
   return Process(process::RankInfo{}, comm::Group());
@@ -51,7 +51,8 @@ TEST(MixedPrecision, ForwardAndMethodsRunInBf16OutputsAreFloat32AndNothingLeaks)
 }
 
 TEST(MixedPrecision, OutputsCanStayAsComputed) {
-  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .precision = {.outputs = precision::Outputs::kAsComputed}});
+  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16,
+                                             .precision = {.outputs = precision::Outputs::kAsComputed}});
   testing::Mlp net;
   EXPECT_EQ(accelerator.prepare(net)(at::ones({2, 8})).scalar_type(), at::kHalf);
 }
@@ -63,7 +64,10 @@ std::vector<float> train(Precision precision, bool by_hand, int64_t num_steps = 
   hasten::testing::initialise(*net, 5);
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
   const auto problem = hasten::testing::problem_for("mlp");
-  Accelerator accelerator(single_process(), {.gradient_accumulation_steps = num_steps, .mixed_precision = precision, .scaler = {.init_scale = 256, .growth_interval = 3}, .optimizer = {.fused = false}});
+  Accelerator accelerator(single_process(), {.gradient_accumulation_steps = num_steps,
+                                             .mixed_precision = precision,
+                                             .scaler = {.init_scale = 256, .growth_interval = 3},
+                                             .optimizer = {.fused = false}});
   auto [model, optimizer] = accelerator.prepare(net, adam);
   const precision::GradScaler raw({.init_scale = 256, .growth_interval = 3, .enabled = precision == Precision::kFp16});
   std::vector<float> losses;
@@ -72,7 +76,9 @@ std::vector<float> train(Precision precision, bool by_hand, int64_t num_steps = 
     if (by_hand) {
       at::Tensor output;
       {
-        const precision::Autocast scope(c10::DeviceType::CPU, {.enabled = precision != Precision::kNo, .dtype = precision::compute_dtype(precision).value_or(at::kBFloat16)});
+        const precision::Autocast scope(c10::DeviceType::CPU,
+                                        {.enabled = precision != Precision::kNo,
+                                         .dtype = precision::compute_dtype(precision).value_or(at::kBFloat16)});
         output = net->forward(problem.inputs);
       }
       loss = torch::cross_entropy_loss(output.to(at::kFloat), problem.targets);
@@ -101,13 +107,16 @@ TEST(MixedPrecision, TheLoopGivesTheRecipesNumbers) {
   for (const auto precision : {Precision::kNo, Precision::kBf16, Precision::kFp16}) {
     for (const int64_t num_steps : {1, 3}) {
       const auto ours = train(precision, false, num_steps), theirs = train(precision, true, num_steps);
-      for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 2e-5) << precision::name_of(precision) << ", step " << i;
+      for (size_t i = 0; i < ours.size(); ++i)
+        EXPECT_NEAR(ours[i], theirs[i], 2e-5) << precision::name_of(precision) << ", step " << i;
     }
   }
 }
 
 TEST(MixedPrecision, ClippingInTheMiddleOfAWindowOnlyMeasures) {
-  Accelerator accelerator(single_process(), {.gradient_accumulation_steps = 2, .mixed_precision = Precision::kFp16, .scaler = {.init_scale = 1024}});
+  Accelerator accelerator(
+      single_process(),
+      {.gradient_accumulation_steps = 2, .mixed_precision = Precision::kFp16, .scaler = {.init_scale = 1024}});
   testing::Mlp net;
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
   auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -129,7 +138,8 @@ TEST(MixedPrecision, ConvolutionsThatIssuesReportAsBadAreNamedWhenTheModelIsPrep
     torch::nn::Sequential net(torch::nn::Conv2d{images}, torch::nn::Conv3d{volumes});
     const auto model = accelerator.prepare(net);
     const auto text = ::testing::internal::GetCapturedStderr();
-    return std::pair(text.find("pytorch#183815") != std::string::npos, text.find("pytorch#169688") != std::string::npos);
+    return std::pair(text.find("pytorch#183815") != std::string::npos,
+                     text.find("pytorch#169688") != std::string::npos);
   };
   const torch::nn::Conv2dOptions plain(4, 4, 3);
   const torch::nn::Conv3dOptions unit(4, 4, 3);
@@ -160,14 +170,17 @@ TEST(MixedPrecision, ClippingWhoseNormStaysATensorGivesTheSameNormAndGradients) 
       const auto waits = clipped(false), async = clipped(true);
 
       EXPECT_NEAR(async.first, waits.first, 1e-5 * waits.first);
-      EXPECT_TRUE(at::allclose(async.second, waits.second, 1e-5, 1e-9)) << precision::name_of(precision) << ", norm " << type;
+      EXPECT_TRUE(at::allclose(async.second, waits.second, 1e-5, 1e-9))
+          << precision::name_of(precision) << ", norm " << type;
     }
   }
 }
 
 TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {
   for (const bool fused : {true, false}) {
-    Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64}, .optimizer = {.fused = fused}});
+    Accelerator accelerator(
+        single_process(),
+        {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64}, .optimizer = {.fused = fused}});
     testing::Mlp net;
     torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
     optim::StepLR schedule(adam, {.step_size = 1, .gamma = 0.5});
@@ -191,7 +204,8 @@ TEST(MixedPrecision, AnOverflowSkipsTheStepAndTheScheduleWaits) {
 }
 
 TEST(MixedPrecision, AScaleThatMovesTakesAlongGradientsOfAnOptimizerThatHasNotStepped) {
-  Accelerator accelerator(single_process(), {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64, .growth_interval = 1}});
+  Accelerator accelerator(single_process(),
+                          {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 64, .growth_interval = 1}});
   const auto make = [] {
     torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));
     const torch::NoGradGuard no_grad;
@@ -199,7 +213,8 @@ TEST(MixedPrecision, AScaleThatMovesTakesAlongGradientsOfAnOptimizerThatHasNotSt
     return net;
   };
   auto a = make(), b = make();
-  torch::optim::SGD first(a->parameters(), torch::optim::SGDOptions(1.0)), second(b->parameters(), torch::optim::SGDOptions(1.0));
+  torch::optim::SGD first(a->parameters(), torch::optim::SGDOptions(1.0)),
+      second(b->parameters(), torch::optim::SGDOptions(1.0));
   auto [net_a, net_b, one, two] = accelerator.prepare(a, b, first, second);
   const auto x = at::full({1, 2}, 0.25);
 
@@ -233,7 +248,8 @@ TEST(MixedPrecision, EndlessOverflowsEndWithNames) {
 }
 
 TEST(MixedPrecision, AStateGoesOnInAnotherAccelerator) {
-  Accelerator first(single_process(), {.mixed_precision = Precision::kFp16}), second(single_process(), {.mixed_precision = Precision::kFp16});
+  Accelerator first(single_process(), {.mixed_precision = Precision::kFp16}),
+      second(single_process(), {.mixed_precision = Precision::kFp16});
   auto state = *first.scaler_state();
   state.scale = 8;
   state.growth_tracker = 5;
@@ -244,7 +260,8 @@ TEST(MixedPrecision, AStateGoesOnInAnotherAccelerator) {
 }
 
 // One step per rank's part of the batch; returns the losses' mean and leaves the parameters.
-void step_of(Accelerator& accelerator, const auto& model, const auto& optimizer, const testing::Problem& problem, int rank, int world) {
+void step_of(Accelerator& accelerator, const auto& model, const auto& optimizer, const testing::Problem& problem,
+             int rank, int world) {
   const int64_t rows = 24 / world;
   optimizer.zero_grad();
   const auto x = problem.inputs.narrow(0, rank * rows, rows), y = problem.targets.narrow(0, rank * rows, rows);
@@ -284,7 +301,8 @@ TEST(MixedPrecision, AnInfinityOnOneRankSkipsOnAllAlsoForParametersThatAreNotExc
     testing::Mlp net;
     hasten::testing::initialise(*net, 5);
     auto apart = at::zeros({3}).requires_grad_();  // in no prepared model
-    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1)), other({apart}, torch::optim::SGDOptions(0.1));
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1)),
+        other({apart}, torch::optim::SGDOptions(0.1));
     Accelerator accelerator(process, {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128}});
     auto [model, first, second] = accelerator.prepare(net, sgd, other);
     const auto x = at::full({2, 8}, process.rank() == 1 ? INFINITY : 1.0F);
@@ -305,7 +323,8 @@ TEST(MixedPrecision, AnInfinityOfOneRanksMicroBatchOrOfAHookSkipsOnAll) {
     testing::Mlp net;
     hasten::testing::initialise(*net, 5);
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-    Accelerator accelerator(process, {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128}, .ddp = {.comm_hook = hook}});
+    Accelerator accelerator(
+        process, {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128}, .ddp = {.comm_hook = hook}});
     auto [model, optimizer] = accelerator.prepare(net, sgd);
     const auto before = parameter_copies(*net);
     for (int i = 0; i < 2; ++i) {
@@ -333,13 +352,16 @@ TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
   for (const auto recipe : {precision::Fp8Recipe::kTensorwise, precision::Fp8Recipe::kDelayed}) {
     std::vector<std::vector<at::Tensor>> ends(2);
     run_ranks(2, [&](Process& process) {
-      torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32), torch::nn::Tanh(), torch::nn::Linear(32, 4));
+      torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32),
+                                torch::nn::Tanh(), torch::nn::Linear(32, 4));
       hasten::testing::initialise(*net, 5);
       torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-      Accelerator accelerator(process, {.mixed_precision = Precision::kFp8, .fp8 = {.recipe = recipe, .amax_history_len = 4}});
+      Accelerator accelerator(process,
+                              {.mixed_precision = Precision::kFp8, .fp8 = {.recipe = recipe, .amax_history_len = 4}});
       auto [model, optimizer] = accelerator.prepare(net, sgd);
       auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(process.rank() + 1));
-      const auto x = at::randn({16, 16}, generator) * (process.rank() + 1), y = at::randint(0, 4, {16}, generator, at::TensorOptions().dtype(at::kLong));
+      const auto x = at::randn({16, 16}, generator) * (process.rank() + 1),
+                 y = at::randint(0, 4, {16}, generator, at::TensorOptions().dtype(at::kLong));
       double first = 0, last = 0;
       for (int i = 0; i < 20; ++i) {
         optimizer.zero_grad();
@@ -357,19 +379,25 @@ TEST(MixedPrecision, Fp8LayersTrainAndDelayedScalesAreTheRanksLargest) {
 
 TEST(MixedPrecision, WeightsBelowFloat32TrainTheSameOnAllRanks) {
   using precision::Weights;
-  for (const auto& [form, precision] : {std::pair(Weights::kMaster, Precision::kFp16), {Weights::kMaster, Precision::kBf16}, {Weights::kSplit, Precision::kNo}, {Weights::kStochastic, Precision::kBf16}, {Weights::kKahan, Precision::kBf16}}) {
+  for (const auto& [form, precision] : {std::pair(Weights::kMaster, Precision::kFp16),
+                                        {Weights::kMaster, Precision::kBf16},
+                                        {Weights::kSplit, Precision::kNo},
+                                        {Weights::kStochastic, Precision::kBf16},
+                                        {Weights::kKahan, Precision::kBf16}}) {
     std::vector<std::vector<at::Tensor>> ends(2);
     const auto problem = hasten::testing::problem_for("mlp");
     run_ranks(2, [&, form = form, precision = precision](Process& process) {
       testing::Mlp net;
       hasten::testing::initialise(*net, static_cast<uint64_t>(5 + process.rank()));  // rank 0's values go to all
       torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
-      Accelerator accelerator(process, {.mixed_precision = precision, .precision = {.weights = form}, .scaler = {.init_scale = 1024}});
+      Accelerator accelerator(
+          process, {.mixed_precision = precision, .precision = {.weights = form}, .scaler = {.init_scale = 1024}});
       auto [model, optimizer] = accelerator.prepare(net, adam);
       float first = 0, last = 0;
       for (int i = 0; i < 30; ++i) {
         optimizer.zero_grad();
-        const auto x = problem.inputs.narrow(0, process.rank() * 12, 12), y = problem.targets.narrow(0, process.rank() * 12, 12);
+        const auto x = problem.inputs.narrow(0, process.rank() * 12, 12),
+                   y = problem.targets.narrow(0, process.rank() * 12, 12);
         const auto loss = torch::cross_entropy_loss(model(x), y);
         EXPECT_EQ(loss.scalar_type(), at::kFloat);
         accelerator.backward(loss);
@@ -383,7 +411,8 @@ TEST(MixedPrecision, WeightsBelowFloat32TrainTheSameOnAllRanks) {
       }
       EXPECT_THROW(accelerator.local_sgd(model), UsageError);
     });
-    for (size_t i = 0; i < ends[0].size(); ++i) EXPECT_TRUE(at::equal(ends[0][i], ends[1][i])) << static_cast<int>(form);
+    for (size_t i = 0; i < ends[0].size(); ++i)
+      EXPECT_TRUE(at::equal(ends[0][i], ends[1][i])) << static_cast<int>(form);
   }
 }
 
@@ -392,7 +421,8 @@ TEST(MixedPrecision, LivingCastsChangeNoNumber) {
     testing::Cnn net;
     hasten::testing::initialise(*net, 5);
     torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(0.01));
-    Accelerator accelerator(single_process(), {.mixed_precision = Precision::kBf16, .precision = {.living_casts = living}});
+    Accelerator accelerator(single_process(),
+                            {.mixed_precision = Precision::kBf16, .precision = {.living_casts = living}});
     auto [model, optimizer] = accelerator.prepare(net, adam);
     const auto problem = hasten::testing::problem_for("cnn");
     std::vector<float> result;
@@ -462,7 +492,8 @@ TEST(MixedPrecision, RanksOutOfDataTakeTheScaleOver) {
     testing::Mlp net;
     hasten::testing::initialise(*net, 5);
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-    Accelerator accelerator(process, {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128, .growth_interval = 2}});
+    Accelerator accelerator(process,
+                            {.mixed_precision = Precision::kFp16, .scaler = {.init_scale = 128, .growth_interval = 2}});
     auto [model, optimizer] = accelerator.prepare(net, sgd);
     accelerator.join_uneven_inputs(model, [&, &model = model, &optimizer = optimizer] {
       for (int i = 0; i < (process.rank() == 0 ? 5 : 2); ++i) {

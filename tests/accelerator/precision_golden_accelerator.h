@@ -30,9 +30,11 @@ json accelerator_case(const json& input) {
     const auto handlers = input.at("handlers").is_null() ? json::object() : input.at("handlers");
     if (handlers.contains("autocast")) {
       options.autocast.enabled = handlers.at("autocast").value("enabled", true);
-      if (handlers.at("autocast").contains("cache_enabled")) options.autocast.cache_enabled = handlers.at("autocast").at("cache_enabled").get<bool>();
+      if (handlers.at("autocast").contains("cache_enabled"))
+        options.autocast.cache_enabled = handlers.at("autocast").at("cache_enabled").get<bool>();
     }
-    if (handlers.contains("scaler") && handlers.at("scaler").contains("init_scale")) options.scaler.init_scale = handlers.at("scaler").at("init_scale");
+    if (handlers.contains("scaler") && handlers.at("scaler").contains("init_scale"))
+      options.scaler.init_scale = handlers.at("scaler").at("init_scale");
     // The variable is read by the process's environment in a program; here it is handed in.
     if (!input.at("env").is_null() && precision.is_null()) {
       options.mixed_precision = precision::resolve({}, input.at("env").get<std::string>(), {}).precision;
@@ -49,7 +51,8 @@ json accelerator_case(const json& input) {
     result["inside"] = name_of(net->seen);
     {
       std::optional<precision::AutocastOptions> inner;
-      if (handlers.contains("inner")) inner = precision::AutocastOptions{.enabled = handlers.at("inner").value("enabled", true)};
+      if (handlers.contains("inner"))
+        inner = precision::AutocastOptions{.enabled = handlers.at("inner").value("enabled", true)};
       const auto scope = accelerator.autocast(inner);
       result["in_autocast"] = name_of(at::mm(x, x.t()).scalar_type());
     }
@@ -93,19 +96,22 @@ json by_the_text(const GoldenCase& golden) {
 
 // fp8 runs on a CPU, emulated, where the peer lacks a library.
 json with_fp8(const GoldenCase& golden) {
-  const auto asks = [&golden](const char* key) { return golden.input.at(key).is_string() && golden.input.at(key) == "fp8"; };
+  const auto asks = [&golden](const char* key) {
+    return golden.input.at(key).is_string() && golden.input.at(key) == "fp8";
+  };
   if (golden.family != "accelerator") return json::object();
   const auto& option = golden.input.at("mixed_precision");
   if (option == "BF16" || option == "FP16" || option == "FP8" || option == "NO") {
     // C++ has an enumerator; the text of a variable is taken in any case of letters.
     GoldenCase as_variable = golden;
     as_variable.input["env"] = option;
-    as_variable.expected = {{"output", "float32"}, {"outside", "float32"}, {"unwrapped", "float32"}, {"scaler", false}, {"native_amp", false}, {"inside", "float32"}, {"in_autocast", "float32"}};
+    as_variable.expected = {{"output", "float32"}, {"outside", "float32"}, {"unwrapped", "float32"},  {"scaler", false},
+                            {"native_amp", false}, {"inside", "float32"},  {"in_autocast", "float32"}};
     return by_the_text(as_variable);
   }
   if (!asks("mixed_precision") && !(asks("env") && option.is_null())) return json::object();
-  return {{"mixed_precision", "fp8"}, {"native_amp", true}, {"scaler", false}, {"inside", "bfloat16"}, {"output", "float32"},
-          {"in_autocast", "bfloat16"}, {"outside", "float32"}, {"unwrapped", "float32"}};
+  return {{"mixed_precision", "fp8"}, {"native_amp", true},        {"scaler", false},      {"inside", "bfloat16"},
+          {"output", "float32"},      {"in_autocast", "bfloat16"}, {"outside", "float32"}, {"unwrapped", "float32"}};
 }
 
 // One weight under events; `prepared`: as a prepared model's, with a living cast, else as it is.
@@ -153,9 +159,10 @@ json cache_case(const json& input, bool prepared) {
 
 // Parameters of one gradient each, with a scaler of the Accelerator's.
 json shared_scaler_case(const json& input) {
-  const Accelerator accelerator(alone(), {.mixed_precision = Precision::kFp16,
-                                          .scaler = {.init_scale = input.at("init_scale"), .growth_interval = input.at("growth_interval")},
-                                          .optimizer = {.fused = input.at("fused").get<bool>()}});
+  const Accelerator accelerator(
+      alone(), {.mixed_precision = Precision::kFp16,
+                .scaler = {.init_scale = input.at("init_scale"), .growth_interval = input.at("growth_interval")},
+                .optimizer = {.fused = input.at("fused").get<bool>()}});
   const auto count = input.at("optimizers").get<size_t>();
   std::vector<torch::nn::Linear> nets;
   std::vector<std::shared_ptr<torch::optim::SGD>> made;
@@ -163,7 +170,8 @@ json shared_scaler_case(const json& input) {
     nets.emplace_back(torch::nn::LinearOptions(2, 1).bias(false));
     const torch::NoGradGuard no_grad;
     nets.back()->weight.zero_();
-    made.push_back(std::make_shared<torch::optim::SGD>(nets.back()->parameters(), torch::optim::SGDOptions(input.at("lr").get<double>())));
+    made.push_back(std::make_shared<torch::optim::SGD>(nets.back()->parameters(),
+                                                       torch::optim::SGDOptions(input.at("lr").get<double>())));
   }
   std::vector<decltype(accelerator.prepare(nets[0]))> models;
   std::vector<decltype(accelerator.prepare(*made[0]))> optimizers;
@@ -172,7 +180,11 @@ json shared_scaler_case(const json& input) {
     optimizers.push_back(accelerator.prepare(*made[i]));
   }
   const auto x = at::full({1, 2}, input.at("gradient").get<double>());
-  json result = {{"param", json::array()}, {"skipped", json::array()}, {"reported", json::array()}, {"scale", json::array()}, {"growth_tracker", json::array()}};
+  json result = {{"param", json::array()},
+                 {"skipped", json::array()},
+                 {"reported", json::array()},
+                 {"scale", json::array()},
+                 {"growth_tracker", json::array()}};
   for (const auto& step : input.at("found_inf")) {
     json parameters = json::array(), skipped = json::array(), reported = json::array();
     for (const auto& optimizer : optimizers) optimizer.zero_grad();
@@ -203,14 +215,21 @@ json shared_scaler_case(const json& input) {
 json accelerated_case(const json& input) {
   const auto state = std::make_shared<training::GradientState>();
   const auto scaler = std::make_shared<precision::WindowScaler>(
-      precision::GradScalerOptions{.init_scale = input.at("init_scale"), .growth_factor = input.at("growth_factor"), .backoff_factor = input.at("backoff_factor"), .growth_interval = input.at("growth_interval")},
+      precision::GradScalerOptions{.init_scale = input.at("init_scale"),
+                                   .growth_factor = input.at("growth_factor"),
+                                   .backoff_factor = input.at("backoff_factor"),
+                                   .growth_interval = input.at("growth_interval")},
       precision::WindowScalerHooks{.ends_window = [&state] { return state->sync_gradients(); }});
   state->step_policies().add(training::StepOrder::kUnscale, scaler);
   auto parameter = at::zeros({1}).requires_grad_();
-  auto sgd = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(input.at("lr").get<double>()));
+  auto sgd = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter},
+                                                 torch::optim::SGDOptions(input.at("lr").get<double>()));
   scaler->add(sgd);
   const optim::PreparedOptimizer<torch::optim::SGD> optimizer(sgd, state);
-  json result = {{"step_was_skipped", json::array()}, {"scale", json::array()}, {"param", json::array()}, {"grad_after_zero_grad", json::array()}};
+  json result = {{"step_was_skipped", json::array()},
+                 {"scale", json::array()},
+                 {"param", json::array()},
+                 {"grad_after_zero_grad", json::array()}};
   for (size_t i = 0; i < input.at("found_inf").size(); ++i) {
     state->set_sync_gradients(input.at("sync_gradients").at(i).get<bool>());
     state->optimizers().begin_batch();
@@ -222,7 +241,8 @@ json accelerated_case(const json& input) {
     result["step_was_skipped"].push_back(optimizer.step_was_skipped());
     result["scale"].push_back(scaler->state().scale);
     result["param"].push_back(shown(parameter.item<float>()));
-    result["grad_after_zero_grad"].push_back(parameter.grad().defined() ? shown(parameter.grad().item<float>()) : json());
+    result["grad_after_zero_grad"].push_back(parameter.grad().defined() ? shown(parameter.grad().item<float>())
+                                                                        : json());
   }
   return result;
 }

@@ -13,24 +13,46 @@ std::unique_ptr<torch::optim::Optimizer> formula_optimizer(const json& input, st
   const auto betas = std::make_tuple(o.value("beta1", 0.9), o.value("beta2", 0.999));
   const double eps = o.value("eps", 1e-8);
   if (rule == "lamb") {
-    return std::make_unique<optim::Lamb>(std::move(parameters), optim::LambOptions(lr).weight_decay(decay).betas(betas).eps(eps)
-        .bias_correction(o.at("bias_correction")).adam_w_mode(o.at("adam_w_mode")).grad_averaging(o.at("grad_averaging"))
-        .max_grad_norm(o.at("max_grad_norm")).use_nvlamb(o.at("use_nvlamb")));
+    return std::make_unique<optim::Lamb>(std::move(parameters), optim::LambOptions(lr)
+                                                                    .weight_decay(decay)
+                                                                    .betas(betas)
+                                                                    .eps(eps)
+                                                                    .bias_correction(o.at("bias_correction"))
+                                                                    .adam_w_mode(o.at("adam_w_mode"))
+                                                                    .grad_averaging(o.at("grad_averaging"))
+                                                                    .max_grad_norm(o.at("max_grad_norm"))
+                                                                    .use_nvlamb(o.at("use_nvlamb")));
   }
   if (rule == "novograd") {
-    return std::make_unique<optim::NovoGrad>(std::move(parameters), optim::NovoGradOptions(lr).weight_decay(decay).betas(betas).eps(eps)
-        .bias_correction(o.at("bias_correction")).grad_averaging(o.at("grad_averaging"))
-        .reg_inside_moment(o.at("reg_inside_moment")).norm_type(o.at("norm_type")).init_zero(o.at("init_zero")));
+    return std::make_unique<optim::NovoGrad>(std::move(parameters), optim::NovoGradOptions(lr)
+                                                                        .weight_decay(decay)
+                                                                        .betas(betas)
+                                                                        .eps(eps)
+                                                                        .bias_correction(o.at("bias_correction"))
+                                                                        .grad_averaging(o.at("grad_averaging"))
+                                                                        .reg_inside_moment(o.at("reg_inside_moment"))
+                                                                        .norm_type(o.at("norm_type"))
+                                                                        .init_zero(o.at("init_zero")));
   }
   if (rule == "adam") {
-    return std::make_unique<optim::ApexAdam>(std::move(parameters), optim::ApexAdamOptions(lr).weight_decay(decay).betas(betas).eps(eps)
-        .bias_correction(o.at("bias_correction")).adam_w_mode(o.at("adam_w_mode")));
+    return std::make_unique<optim::ApexAdam>(std::move(parameters), optim::ApexAdamOptions(lr)
+                                                                        .weight_decay(decay)
+                                                                        .betas(betas)
+                                                                        .eps(eps)
+                                                                        .bias_correction(o.at("bias_correction"))
+                                                                        .adam_w_mode(o.at("adam_w_mode")));
   }
-  return std::make_unique<optim::ApexSgd>(std::move(parameters), optim::ApexSgdOptions(lr).weight_decay(decay).momentum(o.at("momentum"))
-      .dampening(o.at("dampening")).wd_after_momentum(o.at("wd_after_momentum")).nesterov(o.at("nesterov")));
+  return std::make_unique<optim::ApexSgd>(std::move(parameters), optim::ApexSgdOptions(lr)
+                                                                     .weight_decay(decay)
+                                                                     .momentum(o.at("momentum"))
+                                                                     .dampening(o.at("dampening"))
+                                                                     .wd_after_momentum(o.at("wd_after_momentum"))
+                                                                     .nesterov(o.at("nesterov")));
 }
 
-at::Tensor values_of(const json& list) { return at::tensor(list.get<std::vector<double>>(), at::kDouble).to(at::kFloat); }
+at::Tensor values_of(const json& list) {
+  return at::tensor(list.get<std::vector<double>>(), at::kDouble).to(at::kFloat);
+}
 
 bool close(const json& given, const json& wanted, double tolerance) {
   if (given.is_array()) {
@@ -43,7 +65,8 @@ bool close(const json& given, const json& wanted, double tolerance) {
   return std::abs(given.get<double>() - wanted.get<double>()) <= tolerance;
 }
 
-json stepped_case(const GoldenCase& golden, const std::vector<at::Tensor>& parameters, torch::optim::Optimizer& optimizer, double factor) {
+json stepped_case(const GoldenCase& golden, const std::vector<at::Tensor>& parameters,
+                  torch::optim::Optimizer& optimizer, double factor) {
   json steps = json::array();
   for (const auto& gradients : golden.input.at("grads")) {
     json now = json::array();
@@ -67,7 +90,9 @@ json formula_case(const GoldenCase& golden) {
   }
   const auto& s = golden.input.at("sgd");
   const auto& l = golden.input.at("larc");
-  torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(s.at("lr").get<double>()).momentum(s.at("momentum")).weight_decay(s.at("weight_decay")));
+  torch::optim::SGD sgd(
+      parameters,
+      torch::optim::SGDOptions(s.at("lr").get<double>()).momentum(s.at("momentum")).weight_decay(s.at("weight_decay")));
   optim::Larc larc(sgd, {.trust_coefficient = l.at("trust_coefficient"), .clip = l.at("clip"), .eps = l.at("eps")});
   return stepped_case(golden, parameters, larc, 1);
 }

@@ -1,8 +1,8 @@
 // Golden cases of mixed precision: values in JSON, operators, scopes, loss scales. Part of precision_golden_test.cpp.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <thread>
 #include "hasten/accelerator.h"
@@ -18,10 +18,10 @@
 #include "hasten/precision/fp8.h"
 #include "hasten/precision/grad_scaler.h"
 #include "hasten/precision/living_casts.h"
-#include "hasten/precision/window_scaler.h"
 #include "hasten/precision/loss_scale_rule.h"
 #include "hasten/precision/master_weights.h"
 #include "hasten/precision/outputs.h"
+#include "hasten/precision/window_scaler.h"
 #include "support/golden.h"
 #include "support/ranks.h"
 
@@ -32,10 +32,19 @@ using nlohmann::json;
 namespace precision = hasten::precision;
 
 const std::vector<std::pair<std::string, at::ScalarType>>& dtypes() {
-  static const std::vector<std::pair<std::string, at::ScalarType>> names = {
-      {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},
-      {"int64", at::kLong}, {"int32", at::kInt}, {"int16", at::kShort}, {"int8", at::kChar}, {"uint8", at::kByte},
-      {"bool", at::kBool}, {"complex64", at::kComplexFloat}, {"complex128", at::kComplexDouble}, {"complex32", at::kComplexHalf}};
+  static const std::vector<std::pair<std::string, at::ScalarType>> names = {{"float32", at::kFloat},
+                                                                            {"float64", at::kDouble},
+                                                                            {"float16", at::kHalf},
+                                                                            {"bfloat16", at::kBFloat16},
+                                                                            {"int64", at::kLong},
+                                                                            {"int32", at::kInt},
+                                                                            {"int16", at::kShort},
+                                                                            {"int8", at::kChar},
+                                                                            {"uint8", at::kByte},
+                                                                            {"bool", at::kBool},
+                                                                            {"complex64", at::kComplexFloat},
+                                                                            {"complex128", at::kComplexDouble},
+                                                                            {"complex32", at::kComplexHalf}};
   return names;
 }
 

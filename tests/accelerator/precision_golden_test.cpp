@@ -1,7 +1,7 @@
-// Mixed precision against the peers: torch.autocast and GradScaler, Accelerate, Apex, fastai, torchao. Scales, flags and dtypes
-// are exact; losses and norms of training have the tolerance that the case states.
-#include <gtest/gtest.h>
+// Mixed precision against the peers: torch.autocast and GradScaler, Accelerate, Apex, fastai, torchao. Scales, flags
+// and dtypes are exact; losses and norms of training have the tolerance that the case states.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <thread>
@@ -20,10 +20,10 @@
 #include "hasten/precision/fp8.h"
 #include "hasten/precision/grad_scaler.h"
 #include "hasten/precision/living_casts.h"
-#include "hasten/precision/window_scaler.h"
 #include "hasten/precision/loss_scale_rule.h"
 #include "hasten/precision/master_weights.h"
 #include "hasten/precision/outputs.h"
+#include "hasten/precision/window_scaler.h"
 #include "support/golden.h"
 #include "support/ranks.h"
 
@@ -39,7 +39,10 @@ torch::nn::Sequential network(const json& spec) {
     if (type == "Linear") {
       net->push_back(torch::nn::Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
     } else if (type == "Conv2d") {
-      net->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>(), layer.at("kernel").get<int64_t>()).padding(layer.value("padding", int64_t{0}))));
+      net->push_back(
+          torch::nn::Conv2d(torch::nn::Conv2dOptions(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>(),
+                                                     layer.at("kernel").get<int64_t>())
+                                .padding(layer.value("padding", int64_t{0}))));
     } else if (type == "BatchNorm2d") {
       net->push_back(torch::nn::BatchNorm2d(layer.at("features").get<int64_t>()));
     } else if (type == "LayerNorm") {
@@ -72,7 +75,8 @@ std::vector<int64_t> sizes_of(const json& values) {
     auto inner = values.empty() ? std::vector<int64_t>{} : sizes_of(values[0]);
     inner.insert(inner.begin(), static_cast<int64_t>(values.size()));
     return inner;
-  }() : std::vector<int64_t>{};
+  }()
+                           : std::vector<int64_t>{};
 }
 
 json train_rank(process::Process& process, const json& input) {
@@ -82,19 +86,28 @@ json train_rank(process::Process& process, const json& input) {
   const Accelerator accelerator(process, options);
   auto net = network(input.at("model"));
   const auto& spec = input.at("optimizer");
-  auto own = spec.at("type") == "SGD"
-                 ? std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(spec.at("lr").get<double>()).momentum(spec.value("momentum", 0.0)).weight_decay(spec.value("weight_decay", 0.0))))
-             : spec.at("type") == "AdamW"
-                 ? std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(spec.at("lr").get<double>()).weight_decay(spec.value("weight_decay", 0.01))))
-                 : std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(spec.at("lr").get<double>()).weight_decay(spec.value("weight_decay", 0.0))));
+  auto own =
+      spec.at("type") == "SGD" ? std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::SGD>(
+                                     net->parameters(), torch::optim::SGDOptions(spec.at("lr").get<double>())
+                                                            .momentum(spec.value("momentum", 0.0))
+                                                            .weight_decay(spec.value("weight_decay", 0.0))))
+      : spec.at("type") == "AdamW"
+          ? std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::AdamW>(
+                net->parameters(),
+                torch::optim::AdamWOptions(spec.at("lr").get<double>()).weight_decay(spec.value("weight_decay", 0.01))))
+          : std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::Adam>(
+                net->parameters(),
+                torch::optim::AdamOptions(spec.at("lr").get<double>()).weight_decay(spec.value("weight_decay", 0.0))));
   auto model = accelerator.prepare(std::shared_ptr<torch::nn::SequentialImpl>(net.ptr()));
   auto optimizer = accelerator.prepare(*own);
   const auto x = tensor_of(input.at("x")).view(sizes_of(input.at("x")));
   const auto y = tensor_of(input.at("y")).to(at::kLong);
   const int64_t rows = x.size(0), batch = input.at("batch"), num_steps = testing::positive(input.at("num_steps"));
-  json result = {{"losses", json::array()}, {"norms", json::array()}, {"scale", json::array()}, {"skipped", json::array()}};
+  json result = {
+      {"losses", json::array()}, {"norms", json::array()}, {"scale", json::array()}, {"skipped", json::array()}};
   for (int64_t step = 0; step < input.at("steps").get<int64_t>(); ++step) {
-    const auto index = (at::arange(batch, at::kLong) + (step * process.world_size() + process.rank()) * batch).remainder(rows);
+    const auto index =
+        (at::arange(batch, at::kLong) + (step * process.world_size() + process.rank()) * batch).remainder(rows);
     std::optional<parallel::NoSync> scope;
     // As recorded: a window's first batch is exchanged, and the others add to that on their rank.
     if (step % num_steps != 0) scope.emplace(accelerator.no_sync(model));
@@ -104,7 +117,8 @@ json train_rank(process::Process& process, const json& input) {
     if (step == 0) result["grad_dtype"] = name_of(net->parameters()[0].grad().scalar_type());
     if (step % num_steps != num_steps - 1) continue;
     scope.reset();
-    if (!input.at("max_norm").is_null()) result["norms"].push_back(shown(accelerator.clip_grad_norm_(net->parameters(), input.at("max_norm"))));
+    if (!input.at("max_norm").is_null())
+      result["norms"].push_back(shown(accelerator.clip_grad_norm_(net->parameters(), input.at("max_norm"))));
     optimizer.step();
     result["skipped"].push_back(optimizer.step_was_skipped());
     result["scale"].push_back(accelerator.scaler_state() ? accelerator.scaler_state()->scale : 1.0);
@@ -119,7 +133,9 @@ json within(const json& given, const json& wanted, double tolerance) {
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i] == wanted[i]) continue;
     if (given[i].is_string() || wanted[i].is_string()) return given;
-    if (std::abs(given[i].get<double>() - wanted[i].get<double>()) > tolerance * std::max(1.0, std::abs(wanted[i].get<double>()))) return given;
+    if (std::abs(given[i].get<double>() - wanted[i].get<double>()) >
+        tolerance * std::max(1.0, std::abs(wanted[i].get<double>())))
+      return given;
   }
   return wanted;
 }
@@ -196,7 +212,8 @@ json as_float32(json given, const json& wanted) {
   if (given.is_array()) {
     for (size_t i = 0; i < given.size(); ++i) given[i] = as_float32(given[i], i < wanted.size() ? wanted[i] : json());
   } else if (given.is_object()) {
-    for (auto& [key, value] : given.items()) value = as_float32(value, wanted.is_object() && wanted.contains(key) ? wanted.at(key) : json());
+    for (auto& [key, value] : given.items())
+      value = as_float32(value, wanted.is_object() && wanted.contains(key) ? wanted.at(key) : json());
   } else if (given.is_number_float() && wanted.is_number() && given.get<float>() == wanted.get<float>()) {
     return wanted;
   }
@@ -207,7 +224,10 @@ json sequence_case(const json& input) {
   const precision::GradScaler scaler(scaler_options(input));
   auto parameter = at::zeros({1}).requires_grad_();
   torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(1.0));
-  json result = {{"scale", json::array()}, {"growth_tracker", json::array()}, {"skipped", json::array()}, {"param", json::array()}};
+  json result = {{"scale", json::array()},
+                 {"growth_tracker", json::array()},
+                 {"skipped", json::array()},
+                 {"param", json::array()}};
   for (const bool bad : input.at("found_inf").get<std::vector<bool>>()) {
     sgd.zero_grad();
     scaler.scale(parameter * 0.25).backward();
@@ -236,7 +256,8 @@ class Protocol {
  public:
   explicit Protocol(const json& input) {
     parameter_ = at::zeros({2}, dtype_of(input.value("dtype", "float32"))).requires_grad_();
-    optimizer_ = std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{parameter_}, torch::optim::SGDOptions(1.0));
+    optimizer_ =
+        std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{parameter_}, torch::optim::SGDOptions(1.0));
     bool had_backward = false;
     for (const auto& call : input.at("calls")) had_backward = had_backward || call == "backward";
     for (const auto& call : input.at("calls")) {
@@ -299,7 +320,8 @@ class Protocol {
     } else {
       throw std::runtime_error("unknown call in a golden case: " + call);
     }
-    json entry = {{"scale", scaler_.scale()}, {"growth_tracker", scaler_.growth_tracker()}, {"param", listed(parameter_)}};
+    json entry = {
+        {"scale", scaler_.scale()}, {"growth_tracker", scaler_.growth_tracker()}, {"param", listed(parameter_)}};
     if (parameter_.grad().defined()) entry["grad"] = entry["grad_scaled"] = listed(parameter_.grad());
     entry.update(extra);
     seen_.push_back(entry);
@@ -317,7 +339,8 @@ json two_optimizers_case(const json& expected) {
   std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
   for (int i = 0; i < 2; ++i) {
     parameters.push_back(at::zeros({2}).requires_grad_());
-    optimizers.push_back(std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{parameters.back()}, torch::optim::SGDOptions(1.0)));
+    optimizers.push_back(
+        std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{parameters.back()}, torch::optim::SGDOptions(1.0)));
   }
   json calls = json::array();
   for (const auto& round : expected.at("calls")) {
@@ -329,13 +352,17 @@ json two_optimizers_case(const json& expected) {
     }
     for (const auto& optimizer : optimizers) skipped.push_back(!scaler.step(*optimizer));
     scaler.update();
-    calls.push_back({{"found_inf", round.at("found_inf")}, {"skipped", skipped}, {"scale", scaler.scale()}, {"growth_tracker", scaler.growth_tracker()}});
+    calls.push_back({{"found_inf", round.at("found_inf")},
+                     {"skipped", skipped},
+                     {"scale", scaler.scale()},
+                     {"growth_tracker", scaler.growth_tracker()}});
   }
   return {{"calls", calls}};
 }
 
 json grad_scaler_outcome(const GoldenCase& golden) {
-  if (golden.family == "seq" || golden.family == "extreme") return as_float32(sequence_case(golden.input), golden.expected);
+  if (golden.family == "seq" || golden.family == "extreme")
+    return as_float32(sequence_case(golden.input), golden.expected);
   if (golden.family == "construct") return construct_case(golden.input);
   if (golden.family == "protocol" && golden.input.at("calls").is_string()) return two_optimizers_case(golden.expected);
   if (golden.family == "protocol") return {{"calls", Protocol(golden.input).matched(golden.expected.at("calls"))}};
@@ -373,7 +400,9 @@ TEST(PrecisionGolden, MixedPrecisionIsThePeers) {
   topic.on_quirk("fp16-on-cpu-does-nothing", with_fp16);
   topic.on_quirk("env-precision-not-checked", by_the_text);
   topic.on_every_case(with_fp8);
-  topic.for_each([&](const GoldenCase& golden) { topic.judge(golden, [&] { return as_float32(precision_outcome(golden), golden.expected); }); });
+  topic.for_each([&](const GoldenCase& golden) {
+    topic.judge(golden, [&] { return as_float32(precision_outcome(golden), golden.expected); });
+  });
   topic.finish();
 }
 

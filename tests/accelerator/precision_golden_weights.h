@@ -23,7 +23,8 @@ json apex_level_case(const json& input) {
     if (has("master_weights")) overrides.master_weights = input.at("master_weights").get<bool>();
     if (has("loss_scale")) {
       const auto& scale = input.at("loss_scale");
-      overrides.loss_scale = scale.is_string() ? precision::LossScale(scale.get<std::string>()) : precision::LossScale(scale.get<double>());
+      overrides.loss_scale = scale.is_string() ? precision::LossScale(scale.get<std::string>())
+                                               : precision::LossScale(scale.get<double>());
     }
     const auto level = precision::parse_amp_level(input.at("opt_level"));
     const auto p = precision::resolve(level, overrides);
@@ -123,13 +124,16 @@ json fp8_part(const at::Tensor& value, const json& wanted, double tolerance) {
   const double largest = std::max(flat.abs().max().item<double>(), 1e-6);
   bool good = name_of(value.scalar_type()) == wanted.at("dtype");
   for (size_t i = 0; i < wanted.at("first").size(); ++i) {
-    good = good && std::abs(flat[static_cast<int64_t>(i)].item<double>() - number(wanted.at("first").at(i))) <= tolerance * largest;
+    good = good && std::abs(flat[static_cast<int64_t>(i)].item<double>() - number(wanted.at("first").at(i))) <=
+                       tolerance * largest;
   }
   const double slack = tolerance * largest * static_cast<double>(flat.numel());
   good = good && std::abs(flat.sum().item<double>() - number(wanted.at("sum"))) <= slack &&
          std::abs(flat.abs().sum().item<double>() - number(wanted.at("abs_sum"))) <= slack;
   if (good) return wanted;
-  return {{"dtype", name_of(value.scalar_type())}, {"first", listed(flat.slice(0, 0, 12))}, {"sum", flat.sum().item<double>()}};
+  return {{"dtype", name_of(value.scalar_type())},
+          {"first", listed(flat.slice(0, 0, 12))},
+          {"sum", flat.sum().item<double>()}};
 }
 
 json fp8_case(const json& input, const json& expected) {
@@ -160,7 +164,8 @@ json delayed_case(const json& input, const json& expected) {
       .format = input.at("format") == "E4M3" ? precision::Fp8Format::kE4M3 : precision::Fp8Format::kE5M2,
       .margin = input.at("margin"),
       .amax_history_len = input.at("amax_history_len"),
-      .amax_compute_algo = input.at("amax_compute_algo") == "max" ? precision::AmaxAlgorithm::kMax : precision::AmaxAlgorithm::kMostRecent};
+      .amax_compute_algo = input.at("amax_compute_algo") == "max" ? precision::AmaxAlgorithm::kMax
+                                                                  : precision::AmaxAlgorithm::kMostRecent};
   precision::DelayedScale state;
   const auto seen = [](float ours, const json& theirs) {
     return static_cast<float>(number(theirs)) == ours ? theirs : json(ours);

@@ -14,10 +14,8 @@ using ::testing::ThrowsMessage;
 TEST(ReadOptions, WhatTheEnvironmentSaysGoesBeforeTheOption) {
   const auto environment = Environment::of({{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"}});
 
-  EXPECT_EQ(read_options({.gradient_accumulation_steps = 2}, environment).options.gradient_accumulation_steps,
-            4);
-  EXPECT_EQ(
-      read_options({.gradient_accumulation_steps = 2}, Environment()).options.gradient_accumulation_steps, 2);
+  EXPECT_EQ(read_options({.gradient_accumulation_steps = 2}, environment).options.gradient_accumulation_steps, 4);
+  EXPECT_EQ(read_options({.gradient_accumulation_steps = 2}, Environment()).options.gradient_accumulation_steps, 2);
 }
 
 TEST(ReadOptions, TheLaunchersDebugModeChecksAllCollectives) {
@@ -32,21 +30,20 @@ TEST(ReadOptions, TheLaunchersDebugModeChecksAllCollectives) {
 
 // Each option of the front door comes to the room whose it is.
 TEST(ReadOptions, EveryRoomGetsItsOptions) {
-  const AcceleratorOptions options{.loader = {.split_batches = true,
-                                              .even_batches = false,
-                                              .pin_memory = false,
-                                              .non_blocking = true,
-                                              .dispatch_batches = true,
-                                              .use_stateful_dataloader = true,
-                                              .use_seedable_sampler = true,
-                                              .data_seed = 7,
-                                              .rng_types = {data::RngType::kTorch}},
-                                   .gradient_accumulation_steps = 3,
-                                   .accumulation = {.sync_with_dataloader = false,
-                                                    .sync_each_batch = true,
-                                                    .adjust_scheduler = true},
-                                   .step_scheduler_with_optimizer = false,
-                                   .scheduler = {.step_per_process = true}};
+  const AcceleratorOptions options{
+      .loader = {.split_batches = true,
+                 .even_batches = false,
+                 .pin_memory = false,
+                 .non_blocking = true,
+                 .dispatch_batches = true,
+                 .use_stateful_dataloader = true,
+                 .use_seedable_sampler = true,
+                 .data_seed = 7,
+                 .rng_types = {data::RngType::kTorch}},
+      .gradient_accumulation_steps = 3,
+      .accumulation = {.sync_with_dataloader = false, .sync_each_batch = true, .adjust_scheduler = true},
+      .step_scheduler_with_optimizer = false,
+      .scheduler = {.step_per_process = true}};
   const auto loader = loader_options(options, false);
   const auto accumulation = accumulation_options(options);
   const auto scheduler = scheduler_options(options, 4);
@@ -76,7 +73,8 @@ TEST(ReadOptions, OneSwitchLeavesTheProcessAsItIs) {
 
 TEST(ReadOptions, LogsGoIntoTheProjectsFolderUnlessTheyHaveOne) {
   EXPECT_EQ(read_options({.project = {.project_dir = "runs"}}, Environment()).options.project.logging_dir, "runs");
-  EXPECT_EQ(read_options({.project = {.project_dir = "runs", .logging_dir = "logs"}}, Environment()).options.project.logging_dir,
+  EXPECT_EQ(read_options({.project = {.project_dir = "runs", .logging_dir = "logs"}}, Environment())
+                .options.project.logging_dir,
             "logs");
   EXPECT_EQ(read_options({}, Environment()).options.project.logging_dir, "");
 }
@@ -100,11 +98,10 @@ TEST(ReadOptions, WhatIsMissingIsRefusedByVariableAndFlagAllAtOnce) {
                                             {"ACCELERATE_CPU_AFFINITY", "1"}});
   const auto read = [&] { read_options({}, environment); };
 
-  for (const char* words :
-       {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
-        "ACCELERATE_USE_MEGATRON_LM=true (--use_megatron_lm)",
-        "ACCELERATE_USE_PARALLELISM_CONFIG=true (--use_parallelism_config)",
-        "ACCELERATE_CPU_AFFINITY=1 (--enable_cpu_affinity)", "--numa_binding node"}) {
+  for (const char* words : {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR (--dynamo_backend) asks for torch.compile",
+                            "ACCELERATE_USE_MEGATRON_LM=true (--use_megatron_lm)",
+                            "ACCELERATE_USE_PARALLELISM_CONFIG=true (--use_parallelism_config)",
+                            "ACCELERATE_CPU_AFFINITY=1 (--enable_cpu_affinity)", "--numa_binding node"}) {
     EXPECT_THAT(read, ThrowsMessage<UsageError>(HasSubstr(words)));
   }
 }
@@ -119,8 +116,7 @@ TEST(ReadOptions, APrecisionThatDoesNotExistIsNamed) {
 
 TEST(ReadOptions, OneObjectsPlaceIsSaidForEachObject) {
   EXPECT_EQ(device_placements({}, 2, true), (std::vector<bool>{true, true}));
-  EXPECT_EQ(device_placements({.device_placement = {false, true}}, 2, true),
-            (std::vector<bool>{false, true}));
+  EXPECT_EQ(device_placements({.device_placement = {false, true}}, 2, true), (std::vector<bool>{false, true}));
   EXPECT_THAT([] { device_placements({.device_placement = {false}}, 2, true); },
               ThrowsMessage<UsageError>(HasSubstr("device_placement has 1 values for 2 objects")));
 }

@@ -31,10 +31,10 @@ std::pair<at::Tensor, at::Tensor> batch_of(const json& input, int64_t step, int 
 
 json run_case(const process::Process& process, const json& input, bool sharded) {
   const bool broadcast_buffers = input.value("broadcast_buffers", true);
-  const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("accumulate"),
-                                          .ddp = {.broadcast_buffers = broadcast_buffers,
-                                                  .static_graph = input.value("static_graph", false)},
-                                          .shard = {.stage = sharded ? ShardStage::kParameters : ShardStage::kNone}});
+  const Accelerator accelerator(
+      process, {.gradient_accumulation_steps = input.at("accumulate"),
+                .ddp = {.broadcast_buffers = broadcast_buffers, .static_graph = input.value("static_graph", false)},
+                .shard = {.stage = sharded ? ShardStage::kParameters : ShardStage::kNone}});
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
   auto [model, optimizer] = accelerator.prepare(net, *made);
@@ -118,7 +118,8 @@ TEST(ReferenceGolden, TrainingIsThePeers) {
     testing::run_ranks(world_size, [&](process::Process& process) {
       for (const auto& golden : topic.cases()) {
         if (testing::num_ranks_of(golden) != world_size) continue;
-        json result = testing::outcome_of([&] { return run_case(process, golden.input, golden.family == "fully_shard_w2"); });
+        json result =
+            testing::outcome_of([&] { return run_case(process, golden.input, golden.family == "fully_shard_w2"); });
         const std::lock_guard lock(mutex);
         given[golden.name][process.rank()] = std::move(result);
       }

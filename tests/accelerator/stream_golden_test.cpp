@@ -19,8 +19,7 @@ using testing::GoldenTopic;
 /// 0 … n-1, in the order of the epoch where a case has one.
 class Stream : public torch::data::datasets::StatefulDataset<Stream, Indices> {
  public:
-  explicit Stream(const json& input)
-      : kind_(input.value("dataset", "")), items_(input.at("n").get<size_t>()) {
+  explicit Stream(const json& input) : kind_(input.value("dataset", "")), items_(input.at("n").get<size_t>()) {
     std::iota(items_.begin(), items_.end(), size_t{0});
   }
   /// "generator": seeded with the epoch, as IterableDatasetShard does; "set_epoch": epoch * 100 + i.
@@ -71,8 +70,7 @@ json places(const json& input) {
         if (batch.empty() || (options.drop_last && batch.size() < batch_size)) return std::nullopt;
         return batch;
       });
-      while (auto batch = shard.next())
-        given.insert(given.end(), batch->indices.begin(), batch->indices.end());
+      while (auto batch = shard.next()) given.insert(given.end(), batch->indices.begin(), batch->indices.end());
     }
     lengths.push_back(given.size());
     ranks.push_back(std::move(given));
@@ -131,26 +129,24 @@ TEST(IterableDatasetShardGolden, StreamsAreSpreadAsThePeersAre) {
   topic.on_quirk("len-differs", stream_length_is_what_is_given);
   topic.on_quirk("loses-samples", refused);
   topic.on_quirk("needs-set-epoch", first_epoch_is_0);
-  GoldenTopic with_ranks("iterable_dataset_shard", [](const GoldenCase& golden) {
-    return golden.family != "grid" && golden.family != "error";
-  });
+  GoldenTopic with_ranks("iterable_dataset_shard",
+                         [](const GoldenCase& golden) { return golden.family != "grid" && golden.family != "error"; });
 
   auto given = testing::on_ranks(with_ranks, sharded, prepared);
 
   topic.for_each([&](const GoldenCase& golden) {
     topic.judge(golden, [&]() -> json {
-     try {
-      json all = given.contains(golden.name) ? testing::by_rank(given.at(golden.name), "ranks")
-                                             : places(golden.input);
-      if (golden.input.value("dataset", "") == "generator" && all.contains("ranks")) {
-        const json epoch = golden.input.at("epoch");
-        all["order"] =
-            data::torch_permutation(golden.input.at("n"), epoch.is_null() ? 0 : epoch.get<uint64_t>());
+      try {
+        json all =
+            given.contains(golden.name) ? testing::by_rank(given.at(golden.name), "ranks") : places(golden.input);
+        if (golden.input.value("dataset", "") == "generator" && all.contains("ranks")) {
+          const json epoch = golden.input.at("epoch");
+          all["order"] = data::torch_permutation(golden.input.at("n"), epoch.is_null() ? 0 : epoch.get<uint64_t>());
+        }
+        return all;
+      } catch (const UsageError&) {
+        return testing::golden_error("ValueError");
       }
-      return all;
-     } catch (const UsageError&) {
-      return testing::golden_error("ValueError");
-     }
     });
   });
   topic.finish();

@@ -48,7 +48,8 @@ TEST_F(TrackedRuns, AreOneRunForAllRanksAndTheMainProcessLogs) {
   std::vector<std::filesystem::path> runs;
   for (const auto& run : std::filesystem::directory_iterator(folder_ / "p")) runs.push_back(run.path());
   ASSERT_EQ(runs.size(), 1u);
-  const std::string main = journal_text(runs[0] / "journal.jsonl"), other = journal_text(runs[0] / "journal-rank1.jsonl");
+  const std::string main = journal_text(runs[0] / "journal.jsonl"),
+                    other = journal_text(runs[0] / "journal-rank1.jsonl");
   EXPECT_THAT(main, HasSubstr(R"("step":3,"values":{"loss":0.25,"rank":0}})"));
   EXPECT_THAT(main, HasSubstr(R"("images":{"input":["media/input-3-0-0.png"]})"));
   EXPECT_THAT(main, HasSubstr(R"("text":"careful")"));
@@ -122,23 +123,29 @@ std::vector<core::Value> metrics_in(const std::filesystem::path& journal) {
   std::vector<core::Value> found;
   tracking::JournalReader reader(journal);
   while (const auto record = reader.next()) {
-    if (record->op == "metrics" && record->body.at("values").contains("samples_per_s")) found.push_back(record->body.at("values"));
+    if (record->op == "metrics" && record->body.at("values").contains("samples_per_s"))
+      found.push_back(record->body.at("values"));
   }
   return found;
 }
 
 TEST_F(TrackedRuns, SamplesAndWaitingOfEachRankAreThoseOfItsLoader) {
   testing::run_ranks(2, [&](process::Process& process) {
-    Accelerator accelerator(process, {.log_with = {"journal"}, .tracking = {.metrics_interval_s = 0.05, .run_id = "run"}, .project = {.project_dir = folder_}});
+    Accelerator accelerator(process, {.log_with = {"journal"},
+                                      .tracking = {.metrics_interval_s = 0.05, .run_id = "run"},
+                                      .project = {.project_dir = folder_}});
     torch::nn::Linear net(2, 1);
-    auto [model, train] = accelerator.prepare(net, data::loader<torch::data::samplers::SequentialSampler>(data::TensorDataset(at::zeros({16, 2})), 4));
+    auto [model, train] = accelerator.prepare(
+        net, data::loader<torch::data::samplers::SequentialSampler>(data::TensorDataset(at::zeros({16, 2})), 4));
     accelerator.init_trackers("p");
-    const std::filesystem::path journal = folder_ / "p/run" / (accelerator.rank() == 0 ? "journal.jsonl" : "journal-rank1.jsonl");
+    const std::filesystem::path journal =
+        folder_ / "p/run" / (accelerator.rank() == 0 ? "journal.jsonl" : "journal-rank1.jsonl");
 
     for (int epoch = 0; epoch < 50; ++epoch) {
       for (auto& batch : train) accelerator.backward(model(batch).sum());
     }
-    for (int tries = 0; tries < 1000 && metrics_in(journal).empty(); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int tries = 0; tries < 1000 && metrics_in(journal).empty(); ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
 
     const auto metrics = metrics_in(journal);
     EXPECT_FALSE(metrics.empty());

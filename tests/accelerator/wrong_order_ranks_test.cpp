@@ -75,8 +75,7 @@ std::string said_by_one_and_two(const std::function<void(Process&)>& train) {
 
 TEST(WrongOrderRanks, AStepOfTheRawOptimizerInsideAWindowIsRefusedOnAllRanks) {
   for (const int world_size : {2, 3}) {
-    const auto words =
-        run_ranks_collecting(world_size, [](Process& process) { accumulate(process, step_raw); });
+    const auto words = run_ranks_collecting(world_size, [](Process& process) { accumulate(process, step_raw); });
 
     for (const auto& said : words) {
       EXPECT_THAT(said, HasSubstr("'first.weight' is no longer the same on all ranks"));
@@ -142,8 +141,9 @@ TEST(WrongOrderRanks, GradientsThatAreDroppedInsideAWindowAreNamedOnce) {
   for (const bool each : {false, true}) {
     for (const int world_size : {1, 2}) {
       const std::string said = said_in([&] {
-        run_ranks(world_size,
-                  [&](Process& process) { accumulate(process, zero_raw, {.accumulation = {.sync_each_batch = each}}); });
+        run_ranks(world_size, [&](Process& process) {
+          accumulate(process, zero_raw, {.accumulation = {.sync_each_batch = each}});
+        });
       });
 
       EXPECT_THAT(said, HasSubstr("the gradients after backward 1 of a window"));
@@ -164,7 +164,8 @@ TEST(WrongOrderRanks, ZeroGradAtTheLoopsHeadTrainsAsBehindTheStep) {
     for (int64_t i = 0; i < 3 * kWindow; ++i) {
       const auto scope = accelerator.accumulate(model);
       if (at_head) optimizer.zero_grad();
-      accelerator.backward(model(torch::full({2, 8}, 0.1 * static_cast<double>(i + 1 + process.rank()))).square().sum());
+      accelerator.backward(
+          model(torch::full({2, 8}, 0.1 * static_cast<double>(i + 1 + process.rank()))).square().sum());
       optimizer.step();
       if (!at_head) optimizer.zero_grad();
     }
@@ -172,9 +173,8 @@ TEST(WrongOrderRanks, ZeroGradAtTheLoopsHeadTrainsAsBehindTheStep) {
   };
   for (const int world_size : {1, 2}) {
     const std::string said = said_in([&] {
-      run_ranks(world_size, [&](Process& process) {
-        EXPECT_TRUE(torch::equal(train(process, true), train(process, false)));
-      });
+      run_ranks(world_size,
+                [&](Process& process) { EXPECT_TRUE(torch::equal(train(process, true), train(process, false))); });
     });
 
     EXPECT_THAT(said, IsEmpty());
@@ -228,7 +228,8 @@ TEST(WrongOrderRanks, AccumulationWithPreparedOptimizersSaysNothing) {
   const std::string said = said_in([&] {
     for (const bool each : {false, true}) {
       accumulate(lone_process(), nothing, {.accumulation = {.sync_each_batch = each}});
-      run_ranks(2, [&](Process& process) { accumulate(process, nothing, {.accumulation = {.sync_each_batch = each}}); });
+      run_ranks(2,
+                [&](Process& process) { accumulate(process, nothing, {.accumulation = {.sync_each_batch = each}}); });
     }
   });
 
@@ -373,8 +374,7 @@ TEST(WrongOrderRanks, AStepWithGradientsThatWereNeverExchangedIsRefusedWhereRank
 }
 
 TEST(WrongOrder, AScheduleWhoseOptimizerWasNotPreparedIsRefused) {
-  const Accelerator accelerator(lone_process()),
-      by_call(lone_process(), {.step_scheduler_with_optimizer = false});
+  const Accelerator accelerator(lone_process()), by_call(lone_process(), {.step_scheduler_with_optimizer = false});
   Mlp net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
   optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 0.5});

@@ -45,8 +45,9 @@ bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
 }
 
 TEST_F(CheckpointsRanks, ARunThatIsLoadedGoesOnBitForBit) {
-  const std::vector<Setting> settings{{1, ShardStage::kNone},       {2, ShardStage::kNone},      {4, ShardStage::kNone},
-                                      {2, ShardStage::kOptimizer},  {2, ShardStage::kGradients}, {2, ShardStage::kParameters},
+  const std::vector<Setting> settings{{1, ShardStage::kNone},      {2, ShardStage::kNone},
+                                      {4, ShardStage::kNone},      {2, ShardStage::kOptimizer},
+                                      {2, ShardStage::kGradients}, {2, ShardStage::kParameters},
                                       {4, ShardStage::kParameters}};
   for (const auto& setting : settings) {
     const std::string folder = path(setting.name());
@@ -72,9 +73,10 @@ TEST_F(CheckpointsRanks, ARunThatIsLoadedGoesOnBitForBit) {
 }
 
 TEST_F(CheckpointsRanks, AnyNumberOfRanksAndAnyStrategyLoadWhatAnyOtherSaved) {
-  const std::vector<Setting> settings{{1, ShardStage::kNone},      {2, ShardStage::kNone},       {3, ShardStage::kNone},
-                                      {4, ShardStage::kNone},      {2, ShardStage::kParameters}, {3, ShardStage::kOptimizer},
-                                      {3, ShardStage::kGradients}, {4, ShardStage::kParameters}};
+  const std::vector<Setting> settings{{1, ShardStage::kNone},       {2, ShardStage::kNone},
+                                      {3, ShardStage::kNone},       {4, ShardStage::kNone},
+                                      {2, ShardStage::kParameters}, {3, ShardStage::kOptimizer},
+                                      {3, ShardStage::kGradients},  {4, ShardStage::kParameters}};
   for (const auto& saved : settings) {
     const std::string folder = path("from_" + saved.name());
     std::vector<at::Tensor> values;
@@ -179,7 +181,8 @@ TEST_F(CheckpointsRanks, ALoadThatDoesNotFitSaysAllAndChangesNothing) {
 
     EXPECT_THAT(words, HasSubstr("missing (9): conv.weight"));
     EXPECT_THAT(words, HasSubstr("unexpected (4): "));  // in the order of the files, which the ranks share
-    for (const char* name : {"first.weight", "first.bias", "second.weight, did you mean 'conv.weight'?", "second.bias"}) {
+    for (const char* name :
+         {"first.weight", "first.bias", "second.weight, did you mean 'conv.weight'?", "second.bias"}) {
       EXPECT_THAT(words.substr(words.find("unexpected (4): ")), HasSubstr(name));
     }
     EXPECT_THAT(words, HasSubstr("optimizer 0 is SGD, the saved one AdamW"));
@@ -392,7 +395,8 @@ TEST_F(CheckpointsRanks, DamageFoundWhileLoadingTakesTheCheckpointBefore) {
 
   run_ranks(3, [&](auto& process) {
     TrainingRun run(process, {3}, folder_);
-    EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }), HasSubstr("'second.weight'"));
+    EXPECT_THAT(testing::words_of<DataError>([&] { run.accelerator.load_state(newest.string()); }),
+                HasSubstr("'second.weight'"));
     EXPECT_NO_THROW(run.accelerator.load_state(newest.string(), {.verify = false}));
     const auto resumed = run.accelerator.resume();
     ASSERT_TRUE(resumed.has_value());
@@ -461,7 +465,8 @@ TEST_F(CheckpointsRanks, SplitStateNeedsAFolderThatAllHostsShare) {
     identity.local_rank = 0;
     identity.local_world_size = 1;
     identity.node_rank = identity.rank;
-    TrainingRun run(process::Process(identity, given.group()), {2, ShardStage::kOptimizer}, path(text("host", given.rank())));
+    TrainingRun run(process::Process(identity, given.group()), {2, ShardStage::kOptimizer},
+                    path(text("host", given.rank())));
     run.accelerator.save_state();
   });
 
@@ -474,7 +479,9 @@ TEST_F(CheckpointsRanks, SaveModelByAllRanksGivesTheSameFiles) {
     run.accelerator.save_model(*run.model, path("one"), {.max_shard_size = "600"});
     run.accelerator.save_model(*run.model, path("all"), {.max_shard_size = "600", .by_all_ranks = true});
     process.wait_for_everyone();
-    EXPECT_THROW(run.accelerator.save_model(*run.model, path("all"), {.safe_serialization = false, .by_all_ranks = true}), UsageError);
+    EXPECT_THROW(
+        run.accelerator.save_model(*run.model, path("all"), {.safe_serialization = false, .by_all_ranks = true}),
+        UsageError);
 
     testing::Mlp other;
     checkpoint::load_weights(*other, path("all"), {.share = &process.group()});
@@ -494,7 +501,8 @@ TEST_F(CheckpointsRanks, SaveModelByAllRanksGivesTheSameFiles) {
   EXPECT_EQ(static_cast<size_t>(std::distance(fs::directory_iterator(path("all")), {})), names.size());
 }
 
-// Folders of Accelerate have no hasten.json: a SeedableRandomSampler as a whole object, and a StatefulDataLoader's dict.
+// Folders of Accelerate have no hasten.json: a SeedableRandomSampler as a whole object, and a StatefulDataLoader's
+// dict.
 TEST_F(CheckpointsRanks, PositionsInAcceleratesOwnFilesAreRead) {
   using files::PythonValue;
   run_ranks(1, [&](auto& process) {
@@ -503,12 +511,15 @@ TEST_F(CheckpointsRanks, PositionsInAcceleratesOwnFilesAreRead) {
     run.accelerator.save_state(path("out"), {.layout = checkpoint::Layout::kAccelerate});
     fs::remove(path("out/hasten.json"));
     const auto write_sampler = [&](char seed) {
-      std::string sampler = "\x80\x02" "caccelerate.data_loader\nSeedableRandomSampler\n)\x81}(X\x0c";
+      std::string sampler =
+          "\x80\x02"
+          "caccelerate.data_loader\nSeedableRandomSampler\n)\x81}(X\x0c";
       sampler += std::string(3, '\0') + "initial_seedK" + seed + "X\x05" + std::string(3, '\0') + "epochK\x03ub.";
       std::ofstream(path("out/sampler.bin"), std::ios::binary) << sampler;
     };
     write_sampler(11);
-    const auto position = PythonValue::dict({{"_num_yielded", 2}, {"_iterator_finished", false},
+    const auto position = PythonValue::dict({{"_num_yielded", 2},
+                                             {"_iterator_finished", false},
                                              {"_index_sampler_state", PythonValue::dict({{"samples_yielded", 24}})}});
     files::save_python_file(files::real_disk(), path("out/dl_state_dict.bin"), position);
 

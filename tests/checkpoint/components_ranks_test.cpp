@@ -17,7 +17,8 @@ class ComponentsRanks : public testing::InFolder {};
 
 // A tensor [12] in equal parts, one a rank: what tensor parallelism hands over.
 struct Parts {
-  Parts(int rank, int world, float base) : begin(12 / world * rank), own(at::arange(begin, begin + 12 / world).to(at::kFloat) + base) {}
+  Parts(int rank, int world, float base)
+      : begin(12 / world * rank), own(at::arange(begin, begin + 12 / world).to(at::kFloat) + base) {}
   training::NamedStateful component() {
     return {"parts",
             [this] {

@@ -1,6 +1,7 @@
-// A run that is killed at any point has its last complete checkpoint: real processes, kill -9 of a rank while they save.
-#include <gmock/gmock.h>
+// A run that is killed at any point has its last complete checkpoint: real processes, kill -9 of a rank while they
+// save.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -31,7 +32,8 @@ namespace {
 HASTEN_PROCESS_CASE(saves_until_it_is_killed) {
   torch::set_num_threads(1);
   AcceleratorOptions options{.tune_allocator = false};
-  options.project = {.project_dir = *Environment::current().text("TEST_FOLDER"), .automatic_checkpoint_naming = true,
+  options.project = {.project_dir = *Environment::current().text("TEST_FOLDER"),
+                     .automatic_checkpoint_naming = true,
                      .total_limit = 2};
   Accelerator accelerator(options);
   torch::nn::Sequential net(torch::nn::Linear(64, 256), torch::nn::Tanh(), torch::nn::Linear(256, 64));
@@ -78,8 +80,8 @@ class CheckpointCrash : public testing::InFolder {
     return std::mt19937(seed);
   }
 
-  // `output` is of the run that was killed last: it resumed from the newest checkpoint that was complete before, and each
-  // checkpoint that lies there is whole.
+  // `output` is of the run that was killed last: it resumed from the newest checkpoint that was complete before, and
+  // each checkpoint that lies there is whole.
   void expect_nothing_lost(const std::string& output) {
     EXPECT_THAT(output, ::testing::Not(::testing::HasSubstr("mixture")));
     const int64_t resumed = last_number(output, "resumed ");
@@ -133,7 +135,9 @@ class Launch {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    EXPECT_EQ(posix_spawn(&pid_, command.c_str(), &actions, nullptr, pointers(words).data(), pointers(environment).data()), 0) << command;
+    EXPECT_EQ(
+        posix_spawn(&pid_, command.c_str(), &actions, nullptr, pointers(words).data(), pointers(environment).data()), 0)
+        << command;
     posix_spawn_file_actions_destroy(&actions);
   }
   ~Launch() { kill(); }
@@ -162,8 +166,10 @@ class Launch {
   bool workers_are_gone() const {
     std::vector<pid_t> workers;
     const std::string text = output();
-    for (size_t at = text.find(" pid "); at != std::string::npos; at = text.find(" pid ", at + 1)) workers.push_back(std::stoi(text.substr(at + 5)));
-    return eventually([&] { return std::all_of(workers.begin(), workers.end(), [](pid_t pid) { return ::kill(pid, 0) != 0; }); });
+    for (size_t at = text.find(" pid "); at != std::string::npos; at = text.find(" pid ", at + 1))
+      workers.push_back(std::stoi(text.substr(at + 5)));
+    return eventually(
+        [&] { return std::all_of(workers.begin(), workers.end(), [](pid_t pid) { return ::kill(pid, 0) != 0; }); });
   }
 
  private:

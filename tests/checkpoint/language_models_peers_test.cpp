@@ -1,5 +1,5 @@
-// Folders of transformers give its logits here (causal models, and BERT's classifier), what is saved here loads there, and offload
-// folders go both ways.
+// Folders of transformers give its logits here (causal models, and BERT's classifier), what is saved here loads there,
+// and offload folders go both ways.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -63,7 +63,8 @@ class LanguageModelPeers : public testing::InFolder {
  protected:
   void SetUp() override {
     python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, transformers and accelerate.";
+    if (python_.empty())
+      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, transformers and accelerate.";
   }
 
   // What a program prints in the test's folder, or what went wrong.
@@ -91,10 +92,12 @@ void expect_transformers_logits(const std::string& folder, const std::string& ex
   const double whole = (model(ids) - read("logits")).abs().max().item<double>();
   const at::Tensor real = mask.unsqueeze(-1);
   const double padded = ((model(ids, mask) - read("padded")) * real).abs().max().item<double>();
-  std::cout << folder.substr(folder.rfind('/') + 1) << ": logits within " << whole << ", left-padded " << padded << std::endl;
+  std::cout << folder.substr(folder.rfind('/') + 1) << ": logits within " << whole << ", left-padded " << padded
+            << std::endl;
   EXPECT_LE(whole, 1e-5) << folder;
   EXPECT_LE(padded, 1e-5) << folder;
-  EXPECT_TRUE(models::generate(model, ids.narrow(0, 0, 1), {.max_new_tokens = 10}).equal(tokens)) << folder << ": greedy tokens with a cache";
+  EXPECT_TRUE(models::generate(model, ids.narrow(0, 0, 1), {.max_new_tokens = 10}).equal(tokens))
+      << folder << ": greedy tokens with a cache";
 }
 
 TEST_F(LanguageModelPeers, FoldersOfTransformersGiveItsLogitsAndOursAreReadThere) {
@@ -152,7 +155,8 @@ for name, config in {
 models::BertForSequenceClassification classifier_of(const std::string& folder) {
   std::ifstream file(folder + "/config.json");
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  models::BertForSequenceClassification model(models::BertConfig::from_json(core::Value::parse_json(text, folder + "/config.json")));
+  models::BertForSequenceClassification model(
+      models::BertConfig::from_json(core::Value::parse_json(text, folder + "/config.json")));
   load_weights(*model, folder, {.strict = true});
   model->eval();
   return model;
@@ -179,7 +183,8 @@ TEST_F(LanguageModelPeers, BertsClassifiersGiveTransformersLogitsAndOursAreReadT
   fs::copy(path("bert/config.json"), path("ours/config.json"));
   const auto source = files::Catalog::open(path("bert.safetensors"));
   offload::SourceReader reader(source);
-  save({{"logits", model->forward(reader.tensor("ids"), reader.tensor("mask"), reader.tensor("types"))}}, path("ours/logits.pt"));
+  save({{"logits", model->forward(reader.tensor("ids"), reader.tensor("mask"), reader.tensor("types"))}},
+       path("ours/logits.pt"));
   EXPECT_EQ(python(R"(
 import torch
 from safetensors.torch import load_file

@@ -112,7 +112,8 @@ TEST(OptimizerState, PythonsFormHasPythonsKeysInOrder) {
 
   std::vector<std::string> keys;
   for (const auto& item : value["param_groups"][0].as_pairs()) keys.push_back(item.first.as_string());
-  EXPECT_THAT(keys, ElementsAre("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay", "params"));
+  EXPECT_THAT(keys, ElementsAre("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay",
+                                "params"));
   EXPECT_EQ(value["param_groups"][0]["betas"].kind(), files::PythonValue::Kind::kTuple);
   EXPECT_EQ(value["param_groups"][1]["params"][0].as_int(), 2);
   const auto& slots = *value["state"].find(int64_t{0});
@@ -139,7 +140,8 @@ TEST(OptimizerState, GroupsMayBeRegroupedAndParametersAdded) {
   EXPECT_EQ(loaded.state.size(), 4u);
   EXPECT_EQ(loaded.groups[0].options.at("lr").as_double(), 0.01);
   for (const auto& [name, slots] : loaded.state) {
-    EXPECT_TRUE(training::State(slots).at("exp_avg").tensor().equal(training::State(*state.find(name)).at("exp_avg").tensor()));
+    EXPECT_TRUE(
+        training::State(slots).at("exp_avg").tensor().equal(training::State(*state.find(name)).at("exp_avg").tensor()));
   }
 }
 
@@ -150,15 +152,19 @@ TEST(OptimizerState, AnotherClassOrShapeIsRefusedAndNothingChanges) {
   auto state = optimizer_state(*adam.optimizer, names_of(*adam.net));
   const auto before = optimizer_state(*adamw.optimizer, names_of(*adamw.net));
 
-  EXPECT_THAT(testing::words_of<UsageError>([&] { load_optimizer_state(*adamw.optimizer, state, names_of(*adamw.net)); }),
-              HasSubstr("the saved state is of Adam, this optimizer is AdamW"));
+  EXPECT_THAT(
+      testing::words_of<UsageError>([&] { load_optimizer_state(*adamw.optimizer, state, names_of(*adamw.net)); }),
+      HasSubstr("the saved state is of Adam, this optimizer is AdamW"));
   state.type = "AdamW";
   state.state[0].second = {{"step", training::State(1)}, {"exp_avg", training::State(at::ones({3, 2}))}};
-  EXPECT_THAT(testing::words_of<UsageError>([&] { load_optimizer_state(*adamw.optimizer, state, names_of(*adamw.net)); }),
-              HasSubstr("exp_avg of 'first.weight' has sizes [3, 2]"));
+  EXPECT_THAT(
+      testing::words_of<UsageError>([&] { load_optimizer_state(*adamw.optimizer, state, names_of(*adamw.net)); }),
+      HasSubstr("exp_avg of 'first.weight' has sizes [3, 2]"));
   const auto after = optimizer_state(*adamw.optimizer, names_of(*adamw.net));
-  EXPECT_TRUE(training::State(after.state[0].second).at("exp_avg").tensor().equal(
-      training::State(before.state[0].second).at("exp_avg").tensor()));
+  EXPECT_TRUE(training::State(after.state[0].second)
+                  .at("exp_avg")
+                  .tensor()
+                  .equal(training::State(before.state[0].second).at("exp_avg").tensor()));
 }
 
 struct CountingOptions : torch::optim::OptimizerCloneableOptions<CountingOptions> {
@@ -192,8 +198,12 @@ struct Counting : torch::optim::Optimizer {
 template <>
 struct OptimizerCodec<Counting> {
   static constexpr const char* kName = "Counting";
-  static core::Value options(const torch::optim::OptimizerOptions& own) { return core::Value::map({{"lr", own.get_lr()}}); }
-  static void load_options(torch::optim::OptimizerOptions& own, const core::Value& value) { own.set_lr(value.at("lr").as_double()); }
+  static core::Value options(const torch::optim::OptimizerOptions& own) {
+    return core::Value::map({{"lr", own.get_lr()}});
+  }
+  static void load_options(torch::optim::OptimizerOptions& own, const core::Value& value) {
+    own.set_lr(value.at("lr").as_double());
+  }
   static Slots state(const torch::optim::OptimizerParamState& own) {
     return {{"count", training::State(static_cast<const CountingState&>(own).count())}};
   }

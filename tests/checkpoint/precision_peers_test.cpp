@@ -1,5 +1,5 @@
-// States of loss scaling both ways: PyTorch's GradScaler goes on from ours and ours from its, with the same scales, counts and
-// parameters; Apex's amp state is read and written in its form. (Apex itself needs a GPU to be installed.)
+// States of loss scaling both ways: PyTorch's GradScaler goes on from ours and ours from its, with the same scales,
+// counts and parameters; Apex's amp state is read and written in its form. (Apex itself needs a GPU to be installed.)
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -68,7 +68,8 @@ at::Tensor scaled_steps(const GradScaler& scaler, const std::vector<bool>& overf
 }
 
 TEST_F(ScalerPeers, EachGoesOnFromTheOthersScaler) {
-  const GradScalerState start{.scale = 1024, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3, .growth_tracker = 2};
+  const GradScalerState start{
+      .scale = 1024, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3, .growth_tracker = 2};
   GradScaler ours;
   ours.load_state(start);
   scaled_steps(ours, {false, true, false, false, false});
@@ -147,7 +148,8 @@ print('good', end='')
   auto [model, optimizer] = amp.initialize(net, sgd);
   for (const bool overflow : {false, false, false, true, false}) {
     optimizer.zero_grad();
-    amp.scale_loss(model(torch::ones({1, 2})).sum(), optimizer, [&](const at::Tensor& scaled) { (overflow ? scaled * INFINITY : scaled).backward(); });
+    amp.scale_loss(model(torch::ones({1, 2})).sum(), optimizer,
+                   [&](const at::Tensor& scaled) { (overflow ? scaled * INFINITY : scaled).backward(); });
     optimizer.step();
   }
   save_state(amp.state(), "ours.pt");

@@ -24,7 +24,8 @@ class PythonPeers : public testing::InFolder {
  protected:
   void SetUp() override {
     python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and accelerate.";
+    if (python_.empty())
+      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and accelerate.";
   }
 
   // Runs a program in the test's folder; its output, or what went wrong.
@@ -72,7 +73,8 @@ TEST_F(PythonPeers, OptimizersLoadInPythonAndTakeTheSameStep) {
     save(to_python(optimizer_state(optimizer)), path("optimizer.pt"));
     step();
     save(*net, path("after.pth"));
-    EXPECT_EQ(run(std::string(kNet) + "net.load_state_dict(torch.load('net.pth', weights_only=True))\n" + "o = " + python + R"(
+    EXPECT_EQ(run(std::string(kNet) + "net.load_state_dict(torch.load('net.pth', weights_only=True))\n" +
+                  "o = " + python + R"(
 o.load_state_dict(torch.load('optimizer.pt', weights_only=True))
 p = torch.load('problem.pt', weights_only=True)
 def closure():
@@ -96,11 +98,13 @@ print('good', end='')
     return [options](auto parameters) { return O(parameters, options); };
   };
   check("SGD", of(SGDOptions(0.1).momentum(0.9), static_cast<SGD*>(nullptr)), "torch.optim.SGD(net.parameters(), 0.5)");
-  check("AdamW", of(AdamWOptions(0.01).amsgrad(true), static_cast<AdamW*>(nullptr)), "torch.optim.AdamW(net.parameters(), amsgrad=True)");
+  check("AdamW", of(AdamWOptions(0.01).amsgrad(true), static_cast<AdamW*>(nullptr)),
+        "torch.optim.AdamW(net.parameters(), amsgrad=True)");
   check("RMSprop", of(RMSpropOptions(0.01).momentum(0.9).centered(true), static_cast<RMSprop*>(nullptr)),
         "torch.optim.RMSprop(net.parameters())");
   check("Adagrad", of(AdagradOptions(0.1), static_cast<Adagrad*>(nullptr)), "torch.optim.Adagrad(net.parameters())");
-  check("LBFGS", of(LBFGSOptions(0.5).max_iter(3), static_cast<LBFGS*>(nullptr)), "torch.optim.LBFGS(net.parameters())");
+  check("LBFGS", of(LBFGSOptions(0.5).max_iter(3), static_cast<LBFGS*>(nullptr)),
+        "torch.optim.LBFGS(net.parameters())");
 }
 
 TEST_F(PythonPeers, AccelerateLoadsItsLayoutAndOursIsReadByDcpAndSafetensors) {
@@ -158,7 +162,8 @@ print('good', end='')
             "good");
 }
 
-// Accelerate saves torchdata's StatefulDataLoader with its position; the loop goes on with the batch that came next there.
+// Accelerate saves torchdata's StatefulDataLoader with its position; the loop goes on with the batch that came next
+// there.
 TEST_F(PythonPeers, ATorchdataLoaderIsGoneOnWithInTheMiddleOfItsEpoch) {
   const std::string next = run(std::string(kNet) + R"(
 from accelerate import Accelerator

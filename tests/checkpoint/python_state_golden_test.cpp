@@ -1,5 +1,6 @@
-// Optimizers, schedulers, scalers, random streams and whole runs that Python saved: what follows is what follows in Python.
-// Values of these files as trees are files' golden tests' matter; here `value` and `weights_only` are taken as given.
+// Optimizers, schedulers, scalers, random streams and whole runs that Python saved: what follows is what follows in
+// Python. Values of these files as trees are files' golden tests' matter; here `value` and `weights_only` are taken as
+// given.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -62,13 +63,15 @@ void set_common(Options& options, const json& given) {
 }
 
 template <class O, class Options>
-std::unique_ptr<torch::optim::Optimizer> make(const std::vector<std::vector<at::Tensor>>& groups, const Options& options) {
+std::unique_ptr<torch::optim::Optimizer> make(const std::vector<std::vector<at::Tensor>>& groups,
+                                              const Options& options) {
   std::vector<torch::optim::OptimizerParamGroup> all;
   for (const auto& group : groups) all.emplace_back(group);
   return std::make_unique<O>(all, options);
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const json& input, const std::vector<std::vector<at::Tensor>>& groups) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const json& input,
+                                                        const std::vector<std::vector<at::Tensor>>& groups) {
   using namespace torch::optim;
   const std::string name = input.at("optimizer");
   if (name == "SGD") return make<SGD>(groups, SGDOptions(0.5));
@@ -85,7 +88,8 @@ json optimizer_outcome(const GoldenCase& golden) {
   std::vector<at::Tensor> parameters, targets;
   for (size_t i = 0; i < input.at("params").size(); ++i) {
     const auto shape = input.at("shapes").at(i).get<std::vector<int64_t>>();
-    parameters.push_back(torch::tensor(input.at("params").at(i).get<std::vector<float>>()).view(shape).set_requires_grad(true));
+    parameters.push_back(
+        torch::tensor(input.at("params").at(i).get<std::vector<float>>()).view(shape).set_requires_grad(true));
     targets.push_back(torch::tensor(input.at("targets").at(i).get<std::vector<float>>()).view(shape));
   }
   std::vector<std::vector<at::Tensor>> groups;
@@ -104,7 +108,8 @@ json optimizer_outcome(const GoldenCase& golden) {
     load_optimizer_state(*optimizer, optimizer_from_python(file.value()), {}, {.maximize = maximize});
   } catch (const UsageError& error) {
     const bool named = std::string(error.what()).find(input.at("optimizer").get<std::string>()) != std::string::npos;
-    if (!input.at("in_libtorch").get<bool>() && named) return golden.expected.at("params_after_next_step");  // refused by name
+    if (!input.at("in_libtorch").get<bool>() && named)
+      return golden.expected.at("params_after_next_step");  // refused by name
     throw;
   }
   if (!input.at("in_libtorch").get<bool>()) return "loaded into a class that is another";
@@ -143,7 +148,8 @@ using SchedulerSteps = std::function<void(torch::optim::Optimizer&, const std::f
 
 template <class S>
 json rates_from_here(S& scheduler, torch::optim::SGD& sgd, const files::PythonValue& saved, int64_t step) {
-  training::load_state_of(scheduler, training::State(scheduler_from_python(saved, training::state_of(scheduler).value())));
+  training::load_state_of(scheduler,
+                          training::State(scheduler_from_python(saved, training::state_of(scheduler).value())));
   json all = json::array();
   for (int i = 0; i < 7; ++i) {
     json rates = json::array();
@@ -164,14 +170,16 @@ json scheduler_outcome(const GoldenCase& golden) {
   const json& input = golden.input;
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const double lr : input.at("initial_lrs").get<std::vector<double>>()) {
-    groups.emplace_back(std::vector<at::Tensor>{torch::ones({1})},
-                        std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(lr).momentum(input.at("momentum"))));
+    groups.emplace_back(
+        std::vector<at::Tensor>{torch::ones({1})},
+        std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(lr).momentum(input.at("momentum"))));
   }
   torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.1).momentum(input.at("momentum")));
   const auto file = files::PythonFile::open(golden_path(input.at("file")));
   const std::string name = input.at("scheduler");
   const auto with = [&](auto scheduler) { return rates_from_here(scheduler, sgd, file.value(), input.at("steps")); };
-  const std::vector<Recipe> parts{recipe<ConstantLR>({.factor = 0.5, .total_iters = 3}), recipe<ExponentialLR>({.gamma = 0.8})};
+  const std::vector<Recipe> parts{recipe<ConstantLR>({.factor = 0.5, .total_iters = 3}),
+                                  recipe<ExponentialLR>({.gamma = 0.8})};
   if (name == "StepLR") return with(StepLR(sgd, {.step_size = 3, .gamma = 0.5}));
   if (name == "MultiStepLR") return with(MultiStepLR(sgd, {.milestones = {2, 4, 4}, .gamma = 0.3}));
   if (name == "ConstantLR") return with(ConstantLR(sgd, {.factor = 0.5, .total_iters = 4}));
@@ -182,8 +190,10 @@ json scheduler_outcome(const GoldenCase& golden) {
   if (name == "CosineAnnealingWarmRestarts") return with(CosineAnnealingWarmRestarts(sgd, {.T_0 = 3, .T_mult = 2}));
   if (name == "CyclicLR") return with(CyclicLR(sgd, {.base_lr = 0.01, .max_lr = 0.1, .step_size_up = 3}));
   if (name == "OneCycleLR") return with(OneCycleLR(sgd, {.max_lr = 0.2, .total_steps = 20}));
-  if (name == "LambdaLR") return with(LambdaLR(sgd, {.lr_lambda = LrLambda([](int64_t k) { return 1.0 / (1.0 + static_cast<double>(k)); })}));
-  if (name == "MultiplicativeLR") return with(MultiplicativeLR(sgd, {.lr_lambda = LrLambda([](int64_t) { return 0.95; })}));
+  if (name == "LambdaLR")
+    return with(LambdaLR(sgd, {.lr_lambda = LrLambda([](int64_t k) { return 1.0 / (1.0 + static_cast<double>(k)); })}));
+  if (name == "MultiplicativeLR")
+    return with(MultiplicativeLR(sgd, {.lr_lambda = LrLambda([](int64_t) { return 0.95; })}));
   if (name == "ReduceLROnPlateau") return with(ReduceLROnPlateau(sgd, {.patience = 1, .cooldown = 1}));
   if (name == "SequentialLR") return with(SequentialLR(sgd, {.schedulers = parts, .milestones = {3}}));
   if (name == "ChainedScheduler") return with(ChainedScheduler(sgd, {.schedulers = parts}));
@@ -242,8 +252,11 @@ json plain_tree(const core::Value& value) {
 
 TEST(PythonStateGolden, ScalersAreRead) {
   GoldenTopic topic("python_files", of_family("scaler"));
-  const auto fresh = core::Value::map({{"scale", 65536.0}, {"growth_factor", 2.0}, {"backoff_factor", 0.5},
-                                       {"growth_interval", 2000}, {"_growth_tracker", 0}});
+  const auto fresh = core::Value::map({{"scale", 65536.0},
+                                       {"growth_factor", 2.0},
+                                       {"backoff_factor", 0.5},
+                                       {"growth_interval", 2000},
+                                       {"_growth_tracker", 0}});
   topic.for_each([&](const GoldenCase& golden) {
     json given = golden.expected;
     const auto read = outcome([&]() -> json {
@@ -307,12 +320,17 @@ Followed follow(process::Process& process, const json& input, const std::string&
   data::TensorDataset dataset(at::cat({x, at::arange(samples).to(at::kFloat).unsqueeze(1)}, 1), y);
   auto [model, optimizer, scheduler] = accelerator.prepare(net, own, step_lr);
   accelerator.load_state(folder);
-  auto random = random_from_python(files::PythonFile::open(text(folder, "/random_states_", process.rank(), ".pkl")).value()).torch;
+  auto random =
+      random_from_python(files::PythonFile::open(text(folder, "/random_states_", process.rank(), ".pkl")).value())
+          .torch;
   Followed out;
-  const int64_t per_epoch = std::max<int64_t>(1, samples / (testing::positive(input.at("batch_size")) * process.world_size())), before = input.at("save_after");
+  const int64_t per_epoch =
+                    std::max<int64_t>(1, samples / (testing::positive(input.at("batch_size")) * process.world_size())),
+                before = input.at("save_after");
   const auto run = [&](auto loader) {
     int64_t step = 0;
-    const int64_t compared = input.at("dropout").get<double>() > 0 ? input.at("steps_to_epoch_end").get<int64_t>() : 1000;
+    const int64_t compared =
+        input.at("dropout").get<double>() > 0 ? input.at("steps_to_epoch_end").get<int64_t>() : 1000;
     for (int64_t epoch = before / per_epoch; epoch < 2; ++epoch) {
       loader.set_epoch(static_cast<uint64_t>(epoch));
       const int64_t skip = epoch == before / per_epoch ? before % per_epoch : 0;
@@ -385,7 +403,8 @@ json save_state_outcome(const GoldenCase& golden) {
     after["losses"].push_back(std::move(losses));
   }
   json parameters = all[0].parameters;
-  if (with_dropout && golden.expected.at("after").at("losses").at(0).size() > compared) parameters = golden.expected.at("final_params");
+  if (with_dropout && golden.expected.at("after").at("losses").at(0).size() > compared)
+    parameters = golden.expected.at("final_params");
   return {{"after", after}, {"final_params", parameters}};
 }
 

@@ -17,14 +17,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-PieceInfo whole(const std::string& name, std::vector<int64_t> shape, const std::string& kind = "model", int rank = kEveryRank) {
+PieceInfo whole(const std::string& name, std::vector<int64_t> shape, const std::string& kind = "model",
+                int rank = kEveryRank) {
   PieceInfo piece{{name, files::Dtype::kFloat32, std::move(shape)}, kind, {}, rank};
   piece.box = files::whole_box(piece.info.shape);
   return piece;
 }
 
 TEST(SavePlan, OneRankWritesOneFileOfEachKind) {
-  const auto plan = plan_save({whole("a", {3}), whole("model_1/a", {3}, "model_1"), whole("optimizer.0.a.exp_avg", {3}, "optimizer")}, 1);
+  const auto plan = plan_save(
+      {whole("a", {3}), whole("model_1/a", {3}, "model_1"), whole("optimizer.0.a.exp_avg", {3}, "optimizer")}, 1);
 
   std::vector<std::string> names;
   for (const auto& file : plan.files) names.push_back(file.name);
@@ -91,12 +93,16 @@ TEST(SavePlan, SplitTensorsCarryTorchsShardingInfoAndFurtherBoxesGoToParts) {
     for (const auto& entry : header.entries) EXPECT_TRUE(info.contains(entry.info.name)) << entry.info.name;
     EXPECT_EQ(*header.find_metadata("DCP_VERSION"), "1.0");
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("state-00001-of-00002.safetensors", "state-00001-of-00002.part1.safetensors",
-                                            "state-00002-of-00002.safetensors", "state-00002-of-00002.part1.safetensors"));
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("state-00001-of-00002.safetensors", "state-00001-of-00002.part1.safetensors",
+                                     "state-00002-of-00002.safetensors", "state-00002-of-00002.part1.safetensors"));
 }
 
 TEST(SavePlan, PiecesThatDisagreeAreNamed) {
-  EXPECT_THAT(testing::words_of<UsageError>([] { plan_save({whole("a", {3}), whole("a", {4})}, 2); }), HasSubstr("'a' has sizes [4]"));
+  EXPECT_THAT(testing::words_of<UsageError>([] {
+                plan_save({whole("a", {3}), whole("a", {4})}, 2);
+              }),
+              HasSubstr("'a' has sizes [4]"));
   EXPECT_THAT(testing::words_of<UsageError>([] { plan_save({whole("a", {3}, "model", 2)}, 2); }), HasSubstr("rank 2"));
 }
 

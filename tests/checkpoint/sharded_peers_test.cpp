@@ -1,4 +1,5 @@
-// Sharded runs go on from FSDP2's and DeepSpeed's folders, and those from ours: parameters after further steps, to 1e-5.
+// Sharded runs go on from FSDP2's and DeepSpeed's folders, and those from ours: parameters after further steps, to
+// 1e-5.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -87,7 +88,8 @@ class ShardedPeers : public testing::InFolder {
  protected:
   void SetUp() override {
     python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and deepspeed.";
+    if (python_.empty())
+      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and deepspeed.";
     StateDict problem;
     for (int step = 0; step < kBefore + kAfter; ++step) {
       const auto data = testing::problem_for("mlp", 40 + static_cast<uint64_t>(step));
@@ -98,8 +100,8 @@ class ShardedPeers : public testing::InFolder {
   }
 
   std::string run(const std::string& program) const {
-    const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" + kTwoRanks + program +
-                                                     "\nif __name__ == '__main__': main()\n");
+    const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" +
+                                                     kTwoRanks + program + "\nif __name__ == '__main__': main()\n");
     FILE* pipe = ::popen(("timeout 240 " + python_ + " -W ignore " + file + " 2>&1").c_str(), "r");
     std::string out;
     char buffer[4096];
@@ -140,7 +142,8 @@ class ShardedPeers : public testing::InFolder {
         for (const auto& item : wanted->named_parameters()) {
           const auto mine = net->named_parameters()[item.key()];
           EXPECT_TRUE(torch::allclose(mine, item.value(), 1e-5, 1e-6))
-              << item.key() << " on " << world_size << " ranks, off by " << (mine - item.value()).abs().max().template item<float>();
+              << item.key() << " on " << world_size << " ranks, off by "
+              << (mine - item.value()).abs().max().template item<float>();
         }
         process.wait_for_everyone();
       });
@@ -237,7 +240,8 @@ def work(rank):
             "good");
 
   for (const int stage : {1, 2, 3}) {
-    expect_to_go_on("zero" + std::to_string(stage), "after" + std::to_string(stage) + ".pt", static_cast<ShardStage>(stage));
+    expect_to_go_on("zero" + std::to_string(stage), "after" + std::to_string(stage) + ".pt",
+                    static_cast<ShardStage>(stage));
   }
 }
 

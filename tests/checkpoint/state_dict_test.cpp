@@ -29,12 +29,15 @@ TEST(StateDict, ParametersThenBuffersThenChildrenAsInPython) {
 
   const auto state = state_dict(net);
 
-  EXPECT_THAT(state.names(), ElementsAre("scale", "shift", "inner.0.weight", "inner.0.bias", "inner.1.weight", "inner.1.bias",
-                                         "inner.1.running_mean", "inner.1.running_var", "inner.1.num_batches_tracked"));
+  EXPECT_THAT(state.names(),
+              ElementsAre("scale", "shift", "inner.0.weight", "inner.0.bias", "inner.1.weight", "inner.1.bias",
+                          "inner.1.running_mean", "inner.1.running_var", "inner.1.num_batches_tracked"));
   EXPECT_FALSE(state.at("scale").requires_grad());
   EXPECT_EQ(state.at("scale").data_ptr(), net.scale.data_ptr());
-  EXPECT_THAT(state.versions, ElementsAre(std::pair<std::string, int64_t>("", 1), std::pair<std::string, int64_t>("inner", 1),
-                                          std::pair<std::string, int64_t>("inner.0", 1), std::pair<std::string, int64_t>("inner.1", 2)));
+  EXPECT_THAT(
+      state.versions,
+      ElementsAre(std::pair<std::string, int64_t>("", 1), std::pair<std::string, int64_t>("inner", 1),
+                  std::pair<std::string, int64_t>("inner.0", 1), std::pair<std::string, int64_t>("inner.1", 2)));
 }
 
 TEST(StateDict, ExcludedNamesAndPrefixes) {
@@ -47,7 +50,8 @@ TEST(StateDict, ExcludedNamesAndPrefixes) {
 }
 
 TEST(StateDict, AMissingNameIsNamedWithTheNearest) {
-  EXPECT_THAT(testing::words_of<UsageError>([] { state_dict(OwnImpl()).at("scael"); }), HasSubstr("did you mean 'scale'"));
+  EXPECT_THAT(testing::words_of<UsageError>([] { state_dict(OwnImpl()).at("scael"); }),
+              HasSubstr("did you mean 'scale'"));
 }
 
 TEST(StateDict, CopiesFollowTheOptions) {

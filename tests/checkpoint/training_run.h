@@ -44,12 +44,14 @@ inline AcceleratorOptions options_of(const Setting& setting, const std::string& 
 inline auto make_loader(const Accelerator& accelerator) {
   const auto problem = testing::problem_for("mlp", 3);
   return accelerator.prepare(data::loader<torch::data::samplers::RandomSampler>(
-      data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})), 12));
+      data::TensorDataset(at::cat({problem.inputs, problem.inputs + 1}), at::cat({problem.targets, problem.targets})),
+      12));
 }
 
 // A run: a small model, AdamW with two groups, a schedule, a shuffled loader and an object of the program's own.
 struct TrainingRun {
-  explicit TrainingRun(const process::Process& process, const Setting& setting, const std::string& project = {}, uint64_t seed = 5)
+  explicit TrainingRun(const process::Process& process, const Setting& setting, const std::string& project = {},
+                       uint64_t seed = 5)
       : accelerator(process, options_of(setting, project)) {
     testing::initialise(*net, seed);
     model.emplace(accelerator.prepare(net));

@@ -30,7 +30,8 @@ TEST(Mt19937, StatesAreThoseOfPythonAndNumpy) {
 TEST(SchedulerState, GoesThroughPythonsDictAndBack) {
   torch::optim::SGD sgd({torch::ones({1})}, 0.1), other({torch::ones({1})}, 0.1);
   const optim::SequentialLROptions options{
-      .schedulers = {optim::recipe<optim::ConstantLR>({.factor = 0.5, .total_iters = 3}), optim::recipe<optim::ExponentialLR>({.gamma = 0.8})},
+      .schedulers = {optim::recipe<optim::ConstantLR>({.factor = 0.5, .total_iters = 3}),
+                     optim::recipe<optim::ExponentialLR>({.gamma = 0.8})},
       .milestones = {3}};
   optim::SequentialLR saved(sgd, options), loaded(other, options);
   for (int i = 0; i < 5; ++i) saved.step();
@@ -49,19 +50,22 @@ TEST(SchedulerState, GoesThroughPythonsDictAndBack) {
 TEST(SchedulerState, OptionsOfPythonsDictStandBesideOnesOwn) {
   using files::PythonValue;
   torch::optim::SGD sgd({torch::ones({1})}, 0.1);
-  const optim::SequentialLROptions options{
-      .schedulers = {optim::recipe<optim::StepLR>({.step_size = 3, .gamma = 0.5}), optim::recipe<optim::MultiStepLR>({.milestones = {2, 4}})},
-      .milestones = {3}};
+  const optim::SequentialLROptions options{.schedulers = {optim::recipe<optim::StepLR>({.step_size = 3, .gamma = 0.5}),
+                                                          optim::recipe<optim::MultiStepLR>({.milestones = {2, 4}})},
+                                           .milestones = {3}};
   optim::SequentialLR scheduler(sgd, options);
   const auto own = training::state_of(scheduler).value();
-  const auto counter = PythonValue::pairs_of(PythonValue::Kind::kCounter, {{PythonValue(6), PythonValue(1)}, {PythonValue(2), PythonValue(2)}});
-  const auto saved = PythonValue::dict({{"_schedulers", PythonValue::list({PythonValue::dict({{"step_size", 30}, {"gamma", 0.5}, {"last_epoch", 1}}),
-                                                                          PythonValue::dict({{"milestones", counter}, {"gamma", 0.1}})})}});
+  const auto counter = PythonValue::pairs_of(PythonValue::Kind::kCounter,
+                                             {{PythonValue(6), PythonValue(1)}, {PythonValue(2), PythonValue(2)}});
+  const auto saved = PythonValue::dict(
+      {{"_schedulers", PythonValue::list({PythonValue::dict({{"step_size", 30}, {"gamma", 0.5}, {"last_epoch", 1}}),
+                                          PythonValue::dict({{"milestones", counter}, {"gamma", 0.1}})})}});
 
   const auto compared = scheduler_options_from_python(saved, own);
 
   EXPECT_EQ(own.at("schedulers").as_list()[0].at("options"), core::Value::map({{"step_size", 3}, {"gamma", 0.5}}));
-  EXPECT_EQ(compared.at("schedulers").as_list()[0].at("options"), core::Value::map({{"step_size", 30}, {"gamma", 0.5}}));
+  EXPECT_EQ(compared.at("schedulers").as_list()[0].at("options"),
+            core::Value::map({{"step_size", 30}, {"gamma", 0.5}}));
   EXPECT_EQ(compared.at("schedulers").as_list()[1].at("options").at("milestones"), core::Value::list({2, 2, 6}));
 }
 
@@ -80,8 +84,11 @@ TEST(SchedulerState, AnInfiniteMetricSurvivesAndAnotherKindIsRefused) {
 }
 
 TEST(ScalerState, ApexsFormIsRead) {
-  const auto own = core::Value::map({{"scale", 65536.0}, {"growth_factor", 2.0}, {"backoff_factor", 0.5},
-                                     {"growth_interval", 2000}, {"_growth_tracker", 0}});
+  const auto own = core::Value::map({{"scale", 65536.0},
+                                     {"growth_factor", 2.0},
+                                     {"backoff_factor", 0.5},
+                                     {"growth_interval", 2000},
+                                     {"_growth_tracker", 0}});
   const auto apex = files::PythonValue::dict(
       {{"loss_scaler0", files::PythonValue::dict({{"loss_scale", 1024.0}, {"unskipped", int64_t{7}}})}});
 

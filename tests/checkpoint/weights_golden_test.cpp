@@ -65,7 +65,8 @@ class TreeBuilder {
     const int tie = item.value("tie", -1);
     if (tie >= 0 && ties_.count(tie)) return ties_.at(tie);
     const std::string dtype = item.at("dtype");
-    at::Tensor tensor = at::zeros(item.at("shape").get<std::vector<int64_t>>(), at::TensorOptions().dtype(dtype_named(dtype)));
+    at::Tensor tensor =
+        at::zeros(item.at("shape").get<std::vector<int64_t>>(), at::TensorOptions().dtype(dtype_named(dtype)));
     (is_parameter ? parameters_ : buffers_).push_back({tensor, dtype, is_parameter});
     if (tie >= 0) ties_.emplace(tie, tensor);
     return tensor;
@@ -80,7 +81,8 @@ class TreeBuilder {
       const at::Tensor buffer = tensor_for(item, false);  // one that is not persistent has its number all the same
       if (item.value("persistent", true)) module->register_buffer(item.at("name"), buffer);
     }
-    for (const auto& child : tree.value("children", json::array())) module->register_module(child.at(0), make(child.at(1)));
+    for (const auto& child : tree.value("children", json::array()))
+      module->register_module(child.at(0), make(child.at(1)));
     return module;
   }
 
@@ -104,9 +106,12 @@ json facts_of(const at::Tensor& tensor) {
   json first = json::array(), last = json::array();
   for (int64_t i = 0; i < std::min<int64_t>(4, flat.numel()); ++i) first.push_back(shown(i));
   for (int64_t i = std::max<int64_t>(0, flat.numel() - 2); i < flat.numel(); ++i) last.push_back(shown(i));
-  return {{"shape", tensor.sizes().vec()},   {"dtype", std::string(files::torch_name(file_dtype(tensor.scalar_type())))},
-          {"sum", flat.sum().item<double>()}, {"abs_sum", flat.abs().sum().item<double>()},
-          {"first", first},                   {"last", last}};
+  return {{"shape", tensor.sizes().vec()},
+          {"dtype", std::string(files::torch_name(file_dtype(tensor.scalar_type())))},
+          {"sum", flat.sum().item<double>()},
+          {"abs_sum", flat.abs().sum().item<double>()},
+          {"first", first},
+          {"last", last}};
 }
 
 json facts_of(const torch::nn::Module& module) {
@@ -202,8 +207,9 @@ TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
       } else {
         module = TreeBuilder().build(golden.input.at("model"));
       }
-      save_model(state_dict(*module), folder, {.max_shard_size = size_text(golden.input.at("max_shard_size")),
-                                               .safe_serialization = golden.input.at("safe_serialization")});
+      save_model(state_dict(*module), folder,
+                 {.max_shard_size = size_text(golden.input.at("max_shard_size")),
+                  .safe_serialization = golden.input.at("safe_serialization")});
       json facts = saved_facts(folder);
       facts["tensors"] = facts_of(*module);
       // What Python wrote reads back the same.
@@ -221,7 +227,8 @@ TEST_F(WeightsGolden, SaveModelWritesAcceleratesFolders) {
         if (!golden.quirks.empty()) facts["bytes"] = golden.expected.at("bytes");
         for (auto& [name, bytes] : facts["bytes"].items()) {
           if (name.ends_with(".bin") && golden.expected.at("bytes").contains(name)) {
-            bytes = golden.expected.at("bytes").at(name);  // torch's archive has three records more: docs/differences.md
+            bytes =
+                golden.expected.at("bytes").at(name);  // torch's archive has three records more: docs/differences.md
           } else if (name.ends_with(".safetensors") && golden.quirks.empty() && fs::exists(theirs + "/" + name)) {
             // Values begin at a multiple of 4096 here: what is compared is what comes after the heads.
             bytes = bytes.get<uint64_t>() - head_bytes(folder + "/" + name) + head_bytes(theirs + "/" + name);
@@ -240,7 +247,8 @@ TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
   GoldenTopic topic("checkpoint_sharding", of_families({"overwrite"}));
   const auto fixed_files = [](const GoldenCase& golden) -> json {
     json each = golden.expected.at("files_after_each");
-    if (golden.fixed.is_object() && golden.fixed.contains("files_after_second")) each[1] = golden.fixed.at("files_after_second");
+    if (golden.fixed.is_object() && golden.fixed.contains("files_after_second"))
+      each[1] = golden.fixed.at("files_after_second");
     return {{"files_after_each", each}, {"load_gives", "new"}};
   };
   topic.on_quirk("stale-files-left", fixed_files);
@@ -249,7 +257,8 @@ TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
   topic.for_each([&](const GoldenCase& golden) {
     const auto given = error_given(golden, [&]() -> json {
       const std::string folder = text("over", number++);
-      for (const auto& name : golden.input.value("before", json::array())) write(folder + "/" + name.get<std::string>(), "x");
+      for (const auto& name : golden.input.value("before", json::array()))
+        write(folder + "/" + name.get<std::string>(), "x");
       auto module = TreeBuilder().build(golden.input.at("model"));
       json each = json::array();
       for (const auto& save : golden.input.at("saves")) {
@@ -257,14 +266,17 @@ TEST_F(WeightsGolden, SavesOverASaveLeaveNothingStale) {
           const torch::NoGradGuard no_grad;
           for (auto& parameter : module->parameters()) parameter.add_(1);
         }
-        save_model(state_dict(*module), path(folder), {.max_shard_size = size_text(save.at("max_shard_size")),
-                                                       .safe_serialization = save.at("safe_serialization")});
+        save_model(state_dict(*module), path(folder),
+                   {.max_shard_size = size_text(save.at("max_shard_size")),
+                    .safe_serialization = save.at("safe_serialization")});
         each.push_back(files_in(path(folder)));
       }
       const auto newest = facts_of(*module);
       auto loaded = TreeBuilder().build(golden.input.at("model"));
       load_weights(*loaded, path(folder));
-      return {{"files_after_each", each}, {"files_after_second", each.at(1)}, {"load_gives", facts_of(*loaded) == newest ? "new" : "old"}};
+      return {{"files_after_each", each},
+              {"files_after_second", each.at(1)},
+              {"load_gives", facts_of(*loaded) == newest ? "new" : "old"}};
     });
     topic.judge(golden, given);
   });
@@ -328,7 +340,8 @@ TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
         AcceleratorOptions options{.tune_allocator = false};
         options.project.project_dir = folder;
         options.project.automatic_checkpoint_naming = golden.input.at("automatic_checkpoint_naming");
-        if (!golden.input.at("total_limit").is_null()) options.project.total_limit = golden.input.at("total_limit").template get<int64_t>();
+        if (!golden.input.at("total_limit").is_null())
+          options.project.total_limit = golden.input.at("total_limit").template get<int64_t>();
         Accelerator accelerator(process, options);
         std::vector<testing::Mlp> nets(golden.input.at("models").template get<size_t>());
         std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
@@ -336,7 +349,8 @@ TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
         std::vector<parallel::PreparedModel<testing::Mlp>> models;
         for (auto& net : nets) {
           optimizers.push_back(std::make_unique<torch::optim::SGD>(net->parameters(), 0.1));
-          schedulers.push_back(std::make_unique<optim::StepLR>(*optimizers.back(), optim::StepLROptions{.step_size = 1}));
+          schedulers.push_back(
+              std::make_unique<optim::StepLR>(*optimizers.back(), optim::StepLROptions{.step_size = 1}));
           models.push_back(accelerator.prepare(net));
         }
         std::vector<optim::PreparedOptimizer<torch::optim::SGD>> prepared;
@@ -345,8 +359,9 @@ TEST_F(WeightsGolden, SaveStateWritesAcceleratesLayout) {
         for (auto& scheduler : schedulers) paced.push_back(accelerator.prepare(*scheduler));
         for (int64_t i = 0; i < golden.input.at("saves").template get<int64_t>(); ++i) {
           const bool automatic = options.project.automatic_checkpoint_naming;
-          accelerator.save_state(automatic ? "" : folder + "/out",
-                                 {.layout = Layout::kAccelerate, .safe_serialization = golden.input.at("safe_serialization")});
+          accelerator.save_state(
+              automatic ? "" : folder + "/out",
+              {.layout = Layout::kAccelerate, .safe_serialization = golden.input.at("safe_serialization")});
         }
         accelerator.end_training();
       });

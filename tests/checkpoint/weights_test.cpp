@@ -124,7 +124,8 @@ TEST_F(Weights, WhatFitsIsTakenWithoutStrictAndNamesMayBeChanged) {
 
 TEST_F(Weights, DtypesAreCastOrTheModuleTakesThem) {
   StateDict half;
-  for (const auto& [name, tensor] : state_dict(*cnn(1))) half.set(name, tensor.is_floating_point() ? tensor.to(at::kHalf) : tensor);
+  for (const auto& [name, tensor] : state_dict(*cnn(1)))
+    half.set(name, tensor.is_floating_point() ? tensor.to(at::kHalf) : tensor);
   auto net = cnn(5);
 
   load_weights(*net, half);
@@ -139,12 +140,14 @@ TEST_F(Weights, DtypesAreCastOrTheModuleTakesThem) {
 
 TEST_F(Weights, AFileInTheFoldersPlaceIsRefused) {
   write("taken", "file");
-  EXPECT_THAT(testing::words_of<UsageError>([&] { save_model(state_dict(*cnn(1)), path("taken")); }), HasSubstr("is a file"));
+  EXPECT_THAT(testing::words_of<UsageError>([&] { save_model(state_dict(*cnn(1)), path("taken")); }),
+              HasSubstr("is a file"));
   EXPECT_THROW(save_model(state_dict(*cnn(1)), path("x"), {.max_shard_size = "5 apples"}), UsageError);
 }
 
 TEST_F(Weights, SavePretrainedWritesTheVariantAndItsConfig) {
-  save_pretrained(path("hub"), state_dict(*cnn(1)), {.variant = "fp16", .config = core::Value::map({{"model_type", "cnn"}})});
+  save_pretrained(path("hub"), state_dict(*cnn(1)),
+                  {.variant = "fp16", .config = core::Value::map({{"model_type", "cnn"}})});
   save_pretrained(path("not"), state_dict(*cnn(1)), {.is_main_process = false});
 
   EXPECT_THAT(files_in(path("hub")), ElementsAre("config.json", "model.fp16.safetensors"));

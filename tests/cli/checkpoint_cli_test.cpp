@@ -70,7 +70,8 @@ TEST_F(CheckpointCommands, MergeWeightsRemovesOnlyWhatItHasReadBack) {
   EXPECT_EQ(run({"merge-weights", at("in"), at("in/out"), "--remove_checkpoint_dir"}).exit_code, 2);
   EXPECT_TRUE(fs::exists(at("in")));
 
-  const CommandResult result = run({"merge-weights", "--unsafe_serialization", "--remove_checkpoint_dir", at("in"), at("out")});
+  const CommandResult result =
+      run({"merge-weights", "--unsafe_serialization", "--remove_checkpoint_dir", at("in"), at("out")});
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_FALSE(fs::exists(at("in")));
@@ -105,7 +106,8 @@ TEST_F(CheckpointCommands, ConvertTakesTheOptimizersStateAlong) {
 
 TEST_F(CheckpointCommands, ConvertGoesRoundWithoutALoss) {
   std::string from = kDcp + "/merged/model.safetensors";
-  for (const auto& [to, out] : std::vector<std::pair<std::string, std::string>>{{"torch", "a.pt"}, {"hasten", "b"}, {"accelerate", "c"}, {"safetensors", "d.safetensors"}}) {
+  for (const auto& [to, out] : std::vector<std::pair<std::string, std::string>>{
+           {"torch", "a.pt"}, {"hasten", "b"}, {"accelerate", "c"}, {"safetensors", "d.safetensors"}}) {
     const CommandResult result = run({"convert", from, at(out), "--to", to});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     from = at(out);
@@ -114,26 +116,30 @@ TEST_F(CheckpointCommands, ConvertGoesRoundWithoutALoss) {
 }
 
 TEST_F(CheckpointCommands, ConvertCastsRenamesAndSplits) {
-  const CommandResult result =
-      run({"convert", kDcp + "/merged", at("out"), "--dtype=bfloat16", "--rename", "s/^0\\./first./", "--max-shard-size", "60", "--rename=s|weight|w|"});
+  const CommandResult result = run({"convert", kDcp + "/merged", at("out"), "--dtype=bfloat16", "--rename",
+                                    "s/^0\\./first./", "--max-shard-size", "60", "--rename=s|weight|w|"});
 
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto source = files::open_source(at("out"));
   EXPECT_EQ(source->info("first.w").dtype, files::Dtype::kBFloat16);
   EXPECT_TRUE(fs::exists(at("out/model.safetensors.index.json")));
-  EXPECT_TRUE(fs::exists(at("out/model-00001-of-00003.safetensors")) || fs::exists(at("out/model-00001-of-00004.safetensors")));
+  EXPECT_TRUE(fs::exists(at("out/model-00001-of-00003.safetensors")) ||
+              fs::exists(at("out/model-00001-of-00004.safetensors")));
 }
 
 TEST_F(CheckpointCommands, ZeroToFp32TakesTheScriptsOptions) {
-  const CommandResult result = run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("out"), "--safe_serialization", "-t", "global_step5", "-d"});
+  const CommandResult result = run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("out"),
+                                    "--safe_serialization", "-t", "global_step5", "-d"});
 
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("a.weight [7, 5]\n"));
   const auto source = files::open_source(at("out"));
   EXPECT_EQ(source->info("scale").dtype, files::Dtype::kFloat32);
-  const CommandResult frozen = run({"convert", kGolden + "zero_checkpoints/zero3_bf16_w2", at("x"), "--exclude-frozen"});
+  const CommandResult frozen =
+      run({"convert", kGolden + "zero_checkpoints/zero3_bf16_w2", at("x"), "--exclude-frozen"});
   EXPECT_FALSE(files::open_source(at("x"))->contains("scale"));
-  EXPECT_THAT(run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("y"), "--tag", "global_step4"}).err, HasSubstr("did you mean 'global_step5'?"));
+  EXPECT_THAT(run({"zero-to-fp32", kGolden + "zero_checkpoints/zero3_bf16_w2", at("y"), "--tag", "global_step4"}).err,
+              HasSubstr("did you mean 'global_step5'?"));
 }
 
 TEST_F(CheckpointCommands, ListSaysWhatIsThereAndWhatIsNotComplete) {
@@ -163,7 +169,8 @@ TEST_F(CheckpointCommands, VerifyFindsADamagedByteAndDiffNamesTheTensor) {
   stream.put('\x41');
   stream.close();
 
-  const CommandResult verify = run({"checkpoint", "verify", at("b")}), diff = run({"checkpoint", "diff", at("a"), at("b")});
+  const CommandResult verify = run({"checkpoint", "verify", at("b")}),
+                      diff = run({"checkpoint", "diff", at("a"), at("b")});
 
   EXPECT_EQ(verify.exit_code, 1);
   EXPECT_THAT(verify.out, HasSubstr("tensor '" + entry.entries.back().info.name + "'"));
@@ -175,7 +182,8 @@ TEST_F(CheckpointCommands, VerifyFindsADamagedByteAndDiffNamesTheTensor) {
 TEST_F(CheckpointCommands, PruneKeepsTheNewestAndThoseOfEachK) {
   for (const char* number : {"1", "2", "3", "4", "5"}) make_checkpoint(std::string("checkpoint_") + number);
 
-  EXPECT_THAT(run({"checkpoint", "prune", at(""), "--keep", "2", "--keep-every", "2", "--dry-run"}).out, HasSubstr("would remove "));
+  EXPECT_THAT(run({"checkpoint", "prune", at(""), "--keep", "2", "--keep-every", "2", "--dry-run"}).out,
+              HasSubstr("would remove "));
   EXPECT_TRUE(fs::exists(at("checkpoint_1")));
   EXPECT_EQ(run({"checkpoint", "prune", at(""), "--keep", "2", "--keep-every", "2"}).exit_code, 0);
 
@@ -198,7 +206,9 @@ TEST_F(CheckpointCommands, RepairMakesALostManifestAnew) {
 }
 
 TEST_F(CheckpointCommands, ShowOpensAStrangersPickleWithoutExecutingIt) {
-  std::ofstream(at("evil.pkl"), std::ios::binary) << "\x80\x02" << "cos\nsystem\nX\x0a" << std::string(3, '\0') << "touch /x/y" << "\x85R.";
+  std::ofstream(at("evil.pkl"), std::ios::binary) << "\x80\x02"
+                                                  << "cos\nsystem\nX\x0a" << std::string(3, '\0') << "touch /x/y"
+                                                  << "\x85R.";
 
   const CommandResult result = run({"checkpoint", "show", at("evil.pkl")});
 
@@ -224,8 +234,9 @@ TEST_F(CheckpointCommands, MergingNeedsNoMemoryForTheModel) {
   const int64_t rows = 32;
   std::vector<std::string> names;
   for (int64_t half = 0; half < 2; ++half) {
-    const auto layout = files::lay_out_safetensors({{"w", files::Dtype::kFloat32, {rows / 2, 1 << 21}}},
-                                                   {{"DCP_SHARDING_INFO", "{\"w\":{\"saved_offsets\":[" + std::to_string(half * rows / 2) + ",0]}}"}});
+    const auto layout = files::lay_out_safetensors(
+        {{"w", files::Dtype::kFloat32, {rows / 2, 1 << 21}}},
+        {{"DCP_SHARDING_INFO", "{\"w\":{\"saved_offsets\":[" + std::to_string(half * rows / 2) + ",0]}}"}});
     fs::create_directories(at("in"));
     std::ofstream file(at("in/model-0000" + std::to_string(half + 1) + "-of-00002.safetensors"), std::ios::binary);
     file << layout.head;

@@ -28,8 +28,7 @@ struct CommandResult {
 class Command {
  public:
   /// `words[0]` is a path; `environment` is added to the test's own.
-  explicit Command(std::vector<std::string> words,
-                   const std::map<std::string, std::string>& environment = {}) {
+  explicit Command(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
     int out[2], err[2];
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
     prctl(PR_SET_CHILD_SUBREAPER, 1);

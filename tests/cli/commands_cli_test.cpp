@@ -56,8 +56,7 @@ TEST_F(Commands, EnvSaysTheSameAsTextAndAsJson) {
   EXPECT_TRUE(json["GPUs"].is_array());
   EXPECT_TRUE(json["interfaces"].contains("lo"));
   EXPECT_EQ(json["configuration"]["values"]["num_processes"], 1);
-  EXPECT_THAT(text.out,
-              HasSubstr("\nconfiguration: " + file + "\n  compute_environment: \"LOCAL_MACHINE\"\n"));
+  EXPECT_THAT(text.out, HasSubstr("\nconfiguration: " + file + "\n  compute_environment: \"LOCAL_MACHINE\"\n"));
 }
 
 TEST_F(Commands, EnvFindsTheTorchThatScriptsFind) {
@@ -79,14 +78,12 @@ TEST_F(Commands, EnvFindsNoConfigurationWhereThereIsNone) {
 TEST_F(Commands, TpuConfigBuildsAcceleratesCommand) {
   const std::string commands = write("commands.txt", "ls\npwd\n");
   const std::string file =
-      write("c.yaml",
-            "distributed_type: XLA\nnum_processes: 8\ntpu_name: pod\ntpu_zone: us\ncommands:\n- echo hi\n");
+      write("c.yaml", "distributed_type: XLA\nnum_processes: 8\ntpu_name: pod\ntpu_zone: us\ncommands:\n- echo hi\n");
 
-  EXPECT_EQ(
-      run({"tpu-config", "--debug", "--config_file", file}).out,
-      "Running gcloud compute tpus tpu-vm ssh pod --zone us --command cd /usr/share; echo hi --worker all\n");
-  EXPECT_EQ(run({"tpu-config", "--debug", "--tpu_name", "a", "--tpu_zone", "b", "--use_alpha",
-                 "--install_accelerate", "--accelerate_version", "0.12.0", "--command_file", commands})
+  EXPECT_EQ(run({"tpu-config", "--debug", "--config_file", file}).out,
+            "Running gcloud compute tpus tpu-vm ssh pod --zone us --command cd /usr/share; echo hi --worker all\n");
+  EXPECT_EQ(run({"tpu-config", "--debug", "--tpu_name", "a", "--tpu_zone", "b", "--use_alpha", "--install_accelerate",
+                 "--accelerate_version", "0.12.0", "--command_file", commands})
                 .out,
             "Running gcloud alpha compute tpus tpu-vm ssh a --zone b --command cd /usr/share; pip install "
             "accelerate==0.12.0; ls; pwd --worker all\n");
@@ -117,22 +114,24 @@ TEST_F(Commands, CompletionIsForBashAndZsh) {
   // Not with -o filenames: zsh would then put no blank after an option.
   EXPECT_THAT(run({"completion", "zsh"}).out,
               ::testing::AllOf(StartsWith("autoload -U +X bashcompinit && bashcompinit\n_hasten() {"),
-                             ::testing::EndsWith("\ncomplete -o default -F _hasten hasten\n")));
-  EXPECT_EQ(
-      run({"completion", "bsh"}).err,
-      "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");
+                               ::testing::EndsWith("\ncomplete -o default -F _hasten hasten\n")));
+  EXPECT_EQ(run({"completion", "bsh"}).err,
+            "[completion] 'bsh' is neither bash nor zsh, did you mean 'bash'? See hasten completion --help.\n");
 }
 
 TEST_F(Commands, ToFsdp2ConvertsTheSectionAndKeepsTheRest) {
-  const std::string file = write("fsdp.yaml",
-                                 "distributed_type: FSDP\nsurprise: 3\nfsdp_config:\n  fsdp_sharding_strategy: shard_grad_op\n"
-                                 "  fsdp_use_orig_params: true\n  fsdp_forward_prefetch: false\n  fsdp_own: x\n");
+  const std::string file =
+      write("fsdp.yaml",
+            "distributed_type: FSDP\nsurprise: 3\nfsdp_config:\n  fsdp_sharding_strategy: shard_grad_op\n"
+            "  fsdp_use_orig_params: true\n  fsdp_forward_prefetch: false\n  fsdp_own: x\n");
   const CommandResult done = run({"to-fsdp2", "--config_file", file, "--output_file", folder() + "/two.yaml"});
   EXPECT_EQ(done.exit_code, 0) << done.err;
   EXPECT_THAT(done.err, HasSubstr("fsdp_use_orig_params is removed"));
   std::ifstream two(folder() + "/two.yaml");
   const std::string text((std::istreambuf_iterator<char>(two)), {});
-  EXPECT_EQ(text, "distributed_type: FSDP\nfsdp_config:\n  fsdp_own: x\n  fsdp_reshard_after_forward: false\n  fsdp_version: 2\nsurprise: 3\n");
+  EXPECT_EQ(text,
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_own: x\n  fsdp_reshard_after_forward: false\n  fsdp_version: "
+            "2\nsurprise: 3\n");
   EXPECT_THAT(run({"to-fsdp2", "--config_file", file}).err, HasSubstr("--overwrite"));
   EXPECT_THAT(run({"to-fsdp2", "--config_file", file, "--output_file", file}).err, HasSubstr("exists already"));
   EXPECT_EQ(run({"to-fsdp2", "--config_file", file, "--overwrite"}).exit_code, 0);
@@ -143,7 +142,8 @@ TEST_F(Commands, PlanPrintsTheMemoryOfEveryStrategy) {
   EXPECT_EQ(done.exit_code, 0) << done.err;
   EXPECT_THAT(done.out, HasSubstr("1000000000 parameters on 1 host with 8 ranks each"));
   EXPECT_THAT(done.out, HasSubstr("the first that fits is stage 2"));
-  const std::string config = write("ds.json", "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}} // words\n");
+  const std::string config =
+      write("ds.json", "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}} // words\n");
   EXPECT_THAT(run({"plan", "--memory", "--config", config, "124M"}).out, HasSubstr("two-byte compute"));
   EXPECT_THAT(run({"plan", "--memory", "much"}).err, HasSubstr("'much' is no number of parameters"));
   EXPECT_THAT(run({"plan", "124M"}).err, HasSubstr("--memory"));

@@ -67,18 +67,16 @@ TEST_F(Config, AsksWithNumbersInAPipeAndWritesTheFile) {
   const CommandResult result = answer("\\n0\\nyes\\n\\n\\n2\\n");
 
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out,
-              StartsWith("Where shall it run?\n  0: machines of your own\n  1: Amazon SageMaker\n[0]: "));
-  EXPECT_THAT(result.out,
-              EndsWith("The configuration is in " + path("accelerate/default_config.yaml") + ".\n"));
+  EXPECT_THAT(result.out, StartsWith("Where shall it run?\n  0: machines of your own\n  1: Amazon SageMaker\n[0]: "));
+  EXPECT_THAT(result.out, EndsWith("The configuration is in " + path("accelerate/default_config.yaml") + ".\n"));
   EXPECT_EQ(content_of("accelerate/default_config.yaml"), kOneCpuProcess);
 }
 
 TEST_F(Config, AsksOnlyWhatAnEarlierAnswerMakesAQuestion) {
   // several GPUs, 2 machines, rank 1, address, port, not one network, c10d, …, FSDP 2
-  const CommandResult result = answer(
-      "0\\n2\\n2\\n1\\n10.0.0.1\\n2222\\nno\\n1\\n\\n\\n2\\n1\\n\\n\\n1\\n1000\\n\\n\\n\\n\\n8\\n\\n\\n2\\n",
-      "--config_file " + path("c.yaml"));
+  const CommandResult result =
+      answer("0\\n2\\n2\\n1\\n10.0.0.1\\n2222\\nno\\n1\\n\\n\\n2\\n1\\n\\n\\n1\\n1000\\n\\n\\n\\n\\n8\\n\\n\\n2\\n",
+             "--config_file " + path("c.yaml"));
 
   EXPECT_EQ(result.err, "");
   const std::string file = content_of("c.yaml");

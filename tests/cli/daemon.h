@@ -54,8 +54,7 @@ class Daemon {
                                  const int* gone) {
     setsid();
     // Whatever else is open here was meant for others: the lifelines of earlier servers, above all.
-    const auto [first, last] =
-        std::minmax({static_cast<unsigned>(lifeline[0]), static_cast<unsigned>(gone[1])});
+    const auto [first, last] = std::minmax({static_cast<unsigned>(lifeline[0]), static_cast<unsigned>(gone[1])});
     close_range(3, first - 1, 0);
     close_range(first + 1, last - 1, 0);
     close_range(last + 1, ~0U, 0);

@@ -26,8 +26,7 @@ class Elastic : public test::LaunchFolder {
   using Words = std::vector<std::string>;
 
   // One node with `num_workers` workers that run `script`; the window for further nodes is short.
-  std::vector<std::string> node(const Words& options, const std::string& script,
-                                const std::string& nodes = "1:3",
+  std::vector<std::string> node(const Words& options, const std::string& script, const std::string& nodes = "1:3",
                                 const std::string& conf = "last_call_timeout=0.5") const {
     Words all = {"--nnodes",  nodes, "--rdzv_backend", "c10d", "--rdzv_endpoint",    "127.0.0.1:" + port_,
                  "--rdzv_id", "job", "--rdzv_conf",    conf,   "--shutdown_timeout", "5"};
@@ -54,11 +53,10 @@ class Elastic : public test::LaunchFolder {
 };
 
 TEST_F(Elastic, AFailureWithALongMessageIsNoLostNode) {
-  const auto words =
-      node({"--nproc_per_node", "1"},
-           "[ $GROUP_RANK = 0 ] && exec sleep 1000; (printf '{\"message\": \"'; head -c 300000 "
-           "/dev/zero | tr '\\0' x; printf '\"}') > $TORCHELASTIC_ERROR_FILE; exit 3",
-           "2");
+  const auto words = node({"--nproc_per_node", "1"},
+                          "[ $GROUP_RANK = 0 ] && exec sleep 1000; (printf '{\"message\": \"'; head -c 300000 "
+                          "/dev/zero | tr '\\0' x; printf '\"}') > $TORCHELASTIC_ERROR_FILE; exit 3",
+                          "2");
   Command first(words, environment()), second(words, environment());
 
   const CommandResult one = first.finish(), other = second.finish();
@@ -88,7 +86,7 @@ TEST_F(Elastic, NodesFinishTogetherAndLeaveNothingBehind) {
   EXPECT_EQ(other.exit_code, 0);
   std::vector<std::string> lines = test::lines_of(one.out + other.out);
   EXPECT_THAT(lines, ::testing::UnorderedElementsAre("0/4 0 127.0.0.1", "1/4 1 127.0.0.1", "2/4 0 127.0.0.1",
-                                                   "3/4 1 127.0.0.1"));
+                                                     "3/4 1 127.0.0.1"));
   EXPECT_THAT(one.err + other.err, HasSubstr("hasten: hosting the rendezvous at 127.0.0.1:" + port_ + "\n"));
   EXPECT_TRUE(std::filesystem::is_empty(temporary()));
 }
@@ -150,8 +148,7 @@ TEST_F(Elastic, AFailureIsReportedOnEveryNodeAndSaysWhichNode) {
     const CommandResult result = command->finish();
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err, HasSubstr("the run is over: rank 1 failed: exit code 3 on node "));
-    EXPECT_THAT(result.err,
-                HasSubstr("╭ hasten: rank 1 of 2 failed first: exit code 3\n│ local rank 0, host "));
+    EXPECT_THAT(result.err, HasSubstr("╭ hasten: rank 1 of 2 failed first: exit code 3\n│ local rank 0, host "));
     EXPECT_THAT(result.err, HasSubstr("│   last words\n╰"));
   }
 }
@@ -176,14 +173,12 @@ TEST_F(Elastic, AFailedRoundIsStartedAgainOnAllNodesAsOftenAsAllowed) {
 }
 
 TEST_F(Elastic, TooFewNodesEndAfterTheJoinTimeout) {
-  const CommandResult result =
-      test::run_command(node({}, "echo never", "2:3", "join_timeout=0.3"), environment());
+  const CommandResult result = test::run_command(node({}, "echo never", "2:3", "join_timeout=0.3"), environment());
 
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(
-      result.err,
-      HasSubstr("hasten: the run is over: only 1 node of at least 2 came within 0.3 s (join_timeout)\n"));
+  EXPECT_THAT(result.err,
+              HasSubstr("hasten: the run is over: only 1 node of at least 2 came within 0.3 s (join_timeout)\n"));
 }
 
 TEST_F(Elastic, WhoHasAnotherSecretIsRefusedAndLogged) {
@@ -231,8 +226,7 @@ TEST_F(Elastic, AHostWithoutOthersDoesNotLoseItself) {
 
 TEST_F(Elastic, NodesOnTheNetworkNeedASecret) {
   const CommandResult result = test::run_command(
-      script_words({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "192.0.2.1:29400"},
-                   "true"),
+      script_words({"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "192.0.2.1:29400"}, "true"),
       environment());
 
   EXPECT_EQ(result.exit_code, 2);

@@ -33,8 +33,7 @@ class ElasticFaults : public ElasticNodes {
  private:
   void workers_killed(pid_t Worker::*whom) {
     const int num_nodes = draw(2, 3), max_restarts = draw(0, 1);
-    plan_nodes(num_nodes, draw(1, num_nodes),
-               {"--max_restarts", text(max_restarts), "--monitor_interval", "0"});
+    plan_nodes(num_nodes, draw(1, num_nodes), {"--max_restarts", text(max_restarts), "--monitor_interval", "0"});
     start_nodes(num_nodes);
 
     int rank = 0;
@@ -105,9 +104,8 @@ class ElasticFaults : public ElasticNodes {
     for (const size_t i : all_but(victim)) expect_end(i, 1);
 
     for (const size_t i : all_but(victim)) {
-      expect_said(i,
-                  text("hasten: the run is over: only ", num_nodes - 1, num_nodes == 2 ? " node" : " nodes",
-                       " of at least ", num_nodes, " came within 3 s (join_timeout)\n"));
+      expect_said(i, text("hasten: the run is over: only ", num_nodes - 1, num_nodes == 2 ? " node" : " nodes",
+                          " of at least ", num_nodes, " came within 3 s (join_timeout)\n"));
     }
   }
 

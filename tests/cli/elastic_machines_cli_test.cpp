@@ -30,10 +30,9 @@ class ElasticMachines : public test::Machines {
   }
   Command& node(int machine) {
     return start(on_machine(
-        machine,
-        script_words({"--nnodes", "2:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", address(0) + ":29400",
-                      "--rdzv_conf", "last_call_timeout=1,keep_alive_interval=0.1,keep_alive_max_attempt=8"},
-                     "echo $MASTER_ADDR $RANK/$WORLD_SIZE; exec sleep 1000")));
+        machine, script_words({"--nnodes", "2:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", address(0) + ":29400",
+                               "--rdzv_conf", "last_call_timeout=1,keep_alive_interval=0.1,keep_alive_max_attempt=8"},
+                              "echo $MASTER_ADDR $RANK/$WORLD_SIZE; exec sleep 1000")));
   }
   void set_cable(int machine, const std::string& state) {
     EXPECT_EQ(start(on_machine(machine, shell("ip link set eth0 " + state))).finish().exit_code, 0);
@@ -60,8 +59,7 @@ TEST_F(ElasticMachines, ANodeWhoseCableIsPulledIsLostAndComesBack) {
   EXPECT_THAT(world_after(first, "/3"), EndsWith("/2"));
   EXPECT_THAT(world_after(second, "/3"), EndsWith("/2"));
   set_cable(2, "up");
-  for (const Command* command : {&first, &second, &third})
-    EXPECT_THAT(world_after(*command, "/2"), EndsWith("/3"));
+  for (const Command* command : {&first, &second, &third}) EXPECT_THAT(world_after(*command, "/2"), EndsWith("/3"));
   for (Command* command : {&first, &second, &third}) kill(command->pid(), SIGTERM);
   for (Command* command : {&first, &second, &third}) EXPECT_EQ(command->finish().exit_code, 143);
 }
@@ -82,8 +80,7 @@ TEST_F(ElasticMachines, TheEndpointsMachineCanBeLostAndComeBack) {
   EXPECT_THAT(next, ::testing::AnyOf(StartsWith("10.77.0.2 "), StartsWith("10.77.0.3 ")));
   EXPECT_THAT(world_after(third, "/3"), EndsWith("/2"));
   Command& back = node(0);  // it finds nobody at its own address, hosts a run, and is told of the other
-  for (const Command* command : {&second, &third, &back})
-    EXPECT_THAT(world_after(*command, "/2"), EndsWith("/3"));
+  for (const Command* command : {&second, &third, &back}) EXPECT_THAT(world_after(*command, "/2"), EndsWith("/3"));
   for (Command* command : {&second, &third, &back}) kill(command->pid(), SIGTERM);
   for (Command* command : {&second, &third, &back}) EXPECT_EQ(command->finish().exit_code, 143);
 }

@@ -40,15 +40,14 @@ class ElasticNodes : public MachineFaults {
                   const std::string& join_timeout = "60") {
     nodes_.clear();
     on_machines_ = with_machines_ && draw(0, 1) == 1;
-    options_ = {
-        "--nnodes",
-        text(least, ":", num_nodes),
-        "--rdzv_backend",
-        "c10d",
-        "--rdzv_conf",
-        "last_call_timeout=1,keep_alive_interval=0.3,keep_alive_max_attempt=5,join_timeout=" + join_timeout,
-        "--shutdown_timeout",
-        "0.1"};
+    options_ = {"--nnodes",
+                text(least, ":", num_nodes),
+                "--rdzv_backend",
+                "c10d",
+                "--rdzv_conf",
+                "last_call_timeout=1,keep_alive_interval=0.3,keep_alive_max_attempt=5,join_timeout=" + join_timeout,
+                "--shutdown_timeout",
+                "0.1"};
     options_.insert(options_.end(), options.begin(), options.end());
     port_ = launcher::free_port();
   }
@@ -57,14 +56,13 @@ class ElasticNodes : public MachineFaults {
   void start_node(size_t machine) { start_node(machine, draw(1, 2)); }
   void start_node(size_t machine, int num_workers) {
     auto options = options_;
-    options.insert(options.end(),
-                   {"--rdzv_endpoint", text(on_machines_ ? address(0) : "127.0.0.1", ':', port_),
-                    "--nproc_per_node", text(num_workers)});
+    options.insert(options.end(), {"--rdzv_endpoint", text(on_machines_ ? address(0) : "127.0.0.1", ':', port_),
+                                   "--nproc_per_node", text(num_workers)});
     auto variables = environment();
     variables["HASTEN_RDZV_SECRET"] = "a secret of all the nodes";
     const auto words = script_words(options, worker_script("while :; do sleep 0.01; done"));
-    nodes_.push_back(std::make_unique<Node>(
-        on_machines_ ? on_machine(static_cast<int>(machine), words) : words, variables, num_workers));
+    nodes_.push_back(std::make_unique<Node>(on_machines_ ? on_machine(static_cast<int>(machine), words) : words,
+                                            variables, num_workers));
   }
 
   // All nodes, and node 0 before the others.

@@ -17,8 +17,11 @@ class EstimateMemory : public testing::InFolder {
  protected:
   EstimateMemory() {
     using files::Dtype;
-    const auto layout = files::lay_out_safetensors({{"0.weight", Dtype::kBFloat16, {10, 10}}, {"0.bias", Dtype::kBFloat16, {10}},
-                                                    {"1.weight", Dtype::kBFloat16, {20, 10}}, {"1.bias", Dtype::kBFloat16, {20}}}, {}, 8);
+    const auto layout = files::lay_out_safetensors({{"0.weight", Dtype::kBFloat16, {10, 10}},
+                                                    {"0.bias", Dtype::kBFloat16, {10}},
+                                                    {"1.weight", Dtype::kBFloat16, {20, 10}},
+                                                    {"1.bias", Dtype::kBFloat16, {20}}},
+                                                   {}, 8);
     write("tiny/model.safetensors", layout.head + std::string(layout.file_bytes - layout.head.size(), '\0'));
   }
   static CommandResult run(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
@@ -45,7 +48,9 @@ TEST_F(EstimateMemory, PrintsThePeersTable) {
 }
 
 TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
-  write("tiny/config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8, "num_key_value_heads": 2})");
+  write(
+      "tiny/config.json",
+      R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8, "num_key_value_heads": 2})");
 
   const auto result = run({path("tiny"), "--json", "--dtypes", "float16", "--map", "1KB,1GB"});
 
@@ -58,7 +63,8 @@ TEST_F(EstimateMemory, AsJsonWithAMapAndTheCache) {
 }
 
 TEST_F(EstimateMemory, ARepositoryOfAHubIsReadByRangesOfItsHeaders) {
-  const auto layout = files::lay_out_safetensors({{"model.layers.0.weight", files::Dtype::kBFloat16, {1000, 2000}}}, {}, 8);
+  const auto layout =
+      files::lay_out_safetensors({{"model.layers.0.weight", files::Dtype::kBFloat16, {1000, 2000}}}, {}, 8);
   const std::map<std::string, std::string> contents{
       {"config.json", R"({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8})"},
       {"model.safetensors", layout.head + std::string(layout.file_bytes - layout.head.size(), '\0')}};
@@ -72,11 +78,14 @@ TEST_F(EstimateMemory, ARepositoryOfAHubIsReadByRangesOfItsHeaders) {
     }
     const auto range = request.headers.find("Range");
     if (range == request.headers.end()) return {.status = 500};
-    const size_t size = file->second.size(), end = std::min(size, std::stoul(range->second.substr(range->second.find('-') + 1)) + 1);
-    return {.status = 206, .body = file->second.substr(0, end),
+    const size_t size = file->second.size(),
+                 end = std::min(size, std::stoul(range->second.substr(range->second.find('-') + 1)) + 1);
+    return {.status = 206,
+            .body = file->second.substr(0, end),
             .headers = "Content-Range: bytes 0-" + std::to_string(end - 1) + "/" + std::to_string(size) + "\r\n"};
   });
-  const std::map<std::string, std::string> environment{{"HF_ENDPOINT", server.url()}, {"HF_HOME", path("home")}, {"NO_PROXY", "127.0.0.1"}};
+  const std::map<std::string, std::string> environment{
+      {"HF_ENDPOINT", server.url()}, {"HF_HOME", path("home")}, {"NO_PROXY", "127.0.0.1"}};
 
   const auto result = run({"org/tiny", "--dtypes", "float16"}, environment);
 

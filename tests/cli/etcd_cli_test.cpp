@@ -43,8 +43,7 @@ class Etcd : public test::LaunchFolder {
     all.insert(all.end(), more.begin(), more.end());
     server_ = std::make_unique<Command>(all);
     std::string line = "-";
-    while (!line.empty() && line.find("serving client traffic") == std::string::npos)
-      line = server_->read_line();
+    while (!line.empty() && line.find("serving client traffic") == std::string::npos) line = server_->read_line();
     ASSERT_FALSE(line.empty()) << "no etcd (apt install etcd-server)";
   }
   void stop_server() {
@@ -55,8 +54,8 @@ class Etcd : public test::LaunchFolder {
 
   std::vector<std::string> node(const std::string& backend, const std::string& script,
                                 const std::string& conf = "last_call_timeout=0.5") const {
-    return script_words({"--nnodes", "1:3", "--rdzv_backend", backend, "--rdzv_endpoint",
-                         "127.0.0.1:" + port_, "--rdzv_id", "job", "--rdzv_conf", conf},
+    return script_words({"--nnodes", "1:3", "--rdzv_backend", backend, "--rdzv_endpoint", "127.0.0.1:" + port_,
+                         "--rdzv_id", "job", "--rdzv_conf", conf},
                         script);
   }
   // As run_command, while the server is a child of this program, too: a Command that is destroyed waits for
@@ -102,17 +101,16 @@ TEST_F(Etcd, TheServerMayAskForCertificates) {
   const std::string certificate = folder() / "certificate.pem", key = folder() / "key.pem";
   const CommandResult made =
       test::run_command({"/usr/bin/openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                         "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=hasten",
-                         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate});
+                         "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=hasten", "-addext",
+                         "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate});
   ASSERT_EQ(made.exit_code, 0) << made.err;
-  start_server("https", {"--cert-file", certificate, "--key-file", key, "--client-cert-auth",
-                         "--trusted-ca-file", certificate});
+  start_server("https",
+               {"--cert-file", certificate, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", certificate});
   const std::string trusting = "join_timeout=5,protocol=https,cacert=" + certificate;
 
-  const CommandResult good =
-      run_beside_server(node("etcd", "echo $RANK/$WORLD_SIZE",
-                             trusting + ",last_call_timeout=0,cert=" + certificate + ",key=" + key),
-                        environment());
+  const CommandResult good = run_beside_server(
+      node("etcd", "echo $RANK/$WORLD_SIZE", trusting + ",last_call_timeout=0,cert=" + certificate + ",key=" + key),
+      environment());
   const CommandResult without_certificate =
       run_beside_server(node("etcd", "echo never", trusting + ",join_timeout=0.5"), environment());
   const CommandResult without_trust =
@@ -130,11 +128,11 @@ TEST_F(Etcd, TheServerMayAskForCertificates) {
 TEST_F(Etcd, TheServerMayAskForAUser) {
   start_server();
   const auto post = launcher::make_http_post(std::chrono::seconds(10), {});
-  for (const auto& [path, body] : std::vector<std::pair<std::string, std::string>>{
-           {"user/add", R"({"name":"root","password":"of etcd"})"},
-           {"role/add", R"({"name":"root"})"},
-           {"user/grant", R"({"user":"root","role":"root"})"},
-           {"enable", "{}"}}) {
+  for (const auto& [path, body] :
+       std::vector<std::pair<std::string, std::string>>{{"user/add", R"({"name":"root","password":"of etcd"})"},
+                                                        {"role/add", R"({"name":"root"})"},
+                                                        {"user/grant", R"({"user":"root","role":"root"})"},
+                                                        {"enable", "{}"}}) {
     const auto answer = post({"http://127.0.0.1:" + port_ + "/v3/auth/" + path, body});
     ASSERT_EQ(answer.status, 200) << path << answer.text << answer.error;
   }
@@ -157,8 +155,7 @@ TEST_F(Etcd, TheServerMayAskForAUser) {
 }
 
 TEST_F(Etcd, AMissingServerIsNamed) {
-  const CommandResult result =
-      test::run_command(node("etcd", "echo never", "join_timeout=0.5"), environment());
+  const CommandResult result = test::run_command(node("etcd", "echo never", "join_timeout=0.5"), environment());
 
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("hasten: etcd at http://127.0.0.1:" + port_ + ": "));

@@ -37,9 +37,8 @@ class FaultRun : public SshMachines {
   // run may take the timeouts that its kind has said, and 10 s.
   void run_faults(std::vector<Kind> kinds, int num_each) {
     const std::string wanted = Environment::current().text("HASTEN_TEST_FAULT").value_or("");
-    std::erase_if(kinds, [&](const Kind& kind) {
-      return std::string_view(kind.name).find(wanted) == std::string_view::npos;
-    });
+    std::erase_if(kinds,
+                  [&](const Kind& kind) { return std::string_view(kind.name).find(wanted) == std::string_view::npos; });
     ASSERT_FALSE(kinds.empty()) << "HASTEN_TEST_FAULT=" << wanted << " is in no kind's name";
     const auto given = Environment::current().integer("HASTEN_TEST_SEED", 0, UINT32_MAX);
     const auto seed = static_cast<unsigned>(given.value_or(std::random_device()()));
@@ -68,10 +67,9 @@ class FaultRun : public SshMachines {
   // does `at_end`.
   std::string worker_script(const std::string& at_end) {
     const std::string stubborn = draw(0, 3) == 0 ? "trap '' TERM; " : "";
-    const std::string children =
-        text("i=0; while [ $i -lt ", draw(0, 3), " ]; do sleep 1000 & i=$((i+1)); done; ");
-    return stubborn + children +
-           "echo ready $RANK $$ $PPID $LOCAL_RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT; " + at_end;
+    const std::string children = text("i=0; while [ $i -lt ", draw(0, 3), " ]; do sleep 1000 & i=$((i+1)); done; ");
+    return stubborn + children + "echo ready $RANK $$ $PPID $LOCAL_RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT; " +
+           at_end;
   }
   static constexpr const char* kWork = "while :; do echo noise >&2; sleep 0.01; done";
 
@@ -83,8 +81,8 @@ class FaultRun : public SshMachines {
       size_t rank = 0;
       Worker worker;
       if (!(line >> word)) throw std::runtime_error("the run ended before its workers were ready");
-      if (word == "ready" && line >> rank >> worker.pid >> worker.keeper >> worker.local_rank >>
-                                 worker.world_size >> worker.restart)
+      if (word == "ready" &&
+          line >> rank >> worker.pid >> worker.keeper >> worker.local_rank >> worker.world_size >> worker.restart)
         return {rank, worker};
     }
   }

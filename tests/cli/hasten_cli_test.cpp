@@ -68,8 +68,7 @@ TEST(Hasten, SaysItsVersion) {
 }
 
 TEST(Hasten, AnUnknownCommandOrOptionIsAnsweredWithTheNearest) {
-  EXPECT_EQ(hasten_with({"lanch", "-n", "2"}).err,
-            "hasten: unknown command 'lanch', did you mean 'launch'?\n");
+  EXPECT_EQ(hasten_with({"lanch", "-n", "2"}).err, "hasten: unknown command 'lanch', did you mean 'launch'?\n");
   EXPECT_EQ(hasten_with({"--verson"}).err, "hasten: unknown option '--verson', did you mean '--version'?\n");
   EXPECT_EQ(hasten_with({"dance"}).err, "hasten: unknown command 'dance'; see hasten --help\n");
   EXPECT_EQ(hasten_with({"dance"}).exit_code, 2);
@@ -78,8 +77,7 @@ TEST(Hasten, AnUnknownCommandOrOptionIsAnsweredWithTheNearest) {
 // Every "-x" and "--name" that begins a line of a help text, or follows a short form there.
 void add_flags(const std::string& command, const std::string& help, std::set<std::string>& flags) {
   const std::regex flag("\\n  (-[A-Za-z])?(, )?(--[A-Za-z][A-Za-z0-9_-]*)?");
-  for (auto found = std::sregex_iterator(help.begin(), help.end(), flag); found != std::sregex_iterator();
-       ++found) {
+  for (auto found = std::sregex_iterator(help.begin(), help.end(), flag); found != std::sregex_iterator(); ++found) {
     for (const int part : {1, 3}) {
       if ((*found)[part].matched) flags.insert(command + " " + (*found)[part].str());
     }
@@ -92,8 +90,9 @@ TEST(Hasten, TheFlagsAreThoseOfTheFrozenFile) {
   for (std::string line; std::getline(file, line);) frozen.insert(line);
 
   add_flags("hasten", kHelp, flags);
-  for (const char* command : {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights", "convert", "zero-to-fp32",
-                              "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
+  for (const char* command :
+       {"launch", "config", "env", "test", "tpu-config", "estimate-memory", "merge-weights", "convert", "zero-to-fp32",
+        "checkpoint", "track", "board", "plan", "to-fsdp2", "completion"}) {
     add_flags(std::string("hasten ") + command, hasten_with({command, "--help"}).out, flags);
   }
 

@@ -36,9 +36,7 @@ class Hostfile : public test::SshMachines {
     std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
     return agent;
   }
-  static std::string self_test() {
-    return std::filesystem::path(HASTEN_COMMAND).replace_filename("hasten-self-test");
-  }
+  static std::string self_test() { return std::filesystem::path(HASTEN_COMMAND).replace_filename("hasten-self-test"); }
 };
 
 TEST_F(Hostfile, ARunStartsItselfOnItsMachinesThroughSsh) {
@@ -57,8 +55,7 @@ TEST_F(Hostfile, SlotsAndFiltersChooseTheWorkers) {
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(3));
   if (IsSkipped()) return;
   const std::string hosts = hostfile(0, 2, 4);
-  const Words show = {"sh", "-c",
-                      "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK gpus $CUDA_VISIBLE_DEVICES"};
+  const Words show = {"sh", "-c", "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK gpus $CUDA_VISIBLE_DEVICES"};
   const auto with = [&](Words options) {
     options.insert(options.end(), show.begin(), show.end());
     const CommandResult result = launch(hosts, options);
@@ -82,8 +79,7 @@ TEST_F(Hostfile, TheEnvironmentThatMattersAndTheFolderComeAlong) {
 
   const auto result = test::run_command(launch_words(hostfile(1, 1, 1), {"sh", "-c", show}), variables);
 
-  EXPECT_EQ(result.out, std::filesystem::current_path().string() + " [it's \"WARN\" $HOME] [] info\n")
-      << result.err;
+  EXPECT_EQ(result.out, std::filesystem::current_path().string() + " [it's \"WARN\" $HOME] [] info\n") << result.err;
 }
 
 TEST_F(Hostfile, TheFirstFailureEndsAllAndItsExitCodeComesBack) {
@@ -91,8 +87,7 @@ TEST_F(Hostfile, TheFirstFailureEndsAllAndItsExitCodeComesBack) {
   if (IsSkipped()) return;
 
   const CommandResult result =
-      launch(hostfile(0, 2, 1),
-             {"sh", "-c", "[ $RANK = 2 ] && { echo last words >&2; exit 7; }; sleep 1000 & wait"});
+      launch(hostfile(0, 2, 1), {"sh", "-c", "[ $RANK = 2 ] && { echo last words >&2; exit 7; }; sleep 1000 & wait"});
 
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_THAT(result.err, HasSubstr("╭ hasten: rank 2 of 3 failed first: exit code 7\n"));
@@ -106,13 +101,11 @@ TEST_F(Hostfile, MachinesHaveAsManyWorkersAsSlots) {
   if (IsSkipped()) return;
   std::ofstream(folder() / "hosts") << "10.77.0.1 slots=1\n10.77.0.2 slots=3\n10.77.0.3 slots=2\n";
 
-  const CommandResult result =
-      launch(folder() / "hosts",
-             {"sh", "-c", "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK"});
+  const CommandResult result = launch(
+      folder() / "hosts", {"sh", "-c", "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK"});
 
-  EXPECT_THAT(test::lines_of(result.out),
-              UnorderedElementsAre("node0 0/6 0/1 0", "node1 1/6 0/3 1", "node1 2/6 1/3 1", "node1 3/6 2/3 1",
-                                   "node2 4/6 0/2 2", "node2 5/6 1/2 2"))
+  EXPECT_THAT(test::lines_of(result.out), UnorderedElementsAre("node0 0/6 0/1 0", "node1 1/6 0/3 1", "node1 2/6 1/3 1",
+                                                               "node1 3/6 2/3 1", "node2 4/6 0/2 2", "node2 5/6 1/2 2"))
       << result.err;
   all_idle(3);
 }
@@ -120,11 +113,10 @@ TEST_F(Hostfile, MachinesHaveAsManyWorkersAsSlots) {
 TEST_F(Hostfile, SigtermReachesTheWorkersEverywhereAndTheirLastWordsComeBack) {
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(2));
   if (IsSkipped()) return;
-  Command command(
-      launch_words(hostfile(0, 1, 1), {"sh", "-c",
-                                       "trap 'echo saved $RANK; exit 0' TERM; echo ready; while :; do "
-                                       "sleep 0.01; done"}),
-      environment());
+  Command command(launch_words(hostfile(0, 1, 1), {"sh", "-c",
+                                                   "trap 'echo saved $RANK; exit 0' TERM; echo ready; while :; do "
+                                                   "sleep 0.01; done"}),
+                  environment());
   for (int i = 0; i < 2; ++i) EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGTERM);
@@ -138,9 +130,8 @@ TEST_F(Hostfile, SigtermReachesTheWorkersEverywhereAndTheirLastWordsComeBack) {
 TEST_F(Hostfile, ALauncherThatIsKilledLeavesNobodyAnywhere) {
   ASSERT_NO_FATAL_FAILURE(make_ssh_machines(3));
   if (IsSkipped()) return;
-  Command command(
-      launch_words(hostfile(0, 2, 2), {"sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"}),
-      environment());
+  Command command(launch_words(hostfile(0, 2, 2), {"sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"}),
+                  environment());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGKILL);
@@ -158,9 +149,8 @@ TEST_F(Hostfile, AMachineThatSshDoesNotReachIsNamed) {
   const CommandResult result = launch(folder() / "hosts", {"true"});
 
   EXPECT_EQ(result.exit_code, 255);
-  EXPECT_THAT(result.err,
-              HasSubstr("hasten: machine 1 of 2 (10.77.0.2) ended first: exit code 255; ssh did not "
-                        "reach it, or lost it. Does 'ssh 10.77.0.2 true' work without a question?\n"));
+  EXPECT_THAT(result.err, HasSubstr("hasten: machine 1 of 2 (10.77.0.2) ended first: exit code 255; ssh did not "
+                                    "reach it, or lost it. Does 'ssh 10.77.0.2 true' work without a question?\n"));
   all_idle(2);
 }
 
@@ -172,8 +162,7 @@ TEST_F(Hostfile, PdshStartsThemAsWell) {
   variables["PDSH_SSH_ARGS_APPEND"] = "-F " + ssh_config().string();
   const auto with = [&](const std::string& script) {
     return test::run_command(
-        on_machine(0, words({"--hostfile", hostfile(0, 1, 1), "--launcher", "pdsh", "sh", "-c", script})),
-        variables);
+        on_machine(0, words({"--hostfile", hostfile(0, 1, 1), "--launcher", "pdsh", "sh", "-c", script})), variables);
   };
 
   const CommandResult good = with("echo $(hostname) $RANK/$WORLD_SIZE");
@@ -196,8 +185,7 @@ TEST_F(Hostfile, MpirunStartsThemAsWell) {
   };
 
   const CommandResult good = test::run_command(launched("echo $(hostname) $RANK/$WORLD_SIZE"), environment());
-  const CommandResult bad =
-      test::run_command(launched("[ $RANK = 1 ] && exit 7; sleep 1000 & wait"), environment());
+  const CommandResult bad = test::run_command(launched("[ $RANK = 1 ] && exit 7; sleep 1000 & wait"), environment());
 
   EXPECT_THAT(test::lines_of(good.out), UnorderedElementsAre("node0 0/2", "node1 1/2")) << good.err;
   EXPECT_EQ(good.exit_code, 0);

@@ -202,8 +202,7 @@ TEST_F(Launch, StopsWhatASuccessfulWorkerLeavesBehind) {
 }
 
 TEST_F(Launch, LeavesNobodyAndNothingBehindWhenItIsKilledItself) {
-  Command command(words({"-n", "2", "sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"}),
-                  environment());
+  Command command(words({"-n", "2", "sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"}), environment());
   EXPECT_EQ(command.read_line(), "ready");
   EXPECT_EQ(command.read_line(), "ready");
 
@@ -225,9 +224,8 @@ TEST_F(Launch, RemovesItsTemporaryFolder) {
 }
 
 TEST_F(Launch, CtrlCEndsTheRunInOrderWith130) {
-  Command command(
-      words({"-n", "1", "sh", "-c", "trap 'echo saved; exit 0' INT; (echo ready; exec sleep 1000) & wait"}),
-      environment());
+  Command command(words({"-n", "1", "sh", "-c", "trap 'echo saved; exit 0' INT; (echo ready; exec sleep 1000) & wait"}),
+                  environment());
   EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGINT);
@@ -253,9 +251,8 @@ TEST_F(Launch, CtrlCIsOrderlyEvenIfNobodyReadsTheLaunchersWordsAnyMore) {
 }
 
 TEST_F(Launch, ASecondCtrlCEndsTheRunAtOnce) {
-  Command command(
-      words({"--shutdown_timeout", "1000", "sh", "-c", "trap '' INT TERM; echo ready; sleep 1000 & wait"}),
-      environment());
+  Command command(words({"--shutdown_timeout", "1000", "sh", "-c", "trap '' INT TERM; echo ready; sleep 1000 & wait"}),
+                  environment());
   EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGINT);
@@ -314,9 +311,8 @@ std::map<std::string, std::string> new_variables(const std::string& dump, const 
 
 // Accelerate's variables come on top of torchrun's.
 TEST_F(Launch, WorkersSeeWhatTorchrunsWorkersSeeButForTheAgentStore) {
-  std::ifstream file(
-      Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_SOURCE_DIR "/tests/golden") +
-      "/launch_env.json");
+  std::ifstream file(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_SOURCE_DIR "/tests/golden") +
+                     "/launch_env.json");
   const std::string port = std::to_string(launcher::free_port());
   int num_workers = 0;
 
@@ -325,15 +321,13 @@ TEST_F(Launch, WorkersSeeWhatTorchrunsWorkersSeeButForTheAgentStore) {
     if (one["case"] != "real/torchrun_1" && one["case"] != "real/torchrun_2") continue;
     const json& workers = one["expected"]["workers"];
     const std::string count = std::to_string(workers.size());
-    ASSERT_EQ(launch_script({"--nproc_per_node", count, "--master_port", port}, "env > $DIR/$RANK").exit_code,
-              0);
+    ASSERT_EQ(launch_script({"--nproc_per_node", count, "--master_port", port}, "env > $DIR/$RANK").exit_code, 0);
     for (size_t rank = 0; rank < workers.size(); ++rank, ++num_workers) {
       std::ifstream dump(folder() / std::to_string(rank));
       std::map<std::string, std::string> expected = workers[rank]["env"];
       expected["TORCHELASTIC_USE_AGENT_STORE"] = "False";
       const auto given = new_variables({std::istreambuf_iterator<char>(dump), {}}, port);
-      for (const auto& [name, value] : expected)
-        EXPECT_THAT(given, ::testing::Contains(::testing::Pair(name, value)));
+      for (const auto& [name, value] : expected) EXPECT_THAT(given, ::testing::Contains(::testing::Pair(name, value)));
       for (const auto& [name, value] : given) {
         EXPECT_TRUE(expected.count(name) == 1 || name.starts_with("ACCELERATE_") || name == "HASTEN_RUN_KEY") << name;
       }

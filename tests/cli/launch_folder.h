@@ -53,8 +53,7 @@ class LaunchFolder : public testing::Test {
   }
 
   /// `words` with a disk of `size` (as mount has it) at folder()/disk, which nobody else sees.
-  std::vector<std::string> on_a_disk_of(const std::string& size,
-                                        const std::vector<std::string>& words) const {
+  std::vector<std::string> on_a_disk_of(const std::string& size, const std::vector<std::string>& words) const {
     std::filesystem::create_directory(folder() / "disk");
     std::vector<std::string> all = {"/usr/bin/unshare",
                                     "-rm",

@@ -20,8 +20,7 @@ class LaunchPeers : public test::LaunchFolder {
   void SetUp() override {
     python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
     if (python_.empty()) {
-      GTEST_SKIP()
-          << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, numpy and accelerate.";
+      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, numpy and accelerate.";
     }
   }
 
@@ -58,8 +57,8 @@ class LaunchPeers : public test::LaunchFolder {
     const std::string program = HASTEN_SOURCE_DIR "/tests/cli/peers/ddp_train.py";
 
     const auto ours = losses(run(words({"-n", count, program})));
-    const auto theirs = losses(
-        run({python_, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, program}));
+    const auto theirs =
+        losses(run({python_, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, program}));
 
     EXPECT_EQ(ours.size(), static_cast<size_t>(10 * num_processes));
     EXPECT_THAT(ours, ::testing::Each(HasSubstr("/" + count + " step ")));

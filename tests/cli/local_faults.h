@@ -29,8 +29,7 @@ class LocalFaults : public FaultRun {
   }
 
   // `at_end` is what a worker does once it is ready.
-  std::vector<std::string> command(int num_workers, std::vector<std::string> options,
-                                   const std::string& at_end) {
+  std::vector<std::string> command(int num_workers, std::vector<std::string> options, const std::string& at_end) {
     options.insert(options.end(), {"-n", text(num_workers), "--shutdown_timeout", "0.1"});
     return script_words(options, worker_script(at_end));
   }
@@ -55,8 +54,7 @@ class LocalFaults : public FaultRun {
 
   void worker_fails() {
     const int num_workers = draw(1, 4), victim = draw(0, num_workers - 1), exit_code = draw(1, 100);
-    const std::string fail =
-        text("[ $RANK = ", victim, " ] && { echo last words >&2; exit ", exit_code, "; }; ");
+    const std::string fail = text("[ $RANK = ", victim, " ] && { echo last words >&2; exit ", exit_code, "; }; ");
 
     const CommandResult result = run_command(command(num_workers, {}, fail + kWork), environment());
 
@@ -112,11 +110,9 @@ class LocalFaults : public FaultRun {
 
   void full_disk() {
     const int num_workers = draw(1, 4), victim = draw(0, num_workers - 1), exit_code = draw(1, 100);
-    const std::string work =
-        text("head -c 300000 /dev/zero; [ $RANK = ", victim, " ] && exit ", exit_code, "; ");
-    const auto launch =
-        command(num_workers, {"--log_dir", folder() / "disk", draw(0, 1) == 0 ? "--tee" : "--redirects", "3"},
-                work + kWork);
+    const std::string work = text("head -c 300000 /dev/zero; [ $RANK = ", victim, " ] && exit ", exit_code, "; ");
+    const auto launch = command(
+        num_workers, {"--log_dir", folder() / "disk", draw(0, 1) == 0 ? "--tee" : "--redirects", "3"}, work + kWork);
 
     const CommandResult result = run_command(on_a_disk_of("128k", launch), environment());
 
@@ -127,8 +123,7 @@ class LocalFaults : public FaultRun {
 
   void kill_worker_twice() {
     const int num_workers = draw(1, 4);
-    Command run(command(num_workers, {"--max_restarts", "1", "--monitor_interval", "0"}, kWork),
-                environment());
+    Command run(command(num_workers, {"--max_restarts", "1", "--monitor_interval", "0"}, kWork), environment());
     int victim = 0;
 
     for (int attempt = 0; attempt < 2; ++attempt) {

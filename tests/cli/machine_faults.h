@@ -20,10 +20,10 @@ class MachineFaults : public LocalFaults {
   // Started from machine 2 on machines 0 and 1.
   std::unique_ptr<Command> start_on_machines(int workers_each) {
     const std::string patience = " -o ServerAliveInterval=1 -o ServerAliveCountMax=2";
-    const auto words = command(2 * workers_each,
-                               {"--hostfile", hostfile(0, 1, workers_each), "--launcher_args",
-                                "-F " + ssh_config().string() + patience},
-                               kWork);
+    const auto words = command(
+        2 * workers_each,
+        {"--hostfile", hostfile(0, 1, workers_each), "--launcher_args", "-F " + ssh_config().string() + patience},
+        kWork);
     auto run = std::make_unique<Command>(on_machine(2, words), environment());
     ready(*run, 2 * workers_each);
     return run;
@@ -32,7 +32,7 @@ class MachineFaults : public LocalFaults {
   static void expect_machine(const CommandResult& result, int machine) {
     EXPECT_EQ(result.exit_code, 255);
     EXPECT_THAT(result.err, ::testing::HasSubstr(text("hasten: machine ", machine, " of 2 (", address(machine),
-                                                    ") ended first: exit code 255; ssh")));
+                                                      ") ended first: exit code 255; ssh")));
   }
 
   void kill_machine() {

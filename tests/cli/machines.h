@@ -53,8 +53,7 @@ class Machines : public LaunchFolder {
     ASSERT_EQ(wired.exit_code, 0) << wired.err;
     for (int i = 0; i < num_machines; ++i) {
       const CommandResult up = run_command(on_machine(
-          i,
-          shell(text("ip addr add ", address(i), "/24 dev eth0; ip link set eth0 up; ip link set lo up"))));
+          i, shell(text("ip addr add ", address(i), "/24 dev eth0; ip link set eth0 up; ip link set lo up"))));
       ASSERT_EQ(up.exit_code, 0) << up.err;
     }
     for (int i = 0; i < num_machines; ++i) wait_for_cable(i);
@@ -140,8 +139,7 @@ class Machines : public LaunchFolder {
 
   // A port of the bridge drops what comes before it is ready, and TCP tries again only after a second.
   void wait_for_cable(int i) const {
-    run_beside(shell(
-        text("until ip -d link show dev port", i, " | grep -q 'state forwarding'; do sleep 0.01; done")));
+    run_beside(shell(text("until ip -d link show dev port", i, " | grep -q 'state forwarding'; do sleep 0.01; done")));
   }
 
   const Namespaces& machine(int i) const { return machines_[static_cast<size_t>(i) + 1]; }

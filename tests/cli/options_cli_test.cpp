@@ -35,8 +35,7 @@ class Options : public testing::Test {
     fs::permissions(path(name), fs::perms::owner_all);
     return path(name);
   }
-  CommandResult launch(std::vector<std::string> words,
-                       std::map<std::string, std::string> environment = {}) const {
+  CommandResult launch(std::vector<std::string> words, std::map<std::string, std::string> environment = {}) const {
     words.insert(words.begin(), {HASTEN_COMMAND, "launch"});
     environment.insert({{"HF_HOME", folder_}, {"TMPDIR", folder_}});
     return test::run_command(words, environment);
@@ -58,14 +57,11 @@ class Options : public testing::Test {
 };
 
 TEST_F(Options, ExplainSaysWhereEachValueCameFrom) {
-  write("accelerate/default_config.yaml",
-        "distributed_type: MULTI_GPU\nnum_processes: 3\nmixed_precision: bf16\n");
+  write("accelerate/default_config.yaml", "distributed_type: MULTI_GPU\nnum_processes: 3\nmixed_precision: bf16\n");
 
-  EXPECT_THAT(explained("num_processes", {}),
-              MatchesRegex(" *num_processes +3 +default_config.yaml: num_processes"));
+  EXPECT_THAT(explained("num_processes", {}), MatchesRegex(" *num_processes +3 +default_config.yaml: num_processes"));
   EXPECT_THAT(explained("num_processes", {"-n", "2"}), MatchesRegex(" *num_processes +2 +option -n"));
-  EXPECT_THAT(explained("multi_gpu", {}),
-              MatchesRegex(" *multi_gpu +True +default_config.yaml: distributed_type"));
+  EXPECT_THAT(explained("multi_gpu", {}), MatchesRegex(" *multi_gpu +True +default_config.yaml: distributed_type"));
   EXPECT_THAT(explained("max_restarts", {}, {{"PET_MAX_RESTARTS", "4"}}),
               MatchesRegex(" *max_restarts +4 +PET_MAX_RESTARTS"));
   EXPECT_THAT(explained("role", {}), MatchesRegex(" *role +default +default"));
@@ -85,8 +81,7 @@ TEST_F(Options, ExplainShowsTheSettingsBeforeItSaysWhatContradicts) {
 
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.out, HasSubstr("option --multi_gpu"));
-  EXPECT_EQ(result.err,
-            "[launch] --cpu and --multi_gpu exclude each other; give one. See hasten launch --help.\n");
+  EXPECT_EQ(result.err, "[launch] --cpu and --multi_gpu exclude each other; give one. See hasten launch --help.\n");
 }
 
 TEST_F(Options, TheConfigurationFileChoosesTheRun) {
@@ -95,21 +90,19 @@ TEST_F(Options, TheConfigurationFileChoosesTheRun) {
       write("other.yaml", "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n");
 
   EXPECT_EQ(launch({"sh", "-c", "echo $WORLD_SIZE"}).out, "3\n3\n3\n");
-  EXPECT_EQ(launch({"--config-file", other, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION"}).out,
-            "fp16\nfp16\n");
+  EXPECT_EQ(launch({"--config-file", other, "sh", "-c", "echo $ACCELERATE_MIXED_PRECISION"}).out, "fp16\nfp16\n");
   EXPECT_EQ(launch({"-n", "1", "sh", "-c", "echo $WORLD_SIZE"}).out, "1\n");
 }
 
 TEST_F(Options, WhatCannotBeDoneIsRefusedByName) {
   EXPECT_EQ(launch({"--nnodes", "1:2", "--master_addr", "h", "true"}).err,
             "[launch] --nnodes 1:2 needs --rdzv_backend c10d or etcd. See hasten launch --help.\n");
-  EXPECT_EQ(
-      launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
-      "[launch] 2 things are wrong:\n"
-      "  --logs_specs mine: it names a Python class, and the launcher runs no Python; leave it out\n"
-      "  --event_log_handler mine: it names a Python function, and the launcher runs no Python; leave it "
-      "out\n"
-      "See hasten launch --help.\n");
+  EXPECT_EQ(launch({"--logs_specs", "mine", "--event_log_handler", "mine", "true"}).err,
+            "[launch] 2 things are wrong:\n"
+            "  --logs_specs mine: it names a Python class, and the launcher runs no Python; leave it out\n"
+            "  --event_log_handler mine: it names a Python function, and the launcher runs no Python; leave it "
+            "out\n"
+            "See hasten launch --help.\n");
 }
 
 TEST_F(Options, APythonModuleOrAnyScriptIsRunUnbuffered) {
@@ -119,8 +112,7 @@ TEST_F(Options, APythonModuleOrAnyScriptIsRunUnbuffered) {
 
   EXPECT_EQ(launch({"-m", "my.module", "--lr", "1"}, environment).out, "-u -m my.module --lr 1\n");
   EXPECT_EQ(launch({"--run_path", script, "-m"}, environment).out, "-u " + script + " -m\n");
-  EXPECT_EQ(launch({"--no_python", write("direct.py", "#!/bin/sh\necho direct $@\n"), "1"}).out,
-            "direct 1\n");
+  EXPECT_EQ(launch({"--no_python", write("direct.py", "#!/bin/sh\necho direct $@\n"), "1"}).out, "direct 1\n");
   EXPECT_EQ(launch({"true"}, {{"PYTHON_EXEC", "/nowhere"}}).exit_code, 0);
   EXPECT_EQ(launch({"-m", "x"}, {{"PYTHON_EXEC", "/nowhere"}}).err,
             "[launch] PYTHON_EXEC='/nowhere' is no program. Correct it or unset it.\n");
@@ -143,19 +135,16 @@ TEST_F(Options, RolesSayHowManyWorkersThereAre) {
 }
 
 TEST_F(Options, RoleRunIdAndSignalsReachTheWorkers) {
-  EXPECT_EQ(
-      launch({"--role", "trainer", "--rdzv_id", "job9", "sh", "-c", "echo $ROLE_NAME $TORCHELASTIC_RUN_ID"})
-          .out,
-      "trainer job9\n");
+  EXPECT_EQ(launch({"--role", "trainer", "--rdzv_id", "job9", "sh", "-c", "echo $ROLE_NAME $TORCHELASTIC_RUN_ID"}).out,
+            "trainer job9\n");
   EXPECT_THAT(launch({"--standalone", "sh", "-c", "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID"}).out,
               MatchesRegex("localhost [0-9a-f-]{36}\n"));
 }
 
 TEST_F(Options, AVirtualLocalRankIsAlwaysZero) {
-  const CommandResult result =
-      launch({"-n", "2", "--virtual_local_rank", "sh", "-c",
-              "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES > $TMPDIR/$RANK; cat $TMPDIR/$RANK"},
-             {{"CUDA_VISIBLE_DEVICES", "4,6"}});
+  const CommandResult result = launch({"-n", "2", "--virtual_local_rank", "sh", "-c",
+                                       "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES > $TMPDIR/$RANK; cat $TMPDIR/$RANK"},
+                                      {{"CUDA_VISIBLE_DEVICES", "4,6"}});
 
   EXPECT_THAT(result.out, ::testing::AnyOf("0 4\n0 6\n", "0 6\n0 4\n"));
 }
@@ -164,9 +153,8 @@ TEST_F(Options, BoundWorkersMayUseTheirCpusOnly) {
   const auto machine = launcher::this_machine(Environment::current());
   const int count = launcher::problems_of_exclusive_binding(machine, 2).empty() ? 2 : 1;
 
-  const CommandResult result =
-      launch({"-n", std::to_string(count), "--numa_binding", "exclusive", "sh", "-c",
-              "set -- $(grep Cpus_allowed_list /proc/self/status); echo $2 > $TMPDIR/$RANK"});
+  const CommandResult result = launch({"-n", std::to_string(count), "--numa_binding", "exclusive", "sh", "-c",
+                                       "set -- $(grep Cpus_allowed_list /proc/self/status); echo $2 > $TMPDIR/$RANK"});
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto expected = launcher::bound_cpus(machine, "exclusive", count);
@@ -182,9 +170,8 @@ TEST_F(Options, HelpIsGroupedAndWithoutColourInAPipe) {
   const std::string help = launch({"--help"}).out;
 
   EXPECT_THAT(help, HasSubstr("Usage: hasten launch [OPTIONS] PROGRAM [ARGUMENTS]\n"));
-  EXPECT_THAT(
-      help,
-      HasSubstr("\nProcesses:\n  -n, --num_processes N               Processes in all, on all machines\n"));
+  EXPECT_THAT(help,
+              HasSubstr("\nProcesses:\n  -n, --num_processes N               Processes in all, on all machines\n"));
   EXPECT_THAT(help, HasSubstr("\nFSDP:\n  With --use_fsdp.\n  --fsdp_version 1|2"));
   EXPECT_THAT(help, Not(HasSubstr("\033")));
 }

@@ -45,8 +45,7 @@ TEST_F(Output, AWorkerSeesATerminalWhereTheLauncherHasOneAndAPipeOtherwise) {
 
 TEST_F(Output, AWorkersTerminalHasTheSizeOfTheLaunchersAlsoAfterAChange) {
   Terminal terminal;
-  terminal.start(
-      script_words({}, "trap 'stty size <&1; exit' WINCH; stty size <&1; while :; do sleep 0.01; done"));
+  terminal.start(script_words({}, "trap 'stty size <&1; exit' WINCH; stty size <&1; while :; do sleep 0.01; done"));
   const std::string before = terminal.read_until("\n");
 
   terminal.set_size(50, 90);
@@ -85,11 +84,10 @@ TEST_F(Output, PrefixedLinesOfSeveralRanksStayWhole) {
 }
 
 TEST_F(Output, RedirectedStreamsAreInFilesByRankAndAttempt) {
-  const CommandResult result =
-      launch_script({"-n", "2", "--log_dir", folder() / "logs", "--redirects", "0:3,1:2", "--max_restarts",
-                     "1", "--monitor_interval", "0"},
-                    "echo out $RANK $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2; "
-                    "[ $RANK = 0 ] && exec sleep 1000; exit 3");
+  const CommandResult result = launch_script({"-n", "2", "--log_dir", folder() / "logs", "--redirects", "0:3,1:2",
+                                              "--max_restarts", "1", "--monitor_interval", "0"},
+                                             "echo out $RANK $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2; "
+                                             "[ $RANK = 0 ] && exec sleep 1000; exit 3");
 
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(result.out, "out 1 0\nout 1 1\n");
@@ -101,8 +99,7 @@ TEST_F(Output, RedirectedStreamsAreInFilesByRankAndAttempt) {
     EXPECT_TRUE(fs::exists(files / "0" / "stdout.log"));
     EXPECT_TRUE(fs::exists(files / "0" / "stderr.log"));
   }
-  EXPECT_THAT(result.err,
-              HasSubstr("│ log file: " + (attempt_folder(folder() / "logs", 1) / "1/stderr.log").string()));
+  EXPECT_THAT(result.err, HasSubstr("│ log file: " + (attempt_folder(folder() / "logs", 1) / "1/stderr.log").string()));
 }
 
 TEST_F(Output, TeedStreamsAreInFilesAndAreShown) {
@@ -117,15 +114,15 @@ TEST_F(Output, TeedStreamsAreInFilesAndAreShown) {
 
 TEST_F(Output, LinesWithAWordAreCopiedToOneFileOfAllRanks) {
   const CommandResult result =
-      launch_script({"-n", "2", "--log_dir", folder() / "logs", "--tee", "3", "--duplicate-stdout-filters",
-                     "loss,end", "--duplicate_stderr_filters=warn"},
+      launch_script({"-n", "2", "--log_dir", folder() / "logs", "--tee", "3", "--duplicate-stdout-filters", "loss,end",
+                     "--duplicate_stderr_filters=warn"},
                     "echo loss $RANK; echo nothing; echo warn $RANK >&2; printf 'the end'");
 
   EXPECT_EQ(result.exit_code, 0);
   const fs::path attempt = attempt_folder(folder() / "logs");
-  EXPECT_THAT(lines_of(content_of(attempt / "filtered_stdout.log")),
-              UnorderedElementsAre("[default0]:loss 0", "[default1]:loss 1", "[default0]:the end",
-                                   "[default1]:the end"));
+  EXPECT_THAT(
+      lines_of(content_of(attempt / "filtered_stdout.log")),
+      UnorderedElementsAre("[default0]:loss 0", "[default1]:loss 1", "[default0]:the end", "[default1]:the end"));
   EXPECT_THAT(lines_of(content_of(attempt / "filtered_stderr.log")),
               UnorderedElementsAre("[default0]:warn 0", "[default1]:warn 1"));
   EXPECT_EQ(content_of(attempt / "1" / "stdout.log"), "loss 1\nnothing\nthe end");
@@ -133,8 +130,8 @@ TEST_F(Output, LinesWithAWordAreCopiedToOneFileOfAllRanks) {
 }
 
 TEST_F(Output, OnlyRanksThatPassTheFilterAreShown) {
-  const CommandResult result = launch_script({"-n", "3", "--local_ranks_filter", "0,2"},
-                                             "echo $RANK; echo $RANK >&2; [ $RANK != 1 ] || exit 4");
+  const CommandResult result =
+      launch_script({"-n", "3", "--local_ranks_filter", "0,2"}, "echo $RANK; echo $RANK >&2; [ $RANK != 1 ] || exit 4");
 
   EXPECT_THAT(lines_of(result.out), testing::IsSubsetOf({"0", "2"}));
   EXPECT_THAT(result.err, HasSubstr("│ its last lines on standard error:\n│   1\n"));
@@ -144,16 +141,14 @@ TEST_F(Output, ErrorFilesStandBesideTheLogs) {
   launch_script({"--log_dir", folder() / "logs"},
                 R"(echo '{"message": "no paper"}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
 
-  EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "error.json"),
-            "{\"message\": \"no paper\"}\n");
+  EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "error.json"), "{\"message\": \"no paper\"}\n");
 }
 
 TEST_F(Output, WithoutALogFolderFilesAreKeptInTheTemporaryOne) {
   const CommandResult result = launch_script({"--redirects", "3"}, "echo out");
 
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err,
-              StartsWith("hasten: log files are in " + temporary().string() + "/hasten_logs_none_"));
+  EXPECT_THAT(result.err, StartsWith("hasten: log files are in " + temporary().string() + "/hasten_logs_none_"));
   EXPECT_EQ(content_of(attempt_folder(temporary()) / "0" / "stdout.log"), "out\n");
 }
 
@@ -168,8 +163,7 @@ TEST_F(Output, ALauncherWhoseDescriptorsAreClosedRunsAsOneWithout) {
   const CommandResult result = test::run_command(closed, environment());
 
   EXPECT_EQ(result.exit_code, 7);
-  EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "stderr.log"),
-            "words 1\nwords 2\nwords 3\n");
+  EXPECT_EQ(content_of(attempt_folder(folder() / "logs") / "0" / "stderr.log"), "words 1\nwords 2\nwords 3\n");
 }
 
 TEST_F(Output, TheRoleStandsInTheEnvironmentAndInThePrefix) {
@@ -191,17 +185,15 @@ TEST_F(Output, AFullDiskUnderTheLogsIsReportedAndTheWorkerGoesOn) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), 'x'), 2000000);
   EXPECT_THAT(result.out, AllOf(HasSubstr("0 goes on\n"), HasSubstr("1 goes on\n")));
-  EXPECT_THAT(result.err,
-              HasSubstr("stdout.log: No space left on device; output is missing there from here on, "
-                        "the worker goes on\n"));
+  EXPECT_THAT(result.err, HasSubstr("stdout.log: No space left on device; output is missing there from here on, "
+                                    "the worker goes on\n"));
 }
 
 TEST_F(Output, AStoppedTerminalStopsNoWorkerAndLosesNothing) {
   constexpr size_t kBytes = 20 * 1000 * 1000;
   make_meeting_point("written");
   Terminal terminal;
-  terminal.start(
-      words({"sh", "-c", "yes | head -c " + std::to_string(kBytes) + "; echo > $0", folder() / "written"}));
+  terminal.start(words({"sh", "-c", "yes | head -c " + std::to_string(kBytes) + "; echo > $0", folder() / "written"}));
 
   content_of(folder() / "written");  // though nobody has read the terminal yet
   const auto [exit_code, shown] = terminal.finish();

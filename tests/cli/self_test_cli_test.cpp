@@ -61,12 +61,11 @@ TEST_F(SelfTest, SaysWhyAStartIsSlowWhereNoNameServerAnswers) {
   const SilentNameServer server;
   if (!server.is_there() || !disks_can_be_made()) GTEST_SKIP() << "needs port 53 and user namespaces";
   const fs::path settings = folder() / "resolv.conf";
-  std::ofstream(settings) << "nameserver " << SilentNameServer::kAddress
-                          << "\noptions timeout:1 attempts:3\n";
+  std::ofstream(settings) << "nameserver " << SilentNameServer::kAddress << "\noptions timeout:1 attempts:3\n";
 
   const CommandResult result = test::run_command(
-      {"/usr/bin/unshare", "-rm", "sh", "-c", "mount --bind $DIR/resolv.conf /etc/resolv.conf && exec \"$@\"",
-       "sh", HASTEN_COMMAND, "test", "--cpu", "-n", "2"},
+      {"/usr/bin/unshare", "-rm", "sh", "-c", "mount --bind $DIR/resolv.conf /etc/resolv.conf && exec \"$@\"", "sh",
+       HASTEN_COMMAND, "test", "--cpu", "-n", "2"},
       environment());
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -78,8 +77,7 @@ TEST_F(SelfTest, TakesTheNumberOfProcessesFromTheConfigurationFile) {
   const std::string file = folder() / "two.yaml";
   std::ofstream(file) << "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n";
 
-  const CommandResult result =
-      test::run_command({HASTEN_COMMAND, "test", "--config_file", file}, environment());
+  const CommandResult result = test::run_command({HASTEN_COMMAND, "test", "--config_file", file}, environment());
 
   EXPECT_EQ(result.out, std::string("hasten test on 2 processes, cpu\n") + kResults) << result.err;
 }

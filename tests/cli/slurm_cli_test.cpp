@@ -34,8 +34,7 @@ class Slurm : public test::Machines {
   // A command of Slurm's where the controller is.
   CommandResult on_login(const Words& command) const {
     auto variables = environment();
-    variables.insert(
-        {{"SLURM_CONF", configuration()}, {"MASTER_ADDR", address(0)}, {"HASTEN", HASTEN_COMMAND}});
+    variables.insert({{"SLURM_CONF", configuration()}, {"MASTER_ADDR", address(0)}, {"HASTEN", HASTEN_COMMAND}});
     return test::run_command(on_machine(0, command), variables);
   }
   CommandResult srun(const Words& options, const Words& launch) const {
@@ -49,13 +48,11 @@ class Slurm : public test::Machines {
   CommandResult batch(const std::string& script) const {
     const std::string out = folder() / "batch.out", file = folder() / "batch.sh";
     std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
-    const CommandResult job = on_login(
-        {"/usr/bin/sbatch", "--parsable", "--nodes=2", "--output=" + out, "--open-mode=truncate", file});
+    const CommandResult job =
+        on_login({"/usr/bin/sbatch", "--parsable", "--nodes=2", "--output=" + out, "--open-mode=truncate", file});
     std::string state;
     do {  // sbatch --wait looks every ten seconds only
-      state =
-          on_login({"/usr/bin/squeue", "-h", "-t", "all", "-o", "%T", "-j", test::lines_of(job.out).at(0)})
-              .out;
+      state = on_login({"/usr/bin/squeue", "-h", "-t", "all", "-o", "%T", "-j", test::lines_of(job.out).at(0)}).out;
     } while (state == "PENDING\n" || state == "RUNNING\n" || state == "COMPLETING\n");
     return {state == "COMPLETED\n" ? 0 : 1, content_of(out), state};
   }
@@ -72,11 +69,9 @@ class Slurm : public test::Machines {
   void write_configuration() const {
     const std::string place = folder();
     std::ofstream file(configuration());
-    file << "ClusterName=test\nSlurmctldHost=node0(" << address(0)
-         << ")\nAuthType=auth/none\nCredType=cred/none\n"
-         << "SlurmUser=root\nSlurmdUser=root\nStateSaveLocation=" << place
-         << "/state\nSlurmdSpoolDir=" << place << "/spool_%n\nSlurmctldPidFile=" << place
-         << "/slurmctld.pid\nSlurmdPidFile=" << place
+    file << "ClusterName=test\nSlurmctldHost=node0(" << address(0) << ")\nAuthType=auth/none\nCredType=cred/none\n"
+         << "SlurmUser=root\nSlurmdUser=root\nStateSaveLocation=" << place << "/state\nSlurmdSpoolDir=" << place
+         << "/spool_%n\nSlurmctldPidFile=" << place << "/slurmctld.pid\nSlurmdPidFile=" << place
          << "/slurmd_%n.pid\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n"
          << "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n"
          << "SwitchType=switch/none\nSchedulerType=sched/builtin\nReturnToService=2\nKillWait=2\n";
@@ -107,11 +102,9 @@ TEST_F(Slurm, ExplainSaysWhatCameFromTheStep) {
   ASSERT_NO_FATAL_FAILURE(make_cluster());
   if (IsSkipped()) return;
 
-  const CommandResult result =
-      srun({"--ntasks-per-node=1", "--export=PATH,TMPDIR,HF_HOME,SLURM_CONF"}, {"--explain"});
+  const CommandResult result = srun({"--ntasks-per-node=1", "--export=PATH,TMPDIR,HF_HOME,SLURM_CONF"}, {"--explain"});
 
-  EXPECT_THAT(result.out, ::testing::ContainsRegex("nnodes +2 +Slurm: SLURM_STEP_TASKS_PER_NODE\n"))
-      << result.err;
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("nnodes +2 +Slurm: SLURM_STEP_TASKS_PER_NODE\n")) << result.err;
   EXPECT_THAT(result.out, ::testing::ContainsRegex("node_rank +1 +Slurm: SLURM_NODEID\n"));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("master_addr +node0 +Slurm: SLURM_STEP_NODELIST\n"));
 }
@@ -145,8 +138,7 @@ TEST_F(Slurm, ABatchShellIsOneMachineUnlessMoreAreAskedFor) {
   const std::string show = "sh -c 'echo $(hostname) $RANK/$WORLD_SIZE of $GROUP_WORLD_SIZE'";
 
   const CommandResult one = batch("$HASTEN launch -n 2 " + show);
-  const CommandResult both =
-      batch("$HASTEN launch --nnodes 2 --master_addr 10.77.0.1 --nproc_per_node 1 " + show);
+  const CommandResult both = batch("$HASTEN launch --nnodes 2 --master_addr 10.77.0.1 --nproc_per_node 1 " + show);
 
   EXPECT_THAT(test::lines_of(one.out), UnorderedElementsAre("node0 0/2 of 1", "node0 1/2 of 1"));
   EXPECT_THAT(test::lines_of(both.out), UnorderedElementsAre("node0 0/2 of 2", "node1 1/2 of 2"));

@@ -18,8 +18,7 @@ class SshMachines : public Machines {
     if (IsSkipped()) return;
     std::filesystem::create_directories("/run/sshd");  // sshd wants it, as root; its service would make it
     for (const char* key : {"host_key", "user_key"}) {
-      const auto made =
-          run_command({"/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder() / key});
+      const auto made = run_command({"/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder() / key});
       ASSERT_EQ(made.exit_code, 0) << made.err;
     }
     for (int i = 0; i < num_machines; ++i) ASSERT_NO_FATAL_FAILURE(start_sshd(i));
@@ -50,12 +49,11 @@ class SshMachines : public Machines {
                            "PermitRootLogin yes\nUseDNS no\nMaxStartups 100\nSetEnv TMPDIR="
                         << temporary().string() << "\n";
     const std::string log = folder() / text("sshd_log_", i);
-    daemons_.push_back(
-        std::make_unique<Daemon>(on_machine(i, {"/usr/sbin/sshd", "-D", "-e", "-f", file}), log));
+    daemons_.push_back(std::make_unique<Daemon>(on_machine(i, {"/usr/sbin/sshd", "-D", "-e", "-f", file}), log));
     // Up once it answers; a refused connection fails at once.
     const auto answers = [&] {
-      return run_command(on_machine(i, {"/bin/bash", "-c",
-                                        text("exec 3<>/dev/tcp/", address(i), "/22; read -u 3 banner")}))
+      return run_command(
+                 on_machine(i, {"/bin/bash", "-c", text("exec 3<>/dev/tcp/", address(i), "/22; read -u 3 banner")}))
                  .exit_code == 0;
     };
     for (int attempt = 0; !answers(); ++attempt) ASSERT_LT(attempt, 1000) << content_of(log);

@@ -19,10 +19,10 @@ class Static : public test::Machines {
  protected:
   // `hasten launch` on machine i, with the numbers as torchrun's users give them.
   Words torchrun_words(int i, int num_machines, const Words& more) const {
-    return launch_words(i,
-                        {"--nnodes", text(num_machines), "--node_rank", text(i), "--master_addr", address(0),
-                         "--master_port", "29511"},
-                        more);
+    return launch_words(
+        i,
+        {"--nnodes", text(num_machines), "--node_rank", text(i), "--master_addr", address(0), "--master_port", "29511"},
+        more);
   }
   // The same as Accelerate's do.
   Words accelerate_words(int i, int num_machines, const Words& more) const {
@@ -32,9 +32,7 @@ class Static : public test::Machines {
                         more);
   }
 
-  std::unique_ptr<Command> start(const Words& words) const {
-    return std::make_unique<Command>(words, environment());
-  }
+  std::unique_ptr<Command> start(const Words& words) const { return std::make_unique<Command>(words, environment()); }
 
   static Words self_test() {
     return {"--no_python", std::filesystem::path(HASTEN_COMMAND).replace_filename("hasten-self-test")};
@@ -119,10 +117,9 @@ TEST_F(Static, MachinesThatWereToldDifferentNumbersEndWithTheSameWords) {
   const auto first = start(torchrun_words(0, 2, {"--nproc_per_node", "2", "true"}));
   const CommandResult of_first = first->finish(), of_second = second->finish();
 
-  EXPECT_EQ(
-      of_first.err,
-      "[launch] machines disagree on the number of processes: machine 0 (node0) has 4, machine 1 (node1) "
-      "has 6. Give all the same --nnodes, --num_processes and --nproc_per_node.\n");
+  EXPECT_EQ(of_first.err,
+            "[launch] machines disagree on the number of processes: machine 0 (node0) has 4, machine 1 (node1) "
+            "has 6. Give all the same --nnodes, --num_processes and --nproc_per_node.\n");
   EXPECT_EQ(of_second.err, of_first.err);
   EXPECT_EQ(of_first.exit_code, 2);
   EXPECT_EQ(of_second.exit_code, 2);
@@ -137,8 +134,7 @@ TEST_F(Static, AMachineThatDoesNotComeIsNamedInTime) {
   const auto first = start(torchrun_words(0, 3, job));
   const CommandResult of_first = first->finish();
 
-  EXPECT_THAT(of_first.err,
-              HasSubstr("1 of 3 machines did not come to 10.77.0.1:29511 within 1 s: machine 1."));
+  EXPECT_THAT(of_first.err, HasSubstr("1 of 3 machines did not come to 10.77.0.1:29511 within 1 s: machine 1."));
   EXPECT_EQ(of_first.exit_code, 1);
   EXPECT_EQ(second->finish().exit_code, 1);
   EXPECT_TRUE(std::filesystem::is_empty(temporary()));

@@ -33,10 +33,10 @@ TEST_F(Supervision, AFailedGroupIsStartedAgainUntilItSucceeds) {
 }
 
 TEST_F(Supervision, TheReportIsAboutTheLastAttempt) {
-  const CommandResult result = launch_script(
-      {"--max_restarts", "1", "--monitor_interval", "0"},
-      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && echo '{\"message\": \"old\"}' > $TORCHELASTIC_ERROR_FILE; "
-      "echo words of $TORCHELASTIC_RESTART_COUNT >&2; exit $((3 + TORCHELASTIC_RESTART_COUNT))");
+  const CommandResult result =
+      launch_script({"--max_restarts", "1", "--monitor_interval", "0"},
+                    "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && echo '{\"message\": \"old\"}' > $TORCHELASTIC_ERROR_FILE; "
+                    "echo words of $TORCHELASTIC_RESTART_COUNT >&2; exit $((3 + TORCHELASTIC_RESTART_COUNT))");
 
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err, HasSubstr("│ restarts: 1 of 1 were made\n"));
@@ -45,8 +45,7 @@ TEST_F(Supervision, TheReportIsAboutTheLastAttempt) {
 }
 
 TEST_F(Supervision, SigtermEndsTheWaitingForARestart) {
-  Command command(script_words({"--max_restarts", "1", "--monitor_interval", "1000"}, "exit 3"),
-                  environment());
+  Command command(script_words({"--max_restarts", "1", "--monitor_interval", "1000"}, "exit 3"), environment());
   EXPECT_THAT(command.read_error_line(), StartsWith("hasten: worker 0 failed: exit code 3; restart 1 of 1"));
 
   kill(command.pid(), SIGTERM);
@@ -57,9 +56,8 @@ TEST_F(Supervision, SigtermEndsTheWaitingForARestart) {
 }
 
 TEST_F(Supervision, Sigusr1ReachesTheWorkersAndDoesNotStopTheRun) {
-  Command command(
-      script_words({"-n", "2"}, "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.01; done"),
-      environment());
+  Command command(script_words({"-n", "2"}, "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.01; done"),
+                  environment());
   EXPECT_EQ(command.read_line(), "ready");
   EXPECT_EQ(command.read_line(), "ready");
 
@@ -104,8 +102,7 @@ TEST_F(Supervision, ARestartNeedsNothingThatATidyHostTakesAway) {
 }
 
 TEST_F(Supervision, ASignalThatIsNotHandledEndsTheLauncherAndItsWorkers) {
-  Command command(script_words({"--signals_to_handle", "SIGTERM"}, "echo ready; sleep 1000 & wait"),
-                  environment());
+  Command command(script_words({"--signals_to_handle", "SIGTERM"}, "echo ready; sleep 1000 & wait"), environment());
   EXPECT_EQ(command.read_line(), "ready");
 
   kill(command.pid(), SIGINT);
@@ -148,8 +145,7 @@ TEST_F(Supervision, AKilledWorkerIsExplainedByTheKernelsCounters) {
 TEST_F(Supervision, WhoIsToldToEndDoesNotWaitForAStoppedTerminal) {
   make_meeting_point("written");
   Terminal terminal;
-  terminal.start(
-      words({"--shutdown_timeout", "0.05", "sh", "-c", "seq 100000; echo > $0", folder() / "written"}));
+  terminal.start(words({"--shutdown_timeout", "0.05", "sh", "-c", "seq 100000; echo > $0", folder() / "written"}));
   content_of(folder() / "written");
 
   kill(terminal.pid(), SIGTERM);  // nobody has read the terminal, and nobody will

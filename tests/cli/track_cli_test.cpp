@@ -23,21 +23,28 @@ CommandResult hasten_command(std::vector<std::string> words) {
 void write_run(const std::filesystem::path& folder, const std::string& end) {
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "journal.jsonl")
-      << R"({"op":"start","t":1769000000,"project":"p","run_id":"r","pid":7,"trackers":[{"name":"csv","options":null}]})" "\n"
-      << R"({"op":"log","t":1769000001,"step":3,"values":{"loss":0.5}})" "\n" << "rubbish\n" << end;
+      << R"({"op":"start","t":1769000000,"project":"p","run_id":"r","pid":7,"trackers":[{"name":"csv","options":null}]})"
+         "\n"
+      << R"({"op":"log","t":1769000001,"step":3,"values":{"loss":0.5}})"
+         "\n"
+      << "rubbish\n"
+      << end;
 }
 
 class TrackCommands : public hasten::testing::InFolder {};
 
 TEST_F(TrackCommands, StatusTellsWhatIsLeftAndRecoverCompletesIt) {
-  write_run(folder_ / "p/r", R"({"op":"finish","t":1769000002,"end":"finished"})" "\n");
+  write_run(folder_ / "p/r", R"({"op":"finish","t":1769000002,"end":"finished"})"
+                             "\n");
 
   const auto before = hasten_command({"track", "status", folder_});
   const auto recovered = hasten_command({"track", "recover", folder_});
   const auto after = hasten_command({"track", "status", folder_});
 
   EXPECT_EQ(before.exit_code, 3);
-  EXPECT_EQ(before.out, "p/r: finished\n  csv: 223 bytes to go\n  journal part 1, byte 167: skipped, no value at byte 0\n") << before.err;
+  EXPECT_EQ(before.out,
+            "p/r: finished\n  csv: 223 bytes to go\n  journal part 1, byte 167: skipped, no value at byte 0\n")
+      << before.err;
   EXPECT_EQ(recovered.exit_code, 0) << recovered.out << recovered.err;
   EXPECT_THAT(recovered.out, HasSubstr("p/r: complete\n"));
   EXPECT_EQ(after.exit_code, 0);
@@ -69,14 +76,17 @@ TEST_F(TrackCommands, TheBoardIsOneFile) {
   EXPECT_TRUE(std::filesystem::exists(path("board.html")));
 }
 
-// A worker that starts its follower as trackers do: in a session of its own, with a pipe whose end tells of the worker's.
+// A worker that starts its follower as trackers do: in a session of its own, with a pipe whose end tells of the
+// worker's.
 TEST_F(TrackCommands, KillingAWorkerOrTheLauncherLeavesNoFollowerAndNothingUnsent) {
   for (const bool kills_launcher : {false, true}) {
     const auto run = folder_ / (kills_launcher ? "launcher" : "worker");
     write_run(run, "");
-    const std::string script = "mkfifo $RUN/pipe; setsid $HASTEN track follow $RUN/journal.jsonl --drain_timeout 20 < $RUN/pipe & "
-                               "exec 3> $RUN/pipe; until [ -s $RUN/csv.ack ]; do sleep 0.02; done; echo $$; sleep 1000 3>&-";
-    Command command({HASTEN_COMMAND, "launch", "-n", "1", "sh", "-c", script}, {{"RUN", run}, {"HASTEN", HASTEN_COMMAND}});
+    const std::string script =
+        "mkfifo $RUN/pipe; setsid $HASTEN track follow $RUN/journal.jsonl --drain_timeout 20 < $RUN/pipe & "
+        "exec 3> $RUN/pipe; until [ -s $RUN/csv.ack ]; do sleep 0.02; done; echo $$; sleep 1000 3>&-";
+    Command command({HASTEN_COMMAND, "launch", "-n", "1", "sh", "-c", script},
+                    {{"RUN", run}, {"HASTEN", HASTEN_COMMAND}});
     const pid_t worker = std::stoi(command.read_line());
 
     kill(kills_launcher ? command.pid() : worker, SIGKILL);

@@ -43,8 +43,7 @@ struct RandomCall {
 
 inline at::Tensor input_of(const RandomCall& call, int rank) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(call.seed + rank);
-  const std::vector<int64_t> shape =
-      call.contiguous ? call.shape : std::vector<int64_t>{call.shape[1], call.shape[0]};
+  const std::vector<int64_t> shape = call.contiguous ? call.shape : std::vector<int64_t>{call.shape[1], call.shape[0]};
   const at::Tensor values = at::isFloatingType(call.dtype) || at::isComplexType(call.dtype)
                                 ? torch::randn(shape, generator).to(call.dtype)
                                 : torch::randint(0, 3, shape, generator).to(call.dtype);
@@ -88,9 +87,7 @@ inline std::vector<at::Tensor> run(const RandomCall& call, const Group& group) {
                 last = (group.rank() + group.world_size() - 1) % group.world_size();
       if (group.world_size() == 1) return {tensor};
       at::Tensor incoming = torch::empty_like(input_of(call, last));
-      group
-          .batch_send_recv(
-              {{PointToPoint::Kind::kSend, tensor, next}, {PointToPoint::Kind::kReceive, incoming, last}})
+      group.batch_send_recv({{PointToPoint::Kind::kSend, tensor, next}, {PointToPoint::Kind::kReceive, incoming, last}})
           .wait();
       return {incoming};
     }
@@ -123,8 +120,7 @@ inline void cross_check(int num_cases) {
                                .address = "127.0.0.1",
                                .name = name});
       };
-      const Group shared = connect(BackendKind::kSharedMemory, "shared"),
-                  gloo = connect(BackendKind::kGloo, "gloo");
+      const Group shared = connect(BackendKind::kSharedMemory, "shared"), gloo = connect(BackendKind::kGloo, "gloo");
       std::mt19937_64 random(seed + world_size);
       for (int i = 0; i < (num_cases + 7) / 8; ++i) {
         const RandomCall call(random, world_size);
@@ -132,9 +128,9 @@ inline void cross_check(int num_cases) {
         ASSERT_EQ(a.size(), b.size());
         for (size_t k = 0; k < a.size(); ++k) {
           ASSERT_TRUE(equal(a[k], b[k], call))
-              << "case " << i << " of " << world_size << " ranks: operation " << call.operation << ", "
-              << call.dtype << " [" << call.shape[0] << ", " << call.shape[1] << "], reduction "
-              << static_cast<int>(call.op) << ", root " << call.root << ", contiguous " << call.contiguous;
+              << "case " << i << " of " << world_size << " ranks: operation " << call.operation << ", " << call.dtype
+              << " [" << call.shape[0] << ", " << call.shape[1] << "], reduction " << static_cast<int>(call.op)
+              << ", root " << call.root << ", contiguous " << call.contiguous;
         }
       }
     };

@@ -41,20 +41,19 @@ TEST(SharedRegion, EachHostHasItsOwn) {
     options.host = rank % 2 == 0 ? "even" : "odd";
     options.address = "127.0.0.1";
   };
-  run_ranks(
-      4,
-      [](auto& process) {
-        const Group& group = process.group();
-        const auto region = SharedRegion::create(group, 4096);
-        if (region.local_index() == 0) region.tensor(0, 1, at::kFloat).fill_(group.rank() + 10);
-        group.barrier();
+  run_ranks(4,
+            [](auto& process) {
+              const Group& group = process.group();
+              const auto region = SharedRegion::create(group, 4096);
+              if (region.local_index() == 0) region.tensor(0, 1, at::kFloat).fill_(group.rank() + 10);
+              group.barrier();
 
-        EXPECT_EQ(*reinterpret_cast<const float*>(region.data()), group.rank() % 2 + 10);
-        EXPECT_EQ(region.host_index(), group.rank() % 2);
-        EXPECT_THAT(region.hosts(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
-        group.barrier();
-      },
-      {.adjust = two_hosts});
+              EXPECT_EQ(*reinterpret_cast<const float*>(region.data()), group.rank() % 2 + 10);
+              EXPECT_EQ(region.host_index(), group.rank() % 2);
+              EXPECT_THAT(region.hosts(), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+              group.barrier();
+            },
+            {.adjust = two_hosts});
 }
 
 TEST(SharedRegion, AWorldOfOneHasOneToo) {
@@ -80,9 +79,8 @@ TEST_F(SharedRegionFile, RestsInAFileOfWhichNoNameIsLeft) {
 }
 
 TEST_F(SharedRegionFile, AFileThatCannotBeMadeIsRefusedOnAllRanks) {
-  const auto words = run_ranks_collecting(2, [&](auto& process) {
-    SharedRegion::create(process.group(), 8192, {.file = path("no/such/folder")});
-  });
+  const auto words = run_ranks_collecting(
+      2, [&](auto& process) { SharedRegion::create(process.group(), 8192, {.file = path("no/such/folder")}); });
 
   for (const auto& said : words) EXPECT_THAT(said, HasSubstr("no/such/folder"));
 }

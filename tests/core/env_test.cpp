@@ -43,8 +43,7 @@ TEST(Environment, ErrorsNameVariableValueAndExpectation) {
             "[env] RANK='two' is not an integer. Correct it or unset it.");
   EXPECT_EQ(message_of([&] { environment.integer("WORLD_SIZE", 1); }),
             "[env] WORLD_SIZE='0' is not at least 1. Correct it or unset it.");
-  EXPECT_THAT(message_of([&] { environment.flag("CHECK"); }),
-              testing::HasSubstr("CHECK='maybe' is not a flag"));
+  EXPECT_THAT(message_of([&] { environment.flag("CHECK"); }), testing::HasSubstr("CHECK='maybe' is not a flag"));
   EXPECT_THAT(message_of([&] {
                 environment.choice("LEVEL", {"info", "debug"});
               }),

@@ -10,8 +10,7 @@ TEST(Error, AWorldOfOneNamesNoRank) {
 }
 
 TEST(Error, SeveralRanksNameTheirs) {
-  EXPECT_STREQ(UsageError({"ddp", 3, 8}, "'head.weight' moved").what(),
-               "[ddp] rank 3/8: 'head.weight' moved");
+  EXPECT_STREQ(UsageError({"ddp", 3, 8}, "'head.weight' moved").what(), "[ddp] rank 3/8: 'head.weight' moved");
 }
 
 TEST(Error, CommErrorCarriesRankAndOperation) {

@@ -8,7 +8,8 @@ namespace {
 TEST(Hash, DigestsAreThoseOfTheStandards) {
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha1_hex("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
-  EXPECT_EQ(sha1_hex(std::string("blob 6\0hello\n", 13)), "ce013625030ba8dba906f756967f9e9ca394464a");  // git hash-object
+  EXPECT_EQ(sha1_hex(std::string("blob 6\0hello\n", 13)),
+            "ce013625030ba8dba906f756967f9e9ca394464a");  // git hash-object
   EXPECT_EQ(hex_digits(hmac_sha256("Jefe", "what do ya want for nothing?")),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }

@@ -10,10 +10,10 @@
 namespace hasten {
 namespace {
 
-using ::testing::HasSubstr;
 using hasten::testing::HttpServer;
 using hasten::testing::HttpServerAnswer;
 using hasten::testing::HttpServerRequest;
+using ::testing::HasSubstr;
 
 using Http = hasten::testing::InFolder;
 
@@ -23,7 +23,8 @@ TEST_F(Http, MethodBodyAndHeadersReachTheServerAndItsAnswerComesBack) {
   });
   http::Client client({.use_proxy = false});
 
-  const auto posted = client.send({.method = "POST", .url = server.url() + "/a?b=c", .headers = {{"X-Mine", "7"}}, .body = "{}"});
+  const auto posted =
+      client.send({.method = "POST", .url = server.url() + "/a?b=c", .headers = {{"X-Mine", "7"}}, .body = "{}"});
   const auto got = client.send({.url = server.url() + "/"});
   const auto head = client.send({.method = "HEAD", .url = server.url() + "/h"});
   const auto deleted = client.send({.method = "DELETE", .url = server.url() + "/d"});
@@ -44,7 +45,8 @@ TEST_F(Http, AFileIsSentAsABody) {
   const std::string file = write("body", std::string(300000, 'x'));
   http::Client client({.use_proxy = false});
 
-  const auto answer = client.send({.method = "PUT", .url = server.url() + "/f", .headers = {{"Expect", ""}}, .body_file = file});
+  const auto answer =
+      client.send({.method = "PUT", .url = server.url() + "/f", .headers = {{"Expect", ""}}, .body_file = file});
 
   EXPECT_EQ(answer.status, 200) << answer.error;
   EXPECT_EQ(server.requests()[0].method, "PUT");
@@ -58,7 +60,8 @@ TEST_F(Http, ALongAnswerIsAnErrorUnlessItIsTakenPieceByPiece) {
   size_t taken = 0;
 
   const auto refused = client.send({.url = server.url()});
-  const auto whole = client.send({.url = server.url(), .on_data = [&](std::string_view piece) { return taken += piece.size(), true; }});
+  const auto whole = client.send(
+      {.url = server.url(), .on_data = [&](std::string_view piece) { return taken += piece.size(), true; }});
   const auto ended = client.send({.url = server.url(), .on_data = [](std::string_view) { return false; }});
 
   EXPECT_EQ(refused.status, 0);
@@ -84,7 +87,8 @@ TEST_F(Http, NoAnswerIsAValueThatSaysWhy) {
 
 TEST_F(Http, ARedirectIsFollowedOnlyIfAsked) {
   HttpServer server([](const HttpServerRequest& request) {
-    return request.path == "/there" ? HttpServerAnswer{200, "found"} : HttpServerAnswer{302, "", "Location: /there\r\n"};
+    return request.path == "/there" ? HttpServerAnswer{200, "found"}
+                                    : HttpServerAnswer{302, "", "Location: /there\r\n"};
   });
   http::Client follows({.use_proxy = false, .follow_redirects = true});
   http::Client stays({.use_proxy = false});

@@ -82,8 +82,8 @@ TEST(Logger, InOrderWritesByRank) {
   }
   for (auto& rank : ranks) rank.join();
 
-  EXPECT_EQ(lines, (std::vector<std::string>{"[train] rank 0/3: here", "[train] rank 1/3: here",
-                                             "[train] rank 2/3: here"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"[train] rank 0/3: here", "[train] rank 1/3: here", "[train] rank 2/3: here"}));
 }
 
 TEST(Logger, InOrderWithoutABarrierIsRefused) {

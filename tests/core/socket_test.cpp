@@ -56,8 +56,7 @@ TEST(Socket, NamesThatAreUnknownAreSaidSo) {
       [] {
         connect_to({"no.such.host.invalid", 1});
       },
-      ::testing::ThrowsMessage<UsageError>(
-          ::testing::HasSubstr("the address 'no.such.host.invalid' is unknown")));
+      ::testing::ThrowsMessage<UsageError>(::testing::HasSubstr("the address 'no.such.host.invalid' is unknown")));
   EXPECT_FALSE(listen_at({"no.such.host.invalid", 0}).second.empty());
 }
 

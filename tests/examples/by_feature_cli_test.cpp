@@ -38,8 +38,7 @@ size_t added_lines(const Lines& base, const Lines& other) {
   std::vector<std::vector<size_t>> common(base.size() + 1, std::vector<size_t>(other.size() + 1, 0));
   for (size_t i = 0; i < base.size(); ++i) {
     for (size_t j = 0; j < other.size(); ++j) {
-      common[i + 1][j + 1] =
-          base[i] == other[j] ? common[i][j] + 1 : std::max(common[i][j + 1], common[i + 1][j]);
+      common[i + 1][j + 1] = base[i] == other[j] ? common[i][j] + 1 : std::max(common[i][j + 1], common[i + 1][j]);
     }
   }
   return other.size() - common.back().back();
@@ -50,12 +49,26 @@ struct Feature {
   size_t most_added;
 };
 
-const std::vector<Feature> kFeatures = {
-    {"automatic_batch_size", 4},  {"automatic_gradient_accumulation", 13}, {"checkpointing", 29}, {"comm_hooks", 5}, {"cross_validation", 24},
-    {"early_stopping", 9},        {"gan", 34},
-    {"gradient_accumulation", 4}, {"gradient_accumulation_for_autoregressive_models", 24}, {"local_sgd", 3},  {"metrics", 13},
-    {"mixed_precision", 6},       {"preemption", 12},    {"profiler", 9},       {"resume", 27},   {"schedule_free", 58}, {"sync_batch_norm", 4},
-    {"tracking", 11},             {"uneven_inputs", 14},        {"warm_up", 13}};
+const std::vector<Feature> kFeatures = {{"automatic_batch_size", 4},
+                                        {"automatic_gradient_accumulation", 13},
+                                        {"checkpointing", 29},
+                                        {"comm_hooks", 5},
+                                        {"cross_validation", 24},
+                                        {"early_stopping", 9},
+                                        {"gan", 34},
+                                        {"gradient_accumulation", 4},
+                                        {"gradient_accumulation_for_autoregressive_models", 24},
+                                        {"local_sgd", 3},
+                                        {"metrics", 13},
+                                        {"mixed_precision", 6},
+                                        {"preemption", 12},
+                                        {"profiler", 9},
+                                        {"resume", 27},
+                                        {"schedule_free", 58},
+                                        {"sync_batch_norm", 4},
+                                        {"tracking", 11},
+                                        {"uneven_inputs", 14},
+                                        {"warm_up", 13}};
 
 TEST(ByFeature, EachIsTheBaseWithAFewOtherLines) {
   const Lines base = code_of("base");
@@ -114,8 +127,7 @@ TEST_P(ByFeatureOnProcesses, CommHooksAndSyncBatchNormLearn) {
 }
 
 TEST_P(ByFeatureOnProcesses, UnevenInputsAreTrainedOnOnce) {
-  EXPECT_THAT(output("uneven_inputs"),
-              MatchesRegex("(epoch [0-2]: 2[0-9]+ of 250 right, trained on 1010\n){3}"));
+  EXPECT_THAT(output("uneven_inputs"), MatchesRegex("(epoch [0-2]: 2[0-9]+ of 250 right, trained on 1010\n){3}"));
 }
 
 TEST_P(ByFeatureOnProcesses, TheBatchSizeIsTheLargestThatFits) {
@@ -123,8 +135,7 @@ TEST_P(ByFeatureOnProcesses, TheBatchSizeIsTheLargestThatFits) {
 }
 
 TEST_P(ByFeatureOnProcesses, MetricsAreCountedOverAllRanks) {
-  EXPECT_THAT(output("metrics"),
-              MatchesRegex("(.|\n)*epoch 2: accuracy 0.9[0-9]*, top-2 [0-9.]+, F1 0.9[0-9]*\n"));
+  EXPECT_THAT(output("metrics"), MatchesRegex("(.|\n)*epoch 2: accuracy 0.9[0-9]*, top-2 [0-9.]+, F1 0.9[0-9]*\n"));
 }
 
 TEST_P(ByFeatureOnProcesses, ResumedInMidEpochItEndsAsWithoutTheStop) {
@@ -150,8 +161,9 @@ TEST_P(ByFeatureOnProcesses, CheckpointingGoesOnFromTheNewestComplete) {
 TEST_P(ByFeatureOnProcesses, WithoutAScheduleAndOverFoldsItLearns) {
   EXPECT_THAT(output("schedule_free"), MatchesRegex("(.|\n)*epoch 2: 2[2-5][0-9] of 250 right\n"));
   EXPECT_THAT(output("cross_validation"), MatchesRegex("2[2-5][0-9] of 250 right\n"));
-  EXPECT_THAT(output("automatic_gradient_accumulation"), MatchesRegex("1 batches of 128 make a step\n2 batches of 64 make a step\n4 batches of 32 make a step\n"
-                                                                      "(.|\n)*epoch 5: 2[0-5][0-9] of 250 right\n"));
+  EXPECT_THAT(output("automatic_gradient_accumulation"),
+              MatchesRegex("1 batches of 128 make a step\n2 batches of 64 make a step\n4 batches of 32 make a step\n"
+                           "(.|\n)*epoch 5: 2[0-5][0-9] of 250 right\n"));
 }
 
 // A sequence of n tokens has n - 1 that follow another; each is known once its successor has been learned.
@@ -178,7 +190,8 @@ TEST_P(ByFeatureOnProcesses, TheProfilerAndTrackersLeaveTheirFiles) {
     EXPECT_THAT(trace, HasSubstr("aten::addmm"));
   }
   size_t events = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) events += entry.path().filename().string().find("tfevents") != std::string::npos ? 1 : 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_))
+    events += entry.path().filename().string().find("tfevents") != std::string::npos ? 1 : 0;
   EXPECT_GE(events, 1u);
 }
 

@@ -1,4 +1,5 @@
-// The example that trains as a DeepSpeed configuration says: every stage the same losses; errors of the file by its name.
+// The example that trains as a DeepSpeed configuration says: every stage the same losses; errors of the file by its
+// name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,9 @@ constexpr const char* kExample = HASTEN_BINARY_DIR "/examples/deepspeed_with_con
 
 std::string configured(const std::string& name, const std::string& zero) {
   const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path) << R"({"zero_optimization": )" << zero << R"(, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0,
+  std::ofstream(path)
+      << R"({"zero_optimization": )" << zero
+      << R"(, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0,
     "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto", "warmup_max_lr": "auto", "warmup_min_lr": "auto"}}})";
   return path;
 }
@@ -25,7 +28,8 @@ TEST(DeepSpeedWithConfig, every_stage_gives_the_same_losses) {
   std::string first;
   for (const std::string stage : {"0", "2", "3"}) {
     const auto file = configured("hasten_ds_stage.json", "{\"stage\": " + stage + "}");
-    const CommandResult result = run_command({HASTEN_COMMAND, "launch", "-n", "2", kExample, "--deepspeed_config", file, "--samples", "256"});
+    const CommandResult result =
+        run_command({HASTEN_COMMAND, "launch", "-n", "2", kExample, "--deepspeed_config", file, "--samples", "256"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("stage " + stage + ", batches of 32"));
     const std::string losses = result.out.substr(result.out.find("epoch 0"));

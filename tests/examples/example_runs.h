@@ -30,7 +30,8 @@ inline std::string said_by(int processes, const std::string& all, const Words& w
 inline double last_number(const std::string& text, const std::string& word) {
   const std::regex pattern(word + " ([-0-9.e]+)");
   double number = -1;
-  for (std::sregex_iterator found(text.begin(), text.end(), pattern), end; found != end; ++found) number = std::stod((*found)[1]);
+  for (std::sregex_iterator found(text.begin(), text.end(), pattern), end; found != end; ++found)
+    number = std::stod((*found)[1]);
   return number;
 }
 

@@ -57,8 +57,7 @@ class FashionMnistExample : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
   // `data` "" stands for the small data set.
-  CommandResult run(int num_processes, const std::vector<std::string>& arguments,
-                    const std::string& data = "") const {
+  CommandResult run(int num_processes, const std::vector<std::string>& arguments, const std::string& data = "") const {
     std::vector<std::string> words = {kProgram, "--threads", "1", "--data", data.empty() ? folder_ : data};
     if (num_processes > 1) {
       words.insert(words.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(num_processes)});
@@ -85,8 +84,7 @@ TEST_P(FashionMnistOnProcesses, TheSavedNetworkEvaluatesAsItDidInTraining) {
   const CommandResult evaluated = run(1, {"--evaluate", path("net.pt")});
 
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
-  EXPECT_THAT(trained.out,
-              MatchesRegex("epoch 0: loss [0-9.]+, accuracy 0[0-9.]+ of 703, [0-9]+ samples/s\n"));
+  EXPECT_THAT(trained.out, MatchesRegex("epoch 0: loss [0-9.]+, accuracy 0[0-9.]+ of 703, [0-9]+ samples/s\n"));
   EXPECT_EQ(evaluated.out, accuracy(trained.out) + "\n") << evaluated.err;
 }
 
@@ -103,8 +101,7 @@ TEST_P(FashionMnistOnProcesses, TheSameSeedGivesTheSameNetwork) {
 INSTANTIATE_TEST_SUITE_P(Processes, FashionMnistOnProcesses, ::testing::Values(1, 2));
 
 TEST_F(FashionMnistExample, TheRealTestImagesAreCountedOnceEach) {
-  const CommandResult result =
-      run(2, {"--epochs", "1", "--limit", "128"}, "/usr/share/datasets/fashion-mnist");
+  const CommandResult result = run(2, {"--epochs", "1", "--limit", "128"}, "/usr/share/datasets/fashion-mnist");
 
   EXPECT_THAT(accuracy(result.out), MatchesRegex("accuracy 0.* of 10000")) << result.err;
 }

@@ -22,8 +22,9 @@ std::string losses_of(const std::string& output) {
 TEST(FsdpWithPeakMem, GivesTheLossesOfPlainDataParallelism) {
   std::string plain;
   for (const std::string stage : {"0", "1", "3"}) {
-    const CommandResult result = run_command({HASTEN_COMMAND, "launch", "-n", "2", HASTEN_BINARY_DIR "/examples/fsdp_with_peak_mem",
-                                              "--stage", stage, "--epochs", "2", "--samples", "256"});
+    const CommandResult result =
+        run_command({HASTEN_COMMAND, "launch", "-n", "2", HASTEN_BINARY_DIR "/examples/fsdp_with_peak_mem", "--stage",
+                     stage, "--epochs", "2", "--samples", "256"});
 
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("the whole state on one rank: 109248 numbers"));

@@ -44,16 +44,20 @@ TEST(GenerateExample, GivesTheGreedyTokensOfTransformers) {
     const auto steps = std::to_string(golden.at("input").at("greedy_steps").get<int>());
     const std::string folder = kGolden + "/" + golden.at("input").at("folder").get<std::string>();
 
-    const auto result = generate(folder, {"--ids", with_commas(golden.at("input").at("greedy_prompt")), "--max-new-tokens", steps});
+    const auto result =
+        generate(folder, {"--ids", with_commas(golden.at("input").at("greedy_prompt")), "--max-new-tokens", steps});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.out, with_commas(golden.at("input").at("greedy_prompt")) + "," + with_commas(golden.at("expected").at("greedy")) + "\n") << name;
+    EXPECT_EQ(result.out, with_commas(golden.at("input").at("greedy_prompt")) + "," +
+                              with_commas(golden.at("expected").at("greedy")) + "\n")
+        << name;
   }
 }
 
 TEST(GenerateExample, SaysWhereTheWeightsAreAndRepeatsASeed) {
   const std::string folder = kGolden + "/offload/lm_llama";
-  const std::vector<std::string> sampled{"--ids", "1,2,3", "--max-new-tokens", "8", "--temperature", "2", "--top-k", "50", "--seed", "4", "--report"};
+  const std::vector<std::string> sampled{"--ids",   "1,2,3", "--max-new-tokens", "8", "--temperature", "2",
+                                         "--top-k", "50",    "--seed",           "4", "--report"};
 
   const auto one = generate(folder, sampled), other = generate(folder, sampled);
 
@@ -67,9 +71,12 @@ TEST(GenerateExample, RunsATokenizerAsAFilter) {
   std::string folder = ::testing::TempDir() + "generate_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   // Letters are their numbers in the alphabet.
-  std::ofstream(folder + "/letters.sh") << "if [ $1 = encode ]; then tr 'abc' '123' | sed 's/./&,/g'; else sed 's/^/decoded: /'; fi\n";
+  std::ofstream(folder + "/letters.sh")
+      << "if [ $1 = encode ]; then tr 'abc' '123' | sed 's/./&,/g'; else sed 's/^/decoded: /'; fi\n";
 
-  const auto result = generate(kGolden + "/offload/lm_llama", {"--prompt", "abc", "--tokenizer", "sh " + folder + "/letters.sh", "--max-new-tokens", "2"});
+  const auto result =
+      generate(kGolden + "/offload/lm_llama",
+               {"--prompt", "abc", "--tokenizer", "sh " + folder + "/letters.sh", "--max-new-tokens", "2"});
   std::filesystem::remove_all(folder);
 
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -30,8 +30,7 @@ class ResnetExample : public ::testing::Test {
   void add(const std::string& to, const std::vector<std::string>& images) const {
     std::filesystem::create_directories(folder_ + "/" + to);
     for (const auto& image : images) {
-      std::filesystem::copy(HASTEN_SOURCE_DIR "/tests/data/images/" + image,
-                            folder_ + "/" + to + "/" + image);
+      std::filesystem::copy(HASTEN_SOURCE_DIR "/tests/data/images/" + image, folder_ + "/" + to + "/" + image);
     }
   }
 
@@ -40,8 +39,8 @@ class ResnetExample : public ::testing::Test {
     if (num_processes > 1) {
       words.insert(words.begin(), {HASTEN_COMMAND, "launch", "-n", std::to_string(num_processes)});
     }
-    words.insert(words.end(), {"--data", folder_, "--epochs", "1", "--size", "32", "--batch", "2",
-                               "--threads", "1", "--save", folder_ + "/net.pt"});
+    words.insert(words.end(), {"--data", folder_, "--epochs", "1", "--size", "32", "--batch", "2", "--threads", "1",
+                               "--save", folder_ + "/net.pt"});
     words.insert(words.end(), more.begin(), more.end());
     return run_command(words);
   }

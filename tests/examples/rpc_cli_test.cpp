@@ -35,8 +35,10 @@ std::vector<double> numbers_after(const std::string& text, const std::string& wo
 }
 
 TEST(RpcExamples, ObserversPlayAndTheAgentLearns) {
-  EXPECT_THAT(rpc_output("agent=1,observer=2", {"reinforce", "8"}), HasSubstr("ended after 8 rounds, 16 episodes, running reward"));
-  EXPECT_THAT(rpc_output("agent=1,observer=2", {"reinforce_batched", "3"}), HasSubstr("ended after 3 rounds of 400 steps"));
+  EXPECT_THAT(rpc_output("agent=1,observer=2", {"reinforce", "8"}),
+              HasSubstr("ended after 8 rounds, 16 episodes, running reward"));
+  EXPECT_THAT(rpc_output("agent=1,observer=2", {"reinforce_batched", "3"}),
+              HasSubstr("ended after 3 rounds of 400 steps"));
 }
 
 TEST(RpcExamples, TheRnnLearnsOverTwoWorkers) {

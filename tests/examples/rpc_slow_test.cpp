@@ -26,11 +26,13 @@ double last_number_of(const std::string& roles, const std::vector<std::string>& 
 
 TEST(SlowRpcExamples, CartPoleIsSolvedFromThreeSeeds) {
   for (const char* seed : {"543", "1", "2"})
-    EXPECT_GE(last_number_of("agent=1,observer=2", {"reinforce", "1500", seed}, "running reward"), 195) << "seed " << seed;
+    EXPECT_GE(last_number_of("agent=1,observer=2", {"reinforce", "1500", seed}, "running reward"), 195)
+        << "seed " << seed;
 }
 
 TEST(SlowRpcExamples, TheParameterServerLearnsEveryTime) {
-  for (int i = 0; i < 20; ++i) EXPECT_GE(last_number_of("ps=1,trainer=2", {"parameter_server", "240"}, "accuracy"), 0.97) << "run " << i;
+  for (int i = 0; i < 20; ++i)
+    EXPECT_GE(last_number_of("ps=1,trainer=2", {"parameter_server", "240"}, "accuracy"), 0.97) << "run " << i;
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ CommandResult run_unet(int num_processes, const std::vector<std::string>& argume
 double last_dice(const CommandResult& result) {
   const std::regex form("dice ([0-9.]+)");
   double dice = -1;
-  for (auto found = std::sregex_iterator(result.out.begin(), result.out.end(), form);
-       found != std::sregex_iterator(); ++found) {
+  for (auto found = std::sregex_iterator(result.out.begin(), result.out.end(), form); found != std::sregex_iterator();
+       ++found) {
     dice = std::stod((*found)[1]);
   }
   return dice;
@@ -60,18 +60,21 @@ TEST(UNet3dExample, TwoProcessesFindWhatOneFindsWithTheSameGlobalBatches) {
 
 // The head of Debian's mricron-data, its back third for the test.
 TEST(UNet3dExample, FindsTheBrainInAHead) {
-  const Words words = {"--data", "brain", "--shrink", "4", "--epochs", "2", "--train", "40", "--channels", "4", "--batch", "2", "--opt_level", "O1"};
+  const Words words = {"--data", "brain",      "--shrink", "4",       "--epochs", "2",           "--train",
+                       "40",     "--channels", "4",        "--batch", "2",        "--opt_level", "O1"};
 
   const CommandResult result = run_unet(2, words);
 
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_GT(last_dice(result), 0.6);
-  EXPECT_THAT(run_unet(1, {"--data", "brain", "--image", "/none.nii"}).err, ::testing::HasSubstr("cannot read /none.nii"));
+  EXPECT_THAT(run_unet(1, {"--data", "brain", "--image", "/none.nii"}).err,
+              ::testing::HasSubstr("cannot read /none.nii"));
 }
 
 TEST(UNet3dExample, ApexsLevelsFindWhatFloat32Finds) {
   const auto dice_at = [](const std::string& level) {
-    const CommandResult result = run_unet(1, {"--epochs", "1", "--train", "24", "--channels", "4", "--batch", "2", "--opt_level", level});
+    const CommandResult result =
+        run_unet(1, {"--epochs", "1", "--train", "24", "--channels", "4", "--batch", "2", "--opt_level", level});
     EXPECT_EQ(result.exit_code, 0) << level << ": " << result.err;
     return last_dice(result);
   };

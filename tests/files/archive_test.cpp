@@ -19,9 +19,9 @@ namespace hasten::files {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using hasten::testing::InFolder;
 using hasten::testing::words_of;
+using ::testing::HasSubstr;
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -75,7 +75,8 @@ TEST_F(Archives, ATarballIsUnpackedOnceWithItsTopFolderAsTheFolder) {
 }
 
 TEST_F(Archives, AZipOfSeveralFilesGetsAFolderOfItsName) {
-  const auto folder = fetch_archive(zip("set.zip", {{"a.txt", "one"}, {"b/c.txt", "two"}}), {.into = path("data"), .name = "other"});
+  const auto folder =
+      fetch_archive(zip("set.zip", {{"a.txt", "one"}, {"b/c.txt", "two"}}), {.into = path("data"), .name = "other"});
 
   EXPECT_EQ(folder, fs::path(path("data")) / "other");
   EXPECT_EQ(bytes_of(folder / "b/c.txt"), "two");
@@ -89,14 +90,16 @@ TEST_F(Archives, WhatIsWrongIsNamedAndLeavesNothing) {
     return words_of<Error>([&] { fetch_archive(from, options); });
   };
 
-  EXPECT_THAT(words(source, {.sha256 = std::string(64, '0')}), HasSubstr("has the SHA-256 " + core::sha256_hex(bytes_of(source))));
+  EXPECT_THAT(words(source, {.sha256 = std::string(64, '0')}),
+              HasSubstr("has the SHA-256 " + core::sha256_hex(bytes_of(source))));
   EXPECT_THAT(words(source, {.sha256 = "12"}), HasSubstr("expected 64 hexadecimal digits"));
   EXPECT_THAT(words(zip("bad.zip", {{"../../outside.txt", "x"}}), {}), HasSubstr("would lie outside"));
   EXPECT_THAT(words(path("cut.tgz"), {}), HasSubstr("damaged"));
   EXPECT_THAT(words(path("none.tar"), {}), HasSubstr("cannot read"));
   EXPECT_THAT(words(path("none.rar"), {}), HasSubstr("expected .zip"));
   EXPECT_THAT(words_of<UsageError>([&] { fetch_archive(source, {}); }), HasSubstr("FetchOptions::into"));
-  for (const auto& entry : fs::directory_iterator(path("data"))) EXPECT_TRUE(entry.path().filename().string().ends_with(".lock")) << entry.path();
+  for (const auto& entry : fs::directory_iterator(path("data")))
+    EXPECT_TRUE(entry.path().filename().string().ends_with(".lock")) << entry.path();
 }
 
 TEST_F(Archives, OneOfSeveralCallersDownloads) {
@@ -109,11 +112,14 @@ TEST_F(Archives, OneOfSeveralCallersDownloads) {
   const FetchOptions options{.sha256 = core::sha256_hex(bytes), .into = path("data")};
 
   std::vector<std::thread> callers;
-  for (int i = 0; i < 4; ++i) callers.emplace_back([&] { EXPECT_EQ(bytes_of(fetch_archive(server.url() + "/pets.tgz", options) / "readme.txt"), "two pets\n"); });
+  for (int i = 0; i < 4; ++i)
+    callers.emplace_back(
+        [&] { EXPECT_EQ(bytes_of(fetch_archive(server.url() + "/pets.tgz", options) / "readme.txt"), "two pets\n"); });
   for (auto& caller : callers) caller.join();
 
   EXPECT_EQ(served, 1);
-  EXPECT_THAT(words_of<DataError>([&] { fetch_archive(server.url() + "/dogs.tgz", options); }), HasSubstr("status 404"));
+  EXPECT_THAT(words_of<DataError>([&] { fetch_archive(server.url() + "/dogs.tgz", options); }),
+              HasSubstr("status 404"));
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST(Box, AnyPartitionReadThroughAnyOtherGivesTheSameElements) {
     int64_t copied = 0;
     for (const Box& box : read) {
       std::vector<int32_t> part(static_cast<size_t>(numel_of(box)));
-      for (size_t i = 0; i < written.size(); ++i) copied += copy_common(stored[i].data(), written[i], part.data(), box, 4);
+      for (size_t i = 0; i < written.size(); ++i)
+        copied += copy_common(stored[i].data(), written[i], part.data(), box, 4);
       copy_common(part.data(), box, back.data(), whole_box(shape), 4);
     }
     ASSERT_EQ(copied, numel_of(shape)) << "seed " << seed;
@@ -126,8 +127,12 @@ TEST(Dtype, NamesLeadBackToTheDtype) {
   for (int i = 0; i <= static_cast<int>(Dtype::kFloat4E2M1FnX2); ++i) {
     const auto dtype = static_cast<Dtype>(i);
     EXPECT_EQ(dtype_of_torch_name(torch_name(dtype)), dtype);
-    if (!safetensors_name(dtype).empty()) { EXPECT_EQ(dtype_of_safetensors_name(safetensors_name(dtype)), dtype); }
-    if (!storage_class(dtype).empty()) { EXPECT_EQ(dtype_of_storage_class(storage_class(dtype)), dtype); }
+    if (!safetensors_name(dtype).empty()) {
+      EXPECT_EQ(dtype_of_safetensors_name(safetensors_name(dtype)), dtype);
+    }
+    if (!storage_class(dtype).empty()) {
+      EXPECT_EQ(dtype_of_storage_class(storage_class(dtype)), dtype);
+    }
   }
   EXPECT_EQ(dtype_of_safetensors_name(""), std::nullopt);
   EXPECT_EQ(safetensors_name(Dtype::kComplex128), "");
@@ -142,14 +147,14 @@ float cast_back(float value, Dtype through) {
 }
 
 TEST(Cast, HalfRoundsToNearestEven) {
-  EXPECT_EQ(cast_back(1.0f + 0x1p-11f, Dtype::kFloat16), 1.0f);                       // a tie goes to even
+  EXPECT_EQ(cast_back(1.0f + 0x1p-11f, Dtype::kFloat16), 1.0f);  // a tie goes to even
   EXPECT_EQ(cast_back(1.0f + 3 * 0x1p-11f, Dtype::kFloat16), 1.0f + 0x1p-9f);
   EXPECT_EQ(cast_back(65519.0f, Dtype::kFloat16), 65504.0f);
   EXPECT_EQ(cast_back(65520.0f, Dtype::kFloat16), std::numeric_limits<float>::infinity());
-  EXPECT_EQ(cast_back(0x1p-24f, Dtype::kFloat16), 0x1p-24f);                          // the smallest subnormal
+  EXPECT_EQ(cast_back(0x1p-24f, Dtype::kFloat16), 0x1p-24f);  // the smallest subnormal
   EXPECT_EQ(cast_back(0x1p-25f, Dtype::kFloat16), 0.0f);
   EXPECT_EQ(cast_back(0x1.8p-25f, Dtype::kFloat16), 0x1p-24f);
-  EXPECT_EQ(cast_back(-0x1.ffep-15f, Dtype::kFloat16), -0x1p-14f);                    // up into the normal range
+  EXPECT_EQ(cast_back(-0x1.ffep-15f, Dtype::kFloat16), -0x1p-14f);  // up into the normal range
   EXPECT_TRUE(std::isnan(cast_back(NAN, Dtype::kFloat16)));
   EXPECT_TRUE(std::isnan(cast_back(NAN, Dtype::kBFloat16)));
   EXPECT_EQ(cast_back(1.0f + 0x1p-8f, Dtype::kBFloat16), 1.0f);
@@ -167,7 +172,9 @@ TEST(Cast, EveryHalfSurvivesTheWayThroughFloatAndDouble) {
         cast_elements(wide, value, half, &back, 1);
         float as_float = 0;
         cast_elements(half, &narrow, Dtype::kFloat32, &as_float, 1);
-        if (!std::isnan(as_float)) { ASSERT_EQ(back, narrow); }
+        if (!std::isnan(as_float)) {
+          ASSERT_EQ(back, narrow);
+        }
       }
     }
   }

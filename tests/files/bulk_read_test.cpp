@@ -20,10 +20,10 @@
 namespace hasten::files {
 namespace {
 
+using files::testing::ScratchFolder;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
-using files::testing::ScratchFolder;
 
 struct Saved {
   Manifest manifest;
@@ -31,7 +31,8 @@ struct Saved {
 };
 
 // Tensors of random shapes, each cut along dim 0 into pieces that lie in `num_files` files.
-Saved save_random(const std::string& folder, std::mt19937& random, const std::vector<std::vector<int64_t>>& shapes, size_t num_files) {
+Saved save_random(const std::string& folder, std::mt19937& random, const std::vector<std::vector<int64_t>>& shapes,
+                  size_t num_files) {
   Saved saved;
   std::vector<std::vector<TensorInfo>> infos(num_files);
   std::vector<std::vector<std::pair<size_t, Box>>> boxes(num_files);
@@ -122,7 +123,8 @@ TEST(BulkRead, LargeTensorsAreCutAndHashedAcrossParts) {
   const std::vector<std::vector<int64_t>> shapes{{3000, 2000}, {2, 5'000'000}};
   const Saved saved = save_random(folder.path(), random, shapes, 1);
   std::vector<std::string> got(3);
-  const std::vector<BulkTarget> targets{into(got[0], "t0", whole_box(shapes[0])), into(got[1], "t1", whole_box(shapes[1])),
+  const std::vector<BulkTarget> targets{into(got[0], "t0", whole_box(shapes[0])),
+                                        into(got[1], "t1", whole_box(shapes[1])),
                                         into(got[2], "t0", Box{{5, 700}, {2900, 600}})};
 
   const BulkReport report = read_boxes(saved.manifest, folder.path(), targets);
@@ -149,16 +151,19 @@ TEST(BulkRead, RanksThatShareReadEachByteOnce) {
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] {
       std::vector<BulkTarget> targets;
-      for (size_t t = 0; t < shapes.size(); ++t) targets.push_back(into(got[rank][t], text("t", t), whole_box(shapes[t])));
+      for (size_t t = 0; t < shapes.size(); ++t)
+        targets.push_back(into(got[rank][t], text("t", t), whole_box(shapes[t])));
       const auto gather = [&](char* parts, size_t part_bytes) {
         buffers[static_cast<size_t>(rank)] = parts;
         together.arrive_and_wait();
         for (size_t other = 0; other < kRanks; ++other) {
-          if (static_cast<int>(other) != rank) std::memcpy(parts + other * part_bytes, buffers[other] + other * part_bytes, part_bytes);
+          if (static_cast<int>(other) != rank)
+            std::memcpy(parts + other * part_bytes, buffers[other] + other * part_bytes, part_bytes);
         }
         together.arrive_and_wait();
       };
-      reports[static_cast<size_t>(rank)] = read_boxes(saved.manifest, folder.path(), targets, {.share = {rank, kRanks, gather}});
+      reports[static_cast<size_t>(rank)] =
+          read_boxes(saved.manifest, folder.path(), targets, {.share = {rank, kRanks, gather}});
     });
   }
   for (auto& rank : ranks) rank.join();
@@ -188,10 +193,12 @@ TEST(BulkRead, ADamagedPieceIsNamed) {
   std::string got;
   const std::vector<BulkTarget> targets{into(got, "t0", whole_box(std::vector<int64_t>{50, 4}))};
 
-  EXPECT_THAT(read_boxes(saved.manifest, folder.path(), targets).damaged, ::testing::ElementsAre(HasSubstr("tensor 't0' [0:")));
+  EXPECT_THAT(read_boxes(saved.manifest, folder.path(), targets).damaged,
+              ::testing::ElementsAre(HasSubstr("tensor 't0' [0:")));
   EXPECT_THAT(read_boxes(saved.manifest, folder.path(), targets, {.verify = false}).damaged, SizeIs(0));
   std::filesystem::resize_file(folder / "f0.safetensors", 100);
-  EXPECT_THAT([&] { read_boxes(saved.manifest, folder.path(), targets); }, ThrowsMessage<DataError>(HasSubstr("it has 100 bytes")));
+  EXPECT_THAT([&] { read_boxes(saved.manifest, folder.path(), targets); },
+              ThrowsMessage<DataError>(HasSubstr("it has 100 bytes")));
 }
 
 TEST(BulkRead, TensorsOfASourceAreFoundInTheirFiles) {

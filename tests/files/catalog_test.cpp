@@ -48,8 +48,12 @@ TEST_F(CatalogTest, PartsPrefixesMergesAndNewNames) {
   EXPECT_EQ(catalog.with_prefix("t.").info("h.1.w").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(catalog.under({"t.h.10"}).merged_with(catalog).names(), (std::vector<std::string>{"t.h.10.n", "t.h.1.w"}));
   EXPECT_EQ(catalog.renamed([](const std::string& name) { return "x." + name; }).names().front(), "x.t.h.1.w");
-  EXPECT_NE(hasten::testing::words_of<UsageError>([&] { catalog.renamed([](const auto&) { return "same"; }); }).find("get the name 'same'"), std::string::npos);
-  EXPECT_NE(hasten::testing::words_of<UsageError>([&] { catalog.info("t.h.1.v"); }).find("did you mean 't.h.1.w'?"), std::string::npos);
+  EXPECT_NE(hasten::testing::words_of<UsageError>([&] {
+              catalog.renamed([](const auto&) { return "same"; });
+            }).find("get the name 'same'"),
+            std::string::npos);
+  EXPECT_NE(hasten::testing::words_of<UsageError>([&] { catalog.info("t.h.1.v"); }).find("did you mean 't.h.1.w'?"),
+            std::string::npos);
 }
 
 TEST_F(CatalogTest, ATruncatedOrMissingFileIsNamed) {
@@ -58,8 +62,12 @@ TEST_F(CatalogTest, ATruncatedOrMissingFileIsNamed) {
   std::filesystem::remove(path("folder/t.h.10.n.dat"));
   int64_t count = 0;
 
-  EXPECT_NE(hasten::testing::words_of<DataError>([&] { catalog.location("t.h.1.w"); }).find("has 20 bytes, the index says 24"), std::string::npos);
-  EXPECT_NE(hasten::testing::words_of<DataError>([&] { catalog.read_all("t.h.10.n", &count); }).find("t.h.10.n.dat"), std::string::npos);
+  EXPECT_NE(hasten::testing::words_of<DataError>([&] {
+              catalog.location("t.h.1.w");
+            }).find("has 20 bytes, the index says 24"),
+            std::string::npos);
+  EXPECT_NE(hasten::testing::words_of<DataError>([&] { catalog.read_all("t.h.10.n", &count); }).find("t.h.10.n.dat"),
+            std::string::npos);
 }
 
 TEST_F(CatalogTest, AFolderWithoutIndexIsNoOffloadFolder) {

@@ -23,10 +23,13 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 std::string sharding_path(const std::string& relative) {
-  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative).string();
+  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative)
+      .string();
 }
 
-uint64_t limit_of(const json& size) { return size.is_string() ? parse_shard_size(size.get<std::string>()) : size.get<uint64_t>(); }
+uint64_t limit_of(const json& size) {
+  return size.is_string() ? parse_shard_size(size.get<std::string>()) : size.get<uint64_t>();
+}
 
 uint64_t bytes_of_json(const json& tensor) {
   TensorInfo info{.shape = tensor.at("shape").get<std::vector<int64_t>>()};
@@ -40,7 +43,10 @@ json split_json(const ShardSplit& split) {
     files.push_back({file.file, file.names});
     for (const std::string& name : file.names) map[name] = file.file;
   }
-  return {{"files", files}, {"weight_map", map}, {"metadata", {{"total_size", split.total_size}}}, {"is_sharded", split.is_sharded()}};
+  return {{"files", files},
+          {"weight_map", map},
+          {"metadata", {{"total_size", split.total_size}}},
+          {"is_sharded", split.is_sharded()}};
 }
 
 json run_split(const json& input) {
@@ -50,7 +56,8 @@ json run_split(const json& input) {
     if (tensor.contains("share")) one.storage = tensor.at("share").get<int64_t>();
     tensors.push_back(one);
   }
-  return split_json(split_into_shards(tensors, limit_of(input.at("max_shard_size")), input.at("filename_pattern").get<std::string>()));
+  return split_json(split_into_shards(tensors, limit_of(input.at("max_shard_size")),
+                                      input.at("filename_pattern").get<std::string>()));
 }
 
 struct Member {
@@ -65,7 +72,8 @@ void add_members(const json& tree, const std::string& prefix, std::vector<Member
       if (tensor.value("persistent", true)) out.push_back({prefix + tensor.at("name").get<std::string>(), tensor});
     }
   }
-  for (const json& child : tree.value("children", json::array())) add_members(child.at(1), prefix + child.at(0).get<std::string>() + ".", out);
+  for (const json& child : tree.value("children", json::array()))
+    add_members(child.at(1), prefix + child.at(0).get<std::string>() + ".", out);
 }
 
 std::vector<std::string> names_below(const std::string& folder) {
@@ -75,7 +83,9 @@ std::vector<std::string> names_below(const std::string& folder) {
   return names;
 }
 
-double real_of(const json& value) { return value.is_boolean() ? static_cast<double>(value.get<bool>()) : value.get<double>(); }
+double real_of(const json& value) {
+  return value.is_boolean() ? static_cast<double>(value.get<bool>()) : value.get<double>();
+}
 
 json told_of(const TensorSource& source, const std::string& name) {
   const TensorInfo& info = source.info(name);
@@ -94,7 +104,10 @@ json told_of(const TensorSource& source, const std::string& name) {
     values.push_back(std::move(value));
   }
   const size_t n = values.size();
-  return {{"shape", info.shape}, {"dtype", torch_name(info.dtype)}, {"sum", sum}, {"abs_sum", abs_sum},
+  return {{"shape", info.shape},
+          {"dtype", torch_name(info.dtype)},
+          {"sum", sum},
+          {"abs_sum", abs_sum},
           {"first", json(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(n, 4)))},
           {"last", json(values.begin() + static_cast<std::ptrdiff_t>(n - std::min<size_t>(n, 2)), values.end())}};
 }
@@ -104,8 +117,12 @@ json run_save(const json& input) {
   const std::string folder = sharding_path(input.at("folder"));
   if (!fs::exists(folder)) {  // the peer wrote nothing
     const testing::ScratchFolder ours;
-    write_weights(real_disk(), testing::MemorySource(), ours / "out", {.safe_serialization = input.at("safe_serialization")});
-    return {{"stored", json::array()}, {"index", nullptr}, {"tensors", json::object()}, {"files", names_below(ours / "out")}};
+    write_weights(real_disk(), testing::MemorySource(), ours / "out",
+                  {.safe_serialization = input.at("safe_serialization")});
+    return {{"stored", json::array()},
+            {"index", nullptr},
+            {"tensors", json::object()},
+            {"files", names_below(ours / "out")}};
   }
   const TensorSourcePtr source = open_source(folder);
   std::vector<std::string> stored = source->names();
@@ -136,7 +153,8 @@ json run_save(const json& input) {
     tensors.push_back(tensor);
   }
   const bool safe = input.at("safe_serialization");
-  const ShardSplit split = split_into_shards(tensors, limit_of(input.at("max_shard_size")), safe ? "model{suffix}.safetensors" : "pytorch_model{suffix}.bin");
+  const ShardSplit split = split_into_shards(tensors, limit_of(input.at("max_shard_size")),
+                                             safe ? "model{suffix}.safetensors" : "pytorch_model{suffix}.bin");
   json files = json::array();
   for (const ShardFile& file : split.files) files.push_back(file.file);
   if (split.is_sharded()) {
@@ -167,7 +185,9 @@ json run_overwrite(const json& input) {
       const auto shape = member.tensor.at("shape").get<std::vector<int64_t>>();
       source.add(member.name, shape, std::vector<float>(static_cast<size_t>(numel_of(shape)), value));
     }
-    write_weights(real_disk(), source, folder.path(), {.safe_serialization = save.at("safe_serialization"), .max_shard_bytes = limit_of(save.at("max_shard_size"))});
+    write_weights(
+        real_disk(), source, folder.path(),
+        {.safe_serialization = save.at("safe_serialization"), .max_shard_bytes = limit_of(save.at("max_shard_size"))});
     given["files_after_each"].push_back(names_below(folder.path()));
   }
   given["files_after_second"] = given["files_after_each"][1];
@@ -176,14 +196,18 @@ json run_overwrite(const json& input) {
   return given;
 }
 
-bool is_selected(const hasten::testing::GoldenCase& golden) { return golden.family != "load" && golden.family != "layout"; }
+bool is_selected(const hasten::testing::GoldenCase& golden) {
+  return golden.family != "load" && golden.family != "layout";
+}
 
 TEST(GoldenCheckpointSharding, SplitsAndFoldersAreThePeers) {
   hasten::testing::GoldenTopic topic("checkpoint_sharding", is_selected);
   topic.tolerate({.relative = 1e-12});
   // Stale files go (docs/differences.md): what is there after the second save is what the second save wrote.
   topic.on_quirk("stale-files-left", [](const hasten::testing::GoldenCase& golden) {
-    return json{{"files_after_each", {golden.expected.at("files_after_each").at(0), golden.fixed.at("files_after_second")}}, {"load_gives", "new"}};
+    return json{
+        {"files_after_each", {golden.expected.at("files_after_each").at(0), golden.fixed.at("files_after_second")}},
+        {"load_gives", "new"}};
   });
   topic.for_each([&](hasten::testing::GoldenCase golden) {
     json given;
@@ -197,7 +221,9 @@ TEST(GoldenCheckpointSharding, SplitsAndFoldersAreThePeers) {
           const json wanted = golden.expected.at("tensors");
           for (const auto& [name, told] : wanted.items()) {
             const auto& stored = golden.expected.at("stored");
-            const bool lost = std::find(golden.quirks.begin(), golden.quirks.end(), "tensor-lost") != golden.quirks.end() && std::find(stored.begin(), stored.end(), name) == stored.end();
+            const bool lost =
+                std::find(golden.quirks.begin(), golden.quirks.end(), "tensor-lost") != golden.quirks.end() &&
+                std::find(stored.begin(), stored.end(), name) == stored.end();
             if (lost) golden.expected.at("tensors").erase(name);
           }
         }

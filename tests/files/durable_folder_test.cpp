@@ -1,4 +1,5 @@
-// Folders appear whole or not at all: every prefix of the calls, with what was not synced lost, leaves the old or the new one.
+// Folders appear whole or not at all: every prefix of the calls, with what was not synced lost, leaves the old or the
+// new one.
 #include "hasten/files/durable_folder.h"
 
 #include <gmock/gmock.h>
@@ -18,9 +19,9 @@ namespace hasten::files {
 namespace {
 
 namespace fs = std::filesystem;
+using files::testing::ScratchFolder;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using files::testing::ScratchFolder;
 
 std::string read_whole(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -48,11 +49,13 @@ char letter_at(const std::string& path) {
   return data == std::string(15000, manifest[0]) ? manifest[0] : '?';
 }
 
-void copy_tree(const std::string& from, const std::string& to) { fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::copy_symlinks); }
+void copy_tree(const std::string& from, const std::string& to) {
+  fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+}
 
 /// Replays every prefix of what `act` does in a folder, whole and with random losses, and checks what lies at "c".
-void check_crashes(const std::function<void(const std::string& folder)>& prepare, const std::function<void(Disk&, const std::string& folder)>& act,
-                   const std::string& allowed) {
+void check_crashes(const std::function<void(const std::string& folder)>& prepare,
+                   const std::function<void(Disk&, const std::string& folder)>& act, const std::string& allowed) {
   const ScratchFolder scratch;
   const std::string before = scratch / "before", during = scratch / "during", crashed = scratch / "crashed";
   fs::create_directory(before);
@@ -70,8 +73,10 @@ void check_crashes(const std::function<void(const std::string& folder)>& prepare
       if (seed > 0) options.choose = [&](uint64_t n) { return n == 0 ? 0 : random() % n; };
       replay(log, during, crashed, options);
       const char letter = letter_at(crashed + "/c");
-      const bool fine = letter == 0 ? allowed.find('-') != std::string::npos : allowed.find(letter) != std::string::npos;
-      ASSERT_TRUE(fine) << "after call " << calls << " of " << log.size() << ", seed " << seed << ": '" << (letter == 0 ? '-' : letter) << "'";
+      const bool fine =
+          letter == 0 ? allowed.find('-') != std::string::npos : allowed.find(letter) != std::string::npos;
+      ASSERT_TRUE(fine) << "after call " << calls << " of " << log.size() << ", seed " << seed << ": '"
+                        << (letter == 0 ? '-' : letter) << "'";
       if (calls == log.size()) {
         ASSERT_EQ(letter, allowed.back()) << "the save had returned, seed " << seed;
       }
@@ -80,12 +85,16 @@ void check_crashes(const std::function<void(const std::string& folder)>& prepare
 }
 
 TEST(DurableFolder, ANewFolderIsThereWholeOrNotAtAll) {
-  check_crashes([](const std::string&) {}, [](Disk& disk, const std::string& folder) { save(disk, folder + "/c", 'n'); }, "-n");
+  check_crashes([](const std::string&) {},
+                [](Disk& disk, const std::string& folder) { save(disk, folder + "/c", 'n'); }, "-n");
 }
 
 TEST(DurableFolder, ReplacingLeavesTheOldOrTheNewOne) {
   check_crashes([](const std::string& folder) { save(real_disk(), folder + "/c", 'o'); },
-                [](Disk& disk, const std::string& folder) { save(disk, folder + "/c", 'n', {.is_replaced = [](const std::string&) { return false; }}); }, "on");
+                [](Disk& disk, const std::string& folder) {
+                  save(disk, folder + "/c", 'n', {.is_replaced = [](const std::string&) { return false; }});
+                },
+                "on");
 }
 
 /// A disk whose file system knows no exchange.
@@ -195,7 +204,8 @@ TEST(DurableFolder, AFileInThePlaceIsRefusedAndALinkIsFollowed) {
 
 TEST(DurableFolder, LeftoversGoWhenTheyAreOldAndNobodyKeepsThem) {
   const ScratchFolder folder;
-  const std::string a = make_temporary_folder(real_disk(), folder / "c", "aa11"), b = make_temporary_folder(real_disk(), folder / "c", "bb22");
+  const std::string a = make_temporary_folder(real_disk(), folder / "c", "aa11"),
+                    b = make_temporary_folder(real_disk(), folder / "c", "bb22");
   fs::create_directory(folder / ".c.old-cc33");
   std::ofstream(folder / ".c.old-cc33/manifest.json") << "kept";
   fs::create_directory(folder / ".c.tmp-notours");
@@ -213,7 +223,8 @@ TEST(DurableFolder, TwoRunsDoNotShareAFolder) {
   const ScratchFolder folder;
   {
     const FolderLock lock(folder.path());
-    EXPECT_THAT([&] { FolderLock second(folder.path()); }, ThrowsMessage<UsageError>(HasSubstr(text("process ", getpid()))));
+    EXPECT_THAT([&] { FolderLock second(folder.path()); },
+                ThrowsMessage<UsageError>(HasSubstr(text("process ", getpid()))));
     EXPECT_NO_THROW(FolderLock(folder.path(), true));
   }
   EXPECT_NO_THROW(FolderLock(folder.path()));
@@ -221,7 +232,8 @@ TEST(DurableFolder, TwoRunsDoNotShareAFolder) {
 
 TEST(Retention, NumbersAreNumbersAndTheNewestStays) {
   EXPECT_EQ(checkpoint_number("checkpoint_10"), 10);
-  for (const char* other : {"checkpoint_", "checkpoint_best", "checkpoint_1x", "checkpoint_-1", "x_1", ".checkpoint_1.tmp-00"}) {
+  for (const char* other :
+       {"checkpoint_", "checkpoint_best", "checkpoint_1x", "checkpoint_-1", "x_1", ".checkpoint_1.tmp-00"}) {
     EXPECT_EQ(checkpoint_number(other), std::nullopt) << other;
   }
   EXPECT_EQ(to_delete({9, 10, 100}, {.total_limit = 2}), std::vector<int64_t>{9});

@@ -35,11 +35,21 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   for (size_t i = 0; i < changes && !bytes.empty(); ++i) {
     const size_t at = random() % bytes.size();
     switch (random() % 5) {
-      case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8)); break;
-      case 1: bytes[at] = static_cast<char>(random()); break;
-      case 2: bytes.resize(at); break;
-      case 3: bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 32)); break;
-      default: bytes.replace(at, std::min<size_t>(4, bytes.size() - at), std::string("\xff\xff\xff\x7f", std::min<size_t>(4, bytes.size() - at)));
+      case 0:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 32));
+        break;
+      default:
+        bytes.replace(at, std::min<size_t>(4, bytes.size() - at),
+                      std::string("\xff\xff\xff\x7f", std::min<size_t>(4, bytes.size() - at)));
     }
   }
   return bytes;
@@ -54,7 +64,8 @@ void read_all(const TensorSource& source) {
 
 /// Runs `read` on damaged copies of `seed`; anything but success, DataError or UsageError is a failure.
 void fuzz(const std::string& seed, unsigned rounds, const std::function<void(const std::string&)>& read) {
-  const auto scale = static_cast<unsigned>(Environment::current().integer("HASTEN_TEST_SCALE", 1, 1'000'000).value_or(1));
+  const auto scale =
+      static_cast<unsigned>(Environment::current().integer("HASTEN_TEST_SCALE", 1, 1'000'000).value_or(1));
   for (unsigned round = 0; round < rounds * scale; ++round) {
     std::mt19937 random(round * 7919 + static_cast<unsigned>(seed.size()));
     const std::string bytes = damaged(seed, random);
@@ -81,7 +92,9 @@ void fuzz_python(const std::string& seed, unsigned rounds) {
   });
 }
 
-std::string golden_folder() { return std::string(HASTEN_SOURCE_DIR) + "/tests/golden/"; }
+std::string golden_folder() {
+  return std::string(HASTEN_SOURCE_DIR) + "/tests/golden/";
+}
 
 TEST(Fuzz, PythonFilesOfEveryKind) {
   unsigned seeds = 0;
@@ -95,7 +108,8 @@ TEST(Fuzz, PythonFilesOfEveryKind) {
 
 TEST(Fuzz, ValuesOfTensorsStayInsideTheirFile) {
   const ScratchFolder folder;
-  for (const char* seed : {"python_files/object_views.pt", "python_files/zip_deflated.pt", "python_files/legacy_views.pt"}) {
+  for (const char* seed :
+       {"python_files/object_views.pt", "python_files/zip_deflated.pt", "python_files/legacy_views.pt"}) {
     fuzz(whole_file(golden_folder() + seed), 60, [&](const std::string& bytes) {
       std::ofstream(folder / "f.pt", std::ios::binary) << bytes;
       read_all(*open_python_source(folder / "f.pt"));
@@ -105,10 +119,11 @@ TEST(Fuzz, ValuesOfTensorsStayInsideTheirFile) {
 
 TEST(Fuzz, SafetensorsAndIndexes) {
   const ScratchFolder folder;
-  fuzz(whole_file(golden_folder() + "checkpoints/mixed_safetensors_100/model-00003-of-00003.safetensors"), 400, [&](const std::string& bytes) {
-    std::ofstream(folder / "f.safetensors", std::ios::binary) << bytes;
-    read_all(*open_source(folder / "f.safetensors"));
-  });
+  fuzz(whole_file(golden_folder() + "checkpoints/mixed_safetensors_100/model-00003-of-00003.safetensors"), 400,
+       [&](const std::string& bytes) {
+         std::ofstream(folder / "f.safetensors", std::ios::binary) << bytes;
+         read_all(*open_source(folder / "f.safetensors"));
+       });
   fuzz(whole_file(golden_folder() + "checkpoints/mixed_safetensors_100/model.safetensors.index.json"), 400,
        [](const std::string& bytes) { parse_hf_index(bytes, "i"); });
 }
@@ -131,7 +146,8 @@ TEST(Fuzz, DcpMetadataAndDeepSpeedFiles) {
 TEST(Fuzz, Manifests) {
   Manifest manifest{.writer = "test"};
   manifest.files = {{"a.safetensors", 10'000, {}}, {"b.safetensors", 10'000, {}}};
-  manifest.tensors = {{.info = {"w", Dtype::kFloat32, {4, 2}}, .pieces = {{0, {{0, 0}, {2, 2}}, {}, 4096}, {1, {{2, 0}, {2, 2}}, {}, 4096}}},
+  manifest.tensors = {{.info = {"w", Dtype::kFloat32, {4, 2}},
+                       .pieces = {{0, {{0, 0}, {2, 2}}, {}, 4096}, {1, {{2, 0}, {2, 2}}, {}, 4096}}},
                       {.info = {"v", Dtype::kInt64, {3}}, .pieces = {{0, {{0}, {3}}, {}, 5000}}},
                       {.info = {"u", Dtype::kInt64, {3}}, .tied_to = "v"}};
   fuzz(to_json(manifest), 2000, [](const std::string& bytes) { parse_manifest(bytes, "m"); });

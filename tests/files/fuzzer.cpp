@@ -48,12 +48,22 @@ void read_dcp(std::string_view bytes) {
 
 void read(unsigned char reader, std::string_view bytes) {
   switch (reader % 6) {
-    case 0: return read_python(bytes);
-    case 1: parse_safetensors_header("fuzzed", bytes, bytes.size()); return;
-    case 2: parse_hf_index(bytes, "fuzzed"); return;
-    case 3: parse_manifest(bytes, "fuzzed"); return;
-    case 4: core::Value::parse_json(bytes).to_json(); return;
-    default: read_dcp(bytes);
+    case 0:
+      return read_python(bytes);
+    case 1:
+      parse_safetensors_header("fuzzed", bytes, bytes.size());
+      return;
+    case 2:
+      parse_hf_index(bytes, "fuzzed");
+      return;
+    case 3:
+      parse_manifest(bytes, "fuzzed");
+      return;
+    case 4:
+      core::Value::parse_json(bytes).to_json();
+      return;
+    default:
+      read_dcp(bytes);
   }
 }
 

@@ -36,7 +36,8 @@ class HubServer {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_, 32) != 0) throw std::runtime_error("no port");
+    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_, 32) != 0)
+      throw std::runtime_error("no port");
     getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     thread_ = std::thread([this] { accept_all(); });
@@ -91,7 +92,8 @@ class HubServer {
       requests_.push_back(request);
     }
     std::string head = "HTTP/1.1 " + std::to_string(answer.status) + " X\r\nConnection: close\r\n";
-    if (!answer.headers.contains("Content-Length")) answer.headers["Content-Length"] = std::to_string(answer.body.size());
+    if (!answer.headers.contains("Content-Length"))
+      answer.headers["Content-Length"] = std::to_string(answer.body.size());
     for (const auto& [name, value] : answer.headers) head += name + ": " + value + "\r\n";
     head += "\r\n";
     if (request.method != "HEAD") head += answer.body.substr(0, answer.cut_after);

@@ -18,12 +18,12 @@ namespace hasten::hub {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 using files::testing::HubAnswer;
 using files::testing::HubRequest;
 using files::testing::HubServer;
 using files::testing::ScratchFolder;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 const std::string kCommit(40, 'c');
 
@@ -35,9 +35,9 @@ std::string contents(const fs::path& path) {
 /// A repository org/name with some files of one revision.
 struct Repository {
   std::map<std::string, std::string> files = {{"config.json", "{}"}, {"sub/model.bin", std::string(100'000, 'm')}};
-  std::map<std::string, HubAnswer> special = {};   ///< by path
+  std::map<std::string, HubAnswer> special = {};  ///< by path
   bool resumes = true;
-  std::atomic<size_t> cut = SIZE_MAX;              ///< of the next GET
+  std::atomic<size_t> cut = SIZE_MAX;  ///< of the next GET
   std::string wrong_etag = {};
 
   HubAnswer operator()(const HubRequest& request) {
@@ -51,17 +51,23 @@ struct Repository {
     const std::string prefix = "/org/name/resolve/";
     if (!request.path.starts_with(prefix)) return {.status = 404, .headers = {{"X-Error-Code", "RepoNotFound"}}};
     const std::string rest = request.path.substr(prefix.size()), revision = rest.substr(0, rest.find('/'));
-    if (revision != "main" && revision != kCommit) return {.status = 404, .headers = {{"X-Error-Code", "RevisionNotFound"}}};
+    if (revision != "main" && revision != kCommit)
+      return {.status = 404, .headers = {{"X-Error-Code", "RevisionNotFound"}}};
     const auto file = files.find(rest.substr(revision.size() + 1));
-    if (file == files.end()) return {.status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}, {"X-Repo-Commit", kCommit}}};
-    HubAnswer answer{.headers = {{"X-Repo-Commit", kCommit}, {"ETag", '"' + (wrong_etag.empty() ? core::sha256_hex(file->second) : wrong_etag) + '"'}}, .body = file->second};
+    if (file == files.end())
+      return {.status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}, {"X-Repo-Commit", kCommit}}};
+    HubAnswer answer{
+        .headers = {{"X-Repo-Commit", kCommit},
+                    {"ETag", '"' + (wrong_etag.empty() ? core::sha256_hex(file->second) : wrong_etag) + '"'}},
+        .body = file->second};
     if (request.method == "GET") answer.cut_after = cut.exchange(SIZE_MAX);
     if (const auto range = request.headers.find("range"); range != request.headers.end() && resumes) {
       const std::string wanted = range->second.substr(6), last = wanted.substr(wanted.find('-') + 1);
       const size_t begin = std::stoul(wanted), size = answer.body.size();
       const size_t end = last.empty() ? size : std::min(size, std::stoul(last) + 1);
       answer.status = 206;
-      answer.headers["Content-Range"] = "bytes " + std::to_string(begin) + "-" + std::to_string(end - 1) + "/" + std::to_string(size);
+      answer.headers["Content-Range"] =
+          "bytes " + std::to_string(begin) + "-" + std::to_string(end - 1) + "/" + std::to_string(size);
       answer.body = answer.body.substr(begin, end - begin);
     }
     return answer;
@@ -75,7 +81,9 @@ class Hub : public ::testing::Test {
     more.emplace("HF_ENDPOINT", server_.url());
     return Environment::of(more);
   }
-  std::string get(const std::string& file, const DownloadOptions& options = {}) const { return download("org/name", file, options, environment()); }
+  std::string get(const std::string& file, const DownloadOptions& options = {}) const {
+    return download("org/name", file, options, environment());
+  }
   std::string repo_folder() const { return folder_ / "home/hub/models--org--name"; }
 
   ScratchFolder folder_;
@@ -107,7 +115,8 @@ TEST_F(Hub, ABrokenTransferGoesOnWhereItStopped) {
 
   std::vector<std::string> ranges;
   for (const HubRequest& request : server_.requests()) {
-    if (const auto range = request.headers.find("range"); range != request.headers.end()) ranges.push_back(range->second);
+    if (const auto range = request.headers.find("range"); range != request.headers.end())
+      ranges.push_back(range->second);
   }
   ASSERT_EQ(ranges.size(), 1u);
   EXPECT_NE(ranges[0], "bytes=0-");
@@ -133,15 +142,18 @@ TEST_F(Hub, GitsHashesAreCheckedToo) {
   repository_.wrong_etag = core::sha1_hex(std::string("blob 2\0{}", 9));
   EXPECT_EQ(contents(get("config.json")), "{}");
   repository_.wrong_etag = std::string(40, 'b');
-  EXPECT_THAT([&] { get("config.json", {.force_download = true}); }, ThrowsMessage<DataError>(HasSubstr("Git's SHA-1")));
+  EXPECT_THAT([&] { get("config.json", {.force_download = true}); },
+              ThrowsMessage<DataError>(HasSubstr("Git's SHA-1")));
 }
 
 TEST_F(Hub, EachRefusalHasItsOwnWords) {
   repository_.special["/gated/x/resolve/main/f"] = {.status = 403, .headers = {{"X-Error-Code", "GatedRepo"}}};
   repository_.special["/private/x/resolve/main/f"] = {.status = 401};
   repository_.special["/no/hub/resolve/main/f"] = {.status = 200, .headers = {{"ETag", "\"1\""}}};
-  const auto refused = [&](const std::string& repo, const std::string& file, const DownloadOptions& options, const char* why) {
-    EXPECT_THAT([&] { download(repo, file, options, environment()); }, ThrowsMessage<UsageError>(HasSubstr(why))) << repo;
+  const auto refused = [&](const std::string& repo, const std::string& file, const DownloadOptions& options,
+                           const char* why) {
+    EXPECT_THAT([&] { download(repo, file, options, environment()); }, ThrowsMessage<UsageError>(HasSubstr(why)))
+        << repo;
   };
   refused("gated/x", "f", {}, "gated");
   refused("private/x", "f", {}, "private");
@@ -158,8 +170,11 @@ TEST_F(Hub, EachRefusalHasItsOwnWords) {
 TEST_F(Hub, TheTokenGoesToTheHubAndNotToItsStorage) {
   HubServer storage([&](const HubRequest&) { return HubAnswer{.body = "{}"}; });
   const std::string etag = core::sha256_hex("{}");
-  repository_.special["/org/name/resolve/main/config.json"] = {
-      .status = 302, .headers = {{"Location", storage.url() + "/blob"}, {"X-Repo-Commit", kCommit}, {"X-Linked-Etag", '"' + etag + '"'}, {"X-Linked-Size", "2"}}};
+  repository_.special["/org/name/resolve/main/config.json"] = {.status = 302,
+                                                               .headers = {{"Location", storage.url() + "/blob"},
+                                                                           {"X-Repo-Commit", kCommit},
+                                                                           {"X-Linked-Etag", '"' + etag + '"'},
+                                                                           {"X-Linked-Size", "2"}}};
 
   EXPECT_EQ(contents(get("config.json", {.token = "secret"})), "{}");
 
@@ -175,8 +190,10 @@ TEST_F(Hub, OfflineTheCacheAnswers) {
   EXPECT_EQ(download("org/name", "config.json", {}, environment({{"HF_HUB_OFFLINE", "1"}})), path);
   EXPECT_EQ(get("config.json", {.local_files_only = true}), path);
   EXPECT_EQ(server_.requests().size(), before);
-  EXPECT_THAT([&] { get("sub/model.bin", {.local_files_only = true}); }, ThrowsMessage<UsageError>(HasSubstr("not in the cache")));
-  EXPECT_EQ(get("config.json", {.etag_timeout_s = 2, .endpoint = "http://127.0.0.1:9"}), path);  // nothing listens there
+  EXPECT_THAT([&] { get("sub/model.bin", {.local_files_only = true}); },
+              ThrowsMessage<UsageError>(HasSubstr("not in the cache")));
+  EXPECT_EQ(get("config.json", {.etag_timeout_s = 2, .endpoint = "http://127.0.0.1:9"}),
+            path);  // nothing listens there
   EXPECT_THROW(get("sub/model.bin", {.etag_timeout_s = 2, .endpoint = "http://127.0.0.1:9"}), CommError);
 }
 
@@ -184,7 +201,8 @@ TEST_F(Hub, ASnapshotHasTheFilesThatThePatternsSelect) {
   const std::string all = snapshot("org/name", {}, environment());
   EXPECT_EQ(contents(all + "/config.json"), "{}");
   EXPECT_EQ(contents(all + "/sub/model.bin").size(), 100'000u);
-  const std::string some = snapshot("org/name", {.download = {.local_dir = folder_ / "local"}, .allow_patterns = {"*.json"}}, environment());
+  const std::string some =
+      snapshot("org/name", {.download = {.local_dir = folder_ / "local"}, .allow_patterns = {"*.json"}}, environment());
   EXPECT_EQ(some, folder_ / "local");
   EXPECT_TRUE(fs::exists(folder_ / "local/config.json"));
   EXPECT_FALSE(fs::exists(folder_ / "local/sub/model.bin"));
@@ -203,8 +221,10 @@ TEST_F(Hub, APartOfAFileIsReadWithoutTheRest) {
   EXPECT_EQ(whole.bytes, "aabb");
   EXPECT_EQ(whole.file_bytes, 4'001'000u);
   EXPECT_FALSE(fs::exists(repo_folder() + "/blobs"));
-  EXPECT_THAT([&] { read_part("org/name", "none", 0, 1, {}, environment()); }, ThrowsMessage<UsageError>(HasSubstr("no file 'none'")));
-  EXPECT_THAT(list_files("org/name", {}, environment()), ::testing::UnorderedElementsAre("config.json", "sub/model.bin", "long"));
+  EXPECT_THAT([&] { read_part("org/name", "none", 0, 1, {}, environment()); },
+              ThrowsMessage<UsageError>(HasSubstr("no file 'none'")));
+  EXPECT_THAT(list_files("org/name", {}, environment()),
+              ::testing::UnorderedElementsAre("config.json", "sub/model.bin", "long"));
 }
 
 TEST_F(Hub, HeadersOfARepositoryAreReadByRanges) {
@@ -213,8 +233,10 @@ TEST_F(Hub, HeadersOfARepositoryAreReadByRanges) {
   const auto two = files::lay_out_safetensors({{"b", files::Dtype::kBFloat16, {2, 3}}}, {}, 8);
   repository_.files["one.safetensors"] = one.head + std::string(one.file_bytes - one.head.size(), '\1');
   repository_.files["two.safetensors"] = two.head + std::string(two.file_bytes - two.head.size(), '\1');
-  EXPECT_THAT([&] { files::open_hub_headers("org/name", {}, environment()); }, ThrowsMessage<UsageError>(HasSubstr("neither model.safetensors nor")));
-  repository_.files["model.safetensors.index.json"] = "{\"weight_map\": {\"" + name + "\": \"one.safetensors\", \"b\": \"two.safetensors\"}}";
+  EXPECT_THAT([&] { files::open_hub_headers("org/name", {}, environment()); },
+              ThrowsMessage<UsageError>(HasSubstr("neither model.safetensors nor")));
+  repository_.files["model.safetensors.index.json"] =
+      "{\"weight_map\": {\"" + name + "\": \"one.safetensors\", \"b\": \"two.safetensors\"}}";
 
   const auto source = files::open_hub_headers("org/name", {}, environment());
 

@@ -18,9 +18,9 @@ namespace hasten::files {
 namespace {
 
 namespace fs = std::filesystem;
+using files::testing::ScratchFolder;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using files::testing::ScratchFolder;
 
 std::string numbers(size_t count) {
   std::string bytes;
@@ -30,14 +30,22 @@ std::string numbers(size_t count) {
 
 /// Writes tensor "t" of uint8 [6, 4] in three pieces over two files, and "tied" to it; returns the manifest.
 Manifest write_state(const std::string& folder) {
-  Manifest manifest{.writer = "test", .save_id = "ab", .time = 12.5, .world_size = 2, .strategy = "zero1", .hosts = {"h"}, .step = 30, .iteration = 3};
+  Manifest manifest{.writer = "test",
+                    .save_id = "ab",
+                    .time = 12.5,
+                    .world_size = 2,
+                    .strategy = "zero1",
+                    .hosts = {"h"},
+                    .step = 30,
+                    .iteration = 3};
   manifest.parts["random"] = core::Value::map({{"seed", 5}});
   const std::string whole = numbers(24);
   ManifestTensor tensor{.info = {"t", Dtype::kUInt8, {6, 4}}};
   const std::vector<std::vector<Box>> boxes{{{{0, 0}, {3, 4}}}, {{{3, 0}, {3, 1}}, {{3, 1}, {3, 3}}}};
   for (size_t f = 0; f < boxes.size(); ++f) {
     std::vector<TensorInfo> infos;
-    for (size_t i = 0; i < boxes[f].size(); ++i) infos.push_back({i == 0 ? "t" : "t.part1", Dtype::kUInt8, boxes[f][i].size});
+    for (size_t i = 0; i < boxes[f].size(); ++i)
+      infos.push_back({i == 0 ? "t" : "t.part1", Dtype::kUInt8, boxes[f][i].size});
     const SafetensorsLayout layout = lay_out_safetensors(infos, {});
     std::string bytes = layout.head;
     bytes.resize(layout.file_bytes);
@@ -72,7 +80,8 @@ TEST(Manifest, ReadsBackAsItWasWritten) {
 TEST(Manifest, EqualPartsOneAFileAreWrittenAsASplit) {
   Manifest manifest;
   manifest.files = {{"a", 5000, {}}, {"b", 5000, {}}};
-  manifest.tensors = {{.info = {"t", Dtype::kFloat32, {2, 4}}, .pieces = {{0, {{0, 0}, {2, 2}}, {}, 4096}, {1, {{0, 2}, {2, 2}}, {}, 4096}}}};
+  manifest.tensors = {{.info = {"t", Dtype::kFloat32, {2, 4}},
+                       .pieces = {{0, {{0, 0}, {2, 2}}, {}, 4096}, {1, {{0, 2}, {2, 2}}, {}, 4096}}}};
 
   const std::string json = to_json(manifest);
 
@@ -129,7 +138,8 @@ TEST(HastenFolder, EachDamagedByteIsFound) {
   file.seekp(static_cast<std::streamoff>(manifest.tensors[0].pieces[2].position));
   file.put('X');
   file.close();
-  EXPECT_THAT(verify_folder(folder.path()).errors, ::testing::ElementsAre(HasSubstr("f1.safetensors: tensor 't' [3:6, 1:4]")));
+  EXPECT_THAT(verify_folder(folder.path()).errors,
+              ::testing::ElementsAre(HasSubstr("f1.safetensors: tensor 't' [3:6, 1:4]")));
   EXPECT_TRUE(verify_folder(folder.path(), true).errors.empty());
 
   fs::resize_file(path, fs::file_size(path) - 1);
@@ -142,7 +152,8 @@ TEST(HastenFolder, EachDamagedByteIsFound) {
 TEST(HastenFolder, ALostManifestIsBuiltFromHeaders) {
   const ScratchFolder folder;
   const auto shard = [&](const std::string& name, int64_t row, const std::string& bytes) {
-    const SafetensorsLayout layout = lay_out_safetensors({{"t", Dtype::kUInt8, {1, 4}}}, {{"DCP_SHARDING_INFO", text(R"({"t":{"saved_offsets":[)", row, ",0]}}")}});
+    const SafetensorsLayout layout = lay_out_safetensors(
+        {{"t", Dtype::kUInt8, {1, 4}}}, {{"DCP_SHARDING_INFO", text(R"({"t":{"saved_offsets":[)", row, ",0]}}")}});
     write_file(real_disk(), folder / name, layout.head + bytes);
   };
   shard("model-00001-of-00002.safetensors", 0, "abcd");

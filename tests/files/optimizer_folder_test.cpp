@@ -13,11 +13,11 @@
 namespace hasten::files {
 namespace {
 
+using files::testing::MemorySource;
+using files::testing::ScratchFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using files::testing::MemorySource;
-using files::testing::ScratchFolder;
 
 PythonValue floats(std::vector<int64_t> shape, std::vector<float> values) {
   const auto owner = std::make_shared<const std::vector<float>>(std::move(values));
@@ -37,7 +37,10 @@ PythonValue saved() {
   PythonValue state = PythonValue::dict();
   state.set(0, PythonValue::dict({{"step", floats({}, {7})}, {"exp_avg", floats({2, 2}, {1, 2, 3, 4})}}));
   state.set(1, PythonValue::dict({{"step", floats({}, {7})}, {"exp_avg", floats({3}, {5, 6, 7})}}));
-  const PythonValue group = PythonValue::dict({{"lr", 0.5}, {"betas", PythonValue::tuple({0.9, 0.99})}, {"amsgrad", false}, {"params", PythonValue::list({0, 1})}});
+  const PythonValue group = PythonValue::dict({{"lr", 0.5},
+                                               {"betas", PythonValue::tuple({0.9, 0.99})},
+                                               {"amsgrad", false},
+                                               {"params", PythonValue::list({0, 1})}});
   return PythonValue::dict({{"state", state}, {"param_groups", PythonValue::list({group})}});
 }
 
@@ -90,8 +93,10 @@ TEST(OptimizerFolder, AnOptimizerOfAnotherModelIsRefused) {
   other.add("b.bias", {3}, {5, 6, 7});
   other.add("a.weight", {2, 2}, {1, 2, 3, 4});
 
-  EXPECT_THAT([&] { read_optimizer(folder.path(), 0, fewer); }, ThrowsMessage<UsageError>(HasSubstr("has 2 parameters, the weights 1")));
-  EXPECT_THAT([&] { read_optimizer(folder.path(), 0, other); }, ThrowsMessage<UsageError>(HasSubstr("exp_avg of parameter 'b.bias'")));
+  EXPECT_THAT([&] { read_optimizer(folder.path(), 0, fewer); },
+              ThrowsMessage<UsageError>(HasSubstr("has 2 parameters, the weights 1")));
+  EXPECT_THAT([&] { read_optimizer(folder.path(), 0, other); },
+              ThrowsMessage<UsageError>(HasSubstr("exp_avg of parameter 'b.bias'")));
 }
 
 }  // namespace

@@ -19,10 +19,10 @@
 namespace hasten::files {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 using files::testing::ScratchFolder;
 using files::testing::ToJson;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using Kind = PythonValue::Kind;
 
 PythonValue floats(std::vector<float> values) {
@@ -33,19 +33,32 @@ PythonValue floats(std::vector<float> values) {
 /// A random tree of the values that both directions know.
 PythonValue random_value(std::mt19937& random, int depth) {
   switch (random() % (depth > 0 ? 16u : 9u)) {
-    case 0: return {};
-    case 1: return PythonValue(static_cast<bool>(random() % 2));
-    case 2: return PythonValue(static_cast<int64_t>(random() * 4294967296.0 - 1e18) >> (random() % 62));
-    case 3: return PythonValue::big_int("-" + std::string(1 + random() % 40, static_cast<char>('1' + random() % 9)));
-    case 4: return PythonValue(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 100) - 50));
-    case 5: return PythonValue(random() % 2 == 0 ? "text äöü €" : "");
-    case 6: return PythonValue::bytes(std::string("\0\xff\x80 raw", 8));
-    case 7: return PythonValue::dtype(static_cast<Dtype>(random() % 15));
-    case 8: return PythonValue::complex(1.5, -0.25);
-    case 9: return floats({1, 2.5f, static_cast<float>(random())});
-    case 10: return PythonValue::size({2, 0, 7});
-    case 11: return PythonValue::device("cpu");
-    default: break;
+    case 0:
+      return {};
+    case 1:
+      return PythonValue(static_cast<bool>(random() % 2));
+    case 2:
+      return PythonValue(static_cast<int64_t>(random() * 4294967296.0 - 1e18) >> (random() % 62));
+    case 3:
+      return PythonValue::big_int("-" + std::string(1 + random() % 40, static_cast<char>('1' + random() % 9)));
+    case 4:
+      return PythonValue(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 100) - 50));
+    case 5:
+      return PythonValue(random() % 2 == 0 ? "text äöü €" : "");
+    case 6:
+      return PythonValue::bytes(std::string("\0\xff\x80 raw", 8));
+    case 7:
+      return PythonValue::dtype(static_cast<Dtype>(random() % 15));
+    case 8:
+      return PythonValue::complex(1.5, -0.25);
+    case 9:
+      return floats({1, 2.5f, static_cast<float>(random())});
+    case 10:
+      return PythonValue::size({2, 0, 7});
+    case 11:
+      return PythonValue::device("cpu");
+    default:
+      break;
   }
   PythonValue::Items items;
   PythonValue::Pairs pairs;
@@ -55,10 +68,14 @@ PythonValue random_value(std::mt19937& random, int depth) {
     pairs.emplace_back(i % 2 == 0 ? PythonValue(text("key", i)) : PythonValue(static_cast<int64_t>(i)), items.back());
   }
   switch (random() % 4) {
-    case 0: return PythonValue::list(std::move(items));
-    case 1: return PythonValue::tuple(std::move(items));
-    case 2: return PythonValue::dict(std::move(pairs));
-    default: return PythonValue::ordered_dict(std::move(pairs));
+    case 0:
+      return PythonValue::list(std::move(items));
+    case 1:
+      return PythonValue::tuple(std::move(items));
+    case 2:
+      return PythonValue::dict(std::move(pairs));
+    default:
+      return PythonValue::ordered_dict(std::move(pairs));
   }
 }
 
@@ -92,9 +109,14 @@ TEST(PythonFile, TensorsOfOneStorageShareItInTheFile) {
 
 TEST(PythonFile, StateDictsKeepTheirMetadataAndLoseTheirPrefix) {
   const ScratchFolder folder;
-  PythonValue state = PythonValue::ordered_dict({{PythonValue("module._orig_mod.w"), floats({1})}, {PythonValue("module._orig_mod.b"), floats({2})}});
-  state.set_attributes(PythonValue::dict({{PythonValue("_metadata"), PythonValue::ordered_dict({{PythonValue(""), PythonValue::dict({{PythonValue("version"), PythonValue(2)}})}})}}));
-  write_python_file(real_disk(), folder / "f.pt", PythonValue::dict({{PythonValue("epoch"), PythonValue(3)}, {PythonValue("model"), state}}));
+  PythonValue state = PythonValue::ordered_dict(
+      {{PythonValue("module._orig_mod.w"), floats({1})}, {PythonValue("module._orig_mod.b"), floats({2})}});
+  state.set_attributes(
+      PythonValue::dict({{PythonValue("_metadata"),
+                          PythonValue::ordered_dict(
+                              {{PythonValue(""), PythonValue::dict({{PythonValue("version"), PythonValue(2)}})}})}}));
+  write_python_file(real_disk(), folder / "f.pt",
+                    PythonValue::dict({{PythonValue("epoch"), PythonValue(3)}, {PythonValue("model"), state}}));
 
   const TensorSourcePtr source = open_python_source(folder / "f.pt");
   const PythonFile file = PythonFile::open(folder / "f.pt");
@@ -113,12 +135,15 @@ TEST(PythonFile, ObjectsCyclesAndDepthAreRefusedInWriting) {
   EXPECT_THROW(write_pickle(deep), UsageError);
 }
 
-PythonValue read(std::string_view pickle) { return read_pickle(pickle, "p").value; }
+PythonValue read(std::string_view pickle) {
+  return read_pickle(pickle, "p").value;
+}
 
 TEST(Pickle, IntegersOfEverySizeAreExact) {
-  for (const char* digits : {"0", "-1", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "9223372036854775807",
-                             "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "18446744073709551615",
-                             "123456789012345678901234567890", "-340282366920938463463374607431768211456"}) {
+  for (const char* digits :
+       {"0", "-1", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649",
+        "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
+        "18446744073709551615", "123456789012345678901234567890", "-340282366920938463463374607431768211456"}) {
     EXPECT_EQ(read(write_pickle(PythonValue::big_int(digits)).bytes).int_text(), digits);
   }
   EXPECT_EQ(PythonValue::unsigned_int(UINT64_MAX).as_uint(), UINT64_MAX);
@@ -206,7 +231,8 @@ TEST(Zip, ArchivesThatOverlapOrLieAreRefused) {
   const std::vector<uint32_t> crcs{crc32_of(0, "N.", 2), crc32_of(0, "abc", 3)};
   std::string archive(layout.file_bytes, '\0');
   for (size_t i = 0; i < parts.size(); ++i) {
-    archive.replace(layout.header_at[i], layout.body_at[i] - layout.header_at[i], zip_local_header(parts, layout, i, crcs[i]));
+    archive.replace(layout.header_at[i], layout.body_at[i] - layout.header_at[i],
+                    zip_local_header(parts, layout, i, crcs[i]));
     archive.replace(layout.body_at[i], parts[i].size, i == 0 ? "N." : "abc");
   }
   archive.replace(layout.directory_at, std::string::npos, zip_directory(parts, layout, crcs));

@@ -1,5 +1,5 @@
-// Files that Python wrote: their values, whole modules, broken files, DCP folders. What optimizers, schedulers and random
-// generators do with the values afterwards is the checkpoint room's part of the same cases.
+// Files that Python wrote: their values, whole modules, broken files, DCP folders. What optimizers, schedulers and
+// random generators do with the values afterwards is the checkpoint room's part of the same cases.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +20,8 @@ using testing::ToJson;
 namespace fs = std::filesystem;
 
 std::string golden_path(const std::string& relative) {
-  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative).string();
+  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative)
+      .string();
 }
 
 /// A generator as Python's and numpy's: 53-bit doubles out of two draws of MT19937.
@@ -57,7 +58,9 @@ json draws(Twister twister, size_t count) {
   return list;
 }
 
-json head_of(const std::vector<uint32_t>& key) { return std::vector<uint32_t>(key.begin(), key.begin() + 4); }
+json head_of(const std::vector<uint32_t>& key) {
+  return std::vector<uint32_t>(key.begin(), key.begin() + 4);
+}
 
 json read_random(const PythonValue& value) {
   json given{{"step", value.at("step").as_int()}};
@@ -66,7 +69,9 @@ json read_random(const PythonValue& value) {
   for (const PythonValue& word : python[1].as_items()) key.push_back(static_cast<uint32_t>(word.as_int()));
   const auto position = static_cast<size_t>(key.back());
   key.pop_back();
-  given["python_state"] = {{"version", python[size_t{0}].as_int()}, {"head", head_of(key)}, {"position", position},
+  given["python_state"] = {{"version", python[size_t{0}].as_int()},
+                           {"head", head_of(key)},
+                           {"position", position},
                            {"gauss", python[2].is_none() ? json() : json(python[2].as_double())}};
   given["python"] = draws(Twister(key, position), 3);
   const PythonValue& numpy = value.at("numpy_random_seed");
@@ -79,7 +84,9 @@ json read_random(const PythonValue& value) {
 
 json read_module(const PythonValue& value) {
   const PythonValue* training = value.as_object().attribute("training");
-  return {{"class", value.as_object().qualified()}, {"state_dict", ToJson()(state_dict_of_module(value))}, {"training", training != nullptr && training->as_bool()}};
+  return {{"class", value.as_object().qualified()},
+          {"state_dict", ToJson()(state_dict_of_module(value))},
+          {"training", training != nullptr && training->as_bool()}};
 }
 
 /// Shape and values of a tensor, as {"tensor": …} of a contiguous one; storage numbers count on.
@@ -107,10 +114,11 @@ std::set<std::string> files_below(const std::string& folder) {
 /// Compares every reader of a DCP run with the whole model; "" if all agree, else what differs.
 std::string check_dcp(const std::string& folder, const json& expected) {
   const DcpJson as_json;
-  std::vector<std::pair<std::string, TensorSourcePtr>> models{{"fsdp", open_source(folder)},
-                                                              {"pytorch_model_fsdp_0", open_source(folder + "/pytorch_model_fsdp_0")},
-                                                              {"hf_sharded", open_source(folder + "/hf_sharded")},
-                                                              {"merged", open_source(folder + "/merged")}};
+  std::vector<std::pair<std::string, TensorSourcePtr>> models{
+      {"fsdp", open_source(folder)},
+      {"pytorch_model_fsdp_0", open_source(folder + "/pytorch_model_fsdp_0")},
+      {"hf_sharded", open_source(folder + "/hf_sharded")},
+      {"merged", open_source(folder + "/merged")}};
   for (const auto& [form, source] : models) {
     for (const auto& [name, tree] : expected.at("model").items()) {
       if (!source->contains(name)) return form + " lacks " + name;
@@ -124,7 +132,8 @@ std::string check_dcp(const std::string& folder, const json& expected) {
   const DcpFolder optimizer = DcpFolder::open(folder + "/optimizer_0");
   for (const auto& [name, slots] : expected.at("optimizer").at("state").items()) {
     for (const auto& [slot, tree] : slots.items()) {
-      if (as_json.tensor(*optimizer.tensors(), "state." + name + "." + slot) != told(tree)) return "optimizer_0 gives another " + slot + " of " + name;
+      if (as_json.tensor(*optimizer.tensors(), "state." + name + "." + slot) != told(tree))
+        return "optimizer_0 gives another " + slot + " of " + name;
     }
   }
   return "";
@@ -134,7 +143,7 @@ json read_dcp(const std::string& folder, const json& expected) {
   json given{{"files", files_below(folder)}};
   const std::string difference = check_dcp(folder, expected);
   if (!difference.empty()) return {{"difference", difference}};
-  given["model"] = expected.at("model");          // compared above, without the layout in memory
+  given["model"] = expected.at("model");  // compared above, without the layout in memory
   given["optimizer"] = expected.at("optimizer");
   const PythonValue state = DcpFolder::open(folder + "/app").state_dict();
   PythonValue extra = PythonValue::dict();
@@ -154,7 +163,8 @@ json read_run(const std::string& folder) {
     for (const std::string& name : source->names()) testing::values_json(*source, name);
   }
   for (const std::string& file : files_below(folder)) {
-    if (file.ends_with(".bin") || file.ends_with(".pkl") || file.ends_with(".pt")) ToJson()(PythonFile::open(folder + "/" + file).value());
+    if (file.ends_with(".bin") || file.ends_with(".pkl") || file.ends_with(".pt"))
+      ToJson()(PythonFile::open(folder + "/" + file).value());
   }
   return {{"files", files_below(folder)}};
 }
@@ -184,7 +194,8 @@ void sort_sets(json& tree) {
 /// The keys that reading alone decides.
 json about_reading(const hasten::testing::GoldenCase& golden) {
   json wanted = golden.expected;
-  for (const char* key : {"weights_only", "params_after_next_step", "lrs_from_here", "torch", "after", "final_params"}) wanted.erase(key);
+  for (const char* key : {"weights_only", "params_after_next_step", "lrs_from_here", "torch", "after", "final_params"})
+    wanted.erase(key);
   return wanted;
 }
 

@@ -1,5 +1,5 @@
-// What hasten writes, read by Python: torch.load with weights_only, mmap and meta; safetensors; load_checkpoint_in_model;
-// DCP's HuggingFaceStorageReader; unzip.
+// What hasten writes, read by Python: torch.load with weights_only, mmap and meta; safetensors;
+// load_checkpoint_in_model; DCP's HuggingFaceStorageReader; unzip.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,9 +43,10 @@ PythonValue all_values() {
   view.stride = {1, 6};
   parameter.parameter = parameter.requires_grad = true;
   PythonValue dtypes = PythonValue::dict();
-  for (const Dtype dtype : {Dtype::kBool, Dtype::kUInt8, Dtype::kInt8, Dtype::kUInt16, Dtype::kInt16, Dtype::kUInt32, Dtype::kInt32, Dtype::kUInt64, Dtype::kInt64,
-                            Dtype::kFloat16, Dtype::kBFloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kComplex64, Dtype::kComplex128, Dtype::kFloat8E4M3Fn,
-                            Dtype::kFloat8E5M2, Dtype::kFloat8E4M3Fnuz, Dtype::kFloat8E5M2Fnuz}) {
+  for (const Dtype dtype : {Dtype::kBool, Dtype::kUInt8, Dtype::kInt8, Dtype::kUInt16, Dtype::kInt16, Dtype::kUInt32,
+                            Dtype::kInt32, Dtype::kUInt64, Dtype::kInt64, Dtype::kFloat16, Dtype::kBFloat16,
+                            Dtype::kFloat32, Dtype::kFloat64, Dtype::kComplex64, Dtype::kComplex128,
+                            Dtype::kFloat8E4M3Fn, Dtype::kFloat8E5M2, Dtype::kFloat8E4M3Fnuz, Dtype::kFloat8E5M2Fnuz}) {
     static const std::string bytes = [] {
       std::string list(64, '\0');
       const unsigned char head[] = {57, 56, 65, 64};
@@ -57,17 +58,22 @@ PythonValue all_values() {
     if (dtype == Dtype::kBool) owner = std::make_shared<const std::string>(64, '\1');
     dtypes.set(PythonValue(std::string(torch_name(dtype))), tensor_value(dtype, {2}, owner->data(), owner));
   }
-  const PythonValue numbers = PythonValue::list({PythonValue(), PythonValue(true), PythonValue(false), PythonValue(0), PythonValue(255), PythonValue(256), PythonValue(65535), PythonValue(65536),
-                                                 PythonValue(-1), PythonValue(int64_t{1} << 31), PythonValue(-(int64_t{1} << 31)), PythonValue::big_int("9223372036854775808"),
-                                                 PythonValue::unsigned_int(UINT64_MAX), PythonValue::big_int("1000000000000000000000000000000"), PythonValue(1.5), PythonValue(INFINITY)});
-  return PythonValue::dict({{PythonValue("tensor"), tensor},
-                            {PythonValue("view"), view},
-                            {PythonValue("parameter"), parameter},
-                            {PythonValue("dtypes"), dtypes},
-                            {PythonValue("numbers"), numbers},
-                            {PythonValue("texts"), PythonValue::tuple({PythonValue(""), PythonValue("äöü €"), PythonValue::bytes(std::string("\0\xff raw", 6))})},
-                            {PythonValue("size"), PythonValue::size({2, 0, 7})},
-                            {PythonValue("dtype"), PythonValue::dtype(Dtype::kBFloat16)}});
+  const PythonValue numbers = PythonValue::list(
+      {PythonValue(), PythonValue(true), PythonValue(false), PythonValue(0), PythonValue(255), PythonValue(256),
+       PythonValue(65535), PythonValue(65536), PythonValue(-1), PythonValue(int64_t{1} << 31),
+       PythonValue(-(int64_t{1} << 31)), PythonValue::big_int("9223372036854775808"),
+       PythonValue::unsigned_int(UINT64_MAX), PythonValue::big_int("1000000000000000000000000000000"), PythonValue(1.5),
+       PythonValue(INFINITY)});
+  return PythonValue::dict(
+      {{PythonValue("tensor"), tensor},
+       {PythonValue("view"), view},
+       {PythonValue("parameter"), parameter},
+       {PythonValue("dtypes"), dtypes},
+       {PythonValue("numbers"), numbers},
+       {PythonValue("texts"),
+        PythonValue::tuple({PythonValue(""), PythonValue("äöü €"), PythonValue::bytes(std::string("\0\xff raw", 6))})},
+       {PythonValue("size"), PythonValue::size({2, 0, 7})},
+       {PythonValue("dtype"), PythonValue::dtype(Dtype::kBFloat16)}});
 }
 
 /// Writes the weights in pieces as two ranks hold them: a ragged flat split of the matrix, the bias whole on one.
@@ -84,7 +90,8 @@ void write_shards(const std::string& folder) {
         infos.push_back({"0.bias", Dtype::kFloat32, {4}});
         offsets += ",\"0.bias\":{\"saved_offsets\":[0]}";
       }
-      const SafetensorsLayout layout = lay_out_safetensors(infos, {{"format", "pt"}, {"DCP_SHARDING_INFO", "{" + offsets + "}"}, {"DCP_VERSION", "1.0"}});
+      const SafetensorsLayout layout = lay_out_safetensors(
+          infos, {{"format", "pt"}, {"DCP_SHARDING_INFO", "{" + offsets + "}"}, {"DCP_VERSION", "1.0"}});
       std::string bytes = layout.head;
       bytes.resize(layout.file_bytes);
       copy_common(whole.data(), whole_box(shape), bytes.data() + layout.offsets[0], box, 4);
@@ -96,12 +103,15 @@ void write_shards(const std::string& folder) {
 
 TEST(PythonFilesPeers, EachFileThatIsWrittenLoadsInPython) {
   const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-  if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, safetensors and accelerate.";
+  if (python.empty())
+    GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, safetensors and accelerate.";
   const ScratchFolder folder;
   save_python_file(real_disk(), folder / "values.pt", all_values());
-  PythonValue state = PythonValue::ordered_dict({{PythonValue("0.weight"), matrix(counted(24), {4, 6})}, {PythonValue("0.bias"), matrix(counted(4), {4})}});
+  PythonValue state = PythonValue::ordered_dict(
+      {{PythonValue("0.weight"), matrix(counted(24), {4, 6})}, {PythonValue("0.bias"), matrix(counted(4), {4})}});
   PythonValue version = PythonValue::dict({{PythonValue("version"), PythonValue(1)}});
-  state.set_attributes(PythonValue::dict({{PythonValue("_metadata"), PythonValue::ordered_dict({{PythonValue(""), version}})}}));
+  state.set_attributes(
+      PythonValue::dict({{PythonValue("_metadata"), PythonValue::ordered_dict({{PythonValue(""), version}})}}));
   save_python_file(real_disk(), folder / "state.pt", state);
   MemorySource source;
   source.add("0.weight", {4, 6}, counted(24));
@@ -111,7 +121,8 @@ TEST(PythonFilesPeers, EachFileThatIsWrittenLoadsInPython) {
   write_weights(real_disk(), source, folder / "bin", {.safe_serialization = false});
   write_shards(folder / "shards");
 
-  const auto result = hasten::test::run_command({python, HASTEN_SOURCE_DIR "/tests/files/peers/check_files.py", folder.path()});
+  const auto result =
+      hasten::test::run_command({python, HASTEN_SOURCE_DIR "/tests/files/peers/check_files.py", folder.path()});
 
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   if (fs::exists("/usr/bin/unzip")) {
@@ -125,22 +136,29 @@ TEST(HubPeers, HuggingfaceHubAndHastenShareOneCache) {
   if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with huggingface_hub.";
   const ScratchFolder folder;
   const std::string commit(40, 'c');
-  const std::map<std::string, std::string> files{{"ours.bin", std::string(50'000, 'o')}, {"sub/theirs.bin", std::string(70'000, 't')}};
+  const std::map<std::string, std::string> files{{"ours.bin", std::string(50'000, 'o')},
+                                                 {"sub/theirs.bin", std::string(70'000, 't')}};
   files::testing::HubServer server([&](const files::testing::HubRequest& request) -> files::testing::HubAnswer {
     const std::string prefix = "/org/name/resolve/";
     const size_t name = request.path.find('/', prefix.size());
-    const auto file = request.path.starts_with(prefix) && name != std::string::npos ? files.find(request.path.substr(name + 1)) : files.end();
-    if (file == files.end()) return {.status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}, {"X-Repo-Commit", commit}}};
-    return {.headers = {{"X-Repo-Commit", commit}, {"ETag", '"' + core::sha256_hex(file->second) + '"'}}, .body = file->second};
+    const auto file = request.path.starts_with(prefix) && name != std::string::npos
+                          ? files.find(request.path.substr(name + 1))
+                          : files.end();
+    if (file == files.end())
+      return {.status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}, {"X-Repo-Commit", commit}}};
+    return {.headers = {{"X-Repo-Commit", commit}, {"ETag", '"' + core::sha256_hex(file->second) + '"'}},
+            .body = file->second};
   });
   const std::string cache = folder / "hub";
   const auto get = [&](const std::string& file, bool offline) {
-    return hub::download("org/name", file, {.cache_dir = cache, .local_files_only = offline, .endpoint = server.url()}, Environment::of({{"HF_HOME", folder / "home"}}));
+    return hub::download("org/name", file, {.cache_dir = cache, .local_files_only = offline, .endpoint = server.url()},
+                         Environment::of({{"HF_HOME", folder / "home"}}));
   };
 
   const std::string ours = get("ours.bin", false);
-  const auto result = hasten::test::run_command({"/usr/bin/env", "HF_HOME=" + (folder / "home"), "HF_HUB_DISABLE_XET=1", python,
-                                                 HASTEN_SOURCE_DIR "/tests/files/peers/hub_cache.py", server.url(), cache});
+  const auto result =
+      hasten::test::run_command({"/usr/bin/env", "HF_HOME=" + (folder / "home"), "HF_HUB_DISABLE_XET=1", python,
+                                 HASTEN_SOURCE_DIR "/tests/files/peers/hub_cache.py", server.url(), cache});
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   const std::string theirs = get("sub/theirs.bin", true);
 

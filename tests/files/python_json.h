@@ -33,7 +33,8 @@ inline json float_json(float value) {
   return std::strtod(digits, nullptr);
 }
 
-inline float small_float(uint32_t bits, int exponent_bits, int mantissa_bits, int bias, bool has_infinity, bool is_fnuz) {
+inline float small_float(uint32_t bits, int exponent_bits, int mantissa_bits, int bias, bool has_infinity,
+                         bool is_fnuz) {
   const uint32_t sign = bits >> (exponent_bits + mantissa_bits), top = (1u << exponent_bits) - 1;
   const uint32_t exponent = bits >> mantissa_bits & top, mantissa = bits & ((1u << mantissa_bits) - 1);
   if (is_fnuz && sign == 1 && exponent == 0 && mantissa == 0) return NAN;
@@ -42,7 +43,8 @@ inline float small_float(uint32_t bits, int exponent_bits, int mantissa_bits, in
     if (mantissa == (1u << mantissa_bits) - 1) return NAN;
   }
   const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
-                                        : std::ldexp(static_cast<float>(mantissa | 1u << mantissa_bits), static_cast<int>(exponent) - bias - mantissa_bits);
+                                        : std::ldexp(static_cast<float>(mantissa | 1u << mantissa_bits),
+                                                     static_cast<int>(exponent) - bias - mantissa_bits);
   return sign ? -magnitude : magnitude;
 }
 
@@ -56,26 +58,46 @@ T element(const std::string& bytes, size_t index) {
 /// Element `i` of values of `dtype`.
 inline json element_json(Dtype dtype, const std::string& bytes, size_t i) {
   switch (dtype) {
-    case Dtype::kBool: return element<uint8_t>(bytes, i) != 0;
-    case Dtype::kUInt8: return element<uint8_t>(bytes, i);
-    case Dtype::kInt8: return element<int8_t>(bytes, i);
-    case Dtype::kUInt16: return element<uint16_t>(bytes, i);
-    case Dtype::kInt16: return element<int16_t>(bytes, i);
-    case Dtype::kUInt32: return element<uint32_t>(bytes, i);
-    case Dtype::kInt32: return element<int32_t>(bytes, i);
-    case Dtype::kUInt64: return element<uint64_t>(bytes, i);
-    case Dtype::kInt64: return element<int64_t>(bytes, i);
-    case Dtype::kFloat16: return float_json(small_float(element<uint16_t>(bytes, i), 5, 10, 15, true, false));
-    case Dtype::kBFloat16: return float_json(std::bit_cast<float>(uint32_t{element<uint16_t>(bytes, i)} << 16));
-    case Dtype::kFloat32: return float_json(element<float>(bytes, i));
-    case Dtype::kFloat64: return real_json(element<double>(bytes, i));
-    case Dtype::kComplex64: return json::array({float_json(element<float>(bytes, 2 * i)), float_json(element<float>(bytes, 2 * i + 1))});
-    case Dtype::kComplex128: return json::array({real_json(element<double>(bytes, 2 * i)), real_json(element<double>(bytes, 2 * i + 1))});
-    case Dtype::kFloat8E4M3Fn: return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 7, false, false));
-    case Dtype::kFloat8E5M2: return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 15, true, false));
-    case Dtype::kFloat8E4M3Fnuz: return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 8, false, true));
-    case Dtype::kFloat8E5M2Fnuz: return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 16, false, true));
-    default: return nullptr;
+    case Dtype::kBool:
+      return element<uint8_t>(bytes, i) != 0;
+    case Dtype::kUInt8:
+      return element<uint8_t>(bytes, i);
+    case Dtype::kInt8:
+      return element<int8_t>(bytes, i);
+    case Dtype::kUInt16:
+      return element<uint16_t>(bytes, i);
+    case Dtype::kInt16:
+      return element<int16_t>(bytes, i);
+    case Dtype::kUInt32:
+      return element<uint32_t>(bytes, i);
+    case Dtype::kInt32:
+      return element<int32_t>(bytes, i);
+    case Dtype::kUInt64:
+      return element<uint64_t>(bytes, i);
+    case Dtype::kInt64:
+      return element<int64_t>(bytes, i);
+    case Dtype::kFloat16:
+      return float_json(small_float(element<uint16_t>(bytes, i), 5, 10, 15, true, false));
+    case Dtype::kBFloat16:
+      return float_json(std::bit_cast<float>(uint32_t{element<uint16_t>(bytes, i)} << 16));
+    case Dtype::kFloat32:
+      return float_json(element<float>(bytes, i));
+    case Dtype::kFloat64:
+      return real_json(element<double>(bytes, i));
+    case Dtype::kComplex64:
+      return json::array({float_json(element<float>(bytes, 2 * i)), float_json(element<float>(bytes, 2 * i + 1))});
+    case Dtype::kComplex128:
+      return json::array({real_json(element<double>(bytes, 2 * i)), real_json(element<double>(bytes, 2 * i + 1))});
+    case Dtype::kFloat8E4M3Fn:
+      return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 7, false, false));
+    case Dtype::kFloat8E5M2:
+      return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 15, true, false));
+    case Dtype::kFloat8E4M3Fnuz:
+      return float_json(small_float(element<uint8_t>(bytes, i), 4, 3, 8, false, true));
+    case Dtype::kFloat8E5M2Fnuz:
+      return float_json(small_float(element<uint8_t>(bytes, i), 5, 2, 16, false, true));
+    default:
+      return nullptr;
   }
 }
 
@@ -118,9 +140,16 @@ class ToJson {
 
   json tensor(const PythonTensor& tensor) {
     if (tensor.is_sparse()) {
-      return {{"sparse", {{"dtype", torch_name(tensor.dtype)}, {"shape", tensor.shape}, {"indices", values_json(*tensor.indices)}, {"values", values_json(*tensor.values)}}}};
+      return {{"sparse",
+               {{"dtype", torch_name(tensor.dtype)},
+                {"shape", tensor.shape},
+                {"indices", values_json(*tensor.indices)},
+                {"values", values_json(*tensor.values)}}}};
     }
-    json out{{"dtype", torch_name(tensor.dtype)}, {"shape", tensor.shape}, {"stride", tensor.stride}, {"offset", tensor.offset}};
+    json out{{"dtype", torch_name(tensor.dtype)},
+             {"shape", tensor.shape},
+             {"stride", tensor.stride},
+             {"offset", tensor.offset}};
     if (tensor.is_meta()) {
       out["meta"] = true;
     } else {
@@ -136,14 +165,18 @@ class ToJson {
   }
 
   json array(const PythonArray& array) {
-    static const std::map<std::string, Dtype> kTypes{{"f8", Dtype::kFloat64}, {"f4", Dtype::kFloat32}, {"f2", Dtype::kFloat16}, {"i8", Dtype::kInt64},
-                                                     {"i4", Dtype::kInt32}, {"i2", Dtype::kInt16}, {"i1", Dtype::kInt8}, {"u1", Dtype::kUInt8},
-                                                     {"u2", Dtype::kUInt16}, {"u4", Dtype::kUInt32}, {"u8", Dtype::kUInt64}, {"b1", Dtype::kBool},
-                                                     {"c8", Dtype::kComplex64}, {"c16", Dtype::kComplex128}};
+    static const std::map<std::string, Dtype> kTypes{
+        {"f8", Dtype::kFloat64},   {"f4", Dtype::kFloat32},    {"f2", Dtype::kFloat16}, {"i8", Dtype::kInt64},
+        {"i4", Dtype::kInt32},     {"i2", Dtype::kInt16},      {"i1", Dtype::kInt8},    {"u1", Dtype::kUInt8},
+        {"u2", Dtype::kUInt16},    {"u4", Dtype::kUInt32},     {"u8", Dtype::kUInt64},  {"b1", Dtype::kBool},
+        {"c8", Dtype::kComplex64}, {"c16", Dtype::kComplex128}};
     const auto known = kTypes.find(array.dtype);
     if (known == kTypes.end()) return {{"numpy", {{"dtype", array.dtype}, {"shape", array.shape}}}};
     const size_t count = static_cast<size_t>(numel_of(array.shape));
-    return {{"numpy", {{"dtype", torch_name(known->second)}, {"shape", array.shape}, {"values", elements_json(known->second, array.bytes, count)}}}};
+    return {{"numpy",
+             {{"dtype", torch_name(known->second)},
+              {"shape", array.shape},
+              {"values", elements_json(known->second, array.bytes, count)}}}};
   }
 
   json mapping(const PythonValue& value) {
@@ -153,35 +186,52 @@ class ToJson {
     const PythonValue* metadata = value.attributes() == nullptr ? nullptr : value.attributes()->find("_metadata");
     if (metadata == nullptr) return out;
     out["metadata"] = json::object();
-    for (const auto& [name, facts] : metadata->as_pairs()) out["metadata"][name.as_string()] = facts.at("version").as_int();
+    for (const auto& [name, facts] : metadata->as_pairs())
+      out["metadata"][name.as_string()] = facts.at("version").as_int();
     return out;
   }
 
   json convert(const PythonValue& value) {
     if (value.is_mapping()) return mapping(value);
     switch (value.kind()) {
-      case Kind::kNone: return {{"none", true}};
-      case Kind::kBool: return {{"bool", value.as_bool()}};
-      case Kind::kInt: return {{"int", value.int_text()}};
-      case Kind::kFloat: return {{"float", real_json(value.as_double())}};
-      case Kind::kComplex: return {{"complex", {real_json(value.as_complex().first), real_json(value.as_complex().second)}}};
-      case Kind::kString: return {{"str", value.as_string()}};
-      case Kind::kBytes: return {{"bytes", core::hex_digits(value.as_bytes())}};
-      case Kind::kByteArray: return {{"bytearray", core::hex_digits(value.as_bytes())}};
-      case Kind::kList: return {{"list", list(value.as_items())}};
-      case Kind::kTuple: return {{"tuple", list(value.as_items())}};
+      case Kind::kNone:
+        return {{"none", true}};
+      case Kind::kBool:
+        return {{"bool", value.as_bool()}};
+      case Kind::kInt:
+        return {{"int", value.int_text()}};
+      case Kind::kFloat:
+        return {{"float", real_json(value.as_double())}};
+      case Kind::kComplex:
+        return {{"complex", {real_json(value.as_complex().first), real_json(value.as_complex().second)}}};
+      case Kind::kString:
+        return {{"str", value.as_string()}};
+      case Kind::kBytes:
+        return {{"bytes", core::hex_digits(value.as_bytes())}};
+      case Kind::kByteArray:
+        return {{"bytearray", core::hex_digits(value.as_bytes())}};
+      case Kind::kList:
+        return {{"list", list(value.as_items())}};
+      case Kind::kTuple:
+        return {{"tuple", list(value.as_items())}};
       case Kind::kSize: {
         json sizes = json::array();
         for (const PythonValue& size : value.as_items()) sizes.push_back(size.as_int());
         return {{"size", sizes}};
       }
       case Kind::kSet:
-      case Kind::kFrozenSet: return {{"set", list(value.as_items())}};
-      case Kind::kTensor: return tensor(value.as_tensor());
-      case Kind::kArray: return array(value.as_array());
-      case Kind::kDtype: return {{"dtype", torch_name(value.as_dtype())}};
-      case Kind::kDevice: return {{"device", value.as_string()}};
-      default: return {{"object", value.type_name()}};
+      case Kind::kFrozenSet:
+        return {{"set", list(value.as_items())}};
+      case Kind::kTensor:
+        return tensor(value.as_tensor());
+      case Kind::kArray:
+        return array(value.as_array());
+      case Kind::kDtype:
+        return {{"dtype", torch_name(value.as_dtype())}};
+      case Kind::kDevice:
+        return {{"device", value.as_string()}};
+      default:
+        return {{"object", value.type_name()}};
     }
   }
 

@@ -17,9 +17,9 @@
 namespace hasten::files {
 namespace {
 
+using files::testing::ScratchFolder;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using files::testing::ScratchFolder;
 
 std::string file_of(const std::string& header, size_t body) {
   std::string bytes;
@@ -27,15 +27,21 @@ std::string file_of(const std::string& header, size_t body) {
   return bytes + header + std::string(body, 'v');
 }
 
-void write(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 void expect_refused(const std::string& header, size_t body, const std::string& why) {
   const std::string bytes = file_of(header, body);
-  EXPECT_THAT([&] { parse_safetensors_header("f", bytes, bytes.size()); }, ThrowsMessage<DataError>(HasSubstr(why))) << header;
+  EXPECT_THAT([&] { parse_safetensors_header("f", bytes, bytes.size()); }, ThrowsMessage<DataError>(HasSubstr(why)))
+      << header;
 }
 
 TEST(SafetensorsHeader, WhatIsWrittenReadsBack) {
-  const std::vector<TensorInfo> tensors{{"b", Dtype::kFloat32, {2, 3}}, {"a", Dtype::kInt64, {}}, {"c", Dtype::kBool, {0, 4}}, {"f4", Dtype::kFloat4E2M1FnX2, {3}}};
+  const std::vector<TensorInfo> tensors{{"b", Dtype::kFloat32, {2, 3}},
+                                        {"a", Dtype::kInt64, {}},
+                                        {"c", Dtype::kBool, {0, 4}},
+                                        {"f4", Dtype::kFloat4E2M1FnX2, {3}}};
   const SafetensorsLayout layout = lay_out_safetensors(tensors, {{"format", "pt"}});
   std::string bytes = layout.head;
   bytes.resize(layout.file_bytes);
@@ -47,7 +53,8 @@ TEST(SafetensorsHeader, WhatIsWrittenReadsBack) {
   ASSERT_EQ(header.entries.size(), 4u);
   EXPECT_EQ(header.entries[0].info.name, "a");  // eight bytes an element come first
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto entry = std::find_if(header.entries.begin(), header.entries.end(), [&](const auto& one) { return one.info.name == tensors[i].name; });
+    const auto entry = std::find_if(header.entries.begin(), header.entries.end(),
+                                    [&](const auto& one) { return one.info.name == tensors[i].name; });
     EXPECT_EQ(entry->info.shape, tensors[i].shape);
     EXPECT_EQ(entry->info.dtype, tensors[i].dtype);
     EXPECT_EQ(header.body_offset + entry->begin, layout.offsets[i]);
@@ -57,16 +64,21 @@ TEST(SafetensorsHeader, WhatIsWrittenReadsBack) {
 
 TEST(SafetensorsHeader, DamagedFilesAreRefusedWithTheReason) {
   expect_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12, "expected it from 0 on");
-  expect_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "lies at [4, 8)");
-  expect_refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2, "twice");
+  expect_refused(
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+      8, "lies at [4, 8)");
+  expect_refused(
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
+      "twice");
   expect_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7, "truncated");
   expect_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9, "too long");
   expect_refused(R"({"a":{"dtype":"F6_E2M3","shape":[2],"data_offsets":[0,8]}})", 8, "which torch has not");
   expect_refused(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2, "last size must be even");
-  expect_refused(R"({"a":{"dtype":"F32","shape":[9223372036854775807,9223372036854775807],"data_offsets":[0,8]}})", 8, "more than a tensor can count");
+  expect_refused(R"({"a":{"dtype":"F32","shape":[9223372036854775807,9223372036854775807],"data_offsets":[0,8]}})", 8,
+                 "more than a tensor can count");
   expect_refused(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,8]}})", 8, "whole number");
   expect_refused("[]", 0, "'{'");
-  expect_refused("{" + std::string(1000, '[') , 0, "");
+  expect_refused("{" + std::string(1000, '['), 0, "");
   const std::string huge("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
   EXPECT_THROW(parse_safetensors_header("f", huge, huge.size()), DataError);
   EXPECT_THROW(parse_safetensors_header("f", "1234", 4), DataError);
@@ -78,8 +90,10 @@ TEST(SafetensorsHeader, Complex128AndTwoOfANameAreRefused) {
 }
 
 /// Writes one file with the given parts and where they lie in their tensors.
-void write_shard(const std::string& path, const std::vector<TensorInfo>& parts, const std::string& sharding_info, char fill) {
-  const SafetensorsLayout layout = lay_out_safetensors(parts, {{"DCP_SHARDING_INFO", sharding_info}, {"DCP_VERSION", "1.0"}});
+void write_shard(const std::string& path, const std::vector<TensorInfo>& parts, const std::string& sharding_info,
+                 char fill) {
+  const SafetensorsLayout layout =
+      lay_out_safetensors(parts, {{"DCP_SHARDING_INFO", sharding_info}, {"DCP_VERSION", "1.0"}});
   std::string bytes = layout.head;
   bytes.resize(layout.file_bytes, fill);
   write(path, bytes);
@@ -90,7 +104,8 @@ TEST(SafetensorsSource, PartsWithSavedOffsetsAreOneTensor) {
   write_shard(folder / "a.safetensors", {{"t", Dtype::kUInt8, {2, 3}}}, R"({"t":{"saved_offsets":[0,0]}})", 'a');
   write_shard(folder / "b.safetensors", {{"t", Dtype::kUInt8, {1, 3}}}, R"({"t":{"saved_offsets":[2,0]}})", 'b');
 
-  const TensorSourcePtr source = open_sharded_safetensors(folder.path(), {folder / "a.safetensors", folder / "b.safetensors"});
+  const TensorSourcePtr source =
+      open_sharded_safetensors(folder.path(), {folder / "a.safetensors", folder / "b.safetensors"});
 
   EXPECT_TRUE(has_sharding_info(folder / "a.safetensors"));
   EXPECT_EQ(source->info("t").shape, (std::vector<int64_t>{3, 3}));
@@ -120,8 +135,11 @@ TEST(HfIndex, FlatMapsAndRealIndexesAreRead) {
   EXPECT_EQ(parse_hf_index(R"({"a": "x.safetensors"})", "i").weight_map.size(), 1u);
   const HfIndex index = parse_hf_index(R"({"metadata": {"total_size": 8}, "weight_map": {"b": "2", "a": "1"}})", "i");
   EXPECT_EQ(index.files(), (std::vector<std::string>{"1", "2"}));
-  EXPECT_EQ(to_json(index), "{\n  \"metadata\": {\n    \"total_size\": 8\n  },\n  \"weight_map\": {\n    \"a\": \"1\",\n    \"b\": \"2\"\n  }\n}\n");
-  for (const char* bad : {"[]", R"({"weight_map": 3})", R"({"a": "../x"})", R"({"a": "/etc/passwd"})", R"({"a": 3})", "{a"}) {
+  EXPECT_EQ(to_json(index),
+            "{\n  \"metadata\": {\n    \"total_size\": 8\n  },\n  \"weight_map\": {\n    \"a\": \"1\",\n    \"b\": "
+            "\"2\"\n  }\n}\n");
+  for (const char* bad :
+       {"[]", R"({"weight_map": 3})", R"({"a": "../x"})", R"({"a": "/etc/passwd"})", R"({"a": 3})", "{a"}) {
     EXPECT_THROW(parse_hf_index(bad, "i"), DataError) << bad;
   }
 }
@@ -145,7 +163,8 @@ TEST(ShardSplit, SizesAndPatterns) {
   EXPECT_EQ(parse_shard_size(" 1.5 kb "), 1500u);
   EXPECT_EQ(parse_shard_size("123"), 123u);
   EXPECT_EQ(parse_shard_size("-1MB"), 0u);
-  for (const char* bad : {"", "GB", "5GiB", "infGB", "0x10MB", "nanKB", "5 G B"}) EXPECT_THROW(parse_shard_size(bad), UsageError) << bad;
+  for (const char* bad : {"", "GB", "5GiB", "infGB", "0x10MB", "nanKB", "5 G B"})
+    EXPECT_THROW(parse_shard_size(bad), UsageError) << bad;
   EXPECT_TRUE(is_shard_of("model-00001-of-00003.safetensors", "model{suffix}.safetensors"));
   EXPECT_TRUE(is_shard_of("model.safetensors", "model{suffix}.safetensors"));
   EXPECT_TRUE(is_shard_of("model.safetensors.index.json", "model{suffix}.safetensors"));

@@ -18,7 +18,8 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 std::string zero_path(const std::string& relative) {
-  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative).string();
+  return (fs::path(Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_GOLDEN_DEFAULT)) / relative)
+      .string();
 }
 
 /// Nested lists of doubles, as the cases have values.
@@ -34,7 +35,8 @@ json merged_values(const TensorSource& source, const std::string& suffix) {
   for (const std::string& name : source.names()) {
     if (!name.ends_with(suffix)) continue;
     size_t at = 0;
-    values[name.substr(0, name.size() - suffix.size())] = nested(source.info(name).shape, testing::values_json(source, name), 0, at);
+    values[name.substr(0, name.size() - suffix.size())] =
+        nested(source.info(name).shape, testing::values_json(source, name), 0, at);
   }
   return values;
 }
@@ -43,7 +45,8 @@ json merged_values(const TensorSource& source, const std::string& suffix) {
 json with_tied(json values, const json& tied) {
   for (const json& pair : tied) {
     for (const json& name : pair) {
-      if (!values.contains(name) && values.contains(pair.at(0))) values[name.get<std::string>()] = values.at(pair.at(0).get<std::string>());
+      if (!values.contains(name) && values.contains(pair.at(0)))
+        values[name.get<std::string>()] = values.at(pair.at(0).get<std::string>());
     }
   }
   return values;
@@ -68,7 +71,8 @@ TEST(GoldenZeroCheckpoints, GiveTheMergedWeightsAndMoments) {
       const DeepSpeedFolder folder = open_deepspeed_folder(path);
       const json tied = golden.input.value("tied", json::array());
       given = {{"weights", merged_values(*open_source(path), "")}, {"files", all_files(path)}};
-      for (const char* slot : {"exp_avg", "exp_avg_sq"}) given[slot] = with_tied(merged_values(*folder.moments, text(".", slot)), tied);
+      for (const char* slot : {"exp_avg", "exp_avg_sq"})
+        given[slot] = with_tied(merged_values(*folder.moments, text(".", slot)), tied);
       if (folder.world_size != golden.input.value("world", folder.world_size)) given = {{"world", folder.world_size}};
     } catch (const std::exception& error) {
       given = {{"failed", error.what()}};

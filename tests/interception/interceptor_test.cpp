@@ -1,8 +1,8 @@
 #include "hasten/interception/interceptor.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/types.h>
 
 #include <map>

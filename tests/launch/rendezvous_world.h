@@ -58,8 +58,7 @@ class World {
       if (host_ && node.connected && host_of_[i] == host_node_ && !node.messages.empty())
         steps.push_back({What::kToHost, i});
       if (may && node.connected && host_of_[i] != host_node_) steps.push_back({What::kNoticeHostLost, i});
-      if (host_ && !node.alive && node.agent && host_->knows(id_of(i)))
-        steps.push_back({What::kNoticeNodeLost, i});
+      if (host_ && !node.alive && node.agent && host_->knows(id_of(i))) steps.push_back({What::kNoticeNodeLost, i});
       if (node.alive && node.running && !node.told_to_stop) {
         steps.push_back({What::kFinish, i});
         if (faults_.failures > 0) steps.push_back({What::kFail, i});
@@ -78,8 +77,7 @@ class World {
   // Whether somebody has still to learn that the host was lost, which takes less than any timer.
   bool someone_unaware() const {
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i].alive && nodes_[i].exit_code < 0 && nodes_[i].connected && host_of_[i] != host_node_)
-        return true;
+      if (nodes_[i].alive && nodes_[i].exit_code < 0 && nodes_[i].connected && host_of_[i] != host_node_) return true;
       if (nodes_[i].alive && !nodes_[i].messages.empty()) return true;
     }
     return false;
@@ -150,8 +148,7 @@ class World {
         expected.insert(info.id);
       }
       if (chosen != node) return;  // it will see for itself
-      host_.emplace(settings_, now_,
-                    RunSoFar{nodes_[node].agent->round(), nodes_[node].agent->restarts(), expected});
+      host_.emplace(settings_, now_, RunSoFar{nodes_[node].agent->round(), nodes_[node].agent->restarts(), expected});
       host_node_ = static_cast<int>(++num_hosts_ * 10 + node);
       for (size_t other = 0; other < nodes_.size(); ++other) {
         const bool looks = nodes_[other].agent && nodes_[other].alive && !nodes_[other].connected &&
@@ -193,10 +190,8 @@ class World {
       if (node.connected) node.messages.push_back(message);
     }
     if (actions.choose_master && node.connected) {
-      node.messages.push_back({.kind = NodeMessage::Kind::kMaster,
-                               .round = *actions.choose_master,
-                               .value = 1,
-                               .text = id_of(index)});
+      node.messages.push_back(
+          {.kind = NodeMessage::Kind::kMaster, .round = *actions.choose_master, .value = 1, .text = id_of(index)});
     }
     if (actions.stop_workers) node.told_to_stop = true;
     if (actions.start) start(index, *actions.start);
@@ -225,12 +220,10 @@ class World {
     Node& node = nodes_[index];
     EXPECT_FALSE(node.running);
     for (size_t other = 0; other < nodes_.size(); ++other) {
-      const bool older = nodes_[other].alive && nodes_[other].running &&
-                         nodes_[other].round != assignment.round && nodes_[other].exit_code < 0;
-      const bool leaving =
-          nodes_[other].agent && nodes_[other].agent->summary().find("exit") != std::string::npos;
-      EXPECT_FALSE(older && !leaving)
-          << "node " << id_of(other) << " still runs round " << nodes_[other].round;
+      const bool older = nodes_[other].alive && nodes_[other].running && nodes_[other].round != assignment.round &&
+                         nodes_[other].exit_code < 0;
+      const bool leaving = nodes_[other].agent && nodes_[other].agent->summary().find("exit") != std::string::npos;
+      EXPECT_FALSE(older && !leaving) << "node " << id_of(other) << " still runs round " << nodes_[other].round;
     }
     node.running = true;
     node.told_to_stop = node.failed = false;
@@ -245,8 +238,7 @@ class World {
       if (order.kind == Order::Kind::kClose) over_ = true;
       if (order.kind == Order::Kind::kNotice || order.kind == Order::Kind::kHeartbeat) continue;
       Node& node = nodes_[node_of(order.to)];
-      if (node.alive && node.connected && host_of_[node_of(order.to)] == host_node_)
-        node.orders.push_back(order);
+      if (node.alive && node.connected && host_of_[node_of(order.to)] == host_node_) node.orders.push_back(order);
     }
     if (!started.empty()) check_round(started, settings_);
   }
@@ -275,8 +267,8 @@ class World {
   }
 
   std::string summary() const {
-    std::string result = text(host_ ? host_->summary() : "no host", " at ", host_node_ % 10, " faults ",
-                              faults_.kills, faults_.failures, faults_.signals, over_, killed_at_the_end_);
+    std::string result = text(host_ ? host_->summary() : "no host", " at ", host_node_ % 10, " faults ", faults_.kills,
+                              faults_.failures, faults_.signals, over_, killed_at_the_end_);
     for (size_t i = 0; i < nodes_.size(); ++i) {
       result += text("\n", summary_of(nodes_[i]), host_of_[i] == host_node_);
     }

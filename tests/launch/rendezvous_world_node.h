@@ -49,8 +49,8 @@ struct WorldNode {
 };
 
 inline std::string summary_of(const WorldNode& node) {
-  std::string result = text(node.agent ? node.agent->summary() : "-", node.alive, node.connected,
-                            node.running, node.told_to_stop, node.failed);
+  std::string result = text(node.agent ? node.agent->summary() : "-", node.alive, node.connected, node.running,
+                            node.told_to_stop, node.failed);
   for (const Order& order : node.orders) result += text(" <", static_cast<int>(order.kind), ".", order.round);
   for (const NodeMessage& message : node.messages)
     result += text(" >", static_cast<int>(message.kind), ".", message.round, message.busy);
@@ -75,8 +75,7 @@ inline void check_round(const std::vector<Assignment>& started, const Rendezvous
 inline bool waits_for_a_timer(const Rendezvous& host) {
   const std::string summary = host.summary();
   const auto has = [&](const char* word) { return summary.find(word) != std::string::npos; };
-  return has("phase 0") && host.num_nodes() > 0 &&
-         (has(" join") || has(" last") || has(" delay") || has(" expected"));
+  return has("phase 0") && host.num_nodes() > 0 && (has(" join") || has(" last") || has(" delay") || has(" expected"));
 }
 
 }  // namespace hasten::launcher

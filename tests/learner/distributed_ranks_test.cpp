@@ -38,7 +38,8 @@ nn::Sequential small_net(bool batch_norm = false) {
   net->push_back(nn::Linear(5, 2));
   const at::NoGradGuard no_grad;
   int64_t k = 0;
-  for (auto& parameter : net->parameters()) parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes()) + ++k) * 0.5);
+  for (auto& parameter : net->parameters())
+    parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes()) + ++k) * 0.5);
   return net;
 }
 
@@ -62,7 +63,9 @@ Trained train(const Learner& learn, int64_t epochs) {
   return result;
 }
 
-LearnerOptions plain_options() { return {.loss = cross_entropy(), .opt_func = optim::fastai::sgd({.mom = 0.9}), .metrics = {accuracy(), f1_score()}}; }
+LearnerOptions plain_options() {
+  return {.loss = cross_entropy(), .opt_func = optim::fastai::sgd({.mom = 0.9}), .metrics = {accuracy(), f1_score()}};
+}
 
 TEST(DistributedLearner, EqualsOneRankOnTheSameGlobalBatches) {
   const auto one = train(Learner(small_data(48, 12), small_net(true), plain_options()), 3);
@@ -74,7 +77,8 @@ TEST(DistributedLearner, EqualsOneRankOnTheSameGlobalBatches) {
       Trained many;
       learn.distrib_ctx(accelerator, [&] { many = train(learn, 3); });
 
-      for (size_t i = 0; i < one.weights.size(); ++i) EXPECT_TRUE(at::allclose(many.weights[i], one.weights[i], 1e-4, 1e-5)) << i;
+      for (size_t i = 0; i < one.weights.size(); ++i)
+        EXPECT_TRUE(at::allclose(many.weights[i], one.weights[i], 1e-4, 1e-5)) << i;
       EXPECT_EQ(many.lrs, one.lrs);
       EXPECT_NEAR(many.row[1], one.row[1], 1e-5);
       EXPECT_EQ(many.row[2], one.row[2]);
@@ -97,7 +101,8 @@ TEST_F(DistributedFiles, DecidesAlikeWithUnevenData) {
       auto options = plain_options();
       options.path = folder_;
       const Learner learn(small_data(37, 3), small_net(), options);
-      learn.add(SaveModel({.monitor = "accuracy"}), EarlyStopping({.monitor = "accuracy", .patience = 2}), ShortEpoch(0.6), TerminateOnNaN());
+      learn.add(SaveModel({.monitor = "accuracy"}), EarlyStopping({.monitor = "accuracy", .patience = 2}),
+                ShortEpoch(0.6), TerminateOnNaN());
       learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(12, 0.3); }); });
       const std::lock_guard lock(guard);
       epochs.push_back(learn.epoch());
@@ -121,15 +126,18 @@ struct Seen : Callback {
 };
 
 TEST(DistributedLearner, TakesBlocksOfTheOrderAsFastaiDoes) {
-  const auto x = at::arange(14).unsqueeze(1).to(at::kFloat).expand({14, 4}).contiguous(), y = at::arange(14).to(at::kFloat);
+  const auto x = at::arange(14).unsqueeze(1).to(at::kFloat).expand({14, 4}).contiguous(),
+             y = at::arange(14).to(at::kFloat);
   run_ranks(3, [&](process::Process& process) {
     const Accelerator accelerator(process);
     nn::Sequential net(nn::Linear(4, 1), nn::Flatten(nn::FlattenOptions().start_dim(0)));
-    const Learner learn(tensor_loaders({x, y}, {x, y}, {.batch_size = 3, .shuffle = false}), net, {.loss = mse(), .metrics = {mae_metric()}});
+    const Learner learn(tensor_loaders({x, y}, {x, y}, {.batch_size = 3, .shuffle = false}), net,
+                        {.loss = mse(), .metrics = {mae_metric()}});
     const auto seen = std::make_shared<Seen>();
     learn.add(seen);
 
-    learn.distrib_ctx(accelerator, {.order = LoaderOrder::kBlocks}, [&] { learn.no_logging([&] { learn.fit(1, 0.0); }); });
+    learn.distrib_ctx(accelerator, {.order = LoaderOrder::kBlocks},
+                      [&] { learn.no_logging([&] { learn.fit(1, 0.0); }); });
 
     const auto own = at::cat(seen->rows).to(at::kLong);
     EXPECT_TRUE(own.equal(at::arange(process.rank() * 5, process.rank() * 5 + 5).remainder(14))) << own;
@@ -138,10 +146,16 @@ TEST(DistributedLearner, TakesBlocksOfTheOrderAsFastaiDoes) {
 
 /// Metrics of several kinds over ranks of which some have no rows.
 TEST(DistributedLearner, AddsUpAllCountsInOneReduction) {
-  const auto metrics = [] { return std::vector<Metric>{avg_loss(), accuracy(), f1_score({.average = Averaging::kMacro}), value_metric("seven", [] { return 7.0; })}; };
+  const auto metrics = [] {
+    return std::vector<Metric>{avg_loss(), accuracy(), f1_score({.average = Averaging::kMacro}),
+                               value_metric("seven", [] { return 7.0; })};
+  };
   const auto p = at::sin(at::arange(30).reshape({10, 3}).to(at::kFloat)), t = at::arange(10).remainder(3);
   const auto input = [&](int64_t begin, int64_t end) {
-    return MetricInput{.prediction = p.slice(0, begin, end), .target = t.slice(0, begin, end), .loss = p.slice(0, begin, end).mean(), .size = end - begin};
+    return MetricInput{.prediction = p.slice(0, begin, end),
+                       .target = t.slice(0, begin, end),
+                       .loss = p.slice(0, begin, end).mean(),
+                       .size = end - begin};
   };
   const auto whole = metrics();
   for (const auto& metric : whole) metric.accumulate(input(0, 10));
@@ -267,7 +281,8 @@ TEST(ParallelLearner, TrainsOverTwoDevicesOfOneProcess) {
   const auto make = [] {
     auto net = std::make_shared<NetImpl>();
     const at::NoGradGuard no_grad;
-    for (auto& parameter : net->parameters()) parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes())));
+    for (auto& parameter : net->parameters())
+      parameter.copy_(at::cos(at::arange(parameter.numel()).reshape(parameter.sizes())));
     return net;
   };
   const auto one = make(), two = make();
@@ -276,7 +291,8 @@ TEST(ParallelLearner, TrainsOverTwoDevicesOfOneProcess) {
   alone.no_logging([&] { alone.fit(2, 0.1); });
   parallel.parallel_ctx({c10::kCPU, c10::kCPU}, [&] { parallel.no_logging([&] { parallel.fit(2, 0.1); }); });
 
-  for (size_t i = 0; i < one->parameters().size(); ++i) EXPECT_TRUE(at::allclose(one->parameters()[i], two->parameters()[i], 1e-4, 1e-6)) << i;
+  for (size_t i = 0; i < one->parameters().size(); ++i)
+    EXPECT_TRUE(at::allclose(one->parameters()[i], two->parameters()[i], 1e-4, 1e-6)) << i;
   EXPECT_EQ(parallel.find<ParallelTrainer>(), nullptr);
 }
 

@@ -23,8 +23,9 @@ static std::shared_ptr<Every> recording(json& rows) {
 }
 
 const std::map<std::string, Scope> kScopes = {
-    {"CancelFitException", Scope::kFit},     {"CancelEpochException", Scope::kEpoch},       {"CancelTrainException", Scope::kTrain},
-    {"CancelValidException", Scope::kValid}, {"CancelBatchException", Scope::kBatch},       {"CancelBackwardException", Scope::kBackward},
+    {"CancelFitException", Scope::kFit},     {"CancelEpochException", Scope::kEpoch},
+    {"CancelTrainException", Scope::kTrain}, {"CancelValidException", Scope::kValid},
+    {"CancelBatchException", Scope::kBatch}, {"CancelBackwardException", Scope::kBackward},
     {"CancelStepException", Scope::kStep}};
 
 json golden_events(const GoldenCase& golden) {
@@ -35,17 +36,22 @@ json golden_events(const GoldenCase& golden) {
   const auto event = event_named(raise.at("event").get<std::string>());
   const auto raising = std::make_shared<Every>("raising", 20, [&](Learner& learn, Event now) {
     if (now != event || learn.epoch() != raise.at("epoch").get<int64_t>()) return;
-    if (!raise.at("iter").is_null() && (learn.iter() != raise.at("iter").get<int64_t>() || learn.training() != raise.at("training").get<bool>())) return;
+    if (!raise.at("iter").is_null() &&
+        (learn.iter() != raise.at("iter").get<int64_t>() || learn.training() != raise.at("training").get<bool>()))
+      return;
     const auto scope = kScopes.find(exception);
     if (scope == kScopes.end()) throw std::invalid_argument(exception);
     learn.cancel(scope->second);
   });
-  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(input.at("valid_batches"))}, OneWeight(), {.loss = mse(), .opt_func = optim::fastai::sgd()});
+  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(input.at("valid_batches"))}, OneWeight(),
+                {.loss = mse(), .opt_func = optim::fastai::sgd()});
   learn.add(recording(rows), raising);
   try {
     learn.no_logging([&] { learn.fit(input.at("n_epoch").get<int64_t>()); });
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("callback 'raising' in " + raise.at("event").get<std::string>()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("callback 'raising' in " + raise.at("event").get<std::string>()),
+              std::string::npos)
+        << error.what();
     escapes = exception;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(exception), std::string::npos) << error.what();
@@ -78,17 +84,26 @@ json golden_calls(const GoldenCase& golden) {
   const auto call = input.at("call").get<std::string>();
   json rows = json::array();
   const auto valid = input.value("valid_batches", 0);
-  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(valid)}, OneWeight(), {.loss = mse(), .opt_func = optim::fastai::sgd()});
+  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(valid)}, OneWeight(),
+                {.loss = mse(), .opt_func = optim::fastai::sgd()});
   learn.add(recording(rows));
   learn.no_logging([&] {
-    if (call == "get_preds") learn.get_preds();
-    else if (call == "validate") learn.validate();
-    else if (call == "fit_no_valid" || call == "fit") learn.fit(1);
-    else if (call == "fit_two" || call == "fit_2") learn.fit(2);
-    else if (call == "start_epoch") learn.fit(3, {}, {.start_epoch = 2});
-    else if (call == "with_block") learn.with_events([] {});
-    else if (call == "get_preds_train") learn.get_preds({.ds_idx = 0});
-    else rows = "unknown call";
+    if (call == "get_preds")
+      learn.get_preds();
+    else if (call == "validate")
+      learn.validate();
+    else if (call == "fit_no_valid" || call == "fit")
+      learn.fit(1);
+    else if (call == "fit_two" || call == "fit_2")
+      learn.fit(2);
+    else if (call == "start_epoch")
+      learn.fit(3, {}, {.start_epoch = 2});
+    else if (call == "with_block")
+      learn.with_events([] {});
+    else if (call == "get_preds_train")
+      learn.get_preds({.ds_idx = 0});
+    else
+      rows = "unknown call";
   });
   return {{"events", rows}, {"escapes", nullptr}};
 }
@@ -100,13 +115,16 @@ static json described(const Callback& callback) {
           {"remove_on_fetch", callback.removed_for_predictions()}};
 }
 
-static Accelerator lone() { return Accelerator(process::Process(process::RankInfo{}, comm::Group())); }
+static Accelerator lone() {
+  return Accelerator(process::Process(process::RankInfo{}, comm::Group()));
+}
 
 json golden_order(const GoldenCase& golden) {
   Learner learn({.train = ones(1)}, OneWeight(), {.loss = mse()});
   learn.remove_cb("progress");
   if (golden.input.contains("added")) {
-    for (const auto& one : golden.input.at("added")) learn.add(std::make_shared<Every>(one[0].get<std::string>(), one[1].get<int>(), [](Learner&, Event) {}));
+    for (const auto& one : golden.input.at("added"))
+      learn.add(std::make_shared<Every>(one[0].get<std::string>(), one[1].get<int>(), [](Learner&, Event) {}));
     json names = json::array();
     for (const auto& callback : learn.ordered_cbs(Event::kBeforeFit)) {
       const std::string name(callback->name());
@@ -114,18 +132,32 @@ json golden_order(const GoldenCase& golden) {
     }
     return {{"before_fit", names}};
   }
-  json list = {{"TrainEvalCallback", described(TrainEval())}, {"Recorder", described(Recorder())}, {"ProgressCallback", described(Progress())},
-               {"CSVLogger", described(CSVLogger())}, {"MixedPrecision", described(MixedPrecision())}, {"GradientClip", described(GradientClip())},
-               {"GradientAccumulation", described(GradientAccumulation())}, {"TrackerCallback", described(TrackerCallback())},
-               {"SaveModelCallback", described(SaveModel())}, {"ReduceLROnPlateau", described(ReduceLROnPlateau())},
-               {"EarlyStoppingCallback", described(EarlyStopping())}, {"TerminateOnNaNCallback", described(TerminateOnNaN())},
-               {"ParamScheduler", described(ParamScheduler({}))}, {"LRFinder", described(LrFinder())}, {"MixUp", described(MixUp())},
-               {"CutMix", described(CutMix())}, {"BnFreeze", described(BnFreeze())}, {"ShortEpochCallback", described(ShortEpoch())},
-               {"SkipToEpoch", described(SkipToEpoch(1))}, {"GatherPredsCallback", described(GatherPreds())},
-               {"FetchPredsCallback", described(FetchPreds())}, {"ParallelTrainer", described(ParallelTrainer())},
+  json list = {{"TrainEvalCallback", described(TrainEval())},
+               {"Recorder", described(Recorder())},
+               {"ProgressCallback", described(Progress())},
+               {"CSVLogger", described(CSVLogger())},
+               {"MixedPrecision", described(MixedPrecision())},
+               {"GradientClip", described(GradientClip())},
+               {"GradientAccumulation", described(GradientAccumulation())},
+               {"TrackerCallback", described(TrackerCallback())},
+               {"SaveModelCallback", described(SaveModel())},
+               {"ReduceLROnPlateau", described(ReduceLROnPlateau())},
+               {"EarlyStoppingCallback", described(EarlyStopping())},
+               {"TerminateOnNaNCallback", described(TerminateOnNaN())},
+               {"ParamScheduler", described(ParamScheduler({}))},
+               {"LRFinder", described(LrFinder())},
+               {"MixUp", described(MixUp())},
+               {"CutMix", described(CutMix())},
+               {"BnFreeze", described(BnFreeze())},
+               {"ShortEpochCallback", described(ShortEpoch())},
+               {"SkipToEpoch", described(SkipToEpoch(1))},
+               {"GatherPredsCallback", described(GatherPreds())},
+               {"FetchPredsCallback", described(FetchPreds())},
+               {"ParallelTrainer", described(ParallelTrainer())},
                {"DistributedTrainer", described(DistributedTrainer(lone()))}};
   json names = json::array();
-  for (const auto& entry : learn.cbs()) names.push_back(entry.callback->name() == "train_eval" ? "TrainEvalCallback" : "Recorder");
+  for (const auto& entry : learn.cbs())
+    names.push_back(entry.callback->name() == "train_eval" ? "TrainEvalCallback" : "Recorder");
   return {{"callbacks", list}, {"default", names}};
 }
 

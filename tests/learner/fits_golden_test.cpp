@@ -41,13 +41,16 @@ json golden_fits(const GoldenCase& golden) {
     pct.push_back(own.pct_train());
     json each = json::array();
     for (const auto& group : own.groups()) {
-      each.push_back(std::any_of(group.parameters.begin(), group.parameters.end(), [](const auto& p) { return p.requires_grad(); }));
+      each.push_back(std::any_of(group.parameters.begin(), group.parameters.end(),
+                                 [](const auto& p) { return p.requires_grad(); }));
     }
     trains.push_back(each);
   });
   const auto epochs = input.at("epochs").get<int64_t>();
   const auto number = [&](const char* key, double otherwise) { return input.value(key, otherwise); };
-  const auto rate = [&](const char* key) { return input.contains(key) && !input.at(key).is_null() ? std::optional(hyper_of(input.at(key))) : std::nullopt; };
+  const auto rate = [&](const char* key) {
+    return input.contains(key) && !input.at(key).is_null() ? std::optional(hyper_of(input.at(key))) : std::nullopt;
+  };
   std::optional<std::array<double, 3>> moms;
   if (input.contains("moms") && !input.at("moms").is_null()) moms = input.at("moms").get<std::array<double, 3>>();
   std::optional<double> wd;
@@ -56,15 +59,30 @@ json golden_fits(const GoldenCase& golden) {
   learn.no_logging([&] {
     const auto call = input.at("call").get<std::string>();
     if (call == "fit_one_cycle") {
-      learn.fit_one_cycle(epochs, rate("lr_max"), {.div = number("div", 25), .div_final = number("div_final", 1e5), .pct_start = number("pct_start", 0.25),
-                                                   .wd = wd, .moms = moms, .start_epoch = start});
+      learn.fit_one_cycle(epochs, rate("lr_max"),
+                          {.div = number("div", 25),
+                           .div_final = number("div_final", 1e5),
+                           .pct_start = number("pct_start", 0.25),
+                           .wd = wd,
+                           .moms = moms,
+                           .start_epoch = start});
     } else if (call == "fit_flat_cos") {
-      learn.fit_flat_cos(epochs, rate("lr"), {.div_final = number("div_final", 1e5), .pct_start = number("pct_start", 0.75), .wd = wd, .start_epoch = start});
+      learn.fit_flat_cos(epochs, rate("lr"),
+                         {.div_final = number("div_final", 1e5),
+                          .pct_start = number("pct_start", 0.75),
+                          .wd = wd,
+                          .start_epoch = start});
     } else if (call == "fit_sgdr") {
-      learn.fit_sgdr(epochs, input.value("cycle_len", 1), rate("lr_max"), {.cycle_mult = input.value("cycle_mult", 2), .wd = wd});
+      learn.fit_sgdr(epochs, input.value("cycle_len", 1), rate("lr_max"),
+                     {.cycle_mult = input.value("cycle_mult", 2), .wd = wd});
     } else if (call == "fine_tune") {
-      learn.fine_tune(epochs, number("base_lr", 2e-3), {.freeze_epochs = input.value("freeze_epochs", 1), .lr_mult = number("lr_mult", 100),
-                                                        .pct_start = number("pct_start", 0.3), .div = number("div", 5), .wd = wd, .moms = moms});
+      learn.fine_tune(epochs, number("base_lr", 2e-3),
+                      {.freeze_epochs = input.value("freeze_epochs", 1),
+                       .lr_mult = number("lr_mult", 100),
+                       .pct_start = number("pct_start", 0.3),
+                       .div = number("div", 5),
+                       .wd = wd,
+                       .moms = moms});
     } else {
       lr = "unknown call";
     }
@@ -79,9 +97,11 @@ json sgdr_in_double(const GoldenCase& golden) {
   const auto batches = input.at("batches").get<int64_t>();
   json lr = json::array();
   int64_t length = input.value("cycle_len", int64_t{1});
-  const auto top = input.at("lr_max").is_array() ? input.at("lr_max").at(1).get<double>() : input.at("lr_max").get<double>();
+  const auto top =
+      input.at("lr_max").is_array() ? input.at("lr_max").at(1).get<double>() : input.at("lr_max").get<double>();
   const auto groups = input.value("groups", 1);
-  for (int64_t cycle = 0; cycle < input.at("epochs").get<int64_t>(); ++cycle, length *= input.value("cycle_mult", int64_t{2})) {
+  for (int64_t cycle = 0; cycle < input.at("epochs").get<int64_t>();
+       ++cycle, length *= input.value("cycle_mult", int64_t{2})) {
     for (int64_t i = 0; i < length * batches; ++i) {
       const double part = static_cast<double>(i) / static_cast<double>(length * batches);
       lr.push_back(std::vector<double>(static_cast<size_t>(groups), top * (1 + std::cos(std::numbers::pi * part)) / 2));
@@ -95,9 +115,12 @@ json golden_hypers(const GoldenCase& golden) {
   const auto& value = golden.input.at("value");
   const auto kind = golden.input.at("kind").get<std::string>();
   try {
-    if (kind == "slice") learn.hypers().set("lr", hyper_of(value));
-    else if (value.is_array()) learn.hypers().set("lr", value.get<std::vector<double>>());
-    else learn.hypers().set("lr", value.get<double>());
+    if (kind == "slice")
+      learn.hypers().set("lr", hyper_of(value));
+    else if (value.is_array())
+      learn.hypers().set("lr", value.get<std::vector<double>>());
+    else
+      learn.hypers().set("lr", value.get<double>());
   } catch (const UsageError&) {
     return golden_error("AssertionError");
   }
@@ -119,7 +142,8 @@ json golden_freeze(const GoldenCase& golden) {
     net->push_back(Pair(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2)));
     firsts.push_back(static_cast<size_t>(i));
   }
-  Learner learn({.train = ones(1)}, net, {.loss = mse(), .splitter = child_groups(firsts), .train_bn = input.value("train_bn", true)});
+  Learner learn({.train = ones(1)}, net,
+                {.loss = mse(), .splitter = child_groups(firsts), .train_bn = input.value("train_bn", true)});
   try {
     learn.freeze_to(input.at("freeze_to").get<int64_t>());
   } catch (const UsageError&) {
@@ -154,7 +178,9 @@ static std::vector<double> doubles_of(const json& list) {
   return values;
 }
 
-json golden_suggestion(const GoldenCase& golden) { return suggestions_of(doubles_of(golden.input.at("lrs")), doubles_of(golden.input.at("losses"))); }
+json golden_suggestion(const GoldenCase& golden) {
+  return suggestions_of(doubles_of(golden.input.at("lrs")), doubles_of(golden.input.at("losses")));
+}
 
 static std::vector<at::Tensor> copies(const torch::nn::Module& module) {
   std::vector<at::Tensor> result;
@@ -166,11 +192,15 @@ static std::vector<at::Tensor> copies(const torch::nn::Module& module) {
 json golden_lr_finder(const GoldenCase& golden) {
   const auto& input = golden.input;
   const auto model = model_of(input.at("model"));
-  Learner learn(loaders_of(input), model, {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer"))});
+  Learner learn(loaders_of(input), model,
+                {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer"))});
   const auto before = copies(*model);
   const auto& o = input.at("options");
-  const LrFindOptions options{.start_lr = o.value("start_lr", 1e-7), .end_lr = o.value("end_lr", 10.0), .num_it = o.value("num_it", 100),
-                              .stop_div = o.value("stop_div", true), .suggest = {}};
+  const LrFindOptions options{.start_lr = o.value("start_lr", 1e-7),
+                              .end_lr = o.value("end_lr", 10.0),
+                              .num_it = o.value("num_it", 100),
+                              .stop_div = o.value("stop_div", true),
+                              .suggest = {}};
   const auto found = learn.lr_find(options);
   const auto after = copies(*model);
   bool restored = true;
@@ -183,7 +213,10 @@ json golden_lr_finder(const GoldenCase& golden) {
   } catch (const UsageError&) {
     suggestions = golden_error("UsageError");
   }
-  return {{"lrs", json_of(found.lrs)}, {"losses", json_of(found.losses)}, {"suggestions", suggestions}, {"restored", restored}};
+  return {{"lrs", json_of(found.lrs)},
+          {"losses", json_of(found.losses)},
+          {"suggestions", suggestions},
+          {"restored", restored}};
 }
 
 /// Our rule: too short a curve is a UsageError.

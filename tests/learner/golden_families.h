@@ -40,7 +40,8 @@ inline std::optional<Event> event_named(const std::string& name) {
 /// Calls a function at every event.
 struct Every : Callback {
   using Function = std::function<void(Learner&, Event)>;
-  Every(std::string own_name, int own_order, Function own) : called(std::move(own_name)), place(own_order), function(std::move(own)) {}
+  Every(std::string own_name, int own_order, Function own)
+      : called(std::move(own_name)), place(own_order), function(std::move(own)) {}
   std::string_view name() const override { return called; }
   int order() const override { return place; }
 #define HASTEN_EVENT(method, event) \

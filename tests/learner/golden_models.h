@@ -75,7 +75,8 @@ inline json snapped(const json& given, const json& wanted, double tolerance) {
   }
   if (given.is_array() && wanted.is_array()) {
     json result = given;
-    for (size_t i = 0; i < std::min(given.size(), wanted.size()); ++i) result[i] = snapped(given[i], wanted[i], tolerance);
+    for (size_t i = 0; i < std::min(given.size(), wanted.size()); ++i)
+      result[i] = snapped(given[i], wanted[i], tolerance);
     return result;
   }
   if (given.is_object() && wanted.is_object()) {
@@ -102,15 +103,22 @@ inline torch::nn::Sequential model_of(const json& spec) {
   nn::Sequential model;
   for (const auto& layer : spec.at("layers")) {
     const auto type = layer.at("type").get<std::string>();
-    if (type == "Linear") model->push_back(nn::Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
-    else if (type == "Tanh") model->push_back(nn::Tanh());
-    else if (type == "ReLU") model->push_back(nn::ReLU());
-    else if (type == "BatchNorm1d") model->push_back(nn::BatchNorm1d(layer.at("features").get<int64_t>()));
-    else if (type == "LayerNorm") model->push_back(nn::LayerNorm(nn::LayerNormOptions({layer.at("features").get<int64_t>()})));
-    else throw std::runtime_error("unknown layer " + type);
+    if (type == "Linear")
+      model->push_back(nn::Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
+    else if (type == "Tanh")
+      model->push_back(nn::Tanh());
+    else if (type == "ReLU")
+      model->push_back(nn::ReLU());
+    else if (type == "BatchNorm1d")
+      model->push_back(nn::BatchNorm1d(layer.at("features").get<int64_t>()));
+    else if (type == "LayerNorm")
+      model->push_back(nn::LayerNorm(nn::LayerNormOptions({layer.at("features").get<int64_t>()})));
+    else
+      throw std::runtime_error("unknown layer " + type);
   }
   const at::NoGradGuard no_grad;
-  for (auto& parameter : model->named_parameters()) parameter.value().copy_(tensor_of(spec.at("params").at(parameter.key())));
+  for (auto& parameter : model->named_parameters())
+    parameter.value().copy_(tensor_of(spec.at("params").at(parameter.key())));
   return model;
 }
 
@@ -122,7 +130,8 @@ inline learner::Loss loss_of(const std::string& name) {
 
 inline learner::Loaders loaders_of(const json& input) {
   const auto size = input.at("batch_size").get<int64_t>();
-  return learner::tensor_loaders({tensor_of(input.at("x")), tensor_of(input.at("y"))}, {tensor_of(input.at("valid_x")), tensor_of(input.at("valid_y"))},
+  return learner::tensor_loaders({tensor_of(input.at("x")), tensor_of(input.at("y"))},
+                                 {tensor_of(input.at("valid_x")), tensor_of(input.at("valid_y"))},
                                  {.batch_size = size, .shuffle = false});
 }
 
@@ -132,34 +141,66 @@ inline optim::fastai::Factory optimizer_of(const json& spec) {
   const bool decouple = spec.value("decouple_wd", true);
   const auto type = spec.at("type").get<std::string>();
   for (const auto& [key, value] : spec.items()) {
-    static const std::set<std::string> kKnown{"type", "mom", "sqr_mom", "eps", "wd", "beta", "decouple_wd", "clip", "trust_coeff", "nu_1", "nu_2", "k", "alpha"};
+    static const std::set<std::string> kKnown{"type", "mom",         "sqr_mom", "eps",  "wd", "beta", "decouple_wd",
+                                              "clip", "trust_coeff", "nu_1",    "nu_2", "k",  "alpha"};
     if (kKnown.count(key) == 0) throw std::runtime_error("unknown optimizer option " + key);
   }
   if (type == "SGD") return f::sgd({.mom = number("mom", 0), .wd = number("wd", 0), .decouple_wd = decouple});
   if (type == "RMSProp") {
-    return f::rms_prop({.sqr_mom = number("sqr_mom", 0.99), .mom = number("mom", 0), .wd = number("wd", 0), .eps = number("eps", 1e-8), .decouple_wd = decouple});
+    return f::rms_prop({.sqr_mom = number("sqr_mom", 0.99),
+                        .mom = number("mom", 0),
+                        .wd = number("wd", 0),
+                        .eps = number("eps", 1e-8),
+                        .decouple_wd = decouple});
   }
   if (type == "Adam") {
-    return f::adam({.mom = number("mom", 0.9), .sqr_mom = number("sqr_mom", 0.99), .eps = number("eps", 1e-5), .wd = number("wd", 0.01), .decouple_wd = decouple});
+    return f::adam({.mom = number("mom", 0.9),
+                    .sqr_mom = number("sqr_mom", 0.99),
+                    .eps = number("eps", 1e-5),
+                    .wd = number("wd", 0.01),
+                    .decouple_wd = decouple});
   }
   if (type == "RAdam") {
-    return f::radam({.mom = number("mom", 0.9), .sqr_mom = number("sqr_mom", 0.99), .eps = number("eps", 1e-5), .wd = number("wd", 0), .beta = number("beta", 0), .decouple_wd = decouple});
+    return f::radam({.mom = number("mom", 0.9),
+                     .sqr_mom = number("sqr_mom", 0.99),
+                     .eps = number("eps", 1e-5),
+                     .wd = number("wd", 0),
+                     .beta = number("beta", 0),
+                     .decouple_wd = decouple});
   }
   if (type == "QHAdam") {
-    return f::qhadam({.mom = number("mom", 0.999), .sqr_mom = number("sqr_mom", 0.999), .nu_1 = number("nu_1", 0.7), .nu_2 = number("nu_2", 1),
-                      .eps = number("eps", 1e-8), .wd = number("wd", 0), .decouple_wd = decouple});
+    return f::qhadam({.mom = number("mom", 0.999),
+                      .sqr_mom = number("sqr_mom", 0.999),
+                      .nu_1 = number("nu_1", 0.7),
+                      .nu_2 = number("nu_2", 1),
+                      .eps = number("eps", 1e-8),
+                      .wd = number("wd", 0),
+                      .decouple_wd = decouple});
   }
   if (type == "Larc") {
-    return f::larc({.mom = number("mom", 0.9), .clip = spec.value("clip", true), .trust_coeff = number("trust_coeff", 0.02), .eps = number("eps", 1e-8),
-                    .wd = number("wd", 0), .decouple_wd = decouple});
+    return f::larc({.mom = number("mom", 0.9),
+                    .clip = spec.value("clip", true),
+                    .trust_coeff = number("trust_coeff", 0.02),
+                    .eps = number("eps", 1e-8),
+                    .wd = number("wd", 0),
+                    .decouple_wd = decouple});
   }
   if (type == "Lamb") {
-    return f::lamb({.mom = number("mom", 0.9), .sqr_mom = number("sqr_mom", 0.99), .eps = number("eps", 1e-5), .wd = number("wd", 0), .decouple_wd = decouple});
+    return f::lamb({.mom = number("mom", 0.9),
+                    .sqr_mom = number("sqr_mom", 0.99),
+                    .eps = number("eps", 1e-5),
+                    .wd = number("wd", 0),
+                    .decouple_wd = decouple});
   }
   const f::LookaheadOptions look{.k = spec.value("k", 6), .alpha = number("alpha", 0.5)};
   if (type == "ranger") {
-    return f::ranger({.mom = number("mom", 0.95), .wd = number("wd", 0.01), .eps = number("eps", 1e-6), .sqr_mom = number("sqr_mom", 0.99),
-                      .beta = number("beta", 0), .lookahead = look, .decouple_wd = decouple});
+    return f::ranger({.mom = number("mom", 0.95),
+                      .wd = number("wd", 0.01),
+                      .eps = number("eps", 1e-6),
+                      .sqr_mom = number("sqr_mom", 0.99),
+                      .beta = number("beta", 0),
+                      .lookahead = look,
+                      .decouple_wd = decouple});
   }
   throw std::runtime_error("unknown optimizer " + type);
 }

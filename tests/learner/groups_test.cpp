@@ -26,10 +26,17 @@ std::shared_ptr<nn::Module> random_net(std::mt19937_64& random, int depth) {
   for (uint64_t i = 0, count = 1 + random() % 4; i < count; ++i) {
     const std::string name = std::to_string(i);
     switch (random() % (depth > 0 ? 4 : 3)) {
-      case 0: net->register_module(name, nn::Linear(nn::LinearOptions(2, 3).bias(random() % 2 == 0))); break;
-      case 1: net->register_module(name, nn::BatchNorm1d(3)); break;
-      case 2: net->register_module(name, nn::LayerNorm(nn::LayerNormOptions({3}))); break;
-      default: net->register_module(name, random_net(random, depth - 1));
+      case 0:
+        net->register_module(name, nn::Linear(nn::LinearOptions(2, 3).bias(random() % 2 == 0)));
+        break;
+      case 1:
+        net->register_module(name, nn::BatchNorm1d(3));
+        break;
+      case 2:
+        net->register_module(name, nn::LayerNorm(nn::LayerNormOptions({3})));
+        break;
+      default:
+        net->register_module(name, random_net(random, depth - 1));
     }
   }
   return net;

@@ -1,5 +1,6 @@
-// The Learner against values recorded from fastai 2.8.12: every family of learner.json, judged in one place; training, accumulation,
-// predictions and what several ranks gather are here, the other families in the files that golden_families.h names.
+// The Learner against values recorded from fastai 2.8.12: every family of learner.json, judged in one place; training,
+// accumulation, predictions and what several ranks gather are here, the other families in the files that
+// golden_families.h names.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -38,8 +39,10 @@ std::vector<std::string> noisy_names(const json& layers) {
   return names;
 }
 
-/// The last epoch's validation from the recorded bias and running mean, which are noise in both runs: what follows from them is judged.
-void validate_with_recorded_noise(const GoldenCase& golden, const Learner& learn, const torch::nn::Module& model, json& each, json& values) {
+/// The last epoch's validation from the recorded bias and running mean, which are noise in both runs: what follows from
+/// them is judged.
+void validate_with_recorded_noise(const GoldenCase& golden, const Learner& learn, const torch::nn::Module& model,
+                                  json& each, json& values) {
   const auto names = noisy_names(golden.input.at("model").at("layers"));
   if (names.empty() || !golden.expected.is_object() || !golden.expected.contains("state")) return;
   const at::NoGradGuard no_grad;
@@ -69,8 +72,14 @@ json training(const GoldenCase& golden) {
   for (const auto& name : input.at("metrics")) list.push_back(metric_named(name));
   std::optional<double> wd;
   if (o.contains("wd")) wd = o.at("wd").get<double>();
-  Learner learn(loaders_of(input), model, {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer")), .metrics = list,
-                .splitter = splitter, .wd = wd, .wd_bn_bias = o.value("wd_bn_bias", false), .train_bn = o.value("train_bn", true)});
+  Learner learn(loaders_of(input), model,
+                {.loss = loss_of(input.at("loss")),
+                 .opt_func = optimizer_of(input.at("optimizer")),
+                 .metrics = list,
+                 .splitter = splitter,
+                 .wd = wd,
+                 .wd_bn_bias = o.value("wd_bn_bias", false),
+                 .train_bn = o.value("train_bn", true)});
   learn.recorder().options().add_time = false;
   learn.recorder().options().train_metrics = o.value("train_metrics", false);
   if (o.contains("clip")) learn.add(GradientClip(o.at("clip").get<double>()));
@@ -82,8 +91,10 @@ json training(const GoldenCase& golden) {
   learn.no_logging([&] {
     const auto epochs = input.at("epochs").get<int64_t>();
     const auto lr = hyper_of(input.at("lr"));
-    if (o.value("one_cycle", false)) learn.fit_one_cycle(epochs, lr);
-    else learn.fit(epochs, lr);
+    if (o.value("one_cycle", false))
+      learn.fit_one_cycle(epochs, lr);
+    else
+      learn.fit(epochs, lr);
   });
   json values = json::array(), state = json::object();
   for (const auto& row : learn.recorder().values()) values.push_back(json_of(row));
@@ -103,9 +114,14 @@ json accumulation(const GoldenCase& golden) {
     model->weight.fill_(input.at("weight").get<double>());
   }
   const auto x = tensor_of(input.at("x")).unsqueeze(1);
-  auto loaders = tensor_loaders({x, x}, {x, x}, {.batch_size = input.at("batch_size").get<int64_t>(), .shuffle = false, .drop_last = input.value("drop_last", false)});
+  auto loaders = tensor_loaders({x, x}, {x, x},
+                                {.batch_size = input.at("batch_size").get<int64_t>(),
+                                 .shuffle = false,
+                                 .drop_last = input.value("drop_last", false)});
   loaders.valid = {};
-  Learner learn(loaders, model, {.loss = [](const at::Tensor& p, const at::Tensor&) { return p.mean(); }, .opt_func = optim::fastai::sgd()});
+  Learner learn(
+      loaders, model,
+      {.loss = [](const at::Tensor& p, const at::Tensor&) { return p.mean(); }, .opt_func = optim::fastai::sgd()});
   learn.add(GradientAccumulation(GradientAccumulationOptions{.n_acc = input.at("n_acc"), .as_fastai = true}));
   if (!input.at("clip").is_null()) learn.add(GradientClip(input.at("clip").get<double>()));
   json weights = json::array(), stepped = json::array();
@@ -120,10 +136,15 @@ json accumulation(const GoldenCase& golden) {
 
 json predictions(const GoldenCase& golden) {
   const auto& input = golden.input;
-  Learner learn(loaders_of(input), model_of(input.at("model")), {.loss = loss_of(input.at("loss")), .metrics = {accuracy()}});
+  Learner learn(loaders_of(input), model_of(input.at("model")),
+                {.loss = loss_of(input.at("loss")), .metrics = {accuracy()}});
   const auto& o = input.at("options");
-  PredsOptions options{.ds_idx = o.value("ds_idx", 1), .with_input = o.value("with_input", false), .with_decoded = o.value("with_decoded", false),
-                       .with_loss = o.value("with_loss", false), .with_preds = o.value("with_preds", true), .with_targs = o.value("with_targs", true)};
+  PredsOptions options{.ds_idx = o.value("ds_idx", 1),
+                       .with_input = o.value("with_input", false),
+                       .with_decoded = o.value("with_decoded", false),
+                       .with_loss = o.value("with_loss", false),
+                       .with_preds = o.value("with_preds", true),
+                       .with_targs = o.value("with_targs", true)};
   if (o.contains("act") && !o.at("act").is_null()) options.act = [](const at::Tensor& t) { return t; };
   const auto found = learn.get_preds(options);
   json parts = json::array();
@@ -141,7 +162,8 @@ json distributed_dl(const GoldenCase& golden) {
   const auto rows = at::arange(n);
   auto options = torch::data::DataLoaderOptions(input.at("batch_size").get<size_t>());
   options.drop_last(input.at("drop_last").get<bool>());
-  const auto whole = data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
+  const auto whole =
+      data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
   for (int rank = 0; rank < world; ++rank) {
     const DistributedDL loader(whole, rank, world);
     json batches = json::array();
@@ -163,7 +185,8 @@ json gather(const GoldenCase& golden) {
     const Accelerator accelerator(process);
     const auto rows = at::arange(n);
     const auto options = torch::data::DataLoaderOptions(static_cast<size_t>(batch_size));
-    const auto whole = data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
+    const auto whole =
+        data::loader(data::TensorDataset(rows), data::SeedableSequentialSampler(static_cast<size_t>(n)), options);
     const int64_t block = (n + world - 1) / world;
     int64_t left = std::clamp<int64_t>(n - process.rank() * block, 0, block);
     json own = json::array();
@@ -179,7 +202,9 @@ json gather(const GoldenCase& golden) {
       const at::NoGradGuard no_grad;
       model->weight.fill_(1);
     }
-    const Learner learn({.train = ones(1), .valid = tensor_loader(x, rows, {.batch_size = batch_size, .shuffle = false})}, model, {.loss = mse()});
+    const Learner learn(
+        {.train = ones(1), .valid = tensor_loader(x, rows, {.batch_size = batch_size, .shuffle = false})}, model,
+        {.loss = mse()});
     json predicted;
     learn.distrib_ctx(accelerator, [&] { predicted = json_of(learn.get_preds().preds.reshape({-1}).to(at::kLong)); });
     const std::lock_guard lock(guard);
@@ -201,16 +226,18 @@ json counted_batches(const GoldenCase& golden) {
   return {{"len", lengths}};
 }
 
-/// The gradient of a linear's bias in front of a batch norm is 0 but for rounding, and optimizers with a second moment move by its sign:
-/// each run takes a path of its own. With T steps at rate lr both the bias and the running mean, which follows it, end within 2 * lr * T
-/// of the recorded ones (each run moves by at most lr a step, Lamb's factor of up to 10 aside). Validations before the last epoch depend
-/// on the noise of their time, which is not recorded; the last one is judged from the recorded noise.
+/// The gradient of a linear's bias in front of a batch norm is 0 but for rounding, and optimizers with a second moment
+/// move by its sign: each run takes a path of its own. With T steps at rate lr both the bias and the running mean,
+/// which follows it, end within 2 * lr * T of the recorded ones (each run moves by at most lr a step, Lamb's factor of
+/// up to 10 aside). Validations before the last epoch depend on the noise of their time, which is not recorded; the
+/// last one is judged from the recorded noise.
 json noise_before_batch_norm(const GoldenCase& golden, const json& given) {
   json patch = json::object();
   if (golden.family != "fit" || !given.contains("state")) return patch;
   const auto names = noisy_names(golden.input.at("model").at("layers"));
   if (names.empty()) return patch;
-  auto state = golden.expected.at("state"), losses = golden.expected.at("losses"), values = golden.expected.at("values");
+  auto state = golden.expected.at("state"), losses = golden.expected.at("losses"),
+       values = golden.expected.at("values");
   const auto steps = std::count_if(losses.begin(), losses.end(), [](const json& row) { return row[0] == 1; });
   const double factor = golden.input.at("optimizer").at("type") == "Lamb" ? 10 : 1;
   const double reach = 2 * factor * golden.input.at("lr").get<double>() * static_cast<double>(steps);
@@ -221,17 +248,33 @@ json noise_before_batch_norm(const GoldenCase& golden, const json& given) {
   }
   const size_t validated = golden.input.at("metrics").size() + 1;
   for (size_t row = 0; row + 1 < epochs; ++row) {
-    for (size_t i = values[row].size() - validated; i < values[row].size(); ++i) values[row][i] = given.at("values").at(row).at(i);
+    for (size_t i = values[row].size() - validated; i < values[row].size(); ++i)
+      values[row][i] = given.at("values").at(row).at(i);
   }
   return {{"state", state}, {"losses", losses}, {"values", values}};
 }
 
-const std::map<std::string, Outcome> kFamilies = {
-    {"events", golden_events},     {"calls", golden_calls},           {"order", golden_order},           {"schedule", golden_schedule},       {"fit_one_cycle", golden_fits},
-    {"fit_flat_cos", golden_fits}, {"fit_sgdr", golden_fits},         {"fine_tune", golden_fits},        {"hypers", golden_hypers},           {"freeze", golden_freeze},
-    {"suggest", golden_suggestion}, {"lr_find", golden_lr_finder},    {"tracker", golden_tracker},       {"fit", training},            {"accumulation", accumulation},
-    {"metrics", golden_metrics},   {"losses", golden_losses},         {"mix", golden_mix},               {"get_preds", predictions},   {"distributed_dl", distributed_dl},
-    {"gather", gather}};
+const std::map<std::string, Outcome> kFamilies = {{"events", golden_events},
+                                                  {"calls", golden_calls},
+                                                  {"order", golden_order},
+                                                  {"schedule", golden_schedule},
+                                                  {"fit_one_cycle", golden_fits},
+                                                  {"fit_flat_cos", golden_fits},
+                                                  {"fit_sgdr", golden_fits},
+                                                  {"fine_tune", golden_fits},
+                                                  {"hypers", golden_hypers},
+                                                  {"freeze", golden_freeze},
+                                                  {"suggest", golden_suggestion},
+                                                  {"lr_find", golden_lr_finder},
+                                                  {"tracker", golden_tracker},
+                                                  {"fit", training},
+                                                  {"accumulation", accumulation},
+                                                  {"metrics", golden_metrics},
+                                                  {"losses", golden_losses},
+                                                  {"mix", golden_mix},
+                                                  {"get_preds", predictions},
+                                                  {"distributed_dl", distributed_dl},
+                                                  {"gather", gather}};
 
 const std::set<std::string> kSchedules = {"schedule", "fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fine_tune"};
 
@@ -244,8 +287,9 @@ json near_recorded(const GoldenCase& golden, json given) {
       if (!given.contains(key)) continue;
       const double scale = kSchedules.count(golden.family) != 0 ? 1e-6 * std::max(largest(value), 1e-12)
                            : golden.family == "suggest" || golden.family == "hypers" ? 1e-6 * largest(value)
-                           : golden.family == "lr_find" && key != "losses" ? 1e-6 * largest(value)
-                           : golden.family == "fit" ? 1e-5 : 2e-6;
+                           : golden.family == "lr_find" && key != "losses"           ? 1e-6 * largest(value)
+                           : golden.family == "fit"                                  ? 1e-5
+                                                                                     : 2e-6;
       given[key] = snapped(given[key], value, scale);
     }
   }
@@ -264,13 +308,15 @@ TEST(LearnerGolden, GivesWhatFastaiGives) {
   topic.on_quirk("len-differs", counted_batches);
   json given;
   topic.on_every_case([&given](const GoldenCase& golden) { return noise_before_batch_norm(golden, given); });
-  topic.on_every_case([](const GoldenCase& golden) { return golden.family == "freeze" ? beyond_is_refused(golden) : json::object(); });
+  topic.on_every_case(
+      [](const GoldenCase& golden) { return golden.family == "freeze" ? beyond_is_refused(golden) : json::object(); });
   topic.tolerate({.relative = 1e-6, .absolute = 2e-6});
 
   topic.for_each([&](const GoldenCase& golden) {
     try {
       const auto family = kFamilies.find(golden.family);
-      given = family == kFamilies.end() ? json{{"unknown family", golden.family}} : near_recorded(golden, family->second(golden));
+      given = family == kFamilies.end() ? json{{"unknown family", golden.family}}
+                                        : near_recorded(golden, family->second(golden));
     } catch (const std::exception& error) {
       given = {{"error", "refused"}, {"message", error.what()}};
     }

@@ -101,7 +101,8 @@ class LearnerPeers : public hasten::testing::InFolder {
   static nn::Sequential net() {
     torch::manual_seed(3);
     // A bias in front of a batch norm has a gradient of rounding errors alone (docs/differences.md).
-    return nn::Sequential(nn::Linear(nn::LinearOptions(6, 8).bias(false)), nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 3));
+    return nn::Sequential(nn::Linear(nn::LinearOptions(6, 8).bias(false)), nn::BatchNorm1d(8), nn::ReLU(),
+                          nn::Linear(8, 3));
   }
   static torch::data::Example<> rows(int64_t count, uint64_t seed) {
     torch::manual_seed(seed);
@@ -113,9 +114,11 @@ class LearnerPeers : public hasten::testing::InFolder {
 TEST_F(LearnerPeers, LossesOfEveryBatchAndValidationAreFastais) {
   const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
   if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and fastai.";
-  if (std::system((python + " -c 'import fastai' 2>/dev/null").c_str()) != 0) GTEST_SKIP() << python << " has no fastai.";
+  if (std::system((python + " -c 'import fastai' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << python << " has no fastai.";
   const auto train = rows(44, 1), valid = rows(20, 2);  // the last batches are short
-  checkpoint::StateDict start{{"x", train.data}, {"y", train.target}, {"valid_x", valid.data}, {"valid_y", valid.target}};
+  checkpoint::StateDict start{
+      {"x", train.data}, {"y", train.target}, {"valid_x", valid.data}, {"valid_y", valid.target}};
   const auto weights = net();
   for (const auto& item : weights->named_parameters()) start.set("net." + item.key(), item.value().detach());
   for (const auto& item : weights->named_buffers()) start.set("net." + item.key(), item.value());
@@ -131,7 +134,11 @@ TEST_F(LearnerPeers, LossesOfEveryBatchAndValidationAreFastais) {
     const std::string name = theirs["name"];
     const Task& task = tasks().at(name);
     const Learner learn(tensor_loaders(train, valid, {.batch_size = 8, .shuffle = false}), net(),
-                        {.loss = cross_entropy(), .opt_func = task.optimizer, .metrics = {accuracy()}, .splitter = child_groups({0, 3}), .path = folder_});
+                        {.loss = cross_entropy(),
+                         .opt_func = task.optimizer,
+                         .metrics = {accuracy()},
+                         .splitter = child_groups({0, 3}),
+                         .path = folder_});
     learn.add(std::make_shared<Losses>());
     if (task.clips) learn.add(GradientClip(0.5));
     learn.no_logging([&] { task.fit(learn); });
@@ -143,10 +150,13 @@ TEST_F(LearnerPeers, LossesOfEveryBatchAndValidationAreFastais) {
     for (size_t i = 0; i < wanted.size(); ++i) most = std::max(most, std::abs(given[i] - wanted[i]));
     std::cout << name << ": " << wanted.size() << " losses within " << most << std::endl;
     EXPECT_LE(most, 1e-6) << name;
-    EXPECT_LT(std::accumulate(wanted.end() - 6, wanted.end(), 0.0), std::accumulate(wanted.begin(), wanted.begin() + 6, 0.0)) << name << " learns";
+    EXPECT_LT(std::accumulate(wanted.end() - 6, wanted.end(), 0.0),
+              std::accumulate(wanted.begin(), wanted.begin() + 6, 0.0))
+        << name << " learns";
     const auto values = learn.validate();
     ASSERT_EQ(values.size(), theirs["valid"].size());
-    for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], theirs["valid"][i].get<double>(), 1e-6) << name << " " << i;
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(values[i], theirs["valid"][i].get<double>(), 1e-6) << name << " " << i;
   }
   EXPECT_EQ(compared, tasks().size());
 }

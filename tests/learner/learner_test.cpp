@@ -71,7 +71,8 @@ TEST(Learner, EqualsThePlainLoopBitForBit) {
   options.wd_bn_bias = true;
   const Learner learn(data_of(48, false), mine, options);
   const auto examples = rows(48, 1);
-  torch::optim::AdamW adam(plain->parameters(), torch::optim::AdamWOptions(0.01).betas({0.9, 0.99}).eps(1e-5).weight_decay(0.01));
+  torch::optim::AdamW adam(plain->parameters(),
+                           torch::optim::AdamWOptions(0.01).betas({0.9, 0.99}).eps(1e-5).weight_decay(0.01));
   std::vector<double> wanted, given;
 
   learn.add(std::make_shared<CollectData>());
@@ -84,7 +85,8 @@ TEST(Learner, EqualsThePlainLoopBitForBit) {
   plain->train();
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (int64_t i = 0; i < 48; i += 8) {
-      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, i + 8)), examples.target.slice(0, i, i + 8));
+      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, i + 8)),
+                                                      examples.target.slice(0, i, i + 8));
       wanted.push_back(loss.item<double>());
       loss.backward();
       optimizer.step();
@@ -171,7 +173,8 @@ TEST_F(LearnerFiles, StopsAtASignalWithACheckpointAndGoesOn) {
   once.add(Signal(-1, SIGTERM), StopOnSignal(), checkpoint_every({.epochs = 1, .dir = path("each")}));
   once.no_logging([&] { once.fit(3, 0.02); });
   torch::manual_seed(11);
-  first.add(Signal(7, SIGTERM), StopOnSignal({.checkpoint = path("stopped")}), checkpoint_every({.epochs = 1, .dir = path("each")}));
+  first.add(Signal(7, SIGTERM), StopOnSignal({.checkpoint = path("stopped")}),
+            checkpoint_every({.epochs = 1, .dir = path("each")}));
   first.no_logging([&] { first.fit(3, 0.02); });
 
   EXPECT_EQ(first.train_iter(), 7);
@@ -185,9 +188,11 @@ TEST_F(LearnerFiles, StopsAtASignalWithACheckpointAndGoesOn) {
   EXPECT_EQ(first.recorder().values(), once.recorder().values());
   EXPECT_THROW(checkpoint_every({.steps = 3}), UsageError);
   EXPECT_NE(words_of<UsageError>([&] {
-              const Learner empty(tensor_loaders(rows(3, 1), rows(3, 2), {.batch_size = 8, .drop_last = true}), net(), quiet(folder_));
+              const Learner empty(tensor_loaders(rows(3, 1), rows(3, 2), {.batch_size = 8, .drop_last = true}), net(),
+                                  quiet(folder_));
               empty.no_logging([&] { empty.fit(1); });
-            }).find("no batches"), std::string::npos);
+            }).find("no batches"),
+            std::string::npos);
 }
 
 TEST_F(LearnerFiles, RefusesToResumeAnotherFit) {
@@ -197,7 +202,8 @@ TEST_F(LearnerFiles, RefusesToResumeAnotherFit) {
   const Learner other(data_of(30), net(), quiet(folder_));
 
   const auto epochs = words_of<UsageError>([&] { other.fit(3, 0.02, {.resume = path("checkpoint")}); });
-  const auto callbacks = words_of<UsageError>([&] { other.no_logging([&] { other.fit(2, 0.02, {.resume = path("checkpoint")}); }); });
+  const auto callbacks =
+      words_of<UsageError>([&] { other.no_logging([&] { other.fit(2, 0.02, {.resume = path("checkpoint")}); }); });
 
   EXPECT_NE(epochs.find("is of a fit of 2 epochs, this one has 3"), std::string::npos) << epochs;
   EXPECT_NE(callbacks.find("also has the callbacks save_and_stop"), std::string::npos) << callbacks;
@@ -220,9 +226,11 @@ TEST_F(LearnerFiles, SavesAndLoadsWeightsAndOptimizer) {
   EXPECT_EQ(state_of(*first).size(), state_of(*second).size());
   EXPECT_EQ(b.opt().state().size(), a.opt().state().size());
   EXPECT_NE(words_of<UsageError>([&] {
-              const Learner wrong(data_of(), nn::Sequential(nn::Linear(6, 3)), {.loss = cross_entropy(), .path = folder_});
+              const Learner wrong(data_of(), nn::Sequential(nn::Linear(6, 3)),
+                                  {.loss = cross_entropy(), .path = folder_});
               wrong.load("one");
-            }).find("0.bias"), std::string::npos);
+            }).find("0.bias"),
+            std::string::npos);
 }
 
 at::Tensor numbers(const nlohmann::json& list) {
@@ -248,9 +256,13 @@ TEST(Learner, GoesOnFromAFileOfFastai) {
   learn.no_logging([&] { learn.fit(1, 0.02); });
 
   const auto state = state_of(*model);
-  for (const auto& [name, value] : recorded.at("state").items()) EXPECT_TRUE(at::allclose(state.at(name), numbers(value), 1e-5, 1e-6)) << name;
+  for (const auto& [name, value] : recorded.at("state").items())
+    EXPECT_TRUE(at::allclose(state.at(name), numbers(value), 1e-5, 1e-6)) << name;
   const Learner other(data_of(), model, {.loss = cross_entropy(), .path = folder, .model_dir = "."});
-  EXPECT_NE(words_of<UsageError>([&] { other.load("adam", {.with_opt = true}); }).find("4 parameters in 2 groups, this Learner of 4 in 1"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] {
+              other.load("adam", {.with_opt = true});
+            }).find("4 parameters in 2 groups, this Learner of 4 in 1"),
+            std::string::npos);
 }
 
 std::string contents_of_journals(const std::filesystem::path& folder) {
@@ -279,7 +291,8 @@ TEST_F(LearnerFiles, LogsToTheTrackersOfItsAccelerator) {
   accelerator.end_training();
 
   const auto journal = contents_of_journals(folder_);
-  for (const char* word : {"train_loss", "lr_0", "lr_1", "mom_0", "valid_loss", "accuracy", "\"graph", "predictions", "bee", "Linear"}) {
+  for (const char* word :
+       {"train_loss", "lr_0", "lr_1", "mom_0", "valid_loss", "accuracy", "\"graph", "predictions", "bee", "Linear"}) {
     EXPECT_NE(journal.find(word), std::string::npos) << word;
   }
 }
@@ -287,11 +300,13 @@ TEST_F(LearnerFiles, LogsToTheTrackersOfItsAccelerator) {
 TEST_F(LearnerFiles, ABoardOfItsOwnHoldsEventsAndTheProjector) {
   {
     const Learner learn(data_of(), net(), quiet(folder_));
-    learn.add(TensorBoard({.log_dir = path("board"), .projector = true}), Tracking([](const TrackedValues&, int64_t) {}));
+    learn.add(TensorBoard({.log_dir = path("board"), .projector = true}),
+              Tracking([](const TrackedValues&, int64_t) {}));
     learn.no_logging([&] { learn.fit(1, 0.02); });
   }
   size_t events = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path("board"))) events += entry.path().filename().string().find("tfevents") != std::string::npos ? 1 : 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path("board")))
+    events += entry.path().filename().string().find("tfevents") != std::string::npos ? 1 : 0;
   std::ifstream vectors(path("board/predictions.tsv"));
   const std::string lines(std::istreambuf_iterator<char>(vectors), {});
 
@@ -321,12 +336,21 @@ TEST(Learner, RefusesWhatDoesNotFit) {
   const Learner learn(data_of(), net(), quiet());
 
   EXPECT_NE(loss.find("without a loss"), std::string::npos);
-  EXPECT_NE(words_of<UsageError>([&] { learn.fit(1, std::vector<double>{1, 2, 3}); }).find("3 values for lr, but there are 2 layer groups"), std::string::npos);
-  EXPECT_NE(words_of<UsageError>([&] { learn.freeze_to(3); }).find("freeze_to(3) with 2 layer groups"), std::string::npos);
-  EXPECT_NE(words_of<UsageError>([&] { learn.add(Recorder()); }).find("two callbacks of the name 'recorder'"), std::string::npos);
-  EXPECT_NE(words_of<UsageError>([&] { learn.remove_cb("recoder"); }).find("did you mean 'recorder'?"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] {
+              learn.fit(1, std::vector<double>{1, 2, 3});
+            }).find("3 values for lr, but there are 2 layer groups"),
+            std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.freeze_to(3); }).find("freeze_to(3) with 2 layer groups"),
+            std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.add(Recorder()); }).find("two callbacks of the name 'recorder'"),
+            std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { learn.remove_cb("recoder"); }).find("did you mean 'recorder'?"),
+            std::string::npos);
   EXPECT_NE(words_of<UsageError>([&] { learn.hypers().get("mum"); }).find("did you mean 'mom'?"), std::string::npos);
-  EXPECT_NE(words_of<UsageError>([&] { learn.fit(1, {}, {.cbs = callbacks(SaveModel({.monitor = "acuracy"}))}); }).find("did you mean 'accuracy'?"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] {
+              learn.fit(1, {}, {.cbs = callbacks(SaveModel({.monitor = "acuracy"}))});
+            }).find("did you mean 'accuracy'?"),
+            std::string::npos);
   EXPECT_THROW(SaveModel({.every_epoch = 1, .at_end = true}), UsageError);
   EXPECT_THROW(EarlyStopping({.patience = 0}), UsageError);
   EXPECT_EQ(learn.cbs().size(), 3U);
@@ -368,7 +392,8 @@ TEST(Learner, NamesCallbackAndEventOfAnException) {
   };
   const Learner learn(data_of(), net(), quiet());
 
-  const auto words = words_of<Error>([&] { learn.no_logging([&] { learn.fit(1, 0.1, {.cbs = callbacks(Failing())}); }); });
+  const auto words =
+      words_of<Error>([&] { learn.no_logging([&] { learn.fit(1, 0.1, {.cbs = callbacks(Failing())}); }); });
 
   EXPECT_NE(words.find("callback 'failing' in after_loss: no more paper"), std::string::npos) << words;
   EXPECT_EQ(learn.find<Failing>(), nullptr);
@@ -379,12 +404,14 @@ TEST(Learner, KnowsAtCompileTimeWhichEventsACallbackHas) {
   EXPECT_NE(overridden_events<EarlyStopping>() & (1U << static_cast<unsigned>(Event::kBeforeFit)), 0U);
   const Learner learn(data_of(), net(), quiet());
 
-  EXPECT_NE(learn.show_training_loop().find("before_fit: train_eval, recorder\n"), std::string::npos) << learn.show_training_loop();
+  EXPECT_NE(learn.show_training_loop().find("before_fit: train_eval, recorder\n"), std::string::npos)
+      << learn.show_training_loop();
 }
 
 TEST(Learner, AccumulatesTheMeanOverTheSamplesSeen) {
   auto mine = net(), plain = net();
-  const Learner learn(data_of(20, false), mine, {.loss = cross_entropy(), .opt_func = optim::fastai::sgd(), .splitter = one_group()});
+  const Learner learn(data_of(20, false), mine,
+                      {.loss = cross_entropy(), .opt_func = optim::fastai::sgd(), .splitter = one_group()});
   const auto examples = rows(20, 1);
 
   // Batches of 8, 8 and 4 rows: one step of 16, one of the tail's 4.
@@ -393,7 +420,8 @@ TEST(Learner, AccumulatesTheMeanOverTheSamplesSeen) {
   for (const auto& [begin, end] : {std::pair{0, 16}, {16, 20}}) {
     for (int64_t i = begin; i < end; i += 8) {
       const auto last = std::min<int64_t>(i + 8, end);
-      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, last)), examples.target.slice(0, i, last));
+      const auto loss = nn::functional::cross_entropy(plain->forward(examples.data.slice(0, i, last)),
+                                                      examples.target.slice(0, i, last));
       (loss * static_cast<double>(last - i)).backward();
     }
     const at::NoGradGuard no_grad;
@@ -403,7 +431,8 @@ TEST(Learner, AccumulatesTheMeanOverTheSamplesSeen) {
     }
   }
 
-  for (const auto& [name, tensor] : state_of(*plain)) EXPECT_TRUE(at::allclose(state_of(*mine).at(name), tensor, 1e-5, 1e-6)) << name;
+  for (const auto& [name, tensor] : state_of(*plain))
+    EXPECT_TRUE(at::allclose(state_of(*mine).at(name), tensor, 1e-5, 1e-6)) << name;
 }
 
 TEST(Learner, TrainsInBFloat16AndScaledFloat16) {
@@ -443,7 +472,9 @@ TEST(Learner, FastaisNamesForPrecisionPutTheCallbackInAndTakeItOut) {
       explicit Watch(at::ScalarType* where) : seen(where) {}
       std::string_view name() const override { return "watch"; }
       int order() const override { return 5; }  // before the scope is closed
-      void after_pred(Learner&) override { *seen = at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat; }
+      void after_pred(Learner&) override {
+        *seen = at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat;
+      }
       at::ScalarType* seen;
     };
     at::ScalarType seen = at::kByte;
@@ -512,7 +543,9 @@ TEST(Learner, AveragesAugmentedPasses) {
   const auto plain = learn.get_preds().preds;
   auto doubled = data_of();
   const auto valid = rows(20, 2);
-  const auto twice = learn.get_preds({.loader = tensor_loader(valid.data * 2, valid.target, {.batch_size = 8, .shuffle = false})}).preds;
+  const auto twice =
+      learn.get_preds({.loader = tensor_loader(valid.data * 2, valid.target, {.batch_size = 8, .shuffle = false})})
+          .preds;
 
   const auto given = learn.tta({.n = 2});
 

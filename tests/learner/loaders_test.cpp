@@ -14,7 +14,9 @@ namespace {
 using ImageLoadersInFolder = hasten::testing::InFolder;
 
 TEST_F(ImageLoadersInFolder, FindsSplitsAndNamesFiles) {
-  for (const char* name : {"train/cat/a_1.png", "train/dog/b_2.jpg", "val/cat/c_3.jpeg", "val/dog/d_4.PNG", "val/dog/notes.txt"}) write(name, "");
+  for (const char* name :
+       {"train/cat/a_1.png", "train/dog/b_2.jpg", "val/cat/c_3.jpeg", "val/dog/d_4.PNG", "val/dog/notes.txt"})
+    write(name, "");
 
   const auto files = image_files(folder_);
   const auto valid = folder_split("val")(files);
@@ -43,7 +45,8 @@ TEST(TextLoaders, GivesEachRankContiguousStreams) {
   for (size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<int64_t>(i);
   const LanguageModelOptions options{.batch_size = 2, .seq_len = 4};
 
-  const auto first = language_model_batches({stream}, options, 0, 2), second = language_model_batches({stream}, options, 1, 2);
+  const auto first = language_model_batches({stream}, options, 0, 2),
+             second = language_model_batches({stream}, options, 1, 2);
 
   ASSERT_EQ(first.size(), 3U);
   EXPECT_TRUE(first[0].inputs[0].equal(at::tensor(std::vector<int64_t>{0, 1, 2, 3, 10, 11, 12, 13}).reshape({2, 4})));

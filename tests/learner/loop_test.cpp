@@ -133,7 +133,8 @@ TEST(Loop, NestsAsTheReferenceUnderRandomCancels) {
   std::mt19937 random(seed);
   int refusals = 0;
   for (int i = 0; i < count; ++i) {
-    const Size size{static_cast<int>(random() % 3) + 1, static_cast<int>(random() % 3) + 1, static_cast<int>(random() % 3), random() % 4 != 0};
+    const Size size{static_cast<int>(random() % 3) + 1, static_cast<int>(random() % 3) + 1,
+                    static_cast<int>(random() % 3), random() % 4 != 0};
     Script script;
     for (unsigned k = 0; k < random() % 5; ++k) script[random() % 60] = static_cast<Scope>(random() % kNumScopes);
     ReferenceLoop reference(script, size);
@@ -167,7 +168,8 @@ TEST(Loop, CallsAfterEventsOfOpenScopesWhenAnActionThrows) {
   EXPECT_THROW(fake.loop.fit(1), std::runtime_error);
 
   using enum Event;
-  EXPECT_EQ(fake.events, (std::vector<Event>{kBeforeFit, kBeforeEpoch, kBeforeTrain, kBeforeBatch, kAfterBatch, kAfterTrain, kAfterEpoch, kAfterFit}));
+  EXPECT_EQ(fake.events, (std::vector<Event>{kBeforeFit, kBeforeEpoch, kBeforeTrain, kBeforeBatch, kAfterBatch,
+                                             kAfterTrain, kAfterEpoch, kAfterFit}));
 }
 
 TEST(Loop, TakesACancelThrownFromInsideAForward) {
@@ -191,7 +193,8 @@ TEST(Loop, NamesTheOpenScopesWhenACancelHasNone) {
     fake.loop.fit(1);
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("cancel of batch, which is not open; open scopes: fit"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cancel of batch, which is not open; open scopes: fit"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -217,7 +220,9 @@ TEST(Suggest, RefusesCurvesThatAreTooShort) {
   EXPECT_THROW(minimum({1, 2}, {1}), UsageError);
 }
 
-TEST(Suggest, GivesTheFirstRateWhereNothingFalls) { EXPECT_EQ(valley({0.1, 0.2, 0.3}, {1, 2, 3}), 0.1); }
+TEST(Suggest, GivesTheFirstRateWhereNothingFalls) {
+  EXPECT_EQ(valley({0.1, 0.2, 0.3}, {1, 2, 3}), 0.1);
+}
 
 }  // namespace
 }  // namespace hasten::learner

@@ -2,8 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <gtest/gtest.h>
+#include <filesystem>
 
 #include <map>
 #include <numbers>
@@ -38,7 +38,9 @@ class Scratch {
 struct FileStamp {
   ino_t inode = 0;
   timespec time = {};
-  bool operator==(const FileStamp& other) const { return inode == other.inode && time.tv_nsec == other.time.tv_nsec && time.tv_sec == other.time.tv_sec; }
+  bool operator==(const FileStamp& other) const {
+    return inode == other.inode && time.tv_nsec == other.time.tv_nsec && time.tv_sec == other.time.tv_sec;
+  }
 };
 
 json golden_tracker(const GoldenCase& golden) {
@@ -52,7 +54,8 @@ json golden_tracker(const GoldenCase& golden) {
   std::map<std::string, FileStamp> stamps;
   Learner* running = nullptr;
   const auto metric = value_metric(monitor, [&] { return values.at(static_cast<size_t>(running->epoch())); });
-  Learner learn({.train = ones(1), .valid = ones(1)}, model, {.loss = mse(), .opt_func = optim::fastai::sgd(), .metrics = {metric}, .path = folder.path()});
+  Learner learn({.train = ones(1), .valid = ones(1)}, model,
+                {.loss = mse(), .opt_func = optim::fastai::sgd(), .metrics = {metric}, .path = folder.path()});
   running = &learn;
   const auto look = [&](Learner& own) {
     if (!std::filesystem::exists(folder.path() / "models")) return;
@@ -78,7 +81,8 @@ json golden_tracker(const GoldenCase& golden) {
   const auto min_delta = o.value("min_delta", 0.0);
   const bool reset = o.value("reset_on_fit", true);
   std::optional<Better> comp;
-  if (o.contains("comp")) comp = o.at("comp").get<std::string>().find("less") != std::string::npos ? Better::kLess : Better::kGreater;
+  if (o.contains("comp"))
+    comp = o.at("comp").get<std::string>().find("less") != std::string::npos ? Better::kLess : Better::kGreater;
   TrackerCallback* added = nullptr;
   const auto keep = [&](auto callback) {
     const auto shared = std::make_shared<decltype(callback)>(std::move(callback));
@@ -88,14 +92,31 @@ json golden_tracker(const GoldenCase& golden) {
   json result = {{"error", nullptr}};
   if (kind == "SaveModelCallback") {
     int64_t every = 0;
-    if (o.contains("every_epoch")) every = o.at("every_epoch").is_boolean() ? (o.at("every_epoch").get<bool>() ? 1 : 0) : o.at("every_epoch").get<int64_t>();
-    keep(SaveModel({.monitor = monitor, .comp = comp, .min_delta = min_delta, .reset_on_fit = reset, .fname = o.value("fname", "model"),
-                    .every_epoch = every, .at_end = o.value("at_end", false), .with_opt = o.value("with_opt", false)}));
+    if (o.contains("every_epoch"))
+      every = o.at("every_epoch").is_boolean() ? (o.at("every_epoch").get<bool>() ? 1 : 0)
+                                               : o.at("every_epoch").get<int64_t>();
+    keep(SaveModel({.monitor = monitor,
+                    .comp = comp,
+                    .min_delta = min_delta,
+                    .reset_on_fit = reset,
+                    .fname = o.value("fname", "model"),
+                    .every_epoch = every,
+                    .at_end = o.value("at_end", false),
+                    .with_opt = o.value("with_opt", false)}));
   } else if (kind == "EarlyStoppingCallback") {
-    keep(EarlyStopping({.monitor = monitor, .comp = comp, .min_delta = min_delta, .patience = o.value("patience", 1), .reset_on_fit = reset}));
+    keep(EarlyStopping({.monitor = monitor,
+                        .comp = comp,
+                        .min_delta = min_delta,
+                        .patience = o.value("patience", 1),
+                        .reset_on_fit = reset}));
   } else if (kind == "ReduceLROnPlateau") {
-    keep(ReduceLROnPlateau({.monitor = monitor, .comp = comp, .min_delta = min_delta, .patience = o.value("patience", 1), .factor = o.value("factor", 10.0),
-                            .min_lr = o.value("min_lr", 0.0), .reset_on_fit = reset}));
+    keep(ReduceLROnPlateau({.monitor = monitor,
+                            .comp = comp,
+                            .min_delta = min_delta,
+                            .patience = o.value("patience", 1),
+                            .factor = o.value("factor", 10.0),
+                            .min_lr = o.value("min_lr", 0.0),
+                            .reset_on_fit = reset}));
   } else {
     keep(TrackerCallback({.monitor = monitor, .comp = comp, .min_delta = min_delta, .reset_on_fit = reset}));
   }
@@ -123,24 +144,54 @@ json kept_the_last(const GoldenCase& golden) {
 
 Metric metric_named(const std::string& name) {
   const std::map<std::string, std::function<Metric()>> kMetrics = {
-      {"mse", [] { return mse_metric(); }}, {"mae", [] { return mae_metric(); }}, {"accuracy", [] { return accuracy(); }}, {"error_rate", [] { return error_rate(); }},
-      {"top_k_accuracy", [] { return top_k_accuracy(); }}, {"BalancedAccuracy", [] { return balanced_accuracy(); }}, {"CohenKappa", [] { return cohen_kappa(); }},
-      {"HammingLoss", [] { return hamming_loss(); }}, {"MatthewsCorrCoef", [] { return matthews_corr_coef(); }},
-      {"F1Score_macro", [] { return f1_score({.average = Averaging::kMacro}); }}, {"F1Score_micro", [] { return f1_score({.average = Averaging::kMicro}); }},
-      {"F1Score_weighted", [] { return f1_score({.average = Averaging::kWeighted}); }}, {"FBeta2_macro", [] { return fbeta(2, {.average = Averaging::kMacro}); }},
-      {"Jaccard_macro", [] { return jaccard({.average = Averaging::kMacro}); }}, {"Precision_macro", [] { return learner::precision({.average = Averaging::kMacro}); }},
-      {"Recall_macro", [] { return recall({.average = Averaging::kMacro}); }}, {"RocAuc", [] { return roc_auc(); }},
-      {"APScoreBinary", [] { return ap_score_binary(); }}, {"F1Score", [] { return f1_score(); }}, {"FBeta2", [] { return fbeta(2); }},
-      {"Jaccard", [] { return jaccard(); }}, {"Precision", [] { return learner::precision(); }}, {"Recall", [] { return recall(); }},
-      {"RocAucBinary", [] { return roc_auc_binary(); }}, {"APScoreMulti", [] { return ap_score_multi(); }}, {"F1ScoreMulti", [] { return f1_score_multi(); }},
-      {"FBetaMulti2", [] { return fbeta_multi(2); }}, {"HammingLossMulti", [] { return hamming_loss_multi(); }}, {"JaccardMulti", [] { return jaccard_multi(); }},
-      {"PrecisionMulti", [] { return precision_multi(); }}, {"RecallMulti", [] { return recall_multi(); }}, {"RocAucMulti", [] { return roc_auc_multi(); }},
-      {"accuracy_multi", [] { return accuracy_multi(); }}, {"MatthewsCorrCoefMulti", [] { return matthews_corr_coef_multi(); }},
-      {"ExplainedVariance", [] { return explained_variance(); }}, {"PearsonCorrCoef", [] { return pearson_corr_coef(); }}, {"R2Score", [] { return r2_score(); }},
-      {"SpearmanCorrCoef", [] { return spearman_corr_coef(); }}, {"exp_rmspe", [] { return exp_rmspe(); }}, {"msle", [] { return msle_metric(); }},
-      {"rmse", [] { return rmse(); }}, {"Dice", [] { return dice_metric(); }}, {"DiceMulti", [] { return dice_multi(); }},
-      {"JaccardCoeff", [] { return jaccard_coeff(); }}, {"JaccardCoeffMulti", [] { return jaccard_coeff_multi(); }}, {"foreground_acc", [] { return foreground_acc(); }},
-      {"BrierScore", [] { return brier_score(); }}, {"Perplexity", [] { return perplexity(); }}};
+      {"mse", [] { return mse_metric(); }},
+      {"mae", [] { return mae_metric(); }},
+      {"accuracy", [] { return accuracy(); }},
+      {"error_rate", [] { return error_rate(); }},
+      {"top_k_accuracy", [] { return top_k_accuracy(); }},
+      {"BalancedAccuracy", [] { return balanced_accuracy(); }},
+      {"CohenKappa", [] { return cohen_kappa(); }},
+      {"HammingLoss", [] { return hamming_loss(); }},
+      {"MatthewsCorrCoef", [] { return matthews_corr_coef(); }},
+      {"F1Score_macro", [] { return f1_score({.average = Averaging::kMacro}); }},
+      {"F1Score_micro", [] { return f1_score({.average = Averaging::kMicro}); }},
+      {"F1Score_weighted", [] { return f1_score({.average = Averaging::kWeighted}); }},
+      {"FBeta2_macro", [] { return fbeta(2, {.average = Averaging::kMacro}); }},
+      {"Jaccard_macro", [] { return jaccard({.average = Averaging::kMacro}); }},
+      {"Precision_macro", [] { return learner::precision({.average = Averaging::kMacro}); }},
+      {"Recall_macro", [] { return recall({.average = Averaging::kMacro}); }},
+      {"RocAuc", [] { return roc_auc(); }},
+      {"APScoreBinary", [] { return ap_score_binary(); }},
+      {"F1Score", [] { return f1_score(); }},
+      {"FBeta2", [] { return fbeta(2); }},
+      {"Jaccard", [] { return jaccard(); }},
+      {"Precision", [] { return learner::precision(); }},
+      {"Recall", [] { return recall(); }},
+      {"RocAucBinary", [] { return roc_auc_binary(); }},
+      {"APScoreMulti", [] { return ap_score_multi(); }},
+      {"F1ScoreMulti", [] { return f1_score_multi(); }},
+      {"FBetaMulti2", [] { return fbeta_multi(2); }},
+      {"HammingLossMulti", [] { return hamming_loss_multi(); }},
+      {"JaccardMulti", [] { return jaccard_multi(); }},
+      {"PrecisionMulti", [] { return precision_multi(); }},
+      {"RecallMulti", [] { return recall_multi(); }},
+      {"RocAucMulti", [] { return roc_auc_multi(); }},
+      {"accuracy_multi", [] { return accuracy_multi(); }},
+      {"MatthewsCorrCoefMulti", [] { return matthews_corr_coef_multi(); }},
+      {"ExplainedVariance", [] { return explained_variance(); }},
+      {"PearsonCorrCoef", [] { return pearson_corr_coef(); }},
+      {"R2Score", [] { return r2_score(); }},
+      {"SpearmanCorrCoef", [] { return spearman_corr_coef(); }},
+      {"exp_rmspe", [] { return exp_rmspe(); }},
+      {"msle", [] { return msle_metric(); }},
+      {"rmse", [] { return rmse(); }},
+      {"Dice", [] { return dice_metric(); }},
+      {"DiceMulti", [] { return dice_multi(); }},
+      {"JaccardCoeff", [] { return jaccard_coeff(); }},
+      {"JaccardCoeffMulti", [] { return jaccard_coeff_multi(); }},
+      {"foreground_acc", [] { return foreground_acc(); }},
+      {"BrierScore", [] { return brier_score(); }},
+      {"Perplexity", [] { return perplexity(); }}};
   const auto found = kMetrics.find(name);
   if (found == kMetrics.end()) throw std::runtime_error("unknown metric " + name);
   return found->second();
@@ -165,7 +216,8 @@ json golden_metrics(const GoldenCase& golden) {
 
 /// Our rule: foreground_acc is over pixels.
 json over_pixels(const GoldenCase& golden) {
-  const auto classes = tensor_of(golden.input.at("pred")).argmax(1).reshape({-1}), targets = tensor_of(golden.input.at("y")).reshape({-1});
+  const auto classes = tensor_of(golden.input.at("pred")).argmax(1).reshape({-1}),
+             targets = tensor_of(golden.input.at("y")).reshape({-1});
   double hits = 0, all = 0;
   for (int64_t i = 0; i < targets.numel(); ++i) {
     if (targets[i].item<int64_t>() == 0) continue;
@@ -177,9 +229,17 @@ json over_pixels(const GoldenCase& golden) {
 
 static Loss golden_loss(const std::string& name) {
   const std::map<std::string, Loss> kLosses = {
-      {"CrossEntropyLossFlat", cross_entropy()}, {"CrossEntropyLossFlat_axis1", cross_entropy({.axis = 1})}, {"FocalLossFlat", focal()},
-      {"FocalLossFlat_gamma0.5", focal(0.5)}, {"LabelSmoothing", label_smoothing()}, {"LabelSmoothingCrossEntropy", label_smoothing()},
-      {"BCEWithLogitsLossFlat", bce_with_logits()}, {"BCELossFlat", bce()}, {"MSELossFlat", mse()}, {"L1LossFlat", l1()}, {"DiceLoss", dice()},
+      {"CrossEntropyLossFlat", cross_entropy()},
+      {"CrossEntropyLossFlat_axis1", cross_entropy({.axis = 1})},
+      {"FocalLossFlat", focal()},
+      {"FocalLossFlat_gamma0.5", focal(0.5)},
+      {"LabelSmoothing", label_smoothing()},
+      {"LabelSmoothingCrossEntropy", label_smoothing()},
+      {"BCEWithLogitsLossFlat", bce_with_logits()},
+      {"BCELossFlat", bce()},
+      {"MSELossFlat", mse()},
+      {"L1LossFlat", l1()},
+      {"DiceLoss", dice()},
       {"DiceLoss_mean_sq", dice({.square_in_union = true, .reduction = Reduction::kMean})}};
   const auto found = kLosses.find(name);
   if (found == kLosses.end()) throw std::runtime_error("unknown loss " + name);
@@ -194,7 +254,10 @@ json golden_losses(const GoldenCase& golden) {
   const auto activated = loss.activation(prediction.detach());
   auto decoded = loss.decodes(activated);
   if (decoded.scalar_type() == at::kBool) decoded = decoded.to(at::kLong);
-  return {{"loss", json_of(value.detach())}, {"grad", json_of(prediction.grad())}, {"activation", json_of(activated)}, {"decoded", json_of(decoded)}};
+  return {{"loss", json_of(value.detach())},
+          {"grad", json_of(prediction.grad())},
+          {"activation", json_of(activated)},
+          {"decoded", json_of(decoded)}};
 }
 
 json golden_mix(const GoldenCase& golden) {
@@ -211,7 +274,9 @@ json golden_mix(const GoldenCase& golden) {
     return own;
   };
   OneWeight weight;
-  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}}, learner::AnyModel(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }), {.loss = loss});
+  Learner learn({.train = std::vector<Batch>{{{x}, {y}}}},
+                learner::AnyModel(weight, [&](const Tensors&) { return Tensors{prediction + 0 * weight->weight}; }),
+                {.loss = loss});
   std::shared_ptr<MixHandler> mixing;
   if (input.at("mix") == "MixUp") {
     const auto own = std::make_shared<MixUp>();

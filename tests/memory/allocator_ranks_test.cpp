@@ -66,9 +66,7 @@ HASTEN_PROCESS_CASE(allocator_keeps) {
 class ProgramsAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return c10::GetDefaultCPUAllocator()->allocate(bytes); }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
 // What libtorch's profiler hears of, on the thread that it watches.
@@ -126,10 +124,10 @@ HASTEN_PROCESS_CASE(allocator_of_the_program) {
 
 HASTEN_PROCESS_CASE(allocator_left_alone) {
   const int64_t before = faults_of_steps();
-  for (const auto& environment : {Environment::of({{"HASTEN_TUNE_ALLOCATOR", "0"}}),
-                                  Environment::of({{"MALLOC_TRIM_THRESHOLD_", "1000000"}}),
-                                  Environment::of({{"THP_MEM_ALLOC_ENABLE", "1"}}),
-                                  Environment::of({{"GLIBC_TUNABLES", "glibc.malloc.arena_max=1"}})}) {
+  for (const auto& environment :
+       {Environment::of({{"HASTEN_TUNE_ALLOCATOR", "0"}}), Environment::of({{"MALLOC_TRIM_THRESHOLD_", "1000000"}}),
+        Environment::of({{"THP_MEM_ALLOC_ENABLE", "1"}}),
+        Environment::of({{"GLIBC_TUNABLES", "glibc.malloc.arena_max=1"}})}) {
     if (tune_malloc(environment) == AllocatorSetting::kKeeps) return 2;
   }
   if (tune_malloc(Environment::of({}), false) != AllocatorSetting::kOff) return 2;

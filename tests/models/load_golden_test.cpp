@@ -17,14 +17,16 @@ namespace {
 // A module of zeros of a tree's names, shapes and dtypes.
 struct ZeroModule : torch::nn::Module {
   explicit ZeroModule(const json& tree) {
-    for (const auto& item : tree.value("params", json::array())) register_parameter(item.at("name"), zeros_for(item), false);
+    for (const auto& item : tree.value("params", json::array()))
+      register_parameter(item.at("name"), zeros_for(item), false);
     for (const auto& item : tree.value("buffers", json::array())) register_buffer(item.at("name"), zeros_for(item));
     for (const auto& child : tree.value("children", json::array())) {
       register_module(child.at(0), std::make_shared<ZeroModule>(child.at(1)));
     }
   }
   static at::Tensor zeros_for(const json& item) {
-    return at::zeros(item.at("shape").get<std::vector<int64_t>>(), offload::scalar_type_of_name(item.at("dtype").get<std::string>()));
+    return at::zeros(item.at("shape").get<std::vector<int64_t>>(),
+                     offload::scalar_type_of_name(item.at("dtype").get<std::string>()));
   }
 };
 
@@ -32,11 +34,16 @@ json tensor_facts(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().to(at::kDouble).contiguous().view(-1);
   const auto values = [&](int64_t begin, int64_t end) {
     json list = json::array();
-    for (int64_t i = std::max<int64_t>(0, begin); i < std::min(end, flat.numel()); ++i) list.push_back(flat[i].item<double>());
+    for (int64_t i = std::max<int64_t>(0, begin); i < std::min(end, flat.numel()); ++i)
+      list.push_back(flat[i].item<double>());
     return list;
   };
-  return {{"shape", tensor.sizes().vec()}, {"dtype", dtype_text(tensor)}, {"sum", flat.sum().item<double>()},
-          {"abs_sum", flat.abs().sum().item<double>()}, {"first", values(0, 4)}, {"last", values(flat.numel() - 2, flat.numel())}};
+  return {{"shape", tensor.sizes().vec()},
+          {"dtype", dtype_text(tensor)},
+          {"sum", flat.sum().item<double>()},
+          {"abs_sum", flat.abs().sum().item<double>()},
+          {"first", values(0, 4)},
+          {"last", values(flat.numel() - 2, flat.numel())}};
 }
 
 json loaded_facts(const json& input) {
@@ -45,12 +52,14 @@ json loaded_facts(const json& input) {
   offload::DispatchOptions options{.strict = input.at("strict").get<bool>()};
   if (!input.at("device_map").is_null()) {
     options.device_map = map_of(input.at("device_map"));
-    // load_checkpoint_in_model refuses a map with holes; load_checkpoint_and_dispatch puts the rest on the CPU (offload.json, *_hole_*).
+    // load_checkpoint_in_model refuses a map with holes; load_checkpoint_and_dispatch puts the rest on the CPU
+    // (offload.json, *_hole_*).
     const auto tree = offload::tree_of(*net);
     plan::check_device_map(tree, options.device_map.map_for(tree, options.map_options()));
   }
   if (!input.at("dtype").is_null()) options.dtype = offload::scalar_type_of_name(input.at("dtype").get<std::string>());
-  const auto model = offload::load_checkpoint_and_dispatch(net, golden_folder() + "/" + input.at("folder").get<std::string>(), options);
+  const auto model = offload::load_checkpoint_and_dispatch(
+      net, golden_folder() + "/" + input.at("folder").get<std::string>(), options);
   json tensors = json::object();
   for (const auto& item : offload::named_tensors(*net)) tensors[item.name] = tensor_facts(item.tensor);
   return {{"tensors", tensors}};

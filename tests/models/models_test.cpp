@@ -61,9 +61,11 @@ void expect_the_cache_changes_nothing(Model model) {
 }
 
 BertConfig tiny_bert() {
-  return BertConfig::from_json(core::Value::parse_json(R"({"model_type": "bert", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+  return BertConfig::from_json(core::Value::parse_json(
+      R"({"model_type": "bert", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 12, "max_position_embeddings": 10, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.5,
-    "id2label": {"0": "a", "1": "b", "2": "c"}})", "config.json"));
+    "id2label": {"0": "a", "1": "b", "2": "c"}})",
+      "config.json"));
 }
 
 TEST(Bert, HasTheNamesOfTransformersAndScoresForEachLabel) {
@@ -73,9 +75,11 @@ TEST(Bert, HasTheNamesOfTransformersAndScoresForEachLabel) {
 
   EXPECT_EQ(model->forward(ids, torch::ones_like(ids), torch::zeros_like(ids)).sizes(), (std::vector<int64_t>{3, 3}));
   const auto names = model->named_parameters();
-  for (const char* name : {"bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.attention.self.query.weight",
-                           "bert.encoder.layer.0.attention.output.dense.bias", "bert.encoder.layer.0.intermediate.dense.weight", "bert.encoder.layer.1.output.LayerNorm.weight",
-                           "bert.pooler.dense.bias", "classifier.weight"}) {
+  for (const char* name :
+       {"bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.bias",
+        "bert.encoder.layer.1.attention.self.query.weight", "bert.encoder.layer.0.attention.output.dense.bias",
+        "bert.encoder.layer.0.intermediate.dense.weight", "bert.encoder.layer.1.output.LayerNorm.weight",
+        "bert.pooler.dense.bias", "classifier.weight"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
   EXPECT_EQ(names.size(), 5U + 2 * 16 + 2 + 2);
@@ -122,7 +126,8 @@ TEST(Models, ASlidingWindowHidesOlderTokens) {
   other[0][0] = (other[0][0] + 1) % 31;
 
   // Two layers of window 2 reach two tokens back.
-  const at::Tensor difference = (model->forward(one, {}, nullptr) - model->forward(other, {}, nullptr)).abs().amax(-1)[0];
+  const at::Tensor difference =
+      (model->forward(one, {}, nullptr) - model->forward(other, {}, nullptr)).abs().amax(-1)[0];
 
   EXPECT_GT(difference[1].item<float>(), 0);
   EXPECT_EQ(difference.slice(0, 3).max().item<float>(), 0);
@@ -141,10 +146,20 @@ TEST(Models, GradientsReachTiedEmbeddingsOnce) {
 TEST(Models, BadInputIsNamed) {
   auto gpt2 = tiny_gpt2();
 
-  EXPECT_NE(testing::words_of<UsageError>([&] { gpt2->forward(torch::ones({4}, at::kLong), {}, nullptr); }).find("[batch, tokens]"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([&] { gpt2->forward(tokens(1, 41), {}, nullptr); }).find("41 tokens are more than the model's 40"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([] { make_causal_lm(core::Value::map({{"model_type", "lama"}})); }).find("did you mean 'llama'?"), std::string::npos);
-  const auto yarn = core::Value::map({{"model_type", "llama"}, {"rope_scaling", core::Value::map({{"rope_type", "yarn"}})}});
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              gpt2->forward(torch::ones({4}, at::kLong), {}, nullptr);
+            }).find("[batch, tokens]"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              gpt2->forward(tokens(1, 41), {}, nullptr);
+            }).find("41 tokens are more than the model's 40"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([] {
+              make_causal_lm(core::Value::map({{"model_type", "lama"}}));
+            }).find("did you mean 'llama'?"),
+            std::string::npos);
+  const auto yarn =
+      core::Value::map({{"model_type", "llama"}, {"rope_scaling", core::Value::map({{"rope_type", "yarn"}})}});
   EXPECT_NE(testing::words_of<UsageError>([&] { make_causal_lm(yarn); }).find("'yarn'"), std::string::npos);
   EXPECT_THROW(LlamaConfig::from_json(core::Value::map({{"model_type", "llama"}, {"hidden_act", "gelu"}})), UsageError);
 }
@@ -158,15 +173,24 @@ TEST(KvCache, GrowsToItsLimitAndKeepsWhatItHolds) {
 
   EXPECT_TRUE(keys.equal(torch::cat({first, second}, 2)));
   EXPECT_TRUE(values.equal(keys));
-  EXPECT_NE(testing::words_of<UsageError>([&] { cache.append(0, second, second); }).find("120 tokens, more than max_tokens = 100"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              cache.append(0, second, second);
+            }).find("120 tokens, more than max_tokens = 100"),
+            std::string::npos);
   EXPECT_THROW(cache.append(0, torch::randn({1, 3, 2, 4}), torch::randn({1, 3, 2, 4})), UsageError);
   cache.truncate(60);
   EXPECT_EQ(cache.num_tokens(), 60);
 }
 
 TEST(Rotary, Llama3KeepsShortWavesAndStretchesLongOnes) {
-  RotaryConfig config{.theta = 10000, .type = "llama3", .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_positions = 64};
-  const at::Tensor plain = rotary_inverse_frequencies({.theta = 10000}, 16), scaled = rotary_inverse_frequencies(config, 16);
+  RotaryConfig config{.theta = 10000,
+                      .type = "llama3",
+                      .factor = 8,
+                      .low_freq_factor = 1,
+                      .high_freq_factor = 4,
+                      .original_max_positions = 64};
+  const at::Tensor plain = rotary_inverse_frequencies({.theta = 10000}, 16),
+                   scaled = rotary_inverse_frequencies(config, 16);
 
   // Wavelengths: 2 pi / inv. Below 64 / 4 = 16 nothing changes, above 64 all is divided by 8.
   EXPECT_EQ(scaled[0].item<float>(), plain[0].item<float>());
@@ -180,8 +204,10 @@ TEST(Generate, SamplesOnlyWhatTopKAndTopPLeave) {
   const at::Tensor top_k = sampling_probabilities(logits, {.temperature = 1, .top_k = 2});
   const at::Tensor top_p = sampling_probabilities(logits, {.temperature = 1, .top_p = 0.7});
 
-  EXPECT_TRUE(torch::allclose(top_k, torch::tensor({{2.0 / 3, 1.0 / 3, 0.0, 0.0}}).to(at::kFloat), 1e-4, 1e-6)) << top_k;
-  EXPECT_TRUE(torch::allclose(top_p, torch::tensor({{2.0 / 3, 1.0 / 3, 0.0, 0.0}}).to(at::kFloat), 1e-4, 1e-6)) << top_p;
+  EXPECT_TRUE(torch::allclose(top_k, torch::tensor({{2.0 / 3, 1.0 / 3, 0.0, 0.0}}).to(at::kFloat), 1e-4, 1e-6))
+      << top_k;
+  EXPECT_TRUE(torch::allclose(top_p, torch::tensor({{2.0 / 3, 1.0 / 3, 0.0, 0.0}}).to(at::kFloat), 1e-4, 1e-6))
+      << top_p;
   EXPECT_TRUE(sampling_probabilities(logits, {.temperature = 0.5, .top_k = 1})[0][0].item<float>() == 1);
 }
 
@@ -203,8 +229,13 @@ TEST(Generate, ASeedRepeatsAndEndsAreKept) {
   const bool goes_on = ended.size(1) > 5;  // until the second row ends
   EXPECT_EQ(goes_on ? ended[0][5].item<int64_t>() : 30, 30);
   EXPECT_EQ(calls, 2);
-  EXPECT_NE(testing::words_of<UsageError>([&] { generate(*model, prompt, {.temperature = -1, .top_p = 2}); }).find("top_p = 2"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([&] { generate(*model, prompt, {.max_new_tokens = 100}); }).find("3 + 100 = 103"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              generate(*model, prompt, {.temperature = -1, .top_p = 2});
+            }).find("top_p = 2"),
+            std::string::npos);
+  EXPECT_NE(
+      testing::words_of<UsageError>([&] { generate(*model, prompt, {.max_new_tokens = 100}); }).find("3 + 100 = 103"),
+      std::string::npos);
 }
 
 }  // namespace

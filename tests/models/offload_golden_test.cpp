@@ -1,4 +1,5 @@
-// Offloading, hooks, casting, empty construction and language models against Accelerate and transformers (offload.json).
+// Offloading, hooks, casting, empty construction and language models against Accelerate and transformers
+// (offload.json).
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -28,7 +29,9 @@ namespace fs = std::filesystem;
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(fs::path(::testing::TempDir()) / text("hasten_offload_golden_", ::getpid())) { fs::remove_all(path_); }
+  TemporaryFolder() : path_(fs::path(::testing::TempDir()) / text("hasten_offload_golden_", ::getpid())) {
+    fs::remove_all(path_);
+  }
   ~TemporaryFolder() { fs::remove_all(path_); }
   std::string path() const { return path_; }
 
@@ -68,7 +71,8 @@ void write_tensors(const std::string& folder, const offload::NamedTensors& tenso
   std::vector<files::TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) {
     infos.push_back({name, offload::file_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
-    files::write_offload_weight(folder, infos.back(), tensor.numel() == 0 ? nullptr : tensor.contiguous().const_data_ptr());
+    files::write_offload_weight(folder, infos.back(),
+                                tensor.numel() == 0 ? nullptr : tensor.contiguous().const_data_ptr());
   }
   files::merge_offload_index(folder, infos);
 }
@@ -136,7 +140,8 @@ json loader_result(const GoldenCase& golden) {
   if (!input.at("state_dict").is_null()) weights.state_dict = tensors_of(input.at("state_dict"));
   if (!input.at("index").is_null()) {
     std::string index = index_text(golden.name);
-    for (size_t at = index.find("<folder>"); at != std::string::npos; at = index.find("<folder>")) index.replace(at, 8, folder);
+    for (size_t at = index.find("<folder>"); at != std::string::npos; at = index.find("<folder>"))
+      index.replace(at, 8, folder);
     weights.index = core::Value::parse_json(index);
   }
   const auto catalog = offload::offloaded_weights_loader(weights);
@@ -211,7 +216,8 @@ json retie_result(const json& input) {
       std::set<const void*> distinct;
       for (const auto& name : group) {
         const at::Tensor tensor = tensor_at(name);
-        distinct.insert(by_storage && !tensor.is_meta() ? tensor.const_data_ptr() : static_cast<const void*>(tensor.unsafeGetTensorImpl()));
+        distinct.insert(by_storage && !tensor.is_meta() ? tensor.const_data_ptr()
+                                                        : static_cast<const void*>(tensor.unsafeGetTensorImpl()));
       }
       counts.push_back(distinct.size());
     }
@@ -239,7 +245,10 @@ json retie_result(const json& input) {
 class NotingHook : public offload::ModelHook {
  public:
   NotingHook(const json& hook, json& events)
-      : id_(hook.at("id")), pre_add_(hook.value("pre_add", 0.0)), post_mul_(hook.value("post_mul", 1.0)), events_(events) {
+      : id_(hook.at("id")),
+        pre_add_(hook.value("pre_add", 0.0)),
+        post_mul_(hook.value("post_mul", 1.0)),
+        events_(events) {
     no_grad = hook.value("no_grad", false);
   }
   void attached(torch::nn::Module&) override { events_.push_back({id_, "init"}); }
@@ -295,7 +304,8 @@ json hooks_result(const json& input) {
 
 json placed_json(const torch::nn::Module& net) {
   json placed = json::object();
-  for (const auto& item : offload::named_tensors(net)) placed[item.name] = offload::is_offloaded(item.tensor) ? "meta" : "cpu";
+  for (const auto& item : offload::named_tensors(net))
+    placed[item.name] = offload::is_offloaded(item.tensor) ? "meta" : "cpu";
   return placed;
 }
 
@@ -336,19 +346,24 @@ json offload_result(const GoldenCase& golden) {
   };
   const auto model = run();
   const at::Tensor output = model(net->example());
-  return {{"output", tensor_json(output)}, {"output_equal", output.equal(plain)}, {"folder", folder_json(folder.path())},
-          {"placed", placed_json(*net)},   {"to", moved_json(model)}};
+  return {{"output", tensor_json(output)},
+          {"output_equal", output.equal(plain)},
+          {"folder", folder_json(folder.path())},
+          {"placed", placed_json(*net)},
+          {"to", moved_json(model)}};
 }
 
 json load_result(const json& input) {
   const torch::NoGradGuard no_grad;
   const TemporaryFolder folder;
   const json options = input.value("options", json::object());
-  auto net = offload::empty_weights([&] { return golden_net(input.at("net")); }, {.include_buffers = options.value("include_buffers", false)});
+  auto net = offload::empty_weights([&] { return golden_net(input.at("net")); },
+                                    {.include_buffers = options.value("include_buffers", false)});
   offload::DispatchOptions dispatch;
   if (!input.at("device_map").is_null()) {
-    dispatch.device_map = input.at("device_map").is_string() ? offload::DeviceMapChoice(input.at("device_map").get<std::string>())
-                                                             : offload::DeviceMapChoice(map_of(input.at("device_map")));
+    dispatch.device_map = input.at("device_map").is_string()
+                              ? offload::DeviceMapChoice(input.at("device_map").get<std::string>())
+                              : offload::DeviceMapChoice(map_of(input.at("device_map")));
   }
   if (options.contains("dtype")) dispatch.dtype = offload::scalar_type_of_name(options.at("dtype").get<std::string>());
   dispatch.offload_buffers = options.value("offload_buffers", false);
@@ -362,8 +377,11 @@ json load_result(const json& input) {
   if (x.is_floating_point() && dispatch.dtype) x = x.to(*dispatch.dtype);
   const at::Tensor output = model(x);
   const fs::path index = fs::path(folder.path()) / "index.json";
-  return {{"output", tensor_json(output)}, {"placed", placed_json(*net)},  {"dtypes", dtypes_json(*net)},
-          {"folder", folder_json(folder.path())}, {"index", fs::exists(index) ? json::parse(file_bytes(index)) : json()}};
+  return {{"output", tensor_json(output)},
+          {"placed", placed_json(*net)},
+          {"dtypes", dtypes_json(*net)},
+          {"folder", folder_json(folder.path())},
+          {"index", fs::exists(index) ? json::parse(file_bytes(index)) : json()}};
 }
 
 struct CastingInput {
@@ -373,8 +391,10 @@ struct CastingInput {
 };
 
 CastingInput casting_input(const json& input) {
-  CastingInput casting{golden_net(input.at("net")), offload::scalar_type_of_name(input.at("storage_dtype").get<std::string>()),
-                       offload::scalar_type_of_name(input.at("compute_dtype").get<std::string>()), {}};
+  CastingInput casting{golden_net(input.at("net")),
+                       offload::scalar_type_of_name(input.at("storage_dtype").get<std::string>()),
+                       offload::scalar_type_of_name(input.at("compute_dtype").get<std::string>()),
+                       {}};
   golden_fill_module(*casting.net);
   const json options = input.value("options", json::object());
   const auto texts = [&](const char* key) {
@@ -420,10 +440,19 @@ std::shared_ptr<torch::nn::Module> built_in(const std::string& net, const json& 
   if (net == "LayerNorm") return torch::nn::LayerNorm(torch::nn::LayerNormOptions(shape(0))).ptr();
   if (net == "GroupNorm") return torch::nn::GroupNorm(1, shape(0).at(0)).ptr();
   if (net == "Conv1d") return torch::nn::Conv1d(shape(0).at(1), shape(0).at(0), shape(0).at(2)).ptr();
-  if (net == "Conv2d") return torch::nn::Conv2d(torch::nn::Conv2dOptions(shape(0).at(1), shape(0).at(0), {shape(0).at(2), shape(0).at(3)})).ptr();
-  if (net == "LSTM") return torch::nn::LSTM(torch::nn::LSTMOptions(shape(0).at(1), shape(0).at(0) / 4).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
-  if (net == "GRU") return torch::nn::GRU(torch::nn::GRUOptions(shape(0).at(1), shape(0).at(0) / 3).num_layers(static_cast<int64_t>(expected.at("params").size()) / 4)).ptr();
-  if (net == "MultiheadAttention") return torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(shape(0).at(1), 1)).ptr();
+  if (net == "Conv2d")
+    return torch::nn::Conv2d(torch::nn::Conv2dOptions(shape(0).at(1), shape(0).at(0), {shape(0).at(2), shape(0).at(3)}))
+        .ptr();
+  if (net == "LSTM")
+    return torch::nn::LSTM(torch::nn::LSTMOptions(shape(0).at(1), shape(0).at(0) / 4)
+                               .num_layers(static_cast<int64_t>(expected.at("params").size()) / 4))
+        .ptr();
+  if (net == "GRU")
+    return torch::nn::GRU(torch::nn::GRUOptions(shape(0).at(1), shape(0).at(0) / 3)
+                              .num_layers(static_cast<int64_t>(expected.at("params").size()) / 4))
+        .ptr();
+  if (net == "MultiheadAttention")
+    return torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(shape(0).at(1), 1)).ptr();
   return golden_net(net);
 }
 
@@ -438,7 +467,9 @@ json empty_result(const GoldenCase& golden) {
     (item.is_buffer ? buffers : params).push_back(line);
   }
   const auto* tied = dynamic_cast<const TiedNet*>(net.get());
-  return {{"params", params}, {"buffers", buffers}, {"tie_kept", tied == nullptr ? json() : json(tied->head->weight.is_same(tied->emb->weight))}};
+  return {{"params", params},
+          {"buffers", buffers},
+          {"tie_kept", tied == nullptr ? json() : json(tied->head->weight.is_same(tied->emb->weight))}};
 }
 
 json table_result(const json& input) {
@@ -447,7 +478,9 @@ json table_result(const json& input) {
   json rows = json::array();
   const auto lines = plan::estimate_rows(sizes, input.at("dtypes"));
   for (const auto& row : lines) rows.push_back({row.dtype, row.largest_layer, row.total, row.training});
-  return {{"total", sizes.total}, {"largest", {sizes.largest.bytes, sizes.largest.names}}, {"rows", rows},
+  return {{"total", sizes.total},
+          {"largest", {sizes.largest.bytes, sizes.largest.names}},
+          {"rows", rows},
           {"table", plan::estimate_table(lines, input.at("name"))}};
 }
 
@@ -491,7 +524,8 @@ json result_of(const GoldenCase& golden) {
   if (family == "language_model") return language_model_result(input);
   if (family == "training") {
     const auto usage = plan::estimate_training_usage(input.at("bytes"), input.at("mixed_precision"));
-    return {{"model", usage.model}, {"optimizer", usage.optimizer}, {"gradients", usage.gradients}, {"step", usage.step}};
+    return {
+        {"model", usage.model}, {"optimizer", usage.optimizer}, {"gradients", usage.gradients}, {"step", usage.step}};
   }
   return {{"unknown family", family}};
 }
@@ -538,7 +572,8 @@ TEST(OffloadGolden, WhatThePeersDo) {
     // A net that computes in bfloat16 is right to one unit in the last place, 2^-7.
     const bool is_coarse = golden.input.value("compute_dtype", "") == "bfloat16";
     // Logits in float32 are right to 1e-5, closer than the cases ask for.
-    const double asked = golden.expected.is_object() ? golden.expected.value("tolerance", is_coarse ? 1e-2 : 2e-5) : 2e-5;
+    const double asked =
+        golden.expected.is_object() ? golden.expected.value("tolerance", is_coarse ? 1e-2 : 2e-5) : 2e-5;
     const double absolute = golden.family == "language_model" && asked < 1e-3 ? 1e-5 : asked;
     topic.tolerate({.relative = is_coarse ? 1e-2 : 1e-5, .absolute = absolute});
     topic.judge(comparable(golden), judged_result(golden));

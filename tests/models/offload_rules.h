@@ -31,14 +31,16 @@ inline json parameter_dtypes(const torch::nn::Module& net) {
   json dtypes = json::object();
   std::set<const c10::TensorImpl*> seen;
   for (const auto& item : offload::named_tensors(net)) {
-    if (!item.is_buffer && seen.insert(item.tensor.unsafeGetTensorImpl()).second) dtypes[item.name] = dtype_text(item.tensor);
+    if (!item.is_buffer && seen.insert(item.tensor.unsafeGetTensorImpl()).second)
+      dtypes[item.name] = dtype_text(item.tensor);
   }
   return dtypes;
 }
 
 // hasten has no hooks on submodules and no traffic through them: outputs, files, places and errors are compared.
 inline GoldenCase comparable(GoldenCase golden) {
-  for (const char* key : {"hooks", "traffic", "placed_after", "placed_without_hooks", "near_the_whole_model", "files_of_model"}) {
+  for (const char* key :
+       {"hooks", "traffic", "placed_after", "placed_without_hooks", "near_the_whole_model", "files_of_model"}) {
     golden.expected.erase(key);
   }
   if (golden.family == "language_model") {
@@ -117,7 +119,8 @@ inline json single_pattern(const GoldenCase& golden) {
     stored["emb.weight"] = stored["head.weight"];  // one tensor, listed once
     stored.erase("head.weight");
   }
-  return {{"stored", stored}, {"after", stored}, {"during", during}, {"output", tensor_json(net->forward(net->example()))}};
+  return {
+      {"stored", stored}, {"after", stored}, {"during", during}, {"output", tensor_json(net->forward(net->example()))}};
 }
 
 // A forward that fails leaves weights as they rest.

@@ -42,7 +42,8 @@ TEST_F(DispatchTest, AStreamedModelComputesTheSameBitsWithinItsBudget) {
   const torch::NoGradGuard no_grad;
   // Room for three of six layers: one stays, one is in use while the next is read.
   constexpr int64_t kLayer = int64_t{192} * 192 * 4;
-  const auto model = load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
+  const auto model =
+      load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
 
   for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
 
@@ -51,8 +52,9 @@ TEST_F(DispatchTest, AStreamedModelComputesTheSameBitsWithinItsBudget) {
   EXPECT_EQ(units[0].action, "resident");
   for (size_t i = 1; i < 6; ++i) EXPECT_EQ(units[i].action, "streamed");
   EXPECT_GE(model.stream_counts().drops, 5 * 2);
-  EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "auto", .max_memory = {{"cpu", kLayer}}, .no_split_module_classes = {"Linear"}}); })
-                .find("twice the largest unit"),
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              load({.device_map = "auto", .max_memory = {{"cpu", kLayer}}, .no_split_module_classes = {"Linear"}});
+            }).find("twice the largest unit"),
             std::string::npos);
 }
 
@@ -65,7 +67,8 @@ int64_t cached_bytes(const std::string& path) {
   mincore(data, size, pages.data());
   munmap(data, size);
   close(file);
-  return static_cast<int64_t>(page) * std::count_if(pages.begin(), pages.end(), [](unsigned char one) { return (one & 1) != 0; });
+  return static_cast<int64_t>(page) *
+         std::count_if(pages.begin(), pages.end(), [](unsigned char one) { return (one & 1) != 0; });
 }
 
 TEST_F(DispatchTest, PagesOfStreamedUnitsStayInThePageCacheOrGo) {
@@ -92,14 +95,16 @@ TEST_F(DispatchTest, PagesOfStreamedUnitsStayInThePageCacheOrGo) {
 
 TEST_F(DispatchTest, StreamedWeightsGiveGradientsOfTheSameBits) {
   constexpr int64_t kLayer = int64_t{192} * 192 * 4;
-  auto model = load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
+  auto model =
+      load({.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}});
   const at::Tensor x = x_.clone().requires_grad_(), y = x_.clone().requires_grad_();
 
   model(x).sum().backward();
   net_->forward(y).sum().backward();
 
   EXPECT_TRUE(x.grad().equal(y.grad()));
-  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(
+      net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
 }
 
 TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
@@ -108,8 +113,9 @@ TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
   const auto report = load_checkpoint_in_model(*net, files::Catalog::open(path("model.safetensors")));
   const auto& place = report.places.at("layers.2.weight");
   auto& weight = net->layers[2]->as<torch::nn::Linear>()->weight;
-  WeightStreamer streamer({{"layers.2", {"layers.2.weight"}, {weight}, {{place.region, place.offset, place.bytes}}, true},
-                           {"none", {}, {}, {}, true}});
+  WeightStreamer streamer(
+      {{"layers.2", {"layers.2.weight"}, {weight}, {{place.region, place.offset, place.bytes}}, true},
+       {"none", {}, {}, {}, true}});
 
   weight.mul_(2);
   for (int pass = 0; pass < 2; ++pass) net->forward(x_);
@@ -121,7 +127,10 @@ TEST_F(DispatchTest, AWriteMakesAStreamedUnitResidentAndIsKept) {
 TEST_F(DispatchTest, AboveTheLimitWeightsAreCastByOperators) {
   const torch::NoGradGuard no_grad;
   constexpr int64_t kLayer = int64_t{192} * 192 * 4;
-  const DispatchOptions limited{.device_map = "auto", .max_memory = {{"cpu", 3 * kLayer + 8192}}, .no_split_module_classes = {"Linear"}, .dtype = at::kDouble};
+  const DispatchOptions limited{.device_map = "auto",
+                                .max_memory = {{"cpu", 3 * kLayer + 8192}},
+                                .no_split_module_classes = {"Linear"},
+                                .dtype = at::kDouble};
   const auto streamed = load(limited), whole = load({.device_map = "auto", .dtype = at::kDouble});
 
   EXPECT_TRUE(streamed(x_.to(at::kDouble)).equal(whole(x_.to(at::kDouble))));
@@ -137,7 +146,8 @@ TEST_F(DispatchTest, BackwardThroughAMappedModelGivesTheSameGradients) {
   net_->forward(y).sum().backward();
 
   EXPECT_TRUE(x.grad().equal(y.grad()));
-  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
+  EXPECT_TRUE(model->layers[3]->as<torch::nn::Linear>()->weight.grad().equal(
+      net_->layers[3]->as<torch::nn::Linear>()->weight.grad()));
 }
 
 TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
@@ -151,7 +161,8 @@ TEST_F(DispatchTest, AWriteNeverReachesTheFile) {
 }
 
 TEST_F(DispatchTest, ADtypeHoldsWithAndWithoutAMap) {
-  for (const DeviceMapChoice& map : {DeviceMapChoice(), DeviceMapChoice("auto"), DeviceMapChoice(DeviceMap{{"", "disk"}})}) {
+  for (const DeviceMapChoice& map :
+       {DeviceMapChoice(), DeviceMapChoice("auto"), DeviceMapChoice(DeviceMap{{"", "disk"}})}) {
     const auto model = load({.device_map = map, .dtype = at::kBFloat16, .keep_in_fp32_modules = {"layers.1"}});
 
     EXPECT_EQ(model->layers[0]->as<torch::nn::Linear>()->weight.scalar_type(), at::kBFloat16);
@@ -166,7 +177,8 @@ TEST_F(DispatchTest, WhatIsMissingIsReplayedOrAnErrorIfStrict) {
   };
   auto net = empty_weights([] { return std::make_shared<LargerImpl>(); });
 
-  const auto words = testing::words_of<DataError>([&] { load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true}); });
+  const auto words = testing::words_of<DataError>(
+      [&] { load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true}); });
   EXPECT_TRUE(net->layers[0]->as<torch::nn::Linear>()->weight.is_meta()) << "nothing may be loaded";
   const auto report = load_checkpoint_in_model(*net, path("model.safetensors"));
 
@@ -181,7 +193,8 @@ TEST_F(DispatchTest, AnotherShapeIsRefusedBeforeAnyTensorChanges) {
 
   const auto words = testing::words_of<DataError>([&] { load_checkpoint_in_model(*other, path("model.safetensors")); });
 
-  EXPECT_NE(words.find("'layers.0.weight' is [192, 192] in the file and [100, 100] in the module"), std::string::npos) << words;
+  EXPECT_NE(words.find("'layers.0.weight' is [192, 192] in the file and [100, 100] in the module"), std::string::npos)
+      << words;
   EXPECT_TRUE(before.equal(other->layers[0]->as<torch::nn::Linear>()->weight));
 }
 
@@ -191,7 +204,8 @@ TEST_F(DispatchTest, AFileThatIsCutWhileMappedIsAnErrorAtTheNextPass) {
   model(x_);
   std::filesystem::resize_file(path("model.safetensors"), 5000);
 
-  EXPECT_NE(testing::words_of<DataError>([&] { model(x_); }).find("was written to while the model used it"), std::string::npos);
+  EXPECT_NE(testing::words_of<DataError>([&] { model(x_); }).find("was written to while the model used it"),
+            std::string::npos);
 }
 
 TEST_F(DispatchTest, AReplacedFileIsNoChangeAndReloadTakesIt) {
@@ -218,10 +232,20 @@ TEST_F(DispatchTest, AnOffloadFolderOfAnotherModelIsRefused) {
 }
 
 TEST_F(DispatchTest, ADeviceThatIsNotThereAndAMapWithHolesAreRefused) {
-  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"", 3}}); }).find("names the devices 3"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"layers.0", "cpu"}}); }).find("layers.1.weight"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "balance"}); }).find("did you mean 'balanced'?"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([&] { dispatch_model(net_, {{"", "disk"}}); }).find("offload_dir"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              dispatch_model(net_, {{"", 3}});
+            }).find("names the devices 3"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              dispatch_model(net_, {{"layers.0", "cpu"}});
+            }).find("layers.1.weight"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { load({.device_map = "balance"}); }).find("did you mean 'balanced'?"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] {
+              dispatch_model(net_, {{"", "disk"}});
+            }).find("offload_dir"),
+            std::string::npos);
 }
 
 TEST_F(DispatchTest, ADispatchedModelIsNotMovedBeforeItIsUndispatched) {
@@ -266,7 +290,8 @@ TEST(ReadAhead, AReadThatFailsIsThrownWhereItIsWaitedForAndTriedAgain) {
 
 TEST(LayerwiseCasting, WeightsRestSmallComputeWideAndGetGradients) {
   torch::manual_seed(2);
-  torch::nn::Sequential net(torch::nn::Linear(8, 8), torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 3));
+  torch::nn::Sequential net(torch::nn::Linear(8, 8), torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})),
+                            torch::nn::Linear(8, 3));
   const at::Tensor x = torch::randn({4, 8});
   {
     const auto casts = layerwise_casting(*net, at::kBFloat16, at::kFloat, {.skip_modules_pattern = {"^2$"}});
@@ -288,7 +313,8 @@ TEST(LayerwiseCasting, WeightsRestSmallComputeWideAndGetGradients) {
 TEST(MemorySource, FillsAModuleFromAStateDict) {
   torch::nn::Linear net(2, 2);
 
-  const auto report = load_checkpoint_in_model(*net, *memory_source({{"weight", torch::eye(2)}, {"other", torch::ones({1})}}));
+  const auto report =
+      load_checkpoint_in_model(*net, *memory_source({{"weight", torch::eye(2)}, {"other", torch::ones({1})}}));
 
   EXPECT_TRUE(net->weight.equal(torch::eye(2)));
   EXPECT_EQ(report.missing, std::vector<std::string>{"bias"});
@@ -332,7 +358,8 @@ TEST(Hooks, RunForHookedMembersAndSlotsAndAreRefusedElsewhere) {
   EXPECT_EQ(net->named_parameters().keys().front(), "fc.weight");
   const auto words = testing::words_of<UsageError>([&] { add_hook(*net, "plain", counter); });
   EXPECT_NE(words.find("offload::Hooked"), std::string::npos) << words;
-  EXPECT_NE(testing::words_of<UsageError>([&] { add_hook(*net, "list.O", counter); }).find("did you mean"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([&] { add_hook(*net, "list.O", counter); }).find("did you mean"),
+            std::string::npos);
   remove_hooks(*net);
   net->forward(torch::ones({1, 4}));
   EXPECT_EQ(counter->before, 2);
@@ -341,8 +368,10 @@ TEST(Hooks, RunForHookedMembersAndSlotsAndAreRefusedElsewhere) {
 TEST(Hooks, OnUseTellsWhenAModulesTensorsAreUsed) {
   HookedNet net;
   std::vector<std::string> events;
-  const auto first = on_use(*net->plain, [&] { events.push_back("enter plain"); }, [&] { events.push_back("leave plain"); });
-  const auto second = on_use(*net->list->ptr(0), [&] { events.push_back("enter list"); }, [&] { events.push_back("leave list"); });
+  const auto first = on_use(
+      *net->plain, [&] { events.push_back("enter plain"); }, [&] { events.push_back("leave plain"); });
+  const auto second = on_use(
+      *net->list->ptr(0), [&] { events.push_back("enter list"); }, [&] { events.push_back("leave list"); });
   const torch::NoGradGuard no_grad;
 
   net->forward(torch::ones({1, 4}));

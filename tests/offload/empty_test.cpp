@@ -45,7 +45,8 @@ TEST(EmptyWeights, ParametersHaveNoMemoryAndAllElseItsValues) {
 
   EXPECT_TRUE(net->fc->weight.is_meta() && net->fc->bias.is_meta());
   EXPECT_TRUE(net->fc->weight.requires_grad());
-  const std::vector<at::Tensor> real{net->inv_freq, net->mask, net->plain, net->table, net->where, net->scalar, net->rows, net->from_memory};
+  const std::vector<at::Tensor> real{net->inv_freq, net->mask,   net->plain, net->table,
+                                     net->where,    net->scalar, net->rows,  net->from_memory};
   for (size_t i = 0; i < real.size(); ++i) ASSERT_FALSE(real[i].is_meta()) << i;
   EXPECT_TRUE(net->inv_freq.equal(plain->inv_freq));
   EXPECT_TRUE(net->mask.equal(plain->mask));
@@ -77,8 +78,9 @@ TEST(EmptyWeights, TiesOfAConstructorAreKept) {
 
 TEST(Materialize, GivesWhatPlainConstructionGives) {
   const auto make = [] {
-    return torch::nn::Sequential(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4), torch::nn::Linear(8, 8), torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})),
-                                 torch::nn::Embedding(9, 5), torch::nn::PReLU(), torch::nn::Bilinear(3, 4, 5), torch::nn::GroupNorm(2, 4),
+    return torch::nn::Sequential(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4), torch::nn::Linear(8, 8),
+                                 torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Embedding(9, 5),
+                                 torch::nn::PReLU(), torch::nn::Bilinear(3, 4, 5), torch::nn::GroupNorm(2, 4),
                                  torch::nn::ConvTranspose1d(2, 3, 3));
   };
   torch::manual_seed(7);
@@ -101,7 +103,8 @@ TEST(Materialize, RecurrentAndAttentionModulesAreThoseOfPlainConstruction) {
     auto empty = empty_weights(make);
     torch::manual_seed(3);
     materialize(*empty);
-    for (const auto& item : plain->named_parameters()) EXPECT_TRUE(empty->named_parameters()[item.key()].equal(item.value())) << item.key();
+    for (const auto& item : plain->named_parameters())
+      EXPECT_TRUE(empty->named_parameters()[item.key()].equal(item.value())) << item.key();
   };
 
   compare([] { return torch::nn::LSTM(torch::nn::LSTMOptions(3, 4).num_layers(2)); });
@@ -170,7 +173,8 @@ TEST(EmptyWeights, ValuesOfAVectorAreRefusedWithTheRemedy) {
     at::Tensor table;
   };
 
-  const auto words = testing::words_of<UsageError>([] { empty_weights([] { return std::make_shared<VectorNetImpl>(); }); });
+  const auto words =
+      testing::words_of<UsageError>([] { empty_weights([] { return std::make_shared<VectorNetImpl>(); }); });
 
   EXPECT_NE(words.find("offload::real"), std::string::npos) << words;
 }

@@ -1,4 +1,5 @@
-// Broken files, full disks, failing reads, killed writers, threads and forks: errors that say so, and right values elsewhere.
+// Broken files, full disks, failing reads, killed writers, threads and forks: errors that say so, and right values
+// elsewhere.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -82,7 +83,8 @@ TEST_F(OffloadFaults, AFileCutWhileStreamedIsAnErrorAtTheOperator) {
   fs::resize_file(path("model.safetensors"), fs::file_size(path("model.safetensors")) - 100);
 
   // Not by the handle: the read of a unit compares the file.
-  EXPECT_NE(testing::words_of<DataError>([&] { model->forward(x_); }).find("was written to while the model used it"), std::string::npos);
+  EXPECT_NE(testing::words_of<DataError>([&] { model->forward(x_); }).find("was written to while the model used it"),
+            std::string::npos);
 }
 
 TEST_F(OffloadFaults, AFileReplacedByRenameKeepsItsOldValuesWhileStreamed) {
@@ -194,7 +196,8 @@ TEST_F(OffloadFaultsDeathTest, AForkedChildRunsAStreamedModel) {
 void fail_reads() {
   sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pread64, 0, 1),
-                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog filter{4, program};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) std::perror("no filter");

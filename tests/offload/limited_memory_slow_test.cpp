@@ -1,7 +1,7 @@
 // A model of 1 GB runs within 600 MB: this process's memory and the model's part of the page cache, together.
 //
-// A control group charges both. The test needs no control group: it samples the process's resident memory, and asks mincore
-// which pages of the file the kernel holds.
+// A control group charges both. The test needs no control group: it samples the process's resident memory, and asks
+// mincore which pages of the file the kernel holds.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -26,7 +26,8 @@ constexpr int64_t kWidth = 2048, kLayers = 60, kLimit = 600'000'000;
 struct TallStackImpl : torch::nn::Module {
   TallStackImpl() {
     layers = register_module("layers", torch::nn::ModuleList());
-    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+    for (int64_t i = 0; i < kLayers; ++i)
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
   }
   at::Tensor forward(const at::Tensor& input) {
     at::Tensor x = input;
@@ -40,7 +41,8 @@ TORCH_MODULE(TallStack);
 // The file's pages in the page cache, in bytes.
 class CachedBytes {
  public:
-  explicit CachedBytes(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(static_cast<size_t>(lseek(file_, 0, SEEK_END))) {
+  explicit CachedBytes(const std::string& path)
+      : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)), size_(static_cast<size_t>(lseek(file_, 0, SEEK_END))) {
     data_ = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file_, 0);
     pages_.resize(size_ / page_ + 1);
   }
@@ -50,7 +52,8 @@ class CachedBytes {
   }
   int64_t now() {
     if (mincore(data_, size_, pages_.data()) != 0) return -1;
-    return static_cast<int64_t>(page_) * std::count_if(pages_.begin(), pages_.end(), [](unsigned char page) { return (page & 1) != 0; });
+    return static_cast<int64_t>(page_) *
+           std::count_if(pages_.begin(), pages_.end(), [](unsigned char page) { return (page & 1) != 0; });
   }
   void drop() const {
     fdatasync(file_);
@@ -75,12 +78,13 @@ int64_t status_bytes(const std::string& name) {
 // The largest sum of anonymous memory, libraries as they were at the start, and cached pages of the model.
 class Peak {
  public:
-  explicit Peak(CachedBytes& cached) : base_(status_bytes("RssFile")), thread_([&] {
-    while (!ends_) {
-      peak_ = std::max(peak_.load(), status_bytes("RssAnon") + base_ + cached.now());
-      std::this_thread::yield();
-    }
-  }) {}
+  explicit Peak(CachedBytes& cached)
+      : base_(status_bytes("RssFile")), thread_([&] {
+          while (!ends_) {
+            peak_ = std::max(peak_.load(), status_bytes("RssAnon") + base_ + cached.now());
+            std::this_thread::yield();
+          }
+        }) {}
   int64_t finish() {
     ends_ = true;
     thread_.join();
@@ -101,7 +105,8 @@ class LimitedMemory : public testing::InFolder {
 
   void write_model(const at::Tensor& first) const {
     std::vector<files::TensorInfo> infos;
-    for (int64_t i = 0; i < kLayers; ++i) infos.push_back({"layers." + std::to_string(i) + ".weight", files::Dtype::kFloat32, {kWidth, kWidth}});
+    for (int64_t i = 0; i < kLayers; ++i)
+      infos.push_back({"layers." + std::to_string(i) + ".weight", files::Dtype::kFloat32, {kWidth, kWidth}});
     const auto layout = files::lay_out_safetensors(infos, {});
     std::ofstream file(path("model.safetensors"), std::ios::binary);
     file << layout.head;
@@ -120,7 +125,8 @@ TEST_F(LimitedMemory, AModelOfOneGigabyteRunsWithin600Megabytes) {
   const at::Tensor first = torch::randn({kWidth, kWidth}) * 0.03, x = torch::randn({1, kWidth});
   write_model(first);
   at::Tensor expected = x;
-  for (int64_t i = 0; i < kLayers; ++i) expected = torch::relu(torch::nn::functional::linear(expected, layer(first, i).contiguous()));
+  for (int64_t i = 0; i < kLayers; ++i)
+    expected = torch::relu(torch::nn::functional::linear(expected, layer(first, i).contiguous()));
   CachedBytes cached(path("model.safetensors"));
   cached.drop();
   ASSERT_LT(cached.now(), 50'000'000) << "the file system does not drop its cache";
@@ -129,11 +135,15 @@ TEST_F(LimitedMemory, AModelOfOneGigabyteRunsWithin600Megabytes) {
   const int64_t weights = kLimit - status_bytes("VmRSS");
   Peak peak(cached);
   const auto model = load_checkpoint_and_dispatch(empty_weights([] { return TallStack(); }), path("model.safetensors"),
-                                                  {.device_map = "auto", .max_memory = {{"cpu", weights}}, .no_split_module_classes = {"Linear"}, .page_cache = PageCache::kDrop});
+                                                  {.device_map = "auto",
+                                                   .max_memory = {{"cpu", weights}},
+                                                   .no_split_module_classes = {"Linear"},
+                                                   .page_cache = PageCache::kDrop});
   for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x).equal(expected)) << pass;
   const int64_t most = peak.finish();
 
-  std::cout << "model 1.007 GB, limit 600 MB, peak " << most / 1000 << " KB; units read " << model.stream_counts().reads << std::endl;
+  std::cout << "model 1.007 GB, limit 600 MB, peak " << most / 1000 << " KB; units read " << model.stream_counts().reads
+            << std::endl;
   EXPECT_LE(most, kLimit);
   EXPECT_GT(most, kLimit / 2) << "the limit is to be used";
   EXPECT_GT(model.stream_counts().drops, 0);

@@ -16,13 +16,16 @@ namespace {
 
 class LoadOptionsTest : public StackInFile {
  protected:
-  static torch::nn::LinearImpl& layer(Stack& net, int i) { return *net->layers[static_cast<size_t>(i)]->as<torch::nn::Linear>(); }
+  static torch::nn::LinearImpl& layer(Stack& net, int i) {
+    return *net->layers[static_cast<size_t>(i)]->as<torch::nn::Linear>();
+  }
 };
 
 TEST_F(LoadOptionsTest, NamesAreMappedRenamedOrLeftOut) {
   auto net = empty_weights([] { return Stack(); });
   NamedTensors tensors;
-  for (const auto& item : net_->named_parameters()) tensors.emplace_back("old.block_" + item.key().substr(7), item.value().detach());
+  for (const auto& item : net_->named_parameters())
+    tensors.emplace_back("old.block_" + item.key().substr(7), item.value().detach());
   tensors.emplace_back("old.masked_bias", torch::ones({1}));
   const LoadOptions options{.strict = true, .rename = {{"^old\\.masked_bias$", ""}, {"^old\\.block_", "layers."}}};
 
@@ -31,7 +34,9 @@ TEST_F(LoadOptionsTest, NamesAreMappedRenamedOrLeftOut) {
   EXPECT_TRUE(net->forward(x_).equal(wanted_));
 
   // key_map goes first: here it takes layer 0 for layer 5.
-  const auto mapped = [](const std::string& name) { return name.starts_with("layers.5.") ? "old.block_0." + name.substr(9) : "old.block_" + name.substr(7); };
+  const auto mapped = [](const std::string& name) {
+    return name.starts_with("layers.5.") ? "old.block_0." + name.substr(9) : "old.block_" + name.substr(7);
+  };
   load_checkpoint_in_model(*net, *memory_source(tensors), {.key_map = mapped});
   EXPECT_TRUE(layer(net, 5).weight.equal(layer(net_, 0).weight));
 }
@@ -61,7 +66,8 @@ TEST_F(LoadOptionsTest, ReadingAndLockingCopyToThisProcess) {
   const torch::NoGradGuard no_grad;
   for (const LoadOptions& options : {LoadOptions{.io = Io::kRead}, LoadOptions{.resident = Resident::kLocked}}) {
     auto net = empty_weights([] { return Stack(); });
-    std::filesystem::copy_file(path("model.safetensors"), path("copy.safetensors"), std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(path("model.safetensors"), path("copy.safetensors"),
+                               std::filesystem::copy_options::overwrite_existing);
 
     const auto report = load_checkpoint_in_model(*net, path("copy.safetensors"), options);
     std::filesystem::resize_file(path("copy.safetensors"), 0);
@@ -78,7 +84,8 @@ TEST_F(LoadOptionsTest, BuffersThatNoFileHasKeepTheirValuesWithoutAWord) {
   };
   auto net = empty_weights([] { return std::make_shared<MaskedImpl>(); });
 
-  const auto report = load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true, .not_saved = {"^mask$"}});
+  const auto report =
+      load_checkpoint_in_model(*net, path("model.safetensors"), {.strict = true, .not_saved = {"^mask$"}});
 
   EXPECT_TRUE(report.text().empty());
   EXPECT_TRUE(net->mask.equal(torch::ones({3, 3}).tril()));
@@ -109,7 +116,8 @@ TEST_F(LoadOptionsTest, AnUndispatchedModelIsStreamedNoLonger) {
   EXPECT_TRUE(model->forward(x_).equal(wanted_));
 
   EXPECT_EQ(model.stream_counts().drops, drops);
-  const_cast<float*>(model->layers[5]->as<torch::nn::Linear>()->weight.const_data_ptr<float>())[0] += 1;  // may be written to
+  const_cast<float*>(model->layers[5]->as<torch::nn::Linear>()->weight.const_data_ptr<float>())[0] +=
+      1;  // may be written to
 }
 
 TEST(OffloadGroup, TheLeastRecentlyUsedModelsLeaveFirst) {
@@ -118,7 +126,9 @@ TEST(OffloadGroup, TheLeastRecentlyUsedModelsLeaveFirst) {
   auto [a, hook_a] = make();
   auto [b, hook_b] = make();
   auto [c, hook_c] = make();
-  const auto on_device = [&] { return std::vector<bool>{hook_a.is_on_device(), hook_b.is_on_device(), hook_c.is_on_device()}; };
+  const auto on_device = [&] {
+    return std::vector<bool>{hook_a.is_on_device(), hook_b.is_on_device(), hook_c.is_on_device()};
+  };
   const at::Tensor x = torch::ones({1, 4});
 
   a(x);

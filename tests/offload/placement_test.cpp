@@ -22,8 +22,12 @@ namespace {
 
 class PlacementTest : public StackInFile {
  protected:
-  std::shared_ptr<const files::TensorSource> weights() const { return std::make_shared<files::Catalog>(files::Catalog::open(path("model.safetensors"))); }
-  torch::nn::LinearImpl& layer(int i) const { return *net_.ptr()->layers[static_cast<size_t>(i)]->as<torch::nn::Linear>(); }
+  std::shared_ptr<const files::TensorSource> weights() const {
+    return std::make_shared<files::Catalog>(files::Catalog::open(path("model.safetensors")));
+  }
+  torch::nn::LinearImpl& layer(int i) const {
+    return *net_.ptr()->layers[static_cast<size_t>(i)]->as<torch::nn::Linear>();
+  }
 };
 
 TEST_F(PlacementTest, AnOffloadedPartIsReadForItsOperatorsAndComesBack) {
@@ -46,7 +50,9 @@ TEST_F(PlacementTest, AnOffloadedPartIsReadForItsOperatorsAndComesBack) {
 
 TEST_F(PlacementTest, BlocksHaveTheirOwnAndAModuleHasItsPlaceInTheModel) {
   const torch::NoGradGuard no_grad;
-  const auto some = place(net_, {}, {.per_block = {{"layers.1", {.offload = true, .weights_map = weights()}}, {"layers.4", {.offload = true, .weights_map = weights()}}}});
+  const auto some = place(net_, {},
+                          {.per_block = {{"layers.1", {.offload = true, .weights_map = weights()}},
+                                         {"layers.4", {.offload = true, .weights_map = weights()}}}});
   EXPECT_TRUE(some(x_).equal(wanted_));
   for (int i = 0; i < 6; ++i) EXPECT_EQ(is_offloaded(layer(i).weight), i == 1 || i == 4) << i;
 
@@ -82,7 +88,9 @@ TEST_F(PlacementTest, BadPlacementsAreNamedBeforeAnyTensorChanges) {
 
   EXPECT_NE(words({}, {.per_block = {{"layer.1", {}}}}).find("did you mean 'layers.1'?"), std::string::npos);
   EXPECT_NE(words({.execution_device = 3}).find("names the devices 3"), std::string::npos);
-  EXPECT_NE(words({.offload = true, .weights_map = weights()}, {.module_name = "model"}).find("weights_map has no model.layers.0.weight, "), std::string::npos);
+  EXPECT_NE(words({.offload = true, .weights_map = weights()}, {.module_name = "model"})
+                .find("weights_map has no model.layers.0.weight, "),
+            std::string::npos);
   EXPECT_FALSE(is_offloaded(*net_));
 }
 
@@ -108,7 +116,8 @@ TEST_F(PlacementTest, WithWeightsLetsPointersWriteIfAsked) {
   const auto model = load(limited());
   auto& streamed = *model->layers[4]->as<torch::nn::Linear>();
 
-  with_weights(streamed, [&] { const_cast<float*>(streamed.weight.const_data_ptr<float>())[0] = 5; }, {.writable = true});
+  with_weights(streamed, [&] { const_cast<float*>(streamed.weight.const_data_ptr<float>())[0] = 5; },
+               {.writable = true});
   for (int pass = 0; pass < 2; ++pass) model(x_);
 
   EXPECT_EQ(streamed.weight[0][0].item<float>(), 5);
@@ -119,7 +128,8 @@ TEST_F(PlacementTest, WithWeightsMovesThemToADeviceAndBack) {
   const auto model = load(limited());
   auto& streamed = *model->layers[4]->as<torch::nn::Linear>();
 
-  with_weights(streamed, [&] { EXPECT_TRUE(streamed.weight.is_meta() && streamed.bias.is_meta()); }, {.device = at::kMeta});
+  with_weights(streamed, [&] { EXPECT_TRUE(streamed.weight.is_meta() && streamed.bias.is_meta()); },
+               {.device = at::kMeta});
 
   EXPECT_TRUE(streamed.weight.is_cpu());
   for (int pass = 0; pass < 2; ++pass) EXPECT_TRUE(model(x_).equal(wanted_));
@@ -138,7 +148,8 @@ TEST(ArgumentTransfer, MovesTensorsButThoseOfSkippedKeysAndNumbers) {
   EXPECT_FALSE(transfer.moved(2, x).is_meta());
   EXPECT_TRUE(transfer.moved(1, named).at("ids").is_meta());
   EXPECT_FALSE(transfer.moved(1, named).at("mask").is_meta());
-  const auto nested = transfer.moved(0, std::make_tuple(std::vector<at::Tensor>{x}, std::optional<at::Tensor>(x), 3, named));
+  const auto nested =
+      transfer.moved(0, std::make_tuple(std::vector<at::Tensor>{x}, std::optional<at::Tensor>(x), 3, named));
   EXPECT_TRUE(std::get<0>(nested)[0].is_meta() && std::get<1>(nested)->is_meta());
   EXPECT_FALSE(std::get<3>(nested).at("mask").is_meta());
   EXPECT_FALSE(detail::ArgumentTransfer().moved(0, x).is_meta());
@@ -160,7 +171,8 @@ TEST(Dispatched, TakesNestedArguments) {
 
 TEST_F(PlacementTest, DispatchedIsPlainForEveryMapDtypeBudgetAndNumberOfThreads) {
   const torch::NoGradGuard no_grad;
-  const DeviceMap halves{{"layers.0", "cpu"}, {"layers.1", "disk"}, {"layers.2", "cpu"}, {"layers.3", "disk"}, {"layers.4", "disk"}, {"layers.5", "cpu"}};
+  const DeviceMap halves{{"layers.0", "cpu"},  {"layers.1", "disk"}, {"layers.2", "cpu"},
+                         {"layers.3", "disk"}, {"layers.4", "disk"}, {"layers.5", "cpu"}};
   const int threads_before = torch::get_num_threads();
   for (const int threads : {1, 2}) {
     torch::set_num_threads(threads);
@@ -169,12 +181,14 @@ TEST_F(PlacementTest, DispatchedIsPlainForEveryMapDtypeBudgetAndNumberOfThreads)
       load_checkpoint_in_model(*plain, path("model.safetensors"));
       plain->to(dtype);
       const at::Tensor x = x_.to(dtype), expected = plain->forward(x);
-      for (const DeviceMapChoice& map : {DeviceMapChoice("auto"), DeviceMapChoice("sequential"), DeviceMapChoice(DeviceMap{{"", "disk"}}), DeviceMapChoice(halves)}) {
+      for (const DeviceMapChoice& map : {DeviceMapChoice("auto"), DeviceMapChoice("sequential"),
+                                         DeviceMapChoice(DeviceMap{{"", "disk"}}), DeviceMapChoice(halves)}) {
         for (const int layers : {0, 3, 4, 5}) {
           DispatchOptions options{.device_map = map, .no_split_module_classes = {"Linear"}, .dtype = dtype};
           if (layers > 0) options.max_memory = {{"cpu", layers * kLayerBytes + 8192}};
           const auto model = load(options);
-          for (int pass = 0; pass < 2; ++pass) EXPECT_TRUE(model(x).equal(expected)) << threads << " " << dtype << " " << layers;
+          for (int pass = 0; pass < 2; ++pass)
+            EXPECT_TRUE(model(x).equal(expected)) << threads << " " << dtype << " " << layers;
         }
       }
     }
@@ -189,7 +203,9 @@ struct AdaptedImpl : torch::nn::Module {
     up = register_module("up", torch::nn::Linear(4, 192));
     for (auto& parameter : base->parameters()) parameter.set_requires_grad(false);
   }
-  at::Tensor forward(const at::Tensor& x) { return base->forward(x) + up(torch::tanh(down(x))) + base->layers[2]->as<torch::nn::Linear>()->forward(x); }
+  at::Tensor forward(const at::Tensor& x) {
+    return base->forward(x) + up(torch::tanh(down(x))) + base->layers[2]->as<torch::nn::Linear>()->forward(x);
+  }
   Stack base{nullptr};
   torch::nn::Linear down{nullptr}, up{nullptr};
 };
@@ -199,7 +215,8 @@ TEST_F(PlacementTest, AdaptersTrainOverAMappedOrStreamedBaseAsInMemory) {
   const auto train = [&](Stack base) {
     torch::manual_seed(4);
     Adapted net(std::move(base));
-    torch::optim::SGD optimizer(std::vector<at::Tensor>{net->down->weight, net->down->bias, net->up->weight, net->up->bias}, 0.05);
+    torch::optim::SGD optimizer(
+        std::vector<at::Tensor>{net->down->weight, net->down->bias, net->up->weight, net->up->bias}, 0.05);
     for (int step = 0; step < 5; ++step) {
       optimizer.zero_grad();
       net->forward(x_).pow(2).mean().backward();
@@ -231,7 +248,8 @@ TEST_F(PlacementTest, ACloneOfADispatchedModelHasItsOwnValues) {
   const torch::NoGradGuard no_grad;
   torch::nn::Sequential net(torch::nn::Linear(192, 192), torch::nn::Linear(192, 192));
   save_weights(*net, path("two.safetensors"));
-  const auto model = load_checkpoint_and_dispatch(net, path("two.safetensors"), {.device_map = DeviceMap{{"", "disk"}}});
+  const auto model =
+      load_checkpoint_and_dispatch(net, path("two.safetensors"), {.device_map = DeviceMap{{"", "disk"}}});
   const at::Tensor expected = model(x_);
 
   auto clone = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
@@ -304,7 +322,8 @@ TEST_F(PlacementTest, BothNamesOfATieAcrossDevicesReadWriteAndTrainOneTensor) {
   const at::Tensor ids = torch::arange(5);
   const DeviceMap map{{"emb", "cpu"}, {"head", "disk"}};
 
-  const auto model = load_checkpoint_and_dispatch(empty_weights([] { return SharedEnds(); }), path("tied.safetensors"), {.device_map = map});
+  const auto model = load_checkpoint_and_dispatch(empty_weights([] { return SharedEnds(); }), path("tied.safetensors"),
+                                                  {.device_map = map});
   const auto ties = plan::ties_across_devices(tree_of(model.module()), map);
   model(ids).sum().backward();
   net->emb->weight.index({ids}).matmul(net->emb->weight.t()).sum().backward();
@@ -320,11 +339,13 @@ TEST_F(PlacementTest, BothNamesOfATieAcrossDevicesReadWriteAndTrainOneTensor) {
 }
 
 TEST_F(PlacementTest, ACopyOfATieOnAnotherDeviceIsItsOwn) {
-  // The only other device of a build without accelerators: what an accelerator gets are copies, and the tie comes back whole.
+  // The only other device of a build without accelerators: what an accelerator gets are copies, and the tie comes back
+  // whole.
   SharedEnds net;
   const auto values = net->emb->weight.detach().clone();
 
-  with_weights(*net->head, [&] { EXPECT_TRUE(net->head->weight.is_meta() && net->emb->weight.is_meta()); }, {.device = at::kMeta});
+  with_weights(*net->head, [&] { EXPECT_TRUE(net->head->weight.is_meta() && net->emb->weight.is_meta()); },
+               {.device = at::kMeta});
 
   EXPECT_TRUE(net->emb->weight.is_same(net->head->weight));
   EXPECT_TRUE(net->emb->weight.equal(values));

@@ -21,9 +21,9 @@
 namespace hasten::offload {
 namespace {
 
+using parallel::JitModule;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using parallel::JitModule;
 
 constexpr int64_t kWidth = 192, kLayerBytes = kWidth * kWidth * 4;
 
@@ -32,7 +32,8 @@ torch::jit::Module make_script() {
   auto generator = at::detail::createCPUGenerator(3);
   const auto layer = [&] {
     torch::jit::Module made("Layer");
-    made.register_parameter("weight", (at::randn({kWidth, kWidth}, generator) / 14).requires_grad_(), /*is_buffer=*/false);
+    made.register_parameter("weight", (at::randn({kWidth, kWidth}, generator) / 14).requires_grad_(),
+                            /*is_buffer=*/false);
     made.define("def forward(self, x, scale: float = 1.0):\n    return torch.tanh(torch.mm(x, self.weight)) * scale\n");
     return made;
   };
@@ -75,8 +76,12 @@ struct Recorder : ModelHook {
 };
 
 at::Tensor by_hand(const torch::jit::Module& script, const at::Tensor& x, double input = 1, double output = 1) {
-  const auto weight = [&](const char* block, const char* layer) { return script.attr(block).toModule().attr(layer).toModule().attr("weight").toTensor(); };
-  const auto layer = [&](const at::Tensor& in, const char* block, const char* name) { return torch::tanh(torch::mm(in, weight(block, name))); };
+  const auto weight = [&](const char* block, const char* layer) {
+    return script.attr(block).toModule().attr(layer).toModule().attr("weight").toTensor();
+  };
+  const auto layer = [&](const at::Tensor& in, const char* block, const char* name) {
+    return torch::tanh(torch::mm(in, weight(block, name)));
+  };
   const at::Tensor head = layer(layer(x, "head", "one") * 0.5 * 1, "head", "two") + x;
   const at::Tensor one = layer(head, "tail", "one") * 0.5;
   return layer(one * input, "tail", "two") * output + head;
@@ -98,13 +103,15 @@ TEST(JitHooks, RunAroundThePartOfAScriptThatTheyAreAddedTo) {
 
   EXPECT_TRUE(hooked.allclose(by_hand(script, x, 2, 3)));
   EXPECT_TRUE(by_script.equal(hooked)) << "both are the same script";
-  EXPECT_THAT(events, ElementsAre("attached Layer", "before Layer of 2", "after", "before Layer of 2", "after", "detached"));
+  EXPECT_THAT(events,
+              ElementsAre("attached Layer", "before Layer of 2", "after", "before Layer of 2", "after", "detached"));
   EXPECT_TRUE(net->forward(x).toTensor().equal(plain));
 }
 
 TEST(JitHooks, ObjectsOfOneClassHaveTheirOwn) {
   JitModule net(make_script());
-  ASSERT_EQ(net->jit().attr("head").toModule().attr("one").type(), net->jit().attr("head").toModule().attr("two").type());
+  ASSERT_EQ(net->jit().attr("head").toModule().attr("one").type(),
+            net->jit().attr("head").toModule().attr("two").type());
   const at::Tensor x = torch::randn({3, kWidth});
   std::vector<std::string> first, second;
   add_hook(*net, "head.one", std::make_shared<Recorder>(first));
@@ -126,13 +133,16 @@ TEST(JitHooks, NestInTheOrderOfTheCallsBelowAnotherModuleToo) {
   };
   OuterImpl outer{JitModule(make_script())};
   std::vector<std::string> events;
-  for (const char* name : {"inner.head", "inner.head.one", "inner"}) add_hook(outer, name, std::make_shared<Recorder>(events));
+  for (const char* name : {"inner.head", "inner.head.one", "inner"})
+    add_hook(outer, name, std::make_shared<Recorder>(events));
   events.clear();
 
   outer.forward(torch::randn({3, kWidth}));
 
-  EXPECT_THAT(events, ElementsAre("before JitModule of 1", "before Block of 1", "before Layer of 2", "after", "after", "after"));
-  EXPECT_THAT(testing::words_of<UsageError>([&] { add_hook(outer, "inner.haed", nullptr); }), HasSubstr("did you mean 'inner.head'?"));
+  EXPECT_THAT(events, ElementsAre("before JitModule of 1", "before Block of 1", "before Layer of 2", "after", "after",
+                                  "after"));
+  EXPECT_THAT(testing::words_of<UsageError>([&] { add_hook(outer, "inner.haed", nullptr); }),
+              HasSubstr("did you mean 'inner.head'?"));
 }
 
 TEST(JitHooks, NoGradEndsWithTheForwardThatHasIt) {
@@ -160,7 +170,8 @@ TEST(JitHooks, WhatCannotRunAndWhatTheScriptCannotTakeAreErrors) {
   const auto hook = std::make_shared<Recorder>(events);
   hook->gives_number = true;
 
-  EXPECT_THAT(testing::words_of<UsageError>([&] { add_hook(*parts, "silent", hook); }), HasSubstr("its script has no forward"));
+  EXPECT_THAT(testing::words_of<UsageError>([&] { add_hook(*parts, "silent", hook); }),
+              HasSubstr("its script has no forward"));
   add_hook(*net, "head.one", hook);
   std::string words;
   try {
@@ -210,7 +221,8 @@ TEST_F(JitOffload, AScriptStreamsItsWeightsWithinALimit) {
   for (auto& parameter : other->parameters()) parameter.zero_();
 
   const auto model = load_checkpoint_and_dispatch(
-      other, path("model.safetensors"), {.device_map = "auto", .max_memory = {{"cpu", 3 * kLayerBytes + 8192}}, .no_split_module_classes = {"Layer"}});
+      other, path("model.safetensors"),
+      {.device_map = "auto", .max_memory = {{"cpu", 3 * kLayerBytes + 8192}}, .no_split_module_classes = {"Layer"}});
 
   for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(model(x_).toTensor().equal(wanted_)) << pass;
   EXPECT_GE(model.stream_counts().drops, 4);
@@ -248,7 +260,8 @@ TEST_F(JitOffload, DispatchCpuOffloadAndDiskOffloadTakeScripts) {
 
 TEST_F(JitOffload, AMapPutsPartsOfAScriptOnDisk) {
   const torch::NoGradGuard no_grad;
-  const auto map = infer_auto_device_map(*net_, {.max_memory = {{"cpu", 7 * kLayerBytes / 2}}, .no_split_module_classes = {"Layer"}});
+  const auto map = infer_auto_device_map(
+      *net_, {.max_memory = {{"cpu", 7 * kLayerBytes / 2}}, .no_split_module_classes = {"Layer"}});
   ASSERT_EQ(map, (DeviceMap{{"head", "cpu"}, {"tail", "disk"}}));
 
   const auto model = dispatch_model(net_, map, {.offload_dir = path("folder")});

@@ -41,7 +41,8 @@ inline void save_weights(const torch::nn::Module& module, const std::string& pat
   file << layout.head;
   for (size_t i = 0; i < tensors.size(); ++i) {
     file.seekp(static_cast<std::streamoff>(layout.offsets[i]));
-    file.write(static_cast<const char*>(tensors[i].const_data_ptr()), static_cast<std::streamsize>(tensors[i].nbytes()));
+    file.write(static_cast<const char*>(tensors[i].const_data_ptr()),
+               static_cast<std::streamsize>(tensors[i].nbytes()));
   }
 }
 

@@ -19,19 +19,25 @@ constexpr int64_t kPageBytes = 4096;
 
 // A region of units of two pages, all bytes of unit i being i + 1 once it is filled.
 struct Paged {
-  explicit Paged(size_t num_units) : region(comm::SharedRegion::create(comm::Group(), static_cast<int64_t>(num_units) * 2 * kPageBytes)),
-                                     control(comm::SharedRegion::create(comm::Group(), UnitPager::control_bytes(num_units))) {
-    for (size_t i = 0; i < num_units; ++i) options.units.push_back({static_cast<int64_t>(i) * 2 * kPageBytes, 2 * kPageBytes});
+  explicit Paged(size_t num_units)
+      : region(comm::SharedRegion::create(comm::Group(), static_cast<int64_t>(num_units) * 2 * kPageBytes)),
+        control(comm::SharedRegion::create(comm::Group(), UnitPager::control_bytes(num_units))) {
+    for (size_t i = 0; i < num_units; ++i)
+      options.units.push_back({static_cast<int64_t>(i) * 2 * kPageBytes, 2 * kPageBytes});
     options.readable = region.data();
     options.writable = region.writable();
     options.control = control.writable();
     options.timeout = std::chrono::seconds(20);
     options.fill = [this](size_t unit) {
       ++num_fills;
-      std::memset(region.writable() + options.units[unit].begin, static_cast<int>(unit + 1), static_cast<size_t>(options.units[unit].num_bytes));
+      std::memset(region.writable() + options.units[unit].begin, static_cast<int>(unit + 1),
+                  static_cast<size_t>(options.units[unit].num_bytes));
     };
   }
-  int at(size_t unit, int64_t offset = 0) const { return static_cast<int>(*static_cast<const volatile std::byte*>(region.data() + options.units[unit].begin + offset)); }
+  int at(size_t unit, int64_t offset = 0) const {
+    return static_cast<int>(
+        *static_cast<const volatile std::byte*>(region.data() + options.units[unit].begin + offset));
+  }
 
   comm::SharedRegion region, control;
   UnitPagerOptions options;

@@ -1,5 +1,5 @@
-// ApexAdam, ApexSgd, Lamb, NovoGrad, Larc: loops against operators, half-precision parameters, archives, bad input. Their
-// numbers are in the golden cases of precision.json.
+// ApexAdam, ApexSgd, Lamb, NovoGrad, Larc: loops against operators, half-precision parameters, archives, bad input.
+// Their numbers are in the golden cases of precision.json.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -18,7 +18,8 @@ namespace {
 
 std::vector<at::Tensor> parameters(at::ScalarType dtype) {
   auto generator = at::detail::createCPUGenerator(4);
-  return {at::randn({7, 5}, generator).to(dtype).requires_grad_(), at::randn({9}, generator).to(dtype).requires_grad_()};
+  return {at::randn({7, 5}, generator).to(dtype).requires_grad_(),
+          at::randn({9}, generator).to(dtype).requires_grad_()};
 }
 
 void set_gradients(const std::vector<at::Tensor>& parameters, uint64_t seed) {
@@ -37,7 +38,8 @@ std::vector<Make> all() {
           make<ApexAdam>(ApexAdamOptions(0.05).weight_decay(0.1).adam_w_mode(false).bias_correction(false)),
           make<ApexSgd>(ApexSgdOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1)),
           make<ApexSgd>(ApexSgdOptions(0.05).momentum(0.9).dampening(0.2).weight_decay(0.1).wd_after_momentum(true)),
-          make<Lamb>(LambOptions(0.05)), make<Lamb>(LambOptions(0.05).adam_w_mode(false).grad_averaging(false).use_nvlamb(true)),
+          make<Lamb>(LambOptions(0.05)),
+          make<Lamb>(LambOptions(0.05).adam_w_mode(false).grad_averaging(false).use_nvlamb(true)),
           make<NovoGrad>(NovoGradOptions(0.05).weight_decay(0.1)),
           make<NovoGrad>(NovoGradOptions(0.05).weight_decay(0.1).reg_inside_moment(true).norm_type(0).init_zero(true))};
 }
@@ -66,7 +68,8 @@ TEST(ApexOptimizers, LoopsAndOperatorsGiveTheSame) {
       by_loops->step();
       by_operators->step();
     }
-    for (size_t i = 0; i < 2; ++i) EXPECT_LT((floats[i] - doubles[i]).abs().max().item<double>(), 5e-6) << "optimizer " << index;
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_LT((floats[i] - doubles[i]).abs().max().item<double>(), 5e-6) << "optimizer " << index;
     ++index;
   }
 }

@@ -1,5 +1,5 @@
-// fastai's optimizers: the one-pass loops against the operators, Lookahead, files, and what they refuse. The formulas are checked
-// against fastai's own numbers by the Learner's golden cases.
+// fastai's optimizers: the one-pass loops against the operators, Lookahead, files, and what they refuse. The formulas
+// are checked against fastai's own numbers by the Learner's golden cases.
 #include "hasten/optim/fastai.h"
 
 #include <ATen/ATen.h>
@@ -15,13 +15,22 @@ namespace {
 
 const std::vector<std::pair<const char*, Factory>>& all_rules() {
   static const std::vector<std::pair<const char*, Factory>> kRules = {
-      {"sgd", sgd({.wd = 0.1})}, {"sgd_mom", sgd({.mom = 0.9, .wd = 0.1, .decouple_wd = false})}, {"rms_prop", rms_prop({.mom = 0.9})},
-      {"radam", radam({.wd = 0.1})}, {"radam_beta", radam({.beta = 50})}, {"qhadam", qhadam({.wd = 0.1})}, {"larc", larc({.wd = 0.1})},
-      {"lamb", lamb({.wd = 0.1})}, {"lookahead_adam", lookahead(adam(), {.k = 3})}, {"ranger", ranger({.lookahead = {.k = 2}})}};
+      {"sgd", sgd({.wd = 0.1})},
+      {"sgd_mom", sgd({.mom = 0.9, .wd = 0.1, .decouple_wd = false})},
+      {"rms_prop", rms_prop({.mom = 0.9})},
+      {"radam", radam({.wd = 0.1})},
+      {"radam_beta", radam({.beta = 50})},
+      {"qhadam", qhadam({.wd = 0.1})},
+      {"larc", larc({.wd = 0.1})},
+      {"lamb", lamb({.wd = 0.1})},
+      {"lookahead_adam", lookahead(adam(), {.k = 3})},
+      {"ranger", ranger({.lookahead = {.k = 2}})}};
   return kRules;
 }
 
-at::Tensor start(at::ScalarType dtype) { return at::sin(at::arange(60).to(at::kDouble) + 1).reshape({6, 10}).to(dtype).requires_grad_(); }
+at::Tensor start(at::ScalarType dtype) {
+  return at::sin(at::arange(60).to(at::kDouble) + 1).reshape({6, 10}).to(dtype).requires_grad_();
+}
 
 void train(torch::optim::Optimizer& optimizer, const at::Tensor& weight, int steps, int from = 0) {
   for (int i = from; i < from + steps; ++i) {
@@ -47,7 +56,8 @@ TEST(FastaiOptimizers, StepInOnePassAsByOperators) {
     train(*a, loops, 12);
     train(*b, operators, 12);
 
-    EXPECT_TRUE(at::allclose(loops.to(at::kDouble), operators, 1e-4, 2e-6)) << name << " " << (loops.to(at::kDouble) - operators).abs().max();
+    EXPECT_TRUE(at::allclose(loops.to(at::kDouble), operators, 1e-4, 2e-6))
+        << name << " " << (loops.to(at::kDouble) - operators).abs().max();
     EXPECT_FALSE(at::allclose(loops, start(at::kFloat))) << name;
   }
 }

@@ -25,9 +25,7 @@ TEST(PerGroup, AListHasOneForEach) {
 }
 
 TEST(PerGroup, TakesFunctions) {
-  const PerGroup<std::function<double(int64_t)>> twice = [](int64_t s) {
-    return 2.0 * static_cast<double>(s);
-  };
+  const PerGroup<std::function<double(int64_t)>> twice = [](int64_t s) { return 2.0 * static_cast<double>(s); };
 
   EXPECT_EQ(twice.expand(1, "S", "o")[0](4), 8.0);
 }

@@ -126,17 +126,16 @@ inline Recipe cyclic_of(const json& spec) {
 }
 
 inline Recipe one_cycle_of(const json& spec) {
-  OneCycleLROptions options{.max_lr = per_group(spec.at("max_lr")),
-                            .pct_start = spec.value("pct_start", 0.3),
-                            .anneal_strategy = spec.value("anneal_strategy", "cos") == "cos"
-                                                   ? AnnealStrategy::kCos
-                                                   : AnnealStrategy::kLinear,
-                            .cycle_momentum = spec.value("cycle_momentum", true),
-                            .base_momentum = spec.value("base_momentum", 0.85),
-                            .max_momentum = spec.value("max_momentum", 0.95),
-                            .div_factor = spec.value("div_factor", 25.0),
-                            .final_div_factor = spec.value("final_div_factor", 1e4),
-                            .three_phase = spec.value("three_phase", false)};
+  OneCycleLROptions options{
+      .max_lr = per_group(spec.at("max_lr")),
+      .pct_start = spec.value("pct_start", 0.3),
+      .anneal_strategy = spec.value("anneal_strategy", "cos") == "cos" ? AnnealStrategy::kCos : AnnealStrategy::kLinear,
+      .cycle_momentum = spec.value("cycle_momentum", true),
+      .base_momentum = spec.value("base_momentum", 0.85),
+      .max_momentum = spec.value("max_momentum", 0.95),
+      .div_factor = spec.value("div_factor", 25.0),
+      .final_div_factor = spec.value("final_div_factor", 1e4),
+      .three_phase = spec.value("three_phase", false)};
   if (spec.contains("total_steps")) options.total_steps = spec.at("total_steps").get<int64_t>();
   if (spec.contains("epochs")) options.epochs = spec.at("epochs").get<int64_t>();
   if (spec.contains("steps_per_epoch")) options.steps_per_epoch = spec.at("steps_per_epoch").get<int64_t>();
@@ -155,8 +154,7 @@ inline Recipe recipe_of(const json& spec) {
     return recipe<MultiStepLR>({.milestones = spec.at("milestones"), .gamma = spec.value("gamma", 0.1)});
   }
   if (type == "ConstantLR") {
-    return recipe<ConstantLR>(
-        {.factor = spec.value("factor", 1.0 / 3), .total_iters = spec.value("total_iters", 5)});
+    return recipe<ConstantLR>({.factor = spec.value("factor", 1.0 / 3), .total_iters = spec.value("total_iters", 5)});
   }
   if (type == "LinearLR") {
     return recipe<LinearLR>({.start_factor = spec.value("start_factor", 1.0 / 3),
@@ -165,8 +163,7 @@ inline Recipe recipe_of(const json& spec) {
   }
   if (type == "ExponentialLR") return recipe<ExponentialLR>({.gamma = spec.at("gamma")});
   if (type == "PolynomialLR") {
-    return recipe<PolynomialLR>(
-        {.total_iters = spec.value("total_iters", 5), .power = spec.value("power", 1.0)});
+    return recipe<PolynomialLR>({.total_iters = spec.value("total_iters", 5), .power = spec.value("power", 1.0)});
   }
   if (type == "CosineAnnealingLR") {
     return recipe<CosineAnnealingLR>({.T_max = spec.at("T_max"), .eta_min = spec.value("eta_min", 0.0)});
@@ -176,8 +173,7 @@ inline Recipe recipe_of(const json& spec) {
         {.T_0 = spec.at("T_0"), .T_mult = spec.value("T_mult", 1), .eta_min = spec.value("eta_min", 0.0)});
   }
   if (type == "SequentialLR") {
-    return recipe<SequentialLR>(
-        {.schedulers = recipes_of(spec.at("schedulers")), .milestones = spec.at("milestones")});
+    return recipe<SequentialLR>({.schedulers = recipes_of(spec.at("schedulers")), .milestones = spec.at("milestones")});
   }
   if (type == "ChainedScheduler") {
     return recipe<ChainedScheduler>({.schedulers = recipes_of(spec.at("schedulers"))});
@@ -196,8 +192,7 @@ inline ReduceLROnPlateauOptions plateau_of(const json& spec) {
           .factor = spec.value("factor", 0.1),
           .patience = spec.value("patience", 10),
           .threshold = spec.value("threshold", 1e-4),
-          .threshold_mode =
-              spec.value("threshold_mode", "rel") == "rel" ? ThresholdMode::kRel : ThresholdMode::kAbs,
+          .threshold_mode = spec.value("threshold_mode", "rel") == "rel" ? ThresholdMode::kRel : ThresholdMode::kAbs,
           .cooldown = spec.value("cooldown", 0),
           .min_lr = per_group(spec.value("min_lr", json(0.0))),
           .eps = spec.value("eps", 1e-8)};

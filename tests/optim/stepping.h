@@ -48,8 +48,7 @@ inline std::map<std::string, int> operators_of(const std::function<void()>& fn) 
     ++counts[function.name()];
     return nullptr;
   };
-  const auto handle =
-      at::addThreadLocalCallback(at::RecordFunctionCallback(note).scopes({at::RecordScope::FUNCTION}));
+  const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note).scopes({at::RecordScope::FUNCTION}));
   fn();
   at::removeCallback(handle);
   return counts;

@@ -82,8 +82,7 @@ struct FuzzModelImpl : torch::nn::Module {
       const at::Tensor& input = outputs[layer.input];
       at::Tensor output = input;
       const at::Tensor rows = x.select(1, 0) > 0.5;
-      if (layer.when == FuzzCase::When::kAlways ||
-          (layer.when == FuzzCase::When::kEvenSteps && step % 2 == 0)) {
+      if (layer.when == FuzzCase::When::kAlways || (layer.when == FuzzCase::When::kEvenSteps && step % 2 == 0)) {
         output = torch::tanh(weights[layer.weights](input));
       } else if (layer.when == FuzzCase::When::kSomeRows && rows.any().item<bool>()) {
         output = torch::where(rows.unsqueeze(1), torch::tanh(weights[layer.weights](input)), input);
@@ -111,8 +110,7 @@ inline std::vector<at::Tensor> train_fuzz(const FuzzCase& one, uint64_t seed, co
   auto generator = at::detail::createCPUGenerator(seed);
   for (int64_t step = 0; step < 6; ++step) {
     for (int64_t i = 0; i < one.num_weights; ++i) {
-      for (auto& parameter : model->weights[i]->parameters())
-        parameter.set_requires_grad(step >= one.frozen_until[i]);
+      for (auto& parameter : model->weights[i]->parameters()) parameter.set_requires_grad(step >= one.frozen_until[i]);
     }
     if (step % 2 == 0 || !one.zero_grad_every_second) optimizer.zero_grad(one.set_to_none);
     for (size_t batch = 0; batch < one.batches.size(); ++batch) {
@@ -125,8 +123,7 @@ inline std::vector<at::Tensor> train_fuzz(const FuzzCase& one, uint64_t seed, co
       if (one.weighted) options.weight = static_cast<double>(mine.size(0));
       at::Tensor loss = model->forward(mine, step).mean();
       // As in a program that knows nothing of graphs: the data may leave nothing to train here.
-      if (!loss.requires_grad())
-        loss = loss + torch::zeros({}, torch::TensorOptions(at::kDouble).requires_grad(true));
+      if (!loss.requires_grad()) loss = loss + torch::zeros({}, torch::TensorOptions(at::kDouble).requires_grad(true));
       backward(loss, options,
                {.models = {ddp},
                 .group = group,

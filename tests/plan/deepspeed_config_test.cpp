@@ -30,18 +30,24 @@ std::string message_of(Fn&& fn) {
   return "nothing was thrown";
 }
 
-DeepSpeedConfig config_of(const std::string& json) { return DeepSpeedConfig(parse_relaxed_json(json, "ds.json"), "ds.json"); }
+DeepSpeedConfig config_of(const std::string& json) {
+  return DeepSpeedConfig(parse_relaxed_json(json, "ds.json"), "ds.json");
+}
 
 TEST(RelaxedJson, comments_and_trailing_commas_are_read) {
-  const auto value = parse_relaxed_json("# a file\n{ // with words\n \"a\": [1, 2.5, 2e8,], /* and\n more */ \"b\": \"\\u00e4\\n\",\n}\n", "f");
+  const auto value = parse_relaxed_json(
+      "# a file\n{ // with words\n \"a\": [1, 2.5, 2e8,], /* and\n more */ \"b\": \"\\u00e4\\n\",\n}\n", "f");
   EXPECT_EQ(value.to_json(), Value::map({{"a", Value::list({1, 2.5, 2e8})}, {"b", "ä\n"}}).to_json());
 }
 
 TEST(RelaxedJson, errors_name_line_and_column) {
-  EXPECT_THAT(message_of<DataError>([] { parse_relaxed_json("{\n  \"a\": 1,\n  \"a\": 2\n}", "ds.json"); }), HasSubstr("ds.json:3:3: the key \"a\" a second time"));
-  EXPECT_THAT(message_of<DataError>([] { parse_relaxed_json("{\"a\" 1}", "ds.json"); }), HasSubstr("ds.json:1:6: '1'; expected ':'"));
+  EXPECT_THAT(message_of<DataError>([] { parse_relaxed_json("{\n  \"a\": 1,\n  \"a\": 2\n}", "ds.json"); }),
+              HasSubstr("ds.json:3:3: the key \"a\" a second time"));
+  EXPECT_THAT(message_of<DataError>([] { parse_relaxed_json("{\"a\" 1}", "ds.json"); }),
+              HasSubstr("ds.json:1:6: '1'; expected ':'"));
   EXPECT_THAT(message_of<DataError>([] { parse_relaxed_json("{\"a\": nul}", "ds.json"); }), HasSubstr("'nul'"));
-  for (const char* bad : {"", "{", "[1", "{\"a\":", "\"x", "{} {}", "/*", "{\"a\": 1 \"b\": 2}", "[01x]", "\"\\q\"", "\"\\u12\""}) {
+  for (const char* bad :
+       {"", "{", "[1", "{\"a\":", "\"x", "{} {}", "/*", "{\"a\": 1 \"b\": 2}", "[01x]", "\"\\q\"", "\"\\u12\""}) {
     EXPECT_THROW(parse_relaxed_json(bad, "f"), DataError) << bad;
   }
 }
@@ -52,18 +58,22 @@ TEST(DeepSpeedConfig, a_file_a_map_json_text_and_base64_are_read_alike) {
   std::ofstream(path) << json;
   const auto map = Value::parse_json(json);
   const std::string base64 = "eyJ6ZXJvX29wdGltaXphdGlvbiI6IHsic3RhZ2UiOiAzfSwgInRyYWluX2JhdGNoX3NpemUiOiA4fQ==";
-  for (const Value& form : {map, Value(json), Value(path), Value(base64)}) EXPECT_EQ(DeepSpeedConfig::read(form).config(), map);
+  for (const Value& form : {map, Value(json), Value(path), Value(base64)})
+    EXPECT_EQ(DeepSpeedConfig::read(form).config(), map);
   std::filesystem::remove(path);
-  EXPECT_THAT(message_of<UsageError>([] { DeepSpeedConfig::read("no_such_file.json"); }), HasSubstr("no_such_file.json"));
+  EXPECT_THAT(message_of<UsageError>([] { DeepSpeedConfig::read("no_such_file.json"); }),
+              HasSubstr("no_such_file.json"));
   EXPECT_THROW(DeepSpeedConfig::read("bm90aGluZw=="), UsageError);
   EXPECT_THROW(DeepSpeedConfig::read(3), UsageError);
 }
 
 TEST(DeepSpeedConfig, dotted_keys_are_found_filled_and_removed) {
-  auto config = config_of(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "bf16": {"enabled": "auto"}, "fp16": {"enabled": false}})");
+  auto config = config_of(
+      R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "bf16": {"enabled": "auto"}, "fp16": {"enabled": false}})");
   EXPECT_EQ(config.get_value("zero_optimization.stage"), Value(3));
   EXPECT_EQ(config.get_value("zero_optimization.nothing", 7), Value(7));
-  EXPECT_TRUE(config.is_zero3() && config.is_offload() && config.is_auto("bf16.enabled") && config.is_false("fp16.enabled"));
+  EXPECT_TRUE(config.is_zero3() && config.is_offload() && config.is_auto("bf16.enabled") &&
+              config.is_false("fp16.enabled"));
   EXPECT_FALSE(config.is_zero2() || config.is_true("fp16.enabled"));
   const auto [node, last] = config.find_config_node("zero_optimization.offload_param.device");
   ASSERT_NE(node, nullptr);
@@ -78,18 +88,24 @@ TEST(DeepSpeedConfig, dotted_keys_are_found_filled_and_removed) {
 
 TEST(DeepSpeedConfig, mismatches_are_told_together) {
   auto config = config_of(R"({"gradient_clipping": 0.5, "train_batch_size": 8})");
-  EXPECT_THAT(message_of<UsageError>([&] { config.process({{"gradient_clipping", 1.0}, {"train_batch_size", 16}}); }),
-              AllOf(HasSubstr("gradient_clipping is 0.5 in ds.json and 1.0"), HasSubstr("train_batch_size is 8 in ds.json and 16")));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                config.process({{"gradient_clipping", 1.0}, {"train_batch_size", 16}});
+              }),
+              AllOf(HasSubstr("gradient_clipping is 0.5 in ds.json and 1.0"),
+                    HasSubstr("train_batch_size is 8 in ds.json and 16")));
   EXPECT_NO_THROW(config.process({{"gradient_clipping", 0.5}, {"train_batch_size", 8.0}}));
 }
 
 TEST(DeepSpeedConfig, all_problems_come_in_one_message) {
-  const auto config = config_of(R"({"fp16": {"enabled": true, "loss_scal": 1}, "bf16": {"enabled": true}, "train_batch_size": "8",
+  const auto config =
+      config_of(R"({"fp16": {"enabled": true, "loss_scal": 1}, "bf16": {"enabled": true}, "train_batch_size": "8",
     "zero_optimization": {"stage": 4, "reduce_bucket_size": 0.5, "offload_optimizer": {"device": "disk", "ratio": 2}}})");
   EXPECT_THAT(message_of<UsageError>([&] { resolve_deepspeed(config, 2); }),
-              AllOf(HasSubstr("ds.json"), HasSubstr("fp16.loss_scal"), HasSubstr("did you mean 'loss_scale'"), HasSubstr("stage is 4"),
-                    HasSubstr("both true"), HasSubstr("reduce_bucket_size is 0.5; expected a whole number"), HasSubstr("expected a number, without quotes"),
-                    HasSubstr("expected none or cpu or nvme"), HasSubstr("ratio is 2; expected 0 to 1")));
+              AllOf(HasSubstr("ds.json"), HasSubstr("fp16.loss_scal"), HasSubstr("did you mean 'loss_scale'"),
+                    HasSubstr("stage is 4"), HasSubstr("both true"),
+                    HasSubstr("reduce_bucket_size is 0.5; expected a whole number"),
+                    HasSubstr("expected a number, without quotes"), HasSubstr("expected none or cpu or nvme"),
+                    HasSubstr("ratio is 2; expected 0 to 1")));
 }
 
 TEST(DeepSpeedConfig, a_world_without_processes_is_refused) {
@@ -103,13 +119,23 @@ TEST(DeepSpeedConfig, what_the_engine_lacks_is_refused_by_name) {
     const auto config = config_of(json);
     return message_of<UsageError>([&] { require_supported(resolve_deepspeed(config, 2), config); });
   };
-  EXPECT_THAT(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}})"), HasSubstr("zero_quantized_weights"));
-  EXPECT_THAT(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})"), HasSubstr("nvme_path"));
-  EXPECT_THAT(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"), HasSubstr("stage 2"));
-  EXPECT_THAT(refused(R"({"train_batch_size": 8, "gradient_clipping": 1, "zero_optimization": {"stage": 2, "compute_grad_norm": false}})"), HasSubstr("compute_grad_norm"));
+  EXPECT_THAT(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}})"),
+              HasSubstr("zero_quantized_weights"));
+  EXPECT_THAT(
+      refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})"),
+      HasSubstr("nvme_path"));
+  EXPECT_THAT(
+      refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
+      HasSubstr("stage 2"));
+  EXPECT_THAT(
+      refused(
+          R"({"train_batch_size": 8, "gradient_clipping": 1, "zero_optimization": {"stage": 2, "compute_grad_norm": false}})"),
+      HasSubstr("compute_grad_norm"));
   EXPECT_THAT(refused(R"({"train_batch_size": 8, "sequence_parallel_size": 2})"), HasSubstr("sequence_parallel_size"));
   EXPECT_EQ(refused(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3}})"), "nothing was thrown");
-  EXPECT_THAT(message_of<UsageError>([] { resolve_deepspeed(config_of(R"({"train_batch_size": 8, "amp": {"enabled": true}})"), 1); }), HasSubstr("mixed_precision"));
+  EXPECT_THAT(message_of<UsageError>(
+                  [] { resolve_deepspeed(config_of(R"({"train_batch_size": 8, "amp": {"enabled": true}})"), 1); }),
+              HasSubstr("mixed_precision"));
 }
 
 TEST(DeepSpeedConfig, every_key_has_a_default_of_its_type_and_one_place) {
@@ -126,7 +152,8 @@ TEST(DeepSpeedConfig, every_key_has_a_default_of_its_type_and_one_place) {
 TEST(DeepSpeedPlugin, what_is_unknown_stays_auto_until_the_first_backward) {
   auto settings = resolve_deepspeed_plugin({.zero_stage = 2}, Environment::of({}));
   fill_auto(settings, {.world_size = 2, .has_model = true});
-  EXPECT_THAT(message_of<UsageError>([&] { require_filled(settings); }), AllOf(HasSubstr("train_micro_batch_size_per_gpu"), HasSubstr("a loader with a batch size")));
+  EXPECT_THAT(message_of<UsageError>([&] { require_filled(settings); }),
+              AllOf(HasSubstr("train_micro_batch_size_per_gpu"), HasSubstr("a loader with a batch size")));
   fill_auto(settings, {.world_size = 2, .batch_sizes = {4}, .has_model = false});
   EXPECT_NO_THROW(require_filled(settings));
   EXPECT_EQ(settings.config.get_value("train_batch_size"), Value(8));

@@ -53,7 +53,8 @@ std::vector<std::string> golden_classes(const json& input) {
 plan::SizeOptions golden_size_options(const json& input) {
   plan::SizeOptions options;
   if (input.contains("dtype") && !input["dtype"].is_null()) options.dtype = input["dtype"];
-  if (input.contains("special_dtypes") && !input["special_dtypes"].is_null()) options.special_dtypes = input["special_dtypes"];
+  if (input.contains("special_dtypes") && !input["special_dtypes"].is_null())
+    options.special_dtypes = input["special_dtypes"];
   options.buffers_only = input.value("buffers_only", false);
   return options;
 }
@@ -76,7 +77,8 @@ json limits_json(const plan::MemoryLimits& limits) {
   return out;
 }
 
-// Every parameter has a device, tied ones the same, and no device has more than its limit. Counted here again, from the map.
+// Every parameter has a device, tied ones the same, and no device has more than its limit. Counted here again, from the
+// map.
 bool is_sound(const plan::ModuleTree& tree, const plan::DeviceMap& map, const plan::MemoryLimits& limits,
               const plan::SizeOptions& options) {
   const auto sizes = plan::compute_module_sizes(tree, options);
@@ -110,7 +112,8 @@ json infer_result(const plan::ModuleTree& tree, const json& input) {
 }
 
 json balanced_result(const plan::ModuleTree& tree, const json& input) {
-  plan::BalanceOptions options{golden_classes(input), golden_size_options(input), input.value("low_zero", false), false};
+  plan::BalanceOptions options{golden_classes(input), golden_size_options(input), input.value("low_zero", false),
+                               false};
   return {{"max_memory", limits_json(plan::balanced_memory(tree, golden_limits(input.at("max_memory")), options))}};
 }
 
@@ -144,7 +147,8 @@ json result_of(const GoldenCase& golden, const std::map<std::string, plan::Modul
   if (golden.family == "dtype_size") return {{"bytes", plan::dtype_byte_size(input.at("dtype").get<std::string>())}};
   if (golden.family == "max_memory") return {{"max_memory", limits_json(golden_limits(input.at("max_memory")))}};
   if (golden.family == "check") return check_result(tree(), input);
-  if (golden.family == "clean") return {{"device_map", map_json(plan::clean_device_map(golden_map(input.at("device_map"))))}};
+  if (golden.family == "clean")
+    return {{"device_map", map_json(plan::clean_device_map(golden_map(input.at("device_map"))))}};
   return {{"unknown family", golden.family}};
 }
 

@@ -48,14 +48,18 @@ for case in json.load(open(sys.argv[1])):
     print(json.dumps(result))
 )";
 
-// Models of up to four levels: modules with parameters and buffers, of which some are one tensor. Each name occurs once, since
-// Accelerate finds ties by parts of names; there is one tie, since it takes several in the order of a Python set.
+// Models of up to four levels: modules with parameters and buffers, of which some are one tensor. Each name occurs
+// once, since Accelerate finds ties by parts of names; there is one tie, since it takes several in the order of a
+// Python set.
 class RandomModel {
  public:
   explicit RandomModel(std::mt19937_64& random) : random_(random) {}
 
   json tree(int depth = 0) {
-    json spec = {{"class", depth == 0 ? "Net" : pick({"Block", "Layer", "Attention", "Norm"})}, {"params", json::array()}, {"buffers", json::array()}, {"children", json::array()}};
+    json spec = {{"class", depth == 0 ? "Net" : pick({"Block", "Layer", "Attention", "Norm"})},
+                 {"params", json::array()},
+                 {"buffers", json::array()},
+                 {"children", json::array()}};
     const bool is_leaf = depth == 3 || (depth > 0 && below(3) == 0);
     if (is_leaf || below(4) == 0) add_tensors(spec);
     for (size_t i = 0, count = is_leaf ? 0 : 1 + below(4); i < count; ++i) {
@@ -73,7 +77,8 @@ class RandomModel {
   void add_tensors(json& spec) {
     for (size_t i = 0, count = 1 + below(3); i < count; ++i) {
       json parameter = tensor("w" + std::to_string(++num_names_));
-      if (below(8) == 0) parameter = {{"name", parameter["name"]}, {"shape", {40, 10}}, {"dtype", "float32"}, {"tie", 0}};
+      if (below(8) == 0)
+        parameter = {{"name", parameter["name"]}, {"shape", {40, 10}}, {"dtype", "float32"}, {"tie", 0}};
       spec["params"].push_back(std::move(parameter));
     }
     if (below(4) == 0) spec["buffers"].push_back(tensor("b" + std::to_string(++num_names_)));
@@ -81,7 +86,9 @@ class RandomModel {
   json tensor(const std::string& name) {
     const int64_t rows = 1 + static_cast<int64_t>(below(30)), columns = 1 + static_cast<int64_t>(below(30));
     bytes_ += static_cast<double>(rows * columns) * 4;
-    return {{"name", name}, {"shape", {rows, columns}}, {"dtype", pick({"float32", "float32", "float16", "int64", "int8"})}};
+    return {{"name", name},
+            {"shape", {rows, columns}},
+            {"dtype", pick({"float32", "float32", "float16", "int64", "int8"})}};
   }
 
   std::mt19937_64& random_;
@@ -98,7 +105,8 @@ json random_case(std::mt19937_64& random) {
   for (uint64_t i = 0, count = below(4); i < count; ++i) limits.push_back({i, limit()});
   if (below(5) != 0) limits.push_back({"cpu", limit()});
   if (limits.empty()) limits.push_back({"cpu", limit()});
-  json options = {{"clean_result", below(3) != 0}, {"offload_buffers", below(2) == 0}, {"fallback_allocation", below(3) == 0}};
+  json options = {
+      {"clean_result", below(3) != 0}, {"offload_buffers", below(2) == 0}, {"fallback_allocation", below(3) == 0}};
   if (below(2) == 0) options["no_split_module_classes"] = below(2) == 0 ? json{"Block"} : json{"Layer", "Attention"};
   if (below(3) == 0) options["dtype"] = below(2) == 0 ? "float16" : "bfloat16";
   return {{"tree", tree}, {"limits", limits}, {"options", options}};
@@ -112,7 +120,9 @@ json device_json(const plan::Device& device) {
 plan::MemoryLimits limits_of(const json& list) {
   plan::MaxMemory limits;
   for (const auto& item : list) {
-    limits.emplace_back(item.at(0).is_number() ? plan::Device(item.at(0).get<int>()) : plan::Device(item.at(0).get<std::string>()), item.at(1).get<int64_t>());
+    limits.emplace_back(
+        item.at(0).is_number() ? plan::Device(item.at(0).get<int>()) : plan::Device(item.at(0).get<std::string>()),
+        item.at(1).get<int64_t>());
   }
   return plan::memory_limits(limits);
 }
@@ -147,7 +157,8 @@ TEST_F(DeviceMapPeers, MapsOfRandomModelsAreAccelerates) {
   json cases = json::array();
   for (int i = 0; i < kCases; ++i) cases.push_back(random_case(random));
   const std::string file = write("cases.json", cases.dump()), program = write("program.py", kAccelerate);
-  FILE* const pipe = ::popen((python + " " + program + " " + file + " >" + path("maps") + " 2>" + path("errors")).c_str(), "r");
+  FILE* const pipe =
+      ::popen((python + " " + program + " " + file + " >" + path("maps") + " 2>" + path("errors")).c_str(), "r");
   ASSERT_EQ(::pclose(pipe), 0) << std::ifstream(path("errors")).rdbuf();
 
   std::ifstream lines(path("maps"));

@@ -47,8 +47,12 @@ TEST_F(MemoryLimitsTest, ALimitOfVersionOneCounts) {
 TEST(Devices, AnUnknownOneIsRefusedWithTheNearest) {
   EXPECT_EQ(parse_device("cuda:1"), Device(1));
   EXPECT_EQ(parse_device("disk"), Device("disk"));
-  EXPECT_NE(testing::words_of<UsageError>([] { parse_device("disk "); }).find("did you mean 'disk'?"), std::string::npos);
-  EXPECT_NE(testing::words_of<UsageError>([] { memory_limits({{"cpuu", "1GB"}}); }).find("did you mean 'cpu'?"), std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([] { parse_device("disk "); }).find("did you mean 'disk'?"),
+            std::string::npos);
+  EXPECT_NE(testing::words_of<UsageError>([] {
+              memory_limits({{"cpuu", "1GB"}});
+            }).find("did you mean 'cpu'?"),
+            std::string::npos);
 }
 
 // A random tree of a few levels, some of whose tensors are tied.
@@ -63,7 +67,8 @@ ModuleNodePtr random_module(std::mt19937& random, int depth, int64_t& identity) 
     node->parameters.push_back({text("p", i), {1 + id % 7, 3}, "float32", id, true});
   }
   if (depth > 0) {
-    for (int i = below(4); i > 0; --i) node->children.emplace_back(text("m", i), random_module(random, depth - 1, identity));
+    for (int i = below(4); i > 0; --i)
+      node->children.emplace_back(text("m", i), random_module(random, depth - 1, identity));
   }
   return node;
 }
@@ -89,19 +94,23 @@ TEST(DeviceMap, OfRandomTreesCoversAllAndFitsTheLimits) {
     std::map<std::string, double> used;
     for (const NamedTensor& item : tree.all_parameters()) {
       const Device* device = map.device_of(item.name);
-      if (device == nullptr && places.count(item.tensor->identity) > 0) continue;  // a tied name, whose tensor has its place
+      if (device == nullptr && places.count(item.tensor->identity) > 0)
+        continue;  // a tied name, whose tensor has its place
       ASSERT_NE(device, nullptr) << item.name;
       const bool is_new = places.try_emplace(item.tensor->identity, *device).second;
       if (is_new) used[device_text(*device)] += item.tensor->num_elements() * 4;
     }
-    for (const auto& [device, limit] : limits.entries) EXPECT_LE(used[device_text(device)], limit) << device_text(device);
+    for (const auto& [device, limit] : limits.entries)
+      EXPECT_LE(used[device_text(device)], limit) << device_text(device);
   }
 }
 
 TEST(DeviceMap, AMapWithHolesNamesAllTensorsAndTheNearestModule) {
   const auto tree = ModuleTree::from_names({{"encoder.weight", {2}}, {"decoder.weight", {2}}});
 
-  const auto words = testing::words_of<UsageError>([&] { check_device_map(tree, {{"encodr", "cpu"}, {"decoder", 0}}); });
+  const auto words = testing::words_of<UsageError>([&] {
+    check_device_map(tree, {{"encodr", "cpu"}, {"decoder", 0}});
+  });
 
   EXPECT_NE(words.find("encoder.weight"), std::string::npos) << words;
   EXPECT_NE(words.find("'encodr', did you mean 'encoder'?"), std::string::npos) << words;

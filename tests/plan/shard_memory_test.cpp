@@ -17,7 +17,8 @@ TEST(ShardMemory, one_host_holds_parameters_once_in_every_stage) {
 }
 
 TEST(ShardMemory, hosts_split_what_a_stage_splits) {
-  const auto rows = shard_memory({.parameters = 1000, .largest_unit = 10, .ranks_per_host = 2, .hosts = 2, .compute_bytes = 2});
+  const auto rows =
+      shard_memory({.parameters = 1000, .largest_unit = 10, .ranks_per_host = 2, .hosts = 2, .compute_bytes = 2});
   EXPECT_EQ(rows[2].parameters, 2000);
   EXPECT_EQ(rows[3].parameters, 1000 + 2 * 10 * 2);
   EXPECT_EQ(rows[3].optimizer, 1000 * (4 + 8) / 2);
@@ -36,7 +37,8 @@ TEST(ShardMemory, numbers_of_parameters_have_suffixes) {
   EXPECT_EQ(parse_parameter_count("124M"), 124000000);
   EXPECT_EQ(parse_parameter_count("1.3B"), 1300000000);
   EXPECT_EQ(parse_parameter_count("7e9"), 7000000000);
-  for (const char* bad : {"", "M", "many", "0", "-1", "1.5.2M", "nan"}) EXPECT_THROW(parse_parameter_count(bad), UsageError) << bad;
+  for (const char* bad : {"", "M", "many", "0", "-1", "1.5.2M", "nan"})
+    EXPECT_THROW(parse_parameter_count(bad), UsageError) << bad;
   EXPECT_THROW(shard_memory({.parameters = 10, .compute_bytes = 3}), UsageError);
 }
 

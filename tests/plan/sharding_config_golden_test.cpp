@@ -1,5 +1,5 @@
-// Settings of FSDP and DeepSpeed against Accelerate's plugins and DeepSpeed's own reading: variables, arguments, unit rules,
-// to-fsdp2, "auto", resolved values, batch numbers. The schedules of the topic are tests/optim/schedulers/'s.
+// Settings of FSDP and DeepSpeed against Accelerate's plugins and DeepSpeed's own reading: variables, arguments, unit
+// rules, to-fsdp2, "auto", resolved values, batch numbers. The schedules of the topic are tests/optim/schedulers/'s.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,9 @@ using core::Value;
 using nlohmann::json;
 using namespace hasten::plan;
 
-Value value_of(const json& given) { return Value::parse_json(given.dump()); }
+Value value_of(const json& given) {
+  return Value::parse_json(given.dump());
+}
 
 // Infinity as the cases write it.
 json json_of(const Value& value) {
@@ -57,25 +59,46 @@ FsdpPlugin fsdp_plugin(const json& args) {
   FsdpPlugin plugin;
   for (const auto& [key, value] : args.items()) {
     const auto text = [&] { return value.is_string() ? value.get<std::string>() : value.dump(); };
-    if (key == "fsdp_version") plugin.fsdp_version = value.get<int>();
-    else if (key == "sharding_strategy") plugin.sharding_strategy = text();
-    else if (key == "reshard_after_forward") plugin.reshard_after_forward = value_of(value);
-    else if (key == "auto_wrap_policy") plugin.auto_wrap_policy = text();
-    else if (key == "transformer_cls_names_to_wrap") plugin.transformer_cls_names_to_wrap = value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
-    else if (key == "min_num_params") plugin.min_num_params = value.get<int64_t>();
-    else if (key == "backward_prefetch") plugin.backward_prefetch = text();
-    else if (key == "forward_prefetch") plugin.forward_prefetch = value.get<bool>();
-    else if (key == "limit_all_gathers") plugin.limit_all_gathers = value.get<bool>();
-    else if (key == "use_orig_params") plugin.use_orig_params = value.get<bool>();
-    else if (key == "cpu_offload") plugin.cpu_offload = value.get<bool>();
-    else if (key == "sync_module_states") plugin.sync_module_states = value.get<bool>();
-    else if (key == "cpu_ram_efficient_loading") plugin.cpu_ram_efficient_loading = value.get<bool>();
-    else if (key == "state_dict_type") plugin.state_dict_type = text();
-    else if (key == "activation_checkpointing") plugin.activation_checkpointing = value.get<bool>();
-    else if (key == "activation_checkpointing_offload") plugin.activation_checkpointing_offload = value.get<bool>();
-    else if (key == "ignored_modules") plugin.ignored_modules = value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
-    else if (key == "mixed_precision_policy") plugin.mixed_precision_policy = value_of(value);
-    else throw std::runtime_error("a setting of the case that this test does not know: " + key);
+    if (key == "fsdp_version")
+      plugin.fsdp_version = value.get<int>();
+    else if (key == "sharding_strategy")
+      plugin.sharding_strategy = text();
+    else if (key == "reshard_after_forward")
+      plugin.reshard_after_forward = value_of(value);
+    else if (key == "auto_wrap_policy")
+      plugin.auto_wrap_policy = text();
+    else if (key == "transformer_cls_names_to_wrap")
+      plugin.transformer_cls_names_to_wrap =
+          value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
+    else if (key == "min_num_params")
+      plugin.min_num_params = value.get<int64_t>();
+    else if (key == "backward_prefetch")
+      plugin.backward_prefetch = text();
+    else if (key == "forward_prefetch")
+      plugin.forward_prefetch = value.get<bool>();
+    else if (key == "limit_all_gathers")
+      plugin.limit_all_gathers = value.get<bool>();
+    else if (key == "use_orig_params")
+      plugin.use_orig_params = value.get<bool>();
+    else if (key == "cpu_offload")
+      plugin.cpu_offload = value.get<bool>();
+    else if (key == "sync_module_states")
+      plugin.sync_module_states = value.get<bool>();
+    else if (key == "cpu_ram_efficient_loading")
+      plugin.cpu_ram_efficient_loading = value.get<bool>();
+    else if (key == "state_dict_type")
+      plugin.state_dict_type = text();
+    else if (key == "activation_checkpointing")
+      plugin.activation_checkpointing = value.get<bool>();
+    else if (key == "activation_checkpointing_offload")
+      plugin.activation_checkpointing_offload = value.get<bool>();
+    else if (key == "ignored_modules")
+      plugin.ignored_modules =
+          value.is_string() ? std::vector<std::string>{text()} : value.get<std::vector<std::string>>();
+    else if (key == "mixed_precision_policy")
+      plugin.mixed_precision_policy = value_of(value);
+    else
+      throw std::runtime_error("a setting of the case that this test does not know: " + key);
   }
   return plugin;
 }
@@ -87,7 +110,8 @@ json shown(const FsdpSettings& s) {
   if (strategy == "HYBRID_SHARD_ZERO2") strategy = "_HYBRID_SHARD_ZERO2";  // torch's enumerator
   json dtypes = nullptr;
   if (s.mixed_precision_policy) {
-    dtypes = {{"param_dtype", s.mixed_precision_policy->param_dtype}, {"reduce_dtype", s.mixed_precision_policy->reduce_dtype}};
+    dtypes = {{"param_dtype", s.mixed_precision_policy->param_dtype},
+              {"reduce_dtype", s.mixed_precision_policy->reduce_dtype}};
     dtypes[s.fsdp_version == 1 ? "buffer_dtype" : "output_dtype"] =
         s.fsdp_version == 1 ? s.mixed_precision_policy->buffer_dtype : s.mixed_precision_policy->output_dtype;
   }
@@ -117,7 +141,8 @@ json shown(const FsdpSettings& s) {
 
 json fsdp_case(const json& input) {
   auto settings = resolve_fsdp(fsdp_plugin(input.value("args", json::object())), environment_of(input));
-  if (input.contains("set_mixed_precision")) set_mixed_precision(settings, input["set_mixed_precision"].at("mixed_precision").get<std::string>());
+  if (input.contains("set_mixed_precision"))
+    set_mixed_precision(settings, input["set_mixed_precision"].at("mixed_precision").get<std::string>());
   return shown(settings);
 }
 
@@ -168,19 +193,32 @@ json wrap_case(const json& input, const json& models) {
 DeepSpeedPlugin ds_plugin(const json& args) {
   DeepSpeedPlugin plugin;
   for (const auto& [key, value] : args.items()) {
-    if (key == "hf_ds_config") plugin.hf_ds_config = value_of(value);
-    else if (key == "gradient_accumulation_steps") plugin.gradient_accumulation_steps = value_of(value);
-    else if (key == "gradient_clipping") plugin.gradient_clipping = value_of(value);
-    else if (key == "zero_stage") plugin.zero_stage = value_of(value);
-    else if (key == "is_train_batch_min") plugin.is_train_batch_min = value.get<bool>();
-    else if (key == "offload_optimizer_device") plugin.offload_optimizer_device = value.get<std::string>();
-    else if (key == "offload_param_device") plugin.offload_param_device = value.get<std::string>();
-    else if (key == "offload_optimizer_nvme_path") plugin.offload_optimizer_nvme_path = value.get<std::string>();
-    else if (key == "offload_param_nvme_path") plugin.offload_param_nvme_path = value.get<std::string>();
-    else if (key == "zero3_init_flag") plugin.zero3_init_flag = value.get<bool>();
-    else if (key == "zero3_save_16bit_model") plugin.zero3_save_16bit_model = value.get<bool>();
-    else if (key == "transformer_moe_cls_names") plugin.transformer_moe_cls_names = value.get<std::string>();
-    else throw std::runtime_error("a setting of the case that this test does not know: " + key);
+    if (key == "hf_ds_config")
+      plugin.hf_ds_config = value_of(value);
+    else if (key == "gradient_accumulation_steps")
+      plugin.gradient_accumulation_steps = value_of(value);
+    else if (key == "gradient_clipping")
+      plugin.gradient_clipping = value_of(value);
+    else if (key == "zero_stage")
+      plugin.zero_stage = value_of(value);
+    else if (key == "is_train_batch_min")
+      plugin.is_train_batch_min = value.get<bool>();
+    else if (key == "offload_optimizer_device")
+      plugin.offload_optimizer_device = value.get<std::string>();
+    else if (key == "offload_param_device")
+      plugin.offload_param_device = value.get<std::string>();
+    else if (key == "offload_optimizer_nvme_path")
+      plugin.offload_optimizer_nvme_path = value.get<std::string>();
+    else if (key == "offload_param_nvme_path")
+      plugin.offload_param_nvme_path = value.get<std::string>();
+    else if (key == "zero3_init_flag")
+      plugin.zero3_init_flag = value.get<bool>();
+    else if (key == "zero3_save_16bit_model")
+      plugin.zero3_save_16bit_model = value.get<bool>();
+    else if (key == "transformer_moe_cls_names")
+      plugin.transformer_moe_cls_names = value.get<std::string>();
+    else
+      throw std::runtime_error("a setting of the case that this test does not know: " + key);
   }
   return plugin;
 }
@@ -237,7 +275,8 @@ json auto_case(const json& input) {
   if (input.contains("optimizer") && input["optimizer"].is_string()) own.optimizer = given_of(input["optimizer"]);
   if (input.contains("scheduler") && input["scheduler"].is_string()) own.scheduler = given_of(input["scheduler"]);
   const auto arguments = input.value("scheduler_args", json::object());
-  if (arguments.contains("total_num_steps") && arguments["total_num_steps"].is_number()) own.total_num_steps = arguments["total_num_steps"].get<int64_t>();
+  if (arguments.contains("total_num_steps") && arguments["total_num_steps"].is_number())
+    own.total_num_steps = arguments["total_num_steps"].get<int64_t>();
   own.warmup_num_steps = arguments.value("warmup_num_steps", int64_t{0});
   fill_auto(settings, own);
   require_filled(settings);
@@ -247,11 +286,12 @@ json auto_case(const json& input) {
     const auto device = settings.config.get_value("zero_optimization.offload_optimizer.device", "none");
     optimizer = (device == Value("none") ? "" : "CpuOffloaded") + input["optimizer"].get<std::string>();
   }
-  return {{"config", json_of(settings.config.config())},
-          {"optimizer", optimizer},
-          {"has_model_parameters", dummy},
-          {"has_lr_scheduler", own.scheduler == AutoInputs::Given::kDummyWithCallable && dummy},
-          {"accelerator_gradient_accumulation_steps", json_of(settings.config.get_value("gradient_accumulation_steps"))}};
+  return {
+      {"config", json_of(settings.config.config())},
+      {"optimizer", optimizer},
+      {"has_model_parameters", dummy},
+      {"has_lr_scheduler", own.scheduler == AutoInputs::Given::kDummyWithCallable && dummy},
+      {"accelerator_gradient_accumulation_steps", json_of(settings.config.get_value("gradient_accumulation_steps"))}};
 }
 
 std::optional<int64_t> number_at(const json& config, const char* key) {
@@ -261,12 +301,17 @@ std::optional<int64_t> number_at(const json& config, const char* key) {
 
 json batch_case(const json& input) {
   const auto& config = input.at("config");
-  const auto numbers = solve_batch(number_at(config, "train_batch_size"), number_at(config, "train_micro_batch_size_per_gpu"),
-                                   number_at(config, "gradient_accumulation_steps"), input.at("world").get<int>());
-  return {{"train_batch_size", numbers.train}, {"train_micro_batch_size_per_gpu", numbers.micro}, {"gradient_accumulation_steps", numbers.accumulation}};
+  const auto numbers =
+      solve_batch(number_at(config, "train_batch_size"), number_at(config, "train_micro_batch_size_per_gpu"),
+                  number_at(config, "gradient_accumulation_steps"), input.at("world").get<int>());
+  return {{"train_batch_size", numbers.train},
+          {"train_micro_batch_size_per_gpu", numbers.micro},
+          {"gradient_accumulation_steps", numbers.accumulation}};
 }
 
-std::string short_name(const std::string& name) { return name.starts_with("stage3_") ? name.substr(7) : name; }
+std::string short_name(const std::string& name) {
+  return name.starts_with("stage3_") ? name.substr(7) : name;
+}
 
 // A section with all values; `path` with its dot.
 json section_of(const ResolvedDeepSpeed& resolved, const std::string& path) {
@@ -296,7 +341,9 @@ json resolved_case(const json& input) {
     if (path.starts_with("zero_optimization.")) {
       const std::string name = path.substr(18);
       // Old names and DeepSpeed's own inner keys are not listed.
-      if (name.find('.') != std::string::npos || name.starts_with("cpu_offload") || name == "stage3_gather_fp16_weights_on_model_save") continue;
+      if (name.find('.') != std::string::npos || name.starts_with("cpu_offload") ||
+          name == "stage3_gather_fp16_weights_on_model_save")
+        continue;
       if (name.starts_with("offload_")) {
         if (resolved.is_given(path)) zero[name] = section_of(resolved, path + ".");
       } else if (value != json::parse(key.otherwise) && !(name == "overlap_comm" && value == false)) {
@@ -307,12 +354,14 @@ json resolved_case(const json& input) {
     } else if (path == "optimizer" || path == "scheduler") {
       if (!resolved.is_given(path + ".type")) continue;
       std::string type = resolved.text(path + ".type");
-      if (path == "optimizer") std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+      if (path == "optimizer")
+        std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
       given[path] = {type, json_of(resolved.at(path + ".params"))};
     } else if (path == "data_types.grad_accum_dtype") {
       if (!value.is_null()) given["grad_accum_dtype"] = value;
     } else if (path.find('.') == std::string::npos && path != "steps_per_print" && !given.contains(path) &&
-               (key.type == KeyType::kBool || key.type == KeyType::kReal || key.type == KeyType::kChoice) && value != json::parse(key.otherwise)) {
+               (key.type == KeyType::kBool || key.type == KeyType::kReal || key.type == KeyType::kChoice) &&
+               value != json::parse(key.otherwise)) {
       given[path] = value;
     }
   }
@@ -322,7 +371,8 @@ json resolved_case(const json& input) {
 
 json carry_out(const GoldenCase& golden, const json& models) {
   const auto& family = golden.family;
-  if (family == "fsdp_env" || family == "fsdp_args" || family == "fsdp_cpu" || family == "fsdp_precision") return fsdp_case(golden.input);
+  if (family == "fsdp_env" || family == "fsdp_args" || family == "fsdp_cpu" || family == "fsdp_precision")
+    return fsdp_case(golden.input);
   if (family == "fsdp_wrap") return wrap_case(golden.input, models);
   if (family == "to_fsdp2") return {{"config", json_of(convert_to_fsdp2(value_of(golden.input.at("config"))).config)}};
   if (family == "ds_plugin") return plugin_case(golden.input);
@@ -348,7 +398,9 @@ json given_for(const GoldenCase& golden, const json& models) {
 
 // ---- documented differences (docs/differences.md); each rule is computed from the case alone
 
-json refused(const GoldenCase&) { return {{"error", "UsageError"}}; }
+json refused(const GoldenCase&) {
+  return {{"error", "UsageError"}};
+}
 
 std::string upper_text(std::string text) {
   for (auto& letter : text) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
@@ -357,7 +409,8 @@ std::string upper_text(std::string text) {
 
 /// -1 for no strategy; else its index in FULL, GRAD_OP, NO, HYBRID, HYBRID_ZERO2.
 int strategy_index(const std::string& text) {
-  const std::vector<std::string> names = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+  const std::vector<std::string> names = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                                          "HYBRID_SHARD_ZERO2"};
   std::string word = upper_text(text);
   if (word == "_HYBRID_SHARD_ZERO2") word = word.substr(1);
   for (size_t i = 0; i < names.size(); ++i) {
@@ -369,7 +422,8 @@ int strategy_index(const std::string& text) {
 json strategy_counts_in_version_2(const GoldenCase& golden) {
   const auto env = golden.input.value("env", json::object());
   const auto args = golden.input.value("args", json::object());
-  const std::string text = args.contains("sharding_strategy") ? args["sharding_strategy"].get<std::string>() : env.value("FSDP_SHARDING_STRATEGY", "");
+  const std::string text = args.contains("sharding_strategy") ? args["sharding_strategy"].get<std::string>()
+                                                              : env.value("FSDP_SHARDING_STRATEGY", "");
   const int strategy = strategy_index(text);
   if (strategy < 0) return {{"error", "UsageError"}};
   const bool reshards = strategy == 0 || strategy == 3;
@@ -420,9 +474,12 @@ json names_are_trimmed(const GoldenCase& golden) {
 
 json clips_only_where_written(const GoldenCase& golden) {
   const auto config = golden.input.value("config", json::object());
-  if (config.contains("gradient_clipping") || golden.input.value("plugin", json::object()).contains("gradient_clipping")) return {};
+  if (config.contains("gradient_clipping") ||
+      golden.input.value("plugin", json::object()).contains("gradient_clipping"))
+    return {};
   // The patch names whole keys: the rest of `config` stays as it was.
-  json own = golden.fixed.is_object() && golden.fixed.contains("config") ? golden.fixed["config"] : golden.expected.at("config");
+  json own = golden.fixed.is_object() && golden.fixed.contains("config") ? golden.fixed["config"]
+                                                                         : golden.expected.at("config");
   own.erase("gradient_clipping");
   return {{"config", own}};
 }

@@ -1,4 +1,5 @@
-// Options of Amp and Fp16Optimizer beyond the levels: output dtypes, delayed checks, operators by name, lists, masters' gradients.
+// Options of Amp and Fp16Optimizer beyond the levels: output dtypes, delayed checks, operators by name, lists, masters'
+// gradients.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -94,8 +95,9 @@ TEST(AmpOptions, ADisabledAmpLeavesModelLossAndStepAsTheyAre) {
 TEST(Fp16OptimizerOptions, MastersGradientsAreShownAGroupEachAndAreUnscaled) {
   torch::nn::Linear net(2, 1);
   convert(*net, at::kHalf);
-  torch::optim::SGD sgd({torch::optim::OptimizerParamGroup({net->weight}), torch::optim::OptimizerParamGroup({net->bias})},
-                        torch::optim::SGDOptions(0.1));
+  torch::optim::SGD sgd(
+      {torch::optim::OptimizerParamGroup({net->weight}), torch::optim::OptimizerParamGroup({net->bias})},
+      torch::optim::SGDOptions(0.1));
   Fp16Optimizer optimizer(sgd, {.static_loss_scale = 8, .verbose = false});
 
   optimizer.backward(net(at::ones({1, 2}, at::kHalf)).sum());

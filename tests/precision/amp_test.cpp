@@ -1,4 +1,5 @@
-// Casts, scalers and masters on real tensors: Autocast, GradScaler, Amp, Fp16Optimizer, convert, operator policies, fp8.
+// Casts, scalers and masters on real tensors: Autocast, GradScaler, Amp, Fp16Optimizer, convert, operator policies,
+// fp8.
 #include "hasten/precision/amp.h"
 
 #include <gtest/gtest.h>
@@ -79,7 +80,8 @@ TEST(Autocast, OtherDtypesAndDevicesAreRefused) {
 }
 
 TEST(Outputs, HalvesBecomeFloatsInStructuresAndIntegersStay) {
-  const std::map<std::string, std::vector<at::Tensor>> value{{"a", {at::ones({1}, at::kHalf), at::ones({1}, at::kLong)}}};
+  const std::map<std::string, std::vector<at::Tensor>> value{
+      {"a", {at::ones({1}, at::kHalf), at::ones({1}, at::kLong)}}};
   const auto cast = to_float32(value);
   EXPECT_EQ(cast.at("a")[0].scalar_type(), at::kFloat);
   EXPECT_EQ(cast.at("a")[1].scalar_type(), at::kLong);
@@ -98,8 +100,9 @@ TEST(OpPolicies, AnOperatorIsCastOtherwiseWhileTheObjectLives) {
     EXPECT_EQ(gelu(), at::kFloat);
     policies.set("gelu", CastPolicy::kRefuse);
     EXPECT_THROW(gelu(), UsageError);
-    EXPECT_NE(words_of<UsageError>([&] { policies.set("aten::gleu", CastPolicy::kLow); }).find("did you mean 'aten::gelu'?"),
-              std::string::npos);
+    EXPECT_NE(
+        words_of<UsageError>([&] { policies.set("aten::gleu", CastPolicy::kLow); }).find("did you mean 'aten::gelu'?"),
+        std::string::npos);
   }
   EXPECT_EQ(gelu(), at::kBFloat16);
 }
@@ -135,7 +138,8 @@ TEST(GradScaler, SparseGradientsAreUnscaledByTheirValues) {
   scaler.scale(table(at::tensor({1, 1, 3})).sum()).backward();
   EXPECT_TRUE(scaler.step(sgd));
 
-  EXPECT_TRUE(at::allclose(before - table->weight, at::tensor({0., 0., 2., 2., 0., 0., 1., 1., 0., 0.}, at::kFloat).view({5, 2})));
+  EXPECT_TRUE(at::allclose(before - table->weight,
+                           at::tensor({0., 0., 2., 2., 0., 0., 1., 1., 0., 0.}, at::kFloat).view({5, 2})));
 }
 
 TEST(Convert, BatchNormsStayAndIdentityToo) {
@@ -191,7 +195,8 @@ TEST(MasterWeights, StatesMoveWithTheMastersAndBack) {
 TEST(Fp16Optimizer, SmallUpdatesAreNotLostAndOverflowsOnlyMoveTheScale) {
   auto weight = at::ones({4}, at::kHalf).requires_grad_();
   torch::optim::SGD sgd({weight}, torch::optim::SGDOptions(1e-4));
-  Fp16Optimizer optimizer(sgd, {.dynamic_loss_scale = true, .dynamic_loss_args = {.init_scale = 1024}, .verbose = false});
+  Fp16Optimizer optimizer(sgd,
+                          {.dynamic_loss_scale = true, .dynamic_loss_args = {.init_scale = 1024}, .verbose = false});
 
   for (int i = 0; i < 20; ++i) {
     optimizer.zero_grad();
@@ -212,7 +217,8 @@ TEST(Fp16Optimizer, SmallUpdatesAreNotLostAndOverflowsOnlyMoveTheScale) {
 TEST(Fp16Optimizer, AClosureIsRepeatedWhileItOverflows) {
   auto weight = at::ones({1}, at::kHalf).requires_grad_();
   torch::optim::SGD sgd({weight}, torch::optim::SGDOptions(0.5));
-  Fp16Optimizer optimizer(sgd, {.dynamic_loss_scale = true, .dynamic_loss_args = {.init_scale = 262144}, .verbose = false});
+  Fp16Optimizer optimizer(sgd,
+                          {.dynamic_loss_scale = true, .dynamic_loss_args = {.init_scale = 262144}, .verbose = false});
   int calls = 0;
 
   optimizer.step([&] {
@@ -278,7 +284,8 @@ TEST(Amp, AnOverflowSkipsOneStepAndHalvesTheScale) {
   const auto run = [&, &model = model, &optimizer = optimizer](float factor) {
     optimizer.zero_grad();
     const auto before = net->weight.detach().clone();
-    amp.scale_loss(model(at::ones({1, 2})).sum() * factor, optimizer, [](const at::Tensor& scaled) { scaled.backward(); });
+    amp.scale_loss(model(at::ones({1, 2})).sum() * factor, optimizer,
+                   [](const at::Tensor& scaled) { scaled.backward(); });
     optimizer.step();
     return at::equal(before, net->weight);
   };
@@ -298,7 +305,8 @@ TEST(Amp, SeveralLossesAddUpUnscaledGradients) {
     auto [model, optimizer] = amp.initialize(net, sgd);
     optimizer.zero_grad();
     for (int64_t id = 0; id < 2; ++id) {
-      amp.scale_loss(model(at::ones({1, 2})).sum(), optimizer, [](const at::Tensor& scaled) { scaled.backward(); }, {.loss_id = id});
+      amp.scale_loss(model(at::ones({1, 2})).sum(), optimizer, [](const at::Tensor& scaled) { scaled.backward(); },
+                     {.loss_id = id});
     }
     for (const auto& parameter : optimizer.master_params()) {
       EXPECT_TRUE(at::equal(parameter.grad(), at::full_like(parameter, 2))) << name_of(level);
@@ -324,13 +332,15 @@ TEST(Amp, AParameterThatIsNotFloat32IsNamed) {
   auto net = make_net();
   net->last->to(at::kDouble);
   Amp amp({.verbosity = 0});
-  EXPECT_NE(words_of<UsageError>([&] { (void)amp.initialize(net); }).find("'last.weight' is Double"), std::string::npos);
+  EXPECT_NE(words_of<UsageError>([&] { (void)amp.initialize(net); }).find("'last.weight' is Double"),
+            std::string::npos);
 }
 
 TEST(Amp, FunctionsCastTheirArgumentsInsideScopesOnly) {
   const auto dtype = [](const at::Tensor& tensor) { return tensor.scalar_type(); };
   const auto half = Amp::half_function(dtype), full = Amp::float_function(dtype);
-  const auto wide = Amp::promote_function([](const at::Tensor& a, const at::Tensor& b) { return (a + b).scalar_type(); });
+  const auto wide =
+      Amp::promote_function([](const at::Tensor& a, const at::Tensor& b) { return (a + b).scalar_type(); });
   EXPECT_EQ(half(at::ones({1})), at::kFloat);
   const Autocast scope(c10::DeviceType::CPU);
   EXPECT_EQ(half(at::ones({1})), at::kBFloat16);
@@ -351,7 +361,8 @@ TEST(Amp, AStateOfOtherKeysIsRefusedWhole) {
 }
 
 TEST(Fp8, InnerLinearLayersWhoseSizesFitTakePart) {
-  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Linear(32, 32), torch::nn::Linear(32, 20), torch::nn::Linear(20, 16));
+  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::Linear(32, 32), torch::nn::Linear(32, 20),
+                            torch::nn::Linear(20, 16));
   EXPECT_EQ(fp8_layers(*net, {}), std::vector<std::string>{"1"});
   EXPECT_EQ(fp8_layers(*net, {.filter = [](const std::string&, const torch::nn::Module&) { return true; }}).size(), 4U);
 }
@@ -375,9 +386,13 @@ TEST(Fp8, DelayedScalesFollowTheLastWindows) {
 }
 
 TEST(Fp8, AcceleratesVariablesAreRead) {
-  const auto environment = [](std::map<std::string, std::string> variables) { return Environment::of(std::move(variables)); };
-  const auto read = read_fp8_options({}, environment({{"ACCELERATE_FP8_BACKEND", "TE"}, {"ACCELERATE_FP8_MARGIN", "3"},
-                                                      {"ACCELERATE_FP8_FORMAT", "E4M3"}, {"ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "max"}}));
+  const auto environment = [](std::map<std::string, std::string> variables) {
+    return Environment::of(std::move(variables));
+  };
+  const auto read = read_fp8_options({}, environment({{"ACCELERATE_FP8_BACKEND", "TE"},
+                                                      {"ACCELERATE_FP8_MARGIN", "3"},
+                                                      {"ACCELERATE_FP8_FORMAT", "E4M3"},
+                                                      {"ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "max"}}));
   EXPECT_EQ(read.recipe, Fp8Recipe::kDelayed);
   EXPECT_EQ(read.margin, 3);
   EXPECT_EQ(read.fp8_format, Fp8Formats::kE4M3);

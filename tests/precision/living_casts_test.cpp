@@ -1,4 +1,5 @@
-// Living casts against at::autocast, bit for bit; copies that follow writes of every kind; fp8 layers in unmodified modules.
+// Living casts against at::autocast, bit for bit; copies that follow writes of every kind; fp8 layers in unmodified
+// modules.
 #include "hasten/precision/living_casts.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ struct Kind {
 
 template <class Impl>
 Kind plain(std::string name, std::function<std::shared_ptr<Impl>()> make, std::vector<int64_t> input) {
-  return {std::move(name), make, [](torch::nn::Module& module, const at::Tensor& x) { return dynamic_cast<Impl&>(module).forward(x); },
+  return {std::move(name), make,
+          [](torch::nn::Module& module, const at::Tensor& x) { return dynamic_cast<Impl&>(module).forward(x); },
           std::move(input)};
 }
 
@@ -29,17 +31,34 @@ std::vector<Kind> kinds() {
   std::vector<Kind> all;
   all.push_back(plain<LinearImpl>("linear 2-d", [] { return std::make_shared<LinearImpl>(8, 6); }, {5, 8}));
   all.push_back(plain<LinearImpl>("linear 3-d", [] { return std::make_shared<LinearImpl>(8, 6); }, {3, 5, 8}));
-  all.push_back(plain<LinearImpl>("linear without bias", [] { return std::make_shared<LinearImpl>(LinearOptions(8, 6).bias(false)); }, {5, 8}));
-  all.push_back(plain<Conv1dImpl>("conv1d", [] { return std::make_shared<Conv1dImpl>(Conv1dOptions(3, 4, 3)); }, {2, 3, 9}));
-  all.push_back(plain<Conv2dImpl>("conv2d", [] { return std::make_shared<Conv2dImpl>(Conv2dOptions(3, 4, 3).padding(torch::kSame)); }, {2, 3, 9, 9}));
-  all.push_back(plain<Conv3dImpl>("conv3d", [] { return std::make_shared<Conv3dImpl>(Conv3dOptions(3, 4, 3).bias(false)); }, {2, 3, 5, 5, 5}));
-  all.push_back(plain<ConvTranspose2dImpl>("conv_transpose2d", [] { return std::make_shared<ConvTranspose2dImpl>(ConvTranspose2dOptions(3, 4, 3)); }, {2, 3, 5, 5}));
-  all.push_back(Kind{"lstm", [] { return std::make_shared<LSTMImpl>(8, 6); },
-                     [](Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<LSTMImpl&>(module).forward(x)); }, {4, 2, 8}});
-  all.push_back(Kind{"gru", [] { return std::make_shared<GRUImpl>(8, 6); },
-                     [](Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<GRUImpl&>(module).forward(x)); }, {4, 2, 8}});
-  all.push_back(Kind{"attention", [] { return std::make_shared<MultiheadAttentionImpl>(8, 2); },
-                     [](Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<MultiheadAttentionImpl&>(module).forward(x, x, x)); }, {4, 2, 8}});
+  all.push_back(plain<LinearImpl>(
+      "linear without bias", [] { return std::make_shared<LinearImpl>(LinearOptions(8, 6).bias(false)); }, {5, 8}));
+  all.push_back(
+      plain<Conv1dImpl>("conv1d", [] { return std::make_shared<Conv1dImpl>(Conv1dOptions(3, 4, 3)); }, {2, 3, 9}));
+  all.push_back(plain<Conv2dImpl>(
+      "conv2d", [] { return std::make_shared<Conv2dImpl>(Conv2dOptions(3, 4, 3).padding(torch::kSame)); },
+      {2, 3, 9, 9}));
+  all.push_back(plain<Conv3dImpl>(
+      "conv3d", [] { return std::make_shared<Conv3dImpl>(Conv3dOptions(3, 4, 3).bias(false)); }, {2, 3, 5, 5, 5}));
+  all.push_back(plain<ConvTranspose2dImpl>(
+      "conv_transpose2d", [] { return std::make_shared<ConvTranspose2dImpl>(ConvTranspose2dOptions(3, 4, 3)); },
+      {2, 3, 5, 5}));
+  all.push_back(
+      Kind{"lstm",
+           [] { return std::make_shared<LSTMImpl>(8, 6); },
+           [](Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<LSTMImpl&>(module).forward(x)); },
+           {4, 2, 8}});
+  all.push_back(
+      Kind{"gru",
+           [] { return std::make_shared<GRUImpl>(8, 6); },
+           [](Module& module, const at::Tensor& x) { return std::get<0>(dynamic_cast<GRUImpl&>(module).forward(x)); },
+           {4, 2, 8}});
+  all.push_back(Kind{"attention",
+                     [] { return std::make_shared<MultiheadAttentionImpl>(8, 2); },
+                     [](Module& module, const at::Tensor& x) {
+                       return std::get<0>(dynamic_cast<MultiheadAttentionImpl&>(module).forward(x, x, x));
+                     },
+                     {4, 2, 8}});
   return all;
 }
 
@@ -47,7 +66,8 @@ struct Outcome {
   std::vector<at::Tensor> values;
 };
 
-// Three steps, the second one with two backwards through one graph; then evaluation under no_grad and in inference mode.
+// Three steps, the second one with two backwards through one graph; then evaluation under no_grad and in inference
+// mode.
 Outcome run(const Kind& kind, at::ScalarType dtype, bool living) {
   torch::manual_seed(7);
   const auto module = kind.make();
@@ -93,7 +113,8 @@ TEST(LivingCasts, ModulesComputeAsUnderAutocastBitForBit) {
       const auto theirs = run(kind, dtype, false), ours = run(kind, dtype, true);
       ASSERT_EQ(ours.values.size(), theirs.values.size());
       for (size_t i = 0; i < ours.values.size(); ++i) {
-        EXPECT_TRUE(at::equal(ours.values[i].to(at::kFloat), theirs.values[i].to(at::kFloat))) << kind.name << " " << dtype << ", value " << i;
+        EXPECT_TRUE(at::equal(ours.values[i].to(at::kFloat), theirs.values[i].to(at::kFloat)))
+            << kind.name << " " << dtype << ", value " << i;
       }
     }
   }
@@ -125,12 +146,26 @@ TEST(LivingCasts, EveryWayOfWritingIsSeenBetweenAndInsideScopes) {
       {"fill_", [](at::Tensor& w) { w.fill_(3); }},
       {"data", [](at::Tensor& w) { w.data().fill_(3); }},
       {"pointer", [](at::Tensor& w) { w.mutable_data_ptr<float>()[0] = 3; }},
-      {"accessor", [](at::Tensor& w) { auto own = w.detach(); own.accessor<float, 2>()[0][0] = 3; }},
-      {"copy_", [](at::Tensor& w) { w.copy_(at::full({1, 1}, 3.0)); }},
+      {"accessor",
+       [](at::Tensor& w) {
+         auto own = w.detach();
+         own.accessor<float, 2>()[0][0] = 3;
+       }},
+      {"copy_",
+       [](at::Tensor& w) {
+         w.copy_(at::full({1, 1}, 3.0));
+       }},
       {"view", [](at::Tensor& w) { w.view({1}).fill_(3); }},
-      {"set_data", [](at::Tensor& w) { w.set_data(at::full({1, 1}, 3.0)); }},
-      {"set_", [](at::Tensor& w) { w.set_(at::full({1, 1}, 3.0)); }},
-      {"sgd", [](at::Tensor& w) {
+      {"set_data",
+       [](at::Tensor& w) {
+         w.set_data(at::full({1, 1}, 3.0));
+       }},
+      {"set_",
+       [](at::Tensor& w) {
+         w.set_(at::full({1, 1}, 3.0));
+       }},
+      {"sgd",
+       [](at::Tensor& w) {
          w.mutable_grad() = at::full({1, 1}, -2.0);
          torch::optim::SGD({w}, torch::optim::SGDOptions(1.0)).step();
          w.mutable_grad() = at::Tensor();
@@ -171,7 +206,8 @@ TEST(LivingCasts, TheirEndLeavesTheModuleAsItWas) {
 
 TEST(Fp8Layers, ChosenLayersOfAnUnmodifiedModelComputeInEightBitsInsideScopes) {
   torch::manual_seed(1);
-  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::ReLU(), torch::nn::Linear(32, 32), torch::nn::ReLU(), torch::nn::Linear(32, 4));
+  torch::nn::Sequential net(torch::nn::Linear(16, 32), torch::nn::ReLU(), torch::nn::Linear(32, 32), torch::nn::ReLU(),
+                            torch::nn::Linear(32, 4));
   const auto x = torch::randn({16, 16});
   const auto wanted = net->forward(x);
   const auto scoped = [&] {
@@ -179,7 +215,8 @@ TEST(Fp8Layers, ChosenLayersOfAnUnmodifiedModelComputeInEightBitsInsideScopes) {
     return net->forward(x).to(at::kFloat);
   };
   const auto plain = scoped();
-  for (const auto recipe : {Fp8Recipe::kTensorwise, Fp8Recipe::kRowwise, Fp8Recipe::kRowwiseGradHp, Fp8Recipe::kDelayed}) {
+  for (const auto recipe :
+       {Fp8Recipe::kTensorwise, Fp8Recipe::kRowwise, Fp8Recipe::kRowwiseGradHp, Fp8Recipe::kDelayed}) {
     Fp8Layers layers(*net, {.recipe = recipe});
     EXPECT_EQ(layers.names(), std::vector<std::string>{"2"});
     const auto y = scoped();

@@ -1,6 +1,6 @@
 // The pure part of the room: which precision is in use, what the device's facts say of it, levels, scales.
-#include "hasten/precision/known_bad.h"
 #include "hasten/precision/policy.h"
+#include "hasten/precision/known_bad.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,8 @@ namespace {
 
 using hasten::testing::words_of;
 
-ResolvedPrecision resolved(std::optional<Precision> option, std::optional<std::string> variable = {}, const DeviceFacts& facts = {}) {
+ResolvedPrecision resolved(std::optional<Precision> option, std::optional<std::string> variable = {},
+                           const DeviceFacts& facts = {}) {
   return resolve(option, variable, facts);
 }
 
@@ -41,12 +42,14 @@ TEST(Policy, AnUnknownWordIsRefusedWithTheOneThatWasMeant) {
 }
 
 TEST(Policy, WhatAGpuCannotDoIsRefusedByName) {
-  const DeviceFacts old{.type = c10::DeviceType::CUDA, .capability = 75}, ampere{.type = c10::DeviceType::CUDA, .capability = 80};
+  const DeviceFacts old{.type = c10::DeviceType::CUDA, .capability = 75},
+      ampere{.type = c10::DeviceType::CUDA, .capability = 80};
   const auto words = words_of<UsageError>([&] { resolved(Precision::kBf16, {}, old); });
   EXPECT_NE(words.find("compute capability 7.5; bf16 needs 8.0. Use fp16."), std::string::npos) << words;
   EXPECT_EQ(resolved(Precision::kFp16, {}, old).precision, Precision::kFp16);
   EXPECT_NE(words_of<UsageError>([&] { resolved(Precision::kFp8, {}, ampere); }).find("Use bf16."), std::string::npos);
-  EXPECT_EQ(resolved(Precision::kFp8, {}, {.type = c10::DeviceType::CUDA, .capability = 89}).precision, Precision::kFp8);
+  EXPECT_EQ(resolved(Precision::kFp8, {}, {.type = c10::DeviceType::CUDA, .capability = 89}).precision,
+            Precision::kFp8);
   EXPECT_EQ(resolved(Precision::kFp8, {}).precision, Precision::kFp8);  // emulated on a CPU
   EXPECT_THROW(resolved(Precision::kBf16, {}, {.type = c10::DeviceType::XPU}), UsageError);
   EXPECT_EQ(resolved(Precision::kNo, {}, {.type = c10::DeviceType::XPU}).precision, Precision::kNo);
@@ -65,7 +68,8 @@ TEST(Float32Precision, IsThatOfTheGivenOperatorsOnly) {
 }
 
 TEST(DeviceFacts, FlagsOfTheProcessorAreRead) {
-  const auto facts = parse_cpuinfo("processor\t: 0\nflags\t\t: fpu avx512_bf16 avx512_fp16 amx_tile amx_bf16\n\nprocessor: 1\nflags: amx_fp16\n");
+  const auto facts = parse_cpuinfo(
+      "processor\t: 0\nflags\t\t: fpu avx512_bf16 avx512_fp16 amx_tile amx_bf16\n\nprocessor: 1\nflags: amx_fp16\n");
 
   EXPECT_TRUE(facts.amx_bf16 && facts.avx512_bf16 && facts.avx512_fp16);
   EXPECT_FALSE(facts.amx_fp16);
@@ -90,11 +94,14 @@ TEST(DeviceFacts, KnownBadConvolutionsAreNamedWithTheirIssue) {
   ASSERT_EQ(volumes.size(), 1u);
   EXPECT_EQ(volumes[0].find("pytorch#169688 reports"), 0u);
   EXPECT_EQ(known_bad(cpu, Precision::kBf16, {.dilated_or_grouped = true}).at(0).find("pytorch#183815 reports"), 0u);
-  EXPECT_EQ(known_bad({.amx_bf16 = true}, Precision::kBf16, {.dilated_or_grouped = true, .strided_volumes = true}).size(), 2u);
+  EXPECT_EQ(
+      known_bad({.amx_bf16 = true}, Precision::kBf16, {.dilated_or_grouped = true, .strided_volumes = true}).size(),
+      2u);
   EXPECT_TRUE(known_bad(cpu, Precision::kBf16, {}).empty());
   EXPECT_TRUE(known_bad(cpu, Precision::kFp16, {.strided_volumes = true}).empty());
   EXPECT_TRUE(known_bad({}, Precision::kBf16, {.strided_volumes = true}).empty());
-  EXPECT_TRUE(known_bad({.type = c10::DeviceType::CUDA, .amx_bf16 = true}, Precision::kBf16, {.strided_volumes = true}).empty());
+  EXPECT_TRUE(known_bad({.type = c10::DeviceType::CUDA, .amx_bf16 = true}, Precision::kBf16, {.strided_volumes = true})
+                  .empty());
 }
 
 TEST(AmpLevels, TheTableAndBfloat16Levels) {
@@ -132,7 +139,8 @@ TEST(LossScaleRule, AScaleNeverReachesZeroNorInfinity) {
 }
 
 TEST(LossScaleRule, AllWrongValuesStandInOneMessage) {
-  const auto words = words_of<UsageError>([] { initial_state({.init_scale = -1, .growth_factor = 1, .backoff_factor = 2, .growth_interval = 0}); });
+  const auto words = words_of<UsageError>(
+      [] { initial_state({.init_scale = -1, .growth_factor = 1, .backoff_factor = 2, .growth_interval = 0}); });
   for (const char* name : {"init_scale = -1", "growth_factor = 1", "backoff_factor = 2", "growth_interval = 0"}) {
     EXPECT_NE(words.find(name), std::string::npos) << words;
   }
@@ -148,7 +156,9 @@ TEST(Fp8Scaling, ScalesFillTheFormatsRange) {
 
 TEST(Fp8Scaling, ADelayedScaleIsThatOfTheLargestOfTheLastWindows) {
   DelayedScale state;
-  const auto scale_after = [&](float amax) { return (state = delayed_scale(state, amax, {.amax_history_len = 2})).scale; };
+  const auto scale_after = [&](float amax) {
+    return (state = delayed_scale(state, amax, {.amax_history_len = 2})).scale;
+  };
   EXPECT_EQ(scale_after(4.0F), 112.0F);
   EXPECT_EQ(scale_after(1.0F), 112.0F);  // the window before counts
   EXPECT_EQ(scale_after(1.0F), 448.0F);  // … and this time it held 1

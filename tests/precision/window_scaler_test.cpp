@@ -15,7 +15,9 @@ namespace {
 
 // A parameter with its optimizer, and what it must be.
 struct Followed {
-  Followed() : parameter(at::zeros({1}).requires_grad_()), sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(0.5))) {}
+  Followed()
+      : parameter(at::zeros({1}).requires_grad_()),
+        sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(0.5))) {}
   at::Tensor parameter;
   std::shared_ptr<torch::optim::SGD> sgd;
   double value = 0, gradient = 0;
@@ -37,7 +39,7 @@ TEST(WindowScaler, RandomOrdersOfCallsFollowTheReference) {
     for (int call = 0; call < 60; ++call) {
       auto& one = all[static_cast<size_t>(pick(static_cast<int>(all.size())))];
       const int kind = pick(5);
-      if (kind <= 1) {  // backward, of a window's first or a further batch
+      if (kind <= 1) {      // backward, of a window's first or a further batch
         if (one.stepped) {  // as a loop does: zero_grad after a step
           one.sgd->zero_grad();
           one.gradient = 0;

@@ -27,9 +27,8 @@ TEST(ChooseDevice, ALocalRankWithoutADeviceIsRefusedWithTheCounts) {
     choose_device(local(2, 4), 2, false);
     FAIL() << "no UsageError";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::StartsWith("[state] rank 2/4: local rank 2 has no device: 4 processes on this "
-                                      "machine, 2 CUDA device(s) visible"));
+    EXPECT_THAT(error.what(), ::testing::StartsWith("[state] rank 2/4: local rank 2 has no device: 4 processes on this "
+                                                    "machine, 2 CUDA device(s) visible"));
   }
 }
 

@@ -68,8 +68,7 @@ TEST(MainProcessFirst, WhatTheMainProcessThrowsIsThrownOnAllAndTheOthersDoNotRun
 
   EXPECT_EQ(words[0], "its own");
   for (const int rank : {1, 2}) {
-    EXPECT_THAT(words[rank], HasSubstr("main_process_first: the function threw on rank 0: no network"))
-        << rank;
+    EXPECT_THAT(words[rank], HasSubstr("main_process_first: the function threw on rank 0: no network")) << rank;
   }
   EXPECT_EQ(others, 0);
 }

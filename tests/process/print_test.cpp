@@ -9,9 +9,8 @@ namespace {
 std::string printed(const std::function<void(const Process&)>& print) {
   ::testing::internal::CaptureStdout();
   for (int rank = 0; rank < 4; ++rank) {
-    print(Process(
-        {.rank = rank, .local_rank = rank % 2, .node_rank = rank / 2, .world_size = 4, .local_world_size = 2},
-        comm::Group()));
+    print(Process({.rank = rank, .local_rank = rank % 2, .node_rank = rank / 2, .world_size = 4, .local_world_size = 2},
+                  comm::Group()));
   }
   return ::testing::internal::GetCapturedStdout();
 }
@@ -22,8 +21,7 @@ TEST(Print, WritesOncePerMachine) {
 }
 
 TEST(PrintOnce, WritesOnceInTheWholeRun) {
-  EXPECT_EQ(printed([](const Process& process) { print_once(process, "rank ", process.rank()); }),
-            "rank 0\n");
+  EXPECT_EQ(printed([](const Process& process) { print_once(process, "rank ", process.rank()); }), "rank 0\n");
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ void step_for_ever(const Process& process) {
 HASTEN_PROCESS_CASE(state_meets) {
   const Process process;
   const auto sum = comm::reduce(process.group(), torch::tensor(process.rank() + 1));
-  std::printf("rank %d of %d on %s, sum %d\n", process.rank(), process.world_size(),
-              process.device().str().c_str(), sum.item<int>());
+  std::printf("rank %d of %d on %s, sum %d\n", process.rank(), process.world_size(), process.device().str().c_str(),
+              sum.item<int>());
   return 0;
 }
 
@@ -145,8 +145,7 @@ class BusyPort {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
-    const bool listening = bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                           listen(fd_, 1) == 0 &&
+    const bool listening = bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd_, 1) == 0 &&
                            getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
     if (!listening) throw std::runtime_error("no port to listen on");
     port_ = ntohs(address.sin_port);
@@ -222,8 +221,7 @@ TEST(FailureReporter, GoToTheLaunchersErrorFile) {
   std::filesystem::remove_all(folder);
 
   EXPECT_EQ(failing["message"]["message"], "the loss is NaN");
-  EXPECT_THAT(surviving["message"]["message"].get<std::string>(),
-              HasSubstr("rank 1 failed: the loss is NaN"));
+  EXPECT_THAT(surviving["message"]["message"].get<std::string>(), HasSubstr("rank 1 failed: the loss is NaN"));
 }
 
 HASTEN_PROCESS_CASE(state_throws_an_int) {
@@ -234,8 +232,7 @@ HASTEN_PROCESS_CASE(state_throws_an_int) {
 }
 
 TEST(FailureReporter, WhatIsNoStdExceptionGoesToTheHandlerThatWasThereBefore) {
-  for (const auto& result : run_processes(2, "state_throws_an_int"))
-    EXPECT_EQ(result.exit_code, 42) << result.output;
+  for (const auto& result : run_processes(2, "state_throws_an_int")) EXPECT_EQ(result.exit_code, 42) << result.output;
 }
 
 HASTEN_PROCESS_CASE(state_alone_throws) {
@@ -244,9 +241,8 @@ HASTEN_PROCESS_CASE(state_alone_throws) {
 }
 
 TEST(FailureReporter, AWorldOfOneEndsAsAnyProgramDoes) {
-  const auto results =
-      run_processes(1, "state_alone_throws",
-                    {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}});
+  const auto results = run_processes(1, "state_alone_throws",
+                                     {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}});
 
   EXPECT_EQ(results[0].exit_code, 128 + SIGABRT);
   EXPECT_THAT(results[0].output, HasSubstr("alone"));

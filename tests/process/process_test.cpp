@@ -14,8 +14,7 @@ using ::testing::HasSubstr;
 
 /// Rank 2 of 4 on two machines of two.
 Process third_of_four() {
-  return Process({.rank = 2, .local_rank = 0, .node_rank = 1, .world_size = 4, .local_world_size = 2},
-                 comm::Group());
+  return Process({.rank = 2, .local_rank = 0, .node_rank = 1, .world_size = 4, .local_world_size = 2}, comm::Group());
 }
 
 std::string message_of(const std::function<void()>& action) {
@@ -41,10 +40,7 @@ TEST(Process, StaysOnTheCpuWhenAsked) {
 }
 
 TEST(Process, AHalfSetEnvironmentIsAUsageError) {
-  EXPECT_THAT(message_of([] {
-                Process({}, Environment::of({{"WORLD_SIZE", "2"}}));
-              }),
-              HasSubstr("but not RANK"));
+  EXPECT_THAT(message_of([] { Process({}, Environment::of({{"WORLD_SIZE", "2"}})); }), HasSubstr("but not RANK"));
 }
 
 TEST(Process, RunsAFunctionOnTheChosenRanksOnly) {
@@ -67,8 +63,7 @@ TEST(Process, ARankOutsideTheWorldIsRefused) {
   const Process process = third_of_four();
 
   EXPECT_THAT(message_of([&] { process.on_process(4, [] {}); }), HasSubstr("rank 4 in a world of 4"));
-  EXPECT_THAT(message_of([&] { process.on_local_process(2, [] {}); }),
-              HasSubstr("local rank 2 on a machine of 2"));
+  EXPECT_THAT(message_of([&] { process.on_local_process(2, [] {}); }), HasSubstr("local rank 2 on a machine of 2"));
 }
 
 TEST(Process, ItsLoggerCarriesTheRank) {
@@ -84,7 +79,8 @@ TEST(Process, ItsLoggerCarriesTheRank) {
 TEST(Process, ItsDistributedTypeIsThatOfItsDevice) {
   EXPECT_EQ(distributed_type(Process(RankInfo{}, comm::Group())), DistributedType::kNo);
   EXPECT_EQ(distributed_type(third_of_four()), DistributedType::kMultiCpu);
-  EXPECT_EQ(distributed_type(Process({.world_size = 2}, comm::Group(), c10::Device(c10::kCUDA, 0))), DistributedType::kMultiGpu);
+  EXPECT_EQ(distributed_type(Process({.world_size = 2}, comm::Group(), c10::Device(c10::kCUDA, 0))),
+            DistributedType::kMultiGpu);
 }
 
 }  // namespace

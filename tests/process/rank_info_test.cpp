@@ -87,10 +87,8 @@ TEST(Identify, TorchrunsVariablesComeBeforeSlurmsAndOpenMpis) {
 }
 
 TEST(Identify, EachMissingVariableOfARunOverMachinesIsListedAlone) {
-  for (const char* name :
-       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
-    EXPECT_THAT(message_of(kTorchrun, {{name, ""}}), HasSubstr(std::string(" but not ") + name + ". "))
-        << name;
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    EXPECT_THAT(message_of(kTorchrun, {{name, ""}}), HasSubstr(std::string(" but not ") + name + ". ")) << name;
   }
 }
 
@@ -106,8 +104,7 @@ TEST(Identify, AHalfSetEnvironmentListsWhatIsSetAndWhatIsMissing) {
 TEST(Identify, ARunOnOneMachineNeedsNoLocalVariables) {
   for (const char* address : {"127.0.0.1", "localhost", "::1"}) {
     const RankInfo id = identify_with(
-        kTorchrun,
-        {{"MASTER_ADDR", address}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"GROUP_RANK", ""}});
+        kTorchrun, {{"MASTER_ADDR", address}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"GROUP_RANK", ""}});
 
     EXPECT_EQ(id.local_rank, 5) << address;
     EXPECT_EQ(id.local_world_size, 8) << address;
@@ -130,8 +127,7 @@ TEST(Identify, ContradictionsNameTheirNumbers) {
   EXPECT_THAT(message_of(kTorchrun, {{"RANK", "8"}}), HasSubstr("RANK=8 contradicts WORLD_SIZE=8"));
   EXPECT_THAT(message_of(kTorchrun, {{"LOCAL_WORLD_SIZE", "9"}}),
               HasSubstr("LOCAL_WORLD_SIZE=9 contradicts WORLD_SIZE=8"));
-  EXPECT_THAT(message_of(kTorchrun, {{"LOCAL_RANK", "4"}}),
-              HasSubstr("LOCAL_RANK=4 contradicts LOCAL_WORLD_SIZE=4"));
+  EXPECT_THAT(message_of(kTorchrun, {{"LOCAL_RANK", "4"}}), HasSubstr("LOCAL_RANK=4 contradicts LOCAL_WORLD_SIZE=4"));
   EXPECT_THAT(message_of(kSlurm, {{"SLURM_PROCID", "5"}}),
               HasSubstr("SLURM_PROCID=5 contradicts SLURM_STEP_NUM_TASKS=5"));
   EXPECT_THAT(message_of(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}),
@@ -200,8 +196,7 @@ TEST(Identify, SlurmShellsAndStepsOfOneTaskAreWorldsOfOne) {
 TEST(Identify, EachMissingVariableOfASlurmStepIsListed) {
   for (const char* name : {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
                            "SLURM_STEP_NODELIST", "SLURM_JOB_ID"}) {
-    EXPECT_THAT(message_of(kSlurm, {{name, ""}}),
-                AllOf(HasSubstr("a Slurm step is half set"), HasSubstr(name)))
+    EXPECT_THAT(message_of(kSlurm, {{name, ""}}), AllOf(HasSubstr("a Slurm step is half set"), HasSubstr(name)))
         << name;
   }
 }
@@ -225,9 +220,7 @@ TEST(Identify, OpenMpisPortDependsOnTheJobOnly) {
   EXPECT_LT(port, 30000);
   EXPECT_EQ(identify_with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"}}).master_port, port);
   EXPECT_NE(identify_with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-host-78@1"}}).master_port, port);
-  EXPECT_NE(
-      identify_with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_ess_base_jobid", "4242"}}).master_port,
-      port);
+  EXPECT_NE(identify_with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_ess_base_jobid", "4242"}}).master_port, port);
   EXPECT_THAT(message_of(kOpenMpi, {{"PMIX_NAMESPACE", ""}}), HasSubstr("but not MASTER_PORT"));
 }
 
@@ -241,8 +234,8 @@ TEST(Identify, OpenMpiOverMachinesNeedsAnAddress) {
 }
 
 TEST(Identify, EachMissingVariableOfOpenMpiIsListed) {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                           "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
     EXPECT_THAT(message_of(kOpenMpi, {{name, ""}}), HasSubstr(name)) << name;
   }
 }

@@ -17,8 +17,8 @@
 namespace hasten::rpc {
 namespace {
 
-using ::testing::HasSubstr;
 using hasten::testing::run_ranks;
+using ::testing::HasSubstr;
 
 at::Tensor add_to(const at::Tensor& x, double y) {
   return x + y;
@@ -118,7 +118,8 @@ TEST(Agent, ErrorsCrossWithTheirTextAndClass) {
   run_ranks(2, [](process::Process& process) {
     Agent agent(process, test_functions());
     if (process.rank() == 0) {
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.sync<&refuse>("worker1", 0); }), HasSubstr("[test] wrong use"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.sync<&refuse>("worker1", 0); }),
+                  HasSubstr("[test] wrong use"));
       try {
         agent.sync<&refuse>("worker1", 1);
         ADD_FAILURE() << "no error";
@@ -127,7 +128,8 @@ TEST(Agent, ErrorsCrossWithTheirTextAndClass) {
         EXPECT_EQ(error.worker(), "worker1");
         EXPECT_THAT(error.what(), HasSubstr("no such row"));
       }
-      EXPECT_THAT(words_of_throw<RemoteError>([&] { agent.sync<&refuse>("worker1", 2); }), HasSubstr("no std::exception"));
+      EXPECT_THAT(words_of_throw<RemoteError>([&] { agent.sync<&refuse>("worker1", 2); }),
+                  HasSubstr("no std::exception"));
     }
     agent.shutdown();
   });
@@ -137,8 +139,10 @@ TEST(Agent, RefusesWhatIsNotServedBeforeItSends) {
   run_ranks(2, [](process::Process& process) {
     Agent agent(process, test_functions());
     if (process.rank() == 0) {
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.sync<&through>("worker1", 1, 2); }), HasSubstr("does not serve"));
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<int64_t>("worker1", "twise", 1); }), HasSubstr("did you mean 'twice'"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.sync<&through>("worker1", 1, 2); }),
+                  HasSubstr("does not serve"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<int64_t>("worker1", "twise", 1); }),
+                  HasSubstr("did you mean 'twice'"));
       const std::string both = words_of_throw<UsageError>([&] { agent.call<std::string>("worker1", "twice", 1); });
       EXPECT_THAT(both, HasSubstr("string(i64)"));
       EXPECT_THAT(both, HasSubstr("i64(i64)"));
@@ -173,7 +177,8 @@ TEST(Agent, ATimeoutSaysWhatTheWorkerDoes) {
     });
     Agent agent(process, functions);
     if (process.rank() == 0) {
-      const std::string words = words_of_throw<CommError>([&] { agent.with({.timeout_s = 0.05}).call<void>("worker1", "block"); });
+      const std::string words =
+          words_of_throw<CommError>([&] { agent.with({.timeout_s = 0.05}).call<void>("worker1", "block"); });
       EXPECT_THAT(words, HasSubstr("block() at rank 1 'worker1' did not end"));
       EXPECT_THAT(words, HasSubstr("it is running for"));
     } else {
@@ -244,12 +249,18 @@ TEST(Agent, AnInlineHandlerMayNotWait) {
     std::promise<void> made;
     auto ready = made.get_future().share();
     Functions functions = test_functions();
-    functions.add("waits", [&] { ready.wait(); return self->call<int64_t>(1 - self->worker().id, "twice", 1); }, {.where = Where::kInline});
+    functions.add("waits",
+                  [&] {
+                    ready.wait();
+                    return self->call<int64_t>(1 - self->worker().id, "twice", 1);
+                  },
+                  {.where = Where::kInline});
     Agent agent(process, functions);
     self = &agent;
     made.set_value();
     if (process.rank() == 0) {
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<int64_t>("worker1", "waits"); }), HasSubstr("Where::kInline"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<int64_t>("worker1", "waits"); }),
+                  HasSubstr("Where::kInline"));
     }
     agent.shutdown();
   });
@@ -308,9 +319,11 @@ TEST(Agent, CallsOperatorsWhereTheyAreServed) {
     if (process.rank() == 0) {
       const auto x = torch::ones({2});
       EXPECT_TRUE(at::equal(agent.call_operator("worker1", "aten::add.Tensor", {x, x})[0].toTensor(), x + x));
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call_operator("worker1", "aten::no_such", {x}); }), HasSubstr("no operator"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call_operator("worker1", "aten::no_such", {x}); }),
+                  HasSubstr("no operator"));
     } else {
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call_operator("worker0", "aten::neg", {}); }), HasSubstr("does not serve"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call_operator("worker0", "aten::neg", {}); }),
+                  HasSubstr("does not serve"));
     }
     agent.shutdown();
   });
@@ -394,7 +407,8 @@ TEST(Agent, ANestedCallHasNoMoreTimeThanTheCallItServes) {
     self = &agent;
     made.set_value();
     if (process.rank() == 0) {
-      EXPECT_THAT(words_of_throw<CommError>([&] { agent.with({.timeout_s = 0.1}).call<void>("worker1", "outer"); }), HasSubstr("outer()"));
+      EXPECT_THAT(words_of_throw<CommError>([&] { agent.with({.timeout_s = 0.1}).call<void>("worker1", "outer"); }),
+                  HasSubstr("outer()"));
       auto words = inner.get_future();
       ASSERT_EQ(words.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it has the agent's 60 s";
       EXPECT_THAT(words.get(), HasSubstr("block() at rank 0 'worker0' did not end"));
@@ -409,7 +423,12 @@ TEST(Agent, ATensorChangedInPlaceBeforeItWasSentIsNamed) {
   run_ranks(2, [&](process::Process& process) {
     Functions functions = test_functions();
     // The callee's reading thread: nothing more is taken from the caller.
-    functions.add("hold", [&] { reached.set_value(); gate.wait(); }, {.where = Where::kInline});
+    functions.add("hold",
+                  [&] {
+                    reached.set_value();
+                    gate.wait();
+                  },
+                  {.where = Where::kInline});
     Agent agent(process, functions);
     if (process.rank() == 0) {
       const auto hold = agent.call_async<void>("worker1", "hold");
@@ -418,7 +437,8 @@ TEST(Agent, ATensorChangedInPlaceBeforeItWasSentIsNamed) {
       const auto late = agent.async<&add_to>("worker1", x, 1.0);
       x.add_(1);
       open.set_value();
-      EXPECT_THAT(words_of_throw<UsageError>([&] { late.wait(); }), HasSubstr("was changed in place before it was sent"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { late.wait(); }),
+                  HasSubstr("was changed in place before it was sent"));
       hold.wait();
     }
     agent.shutdown();
@@ -463,7 +483,8 @@ TEST(Agent, ATensorOnADeviceWithoutAPlaceIsRefusedByName) {
       const std::string words = words_of_throw<UsageError>([&] { agent.sync<&add_to>("worker1", x, 1); });
       EXPECT_THAT(words, HasSubstr("tensor 0 of "));
       EXPECT_THAT(words, HasSubstr("is on meta, which has no place at rank 1 'worker1'"));
-      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<at::Tensor>("worker1", "meta"); }), HasSubstr("the handler's result is on meta"));
+      EXPECT_THAT(words_of_throw<UsageError>([&] { agent.call<at::Tensor>("worker1", "meta"); }),
+                  HasSubstr("the handler's result is on meta"));
     }
     agent.shutdown();
   });
@@ -477,7 +498,8 @@ TEST(Agent, FaultsOfDeviceMapsAreRefusedOnAllRanks) {
     Agent agent(process, test_functions(), options);
   });
 
-  for (const std::string& word : words) EXPECT_THAT(word, HasSubstr("'worker0' maps devices to 'worker2', which is no worker"));
+  for (const std::string& word : words)
+    EXPECT_THAT(word, HasSubstr("'worker0' maps devices to 'worker2', which is no worker"));
 }
 
 // Scopes of calls as a profiler sees them.
@@ -497,7 +519,8 @@ struct SeenScopes {
 };
 
 TEST(Agent, ACallIsOneScopeOnBothSidesForAProfiler) {
-  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(&SeenScopes::note).scopes({at::RecordScope::USER_SCOPE}));
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&SeenScopes::note).scopes({at::RecordScope::USER_SCOPE}));
   run_ranks(2, [](process::Process& process) {
     Agent agent(process, test_functions());
     if (process.rank() == 0) {

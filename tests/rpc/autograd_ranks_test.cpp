@@ -1,5 +1,5 @@
-// Distributed autograd in real processes, since libtorch has one container a process: gradients equal those of one process,
-// also with outputs that the loss does not use; optimizers; killed workers.
+// Distributed autograd in real processes, since libtorch has one container a process: gradients equal those of one
+// process, also with outputs that the loss does not use; optimizers; killed workers.
 #include "hasten/rpc/autograd.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,8 @@ HASTEN_PROCESS_CASE(gradients) {
     const auto one = agent.remote<Layer>(1, 1), two = agent.remote<Layer>(2, 2);
     const auto w1 = weight_of(1).requires_grad_(), w2 = weight_of(2).requires_grad_();
 
-    // A diamond: x through both, one output through the other, one output that the loss does not use, and a failed call.
+    // A diamond: x through both, one output through the other, one output that the loss does not use, and a failed
+    // call.
     agent.autograd([&](AutogradContext& context) {
       const auto a = one.sync<&Layer::forward>(x), b = two.sync<&Layer::forward>(x);
       const auto both = one.sync<&Layer::both>(b);
@@ -110,9 +111,11 @@ HASTEN_PROCESS_CASE(random_graphs) {
           auto got = layers[i].sync<&Layer::gradient>(context);
           const auto want = expected[i].defined() ? expected[i] : torch::zeros({4, 4});
           if (!got.defined()) got = torch::zeros({4, 4});
-          if (difference(got, want) > 1e-5) throw std::runtime_error("seed 11, round " + std::to_string(round) + ": gradients differ");
+          if (difference(got, want) > 1e-5)
+            throw std::runtime_error("seed 11, round " + std::to_string(round) + ": gradients differ");
         }
-        if (difference(context.gradient(x), expected.back()) > 1e-5) throw std::runtime_error("the input's gradient differs");
+        if (difference(context.gradient(x), expected.back()) > 1e-5)
+          throw std::runtime_error("the input's gradient differs");
       });
     }
   }
@@ -141,14 +144,21 @@ HASTEN_PROCESS_CASE(optimizer) {
         torch::tanh(torch::tanh(x.matmul(w1)).matmul(w0)).pow(2).sum().backward();
         local->step();
       }
-      return std::max(difference(one.sync<&Layer::value>(), w1.detach()), difference(own.sync<&Layer::value>(), w0.detach()));
+      return std::max(difference(one.sync<&Layer::value>(), w1.detach()),
+                      difference(own.sync<&Layer::value>(), w0.detach()));
     };
     const auto run = [&](auto options, auto make_local, auto tag) {
       return std::max(run_with(true, options, make_local, tag), run_with(false, options, make_local, tag));
     };
-    struct Sgd { using type = torch::optim::SGD; };
-    struct Adam { using type = torch::optim::Adam; };
-    struct Adagrad { using type = torch::optim::Adagrad; };
+    struct Sgd {
+      using type = torch::optim::SGD;
+    };
+    struct Adam {
+      using type = torch::optim::Adam;
+    };
+    struct Adagrad {
+      using type = torch::optim::Adagrad;
+    };
     const auto make = [](auto tag) {
       using O = typename decltype(tag)::type;
       return [](std::vector<at::Tensor> p, auto o) { return std::make_unique<O>(p, o); };

@@ -1,5 +1,5 @@
-// Distributed autograd beside what surrounds it, in real processes: data parallelism inside a context, passes that start at a
-// reference's owner, several contexts at once, trainers that share parameters, fork.
+// Distributed autograd beside what surrounds it, in real processes: data parallelism inside a context, passes that
+// start at a reference's owner, several contexts at once, trainers that share parameters, fork.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -96,11 +96,13 @@ HASTEN_PROCESS_CASE(ddp) {
         const auto y = layer.sync<&Layer::forward>(mine);
         const bool first = !skips || process.rank() == 0;
         context.backward({(first ? head.forward(y) : head.second(y)).pow(2).mean()});
-        for (const auto& one : {std::pair(head.first->weight, alone.first->weight), std::pair(head.second->weight, alone.second->weight)}) {
+        for (const auto& one : {std::pair(head.first->weight, alone.first->weight),
+                                std::pair(head.second->weight, alone.second->weight)}) {
           if (difference(context.gradient(one.first), one.second.grad()) > 1e-6)
             throw std::runtime_error("step " + std::to_string(step) + ": the mean differs");
         }
-        if (context.gradient(head.unused->weight).defined()) throw std::runtime_error("a gradient that nobody computed");
+        if (context.gradient(head.unused->weight).defined())
+          throw std::runtime_error("a gradient that nobody computed");
       });
       CHECK_THAT(at::equal(head.first->weight.grad(), torch::full({4, 4}, 7.0f)));
       CHECK_THAT(!head.second->weight.grad().defined());
@@ -131,7 +133,8 @@ HASTEN_PROCESS_CASE(from_references) {
       const auto loss = one.remote<&Layer::loss>(x);
       loss.backward(context, {.retain_graph = true});
       if (difference(context.gradient(x), expected[0]) > 1e-5) throw std::runtime_error("the input's gradient differs");
-      if (difference(one.sync<&Layer::gradient>(context), expected[1]) > 1e-5) throw std::runtime_error("the weight's gradient differs");
+      if (difference(one.sync<&Layer::gradient>(context), expected[1]) > 1e-5)
+        throw std::runtime_error("the weight's gradient differs");
       loss.backward(context, {.retain_graph = true});
       // A pass of this worker's own after passes that another one started; one output is not used.
       const auto unused = one.sync<&Layer::forward>(x);
@@ -244,7 +247,8 @@ HASTEN_PROCESS_CASE(unlocked_steps) {
   Agent agent(process, functions);
   if (process.rank() == 1) {
     const auto parameter = agent.call<RRef<at::Tensor>>(0, "shared");
-    const DistributedOptimizer<torch::optim::SGD> optimizer(agent, {parameter}, torch::optim::SGDOptions(1), {.lock = false});
+    const DistributedOptimizer<torch::optim::SGD> optimizer(agent, {parameter}, torch::optim::SGDOptions(1),
+                                                            {.lock = false});
     for (int step = 0; step < 10; ++step) {
       agent.autograd([&](AutogradContext& context) {
         context.backward({agent.call<at::Tensor>(0, "sum")});

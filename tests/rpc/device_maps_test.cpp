@@ -17,7 +17,10 @@ c10::Device gpu(int index) {
 TEST(DeviceMaps, AllFaultsOfAllWorkersStandInOneMessage) {
   const std::vector<WorkerDevices> all = {
       {.name = "w0", .num_cuda = 2, .maps = {{"w1", {{gpu(0), gpu(0)}, {gpu(1), gpu(0)}}}, {"w2", {}}}},
-      {.name = "w1", .num_cuda = 1, .maps = {{"w0", {{gpu(0), gpu(5)}, {c10::Device(c10::kCPU), gpu(0)}}}}, .devices = {gpu(3)}}};
+      {.name = "w1",
+       .num_cuda = 1,
+       .maps = {{"w0", {{gpu(0), gpu(5)}, {c10::Device(c10::kCPU), gpu(0)}}}},
+       .devices = {gpu(3)}}};
 
   const std::string problems = device_problems(all);
 
@@ -30,9 +33,11 @@ TEST(DeviceMaps, AllFaultsOfAllWorkersStandInOneMessage) {
 }
 
 TEST(DeviceMaps, AMapThatFitsIsNoProblem) {
-  const std::vector<WorkerDevices> all = {
-      {.name = "w0", .num_cuda = 2, .maps = {{"w1", {{gpu(0), gpu(1)}, {gpu(1), gpu(0)}}}}, .devices = {gpu(0), gpu(1)}},
-      {.name = "w1", .num_cuda = 2}};
+  const std::vector<WorkerDevices> all = {{.name = "w0",
+                                           .num_cuda = 2,
+                                           .maps = {{"w1", {{gpu(0), gpu(1)}, {gpu(1), gpu(0)}}}},
+                                           .devices = {gpu(0), gpu(1)}},
+                                          {.name = "w1", .num_cuda = 2}};
 
   EXPECT_EQ(device_problems(all), "");
 }
@@ -49,7 +54,10 @@ TEST(DeviceMaps, RepliesTakeTheInverseOfTheCallersMap) {
 }
 
 TEST(DeviceMaps, TravelAsLines) {
-  const WorkerDevices own{.name = "w0", .num_cuda = 2, .maps = {{"a:b", {{gpu(0), gpu(1)}, {gpu(1), gpu(0)}}}}, .devices = {gpu(0), gpu(1)}};
+  const WorkerDevices own{.name = "w0",
+                          .num_cuda = 2,
+                          .maps = {{"a:b", {{gpu(0), gpu(1)}, {gpu(1), gpu(0)}}}},
+                          .devices = {gpu(0), gpu(1)}};
   WorkerDevices read;
 
   const std::string lines = device_lines(own);

@@ -27,8 +27,8 @@ Functions dynamic_functions() {
   return functions;
 }
 
-std::unique_ptr<Agent> worker_at(const comm::Store& store, const std::string& name, Functions functions = dynamic_functions(),
-                                 double timeout_s = 60) {
+std::unique_ptr<Agent> worker_at(const comm::Store& store, const std::string& name,
+                                 Functions functions = dynamic_functions(), double timeout_s = 60) {
   return std::make_unique<Agent>(store, std::move(functions), RpcOptions{.name = name, .timeout_s = timeout_s});
 }
 
@@ -120,8 +120,17 @@ TEST(DynamicAgent, AnIdempotentCallGoesToTheNextWorkerOfTheName) {
   std::promise<void> started;
   std::vector<Promise<int64_t>> kept;
   Functions first, second, none;
-  first.add("step", [&](int64_t) { kept.emplace_back(); started.set_value(); return kept.back().future(); }, {.idempotent = true});
-  first.add("once", [&](int64_t) { kept.emplace_back(); return kept.back().future(); });
+  first.add("step",
+            [&](int64_t) {
+              kept.emplace_back();
+              started.set_value();
+              return kept.back().future();
+            },
+            {.idempotent = true});
+  first.add("once", [&](int64_t) {
+    kept.emplace_back();
+    return kept.back().future();
+  });
   second.add("step", [&](int64_t x) { return 10 * x; }, {.idempotent = true});
   second.add("once", [&](int64_t x) { return x; });
   auto trainer = worker_at(store, "trainer", none);
@@ -149,7 +158,8 @@ TEST(DynamicAgent, RefusesANameThatIsTakenAndOneThatIsMissing) {
   EXPECT_THAT(words_of_error<UsageError>([&] { worker_at(store, "one"); }), HasSubstr("have one name, 'one'"));
   EXPECT_THAT(words_of_error<UsageError>([&] { worker_at(store, ""); }), HasSubstr("needs a name"));
   hasten::testing::run_ranks(1, [](process::Process& process) {
-    EXPECT_THAT(words_of_error<UsageError>([&] { Agent(process, {}, {.name = "w", .dynamic = true}); }), HasSubstr("needs a store"));
+    EXPECT_THAT(words_of_error<UsageError>([&] { Agent(process, {}, {.name = "w", .dynamic = true}); }),
+                HasSubstr("needs a store"));
   });
   one->shutdown();
 }

@@ -1,8 +1,9 @@
-// Many random faults in real processes: a worker is killed, stopped, or cut off, while all call each other, hold each other's
-// values and run backward passes, or shut down. No worker hangs, errors name the right one, and no value is left behind.
+// Many random faults in real processes: a worker is killed, stopped, or cut off, while all call each other, hold each
+// other's values and run backward passes, or shut down. No worker hangs, errors name the right one, and no value is
+// left behind.
 //
-// A process that has loaded libtorch and used nothing of it forks the workers of each round, which costs a tenth of a start.
-// HASTEN_TEST_SCALE multiplies the rounds: 50 makes a thousand of each fault.
+// A process that has loaded libtorch and used nothing of it forks the workers of each round, which costs a tenth of a
+// start. HASTEN_TEST_SCALE multiplies the rounds: 50 makes a thousand of each fault.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -113,7 +114,9 @@ std::string live(const Round& round, int rank) {
   };
   const bool cuts = round.fault == Fault::kCut;
   const auto cut_at = FaultClock::now() + std::chrono::microseconds(random() % 30'000);
-  const auto until = FaultClock::now() + std::chrono::milliseconds(round.fault == Fault::kKillInShutdown ? 5 : stops ? 250 : 80);
+  const auto until = FaultClock::now() + std::chrono::milliseconds(round.fault == Fault::kKillInShutdown ? 5
+                                                                   : stops                               ? 250
+                                                                                                         : 80);
   bool has_cut = false;
   while (FaultClock::now() < until) {
     if (cuts && rank == round.victim && !has_cut && FaultClock::now() > cut_at) {
@@ -132,7 +135,8 @@ std::string live(const Round& round, int rank) {
   try {
     agent.shutdown(20);
     // A worker that died after its last word at shutdown is not missed by the others.
-    if (!stops && !cuts && round.fault != Fault::kKillInShutdown && rank != round.victim) return "shutdown() missed nobody";
+    if (!stops && !cuts && round.fault != Fault::kKillInShutdown && rank != round.victim)
+      return "shutdown() missed nobody";
   } catch (const CommError& error) {
     const std::string words = error.what();
     if (words.find("within") != std::string::npos) return "shutdown() hung: " + words;
@@ -214,7 +218,9 @@ HASTEN_PROCESS_CASE(fault_rounds) {
   std::mt19937 random(seed);
   int num_wrong = 0;
   for (int64_t i = 0; i < rounds && num_wrong < 5; ++i) {
-    const Round round{fault, static_cast<int>(random() % kWorkers), static_cast<uint32_t>(random()), hasten::testing::free_port(), -1, -1};
+    const Round round{
+        fault, static_cast<int>(random() % kWorkers), static_cast<uint32_t>(random()), hasten::testing::free_port(), -1,
+        -1};
     const std::string problem = play(round, random);
     if (problem.empty()) continue;
     ++num_wrong;
@@ -227,7 +233,8 @@ HASTEN_PROCESS_CASE(fault_rounds) {
 class Faults : public ::testing::TestWithParam<std::pair<const char*, Fault>> {};
 
 TEST_P(Faults, EndWellHoweverTheyFall) {
-  hasten::testing::Processes zygote(1, "fault_rounds", {{"HASTEN_TEST_FAULT", std::to_string(static_cast<int>(GetParam().second))}});
+  hasten::testing::Processes zygote(1, "fault_rounds",
+                                    {{"HASTEN_TEST_FAULT", std::to_string(static_cast<int>(GetParam().second))}});
 
   const auto results = zygote.wait(std::chrono::minutes(15));
 
@@ -236,9 +243,11 @@ TEST_P(Faults, EndWellHoweverTheyFall) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Faults,
-                         ::testing::Values(std::pair("AKilledWorker", Fault::kKill), std::pair("AKilledWorkerInBackward", Fault::kKillInBackward),
+                         ::testing::Values(std::pair("AKilledWorker", Fault::kKill),
+                                           std::pair("AKilledWorkerInBackward", Fault::kKillInBackward),
                                            std::pair("AKilledWorkerInShutdown", Fault::kKillInShutdown),
-                                           std::pair("AStoppedWorker", Fault::kStop), std::pair("ACutConnection", Fault::kCut)),
+                                           std::pair("AStoppedWorker", Fault::kStop),
+                                           std::pair("ACutConnection", Fault::kCut)),
                          [](const auto& info) { return info.param.first; });
 
 }  // namespace

@@ -21,7 +21,8 @@ struct Kept {
 
 class KeptMessage final : public IncomingMessage {
  public:
-  KeptMessage(Kept& kept, std::string head, int64_t size) : kept_(kept), head_(std::move(head)), bytes_(static_cast<size_t>(size), '\0') {
+  KeptMessage(Kept& kept, std::string head, int64_t size)
+      : kept_(kept), head_(std::move(head)), bytes_(static_cast<size_t>(size), '\0') {
     const auto all = std::as_writable_bytes(std::span(bytes_));
     if (all.size() > 10) {
       body = {all.subspan(0, 7), all.subspan(7)};
@@ -90,7 +91,8 @@ TEST(Frame, GarbageIsRefusedAndNeverCrashes) {
     Kept kept;
     FrameReader reader = reader_into(kept, 1 << 16);
     std::string stream = frame_of("head", "body of some bytes") + frame_of(std::string(100, 'x'), "");
-    for (int change = 0; change < 1 + round % 4; ++change) stream[random() % stream.size()] = static_cast<char>(random());
+    for (int change = 0; change < 1 + round % 4; ++change)
+      stream[random() % stream.size()] = static_cast<char>(random());
     try {
       feed(reader, stream, [&] { return 1 + random() % 50; });
     } catch (const DataError&) {

@@ -14,8 +14,8 @@
 namespace hasten::rpc {
 namespace {
 
-// Workers 0 (the owner) to n - 1, one value, and a stream between every two workers. A copy of the reference is a grant that
-// its worker holds; copies at the owner are counted.
+// Workers 0 (the owner) to n - 1, one value, and a stream between every two workers. A copy of the reference is a grant
+// that its worker holds; copies at the owner are counted.
 struct World {
   struct Message {
     enum Kind { kCreate, kGrant, kConfirm, kDrop, kCopy } kind;
@@ -80,10 +80,19 @@ struct World {
     if (stream.empty()) streams.erase({from, to});
     if (lost[static_cast<size_t>(to)]) return;
     switch (m.kind) {
-      case Message::kCreate: created = true; owner.grant({static_cast<uint32_t>(from), 1}, from); break;
-      case Message::kGrant: owner.grant(m.grant, m.holder); break;
-      case Message::kConfirm: owner.confirm(m.grant, from); break;
-      case Message::kDrop: owner.drop(m.grant); break;
+      case Message::kCreate:
+        created = true;
+        owner.grant({static_cast<uint32_t>(from), 1}, from);
+        break;
+      case Message::kGrant:
+        owner.grant(m.grant, m.holder);
+        break;
+      case Message::kConfirm:
+        owner.confirm(m.grant, from);
+        break;
+      case Message::kDrop:
+        owner.drop(m.grant);
+        break;
       case Message::kCopy:
         if (to == 0) {
           ++at_owner;
@@ -152,7 +161,8 @@ struct Explorer {
     }
     for (const auto& [ends, messages] : world.streams) {
       text += "/" + std::to_string(ends.first) + ">" + std::to_string(ends.second);
-      for (const auto& m : messages) text += std::to_string(m.kind) + "." + std::to_string(m.grant.giver) + "." + std::to_string(m.grant.number);
+      for (const auto& m : messages)
+        text += std::to_string(m.kind) + "." + std::to_string(m.grant.giver) + "." + std::to_string(m.grant.number);
     }
     return text + "#" + std::to_string(world.owner.num_held()) + (world.owner.empty() ? "e" : "h");
   }

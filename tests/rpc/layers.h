@@ -9,12 +9,12 @@
 #include "hasten/rpc/rpc.h"
 #include "support/processes.h"
 
-#define CHECK_THAT(condition)                                                                  \
-  do {                                                                                         \
-    if (!(condition)) {                                                                        \
-      std::cout << __LINE__ << ": " #condition " is false" << std::endl;                       \
-      return 1;                                                                                \
-    }                                                                                          \
+#define CHECK_THAT(condition)                                            \
+  do {                                                                   \
+    if (!(condition)) {                                                  \
+      std::cout << __LINE__ << ": " #condition " is false" << std::endl; \
+      return 1;                                                          \
+    }                                                                    \
   } while (false)
 
 namespace hasten::rpc {
@@ -41,7 +41,11 @@ class Layer {
 
 inline Functions layer_functions() {
   Functions functions;
-  functions.add_class<Layer, int64_t>().add<&Layer::forward>().add<&Layer::both>().add<&Layer::fail>().add<&Layer::chain>();
+  functions.add_class<Layer, int64_t>()
+      .add<&Layer::forward>()
+      .add<&Layer::both>()
+      .add<&Layer::fail>()
+      .add<&Layer::chain>();
   functions.add<&Layer::gradient>().add<&Layer::weight_rref>().add<&Layer::value>().add<&Layer::loss>();
   return functions;
 }
@@ -51,7 +55,8 @@ inline double difference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 inline void expect_all_end_well(const std::vector<hasten::testing::ProcessResult>& results) {
-  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].output;
+  for (size_t rank = 0; rank < results.size(); ++rank)
+    EXPECT_EQ(results[rank].exit_code, 0) << "rank " << rank << ": " << results[rank].output;
 }
 
 }  // namespace hasten::rpc

@@ -1,5 +1,6 @@
 // Gradients of contexts, steps of optimizers, futures and names, beside what torch.distributed.rpc gave
-// (scripts/record_rpc_golden.py). Contexts run in real processes, since libtorch has one container of contexts a process.
+// (scripts/record_rpc_golden.py). Contexts run in real processes, since libtorch has one container of contexts a
+// process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,9 +18,9 @@
 namespace hasten::rpc {
 namespace {
 
-using nlohmann::json;
 using hasten::testing::GoldenCase;
 using hasten::testing::GoldenTopic;
+using nlohmann::json;
 
 std::function<bool(const GoldenCase&)> family(const std::string& name) {
   return [name](const GoldenCase& one) { return one.family == name; };
@@ -106,7 +107,8 @@ json run_context(const Agent& agent, const json& input) {
 template <class O, class Options>
 json step_all(const Agent& agent, const json& input, const Options& options) {
   const auto cells = cells_of(agent, input.at("weights"));
-  const DistributedOptimizer<O> optimizer(agent, {cells.at(1).sync<&Cell::weight_rref>(), cells.at(2).sync<&Cell::weight_rref>()}, options);
+  const DistributedOptimizer<O> optimizer(
+      agent, {cells.at(1).sync<&Cell::weight_rref>(), cells.at(2).sync<&Cell::weight_rref>()}, options);
   for (const auto& x : input.at("inputs")) {
     agent.autograd([&](AutogradContext& context) {
       context.backward({cells[2].sync<&Cell::forward>(cells[1].sync<&Cell::forward>(tensor_of(x))).pow(2).sum()});
@@ -121,13 +123,19 @@ json run_optimizer(const Agent& agent, const json& input) {
   const double rate = given.at("lr");
   const std::string name = input.at("optimizer");
   if (name == "SGD") {
-    return step_all<torch::optim::SGD>(agent, input, torch::optim::SGDOptions(rate).momentum(given.value("momentum", 0.0)).weight_decay(given.value("weight_decay", 0.0)));
+    return step_all<torch::optim::SGD>(agent, input,
+                                       torch::optim::SGDOptions(rate)
+                                           .momentum(given.value("momentum", 0.0))
+                                           .weight_decay(given.value("weight_decay", 0.0)));
   }
   if (name == "Adam") {
     const auto betas = given.value("betas", std::vector<double>{0.9, 0.999});
-    return step_all<torch::optim::Adam>(agent, input, torch::optim::AdamOptions(rate).betas({betas.at(0), betas.at(1)}));
+    return step_all<torch::optim::Adam>(agent, input,
+                                        torch::optim::AdamOptions(rate).betas({betas.at(0), betas.at(1)}));
   }
-  if (name == "Adagrad") return step_all<torch::optim::Adagrad>(agent, input, torch::optim::AdagradOptions(rate).eps(given.value("eps", 1e-10)));
+  if (name == "Adagrad")
+    return step_all<torch::optim::Adagrad>(agent, input,
+                                           torch::optim::AdagradOptions(rate).eps(given.value("eps", 1e-10)));
   throw std::runtime_error("unknown optimizer " + name);
 }
 
@@ -245,7 +253,8 @@ TEST(RpcGolden, FuturesKeepThePeersOrderAndErrors) {
     const std::string words = "Got the following error when running the callback: RuntimeError: ";
     for (auto& line : golden.expected.at("log")) {
       std::string kept = line;
-      for (auto found = kept.find(words); found != std::string::npos; found = kept.find(words)) kept.erase(found, words.size());
+      for (auto found = kept.find(words); found != std::string::npos; found = kept.find(words))
+        kept.erase(found, words.size());
       line = kept;
     }
     FutureProgram program;

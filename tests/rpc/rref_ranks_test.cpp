@@ -16,8 +16,8 @@
 namespace hasten::rpc {
 namespace {
 
-using ::testing::HasSubstr;
 using hasten::testing::run_ranks;
+using ::testing::HasSubstr;
 
 struct Counter {
   explicit Counter(int64_t start) : value(start) {
@@ -70,7 +70,8 @@ std::string words_thrown(const F& fn) {
 
 // Drops come by themselves a little later than the reference's end; shutdown() would hide one that never comes.
 void expect_no_objects(const Agent& agent) {
-  for (int i = 0; i < 5000 && agent.stats().num_objects > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 5000 && agent.stats().num_objects > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(agent.stats().num_objects, 0);
 }
 
@@ -141,8 +142,10 @@ TEST(RRef, TheConstructorsErrorStaysInTheReference) {
     Agent agent(process, rref_functions());
     if (process.rank() == 0) {
       const auto broken = agent.remote<Counter>("worker1", -1);
-      EXPECT_THAT(words_thrown<RemoteError>([&] { broken.ready().wait(); }), HasSubstr("a counter starts at 0 or more"));
-      EXPECT_THAT(words_thrown<RemoteError>([&] { broken.sync<&Counter::get>(); }), HasSubstr("a counter starts at 0 or more"));
+      EXPECT_THAT(words_thrown<RemoteError>([&] { broken.ready().wait(); }),
+                  HasSubstr("a counter starts at 0 or more"));
+      EXPECT_THAT(words_thrown<RemoteError>([&] { broken.sync<&Counter::get>(); }),
+                  HasSubstr("a counter starts at 0 or more"));
     }
     agent.shutdown();
   });
@@ -212,7 +215,8 @@ TEST(RemoteModule, ForwardsMovesItsStateAndTravels) {
       EXPECT_EQ(net.remote_parameters(false).size(), 0u) << "they belong to a submodule";
       EXPECT_EQ(net.state_dict().at(0).first, "fc.weight");
       EXPECT_THAT(words_thrown<UsageError>([&] { net.load_state_dict({{"nothing", x}}); }), HasSubstr("nothing"));
-      EXPECT_THAT(words_thrown<UsageError>([&] { RemoteModule<Net>(agent, "worker1/", 3); }), HasSubstr("worker and a device"));
+      EXPECT_THAT(words_thrown<UsageError>([&] { RemoteModule<Net>(agent, "worker1/", 3); }),
+                  HasSubstr("worker and a device"));
     }
     agent.shutdown();
   });

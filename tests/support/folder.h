@@ -16,8 +16,8 @@ class InFolder : public ::testing::Test {
  protected:
   InFolder()
       : folder_(std::filesystem::path(::testing::TempDir()) /
-                text("hasten_", ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(),
-                     "_", ::testing::UnitTest::GetInstance()->current_test_info()->name(), "_", ::getpid())) {
+                text("hasten_", ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name(), "_",
+                     ::testing::UnitTest::GetInstance()->current_test_info()->name(), "_", ::getpid())) {
     std::filesystem::create_directories(folder_);
   }
   ~InFolder() override { std::filesystem::remove_all(folder_); }

@@ -33,7 +33,8 @@ GoldenCase read_case(const json& entry) {
   golden.quirks = entry.value("quirks", std::vector<std::string>());
   for (const char* count : {"n", "n_a", "n_b"}) {
     const json value = golden.input.is_object() ? golden.input.value(count, json(0)) : json(0);
-    if (value.is_number_integer() && value < 0) throw std::runtime_error(text("a dataset of ", shown(value), " samples"));
+    if (value.is_number_integer() && value < 0)
+      throw std::runtime_error(text("a dataset of ", shown(value), " samples"));
   }
   for (json* each : {&golden.expected, &golden.fixed}) {
     if (each->is_object() && each->contains("error")) each->erase("message");  // the kind counts, not the words
@@ -78,8 +79,7 @@ GoldenTopic::GoldenTopic(std::string topic, const std::function<bool(const Golde
     : topic_(std::move(topic)) {
   const std::string path = golden_folder() + "/" + topic_ + ".json";
   std::ifstream file(path);
-  if (!file)
-    throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
+  if (!file) throw std::runtime_error("golden cases: cannot read " + path + " (HASTEN_GOLDEN_DIR names the folder)");
   json content = json::parse(file);
   for (const auto& entry : content.at("cases")) {
     try {
@@ -143,18 +143,17 @@ void GoldenTopic::judge(const GoldenCase& golden, const json& given) {
     ++by_difference_;
     return;
   }
-  ADD_FAILURE() << topic_ << " " << golden.name << " [" << join(golden.quirks) << "]\n   input "
-                << shown(golden.input) << "\nexpected " << shown(golden.expected) << "\n   fixed " << shown(golden.fixed)
-                << "\n wanted " << shown(wanted) << "\n  given " << shown(given);
+  ADD_FAILURE() << topic_ << " " << golden.name << " [" << join(golden.quirks) << "]\n   input " << shown(golden.input)
+                << "\nexpected " << shown(golden.expected) << "\n   fixed " << shown(golden.fixed) << "\n wanted "
+                << shown(wanted) << "\n  given " << shown(given);
 }
 
 void GoldenTopic::finish() const {
   const size_t well = as_expected_ + as_fixed_ + by_difference_;
   const size_t all = cases_.size() + malformed_.size();
   for (const std::string& reason : malformed_) ADD_FAILURE() << topic_ << ": an entry that is no case: " << reason;
-  std::cout << "golden " << topic_ << ": " << well << " of " << all << " cases (" << as_expected_
-            << " as expected, " << as_fixed_ << " as fixed, " << by_difference_
-            << " by a documented difference)" << std::endl;
+  std::cout << "golden " << topic_ << ": " << well << " of " << all << " cases (" << as_expected_ << " as expected, "
+            << as_fixed_ << " as fixed, " << by_difference_ << " by a documented difference)" << std::endl;
   EXPECT_EQ(well, all) << topic_ << ": every case must be judged, and well";
 }
 

@@ -58,8 +58,8 @@ class GoldenTopic {
   /// Compares what we gave, key by key of `expected`, and counts it; a GoogleTest failure if it is neither as
   /// expected, nor as fixed, nor by a rule. Call it once for each case.
   void judge(const GoldenCase& golden, const nlohmann::json& given);
-  /// The same for what `run` returns. What it throws is a red case of its own, and the next one is judged all the same: an
-  /// unknown option, a missing key, a value of another type.
+  /// The same for what `run` returns. What it throws is a red case of its own, and the next one is judged all the same:
+  /// an unknown option, a missing key, a value of another type.
   void judge(const GoldenCase& golden, const std::function<nlohmann::json()>& run);
 
   /// Prints "golden TOPIC: N of M cases (E as expected, F as fixed, D by a documented difference)"; a

@@ -20,7 +20,8 @@ inline at::Tensor golden_fill(const std::vector<int64_t>& shape, const std::stri
   if (c10::isComplexType(type)) return at::zeros(shape, at::TensorOptions(type));
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
-  const at::Tensor whole = at::remainder(at::arange(count, at::TensorOptions(at::kLong)) * 7919 + k * 104729, 2003) - 1001;
+  const at::Tensor whole =
+      at::remainder(at::arange(count, at::TensorOptions(at::kLong)) * 7919 + k * 104729, 2003) - 1001;
   at::Tensor values;
   if (type == at::kBool) {
     values = at::remainder(whole, 2) == 0;
@@ -40,7 +41,8 @@ inline void golden_fill_module(torch::nn::Module& module) {
   int64_t k = 0;
   for (const auto& item : offload::named_tensors(module)) {
     if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
-    at::Tensor values = golden_fill(item.tensor.sizes().vec(), std::string(offload::dtype_name(item.tensor.scalar_type())), k++);
+    at::Tensor values =
+        golden_fill(item.tensor.sizes().vec(), std::string(offload::dtype_name(item.tensor.scalar_type())), k++);
     if (item.name.ends_with("running_var")) values = values.abs() + 0.5;
     item.tensor.copy_(values);
   }
@@ -96,7 +98,8 @@ struct BlocksNet : GoldenNet {
 
 /// A bias-free Linear whose weight is another module's.
 struct TiedLinearImpl : torch::nn::LinearImpl {
-  explicit TiedLinearImpl(const at::Tensor& tied) : torch::nn::LinearImpl(torch::nn::LinearOptions(tied.size(1), tied.size(0)).bias(false)) {
+  explicit TiedLinearImpl(const at::Tensor& tied)
+      : torch::nn::LinearImpl(torch::nn::LinearOptions(tied.size(1), tied.size(0)).bias(false)) {
     parameters_["weight"] = tied;
     weight = tied;
   }

@@ -33,7 +33,8 @@ class HttpServer {
  public:
   using Handler = std::function<HttpServerAnswer(const HttpServerRequest&)>;
 
-  explicit HttpServer(Handler handler) : handler_(std::move(handler)), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit HttpServer(Handler handler)
+      : handler_(std::move(handler)), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -93,7 +94,8 @@ class HttpServer {
     while (line < head) {
       const size_t end = bytes.find("\r\n", line + 2);
       const std::string field = bytes.substr(line + 2, end - line - 2);
-      if (const size_t colon = field.find(": "); colon != std::string::npos) request.headers[field.substr(0, colon)] = field.substr(colon + 2);
+      if (const size_t colon = field.find(": "); colon != std::string::npos)
+        request.headers[field.substr(0, colon)] = field.substr(colon + 2);
       line = end;
     }
     if (request.headers.count("Expect")) send(connection, "HTTP/1.1 100 Continue\r\n\r\n", 25, MSG_NOSIGNAL);
@@ -108,8 +110,8 @@ class HttpServer {
     }
     const HttpServerAnswer answer = handler_(request);
     if (answer.hang_up) return;
-    const std::string whole = "HTTP/1.1 " + std::to_string(answer.status) + " x\r\nConnection: close\r\n" + answer.headers +
-                              "Content-Length: " + std::to_string(answer.body.size()) + "\r\n\r\n" +
+    const std::string whole = "HTTP/1.1 " + std::to_string(answer.status) + " x\r\nConnection: close\r\n" +
+                              answer.headers + "Content-Length: " + std::to_string(answer.body.size()) + "\r\n\r\n" +
                               (request.method == "HEAD" ? "" : answer.body);
     for (size_t sent = 0; sent < whole.size();) {
       const ssize_t n = send(connection, whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);

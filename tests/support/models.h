@@ -23,9 +23,7 @@ struct CnnImpl : torch::nn::Module {
     register_module("norm", norm);
     register_module("head", head);
   }
-  at::Tensor forward(const at::Tensor& x) {
-    return head(torch::max_pool2d(torch::relu(norm(conv(x))), 2).flatten(1));
-  }
+  at::Tensor forward(const at::Tensor& x) { return head(torch::max_pool2d(torch::relu(norm(conv(x))), 2).flatten(1)); }
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 6, 5).padding(2)};
   torch::nn::BatchNorm2d norm{6};
   torch::nn::Linear head{6 * 4 * 4, 4};

@@ -27,8 +27,7 @@ struct ProcessResult {
 class Processes {
  public:
   /// `environment` adds to, or with an empty value removes from, what torchrun would set.
-  Processes(int world_size, const std::string& case_name,
-            const std::map<std::string, std::string>& environment = {});
+  Processes(int world_size, const std::string& case_name, const std::map<std::string, std::string>& environment = {});
   /// Kills what still runs.
   ~Processes();
   Processes(const Processes&) = delete;
@@ -37,8 +36,7 @@ class Processes {
   pid_t pid(int rank) const;
   void signal(int rank, int number) const;
   /// Returns when the rank's output holds `text`; false if it ended or the time passed before.
-  bool wait_for_output(int rank, const std::string& text,
-                       std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  bool wait_for_output(int rank, const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(60));
   /// Waits for the end of all; those that outlast the timeout are killed and have exit code -1.
   std::vector<ProcessResult> wait(std::chrono::milliseconds timeout = std::chrono::seconds(60));
 

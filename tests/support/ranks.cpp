@@ -26,8 +26,7 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
     at::set_num_threads(1);
     comm::Group group;
     try {
-      comm::GroupOptions connection{
-          .timeout = options.timeout, .check = options.check, .address = "127.0.0.1"};
+      comm::GroupOptions connection{.timeout = options.timeout, .check = options.check, .address = "127.0.0.1"};
       if (const char* num_hosts = std::getenv("HASTEN_TEST_HOSTS")) {
         connection.host = text("host", rank % std::atoi(num_hosts));
       }
@@ -55,8 +54,7 @@ Outcome run(int world_size, const RankFunction& fn, const RankOptions& options) 
 
 }  // namespace
 
-std::vector<std::string> run_ranks_collecting(int world_size, const RankFunction& fn,
-                                              const RankOptions& options) {
+std::vector<std::string> run_ranks_collecting(int world_size, const RankFunction& fn, const RankOptions& options) {
   return run(world_size, fn, options).words;
 }
 

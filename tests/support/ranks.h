@@ -23,8 +23,7 @@ struct RankOptions {
 
 /// Runs `fn` on every rank. A rank that throws leaves its words, as a failing process does. Returns what each
 /// rank threw, "" for those that returned.
-std::vector<std::string> run_ranks_collecting(int world_size, const RankFunction& fn,
-                                              const RankOptions& options = {});
+std::vector<std::string> run_ranks_collecting(int world_size, const RankFunction& fn, const RankOptions& options = {});
 
 /// As above; throws what the first failing rank threw.
 void run_ranks(int world_size, const RankFunction& fn, const RankOptions& options = {});

@@ -48,9 +48,8 @@ inline void add_layer(torch::nn::Sequential& net, const nlohmann::json& layer) {
   if (type == "Linear") {
     net->push_back(nn::Linear(layer.at("in").get<int64_t>(), layer.at("out").get<int64_t>()));
   } else if (type == "Conv2d") {
-    net->push_back(
-        nn::Conv2d(nn::Conv2dOptions(layer.at("in"), layer.at("out"), layer.at("kernel").get<int64_t>())
-                       .padding(layer.value("padding", int64_t{0}))));
+    net->push_back(nn::Conv2d(nn::Conv2dOptions(layer.at("in"), layer.at("out"), layer.at("kernel").get<int64_t>())
+                                  .padding(layer.value("padding", int64_t{0}))));
   } else if (type == "BatchNorm1d") {
     net->push_back(nn::BatchNorm1d(layer.at("features").get<int64_t>()));
   } else if (type == "BatchNorm2d") {
@@ -131,7 +130,8 @@ inline at::Tensor loss_of(const std::string& name, const at::Tensor& output, con
 
 /// The targets of such a case: classes, or numbers of the model's dtype.
 inline at::Tensor targets_of(const nlohmann::json& input) {
-  return tensor_of(input.at("y"), input.at("loss").get<std::string>().starts_with("mse") ? dtype_of(input.at("model")) : at::kLong);
+  return tensor_of(input.at("y"),
+                   input.at("loss").get<std::string>().starts_with("mse") ? dtype_of(input.at("model")) : at::kLong);
 }
 
 }  // namespace hasten::testing

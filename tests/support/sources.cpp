@@ -3,6 +3,8 @@
 
 namespace hasten::testing {
 
-std::filesystem::path tests_folder() { return HASTEN_SOURCE_DIR "/tests"; }
+std::filesystem::path tests_folder() {
+  return HASTEN_SOURCE_DIR "/tests";
+}
 
 }  // namespace hasten::testing

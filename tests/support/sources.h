@@ -5,7 +5,8 @@
 
 namespace hasten::testing {
 
-/// Returns the folder tests/ of the sources. `__FILE__` is no path to rely on: with ccache's base folder it is a relative one.
+/// Returns the folder tests/ of the sources. `__FILE__` is no path to rely on: with ccache's base folder it is a
+/// relative one.
 std::filesystem::path tests_folder();
 
 }  // namespace hasten::testing

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <set>
 #include <fstream>
+#include <set>
 
 #include "hasten/tracking/board.h"
 #include "tracking/child.h"
@@ -26,11 +26,18 @@ class BoardPeers : public hasten::testing::InFolder {
   }
 
   std::string browse(const std::string& page, std::vector<std::string> more) {
-    std::vector<std::string> words = {browser_.string(), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=2000",
+    std::vector<std::string> words = {browser_.string(),
+                                      "--headless",
+                                      "--no-sandbox",
+                                      "--disable-gpu",
+                                      "--enable-logging=stderr",
+                                      "--v=0",
+                                      "--virtual-time-budget=2000",
                                       "--user-data-dir=" + path("profile")};
     words.insert(words.end(), more.begin(), more.end());
     words.push_back("file://" + page);
-    Child child({.arguments = words, .environment = environment_with({{"HOME", path("")}}), .error_file = path("browser.log")});
+    Child child(
+        {.arguments = words, .environment = environment_with({{"HOME", path("")}}), .error_file = path("browser.log")});
     std::string output;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(200);
     while (!child.output_ended() && std::chrono::steady_clock::now() < until) {
@@ -48,11 +55,17 @@ void write_runs(const std::filesystem::path& folder, int num_runs, int num_point
     const auto place = folder / text("run", run);
     std::filesystem::create_directories(place);
     std::ofstream file(place / "journal.jsonl");
-    file << R"({"op":"start","t":1000,"project":"p","run_id":"r"})" "\n" << R"({"op":"config","t":1000,"config":{"lr":)" << run << ".5}}\n";
+    file << R"({"op":"start","t":1000,"project":"p","run_id":"r"})"
+            "\n"
+         << R"({"op":"config","t":1000,"config":{"lr":)" << run << ".5}}\n";
     for (int step = 0; step < num_points; ++step) {
-      file << R"({"op":"log","t":)" << 1000 + step << R"(,"step":)" << step << R"(,"values":{"loss":)" << 1.0 / (1 + step) + run << "}}\n";
+      file << R"({"op":"log","t":)" << 1000 + step << R"(,"step":)" << step << R"(,"values":{"loss":)"
+           << 1.0 / (1 + step) + run << "}}\n";
     }
-    file << R"({"op":"note","t":1001,"level":"warning","text":"<img src=x onerror=alert(1)>"})" "\n" << R"({"op":"finish","t":1002,"end":"finished"})" "\n";
+    file << R"({"op":"note","t":1001,"level":"warning","text":"<img src=x onerror=alert(1)>"})"
+            "\n"
+         << R"({"op":"finish","t":1002,"end":"finished"})"
+            "\n";
   }
 }
 
@@ -81,7 +94,8 @@ TEST_F(BoardPeers, AScreenshotIsNotBlank) {
   const Image shot = decode_png(text_of(path("shot.png")), "shot.png");
   std::set<uint32_t> colours;
   for (size_t i = 0; i + 2 < shot.pixels.size(); i += static_cast<size_t>(shot.channels)) {
-    colours.insert(static_cast<uint32_t>(shot.pixels[i]) << 16 | static_cast<uint32_t>(shot.pixels[i + 1]) << 8 | shot.pixels[i + 2]);
+    colours.insert(static_cast<uint32_t>(shot.pixels[i]) << 16 | static_cast<uint32_t>(shot.pixels[i + 1]) << 8 |
+                   shot.pixels[i + 2]);
   }
   EXPECT_GT(colours.size(), 50u);
 }

@@ -32,8 +32,11 @@ TEST(CurveReduction, KeepsEndsAndEverySpike) {
   EXPECT_GT(reduced.size(), 1500u);
   EXPECT_EQ(reduced.front().step, 0);
   EXPECT_EQ(reduced.back().step, 99999);
-  EXPECT_TRUE(std::is_sorted(reduced.begin(), reduced.end(), [](const auto& a, const auto& b) { return a.step < b.step; }));
-  const auto has = [&](double value) { return std::any_of(reduced.begin(), reduced.end(), [&](const auto& point) { return point.value == value; }); };
+  EXPECT_TRUE(
+      std::is_sorted(reduced.begin(), reduced.end(), [](const auto& a, const auto& b) { return a.step < b.step; }));
+  const auto has = [&](double value) {
+    return std::any_of(reduced.begin(), reduced.end(), [&](const auto& point) { return point.value == value; });
+  };
   EXPECT_TRUE(has(50));
   EXPECT_TRUE(has(-60));
   EXPECT_EQ(reduce_curve({{1, 0, 1}}, 4).size(), 1u);
@@ -44,7 +47,8 @@ TEST_F(Boards, ARunsCurvesSettingsImagesNotesAndRanksAreInThePage) {
   setup.options.metrics_interval_s = 0.01;
   Trackers trackers(setup);
   trackers.init("p", {{"lr", 0.5}, {"net", {{"depth", 3}}}});
-  for (int step = 0; step < 10; ++step) trackers.log({{"loss", 1.0 / (step + 1)}, {"Loss", {{"val", 0.25}}}, {"word", "text <b>"}}, step);
+  for (int step = 0; step < 10; ++step)
+    trackers.log({{"loss", 1.0 / (step + 1)}, {"Loss", {{"val", 0.25}}}, {"word", "text <b>"}}, step);
   trackers.log_images({{"input", Image{1, 1, 1, {7}}}}, 9);
   trackers.note("</script><script>alert(1)</script>", "warning");
   trackers.count_step(4);
@@ -89,12 +93,17 @@ TEST_F(Boards, EventFilesOfOtherProgramsAreRunsAndARestartDropsPoints) {
 }
 
 TEST_F(Boards, AServedPageGivesNewsToItsOwnHostOnly) {
-  write("a/journal.jsonl", R"({"op":"start","t":1,"project":"p","run_id":"r"})" "\n" R"({"op":"log","t":1,"step":1,"values":{"x":1.0}})" "\n");
+  write("a/journal.jsonl", R"({"op":"start","t":1,"project":"p","run_id":"r"})"
+                           "\n"
+                           R"({"op":"log","t":1,"step":1,"values":{"x":1.0}})"
+                           "\n");
   std::atomic<bool> ends = false;
   std::atomic<bool> started = false;
   std::string address;
   std::thread server([&] {
-    serve_board({folder_}, "127.0.0.1", 0, [&](const std::string& at) { address = at, started = true; }, [&] { return ends.load(); });
+    serve_board(
+        {folder_}, "127.0.0.1", 0, [&](const std::string& at) { address = at, started = true; },
+        [&] { return ends.load(); });
   });
   while (!started) std::this_thread::yield();
   http::Client client({.use_proxy = false});

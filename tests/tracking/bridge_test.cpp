@@ -28,10 +28,11 @@ class Bridges : public hasten::testing::InFolder {
     Follower follower({.journal = folder_ / "p/run/journal.jsonl",
                        .sinks = {{.name = "wandb", .options = {}, .tracker = {}}},
                        .environment = environment_with({{"HASTEN_TRACKER_PYTHON", python}}),
-                       .say = [&](const std::string& line) {
-                         const std::lock_guard lock(mutex_);
-                         said_ += line + "\n";
-                       },
+                       .say =
+                           [&](const std::string& line) {
+                             const std::lock_guard lock(mutex_);
+                             said_ += line + "\n";
+                           },
                        .first_backoff_s = 0.01,
                        .bridge_timeout_s = 0.3});
     follower.close();

@@ -68,7 +68,8 @@ TEST(ProgressOptions, ABarThatIsNotToBeLeftWritesNothingIntoAFile) {
 
 TEST(ProgressText, ASmoothedRateWinsOverTheMean) {
   EXPECT_EQ(format_progress({.done = 10, .total = 20, .elapsed_s = 10, .rate = 2.0}, 60).substr(0, 5), " 50%|");
-  EXPECT_NE(format_progress({.done = 10, .total = 20, .elapsed_s = 10, .rate = 2.0}, 60).find("<00:05, 2.00 it/s"), std::string::npos);
+  EXPECT_NE(format_progress({.done = 10, .total = 20, .elapsed_s = 10, .rate = 2.0}, 60).find("<00:05, 2.00 it/s"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 using JournalFile = hasten::testing::InFolder;
 
 core::Value record(int step) {
-  return core::Value::map({{"op", "log"}, {"t", 1.5}, {"step", step}, {"values", core::Value::map({{"x", step * 0.5}})}});
+  return core::Value::map(
+      {{"op", "log"}, {"t", 1.5}, {"step", step}, {"values", core::Value::map({{"x", step * 0.5}})}});
 }
 
 std::vector<int64_t> steps_in(const std::string& path, JournalPosition from = {}) {
@@ -71,7 +72,8 @@ TEST_F(JournalFile, GoesOnInAFurtherPartWhenOneHasGrown) {
 
 TEST_F(JournalFile, CorruptLinesAreSkippedWithTheirPlaceAndReason) {
   const std::string good = R"({"op":"log","step":1,"values":{}})";
-  write("journal.jsonl", good + "\nrubbish\n{\"step\":1}\n" + std::string(100000, '[') + "\n{\"op\":\"log\",\"step\":1.5}\n\n" + good + "\n" + good);
+  write("journal.jsonl", good + "\nrubbish\n{\"step\":1}\n" + std::string(100000, '[') +
+                             "\n{\"op\":\"log\",\"step\":1.5}\n\n" + good + "\n" + good);
 
   JournalReader reader(path("journal.jsonl"));
   int records = 0;
@@ -84,7 +86,9 @@ TEST_F(JournalFile, CorruptLinesAreSkippedWithTheirPlaceAndReason) {
 }
 
 TEST_F(JournalFile, ATornLineOfADeadProcessIsClosedByTheNextOne) {
-  write("journal.jsonl", R"({"op":"log","step":1})" "\n" R"({"op":"lo)");
+  write("journal.jsonl", R"({"op":"log","step":1})"
+                         "\n"
+                         R"({"op":"lo)");
   Journal journal(path("journal.jsonl"));
   journal.append(record(2));
 
@@ -100,7 +104,8 @@ TEST_F(JournalFile, ASecondWriterIsRefusedWithThePidOfTheFirst) {
 }
 
 TEST_F(JournalFile, AFolderThatCannotBeWrittenIsNamed) {
-  EXPECT_THAT(hasten::testing::words_of<DataError>([] { Journal journal("/proc/none/journal.jsonl"); }), HasSubstr("/proc/none"));
+  EXPECT_THAT(hasten::testing::words_of<DataError>([] { Journal journal("/proc/none/journal.jsonl"); }),
+              HasSubstr("/proc/none"));
 }
 
 TEST_F(JournalFile, RandomRecordsCutAnywhereAreReadUpToTheCut) {
@@ -115,7 +120,8 @@ TEST_F(JournalFile, RandomRecordsCutAnywhereAreReadUpToTheCut) {
     for (int i = 0; i < 20; ++i) {
       std::string noise;
       for (unsigned n = random() % 12; n > 0; --n) noise += static_cast<char>(random());
-      core::Value one = core::Value::map({{"op", "log"}, {"step", static_cast<int64_t>(random())}, {"values", core::Value::map()}});
+      core::Value one =
+          core::Value::map({{"op", "log"}, {"step", static_cast<int64_t>(random())}, {"values", core::Value::map()}});
       one["values"]["k"] = std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 200) - 100);
       one["values"]["list"] = core::Value::list({true, nullptr, static_cast<int64_t>(random()) - (1 << 30)});
       append_json(bytes, one);
@@ -175,7 +181,8 @@ TEST_F(JournalFile, LinesWaitInOrderForANumberThatIsNotThereYet) {
 TEST_F(JournalFile, AtMostSixtyFourLinesWait) {
   const auto journal = std::make_shared<Journal>(path("journal.jsonl"));
   LineQueue queue(journal);
-  for (int step = 0; step < 100; ++step) queue.push(LogLine{.step = step, .values = {{"loss", Value(std::make_shared<Number>())}}});
+  for (int step = 0; step < 100; ++step)
+    queue.push(LogLine{.step = step, .values = {{"loss", Value(std::make_shared<Number>())}}});
 
   EXPECT_EQ(steps_in(path("journal.jsonl")).size(), 36u);
   queue.drain(/*all=*/true);
@@ -185,8 +192,14 @@ TEST_F(JournalFile, AtMostSixtyFourLinesWait) {
 TEST_F(JournalFile, ValuesThatJsonLacksComeBack) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   std::string line;
-  append_log_line(line, {.step = 1, .values = {{"nan", std::nan("")}, {"inf", kInfinity}, {"minus", -kInfinity}, {"text", "NaN"}, {"bytes", std::string("\xff\"\n")},
-                                               {"tiny", 5e-324}, {"group", {{"a", 1}}}}});
+  append_log_line(line, {.step = 1,
+                         .values = {{"nan", std::nan("")},
+                                    {"inf", kInfinity},
+                                    {"minus", -kInfinity},
+                                    {"text", "NaN"},
+                                    {"bytes", std::string("\xff\"\n")},
+                                    {"tiny", 5e-324},
+                                    {"group", {{"a", 1}}}}});
   const auto body = read_json(line);
   ASSERT_TRUE(body);
 
@@ -207,7 +220,8 @@ TEST(TrackingJson, ReadsPythonsNumbersAndRefusesRubbish) {
   EXPECT_TRUE(read_json("9223372036854775807")->is_int());
   EXPECT_FALSE(read_json("92233720368547758070")->is_int());
   EXPECT_EQ(read_json("1e400")->as_double(), std::numeric_limits<double>::infinity());
-  for (const char* wrong : {"", "{", "[1,]", "{\"a\" 1}", "tru", "1 2", "\"a", "\"\\x\"", "\"\\ud800\"", "+1", "-", "nan"}) {
+  for (const char* wrong :
+       {"", "{", "[1,]", "{\"a\" 1}", "tru", "1 2", "\"a", "\"\\x\"", "\"\\ud800\"", "+1", "-", "nan"}) {
     std::string reason;
     EXPECT_FALSE(read_json(wrong, &reason)) << wrong;
     EXPECT_NE(reason, "");

@@ -13,10 +13,10 @@
 namespace hasten::tracking {
 namespace {
 
-using ::testing::HasSubstr;
 using hasten::testing::HttpServer;
 using hasten::testing::HttpServerAnswer;
 using hasten::testing::HttpServerRequest;
+using ::testing::HasSubstr;
 using MlflowRuns = hasten::testing::InFolder;
 
 TEST(MlflowRequests, KeysAreMappedOnceAndClashesGetANumber) {
@@ -61,9 +61,10 @@ TEST(MlflowRequests, BatchesKeepTheServersLimits) {
 TEST(MlflowRequests, BodiesAreThoseOfTheInterface) {
   mlflow::Batch batch{{{"loss", 0.5, 1000, 3}, {"nan", std::nan(""), 1, 0}}, {{"lr", "0.1"}}, {}};
 
-  EXPECT_EQ(mlflow::log_batch_body("r", batch),
-            R"({"run_id":"r","metrics":[{"key":"loss","value":0.5,"timestamp":1000,"step":3},{"key":"nan","value":"NaN","timestamp":1,"step":0}],)"
-            R"("params":[{"key":"lr","value":"0.1"}],"tags":[]})");
+  EXPECT_EQ(
+      mlflow::log_batch_body("r", batch),
+      R"({"run_id":"r","metrics":[{"key":"loss","value":0.5,"timestamp":1000,"step":3},{"key":"nan","value":"NaN","timestamp":1,"step":0}],)"
+      R"("params":[{"key":"lr","value":"0.1"}],"tags":[]})");
   EXPECT_EQ(mlflow::image_path("a/b%c", 5, 9, "u"), "images/a~b_c+step+5+timestamp+9+u.png");
   const auto two = mlflow::halves(batch);
   EXPECT_EQ(two[0].size() + two[1].size(), 3u);
@@ -92,7 +93,8 @@ class FakeMlflow {
 
  private:
   HttpServerAnswer answer(const HttpServerRequest& request) {
-    if (request.path.find("get-by-name") != std::string::npos) return {404, R"({"error_code":"RESOURCE_DOES_NOT_EXIST"})"};
+    if (request.path.find("get-by-name") != std::string::npos)
+      return {404, R"({"error_code":"RESOURCE_DOES_NOT_EXIST"})"};
     if (request.path.find("experiments/create") != std::string::npos) return {200, R"({"experiment_id":"7"})"};
     if (request.path.find("runs/create") != std::string::npos) {
       return {200, R"({"run":{"info":{"run_id":"abc","artifact_uri":"mlflow-artifacts:/7/abc/artifacts"}}})"};
@@ -105,7 +107,8 @@ class FakeMlflow {
 };
 
 // Hands a run to the tracker through a follower, and returns what it said.
-std::string follow(const std::filesystem::path& folder, FakeMlflow& fake, const std::map<std::string, std::string>& more = {}, int num_metrics = 3) {
+std::string follow(const std::filesystem::path& folder, FakeMlflow& fake,
+                   const std::map<std::string, std::string>& more = {}, int num_metrics = 3) {
   auto setup = setup_in(folder, {"journal"});
   Trackers trackers(setup);
   trackers.init("p", {{"lr", 0.1}, {"long", std::string(7000, 'x')}});
@@ -116,8 +119,12 @@ std::string follow(const std::filesystem::path& folder, FakeMlflow& fake, const 
   auto variables = more;
   variables["MLFLOW_TRACKING_URI"] = fake.server.url();
   std::string said;
-  Follower follower({.journal = folder / "p/run/journal.jsonl", .sinks = {{.name = "mlflow", .options = {}, .tracker = {}}}, .environment = environment_with(variables),
-                     .say = [&](const std::string& line) { said += line + "\n"; }, .poll_interval = std::chrono::milliseconds(5), .first_backoff_s = 0.01,
+  Follower follower({.journal = folder / "p/run/journal.jsonl",
+                     .sinks = {{.name = "mlflow", .options = {}, .tracker = {}}},
+                     .environment = environment_with(variables),
+                     .say = [&](const std::string& line) { said += line + "\n"; },
+                     .poll_interval = std::chrono::milliseconds(5),
+                     .first_backoff_s = 0.01,
                      .most_failures = 5});
   follower.close();
   follower.wait(std::chrono::seconds(20));
@@ -127,7 +134,8 @@ std::string follow(const std::filesystem::path& folder, FakeMlflow& fake, const 
 TEST_F(MlflowRuns, ARunIsMadeFilledAndEnded) {
   FakeMlflow fake;
 
-  const std::string said = follow(folder_, fake, {{"MLFLOW_TRACKING_USERNAME", "u"}, {"MLFLOW_TRACKING_PASSWORD", "p"}});
+  const std::string said =
+      follow(folder_, fake, {{"MLFLOW_TRACKING_USERNAME", "u"}, {"MLFLOW_TRACKING_PASSWORD", "p"}});
 
   EXPECT_THAT(fake.bodies("experiments/create"), HasSubstr(R"("name":"p")"));
   EXPECT_THAT(fake.bodies("runs/create"), HasSubstr(R"("experiment_id":"7")"));
@@ -144,7 +152,8 @@ TEST_F(MlflowRuns, ARunIsMadeFilledAndEnded) {
 
 TEST_F(MlflowRuns, ABadEntryIsFoundNamedAndLeftOut) {
   FakeMlflow fake([](const HttpServerRequest& request) {
-    const bool bad = request.path.find("log-batch") != std::string::npos && request.body.find(R"("value":1.0,)") != std::string::npos;
+    const bool bad = request.path.find("log-batch") != std::string::npos &&
+                     request.body.find(R"("value":1.0,)") != std::string::npos;
     return bad ? HttpServerAnswer{400, R"({"error_code":"INVALID_PARAMETER_VALUE"})"} : HttpServerAnswer{0};
   });
 
@@ -169,7 +178,9 @@ TEST_F(MlflowRuns, ATooBusyServerIsAskedAgainAfterTheTimeItNames) {
 
 TEST_F(MlflowRuns, AServerThatFailsForAWhileGetsEverything) {
   std::atomic<int> failures = 0;
-  FakeMlflow fake([&](const HttpServerRequest&) { return failures++ < 3 ? HttpServerAnswer{.status = 503, .hang_up = failures % 2 == 0} : HttpServerAnswer{0}; });
+  FakeMlflow fake([&](const HttpServerRequest&) {
+    return failures++ < 3 ? HttpServerAnswer{.status = 503, .hang_up = failures % 2 == 0} : HttpServerAnswer{0};
+  });
 
   follow(folder_, fake, {}, 1500);
 

@@ -64,12 +64,14 @@ TEST(Summary, BytesAreThoseOfTheProtocol) {
 }
 
 double number_of(const core::Value& value) {
-  return value.is_string() ? (value.as_string().front() == '-' ? -1 : 1) * std::numeric_limits<double>::infinity() : value.as_double();
+  return value.is_string() ? (value.as_string().front() == '-' ? -1 : 1) * std::numeric_limits<double>::infinity()
+                           : value.as_double();
 }
 
 std::string bytes_of_hex(const std::string& digits) {
   std::string bytes;
-  for (size_t i = 0; i + 1 < digits.size(); i += 2) bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < digits.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
   return bytes;
 }
 
@@ -85,11 +87,13 @@ std::string encoded(const std::string& family, const core::Value& in) {
     return summary::histogram(word("tag"), histogram(values.data(), values.size()));
   }
   if (family == "image") {
-    return summary::image(word("tag"), static_cast<int>(integer("width")), static_cast<int>(integer("height")), static_cast<int>(integer("channels")),
-                          bytes_of_hex(word("png")));
+    return summary::image(word("tag"), static_cast<int>(integer("width")), static_cast<int>(integer("height")),
+                          static_cast<int>(integer("channels")), bytes_of_hex(word("png")));
   }
   const double time = number_of(in.at("time"));
-  if (family == "event") return summary::event(time, integer("step"), summary::scalar(word("tag"), static_cast<float>(number_of(in.at("value")))));
+  if (family == "event")
+    return summary::event(time, integer("step"),
+                          summary::scalar(word("tag"), static_cast<float>(number_of(in.at("value")))));
   if (family == "event_version") return summary::version_event(time);
   if (family == "event_start") return summary::start_event(time, integer("step"));
   throw std::runtime_error("the family is not known");
@@ -100,7 +104,9 @@ std::pair<double, double> take_sums(std::string& bytes) {
   constexpr std::array<size_t, 5> kPlaces = {0, 9, 18, 27, 36};
   constexpr char kTags[] = "\x09\x11\x19\x21\x29";  // min, max, num, sum, sum of squares
   for (size_t at = 0; at + 45 <= bytes.size(); ++at) {
-    if (!std::all_of(kPlaces.begin(), kPlaces.end(), [&](size_t place) { return bytes[at + place] == kTags[place / 9]; })) continue;
+    if (!std::all_of(kPlaces.begin(), kPlaces.end(),
+                     [&](size_t place) { return bytes[at + place] == kTags[place / 9]; }))
+      continue;
     std::pair<double, double> sums;
     std::memcpy(&sums.first, bytes.data() + at + 28, 8);
     std::memcpy(&sums.second, bytes.data() + at + 37, 8);
@@ -117,7 +123,8 @@ bool is_same_histogram(std::string ours, std::string theirs) {
 }
 
 TEST(Summary, GoldenBytesAreTorchs) {
-  const std::string folder = Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_SOURCE_DIR "/tests/golden");
+  const std::string folder =
+      Environment::current().text("HASTEN_GOLDEN_DIR").value_or(HASTEN_SOURCE_DIR "/tests/golden");
   const auto golden = read_json(text_of(folder + "/tracking.json"));
   ASSERT_TRUE(golden && golden->contains("cases")) << "no cases in " << folder << "/tracking.json";
   int right = 0, all = 0;
@@ -126,8 +133,10 @@ TEST(Summary, GoldenBytesAreTorchs) {
     const core::Value* name = one.find("name");
     const std::string called = name != nullptr && name->is_string() ? name->as_string() : text("case ", all);
     try {
-      const std::string family = called.substr(0, called.find('/')), ours = hex(encoded(family, one.at("input"))), theirs = one.at("expected").at("bytes").as_string();
-      const bool same = family == "histogram" ? is_same_histogram(bytes_of_hex(ours), bytes_of_hex(theirs)) : ours == theirs;
+      const std::string family = called.substr(0, called.find('/')), ours = hex(encoded(family, one.at("input"))),
+                        theirs = one.at("expected").at("bytes").as_string();
+      const bool same =
+          family == "histogram" ? is_same_histogram(bytes_of_hex(ours), bytes_of_hex(theirs)) : ours == theirs;
       right += same ? 1 : 0;
       EXPECT_TRUE(same) << called << "\nours   " << ours << "\ntheirs " << theirs;
     } catch (const std::exception& error) {
@@ -144,7 +153,8 @@ TEST(Summary, AScalarsRecordInOnePassHasTheSameBytes) {
       const std::string tag(length, 't');
       std::string bytes = "before";
       summary::append_scalar_record(bytes, 1769000000.25, step, tag, 0.5F);
-      EXPECT_EQ(bytes, "before" + summary::record(summary::event(1769000000.25, step, summary::scalar(tag, 0.5F)))) << step << ' ' << length;
+      EXPECT_EQ(bytes, "before" + summary::record(summary::event(1769000000.25, step, summary::scalar(tag, 0.5F))))
+          << step << ' ' << length;
     }
   }
 }
@@ -239,7 +249,8 @@ TEST_F(EventFiles, ARewindMarksThePointBehindWhichEarlierFilesCountNoMore) {
 
 TEST_F(EventFiles, SettingsAreHparamsAndYaml) {
   auto tracker = started(folder_);
-  tracker->store_init_configuration(core::Value::map({{"lr", 0.1}, {"opt", core::Value::map({{"name", "adam"}, {"amp", true}})}}));
+  tracker->store_init_configuration(
+      core::Value::map({{"lr", 0.1}, {"opt", core::Value::map({{"name", "adam"}, {"amp", true}})}}));
   tracker->log({{"loss", 0.5}}, 0, {});
   tracker->finish(RunEnd::kFinished);
   tracker->flush();
@@ -249,7 +260,8 @@ TEST_F(EventFiles, SettingsAreHparamsAndYaml) {
   std::string text((std::istreambuf_iterator<char>(yaml)), {});
 
   EXPECT_EQ(text, "\"lr\": 0.1\n\"opt\":\n  \"name\": \"adam\"\n  \"amp\": true\n");
-  const auto config = std::find_if(values.begin(), values.end(), [](const auto& value) { return value.kind == EventValue::Kind::kConfig; });
+  const auto config = std::find_if(values.begin(), values.end(),
+                                   [](const auto& value) { return value.kind == EventValue::Kind::kConfig; });
   ASSERT_NE(config, values.end());
   EXPECT_EQ(config->config.at("lr").as_double(), 0.1);
   EXPECT_EQ(config->config.at("opt/name").as_string(), "adam");
@@ -264,13 +276,17 @@ TEST_F(EventFiles, SeveralImagesBecomeAGridOfEightColumns) {
   EXPECT_EQ(grid.height, 2);
   EXPECT_EQ(grid.channels, 3);
   EXPECT_EQ(back.pixels, grid.pixels);
-  EXPECT_EQ(std::vector<uint8_t>(grid.pixels.begin(), grid.pixels.begin() + 6), (std::vector<uint8_t>{10, 10, 10, 200, 200, 200}));
+  EXPECT_EQ(std::vector<uint8_t>(grid.pixels.begin(), grid.pixels.begin() + 6),
+            (std::vector<uint8_t>{10, 10, 10, 200, 200, 200}));
   EXPECT_THROW(decode_png("no png", "x.png"), DataError);
 }
 
 TEST_F(EventFiles, AnEmbeddingIsAFolderOfItsOwnAndStandsOnceInTheConfiguration) {
-  Embedding points{.num_dims = 2, .values = {1, 0.5F, -2, 3e-8F, 0, 1, 2, 2, 7, 9}, .metadata = {{"a", "0"}, {"b\tc", "1"}, {"", "2"}, {"d", "3"}, {"e", "4"}},
-                   .columns = {"name", "class"}, .images = {}};
+  Embedding points{.num_dims = 2,
+                   .values = {1, 0.5F, -2, 3e-8F, 0, 1, 2, 2, 7, 9},
+                   .metadata = {{"a", "0"}, {"b\tc", "1"}, {"", "2"}, {"d", "3"}, {"e", "4"}},
+                   .columns = {"name", "class"},
+                   .images = {}};
   points.images.assign(5, Image{2, 3, 1, std::vector<uint8_t>(6, 200)});
   Trackers trackers(setup_in(folder_, {"tensorboard"}));
   trackers.init("p");
@@ -286,7 +302,8 @@ TEST_F(EventFiles, AnEmbeddingIsAFolderOfItsOwnAndStandsOnceInTheConfiguration) 
   EXPECT_EQ(sprite.width, 6);
   EXPECT_EQ(sprite.height, 9);
   EXPECT_EQ(text_of(run / "projector_config.pbtxt"),
-            "embeddings {\n  tensor_name: \"net/last:00042\"\n  metadata_path: \"00042/net%2flast/metadata.tsv\"\n  sprite {\n"
+            "embeddings {\n  tensor_name: \"net/last:00042\"\n  metadata_path: \"00042/net%2flast/metadata.tsv\"\n  "
+            "sprite {\n"
             "    image_path: \"00042/net%2flast/sprite.png\"\n    single_image_dim: 2\n    single_image_dim: 3\n  }\n"
             "  tensor_path: \"00042/net%2flast/tensors.tsv\"\n}\n"
             "embeddings {\n  tensor_name: \"plain:00007\"\n  tensor_path: \"00007/plain/tensors.tsv\"\n}\n");
@@ -301,7 +318,8 @@ TEST_F(EventFiles, AnEmbeddingWhosePartsDoNotFitIsRefused) {
   EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 0, .values = {1}}), UsageError);
   EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .metadata = {{"a"}}}), UsageError);
   EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1}, .metadata = {{"a", "b"}}}), UsageError);
-  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .images = {Image{1, 1, 1, {0}}}}), UsageError);
+  EXPECT_THROW(trackers.log_embedding("e", {.num_dims = 1, .values = {1, 2}, .images = {Image{1, 1, 1, {0}}}}),
+               UsageError);
 }
 
 TEST_F(EventFiles, ARecordWhoseDataWereChangedIsNotTaken) {

@@ -23,10 +23,10 @@
 namespace hasten::tracking {
 namespace {
 
+using hasten::testing::words_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using hasten::testing::words_of;
 using Runs = hasten::testing::InFolder;
 
 TEST_F(Runs, WhatIsLoggedIsInTheEventFilesWhenTheRunHasEnded) {
@@ -71,9 +71,11 @@ TEST_F(Runs, ATrackerOfTheProgramsOwnGetsEveryCallInOrderOnAnotherThread) {
   trackers.finish();
 
   auto lines = own->lines();
-  std::erase_if(lines, [](const std::string& line) { return line.find("is tried again") != std::string::npos; });  // a note, when it comes
-  EXPECT_THAT(lines, ElementsAre("start p", R"(config {"a":1})", "log 0 x=1.5 word=hi g/a=1", R"(log 1 x=2.5 {"how":"so"})", "note careful",
-                                        "log 7 y=3", "finish 0"));
+  std::erase_if(lines, [](const std::string& line) {
+    return line.find("is tried again") != std::string::npos;
+  });  // a note, when it comes
+  EXPECT_THAT(lines, ElementsAre("start p", R"(config {"a":1})", "log 0 x=1.5 word=hi g/a=1",
+                                 R"(log 1 x=2.5 {"how":"so"})", "note careful", "log 7 y=3", "finish 0"));
   EXPECT_EQ(trackers.tracker<KeepingTracker>(), own);
   EXPECT_THAT(trackers.names(), ElementsAre("keeping", "journal"));
 }
@@ -110,7 +112,8 @@ TEST_F(Runs, OnlyTheMainProcessLogsAndEachRankHasItsMetrics) {
   other.finish();
   main.finish();
 
-  const std::string first = text_of(folder_ / "p/run/journal.jsonl"), second = text_of(folder_ / "p/run/journal-rank1.jsonl");
+  const std::string first = text_of(folder_ / "p/run/journal.jsonl"),
+                    second = text_of(folder_ / "p/run/journal-rank1.jsonl");
   EXPECT_THAT(first, HasSubstr(R"("op":"log")"));
   EXPECT_THAT(second, ::testing::Not(HasSubstr(R"("op":"log")")));
   EXPECT_THAT(second, ::testing::Not(HasSubstr(R"("op":"config")")));
@@ -135,18 +138,42 @@ TEST_F(Runs, WrongUseIsRefusedWithTheRemedy) {
   EXPECT_THAT(refused({"journal"}, [](Trackers& t) { t.log({{"x", 1}}); }), HasSubstr("before init_trackers"));
   EXPECT_THAT(refused({}, [](Trackers& t) { t.init("p"); }), HasSubstr("log_with"));
   EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.init("p"); })), HasSubstr("second time"));
-  for (const char* name : {"", "a/b", "..", ".hidden"}) EXPECT_THAT(refused({"journal"}, [&](Trackers& t) { t.init(name); }), HasSubstr("project name")) << name;
+  for (const char* name : {"", "a/b", "..", ".hidden"})
+    EXPECT_THAT(refused({"journal"}, [&](Trackers& t) { t.init(name); }), HasSubstr("project name")) << name;
   EXPECT_THAT(refused({"journal"}, [](Trackers& t) { t.init(std::string("a\0b", 3)); }), HasSubstr("project name"));
-  EXPECT_THAT(refused({"tensorboard"}, [](Trackers& t) { t.init("p", {}, {{"tensorbord", {{"a", 1}}}}); }), HasSubstr("did you mean 'tensorboard'"));
-  EXPECT_THAT(refused({"tensorboard"}, [](Trackers& t) { t.init("p", {}, {{"tensorboard", {{"double_scalar", true}}}}); }), HasSubstr("did you mean 'double_scalars'"));
-  EXPECT_THAT(refused({"wandb"}, [](Trackers& t) { t.init("p", {}, {{"wandb", {{"api_key", "x"}}}}); }), HasSubstr("WANDB_API_KEY"));
+  EXPECT_THAT(refused({"tensorboard"},
+                      [](Trackers& t) {
+                        t.init("p", {}, {{"tensorbord", {{"a", 1}}}});
+                      }),
+              HasSubstr("did you mean 'tensorboard'"));
+  EXPECT_THAT(refused({"tensorboard"},
+                      [](Trackers& t) {
+                        t.init("p", {}, {{"tensorboard", {{"double_scalar", true}}}});
+                      }),
+              HasSubstr("did you mean 'double_scalars'"));
+  EXPECT_THAT(refused({"wandb"},
+                      [](Trackers& t) {
+                        t.init("p", {}, {{"wandb", {{"api_key", "x"}}}});
+                      }),
+              HasSubstr("WANDB_API_KEY"));
   EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.log({{"", 1}}); })), HasSubstr("key of 0 bytes"));
-  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.log({{std::string(513, 'k'), 1}}); })), HasSubstr("key of 513 bytes"));
-  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.log({{"x", 1}, {"x", 2}}); })), HasSubstr("'x' stands twice"));
+  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) {
+                        t.log({{std::string(513, 'k'), 1}});
+                      })),
+              HasSubstr("key of 513 bytes"));
+  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) {
+                        t.log({{"x", 1}, {"x", 2}});
+                      })),
+              HasSubstr("'x' stands twice"));
   EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.log({{"x", 1}}, -1); })), HasSubstr("step -1"));
-  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.log({{"x", Value::invalid("a tensor of shape [2, 3]")}}); })), HasSubstr("'x' is a tensor of shape [2, 3]"));
-  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.tracker("journl"); })), HasSubstr("did you mean 'journal'"));
-  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.tracker("journal").call("_secret"); })), HasSubstr("'_secret'"));
+  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) {
+                        t.log({{"x", Value::invalid("a tensor of shape [2, 3]")}});
+                      })),
+              HasSubstr("'x' is a tensor of shape [2, 3]"));
+  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.tracker("journl"); })),
+              HasSubstr("did you mean 'journal'"));
+  EXPECT_THAT(refused({"journal"}, with_init([](Trackers& t) { t.tracker("journal").call("_secret"); })),
+              HasSubstr("'_secret'"));
   auto without_folder = setup_in("", {"tensorboard"});
   EXPECT_THAT(words_of<UsageError>([&] { Trackers(without_folder).init("p"); }), HasSubstr("project_dir"));
 }
@@ -218,7 +245,8 @@ pid_t start_training(const TrackersSetup& setup, std::atomic<int64_t>* counted) 
 }
 
 TEST_F(Runs, NothingThatLogReturnedForIsLostWhenTheProcessIsKilled) {
-  auto* counted = static_cast<std::atomic<int64_t>*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* counted = static_cast<std::atomic<int64_t>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const int64_t rounds = Environment::current().integer("HASTEN_TEST_SCALE").value_or(4);
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(text("seed ", seed));
@@ -228,7 +256,8 @@ TEST_F(Runs, NothingThatLogReturnedForIsLostWhenTheProcessIsKilled) {
     setup.run_key = text("run", round);
     counted->store(0);
     const pid_t training = start_training(setup, counted);
-    while (counted->load() == 0 && waitpid(training, nullptr, WNOHANG) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (counted->load() == 0 && waitpid(training, nullptr, WNOHANG) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
     kill(training, SIGKILL);
     waitpid(training, nullptr, 0);
@@ -253,7 +282,8 @@ TEST_F(Runs, NothingThatLogReturnedForIsLostWhenTheProcessIsKilled) {
     for (size_t i = 0; i < events.size(); ++i) ASSERT_EQ(events[i].step, static_cast<int64_t>(i / 2));
     // The follower of the dead process may still put a file of its own into the folder.
     std::error_code failed;
-    while (std::filesystem::remove_all(folder, failed), failed) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (std::filesystem::remove_all(folder, failed), failed)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   munmap(counted, 4096);
 }
@@ -266,7 +296,8 @@ TEST_F(Runs, AKilledFollowerIsStartedAgainAndEachPointIsThereOnce) {
     trackers.log({{"x", step}}, step);
     if (step == 150) {
       std::string pid;
-      while ((pid = text_of(folder_ / "p/run/journal.follow")).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while ((pid = text_of(folder_ / "p/run/journal.follow")).empty())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       kill(std::stoi(pid), SIGKILL);
     }
@@ -364,7 +395,8 @@ TEST_F(Runs, AServerThatNeverAnswersHoldsUpNeitherTheEndNorAProcess) {
   trackers.init("p");
   for (int step = 0; step < 50; ++step) trackers.log({{"x", step}}, step);
   std::string pid;
-  while ((pid = text_of(folder_ / "p/run/journal.follow")).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while ((pid = text_of(folder_ / "p/run/journal.follow")).empty())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   trackers.finish();
 
   const auto is_there = [&] { return kill(std::stoi(pid), 0) == 0; };

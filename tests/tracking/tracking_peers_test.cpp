@@ -1,5 +1,6 @@
-// The peers' own programs read what the trackers write: TensorBoard, an MLflow server and its client, Accelerate's classes.
-// They run with HASTEN_PEERS_PYTHON, and Python clients with HASTEN_TRACKER_PYTHON; without these the tests are skipped.
+// The peers' own programs read what the trackers write: TensorBoard, an MLflow server and its client, Accelerate's
+// classes. They run with HASTEN_PEERS_PYTHON, and Python clients with HASTEN_TRACKER_PYTHON; without these the tests
+// are skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -44,7 +45,9 @@ class TrackingPeers : public hasten::testing::InFolder {
     if (output.empty()) ADD_FAILURE() << text_of(path("errors"));
     return output;
   }
-  core::Value read(const std::vector<std::string>& words) const { return read_json(run(words)).value_or(core::Value()); }
+  core::Value read(const std::vector<std::string>& words) const {
+    return read_json(run(words)).value_or(core::Value());
+  }
 
   std::string python_;
 };
@@ -66,27 +69,35 @@ TEST_F(TrackingPeers, SummariesAreTorchsByteForByte) {
   EXPECT_THAT(theirs, HasSubstr("scalar " + hex_of(summary::scalar("train/loss", 0.25F)) + "\n"));
   EXPECT_THAT(theirs, HasSubstr("zero " + hex_of(summary::scalar("zero", 0.0F)) + "\n"));
   EXPECT_THAT(theirs, HasSubstr("text " + hex_of(summary::text("note", "hello **you**")) + "\n"));
-  EXPECT_THAT(theirs, HasSubstr("histogram " + hex_of(summary::histogram("weights", histogram(values.data(), values.size()))) + "\n"));
+  EXPECT_THAT(theirs, HasSubstr("histogram " +
+                                hex_of(summary::histogram("weights", histogram(values.data(), values.size()))) + "\n"));
 }
 
 TEST_F(TrackingPeers, EmbeddingsAreTorchsFiles) {
   run({kPeers + "summaries.py", path("theirs")});
-  Embedding points{.num_dims = 2, .values = {1, 0.5F, -2, 0.1F, 1e-8F, 123456.789F, 7, 9, 2, 3}, .metadata = {{"a", "0"}, {"b", "1"}, {"c", "2"}, {"d", "3"}, {"e", "4"}},
+  Embedding points{.num_dims = 2,
+                   .values = {1, 0.5F, -2, 0.1F, 1e-8F, 123456.789F, 7, 9, 2, 3},
+                   .metadata = {{"a", "0"}, {"b", "1"}, {"c", "2"}, {"d", "3"}, {"e", "4"}},
                    .columns = {"name", "class"}};
-  for (int i = 0; i < 5; ++i) points.images.push_back({4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(50 * i))});
+  for (int i = 0; i < 5; ++i)
+    points.images.push_back({4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(50 * i))});
   Trackers trackers(setup_in(folder_, {"tensorboard"}));
   trackers.init("p");
   trackers.log_embedding("net/last", points, 42);
   trackers.finish();
 
   const auto ours = folder_ / "p/run", theirs = folder_ / "theirs";
-  for (const char* name : {"00042/net%2flast/metadata.tsv", "projector_config.pbtxt"}) EXPECT_EQ(text_of(ours / name), text_of(theirs / name)) << name;
-  std::istringstream numbers(text_of(ours / "00042/net%2flast/tensors.tsv")), their_numbers(text_of(theirs / "00042/net%2flast/tensors.tsv"));
+  for (const char* name : {"00042/net%2flast/metadata.tsv", "projector_config.pbtxt"})
+    EXPECT_EQ(text_of(ours / name), text_of(theirs / name)) << name;
+  std::istringstream numbers(text_of(ours / "00042/net%2flast/tensors.tsv")),
+      their_numbers(text_of(theirs / "00042/net%2flast/tensors.tsv"));
   double mine = 0, other = 0;
   int count = 0;
-  while (numbers >> mine && their_numbers >> other) EXPECT_EQ(static_cast<float>(mine), static_cast<float>(other)) << count++;
+  while (numbers >> mine && their_numbers >> other)
+    EXPECT_EQ(static_cast<float>(mine), static_cast<float>(other)) << count++;
   EXPECT_FALSE(their_numbers >> other);
-  const Image sprite = decode_png(text_of(ours / "00042/net%2flast/sprite.png"), "ours"), their = decode_png(text_of(theirs / "00042/net%2flast/sprite.png"), "theirs");
+  const Image sprite = decode_png(text_of(ours / "00042/net%2flast/sprite.png"), "ours"),
+              their = decode_png(text_of(theirs / "00042/net%2flast/sprite.png"), "theirs");
   EXPECT_EQ(sprite.width, their.width);
   EXPECT_EQ(sprite.height, their.height);
   EXPECT_EQ(sprite.pixels, their.pixels);
@@ -95,7 +106,9 @@ TEST_F(TrackingPeers, EmbeddingsAreTorchsFiles) {
 TEST_F(TrackingPeers, TensorBoardReadsEveryKind) {
   Trackers trackers(setup_in(folder_, {"tensorboard"}));
   trackers.init("p", {{"lr", 0.5}, {"opt", {{"name", "adam"}}}, {"amp", true}});
-  for (int step = 0; step < 20; ++step) trackers.log({{"train/loss", 1.0 / (1 + step)}, {"nan", std::nan("")}, {"note", "**hi**"}, {"Loss", {{"val", 2.0}}}}, step);
+  for (int step = 0; step < 20; ++step)
+    trackers.log(
+        {{"train/loss", 1.0 / (1 + step)}, {"nan", std::nan("")}, {"note", "**hi**"}, {"Loss", {{"val", 2.0}}}}, step);
   trackers.log_images({{"input", std::vector<Image>(9, Image{2, 3, 3, std::vector<uint8_t>(18, 9)})}}, 19);
   const double numbers[] = {-1, 0, 2};
   trackers.log_histogram("weights", histogram(numbers, 3), 19);
@@ -143,14 +156,19 @@ TEST_F(TrackingPeers, TensorBoardDropsWhatCameBehindACheckpoint) {
 // A real server on a free port of the loopback address.
 class MlflowServer {
  public:
-  MlflowServer(std::string python, std::filesystem::path folder) : python_(std::move(python)), folder_(std::move(folder)) { start(); }
+  MlflowServer(std::string python, std::filesystem::path folder)
+      : python_(std::move(python)), folder_(std::move(folder)) {
+    start();
+  }
   ~MlflowServer() { kill(); }
   void start() {
     server_ = std::make_unique<Child>(ChildOptions{
-        .arguments = {python_, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port_, "--workers", "1", "--backend-store-uri",
-                      "sqlite:///" + (folder_ / "mlflow.db").string(), "--artifacts-destination", (folder_ / "artifacts").string(), "--serve-artifacts"},
+        .arguments = {python_, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port_, "--workers", "1",
+                      "--backend-store-uri", "sqlite:///" + (folder_ / "mlflow.db").string(), "--artifacts-destination",
+                      (folder_ / "artifacts").string(), "--serve-artifacts"},
         // Runs no jobs: their executors are further Pythons, which take a loaded machine minutes to start.
-        .environment = environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}}),
+        .environment =
+            environment_with({{"MLFLOW_DISABLE_TELEMETRY", "true"}, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"}}),
         .error_file = folder_ / "server.log"});
     http::Client client({.timeout = std::chrono::seconds(10), .use_proxy = false});
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(250);
@@ -180,7 +198,8 @@ TEST_F(TrackingPeers, AnMlflowServerThatIsKilledInMidRunHasEverythingOnceInTheEn
   setup.environment = environment_with({{"MLFLOW_TRACKING_URI", server.uri()}});
   Trackers trackers(setup);
   trackers.init("fashion", {{"lr", 0.5}, {"opt", {{"name", "adam"}}}});
-  for (int step = 0; step < 100; ++step) trackers.log({{"loss", 1.0 * step}, {"nan", std::nan("")}, {"word", "hi"}}, step);
+  for (int step = 0; step < 100; ++step)
+    trackers.log({{"loss", 1.0 * step}, {"nan", std::nan("")}, {"word", "hi"}}, step);
   trackers.log_images({{"in/put", Image{1, 1, 1, {5}}}}, 99);
   const auto ack = [&] { return read_ack(folder_ / "fashion/run/journal.jsonl", "mlflow").position.offset; };
   for (int i = 0; i < 600 && ack() < 10000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -217,9 +236,12 @@ std::string bridge_calls(const std::filesystem::path& folder, const std::string&
   if (name == "wandb" || name == "swanlab" || name == "trackio") options = core::Value::map({{"mode", "offline"}});
   const std::string calls = folder / "ours";
   std::string said;
-  Follower follower({.journal = folder / "p/run/journal.jsonl", .sinks = {{.name = name, .options = options, .tracker = {}}},
-                     .environment = environment_with({{"HASTEN_TRACKER_PYTHON", python}, {"PYTHONPATH", kPeers + "fake_clients"}, {"FAKE_CLIENT_CALLS", calls}}),
-                     .say = [&](const std::string& line) { said += line + "\n"; }});
+  Follower follower(
+      {.journal = folder / "p/run/journal.jsonl",
+       .sinks = {{.name = name, .options = options, .tracker = {}}},
+       .environment = environment_with(
+           {{"HASTEN_TRACKER_PYTHON", python}, {"PYTHONPATH", kPeers + "fake_clients"}, {"FAKE_CLIENT_CALLS", calls}}),
+       .say = [&](const std::string& line) { said += line + "\n"; }});
   follower.close();
   EXPECT_TRUE(follower.wait(std::chrono::seconds(60))) << said << text_of(folder / "p/run" / (name + ".log"));
   return text_of(calls);
@@ -230,12 +252,14 @@ class TrackingPeersCalls : public TrackingPeers, public ::testing::WithParamInte
 TEST_P(TrackingPeersCalls, AreThoseOfAcceleratesClass) {
   const std::string name = GetParam();
   const std::string theirs_file = path("theirs");
-  run({"-c", "import subprocess, sys; subprocess.run([sys.executable] + sys.argv[1:], check=True); print('done')", kPeers + "accelerate_calls.py", name, theirs_file, folder_});
+  run({"-c", "import subprocess, sys; subprocess.run([sys.executable] + sys.argv[1:], check=True); print('done')",
+       kPeers + "accelerate_calls.py", name, theirs_file, folder_});
 
   EXPECT_EQ(bridge_calls(folder_, name, python_), text_of(theirs_file));
 }
 // DVCLive is told of the next step where the step changes, not after every call: with a call a step this is the same.
-INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersCalls, ::testing::Values("wandb", "comet_ml", "swanlab", "trackio", "clearml", "aim", "dvclive"));
+INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersCalls,
+                         ::testing::Values("wandb", "comet_ml", "swanlab", "trackio", "clearml", "aim", "dvclive"));
 
 // The clients themselves, offline.
 class TrackingPeersOffline : public hasten::testing::InFolder, public ::testing::WithParamInterface<const char*> {};
@@ -246,9 +270,17 @@ TEST_P(TrackingPeersOffline, TakesARunWithoutAComplaint) {
   const std::string name = GetParam();
   std::filesystem::create_directories(folder_ / "client");
   auto setup = setup_in(folder_, {name});
-  setup.environment = environment_with({{"HASTEN_TRACKER_PYTHON", *python}, {"WANDB_MODE", "offline"}, {"WANDB_DIR", path("client")}, {"WANDB_SILENT", "true"},
-                                        {"COMET_OFFLINE_DIRECTORY", path("client")}, {"CLEARML_OFFLINE_MODE", "1"}, {"HOME", path("client")},
-                                        {"DVCLIVE_LOGLEVEL", "ERROR"}, {"SWANLAB_MODE", "offline"}, {"SWANLAB_LOG_DIR", path("client")}, {"TRACKIO_DIR", path("client")}});
+  setup.environment = environment_with({{"HASTEN_TRACKER_PYTHON", *python},
+                                        {"WANDB_MODE", "offline"},
+                                        {"WANDB_DIR", path("client")},
+                                        {"WANDB_SILENT", "true"},
+                                        {"COMET_OFFLINE_DIRECTORY", path("client")},
+                                        {"CLEARML_OFFLINE_MODE", "1"},
+                                        {"HOME", path("client")},
+                                        {"DVCLIVE_LOGLEVEL", "ERROR"},
+                                        {"SWANLAB_MODE", "offline"},
+                                        {"SWANLAB_LOG_DIR", path("client")},
+                                        {"TRACKIO_DIR", path("client")}});
   Config options = core::Value::map();
   if (name == "comet_ml") options = {{"online", false}};
   if (name == "dvclive") options = {{"dir", path("client/dvclive")}, {"save_dvc_exp", false}};
@@ -265,11 +297,13 @@ TEST_P(TrackingPeersOffline, TakesARunWithoutAComplaint) {
   const auto status = read_status(folder_ / "p/run/journal.jsonl");
 
   ASSERT_EQ(status.sinks.size(), 1u);
-  EXPECT_TRUE(status.sinks[0].state.done) << status.sinks[0].state.error << text_of(folder_ / "p/run" / (name + ".log"));
+  EXPECT_TRUE(status.sinks[0].state.done)
+      << status.sinks[0].state.error << text_of(folder_ / "p/run" / (name + ".log"));
   EXPECT_EQ(text_of(folder_ / "p/run/journal.jsonl").find("left out"), std::string::npos);
   EXPECT_FALSE(std::filesystem::is_empty(folder_ / "client"));
 }
-INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersOffline, ::testing::Values("wandb", "comet_ml", "dvclive", "swanlab", "clearml", "aim", "trackio"));
+INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersOffline,
+                         ::testing::Values("wandb", "comet_ml", "dvclive", "swanlab", "clearml", "aim", "trackio"));
 
 }  // namespace
 }  // namespace hasten::tracking

@@ -25,7 +25,11 @@ inline Environment environment_with(const std::map<std::string, std::string>& mo
 }
 
 inline TrackersSetup setup_in(const std::filesystem::path& folder, std::vector<LogWith> log_with) {
-  TrackersSetup setup{.log_with = std::move(log_with), .options = {}, .logging_dir = folder, .run_key = "run", .environment = environment_with()};
+  TrackersSetup setup{.log_with = std::move(log_with),
+                      .options = {},
+                      .logging_dir = folder,
+                      .run_key = "run",
+                      .environment = environment_with()};
   setup.options.program = HASTEN_COMMAND;
   return setup;
 }
@@ -59,11 +63,14 @@ class KeepingTracker : public Tracker {
   void log(const Values& values, int64_t step, const core::Value& kwargs) override {
     if (fail_next > 0 && fail_next-- > 0) throw std::runtime_error("not now");
     std::string line = text("log ", step);
-    for (const auto& [key, value] : flatten(values)) line += value.kind() == Value::Kind::kString ? " " + key + "=" + value.as_string() : text(' ', key, '=', value.as_number());
+    for (const auto& [key, value] : flatten(values))
+      line += value.kind() == Value::Kind::kString ? " " + key + "=" + value.as_string()
+                                                   : text(' ', key, '=', value.as_number());
     keep(line + (kwargs.is_null() ? "" : " " + kwargs.to_json()));
   }
   bool log_images(const ImageFiles& images, int64_t step, const core::Value&) override {
-    for (const auto& [key, files] : images) keep(text("images ", step, ' ', key, ' ', files.size(), ' ', std::filesystem::exists(files.front())));
+    for (const auto& [key, files] : images)
+      keep(text("images ", step, ' ', key, ' ', files.size(), ' ', std::filesystem::exists(files.front())));
     return true;
   }
   bool rewind(int64_t step) override { return keep(text("rewind ", step)), true; }

@@ -19,7 +19,8 @@ std::vector<std::string> keys_of(const Values& values) {
 }
 
 TEST(TrackingValue, BracesMakeNumbersTextsAndGroups) {
-  const Values values = {{"loss", 0.5}, {"epoch", 3}, {"amp", true}, {"note", "hi"}, {"Loss", {{"train", 1.0}, {"val", {{"a", 2}}}}}};
+  const Values values = {
+      {"loss", 0.5}, {"epoch", 3}, {"amp", true}, {"note", "hi"}, {"Loss", {{"train", 1.0}, {"val", {{"a", 2}}}}}};
 
   EXPECT_EQ(values[0].second.kind(), Value::Kind::kDouble);
   EXPECT_EQ(values[1].second.as_int(), 3);

@@ -7,8 +7,11 @@ namespace hasten::tracking {
 namespace {
 
 TEST(DeferredScalar, TensorsOfOneElementAreNumbersOfTheirKind) {
-  const Values values = {{"loss", at::full({}, 0.5)}, {"half", at::full({1, 1}, 0.25, at::kHalf)}, {"count", at::full({}, 7, at::kLong)},
-                         {"flag", at::ones({}, at::kBool)}, {"grad", at::full({}, 2.0).requires_grad_()}};
+  const Values values = {{"loss", at::full({}, 0.5)},
+                         {"half", at::full({1, 1}, 0.25, at::kHalf)},
+                         {"count", at::full({}, 7, at::kLong)},
+                         {"flag", at::ones({}, at::kBool)},
+                         {"grad", at::full({}, 2.0).requires_grad_()}};
 
   EXPECT_EQ(values[0].second.as_number(), 0.5);
   EXPECT_EQ(values[1].second.as_number(), 0.25);

@@ -24,10 +24,12 @@ TEST(GraphValues, TheTreeOfModulesNamesParametersByPath) {
 
   std::vector<std::string> names;
   for (const auto& node : nodes) names.push_back(node.name + "=" + node.op);
-  EXPECT_THAT(names, ::testing::ElementsAre("Sequential=Sequential", "Sequential/0=Linear", "Sequential/0/weight=Parameter [3, 2]",
-                                            "Sequential/0/bias=Parameter [3]", "Sequential/1=BatchNorm1d", "Sequential/1/weight=Parameter [3]",
+  EXPECT_THAT(names, ::testing::ElementsAre("Sequential=Sequential", "Sequential/0=Linear",
+                                            "Sequential/0/weight=Parameter [3, 2]", "Sequential/0/bias=Parameter [3]",
+                                            "Sequential/1=BatchNorm1d", "Sequential/1/weight=Parameter [3]",
                                             "Sequential/1/bias=Parameter [3]", "Sequential/1/running_mean=Buffer [3]",
-                                            "Sequential/1/running_var=Buffer [3]", "Sequential/1/num_batches_tracked=Buffer []"));
+                                            "Sequential/1/running_var=Buffer [3]",
+                                            "Sequential/1/num_batches_tracked=Buffer []"));
   EXPECT_THAT(nodes[0].inputs, ::testing::ElementsAre("Sequential/0", "Sequential/1"));
 }
 
@@ -51,7 +53,8 @@ TEST(GraphValues, RecordedOperationsEndAtNamedParametersAndTakeWhatWasComputedBe
 }
 
 TEST(GraphValues, PointsOfATensorBecomeAnEmbedding) {
-  const auto points = embedding_of(at::arange(6, at::kDouble).view({3, 2}).t().contiguous().t(), {"a", "b", "c"}, at::zeros({3, 1, 2, 2}));
+  const auto points = embedding_of(at::arange(6, at::kDouble).view({3, 2}).t().contiguous().t(), {"a", "b", "c"},
+                                   at::zeros({3, 1, 2, 2}));
 
   EXPECT_EQ(points.num_dims, 2);
   EXPECT_EQ(points.values, (std::vector<float>{0, 1, 2, 3, 4, 5}));

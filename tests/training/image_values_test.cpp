@@ -34,7 +34,9 @@ TEST(ImageValues, FloatsAreScaledCutAndPutWithChannelsLast) {
 TEST(ImageValues, TheFastPathAndTorchsOperatorsAgree) {
   const at::Tensor batch = at::rand({2, 3, 5, 4}) * 1.5 - 0.2;
 
-  const auto fast = taken(batch), slow = taken(batch.to(at::kDouble).to(at::kFloat).permute({0, 1, 3, 2}).contiguous().permute({0, 1, 3, 2}));
+  const auto fast = taken(batch),
+             slow =
+                 taken(batch.to(at::kDouble).to(at::kFloat).permute({0, 1, 3, 2}).contiguous().permute({0, 1, 3, 2}));
 
   ASSERT_EQ(fast.size(), 2u);
   EXPECT_EQ(fast[1].pixels, slow[1].pixels);

@@ -23,7 +23,8 @@ TEST(NamedState, FlatSlicesOfSeveralRanksCoverTheTensor) {
     }
     for (const auto& piece : state.pieces) {
       at::Tensor part = rebuilt;
-      for (size_t d = 0; d < shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), piece.box.offset[d], piece.box.size[d]);
+      for (size_t d = 0; d < shape.size(); ++d)
+        part = part.narrow(static_cast<int64_t>(d), piece.box.offset[d], piece.box.size[d]);
       part.copy_(piece.data);
     }
   }

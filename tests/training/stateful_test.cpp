@@ -104,8 +104,9 @@ TEST(StateRegistry, ANameForTwoObjectsIsRefused) {
   StateRegistry registry;
   registry.add(StateKind::kCustom, std::make_shared<Counter>(), "ema");
 
-  EXPECT_THAT(testing::words_of<UsageError>([&] { registry.add(StateKind::kCustom, std::make_shared<Counter>(), "ema"); }),
-              HasSubstr("two objects are registered as custom 'ema'"));
+  EXPECT_THAT(
+      testing::words_of<UsageError>([&] { registry.add(StateKind::kCustom, std::make_shared<Counter>(), "ema"); }),
+      HasSubstr("two objects are registered as custom 'ema'"));
 }
 
 }  // namespace

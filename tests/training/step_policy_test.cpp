@@ -31,7 +31,9 @@ struct Noted : StepPolicy {
 };
 
 struct PolicyLoop {
-  PolicyLoop() : parameter(at::zeros({2}).requires_grad_()), sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(1.0))) {
+  PolicyLoop()
+      : parameter(at::zeros({2}).requires_grad_()),
+        sgd(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(1.0))) {
     parameter.mutable_grad() = at::ones({2});
   }
   at::Tensor parameter;
@@ -43,7 +45,10 @@ struct PolicyLoop {
 
 TEST(StepPolicy, KindsDecideTheOrderThenTheOrderOfAdding) {
   PolicyLoop loop;
-  for (const auto& [order, name] : {std::pair(StepOrder::kAfter, 'd'), {StepOrder::kUnscale, 'a'}, {StepOrder::kStep, 'c'}, {StepOrder::kUnscale, 'b'}}) {
+  for (const auto& [order, name] : {std::pair(StepOrder::kAfter, 'd'),
+                                    {StepOrder::kUnscale, 'a'},
+                                    {StepOrder::kStep, 'c'},
+                                    {StepOrder::kUnscale, 'b'}}) {
     loop.state->step_policies().add(order, std::make_shared<Noted>(loop.log, name));
   }
   loop.optimizer.step();

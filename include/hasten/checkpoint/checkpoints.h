@@ -1,8 +1,9 @@
 // Checkpoints: saving and loading the state of a run, on any number of processes and under any strategy.
 //
-// A saved state is a folder that appears by rename or not at all. It is described by names, shapes and boxes, so any number of
-// ranks loads it. Training waits for one copy of the rank's own share; files are written by a thread. An Accelerator has one
-// Checkpoints; its methods are Accelerate's. The form is docs/formats/hasten.md's, the plan save_plan.h's.
+// A saved state is a folder that appears by rename or not at all. It is described by names, shapes and boxes, so any
+// number of ranks loads it. Training waits for one copy of the rank's own share; files are written by a thread. An
+// Accelerator has one Checkpoints; its methods are Accelerate's. The form is docs/formats/hasten.md's, the plan
+// save_plan.h's.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +28,11 @@ class LowWeights;
 namespace hasten::parallel {
 class DistributedModels;
 class Sharding;
-}
+}  // namespace hasten::parallel
 namespace hasten::training {
 class Accumulation;
 class GradientState;
-}
+}  // namespace hasten::training
 namespace torch::nn {
 class Module;
 }
@@ -51,7 +52,8 @@ struct RunParts {
   /// The user's folder, for paths that begin with "~".
   std::string home = {};
   /// Components that hand over state by boxes (tensor and pipeline parallelism, offload).
-  std::shared_ptr<std::vector<training::NamedStateful>> components = std::make_shared<std::vector<training::NamedStateful>>();
+  std::shared_ptr<std::vector<training::NamedStateful>> components =
+      std::make_shared<std::vector<training::NamedStateful>>();
 };
 
 /// Takes a hook off again at remove() or at its end.
@@ -109,8 +111,8 @@ class Checkpoints {
   /// CommError.
   Loaded load_state(const std::string& path = {}, const LoadOptions& options = {});
 
-  /// load_state of the newest complete checkpoint, or of a step's; nothing if there is none. A damaged one is skipped with
-  /// a warning. Collective: yes. Blocks: as load_state. Throws: as load_state.
+  /// load_state of the newest complete checkpoint, or of a step's; nothing if there is none. A damaged one is skipped
+  /// with a warning. Collective: yes. Blocks: as load_state. Throws: as load_state.
   std::optional<Loaded> resume(const ResumeOptions& options = {});
 
   /// Weights, options and state of an object: it is saved and loaded under its name. Lvalues are borrowed.

@@ -93,8 +93,8 @@ struct LoadOptimizerOptions {
   /// The optimizer maximises (PreparedOptimizerOptions::maximize); a file with another value is refused.
   bool maximize = false;
   const AnyOptimizerCodec* codec = nullptr;
-  /// The tensors have no other user. They become the optimizer's where dtype, device and strides fit already. Flat ones may
-  /// be this rank's slices of sharded parameters.
+  /// The tensors have no other user. They become the optimizer's where dtype, device and strides fit already. Flat ones
+  /// may be this rank's slices of sharded parameters.
   bool is_own = false;
 };
 

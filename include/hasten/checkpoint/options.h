@@ -119,7 +119,8 @@ class Save {
   const std::string& path() const noexcept;
   /// True if it is complete or has failed. Collective: no. Blocks: no. Throws: nothing.
   bool done() const noexcept;
-  /// Collective: no. Blocks: until the folder is complete on disk. Throws: DataError with the words of the rank that failed.
+  /// Collective: no. Blocks: until the folder is complete on disk. Throws: DataError with the words of the rank that
+  /// failed.
   void wait() const;
 
  private:

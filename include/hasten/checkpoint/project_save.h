@@ -17,7 +17,8 @@ inline bool writes(const process::Process& process, const ProjectConfiguration& 
 }
 
 /// checkpoint::save_model on the process that writes, or with by_all_ranks on all of them.
-/// Collective: with by_all_ranks. Blocks: on the disk. Throws: as save_model; UsageError for by_all_ranks with pickled files.
+/// Collective: with by_all_ranks. Blocks: on the disk. Throws: as save_model; UsageError for by_all_ranks with pickled
+/// files.
 void save_model(const process::Process& process, const ProjectConfiguration& project, const torch::nn::Module& module,
                 const std::string& folder, const SaveModelOptions& options);
 
@@ -26,13 +27,14 @@ template <class T>
 concept Savable = requires(const T& object) { checkpoint::save(object, std::string(), SaveFileOptions()); };
 
 template <class T>
-void save(const process::Process& process, const ProjectConfiguration& project, const T& object, const std::string& path,
-          const SaveFileOptions& options) {
+void save(const process::Process& process, const ProjectConfiguration& project, const T& object,
+          const std::string& path, const SaveFileOptions& options) {
   if (!writes(process, project)) return;
   if constexpr (Savable<T>) {
     checkpoint::save(object, path, options);
   } else {
-    static_assert(requires { *object; }, "save takes tensors, a StateDict, states and values, and torch::nn modules");
+    static_assert(
+        requires { *object; }, "save takes tensors, a StateDict, states and values, and torch::nn modules");
     checkpoint::save(*object, path, options);
   }
 }
@@ -43,10 +45,12 @@ template <class T>
 void register_one(Checkpoints& checkpoints, const std::string& name, T&& object) {
   using Object = std::remove_cvref_t<T>;
   if constexpr (training::Stateful<Object>) {
-    static_assert(std::is_lvalue_reference_v<T>, "register an object that outlives the Accelerator, or a shared_ptr to it");
+    static_assert(std::is_lvalue_reference_v<T>,
+                  "register an object that outlives the Accelerator, or a shared_ptr to it");
     checkpoints.register_object(name, object);
   } else {
-    static_assert(requires { *object; }, "a registered object has state() and load_state() (hasten/training/stateful.h)");
+    static_assert(
+        requires { *object; }, "a registered object has state() and load_state() (hasten/training/stateful.h)");
     static_assert(training::Stateful<std::remove_cvref_t<decltype(*object)>>,
                   "a registered object has state() and load_state() (hasten/training/stateful.h)");
     checkpoints.register_object(name, object);

@@ -1,8 +1,8 @@
 // state_dict: a module's tensors by name, in the order of PyTorch's nn.Module.state_dict().
 //
-// The order is that of Python: a module's parameters, its buffers, then its children, each the same way. It decides which
-// tensors share a file where weights are split over several, so a map that sorts names will not do. Names never carry a
-// prefix of a wrapper: prepared models are not wrapped.
+// The order is that of Python: a module's parameters, its buffers, then its children, each the same way. It decides
+// which tensors share a file where weights are split over several, so a map that sorts names will not do. Names never
+// carry a prefix of a wrapper: prepared models are not wrapped.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +57,8 @@ struct StateDictOptions {
   bool keep_vars = false;
   /// Put before each name.
   std::string prefix = {};
-  /// Full names, or patterns with '*', of buffers to leave out (Python's non-persistent ones, which libtorch does not mark).
+  /// Full names, or patterns with '*', of buffers to leave out (Python's non-persistent ones, which libtorch does not
+  /// mark).
   std::vector<std::string> exclude = {};
 };
 

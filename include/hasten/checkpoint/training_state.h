@@ -28,7 +28,8 @@ core::Value scheduler_from_python(const files::PythonValue& saved, const core::V
 /// a dict of another kind.
 core::Value scheduler_options_from_python(const files::PythonValue& saved, const core::Value& own);
 
-/// GradScaler.state_dict() from a scaler's state, and back. Apex's {"loss_scaler0": {loss_scale, unskipped}} is read too.
+/// GradScaler.state_dict() from a scaler's state, and back. Apex's {"loss_scaler0": {loss_scale, unskipped}} is read
+/// too.
 files::PythonValue scaler_to_python(const core::Value& state);
 /// `own` gives factors and interval that a form lacks. Throws: DataError for a dict of another form.
 core::Value scaler_from_python(const files::PythonValue& saved, const core::Value& own);

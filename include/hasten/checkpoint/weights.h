@@ -1,8 +1,8 @@
 // Weights of a module in files: written for Python and transformers, read from anywhere.
 //
-// save_model writes what load_checkpoint_in_model and transformers read, load_weights reads any TensorSource: safetensors,
-// Hugging Face's indexes, torch.save files, DCP and DeepSpeed folders, hasten's own checkpoints. A load checks names and
-// shapes first, so that one that is refused leaves the module as it was.
+// save_model writes what load_checkpoint_in_model and transformers read, load_weights reads any TensorSource:
+// safetensors, Hugging Face's indexes, torch.save files, DCP and DeepSpeed folders, hasten's own checkpoints. A load
+// checks names and shapes first, so that one that is refused leaves the module as it was.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,10 @@ struct SaveModelOptions {
   bool by_all_ranks = false;
 };
 
-/// Writes a state_dict to a folder: one file, or several and an index. Files of an earlier save that are no longer part of it
-/// are removed last. Tensors of one memory are stored once in safetensors, under the first of their names.
-/// Collective: no. Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none; DataError.
+/// Writes a state_dict to a folder: one file, or several and an index. Files of an earlier save that are no longer part
+/// of it are removed last. Tensors of one memory are stored once in safetensors, under the first of their names.
+/// Collective: no. Blocks: on the disk. Throws: UsageError if the folder is a file, or for a size that is none;
+/// DataError.
 void save_model(const StateDict& state, const std::string& folder, const SaveModelOptions& options = {});
 
 struct SavePretrainedOptions {
@@ -83,8 +84,8 @@ struct LoadWeightsOptions {
   std::vector<std::pair<std::string, std::string>> rename = {};
   /// Names or patterns with '*' of the module's tensors that are left alone (non-persistent buffers).
   std::vector<std::string> exclude = {};
-  /// The ranks of this group load alike: each reads a part of the files, and they hand the parts around. Null: this rank reads
-  /// everything. With a group the call is collective.
+  /// The ranks of this group load alike: each reads a part of the files, and they hand the parts around. Null: this
+  /// rank reads everything. With a group the call is collective.
   const comm::Group* share = nullptr;
 };
 
@@ -99,11 +100,13 @@ struct WeightsReport {
 /// Collective: with LoadWeightsOptions::share. Blocks: on the files. Throws: UsageError with all that is missing,
 /// unexpected (did you mean) and mismatched, in which case nothing has changed; DataError for files that cannot be
 /// read; CommError.
-WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source, const LoadWeightsOptions& options = {});
+WeightsReport load_weights(torch::nn::Module& module, const files::TensorSource& source,
+                           const LoadWeightsOptions& options = {});
 /// A path: a file of weights, an index, a folder (files::find_weights), or a checkpoint of any form.
 WeightsReport load_weights(torch::nn::Module& module, const std::string& path, const LoadWeightsOptions& options = {});
 /// A state_dict of a Python file, or a whole module in one.
-WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value, const LoadWeightsOptions& options = {});
+WeightsReport load_weights(torch::nn::Module& module, const files::PythonValue& value,
+                           const LoadWeightsOptions& options = {});
 WeightsReport load_weights(torch::nn::Module& module, const StateDict& state, const LoadWeightsOptions& options = {});
 
 /// Returns a StateDict as a source. Collective: no. Blocks: no. Throws: UsageError for a dtype that files lack.
@@ -127,11 +130,13 @@ struct WeightMatch {
 /// `names`: those of the source that count. A wanted tensor of the same memory as a matched one is not missing.
 /// Collective: no. Blocks: no. Throws: nothing.
 WeightMatch match_weights(const std::vector<WantedTensor>& wanted, const files::TensorSource& source,
-                          const std::vector<std::string>& names, const std::vector<std::pair<std::string, std::string>>& rename = {});
+                          const std::vector<std::string>& names,
+                          const std::vector<std::pair<std::string, std::string>>& rename = {});
 /// Returns a sentence with all differences; "" if there are none.
 std::string describe(const WeightMatch& match, const std::vector<WantedTensor>& wanted);
-/// Reads the tensor of a source into `target`, in its dtype, strides and device. `through_copy`: by copy_, for memory that
-/// others watch. Collective: no. Blocks: on the file. Throws: DataError.
-void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name, bool through_copy = false);
+/// Reads the tensor of a source into `target`, in its dtype, strides and device. `through_copy`: by copy_, for memory
+/// that others watch. Collective: no. Blocks: on the file. Throws: DataError.
+void read_into(const at::Tensor& target, const files::TensorSource& source, const std::string& name,
+               bool through_copy = false);
 
 }  // namespace hasten::checkpoint

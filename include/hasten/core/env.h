@@ -29,8 +29,7 @@ class Environment {
   std::optional<std::string> text(const std::string& name) const;
 
   /// Returns a decimal integer. Throws: UsageError if it is no integer or lies outside [least, most].
-  std::optional<int64_t> integer(const std::string& name, int64_t least = INT64_MIN,
-                                 int64_t most = INT64_MAX) const;
+  std::optional<int64_t> integer(const std::string& name, int64_t least = INT64_MIN, int64_t most = INT64_MAX) const;
 
   /// Returns a finite number. Throws: UsageError if it is none.
   std::optional<double> real(const std::string& name) const;

@@ -35,8 +35,7 @@ class UsageError : public Error {
  public:
   using Error::Error;
   template <class... Parts>
-  explicit UsageError(const Origin& origin, const Parts&... parts)
-      : Error(message_prefix(origin) + text(parts...)) {}
+  explicit UsageError(const Origin& origin, const Parts&... parts) : Error(message_prefix(origin) + text(parts...)) {}
 };
 
 /// A peer, the network or a timeout: the operation could not be completed with the other ranks.
@@ -45,9 +44,7 @@ class CommError : public Error {
   /// `origin.rank` is the rank that throws, `operation` what it was doing ("all_reduce").
   template <class... Parts>
   explicit CommError(const Origin& origin, std::string operation, const Parts&... parts)
-      : Error(message_prefix(origin) + text(parts...)),
-        rank_(origin.rank),
-        operation_(std::move(operation)) {}
+      : Error(message_prefix(origin) + text(parts...)), rank_(origin.rank), operation_(std::move(operation)) {}
 
   int rank() const noexcept { return rank_; }
   const std::string& operation() const noexcept { return operation_; }

@@ -57,7 +57,9 @@ struct Xxh128 {
 
 /// Hashes a piece of memory at once.
 Xxh128 xxh3_128(const void* bytes, size_t size);
-inline Xxh128 xxh3_128(std::string_view bytes) { return xxh3_128(bytes.data(), bytes.size()); }
+inline Xxh128 xxh3_128(std::string_view bytes) {
+  return xxh3_128(bytes.data(), bytes.size());
+}
 
 /// An XXH3-128 over parts given one after the other; equal to that of the whole.
 class Xxh128Stream {

@@ -91,7 +91,8 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Returns the value of an Authorization header: "Basic …". Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
+/// Returns the value of an Authorization header: "Basic …". Collective: no. Blocks: no. Throws: nothing but
+/// std::bad_alloc.
 std::string basic_authorization(std::string_view user, std::string_view password);
 
 /// Returns `text` with every byte but letters, digits and "-._~" as %XX. `keep` names further bytes that stay ("/").

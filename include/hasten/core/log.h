@@ -47,13 +47,9 @@ class Logger {
   void trace(std::string_view line, LogOptions options = {}) const { log(LogLevel::kTrace, line, options); }
   void debug(std::string_view line, LogOptions options = {}) const { log(LogLevel::kDebug, line, options); }
   void info(std::string_view line, LogOptions options = {}) const { log(LogLevel::kInfo, line, options); }
-  void warning(std::string_view line, LogOptions options = {}) const {
-    log(LogLevel::kWarning, line, options);
-  }
+  void warning(std::string_view line, LogOptions options = {}) const { log(LogLevel::kWarning, line, options); }
   void error(std::string_view line, LogOptions options = {}) const { log(LogLevel::kError, line, options); }
-  void critical(std::string_view line, LogOptions options = {}) const {
-    log(LogLevel::kCritical, line, options);
-  }
+  void critical(std::string_view line, LogOptions options = {}) const { log(LogLevel::kCritical, line, options); }
 
   /// As `warning`, but each distinct text once in this logger's life.
   void warning_once(const std::string& line, LogOptions options = {}) const;

@@ -25,7 +25,9 @@ Box whole_box(std::span<const int64_t> shape);
 /// Returns the number of elements: the product of the sizes, 1 for a scalar.
 /// Throws: UsageError if the product does not fit 63 bits.
 int64_t numel_of(std::span<const int64_t> shape);
-inline int64_t numel_of(const Box& box) { return numel_of(box.size); }
+inline int64_t numel_of(const Box& box) {
+  return numel_of(box.size);
+}
 /// Returns true if the box has as many dimensions as the shape and lies inside it.
 bool fits(const Box& box, std::span<const int64_t> shape);
 /// Returns the common part, nothing if it is empty or the numbers of dimensions differ.
@@ -36,9 +38,9 @@ std::string describe(const Box& box);
 /// Returns the strides, in elements, of a contiguous tensor.
 std::vector<int64_t> contiguous_strides(std::span<const int64_t> shape);
 
-/// Returns boxes that together are the flat range [begin, end) of a contiguous tensor, in the order of the range. Each box
-/// is contiguous in the tensor. There are at most 2 * ndim - 1 of them.
-/// Throws: UsageError unless 0 <= begin <= end <= numel.
+/// Returns boxes that together are the flat range [begin, end) of a contiguous tensor, in the order of the range. Each
+/// box is contiguous in the tensor. There are at most 2 * ndim - 1 of them. Throws: UsageError unless 0 <= begin <= end
+/// <= numel.
 std::vector<Box> boxes_of_range(std::span<const int64_t> shape, int64_t begin, int64_t end);
 
 /// A contiguous piece of a tensor's elements: `count` elements from flat index `begin` on.

@@ -36,7 +36,8 @@ struct BulkShare {
 
 struct BulkReadOptions {
   BulkShare share = {};
-  /// Compares the hash of each piece that is read whole with the manifest's. Ranks that share the reads share the pieces.
+  /// Compares the hash of each piece that is read whole with the manifest's. Ranks that share the reads share the
+  /// pieces.
   bool verify = true;
   size_t num_threads = 2;
 };
@@ -52,8 +53,8 @@ struct BulkReport {
 };
 
 /// Reads all targets from the files of `folder`. Memory: (2 + num_threads) parts of 8 MiB for each rank that shares.
-/// Collective: yes with a share, else no. Blocks: on the disk. Throws: UsageError as plan_load; DataError if a file cannot be
-/// read, after the collective calls of the round have been made.
+/// Collective: yes with a share, else no. Blocks: on the disk. Throws: UsageError as plan_load; DataError if a file
+/// cannot be read, after the collective calls of the round have been made.
 BulkReport read_boxes(const Manifest& manifest, const std::string& folder, const std::vector<BulkTarget>& targets,
                       const BulkReadOptions& options = {});
 

@@ -1,6 +1,7 @@
 // Catalog: names of tensors, and where each lies, whatever the files are.
 //
-// A Catalog is a TensorSource put together from others: a part, a prefix taken off, several merged. It reads headers only.
+// A Catalog is a TensorSource put together from others: a part, a prefix taken off, several merged. It reads headers
+// only.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // Folders of torch.distributed.checkpoint (DCP): `.metadata` and `__{rank}_{n}.distcp`.
 //
-// Every chunk of a tensor is a whole torch.save file at [offset, offset + length) of a .distcp file. Any box is read from
-// the chunks that it touches. docs/formats/dcp.md describes the folder.
+// Every chunk of a tensor is a whole torch.save file at [offset, offset + length) of a .distcp file. Any box is read
+// from the chunks that it touches. docs/formats/dcp.md describes the folder.
 #pragma once
 
 #include <map>

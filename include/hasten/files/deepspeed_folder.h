@@ -1,7 +1,7 @@
 // Checkpoint folders of DeepSpeed: fp32 weights and moments out of ZeRO 1, 2 and 3, as zero_to_fp32.py merges them.
 //
-// Layout: `latest` names the tag; TAG/mp_rank_00_model_states.pt, TAG/[bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt, in
-// stage 3 also TAG/zero_pp_rank_R_mp_rank_00_model_states.pt. docs/formats/deepspeed.md describes them.
+// Layout: `latest` names the tag; TAG/mp_rank_00_model_states.pt, TAG/[bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt,
+// in stage 3 also TAG/zero_pp_rank_R_mp_rank_00_model_states.pt. docs/formats/deepspeed.md describes them.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace hasten::files {
 
 struct DeepSpeedOptions {
-  std::string tag = {};                       ///< "": the one that `latest` names
+  std::string tag = {};  ///< "": the one that `latest` names
   bool exclude_frozen_parameters = false;
 };
 
@@ -22,7 +22,8 @@ struct DeepSpeedFolder {
   int64_t stage = 0, world_size = 1, step = 0;
   /// Parameters in fp32 where the optimizer holds them, buffers, frozen and tied parameters. In the model's order.
   TensorSourcePtr weights = {};
-  /// The optimizer's state, named PARAMETER.SLOT ("a.weight.exp_avg"), with the shapes of the parameters. Null without ZeRO.
+  /// The optimizer's state, named PARAMETER.SLOT ("a.weight.exp_avg"), with the shapes of the parameters. Null without
+  /// ZeRO.
   TensorSourcePtr moments = {};
   /// Names of the parameters of each group, and the groups' options.
   std::vector<std::vector<std::string>> groups = {};

@@ -11,8 +11,8 @@
 namespace hasten::files {
 
 struct HfIndex {
-  core::Value metadata = core::Value::map();                              ///< {"total_size": bytes, …}
-  std::vector<std::pair<std::string, std::string>> weight_map = {};       ///< tensor -> file, in the file's order
+  core::Value metadata = core::Value::map();                         ///< {"total_size": bytes, …}
+  std::vector<std::pair<std::string, std::string>> weight_map = {};  ///< tensor -> file, in the file's order
   /// Returns the files, each once, sorted by name.
   std::vector<std::string> files() const;
 };

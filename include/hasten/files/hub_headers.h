@@ -13,9 +13,11 @@ namespace hasten::files {
 /// requests. The source has no values: read() throws UsageError.
 /// Collective: no. Blocks: on the network. Throws: UsageError for a repository that is not there or has no safetensors
 /// files; CommError if the server cannot be reached; DataError for a broken header.
-TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOptions& options, const Environment& environment);
+TensorSourcePtr open_hub_headers(const std::string& repo, const hub::DownloadOptions& options,
+                                 const Environment& environment);
 
 /// Returns a small text file of a repository, "" if it has none of that name.
-std::string read_hub_text(const std::string& repo, const std::string& file, const hub::DownloadOptions& options, const Environment& environment);
+std::string read_hub_text(const std::string& repo, const std::string& file, const hub::DownloadOptions& options,
+                          const Environment& environment);
 
 }  // namespace hasten::files

@@ -22,29 +22,29 @@ class Disk;
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
 struct ManifestFile {
-  std::string name = {};          ///< relative to the folder
+  std::string name = {};  ///< relative to the folder
   uint64_t bytes = 0;
   core::Xxh128 header_xxh3 = {};  ///< of all bytes before the values
 };
 
 struct ManifestPiece {
-  size_t file = 0;                ///< index in Manifest::files
+  size_t file = 0;  ///< index in Manifest::files
   Box box = {};
-  core::Xxh128 xxh3 = {};         ///< of the piece's bytes
-  uint64_t position = 0;          ///< of its first byte in the file
+  core::Xxh128 xxh3 = {};  ///< of the piece's bytes
+  uint64_t position = 0;   ///< of its first byte in the file
 };
 
 struct ManifestTensor {
-  TensorInfo info = {};           ///< global shape; complex128 as such, although the file holds F64
-  std::string kind = "model";     ///< "model", "model_1", "optimizer", "random", "custom", "gradient"
-  std::string tied_to = {};       ///< another name that holds the values; pieces are then empty
+  TensorInfo info = {};        ///< global shape; complex128 as such, although the file holds F64
+  std::string kind = "model";  ///< "model", "model_1", "optimizer", "random", "custom", "gradient"
+  std::string tied_to = {};    ///< another name that holds the values; pieces are then empty
   std::vector<ManifestPiece> pieces = {};
 };
 
 struct Manifest {
   int64_t version = 1;
   std::string writer = {}, libtorch = {}, save_id = {};
-  double time = 0;                ///< seconds since 1970
+  double time = 0;  ///< seconds since 1970
   int64_t world_size = 1;
   std::string strategy = {};
   std::vector<std::string> hosts = {};
@@ -78,7 +78,7 @@ void check_files(const Manifest& manifest, const std::string& folder);
 /// Result of reading all bytes of a saved state.
 struct Verification {
   uint64_t bytes = 0;
-  std::vector<std::string> errors = {};   ///< a message for each damaged file or tensor
+  std::vector<std::string> errors = {};  ///< a message for each damaged file or tensor
 };
 /// Compares headers and all pieces with the manifest's hashes (`fast`: files and headers only).
 /// Collective: no. Blocks: on the disk. Throws: DataError if the manifest cannot be read.

@@ -1,8 +1,9 @@
 // Offload folders: one raw file NAME.dat for each tensor, and index.json, as Accelerate writes and reads them.
 //
-// A .dat file holds little-endian row-major values: one element for a scalar, one zero byte for a tensor without elements.
-// An index entry is {"dtype", "shape"}, with numpy's names, or {"safetensors_file", "weight_name", "dtype"} for a tensor that
-// lies in a safetensors file. The index is written last, by rename: a folder without it counts as empty.
+// A .dat file holds little-endian row-major values: one element for a scalar, one zero byte for a tensor without
+// elements. An index entry is {"dtype", "shape"}, with numpy's names, or {"safetensors_file", "weight_name", "dtype"}
+// for a tensor that lies in a safetensors file. The index is written last, by rename: a folder without it counts as
+// empty.
 #pragma once
 
 #include <string>

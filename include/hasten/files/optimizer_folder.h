@@ -16,11 +16,10 @@
 
 namespace hasten::files {
 
-/// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP), DeepSpeed's.
-/// `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns nothing if the
-/// folder has no such optimizer.
-/// Collective: no. Blocks: on the files. Throws: DataError for a damaged file; UsageError if numbered parameters cannot be
-/// matched with the weights.
+/// Reads optimizer number `index` of a folder: hasten's own, Accelerate's (optimizer.bin), FSDP's (whole or DCP),
+/// DeepSpeed's. `weights`: the model's, for the names of numbered parameters whose group has no `param_names`. Returns
+/// nothing if the folder has no such optimizer. Collective: no. Blocks: on the files. Throws: DataError for a damaged
+/// file; UsageError if numbered parameters cannot be matched with the weights.
 std::optional<PythonValue> read_optimizer(const std::string& folder, size_t index, const TensorSource& weights);
 
 /// Returns the value as Optimizer.state_dict() of PyTorch gives it: parameters by number, steps as float32 tensors.
@@ -29,6 +28,7 @@ PythonValue numbered_optimizer(const PythonValue& by_name);
 
 /// Writes FOLDER/state.safetensors with the state of the optimizers, and notes them in the manifest's parts.
 /// Collective: no. Blocks: on the disk. Throws: DataError; DiskError.
-void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers, core::Value& parts);
+void write_hasten_optimizers(Disk& disk, const std::string& folder, const std::vector<PythonValue>& optimizers,
+                             core::Value& parts);
 
 }  // namespace hasten::files

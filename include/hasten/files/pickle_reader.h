@@ -23,7 +23,7 @@ struct PickleOptions {
 
 struct Pickle {
   PythonValue value = {};
-  size_t size = 0;                        ///< bytes up to and including STOP
+  size_t size = 0;                           ///< bytes up to and including STOP
   std::set<std::string> unknown_names = {};  ///< classes and functions that Python would have imported and called
 };
 
@@ -32,6 +32,7 @@ struct Pickle {
 /// counts.
 /// Collective: no. Blocks: no. Throws: DataError, with the byte position, for a truncated pickle, an unknown opcode or
 /// a stack underflow; DataError for a length beyond the end, too much memory, or a tensor outside its storage.
-Pickle read_pickle(std::string_view bytes, const std::string& path, const PickleOptions& options = {}, uint64_t offset = 0);
+Pickle read_pickle(std::string_view bytes, const std::string& path, const PickleOptions& options = {},
+                   uint64_t offset = 0);
 
 }  // namespace hasten::files

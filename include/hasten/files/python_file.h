@@ -1,7 +1,9 @@
-// Files that Python writes with torch.save or pickle: opened as inert values, and written so that torch.load reads them.
+// Files that Python writes with torch.save or pickle: opened as inert values, and written so that torch.load reads
+// them.
 //
-// Reads torch's zip form, the form before torch 1.6, and bare pickles, protocols 0 to 5. Tensors stay in the mapped file
-// until they are read. Writes the zip form of pickle protocol 2, which torch.load(weights_only=True) and mmap=True take.
+// Reads torch's zip form, the form before torch 1.6, and bare pickles, protocols 0 to 5. Tensors stay in the mapped
+// file until they are read. Writes the zip form of pickle protocol 2, which torch.load(weights_only=True) and mmap=True
+// take.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +24,12 @@ class PythonFile {
  public:
   enum class Form { kZip, kLegacy, kPickle };
 
-  /// Collective: no. Blocks: on the file. Throws: DataError if it is no such file or is damaged, with the byte position.
+  /// Collective: no. Blocks: on the file. Throws: DataError if it is no such file or is damaged, with the byte
+  /// position.
   static PythonFile open(const std::string& path);
   /// Reads from memory that `owner` keeps. `offset` is its place in the file `path`, for messages and for mapping.
-  static PythonFile parse(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& path, uint64_t offset = 0);
+  static PythonFile parse(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& path,
+                          uint64_t offset = 0);
   /// Returns true if the first bytes are those of a zip file or a pickle.
   static bool is_python_file(const std::string& path);
 
@@ -64,7 +68,8 @@ struct PythonSourceOptions {
 };
 
 /// Returns the tensors of a value or file under their names.
-TensorSourcePtr python_source(const PythonValue& value, const std::string& path, const PythonSourceOptions& options = {});
+TensorSourcePtr python_source(const PythonValue& value, const std::string& path,
+                              const PythonSourceOptions& options = {});
 TensorSourcePtr open_python_source(const std::string& path, const PythonSourceOptions& options = {});
 
 struct PythonWriteOptions {
@@ -72,14 +77,15 @@ struct PythonWriteOptions {
   std::string root = {};
 };
 
-/// Writes `value` as torch.save would. Tensors of one storage share it in the file. Storages' bytes come from their `data`
-/// or `read`. The file is synced and closed, not renamed.
-/// Collective: no. Blocks: on the disk. Throws: UsageError for a value that needs code to load (an object), a cycle, or
-/// more than 500 levels; DiskError.
-void write_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options = {});
+/// Writes `value` as torch.save would. Tensors of one storage share it in the file. Storages' bytes come from their
+/// `data` or `read`. The file is synced and closed, not renamed. Collective: no. Blocks: on the disk. Throws:
+/// UsageError for a value that needs code to load (an object), a cycle, or more than 500 levels; DiskError.
+void write_python_file(Disk& disk, const std::string& path, const PythonValue& value,
+                       const PythonWriteOptions& options = {});
 
 /// Writes to a temporary name beside `path`, then renames, so that no half file is ever visible.
-void save_python_file(Disk& disk, const std::string& path, const PythonValue& value, const PythonWriteOptions& options = {});
+void save_python_file(Disk& disk, const std::string& path, const PythonValue& value,
+                      const PythonWriteOptions& options = {});
 
 /// Returns a contiguous tensor value whose storage is `bytes` at `data`, kept alive by `owner`.
 PythonValue tensor_value(Dtype dtype, std::vector<int64_t> shape, const void* data, std::shared_ptr<const void> owner);

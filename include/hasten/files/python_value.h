@@ -23,16 +23,17 @@ class PythonValue;
 
 /// The bytes of a torch storage. Tensors that view one storage share it.
 struct PythonStorage {
-  std::string key = {};              ///< name inside the file
-  std::string device = "cpu";        ///< from the file; the bytes are always in host memory or on disk
-  Dtype dtype = Dtype::kUInt8;       ///< of the typed storage; kUInt8 for an untyped one
+  std::string key = {};         ///< name inside the file
+  std::string device = "cpu";   ///< from the file; the bytes are always in host memory or on disk
+  Dtype dtype = Dtype::kUInt8;  ///< of the typed storage; kUInt8 for an untyped one
   int64_t bytes = 0;
-  const char* data = nullptr;        ///< null if the bytes are given by `read` or are nowhere (device "meta")
+  const char* data = nullptr;              ///< null if the bytes are given by `read` or are nowhere (device "meta")
   std::shared_ptr<const void> owner = {};  ///< keeps `data` alive
-  /// Copies [begin, begin + size) to `target`: for storages that are not in memory (compressed, or written as a stream).
+  /// Copies [begin, begin + size) to `target`: for storages that are not in memory (compressed, or written as a
+  /// stream).
   std::function<void(uint64_t begin, uint64_t size, void* target)> read = {};
-  bool swapped = false;              ///< the bytes have the other byte order
-  std::string path = {};             ///< the file that holds the bytes at `offset`, for mapping; "" if none does
+  bool swapped = false;   ///< the bytes have the other byte order
+  std::string path = {};  ///< the file that holds the bytes at `offset`, for mapping; "" if none does
   uint64_t offset = 0;
 };
 
@@ -43,18 +44,18 @@ struct PythonTensor {
   std::vector<int64_t> shape = {}, stride = {};  ///< in elements
   int64_t offset = 0;                            ///< in elements
   bool requires_grad = false, parameter = false, conj = false, neg = false;
-  std::string unreadable = {};                   ///< why its values cannot be read ("quantized"); "" if they can
+  std::string unreadable = {};  ///< why its values cannot be read ("quantized"); "" if they can
   std::shared_ptr<PythonTensor> indices = {}, values = {};  ///< of a sparse COO tensor, which has no storage
-  std::string subclass = {};                     ///< class of a tensor subclass whose data this is
+  std::string subclass = {};                                ///< class of a tensor subclass whose data this is
   bool is_meta() const noexcept { return storage != nullptr && storage->device == "meta"; }
   bool is_sparse() const noexcept { return indices != nullptr; }
 };
 
 /// A numpy array or scalar.
 struct PythonArray {
-  std::string dtype = {};              ///< numpy's code without byte order: "f8", "i4", "u1", "b1", "U3", "O8"
+  std::string dtype = {};  ///< numpy's code without byte order: "f8", "i4", "u1", "b1", "U3", "O8"
   std::vector<int64_t> shape = {};
-  std::string bytes = {};              ///< C order, little-endian
+  std::string bytes = {};  ///< C order, little-endian
 };
 
 class PythonValue {
@@ -62,8 +63,29 @@ class PythonValue {
   using Items = std::vector<PythonValue>;
   using Pairs = std::vector<std::pair<PythonValue, PythonValue>>;
   enum class Kind : uint8_t {
-    kNone, kBool, kInt, kFloat, kComplex, kString, kBytes, kByteArray, kList, kTuple, kSize, kSet, kFrozenSet, kDict,
-    kOrderedDict, kCounter, kTensor, kArray, kDtype, kDevice, kGlobal, kObject, kCycle
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kComplex,
+    kString,
+    kBytes,
+    kByteArray,
+    kList,
+    kTuple,
+    kSize,
+    kSet,
+    kFrozenSet,
+    kDict,
+    kOrderedDict,
+    kCounter,
+    kTensor,
+    kArray,
+    kDtype,
+    kDevice,
+    kGlobal,
+    kObject,
+    kCycle
   };
   /// A class or function by name, or an object of an unknown class.
   struct Object;
@@ -126,15 +148,15 @@ class PythonValue {
   double as_double() const;
   std::pair<double, double> as_complex() const;
   const std::string& as_string() const;
-  const std::string& as_bytes() const;        ///< of bytes and bytearray
-  const Items& as_items() const;              ///< of list, tuple, Size, set, frozenset
+  const std::string& as_bytes() const;  ///< of bytes and bytearray
+  const Items& as_items() const;        ///< of list, tuple, Size, set, frozenset
   Items& as_items();
-  const Pairs& as_pairs() const;              ///< of dict, OrderedDict, Counter
+  const Pairs& as_pairs() const;  ///< of dict, OrderedDict, Counter
   Pairs& as_pairs();
   const PythonTensor& as_tensor() const;
   const PythonArray& as_array() const;
   Dtype as_dtype() const;
-  const Object& as_object() const;            ///< of kGlobal and kObject
+  const Object& as_object() const;  ///< of kGlobal and kObject
   Object& as_object();
   /// Returns the decimal digits of an int of any size.
   std::string int_text() const;
@@ -161,7 +183,9 @@ class PythonValue {
   void set_attributes(PythonValue dict);
 
   /// Returns true if both are the same container, not only equal.
-  bool same_as(const PythonValue& other) const noexcept { return has_node_ && other.has_node_ && payload_.node == other.payload_.node; }
+  bool same_as(const PythonValue& other) const noexcept {
+    return has_node_ && other.has_node_ && payload_.node == other.payload_.node;
+  }
   const void* identity() const noexcept { return has_node_ ? payload_.node : nullptr; }
 
   /// Returns "OrderedDict", "Tensor", "my.Class"…, for messages.

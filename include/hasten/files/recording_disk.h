@@ -17,12 +17,23 @@
 namespace hasten::files {
 
 struct DiskCall {
-  enum class Kind { kCreate, kWrite, kTruncate, kSync, kMakeFolder, kRename, kLink, kUnlink, kRemoveFolder, kSyncFolder };
+  enum class Kind {
+    kCreate,
+    kWrite,
+    kTruncate,
+    kSync,
+    kMakeFolder,
+    kRename,
+    kLink,
+    kUnlink,
+    kRemoveFolder,
+    kSyncFolder
+  };
   Kind kind = Kind::kCreate;
   std::string path = {}, target = {};  ///< target: of a rename or link
   Rename rename = Rename::kReplace;
-  uint64_t offset = 0;                 ///< of a write; size of a truncate
-  std::string bytes = {};              ///< of a write
+  uint64_t offset = 0;     ///< of a write; size of a truncate
+  std::string bytes = {};  ///< of a write
 };
 
 class RecordingDisk : public Disk {
@@ -55,7 +66,7 @@ class RecordingDisk : public Disk {
 };
 
 struct CrashOptions {
-  size_t calls = 0;                          ///< how many calls of the log were made
+  size_t calls = 0;  ///< how many calls of the log were made
   /// Returns a number in [0, n). Decides which unsynced calls are lost; empty: none is lost.
   std::function<uint64_t(uint64_t n)> choose = {};
 };
@@ -64,6 +75,7 @@ struct CrashOptions {
 /// may be lost, or end torn at a multiple of 4096 bytes. In each folder, changes of names that no sync of the folder
 /// follows may be lost from a chosen one on. A rename between two folders happens in both or neither. `from`'s state
 /// before the log must have been copied to `to`.
-void replay(const std::vector<DiskCall>& log, const std::string& from, const std::string& to, const CrashOptions& options);
+void replay(const std::vector<DiskCall>& log, const std::string& from, const std::string& to,
+            const CrashOptions& options);
 
 }  // namespace hasten::files

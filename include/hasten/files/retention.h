@@ -18,20 +18,21 @@ struct Retention {
   int64_t keep_every = 0;                   ///< numbers that are multiples stay besides; 0: none
 };
 
-/// Returns the numbers to delete, oldest first. `complete` are the numbers of complete checkpoints in any order. The newest
-/// is never among them.
+/// Returns the numbers to delete, oldest first. `complete` are the numbers of complete checkpoints in any order. The
+/// newest is never among them.
 std::vector<int64_t> to_delete(std::vector<int64_t> complete, const Retention& retention);
 
 /// A folder checkpoint_N below a folder of checkpoints.
 struct FoundCheckpoint {
   std::string path = {};
   int64_t number = 0;
-  /// Why it is not complete; "" if it is. A folder of another program's form (Accelerate's) is complete if it has files.
+  /// Why it is not complete; "" if it is. A folder of another program's form (Accelerate's) is complete if it has
+  /// files.
   std::string problem = {};
 };
 
-/// Returns all checkpoint_N of a folder, by number. Temporary folders are not among them. Folders that a crash moved aside
-/// are put back first (recover_folder). A missing folder has none.
+/// Returns all checkpoint_N of a folder, by number. Temporary folders are not among them. Folders that a crash moved
+/// aside are put back first (recover_folder). A missing folder has none.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder);
 
 }  // namespace hasten::files

@@ -22,9 +22,9 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries = {};                             ///< by position in the body
-  std::vector<std::pair<std::string, std::string>> metadata = {};         ///< __metadata__, sorted by key
-  uint64_t body_offset = 0;                                               ///< of the file
+  std::vector<SafetensorsEntry> entries = {};                      ///< by position in the body
+  std::vector<std::pair<std::string, std::string>> metadata = {};  ///< __metadata__, sorted by key
+  uint64_t body_offset = 0;                                        ///< of the file
   uint64_t body_bytes = 0;
   const std::string* find_metadata(std::string_view key) const noexcept;
 };
@@ -44,13 +44,14 @@ std::vector<size_t> safetensors_order(const std::vector<TensorInfo>& tensors);
 
 /// Header of a file that holds `tensors`, with the places they get.
 struct SafetensorsLayout {
-  std::string head = {};                     ///< all bytes before the values
-  std::vector<uint64_t> offsets = {};        ///< of each given tensor's values, from the beginning of the file
+  std::string head = {};               ///< all bytes before the values
+  std::vector<uint64_t> offsets = {};  ///< of each given tensor's values, from the beginning of the file
   uint64_t file_bytes = 0;
 };
 
-/// Lays tensors out in safetensors' order. `metadata` is written as it is; `alignment` 0 or 8 gives the reference's form.
-/// Throws: UsageError for a dtype that safetensors lacks (complex128), two tensors of one name, or a header above 100 MB.
+/// Lays tensors out in safetensors' order. `metadata` is written as it is; `alignment` 0 or 8 gives the reference's
+/// form. Throws: UsageError for a dtype that safetensors lacks (complex128), two tensors of one name, or a header above
+/// 100 MB.
 SafetensorsLayout lay_out_safetensors(const std::vector<TensorInfo>& tensors,
                                       const std::vector<std::pair<std::string, std::string>>& metadata,
                                       uint64_t alignment = 4096);

@@ -11,7 +11,9 @@ namespace hasten::files {
 /// Opens safetensors files. `path` is what messages name. Each file is one shard with whole tensors.
 /// Collective: no. Blocks: on the headers. Throws: DataError for a bad header, or a tensor that two files hold.
 TensorSourcePtr open_safetensors(const std::string& path, const std::vector<std::string>& files);
-inline TensorSourcePtr open_safetensors(const std::string& file) { return open_safetensors(file, {file}); }
+inline TensorSourcePtr open_safetensors(const std::string& file) {
+  return open_safetensors(file, {file});
+}
 
 /// Opens files whose headers name the part of each tensor that they hold (DCP_SHARDING_INFO): those of torch's
 /// HuggingFaceStorageWriter, and hasten's own shards. Files without that key hold whole tensors. Throws: DataError,

@@ -13,18 +13,18 @@ namespace hasten::files {
 
 struct ShardTensor {
   std::string name = {};
-  uint64_t bytes = 0;                    ///< of its storage
-  std::optional<int64_t> storage = {};   ///< equal for tensors that share one storage; nothing: it shares none
+  uint64_t bytes = 0;                   ///< of its storage
+  std::optional<int64_t> storage = {};  ///< equal for tensors that share one storage; nothing: it shares none
 };
 
 struct ShardFile {
   std::string file = {};
-  std::vector<std::string> names = {};   ///< in the order of the state_dict
+  std::vector<std::string> names = {};  ///< in the order of the state_dict
 };
 
 struct ShardSplit {
-  std::vector<ShardFile> files = {};     ///< empty for a state_dict without tensors
-  uint64_t total_size = 0;               ///< bytes, shared storages counted once
+  std::vector<ShardFile> files = {};  ///< empty for a state_dict without tensors
+  uint64_t total_size = 0;            ///< bytes, shared storages counted once
   bool is_sharded() const noexcept { return files.size() > 1; }
   /// Returns the index that belongs beside several files.
   HfIndex index() const;

@@ -7,9 +7,9 @@
 namespace hasten::files {
 
 struct WeightFiles {
-  std::vector<std::string> files = {};     ///< paths, sorted; one without an index
-  std::string index = {};                  ///< path of the index; "" if there is none
-  std::vector<std::string> remarks = {};   ///< such as both safetensors and .bin being there
+  std::vector<std::string> files = {};    ///< paths, sorted; one without an index
+  std::string index = {};                 ///< path of the index; "" if there is none
+  std::vector<std::string> remarks = {};  ///< such as both safetensors and .bin being there
 };
 
 /// Finds the files for `path`: a file of weights, an index (*.json), or a folder. A folder is searched for

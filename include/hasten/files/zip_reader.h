@@ -10,9 +10,9 @@ namespace hasten::files {
 
 struct ZipRecord {
   std::string name = {};
-  uint64_t offset = 0;      ///< of the (perhaps compressed) bytes in the archive
-  uint64_t stored = 0;      ///< bytes in the archive
-  uint64_t size = 0;        ///< bytes once inflated
+  uint64_t offset = 0;  ///< of the (perhaps compressed) bytes in the archive
+  uint64_t stored = 0;  ///< bytes in the archive
+  uint64_t size = 0;    ///< bytes once inflated
   uint32_t crc = 0;
   bool deflated = false;
 };
@@ -32,7 +32,9 @@ class ZipReader {
   /// Returns the bytes, inflated where need be. Throws: DataError if they do not inflate to `size` bytes.
   std::string read(const ZipRecord& record) const;
   /// Returns true if the archive begins as a zip file does.
-  static bool is_zip(std::string_view archive) noexcept { return archive.starts_with("PK\x03\x04") || archive.starts_with("PK\x05\x06"); }
+  static bool is_zip(std::string_view archive) noexcept {
+    return archive.starts_with("PK\x03\x04") || archive.starts_with("PK\x05\x06");
+  }
 
  private:
   std::string_view archive_;

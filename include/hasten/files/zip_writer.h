@@ -27,7 +27,8 @@ ZipLayout lay_out_zip(const std::vector<ZipPart>& parts, uint64_t alignment = 64
 std::string zip_local_header(const std::vector<ZipPart>& parts, const ZipLayout& layout, size_t index, uint32_t crc);
 
 /// Returns the directory with its end records: the bytes from directory_at to the end.
-std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& layout, const std::vector<uint32_t>& crcs);
+std::string zip_directory(const std::vector<ZipPart>& parts, const ZipLayout& layout,
+                          const std::vector<uint32_t>& crcs);
 
 /// Continues a CRC-32 over further bytes; 0 begins one.
 uint32_t crc32_of(uint32_t crc, const void* bytes, size_t size);

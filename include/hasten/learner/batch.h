@@ -37,14 +37,19 @@ struct BatchOptions {
   int64_t n_inp = -1;
 };
 
-inline Batch to_batch(Batch batch, const BatchOptions& /*options*/) { return batch; }
+inline Batch to_batch(Batch batch, const BatchOptions& /*options*/) {
+  return batch;
+}
 inline Batch to_batch(const torch::data::Example<>& example, const BatchOptions& /*options*/) {
   return {{example.data}, {example.target}};
 }
-inline Batch to_batch(const torch::data::Example<at::Tensor, torch::data::example::NoTarget>& example, const BatchOptions& /*options*/) {
+inline Batch to_batch(const torch::data::Example<at::Tensor, torch::data::example::NoTarget>& example,
+                      const BatchOptions& /*options*/) {
   return {{example.data}, {}};
 }
-inline Batch to_batch(const at::Tensor& input, const BatchOptions& /*options*/) { return {{input}, {}}; }
+inline Batch to_batch(const at::Tensor& input, const BatchOptions& /*options*/) {
+  return {{input}, {}};
+}
 inline Batch to_batch(const std::pair<at::Tensor, at::Tensor>& pair, const BatchOptions& /*options*/) {
   return {{pair.first}, {pair.second}};
 }
@@ -53,7 +58,8 @@ inline Batch to_batch(const std::vector<at::Tensor>& tensors, const BatchOptions
   const auto size = static_cast<int64_t>(tensors.size());
   const int64_t num_inputs = options.n_inp >= 0 ? options.n_inp : (size > 1 ? size - 1 : size);
   if (num_inputs > size) {
-    throw UsageError(Origin{"learner"}, "n_inp ", num_inputs, " of a batch with ", size, " tensors; expected at most ", size, ".");
+    throw UsageError(Origin{"learner"}, "n_inp ", num_inputs, " of a batch with ", size, " tensors; expected at most ",
+                     size, ".");
   }
   return {{tensors.begin(), tensors.begin() + num_inputs}, {tensors.begin() + num_inputs, tensors.end()}};
 }

@@ -1,7 +1,7 @@
 // Callback: code that a Learner calls at the events of its loop.
 //
-// A struct of empty virtuals: `override` catches a misspelt event. Which events a callback has is known at compile time, so an
-// event calls only those. Order: order(), then the order of adding; names are unique in a Learner.
+// A struct of empty virtuals: `override` catches a misspelt event. Which events a callback has is known at compile
+// time, so an event calls only those. Order: order(), then the order of adding; names are unique in a Learner.
 #pragma once
 
 #include <cstdint>
@@ -84,15 +84,30 @@ inline constexpr EventSet kAllEvents = (1U << kNumEvents) - 1;
 template <class T>
 constexpr EventSet overridden_events() {
   using detail::kOverridden;
-  constexpr bool kEvents[] = {
-      kOverridden<&T::after_create>, kOverridden<&T::before_fit>, kOverridden<&T::before_epoch>, kOverridden<&T::before_train>,
-      kOverridden<&T::before_batch>, kOverridden<&T::after_pred>, kOverridden<&T::after_loss>, kOverridden<&T::before_backward>,
-      kOverridden<&T::after_cancel_backward>, kOverridden<&T::after_backward>, kOverridden<&T::before_step>,
-      kOverridden<&T::after_cancel_step>, kOverridden<&T::after_step>, kOverridden<&T::after_cancel_batch>,
-      kOverridden<&T::after_batch>, kOverridden<&T::after_cancel_train>, kOverridden<&T::after_train>,
-      kOverridden<&T::before_validate>, kOverridden<&T::after_cancel_validate>, kOverridden<&T::after_validate>,
-      kOverridden<&T::after_cancel_epoch>, kOverridden<&T::after_epoch>, kOverridden<&T::after_cancel_fit>,
-      kOverridden<&T::after_fit>};
+  constexpr bool kEvents[] = {kOverridden<&T::after_create>,
+                              kOverridden<&T::before_fit>,
+                              kOverridden<&T::before_epoch>,
+                              kOverridden<&T::before_train>,
+                              kOverridden<&T::before_batch>,
+                              kOverridden<&T::after_pred>,
+                              kOverridden<&T::after_loss>,
+                              kOverridden<&T::before_backward>,
+                              kOverridden<&T::after_cancel_backward>,
+                              kOverridden<&T::after_backward>,
+                              kOverridden<&T::before_step>,
+                              kOverridden<&T::after_cancel_step>,
+                              kOverridden<&T::after_step>,
+                              kOverridden<&T::after_cancel_batch>,
+                              kOverridden<&T::after_batch>,
+                              kOverridden<&T::after_cancel_train>,
+                              kOverridden<&T::after_train>,
+                              kOverridden<&T::before_validate>,
+                              kOverridden<&T::after_cancel_validate>,
+                              kOverridden<&T::after_validate>,
+                              kOverridden<&T::after_cancel_epoch>,
+                              kOverridden<&T::after_epoch>,
+                              kOverridden<&T::after_cancel_fit>,
+                              kOverridden<&T::after_fit>};
   EventSet set = 0;
   for (size_t i = 0; i < kNumEvents; ++i) set |= kEvents[i] ? 1U << i : 0U;
   return set;
@@ -109,15 +124,19 @@ using Callbacks = std::vector<CallbackEntry>;
 template <class T>
   requires std::is_base_of_v<Callback, T>
 CallbackEntry entry_of(std::shared_ptr<T> callback) {
-  if constexpr (std::is_same_v<T, Callback>) return {std::move(callback), kAllEvents};
-  else return {std::move(callback), overridden_events<T>()};
+  if constexpr (std::is_same_v<T, Callback>)
+    return {std::move(callback), kAllEvents};
+  else
+    return {std::move(callback), overridden_events<T>()};
 }
 template <class T>
   requires std::is_base_of_v<Callback, std::remove_cvref_t<T>>
 CallbackEntry entry_of(T&& callback) {
   return entry_of(std::make_shared<std::remove_cvref_t<T>>(std::forward<T>(callback)));
 }
-inline CallbackEntry entry_of(CallbackEntry entry) { return entry; }
+inline CallbackEntry entry_of(CallbackEntry entry) {
+  return entry;
+}
 /// `{.cbs = callbacks(MixUp(0.1), SaveModel())}`. Collective: no. Blocks: no. Throws: nothing.
 template <class... T>
 Callbacks callbacks(T&&... each) {

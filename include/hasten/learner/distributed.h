@@ -1,7 +1,7 @@
 // fastai.distributed: a Learner on several devices of one process, or in the world of an Accelerator.
 //
-// All of the Accelerator's options work: mixed precision, accumulation, compression, sharding. Changes by a fit are undone on
-// every way out. Learner::distrib_ctx is the usual way in.
+// All of the Accelerator's options work: mixed precision, accumulation, compression, sharding. Changes by a fit are
+// undone on every way out. Learner::distrib_ctx is the usual way in.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,8 @@ namespace hasten::learner {
 /// A loader's contiguous block of a rank (data/loader/distributed_dl.h), by fastai's name.
 using data::DistributedDL;
 
-/// before_fit: the model runs as parallel::data_parallel over `devices`; after_fit: it is what it was. Empty: all devices.
+/// before_fit: the model runs as parallel::data_parallel over `devices`; after_fit: it is what it was. Empty: all
+/// devices.
 struct ParallelTrainer : Callback {
   explicit ParallelTrainer(std::vector<c10::Device> on = {}) : devices(std::move(on)) {}
   std::string_view name() const override { return "parallel_trainer"; }
@@ -40,7 +41,8 @@ struct Engine;
 /// before_fit puts SyncBatchNorm, model, optimizer and loaders into the Accelerator's world, and tables on rank 0 only.
 /// after_fit leaves this process alone again, all ranks with equal weights.
 struct DistributedTrainer : Callback {
-  explicit DistributedTrainer(Accelerator world, DistributedOptions given = {}) : accelerator(std::move(world)), options(given) {}
+  explicit DistributedTrainer(Accelerator world, DistributedOptions given = {})
+      : accelerator(std::move(world)), options(given) {}
   std::string_view name() const override { return "distributed_trainer"; }
   int order() const override { return 11; }
   void before_fit(Learner& learn) override;
@@ -57,8 +59,8 @@ struct DistributedTrainer : Callback {
 /// Collective: no. Blocks: no. Throws: nothing.
 int distributed_world_size(const Learner& learn);
 
-/// fastai's setup_distrib and teardown_distrib: the process that the environment describes, and its end. Any backend, CPU too.
-/// Collective: yes. Blocks: until all ranks have come. Throws: as Accelerator's constructor.
+/// fastai's setup_distrib and teardown_distrib: the process that the environment describes, and its end. Any backend,
+/// CPU too. Collective: yes. Blocks: until all ranks have come. Throws: as Accelerator's constructor.
 Accelerator setup_distrib(const AcceleratorOptions& options = {});
 /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
 void teardown_distrib(const Accelerator& accelerator);

@@ -43,7 +43,8 @@ struct GroupOptions {
 };
 
 /// Splits a module. Norm layers are BatchNorm, InstanceNorm and LayerNorm, as fastai has them.
-/// Collective: no. Blocks: no. Throws: UsageError for a parameter in no group or in two, naming it; for no parameter at all.
+/// Collective: no. Blocks: no. Throws: UsageError for a parameter in no group or in two, naming it; for no parameter at
+/// all.
 std::vector<LayerGroup> layer_groups(torch::nn::Module& module, const Splitter& splitter, const GroupOptions& options);
 
 /// The optimizer's groups for layer groups, and where each layer group is found among them.

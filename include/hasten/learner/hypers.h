@@ -1,7 +1,7 @@
 // Hyper-parameters by layer group: lr, mom, sqr_mom, eps and wd of any optimizer, under fastai's names.
 //
-// A value is one number for all groups, one a group, or a slice as fastai has it. A layer group is up to two parameter groups
-// of the optimizer: with and without weight decay (groups.h).
+// A value is one number for all groups, one a group, or a slice as fastai has it. A layer group is up to two parameter
+// groups of the optimizer: with and without weight decay (groups.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -22,19 +22,24 @@ struct Slice {
   std::optional<double> start = {};
   double stop = 0;
 };
-inline Slice slice(double stop) { return {.stop = stop}; }
-inline Slice slice(double start, double stop) { return {.start = start, .stop = stop}; }
+inline Slice slice(double stop) {
+  return {.stop = stop};
+}
+inline Slice slice(double start, double stop) {
+  return {.start = start, .stop = stop};
+}
 
 /// A number, a slice, or one number a group.
 class HyperValue {
  public:
-  HyperValue(double value) : value_(value) {}                                  // NOLINT: implicit, so that fit(4, 1e-3) reads well
-  HyperValue(Slice value) : value_(value) {}                                   // NOLINT: as above
-  HyperValue(std::vector<double> values) : value_(std::move(values)) {}        // NOLINT: as above
+  HyperValue(double value) : value_(value) {}  // NOLINT: implicit, so that fit(4, 1e-3) reads well
+  HyperValue(Slice value) : value_(value) {}   // NOLINT: as above
+  HyperValue(std::vector<double> values) : value_(std::move(values)) {}  // NOLINT: as above
   HyperValue(std::initializer_list<double> values) : value_(std::vector<double>(values)) {}
 
   /// One value a group. Collective: no. Blocks: no. Throws: UsageError for a list of another length, naming the groups.
-  std::vector<double> expand(size_t num_groups, std::string_view name, const std::vector<std::string>& group_names = {}) const;
+  std::vector<double> expand(size_t num_groups, std::string_view name,
+                             const std::vector<std::string>& group_names = {}) const;
   /// Returns the same value, multiplied. Collective: no. Blocks: no. Throws: nothing.
   HyperValue times(double factor) const;
 

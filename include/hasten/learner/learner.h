@@ -35,20 +35,22 @@ enum class AmpMode;
 
 class Learner {
  public:
-  /// Calls after_create. Collective: no. Blocks: no. Throws: UsageError without a model or a loss, for a splitter that does not
-  /// give each parameter once, or for two callbacks of one name.
+  /// Calls after_create. Collective: no. Blocks: no. Throws: UsageError without a model or a loss, for a splitter that
+  /// does not give each parameter once, or for two callbacks of one name.
   Learner(Loaders loaders, AnyModel model, LearnerOptions options = {});
 
   // ---- Training. lr: a number, slice(…), one value a group; unset: LearnerOptions::lr.
-  // Collective: yes, inside a distributed context. Blocks: until done. Throws: what callbacks and the model throw, with the
-  // callback and the event in front, behind the after_… events; UsageError for options that do not fit.
+  // Collective: yes, inside a distributed context. Blocks: until done. Throws: what callbacks and the model throw, with
+  // the callback and the event in front, behind the after_… events; UsageError for options that do not fit.
   void fit(int64_t num_epochs, std::optional<HyperValue> lr = {}, const FitOptions& options = {}) const;
   /// lr by cosines lr_max / div -> lr_max -> lr_max / div_final, momentum over moms (Smith, 2018).
-  void fit_one_cycle(int64_t num_epochs, std::optional<HyperValue> lr_max = {}, const OneCycleOptions& options = {}) const;
+  void fit_one_cycle(int64_t num_epochs, std::optional<HyperValue> lr_max = {},
+                     const OneCycleOptions& options = {}) const;
   /// Constant lr, from pct_start on a cosine to lr / div_final.
   void fit_flat_cos(int64_t num_epochs, std::optional<HyperValue> lr = {}, const FlatCosOptions& options = {}) const;
   /// Cosines from lr_max to 0, one a cycle, each cycle_mult times as long as the one before (Loshchilov, 2016).
-  void fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max = {}, const SgdrOptions& options = {}) const;
+  void fit_sgdr(int64_t num_cycles, int64_t cycle_len, std::optional<HyperValue> lr_max = {},
+                const SgdrOptions& options = {}) const;
   /// Frozen one-cycle epochs for the last group, then all groups with smaller rates.
   void fine_tune(int64_t num_epochs, double base_lr = 2e-3, const FineTuneOptions& options = {}) const;
   /// Runs the LR range test; its curve also goes to the trackers of a running run. Weights, buffers, optimizer, random
@@ -79,7 +81,8 @@ class Learner {
   /// NAME.safetensors, with with_opt NAME.optimizer.pt, and NAME.json. Gives the first file's name.
   /// Collective: yes in a distributed context. Blocks: yes. Throws: DataError.
   std::filesystem::path save(const std::string& name, bool with_opt = true) const;
-  /// Collective: no. Blocks: no. Throws: DataError for a missing file; UsageError, with strict, naming keys that do not fit.
+  /// Collective: no. Blocks: no. Throws: DataError for a missing file; UsageError, with strict, naming keys that do not
+  /// fit.
   void load(const std::string& name, const LoadOptions& options = {}) const;
   /// Writes a folder with the weights, the options as JSON and the names of callbacks and classes. load_learner reads
   /// it.
@@ -165,7 +168,8 @@ class Learner {
   const Learner& to_fp32() const;
   const Learner& to_non_native_fp16() const;
   const Learner& to_non_native_fp32() const;
-  /// Channels-last memory and, with `use_amp`, mixed precision; callbacks that are there stay. fastai's default is float16.
+  /// Channels-last memory and, with `use_amp`, mixed precision; callbacks that are there stay. fastai's default is
+  /// float16.
   const Learner& to_channelslast(bool use_amp = true) const;
   const Learner& to_channelslast(bool use_amp, AmpMode mode) const;
   /// Restores the default memory format; with `to_fp32` the callback of mixed precision goes as well.
@@ -181,8 +185,11 @@ class Learner {
   void parallel_ctx(std::vector<c10::Device> devices, const std::function<void()>& fn) const;
   const Learner& to_distributed(const Accelerator& accelerator, const DistributedOptions& options = {}) const;
   const Learner& detach_distributed() const;
-  void distrib_ctx(const Accelerator& accelerator, const DistributedOptions& options, const std::function<void()>& fn) const;
-  void distrib_ctx(const Accelerator& accelerator, const std::function<void()>& fn) const { distrib_ctx(accelerator, {}, fn); }
+  void distrib_ctx(const Accelerator& accelerator, const DistributedOptions& options,
+                   const std::function<void()>& fn) const;
+  void distrib_ctx(const Accelerator& accelerator, const std::function<void()>& fn) const {
+    distrib_ctx(accelerator, {}, fn);
+  }
 
   struct Impl;
   /// For the room's own sources.

@@ -24,7 +24,8 @@ struct LearnerOptions {
   /// Of the first output and the first target.
   Loss loss = {};
   /// In the place of `loss`: of all outputs and all targets.
-  std::function<at::Tensor(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& targets)> loss_of_all = {};
+  std::function<at::Tensor(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& targets)>
+      loss_of_all = {};
   optim::fastai::Factory opt_func = optim::fastai::adam();
   HyperValue lr = 1e-3;
   std::vector<Metric> metrics = {};

@@ -1,7 +1,7 @@
 // Loader and Loaders: hasten's loaders without their types, as a Learner takes them.
 //
-// A Loader makes a fresh loader for an Accelerator when a fit begins, so that the same one serves one process and many. The
-// order is the sampler's: shuffled by its seed and the epoch, shared over the ranks as every prepared loader's is.
+// A Loader makes a fresh loader for an Accelerator when a fit begins, so that the same one serves one process and many.
+// The order is the sampler's: shuffled by its seed and the epoch, shared over the ranks as every prepared loader's is.
 #pragma once
 
 #include <functional>
@@ -35,8 +35,8 @@ class PreparedLoader {
   virtual void load_state(const core::Value& state) = 0;
 };
 
-/// How an epoch's order goes to the ranks: in turns as prepared loaders share it, or in contiguous blocks (data::DistributedDL, fastai's
-/// way).
+/// How an epoch's order goes to the ranks: in turns as prepared loaders share it, or in contiguous blocks
+/// (data::DistributedDL, fastai's way).
 enum class LoaderOrder { kTurns, kBlocks };
 
 namespace detail {
@@ -91,7 +91,10 @@ template <class Dataset, class Sampler>
 class LoaderSourceOf final : public LoaderSource {
  public:
   LoaderSourceOf(const data::Loader<Dataset, Sampler>& loader, BatchOptions options)
-      : dataset_(loader.dataset()), sampler_(loader.sampler()), loading_(loader.options()), options_(std::move(options)) {}
+      : dataset_(loader.dataset()),
+        sampler_(loader.sampler()),
+        loading_(loader.options()),
+        options_(std::move(options)) {}
   LoaderSourceOf(Dataset dataset, Sampler sampler, const torch::data::DataLoaderOptions& loading, BatchOptions options)
       : dataset_(std::move(dataset)), sampler_(std::move(sampler)), loading_(loading), options_(std::move(options)) {}
 
@@ -100,7 +103,8 @@ class LoaderSourceOf final : public LoaderSource {
     if constexpr (!data::is_stream_v<Dataset>) {
       if (order == LoaderOrder::kBlocks && accelerator.world_size() > 1) {
         using Blocks = data::DistributedDL<Dataset, Sampler>;
-        return std::make_unique<PreparedLoaderOf<Blocks>>(Blocks(L(dataset_, sampler_, loading_), accelerator.process().group()), options_, accelerator.device());
+        return std::make_unique<PreparedLoaderOf<Blocks>>(
+            Blocks(L(dataset_, sampler_, loading_), accelerator.process().group()), options_, accelerator.device());
       }
     }
     return std::make_unique<PreparedLoaderOf<L>>(accelerator.prepare(L(dataset_, sampler_, loading_)), options_);
@@ -142,7 +146,8 @@ class Loader {
 
   explicit operator bool() const noexcept { return source_ != nullptr; }
   /// Collective: no. Blocks: no. Throws: as Accelerator::prepare of a loader.
-  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order = LoaderOrder::kTurns) const {
+  std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator,
+                                          LoaderOrder order = LoaderOrder::kTurns) const {
     return source_->prepare(accelerator, order);
   }
   /// Returns the same samples in the dataset's order, none dropped. Collective: no. Blocks: no. Throws: nothing.

@@ -41,8 +41,8 @@ class Loop {
 
   /// Runs epochs first_epoch … num_epochs - 1 with all events. Epochs before start_epoch are cancelled in before_epoch
   /// by the caller's callback, as in fastai.
-  /// Collective: as the actions are. Blocks: as they do. Throws: what callbacks and actions throw, behind the after_… events of
-  /// the open scopes; UsageError for a Cancel of a scope that is not open.
+  /// Collective: as the actions are. Blocks: as they do. Throws: what callbacks and actions throw, behind the after_…
+  /// events of the open scopes; UsageError for a Cancel of a scope that is not open.
   void fit(int64_t num_epochs, int64_t first_epoch = 0);
   /// Runs a validation inside the events of a fit and an epoch; see fit.
   void validate();

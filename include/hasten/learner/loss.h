@@ -1,7 +1,7 @@
 // Losses as fastai has them: flattened, with the activation and the decoding that belong to them.
 //
-// Class axes are flattened, integer targets become long, float targets float where the formula needs it. A Loss is a value
-// handle; any function of (prediction, target) makes one.
+// Class axes are flattened, integer targets become long, float targets float where the formula needs it. A Loss is a
+// value handle; any function of (prediction, target) makes one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,8 @@ class Loss {
  public:
   using Function = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target)>;
   /// With kNone: a value a sample (or pixel).
-  using Reducible = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target, Reduction reduction)>;
+  using Reducible =
+      std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target, Reduction reduction)>;
   using Map = std::function<at::Tensor(const at::Tensor&)>;
   struct Parts {
     std::string name = "loss";
@@ -39,7 +40,8 @@ class Loss {
   /// A function that gives a scalar; it cannot be taken apart for MixUp of class targets.
   Loss(Function function);  // NOLINT: implicit, so that a lambda is a loss
   template <class F>
-    requires(std::is_invocable_r_v<at::Tensor, F, const at::Tensor&, const at::Tensor&> && !std::is_same_v<std::decay_t<F>, Loss>)
+    requires(std::is_invocable_r_v<at::Tensor, F, const at::Tensor&, const at::Tensor&> &&
+             !std::is_same_v<std::decay_t<F>, Loss>)
   Loss(F function) : Loss(Function(std::move(function))) {}  // NOLINT: as above
 
   explicit operator bool() const noexcept { return parts_ != nullptr; }
@@ -94,8 +96,8 @@ struct DiceLossOptions {
   /// Over samples and classes.
   Reduction reduction = Reduction::kSum;
 };
-/// 1 - (2 * sum of p t + smooth) / (sum of p + t + smooth) for each sample and class, p = softmax (p^2 below the line with
-/// square_in_union).
+/// 1 - (2 * sum of p t + smooth) / (sum of p + t + smooth) for each sample and class, p = softmax (p^2 below the line
+/// with square_in_union).
 Loss dice(const DiceLossOptions& options = {});
 /// BCE with logits plus 1 - Dice of the sigmoid over the whole batch.
 Loss bce_dice(double smooth = 1e-6);

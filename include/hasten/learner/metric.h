@@ -88,7 +88,8 @@ Metric value_metric(std::string name, std::function<double()> value);
 Metric loss_metric(std::string name, std::function<at::Tensor()> part);
 /// Returns a function of all predictions and targets, gathered once at the end (fastai's AccumMetric). `prepare` is
 /// applied to each batch's prediction first.
-Metric accum_metric(std::string name, std::function<double(const at::Tensor& predictions, const at::Tensor& targets)> function,
+Metric accum_metric(std::string name,
+                    std::function<double(const at::Tensor& predictions, const at::Tensor& targets)> function,
                     std::function<at::Tensor(const at::Tensor&)> prepare = {});
 
 /// Returns a function of integer counts, which `count` gives for each batch as an int64 tensor [k]. k is the same in
@@ -96,9 +97,10 @@ Metric accum_metric(std::string name, std::function<double(const at::Tensor& pre
 Metric counted_metric(std::string name, MetricFunction count, std::function<double(const at::Tensor& counts)> finish);
 /// Returns a function of the means of several elementwise values: `values` gives tensors whose elements are averaged
 /// one by one.
-Metric mean_metric(std::string name,
-                   std::function<std::vector<at::Tensor>(const at::Tensor& prediction, const at::Tensor& target)> values,
-                   std::function<double(const std::vector<double>& means)> finish);
+Metric mean_metric(
+    std::string name,
+    std::function<std::vector<at::Tensor>(const at::Tensor& prediction, const at::Tensor& target)> values,
+    std::function<double(const std::vector<double>& means)> finish);
 
 /// Returns the rows of all ranks, one rank after the other. Ranks may have different numbers of rows, or none (an
 /// undefined tensor).

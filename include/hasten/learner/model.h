@@ -31,8 +31,12 @@ struct arity_of<R (C::*)(A...)> : std::integral_constant<size_t, sizeof...(A)> {
 template <class R, class C, class... A>
 struct arity_of<R (C::*)(A...) const> : arity_of<R (C::*)(A...)> {};
 
-inline Tensors outputs(at::Tensor tensor) { return {std::move(tensor)}; }
-inline Tensors outputs(Tensors tensors) { return tensors; }
+inline Tensors outputs(at::Tensor tensor) {
+  return {std::move(tensor)};
+}
+inline Tensors outputs(Tensors tensors) {
+  return tensors;
+}
 template <class A, class B>
 Tensors outputs(std::pair<A, B> pair) {
   auto first = outputs(std::move(pair.first)), second = outputs(std::move(pair.second));
@@ -42,7 +46,13 @@ Tensors outputs(std::pair<A, B> pair) {
 template <class... T>
 Tensors outputs(std::tuple<T...> tuple) {
   Tensors all;
-  std::apply([&](auto&... each) { (..., [&] { for (auto& t : outputs(std::move(each))) all.push_back(std::move(t)); }()); }, tuple);
+  std::apply(
+      [&](auto&... each) {
+        (..., [&] {
+          for (auto& t : outputs(std::move(each))) all.push_back(std::move(t));
+        }());
+      },
+      tuple);
   return all;
 }
 
@@ -99,7 +109,8 @@ class AnyModel {
   /// Collective: no. Blocks: no. Throws: UsageError for a model with a lambda, and as data_parallel.
   AnyModel data_parallel(const std::vector<c10::Device>& devices) const {
     if (!parallel_) {
-      throw UsageError(Origin{"learner"}, "to_parallel of an AnyModel with its own call; expected a model whose forward takes tensors.");
+      throw UsageError(Origin{"learner"},
+                       "to_parallel of an AnyModel with its own call; expected a model whose forward takes tensors.");
     }
     AnyModel result = *this;
     result.call_ = parallel_(devices);
@@ -132,6 +143,8 @@ class AnyModel {
 
 /// fastai's reset(): resets the hidden state of a model that has one.
 /// Collective: no. Blocks: no. Throws: what reset_state throws.
-inline void reset(const AnyModel& model) { model.reset(); }
+inline void reset(const AnyModel& model) {
+  model.reset();
+}
 
 }  // namespace hasten::learner

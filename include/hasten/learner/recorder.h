@@ -1,7 +1,8 @@
 // Recorder: losses, rates and the rows of the table.
 //
-// The training loss is smoothed as fastai does: debiased lerp(loss, old, beta), in float32. On an accelerator losses stay on
-// the device until a row is written, so that no batch waits for them. Metrics are summed over the ranks once an epoch.
+// The training loss is smoothed as fastai does: debiased lerp(loss, old, beta), in float32. On an accelerator losses
+// stay on the device until a row is written, so that no batch waits for them. Metrics are summed over the ranks once an
+// epoch.
 #pragma once
 
 #include <chrono>

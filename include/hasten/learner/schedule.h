@@ -21,16 +21,17 @@ Schedule sched_lin(double start, double end);
 Schedule sched_cos(double start, double end);
 /// start everywhere. Collective: no. Blocks: no. Throws: nothing.
 Schedule sched_no(double start, double end = 0);
-/// start * (end / start)^position. Collective: no. Blocks: no. Throws: UsageError unless both have one sign and are not 0.
+/// start * (end / start)^position. Collective: no. Blocks: no. Throws: UsageError unless both have one sign and are not
+/// 0.
 Schedule sched_exp(double start, double end);
 /// start + (end - start) * position^power. Collective: no. Blocks: no. Throws: nothing.
 Schedule sched_poly(double start, double end, double power);
 
-/// Schedule i on the next pcts[i] of the way. Collective: no. Blocks: no. Throws: UsageError if pcts do not sum to 1, are below
-/// 0, or are not one for each schedule.
+/// Schedule i on the next pcts[i] of the way. Collective: no. Blocks: no. Throws: UsageError if pcts do not sum to 1,
+/// are below 0, or are not one for each schedule.
 Schedule combine(const std::vector<double>& pcts, const std::vector<Schedule>& schedules);
-/// start to middle on the first pct, then middle to end, both as cosines. Collective: no. Blocks: no. Throws: UsageError for a
-/// pct outside [0, 1].
+/// start to middle on the first pct, then middle to end, both as cosines. Collective: no. Blocks: no. Throws:
+/// UsageError for a pct outside [0, 1].
 Schedule combined_cos(double pct, double start, double middle, double end);
 
 }  // namespace hasten::learner

@@ -44,12 +44,30 @@ inline constexpr size_t kNumScopes = 7;
 
 /// "before_batch". Collective: no. Blocks: no. Throws: nothing.
 constexpr std::string_view name_of(Event event) noexcept {
-  constexpr std::array<std::string_view, kNumEvents> kNames = {
-      "after_create",         "before_fit",     "before_epoch", "before_train",        "before_batch",
-      "after_pred",           "after_loss",     "before_backward", "after_cancel_backward", "after_backward",
-      "before_step",          "after_cancel_step", "after_step", "after_cancel_batch",  "after_batch",
-      "after_cancel_train",   "after_train",    "before_validate", "after_cancel_validate", "after_validate",
-      "after_cancel_epoch",   "after_epoch",    "after_cancel_fit", "after_fit"};
+  constexpr std::array<std::string_view, kNumEvents> kNames = {"after_create",
+                                                               "before_fit",
+                                                               "before_epoch",
+                                                               "before_train",
+                                                               "before_batch",
+                                                               "after_pred",
+                                                               "after_loss",
+                                                               "before_backward",
+                                                               "after_cancel_backward",
+                                                               "after_backward",
+                                                               "before_step",
+                                                               "after_cancel_step",
+                                                               "after_step",
+                                                               "after_cancel_batch",
+                                                               "after_batch",
+                                                               "after_cancel_train",
+                                                               "after_train",
+                                                               "before_validate",
+                                                               "after_cancel_validate",
+                                                               "after_validate",
+                                                               "after_cancel_epoch",
+                                                               "after_epoch",
+                                                               "after_cancel_fit",
+                                                               "after_fit"};
   return kNames[static_cast<size_t>(event)];
 }
 

@@ -14,7 +14,8 @@
 
 namespace hasten::learner {
 
-/// Words and marks, in small letters; a capital word becomes "xxmaj" and the word. Collective: no. Blocks: no. Throws: nothing.
+/// Words and marks, in small letters; a capital word becomes "xxmaj" and the word. Collective: no. Blocks: no. Throws:
+/// nothing.
 std::vector<std::string> tokenize(const std::string& text);
 
 class Vocab {
@@ -40,8 +41,8 @@ struct LanguageModelOptions {
 /// Batches [rows, steps] with the next tokens as targets. The texts are one long stream, cut into batch_size *
 /// world_size rows. Row by row, a rank's hidden state fits the next batch. Collective: no. Blocks: no. Throws:
 /// UsageError for too few tokens.
-std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts, const LanguageModelOptions& options, int rank = 0,
-                                          int world_size = 1);
+std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts,
+                                          const LanguageModelOptions& options, int rank = 0, int world_size = 1);
 
 struct TextBatchOptions {
   int64_t batch_size = 64;

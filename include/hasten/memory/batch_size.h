@@ -29,8 +29,7 @@ struct BatchSizeAttempt {
 
 namespace detail {
 /// Calls `attempt` with start, start / 2, …, and gives the size with which it returned on all ranks.
-int64_t halve_until_it_fits(const comm::Group& group, int64_t start,
-                            const std::function<void(int64_t)>& attempt,
+int64_t halve_until_it_fits(const comm::Group& group, int64_t start, const std::function<void(int64_t)>& attempt,
                             const std::function<void(const BatchSizeAttempt&)>& before_agreement);
 /// Called on a rank that attempts nothing when the others agree on an attempt.
 void agree_without_attempt(const comm::Group& group, const BatchSizeAttempt& attempt);

@@ -20,14 +20,16 @@
 namespace hasten::models {
 
 struct BertConfig {
-  int64_t vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12, intermediate_size = 3072;
+  int64_t vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
+          intermediate_size = 3072;
   int64_t max_position_embeddings = 512, type_vocab_size = 2, pad_token_id = 0, num_labels = 2;
-  double layer_norm_eps = 1e-12, initializer_range = 0.02, hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
+  double layer_norm_eps = 1e-12, initializer_range = 0.02, hidden_dropout_prob = 0.1,
+         attention_probs_dropout_prob = 0.1;
   double classifier_dropout = -1;  ///< below 0: hidden_dropout_prob
   bool tanh_gelu = false;          ///< "gelu_new"; false: "gelu"
 
-  /// Reads config.json of transformers. Throws: UsageError for a setting that is not there (another activation, relative
-  /// positions).
+  /// Reads config.json of transformers. Throws: UsageError for a setting that is not there (another activation,
+  /// relative positions).
   static BertConfig from_json(const core::Value& config);
 };
 
@@ -37,7 +39,8 @@ struct BertLayerImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask);
 
  private:
-  torch::nn::Linear query_{nullptr}, key_{nullptr}, value_{nullptr}, attention_dense_{nullptr}, intermediate_{nullptr}, output_{nullptr};
+  torch::nn::Linear query_{nullptr}, key_{nullptr}, value_{nullptr}, attention_dense_{nullptr}, intermediate_{nullptr},
+      output_{nullptr};
   torch::nn::LayerNorm attention_norm_{nullptr}, output_norm_{nullptr};
   torch::nn::Dropout dropout_{nullptr};
   int64_t num_heads_;

@@ -14,9 +14,9 @@ namespace hasten::models {
 
 using CausalLmPtr = std::shared_ptr<CausalLmModule>;
 
-/// Returns the module that a config.json describes, constructed as usual. Use offload::empty_weights around it to save the
-/// memory until weights are loaded.
-/// Throws: UsageError for a model_type that is not gpt2, llama, mistral or qwen2, with the nearest one.
+/// Returns the module that a config.json describes, constructed as usual. Use offload::empty_weights around it to save
+/// the memory until weights are loaded. Throws: UsageError for a model_type that is not gpt2, llama, mistral or qwen2,
+/// with the nearest one.
 CausalLmPtr make_causal_lm(const core::Value& config);
 
 /// Returns the names and forms of the module's contents in transformers' files.
@@ -26,10 +26,11 @@ offload::DispatchOptions causal_lm_load_options(const core::Value& config, const
 /// A value handle; copies share the model.
 class CausalLm {
  public:
-  /// Loads a folder: config.json and model.safetensors, its index, or pytorch_model.bin. Weights are mapped where they lie,
-  /// and streamed if options.max_memory["cpu"] is below the model.
-  /// Collective: no. Blocks: on the headers. Throws: UsageError for another model type; DataError for weights that do not fit.
-  static CausalLm from_folder(const std::string& folder, const offload::DispatchOptions& options = {.device_map = "auto"});
+  /// Loads a folder: config.json and model.safetensors, its index, or pytorch_model.bin. Weights are mapped where they
+  /// lie, and streamed if options.max_memory["cpu"] is below the model. Collective: no. Blocks: on the headers. Throws:
+  /// UsageError for another model type; DataError for weights that do not fit.
+  static CausalLm from_folder(const std::string& folder,
+                              const offload::DispatchOptions& options = {.device_map = "auto"});
 
   /// Returns logits; see CausalLmModule::forward.
   at::Tensor operator()(const at::Tensor& ids, const at::Tensor& attention_mask = {}, KvCache* cache = nullptr) const;

@@ -48,12 +48,13 @@ struct AttentionContext {
 
 /// Positions and mask of a forward. `sliding_window` 0: none.
 /// Throws: UsageError for ids that are not [batch, tokens], or a mask of another size.
-AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache, at::ScalarType type,
-                                   int64_t sliding_window = 0);
+AttentionContext attention_context(const at::Tensor& ids, const at::Tensor& attention_mask, KvCache* cache,
+                                   at::ScalarType type, int64_t sliding_window = 0);
 
-/// Scaled dot-product attention over queries [batch, heads, tokens, head_dim] and keys of as many or fewer heads, with the
-/// cache's tokens before them. Returns [batch, tokens, heads * head_dim].
-at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const AttentionContext& context, int64_t layer);
+/// Scaled dot-product attention over queries [batch, heads, tokens, head_dim] and keys of as many or fewer heads, with
+/// the cache's tokens before them. Returns [batch, tokens, heads * head_dim].
+at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                  const AttentionContext& context, int64_t layer);
 
 /// Output projection of a language model: a weight of its own, or the embedding's.
 struct LmHeadImpl : torch::nn::Module {

@@ -19,8 +19,8 @@ struct GenerateOptions {
   int64_t pad = 0;
   /// 0: the most probable token. Otherwise logits are divided by it before sampling.
   double temperature = 0.0;
-  int64_t top_k = 0;   ///< 0: all
-  double top_p = 1.0;  ///< the smallest set of tokens whose probabilities reach this
+  int64_t top_k = 0;                  ///< 0: all
+  double top_p = 1.0;                 ///< the smallest set of tokens whose probabilities reach this
   std::optional<uint64_t> seed = {};  ///< empty: the default generator
   /// [batch, tokens], 0 for padding at the left; undefined: none.
   at::Tensor attention_mask = {};
@@ -28,8 +28,9 @@ struct GenerateOptions {
   std::function<bool(const at::Tensor&)> on_token = {};
 };
 
-/// Returns ids [batch, tokens + new tokens]: the prompt, and what the model adds. It computes each token once (KvCache).
-/// Collective: no. Blocks: no. Throws: UsageError for options out of range, an empty prompt, or more tokens than positions.
+/// Returns ids [batch, tokens + new tokens]: the prompt, and what the model adds. It computes each token once
+/// (KvCache). Collective: no. Blocks: no. Throws: UsageError for options out of range, an empty prompt, or more tokens
+/// than positions.
 at::Tensor generate(const CausalLm& model, const at::Tensor& ids, const GenerateOptions& options = {});
 at::Tensor generate(CausalLmModule& model, const at::Tensor& ids, const GenerateOptions& options = {});
 

@@ -1,4 +1,5 @@
-// GPT-2, with transformers' names: transformer.{wte, wpe, h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}}, ln_f}.
+// GPT-2, with transformers' names: transformer.{wte, wpe, h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}},
+// ln_f}.
 //
 // Weights of c_attn, c_proj and c_fc are those of torch's Linear, [out, in]. transformers stores them transposed, and
 // causal_lm.h loads them as transposed views.

@@ -26,10 +26,12 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   RotaryConfig rotary = {};
 
-  bool is_windowed(int64_t layer) const { return sliding_window > 0 && (windowed_layers.empty() || windowed_layers[static_cast<size_t>(layer)]); }
+  bool is_windowed(int64_t layer) const {
+    return sliding_window > 0 && (windowed_layers.empty() || windowed_layers[static_cast<size_t>(layer)]);
+  }
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
-  /// Reads config.json of model types llama, mistral and qwen2; rope_parameters, or the older rope_theta and rope_scaling.
-  /// Throws: UsageError for another type or a setting that is not there.
+  /// Reads config.json of model types llama, mistral and qwen2; rope_parameters, or the older rope_theta and
+  /// rope_scaling. Throws: UsageError for another type or a setting that is not there.
   static LlamaConfig from_json(const core::Value& config);
 };
 

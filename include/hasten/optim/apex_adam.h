@@ -1,7 +1,7 @@
 // ApexAdam: Adam and AdamW as Apex's FusedAdam, with moments in float32 whatever the parameters' dtype.
 //
-// Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Names and
-// defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take libtorch operators.
+// Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Names
+// and defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take libtorch operators.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -28,6 +28,7 @@ struct ApexAdamOptions : torch::optim::OptimizerCloneableOptions<ApexAdamOptions
   TORCH_ARG(bool, amsgrad) = false;
   /// Half-precision parameters are stepped in float32 masters, which the state holds.
   TORCH_ARG(bool, master_weights) = false;
+
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;

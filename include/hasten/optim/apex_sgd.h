@@ -24,6 +24,7 @@ struct ApexSgdOptions : torch::optim::OptimizerCloneableOptions<ApexSgdOptions> 
   TORCH_ARG(bool, nesterov) = false;
   /// Weight decay is added to the update and does not enter the momentum.
   TORCH_ARG(bool, wd_after_momentum) = false;
+
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;

@@ -1,9 +1,9 @@
 // fastai's optimizers: SGD, RMSProp, Adam, RAdam, QHAdam, Larc, Lamb, Lookahead and ranger.
 //
 // Formulas and defaults are those of fastai.optimizer 2.8. Weight decay is decoupled (weights shrink by lr * wd first)
-// unless decouple_wd is false. Names of hyper-parameters are fastai's: lr, mom, sqr_mom, eps, wd. Adam without Lookahead is
-// torch::optim::AdamW (or Adam) with fastai's numbers, so that libtorch's fused kernel takes it. optim::Lamb and optim::Larc
-// are Apex's.
+// unless decouple_wd is false. Names of hyper-parameters are fastai's: lr, mom, sqr_mom, eps, wd. Adam without
+// Lookahead is torch::optim::AdamW (or Adam) with fastai's numbers, so that libtorch's fused kernel takes it.
+// optim::Lamb and optim::Larc are Apex's.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -90,8 +90,8 @@ class Optimizer : public torch::optim::Optimizer {
 };
 
 /// Makes an optimizer for parameter groups; a Learner calls it with its layer groups and lr.
-using Factory =
-    std::function<std::shared_ptr<torch::optim::Optimizer>(const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr)>;
+using Factory = std::function<std::shared_ptr<torch::optim::Optimizer>(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups, double lr)>;
 
 struct SgdOptions {
   double mom = 0.0, wd = 0.0;

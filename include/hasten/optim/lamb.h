@@ -30,6 +30,7 @@ struct LambOptions : torch::optim::OptimizerCloneableOptions<LambOptions> {
   TORCH_ARG(double, max_grad_norm) = 1;
   /// The trust ratio applies to groups without weight decay as well.
   TORCH_ARG(bool, use_nvlamb) = false;
+
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;

@@ -1,8 +1,8 @@
 // NovoGrad: adaptive moments with one second moment a parameter tensor (Apex's FusedNovoGrad).
 //
 // Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep Networks", 2019.
-// Formulas, names and defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take libtorch
-// operators.
+// Formulas, names and defaults are Apex's. The loops are steps/rules.h's; parameters that are not on the CPU take
+// libtorch operators.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -31,6 +31,7 @@ struct NovoGradOptions : torch::optim::OptimizerCloneableOptions<NovoGradOptions
   TORCH_ARG(int64_t, norm_type) = 2;
   /// The second moment begins at 0; false: at the first gradient's norm.
   TORCH_ARG(bool, init_zero) = false;
+
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;

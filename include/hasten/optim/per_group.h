@@ -33,9 +33,8 @@ class PerGroup {
   std::vector<T> expand(size_t num_groups, std::string_view scheduler, std::string_view option) const {
     if (values_.size() == 1) return std::vector<T>(num_groups, values_[0]);
     if (values_.size() != num_groups) {
-      throw UsageError(Origin{"optim"}, scheduler, ": ", option, " has ", values_.size(),
-                       " values, the optimizer ", num_groups,
-                       " parameter groups; expected one value, or one for each group.");
+      throw UsageError(Origin{"optim"}, scheduler, ": ", option, " has ", values_.size(), " values, the optimizer ",
+                       num_groups, " parameter groups; expected one value, or one for each group.");
     }
     return values_;
   }

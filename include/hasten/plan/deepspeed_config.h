@@ -46,9 +46,10 @@ class DeepSpeedConfig {
   void del_config_sub_tree(const std::string& key, bool must_exist = false);
 
   using Values = std::vector<std::pair<std::string, core::Value>>;
-  /// If the key is "auto": sets it to its value among `values` (throws UsageError if there is none). Else, with must_match,
-  /// adds a line to `mismatches` if the two differ.
-  void fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches, bool must_match = true);
+  /// If the key is "auto": sets it to its value among `values` (throws UsageError if there is none). Else, with
+  /// must_match, adds a line to `mismatches` if the two differ.
+  void fill_match(const std::string& key, const Values& values, std::vector<std::string>& mismatches,
+                  bool must_match = true);
   /// fill_match for every key of the configuration.
   /// Collective: no. Blocks: no. Throws: UsageError for values that are missing, and one for all mismatches together.
   void process(const Values& values, bool must_match = true);
@@ -69,7 +70,8 @@ struct BatchNumbers {
 
 /// DeepSpeed's rule: any two give the third, one alone gives the others with an accumulation of 1.
 /// Collective: no. Blocks: no. Throws: UsageError with the equation and its numbers.
-BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro, std::optional<int64_t> accumulation, int world_size);
+BatchNumbers solve_batch(std::optional<int64_t> train, std::optional<int64_t> micro,
+                         std::optional<int64_t> accumulation, int world_size);
 
 /// A configuration with every default, after all checks.
 class ResolvedDeepSpeed {
@@ -95,9 +97,9 @@ class ResolvedDeepSpeed {
   std::vector<std::pair<std::string, core::Value>> given_;
 };
 
-/// Checks types, ranges and unknown keys, applies old names, and solves the batch numbers. "auto" counts as not written.
-/// `needs_batch`: the batch numbers must be there.
-/// Collective: no. Blocks: no. Throws: UsageError with all problems, each with its key.
+/// Checks types, ranges and unknown keys, applies old names, and solves the batch numbers. "auto" counts as not
+/// written. `needs_batch`: the batch numbers must be there. Collective: no. Blocks: no. Throws: UsageError with all
+/// problems, each with its key.
 ResolvedDeepSpeed resolve_deepspeed(const DeepSpeedConfig& config, int world_size, bool needs_batch = true);
 
 /// Throws UsageError with all refusals of a resolved configuration; nothing if there are none.

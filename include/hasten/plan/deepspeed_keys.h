@@ -1,4 +1,5 @@
-// The keys of a DeepSpeed configuration: one table that drives reading, messages, the engine and docs/from-deepspeed.md.
+// The keys of a DeepSpeed configuration: one table that drives reading, messages, the engine and
+// docs/from-deepspeed.md.
 //
 // Each key has a type, a default and an answer. Answers: honoured, honoured where parameters are filled at all, ignored
 // with one line, refused, or removed by DeepSpeed itself. Follows DeepSpeed 0.19.
@@ -12,12 +13,12 @@ namespace hasten::plan {
 
 enum class KeyType {
   kBool,
-  kCount,     ///< a whole number, at least `least`; 2e8 counts
-  kReal,      ///< a number, at least `least`
+  kCount,  ///< a whole number, at least `least`; 2e8 counts
+  kReal,   ///< a number, at least `least`
   kText,
-  kChoice,    ///< one of `choices`
-  kSection,   ///< a map whose keys are in the table
-  kFree       ///< anything
+  kChoice,   ///< one of `choices`
+  kSection,  ///< a map whose keys are in the table
+  kFree      ///< anything
 };
 
 enum class KeyAnswer {
@@ -25,7 +26,7 @@ enum class KeyAnswer {
   kWhereFilled,  ///< honoured where parameters are filled and released; nothing to do on one host
   kIgnored,      ///< one line, then ignored
   kRefused,
-  kRemoved       ///< DeepSpeed refuses it as well
+  kRemoved  ///< DeepSpeed refuses it as well
 };
 
 struct DeepSpeedKey {

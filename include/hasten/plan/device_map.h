@@ -42,9 +42,9 @@ class DeviceMap {
 struct InferOptions {
   std::vector<std::string> no_split_module_classes = {};
   SizeOptions sizes = {};
-  bool clean_result = true;         ///< merges entries of one prefix that share a device
-  bool offload_buffers = false;     ///< buffers of modules that are not on an accelerator are moved when used
-  bool fallback_allocation = false; ///< puts a smaller module first where nothing fits an empty device
+  bool clean_result = true;          ///< merges entries of one prefix that share a device
+  bool offload_buffers = false;      ///< buffers of modules that are not on an accelerator are moved when used
+  bool fallback_allocation = false;  ///< puts a smaller module first where nothing fits an empty device
   /// Is given one line for each step.
   std::function<void(std::string_view)> verbose = {};
 };
@@ -72,8 +72,8 @@ struct DeviceMapCheck {
 /// Returns the keys that name no module, and the tensors that no key covers.
 DeviceMapCheck examine_device_map(const ModuleTree& tree, const DeviceMap& map);
 
-/// Throws if a tensor has no device; returns a warning for keys that name neither a module nor a tensor, "" without any.
-/// Collective: no. Blocks: no. Throws: UsageError listing all tensors without a device.
+/// Throws if a tensor has no device; returns a warning for keys that name neither a module nor a tensor, "" without
+/// any. Collective: no. Blocks: no. Throws: UsageError listing all tensors without a device.
 std::string check_device_map(const ModuleTree& tree, const DeviceMap& map);
 
 /// A tensor whose names a device map puts on several devices: it needs memory on each of them.

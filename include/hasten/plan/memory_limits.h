@@ -53,8 +53,8 @@ std::optional<int64_t> cgroup_available_bytes(const std::filesystem::path& proc 
 struct BalanceOptions {
   std::vector<std::string> no_split_module_classes = {};
   SizeOptions sizes = {};
-  bool low_zero = false;           ///< keeps accelerator 0 as free as possible ("balanced_low_0")
-  bool limits_are_default = false; ///< the user gave no limits: a single accelerator is filled to 90 %
+  bool low_zero = false;            ///< keeps accelerator 0 as free as possible ("balanced_low_0")
+  bool limits_are_default = false;  ///< the user gave no limits: a single accelerator is filled to 90 %
 };
 
 /// Returns limits that spread the model evenly over the accelerators (Accelerate's get_balanced_memory).

@@ -68,6 +68,7 @@ struct MaximumSizes {
 };
 
 /// Accelerate's calculate_maximum_sizes: in the tensors' own dtypes.
-MaximumSizes calculate_maximum_sizes(const ModuleTree& tree, const std::vector<std::string>& no_split_module_classes = {});
+MaximumSizes calculate_maximum_sizes(const ModuleTree& tree,
+                                     const std::vector<std::string>& no_split_module_classes = {});
 
 }  // namespace hasten::plan

@@ -38,7 +38,8 @@ std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input);
 const ShardMemoryRow* cheapest_that_fits(const std::vector<ShardMemoryRow>& rows, int64_t bytes);
 
 /// Returns the table as text, with a line on what fits if `limit` is given. Sizes are in units of 1024.
-std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows, std::optional<int64_t> limit = {});
+std::string describe(const ShardMemoryInput& input, const std::vector<ShardMemoryRow>& rows,
+                     std::optional<int64_t> limit = {});
 
 /// Reads "124M", "1.3B", "7e9", "350k" as a number of parameters. Throws: UsageError for anything else.
 int64_t parse_parameter_count(const std::string& text);

@@ -1,7 +1,7 @@
 // Unit rules of FSDP: which modules of a model become units, by class names or by numbers of parameters.
 //
-// Pure: a model is a tree of plain nodes, so that the rules of versions 1 and 2 can be tested without tensors. The root takes
-// what is in no other unit. A tied parameter belongs to the first module in the model's order that has it.
+// Pure: a model is a tree of plain nodes, so that the rules of versions 1 and 2 can be tested without tensors. The root
+// takes what is in no other unit. A tied parameter belongs to the first module in the model's order that has it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct WrapParameter {
   const void* id = nullptr;
 };
 
-/// A module: its own parameters by their last names, and its children in their order. A module that is registered twice is
-/// listed at its first place only.
+/// A module: its own parameters by their last names, and its children in their order. A module that is registered twice
+/// is listed at its first place only.
 struct WrapModule {
   std::string name;        ///< the last part of its name
   std::string class_name;  ///< as it is written, with its namespace
@@ -37,7 +37,8 @@ struct WrapOptions {
   std::vector<std::string> ignored = {};
 };
 
-/// A unit: its module ("" is the root) and the whole names of the parameters that it manages itself, in the model's order.
+/// A unit: its module ("" is the root) and the whole names of the parameters that it manages itself, in the model's
+/// order.
 struct WrapUnit {
   std::string module;
   std::vector<std::string> parameters = {};

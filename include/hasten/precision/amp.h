@@ -141,7 +141,9 @@ class AmpModel {
     if (!casts_.inputs) return value;
     if constexpr (Nested<T>) {
       return cast_inputs(*casts_.inputs, value);
-    } else if constexpr (requires { { value.to(*casts_.inputs) } -> std::convertible_to<T>; }) {
+    } else if constexpr (requires {
+                           { value.to(*casts_.inputs) } -> std::convertible_to<T>;
+                         }) {
       return value.to(*casts_.inputs);
     } else {
       return value;
@@ -167,8 +169,8 @@ class Amp {
   /// Collective: no. Blocks: no. Throws: UsageError for overrides that the level does not take, limits out of range.
   explicit Amp(const AmpOptions& options = {});
 
-  /// Handles for a module (a TORCH_MODULE holder or shared_ptr, which is shared) and its optimizer, which must outlive its
-  /// handle. O2 and O3 convert the module in place. Any number of calls, before or after Accelerator::prepare.
+  /// Handles for a module (a TORCH_MODULE holder or shared_ptr, which is shared) and its optimizer, which must outlive
+  /// its handle. O2 and O3 convert the module in place. Any number of calls, before or after Accelerator::prepare.
   /// Collective: no. Blocks: no. Throws: UsageError for a parameter that is not float32, by name.
   template <class M, std::derived_from<torch::optim::Optimizer> O>
   std::pair<AmpModel<M>, AmpOptimizer<O>> initialize(M module, O& optimizer) {
@@ -195,10 +197,10 @@ class Amp {
     return result;
   }
 
-  /// Calls `backward` with loss.float() times the scale of loss_id. Afterwards these optimizers' gradients are unscaled, and
-  /// added to those that earlier losses left. If any is not finite, their next step is a no-op, once, and the scale shrinks.
-  /// Collective: as `backward`. Blocks: until gradients are there. Throws: UsageError for a loss_id out of range or an
-  /// undefined loss; what `backward` throws, and then gradients are as it left them.
+  /// Calls `backward` with loss.float() times the scale of loss_id. Afterwards these optimizers' gradients are
+  /// unscaled, and added to those that earlier losses left. If any is not finite, their next step is a no-op, once, and
+  /// the scale shrinks. Collective: as `backward`. Blocks: until gradients are there. Throws: UsageError for a loss_id
+  /// out of range or an undefined loss; what `backward` throws, and then gradients are as it left them.
   using Backward = std::function<void(const at::Tensor& scaled)>;
   void scale_loss(const at::Tensor& loss, const AmpOptimizerHandle& optimizer, const Backward& backward,
                   const ScaleLossOptions& options = {}) const {
@@ -210,8 +212,8 @@ class Amp {
   /// Returns a scope without casts (apex.amp.disable_casts).
   static Autocast disable_casts() { return Autocast::off(); }
 
-  /// A callable whose tensor arguments are cast inside autocast scopes: to the scope's dtype, to float32, or to the widest of
-  /// their dtypes.
+  /// A callable whose tensor arguments are cast inside autocast scopes: to the scope's dtype, to float32, or to the
+  /// widest of their dtypes.
   template <class F>
   static auto half_function(F function) {
     return wrapped(std::move(function), CastPolicy::kLow);
@@ -237,8 +239,8 @@ class Amp {
   /// Collective: no. Blocks: no. Throws: nothing.
   AmpState state() const;
   /// Another number of scalers is logged, and the first ones are loaded.
-  /// Collective: no. Blocks: no. Throws: UsageError for other keys than loss_scalerN, or scales that are not finite or not
-  /// above 0; nothing has changed then.
+  /// Collective: no. Blocks: no. Throws: UsageError for other keys than loss_scalerN, or scales that are not finite or
+  /// not above 0; nothing has changed then.
   void load_state(const AmpState& state) const;
 
  private:

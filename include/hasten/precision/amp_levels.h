@@ -30,8 +30,8 @@ struct LossScale {
 
 /// A bool, or its text: Apex takes "True" and "False".
 struct KeepBatchNorm {
-  KeepBatchNorm(bool value) : value(value) {}  // NOLINT
-  KeepBatchNorm(const char* text) : text(text) {}  // NOLINT
+  KeepBatchNorm(bool value) : value(value) {}                 // NOLINT
+  KeepBatchNorm(const char* text) : text(text) {}             // NOLINT
   KeepBatchNorm(std::string text) : text(std::move(text)) {}  // NOLINT
   bool value = false;
   std::string text = {};
@@ -58,6 +58,7 @@ struct AmpProperties {
 
 /// Returns the table of levels, then the overrides. `dtype` kBFloat16 gives levels in bfloat16, whose loss scale is 1.
 /// Collective: no. Blocks: no. Throws: UsageError for an override that the level does not take.
-AmpProperties resolve(AmpLevel level, const AmpOverrides& overrides = {}, c10::ScalarType dtype = c10::ScalarType::Half);
+AmpProperties resolve(AmpLevel level, const AmpOverrides& overrides = {},
+                      c10::ScalarType dtype = c10::ScalarType::Half);
 
 }  // namespace hasten::precision

@@ -1,7 +1,7 @@
 // Whole models in another dtype, and float32 masters of their weights: the tools of Apex's fp16_utils.
 //
-// Batch norms can stay in float32: their statistics lose too much in half precision, and libtorch's kernels take float32
-// statistics beside half inputs.
+// Batch norms can stay in float32: their statistics lose too much in half precision, and libtorch's kernels take
+// float32 statistics beside half inputs.
 #pragma once
 
 #include <torch/nn/module.h>

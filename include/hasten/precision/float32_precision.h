@@ -18,8 +18,8 @@ struct Float32Options {
   std::optional<Float32Precision> rnn = {};
 };
 
-/// Sets libtorch's precision of the given operators, on CUDA and in oneDNN, for the whole process. kBf16 leaves CUDA alone.
-/// Collective: no. Blocks: no. Throws: nothing.
+/// Sets libtorch's precision of the given operators, on CUDA and in oneDNN, for the whole process. kBf16 leaves CUDA
+/// alone. Collective: no. Blocks: no. Throws: nothing.
 void set_float32_precision(const Float32Options& options);
 
 /// Returns what oneDNN (`cuda`: CUDA) may use now; unset where libtorch's default holds.

@@ -70,7 +70,8 @@ class Fp16Optimizer {
 
   /// Collective: no. Blocks: no. Throws: nothing.
   Fp16OptimizerState state() const;
-  /// Collective: no. Blocks: no. Throws: UsageError for another number or other sizes of masters; nothing has changed then.
+  /// Collective: no. Blocks: no. Throws: UsageError for another number or other sizes of masters; nothing has changed
+  /// then.
   void load_state(const Fp16OptimizerState& state);
 
  private:

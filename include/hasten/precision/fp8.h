@@ -23,9 +23,9 @@ class Module;
 
 namespace hasten::precision {
 
-/// kTensorwise: one scale a tensor; activations and weights E4M3, gradients E5M2. kRowwise: all E4M3, a scale a row along the
-/// product's inner dim, rounded down to powers of two. kRowwiseGradHp: as kRowwise, weight gradients in high precision.
-/// kDelayed: one scale a tensor, from the amax of past windows.
+/// kTensorwise: one scale a tensor; activations and weights E4M3, gradients E5M2. kRowwise: all E4M3, a scale a row
+/// along the product's inner dim, rounded down to powers of two. kRowwiseGradHp: as kRowwise, weight gradients in high
+/// precision. kDelayed: one scale a tensor, from the amax of past windows.
 enum class Fp8Recipe { kTensorwise, kRowwise, kRowwiseGradHp, kDelayed };
 
 /// Selects the modules that take part, by name and module: any callable of that form. It is held in a list of at most
@@ -39,7 +39,9 @@ class Fp8Filter {
              !std::is_same_v<std::remove_cvref_t<Fn>, Fp8Filter>)
   Fp8Filter(Fn fn) : functions_{Function(std::move(fn))} {}
   explicit operator bool() const noexcept { return !functions_.empty(); }
-  bool operator()(const std::string& name, const torch::nn::Module& module) const { return functions_.front()(name, module); }
+  bool operator()(const std::string& name, const torch::nn::Module& module) const {
+    return functions_.front()(name, module);
+  }
 
  private:
   std::vector<Function> functions_ = {};
@@ -95,9 +97,9 @@ struct DelayedScales {
   void end_window(const Fp8Options& options);
 };
 
-/// x [..., k] times weight [n, k] transposed, in x's dtype; differentiable in both. `scales` is needed for kDelayed, must
-/// outlive the backward, and gets the amax.
-/// Collective: no. Blocks: no. Throws: UsageError for kDelayed without scales.
+/// x [..., k] times weight [n, k] transposed, in x's dtype; differentiable in both. `scales` is needed for kDelayed,
+/// must outlive the backward, and gets the amax. Collective: no. Blocks: no. Throws: UsageError for kDelayed without
+/// scales.
 at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const Fp8Options& options,
                       DelayedScales* scales = nullptr);
 

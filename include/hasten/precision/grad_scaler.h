@@ -29,8 +29,8 @@ struct GradScalerOptions {
   bool enabled = true;
   std::optional<double> min_scale = {};
   std::optional<double> max_scale = {};
-  /// kTorch, or another system's rule (loss_scale_rule.h), with its hysteresis. Under kDeepSpeed an overflow at min_scale
-  /// ends the run.
+  /// kTorch, or another system's rule (loss_scale_rule.h), with its hysteresis. Under kDeepSpeed an overflow at
+  /// min_scale ends the run.
   LossScaleKind rule = LossScaleKind::kTorch;
   int64_t hysteresis = 1;
   bool consecutive_hysteresis = false;

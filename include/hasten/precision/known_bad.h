@@ -1,7 +1,7 @@
 // known_bad: convolutions that libtorch's issues report as slow or wrong below float32, and the notes about them.
 //
-// The list is data, with PyTorch's issue numbers; nothing is measured. An entry goes when libtorch's oldest supported release
-// has it repaired.
+// The list is data, with PyTorch's issue numbers; nothing is measured. An entry goes when libtorch's oldest supported
+// release has it repaired.
 #pragma once
 
 #include <string>

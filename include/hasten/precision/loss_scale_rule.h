@@ -1,8 +1,8 @@
 // LossScaleRule: how a dynamic loss scale moves when a step's gradients overflowed, and when they did not.
 //
 // A pure function of the state, for the rules of five systems: torch.amp.GradScaler, Apex's LossScaler, Apex's
-// FP16_Optimizer, fastai's NonNativeMixedPrecision, DeepSpeed's DynamicLossScaler. They differ in what resets the count of
-// good steps and in limits. Scales are float32 values, as in all of them but Apex, whose powers of two are the same.
+// FP16_Optimizer, fastai's NonNativeMixedPrecision, DeepSpeed's DynamicLossScaler. They differ in what resets the count
+// of good steps and in limits. Scales are float32 values, as in all of them but Apex, whose powers of two are the same.
 #pragma once
 
 #include <cstdint>

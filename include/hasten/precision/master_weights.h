@@ -14,9 +14,8 @@ namespace hasten::precision {
 
 class MasterWeights {
  public:
-  /// Makes a master for each float16 or bfloat16 parameter in the optimizer's groups; float32 ones stay. The optimizer must
-  /// outlive it.
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// Makes a master for each float16 or bfloat16 parameter in the optimizer's groups; float32 ones stay. The optimizer
+  /// must outlive it. Collective: no. Blocks: no. Throws: nothing.
   explicit MasterWeights(torch::optim::Optimizer& optimizer);
 
   /// Returns the parameters that have masters, and their masters, in the same order.

@@ -12,8 +12,8 @@
 
 namespace hasten::precision {
 
-/// kLow: inputs are cast to the scope's dtype. kFloat32: to float32. kWidest: to the widest dtype among them. kRefuse: a
-/// half-precision input is an error.
+/// kLow: inputs are cast to the scope's dtype. kFloat32: to float32. kWidest: to the widest dtype among them. kRefuse:
+/// a half-precision input is an error.
 enum class CastPolicy { kLow, kFloat32, kWidest, kRefuse };
 
 class OpPolicies {

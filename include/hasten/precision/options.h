@@ -7,8 +7,8 @@
 
 namespace hasten::precision {
 
-/// The dtype of what `model(x)` returns. kFloat32: half-precision outputs become float32, as Accelerate's. kAsComputed: they
-/// stay.
+/// The dtype of what `model(x)` returns. kFloat32: half-precision outputs become float32, as Accelerate's. kAsComputed:
+/// they stay.
 enum class Outputs { kFloat32, kAsComputed };
 
 /// The form of parameters. kParameter: as they are made, float32 as a rule. The others convert prepared models to half
@@ -19,8 +19,8 @@ enum class Weights { kParameter, kMaster, kSplit, kStochastic, kKahan };
 
 struct PrecisionOptions {
   Outputs outputs = Outputs::kFloat32;
-  /// Floating tensors among the inputs of a prepared model are cast to mixed_precision's dtype (FSDP's cast_forward_inputs).
-  /// False: operators cast them, by autocast's lists.
+  /// Floating tensors among the inputs of a prepared model are cast to mixed_precision's dtype (FSDP's
+  /// cast_forward_inputs). False: operators cast them, by autocast's lists.
   bool cast_inputs = false;
   /// Half-precision copies of float32 parameters last from scope to scope, as long as the parameter is not written to.
   /// False: autocast casts them anew in every scope.

@@ -24,8 +24,8 @@ struct WindowScalerHooks {
   /// Whether gradients are exchanged now and optimizers step.
   std::function<bool()> ends_window = [] { return true; };
   /// Sums a count over all ranks, where some parameter of the optimizer was not exchanged whole. Collective there.
-  std::function<int64_t(const torch::optim::Optimizer&, int64_t)> sum_overflows =
-      [](const torch::optim::Optimizer&, int64_t own) { return own; };
+  std::function<int64_t(const torch::optim::Optimizer&, int64_t)> sum_overflows = [](const torch::optim::Optimizer&,
+                                                                                     int64_t own) { return own; };
   /// A parameter's name, for messages; "" if it is not known.
   std::function<std::string(const at::Tensor&)> name_of = [](const at::Tensor&) { return std::string(); };
   std::function<void(const std::string&)> warn = [](const std::string&) {};
@@ -42,8 +42,8 @@ class WindowScaler : public training::StepPolicy {
   /// Optimizers that are to be known before their first step: clip finds a parameter's owner among them.
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer);
 
-  /// Divides the optimizer's gradients by the scale, and checks them. Nothing if that is done, or in the middle of a window.
-  /// Collective: as WindowScalerHooks::sum_overflows. Blocks: until gradients are there. Throws: nothing.
+  /// Divides the optimizer's gradients by the scale, and checks them. Nothing if that is done, or in the middle of a
+  /// window. Collective: as WindowScalerHooks::sum_overflows. Blocks: until gradients are there. Throws: nothing.
   void unscale_(torch::optim::Optimizer& optimizer);
   /// The same for all optimizers.
   void unscale_all();

@@ -37,8 +37,7 @@ std::invoke_result_t<Fn> value_in_order(const Process& process, bool first, cons
 /// CommError with its words. If it throws on the main process, it does not run on the others.
 template <class Fn>
 std::invoke_result_t<Fn> main_process_first(const Process& process, Fn&& fn) {
-  return detail::value_in_order(process, process.is_main_process(), "main_process_first",
-                                std::forward<Fn>(fn));
+  return detail::value_in_order(process, process.is_main_process(), "main_process_first", std::forward<Fn>(fn));
 }
 
 /// Does as main_process_first, but the main process of each machine is first there, all machines at once. For work on a

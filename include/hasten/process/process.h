@@ -40,13 +40,13 @@ class Process {
   /// ranks make theirs in the same order.
   /// Collective: yes. Blocks: until all ranks have come. Throws: UsageError (half-set environment, busy port),
   /// CommError (a rank did not come within the timeout).
-  explicit Process(const ProcessOptions& options = {},
-                   const Environment& environment = Environment::current());
+  explicit Process(const ProcessOptions& options = {}, const Environment& environment = Environment::current());
 
   /// From given parts.
   Process(RankInfo identity, comm::Group group, c10::Device device = c10::Device(c10::kCPU));
 
-  /// The same process with another handle of its group (Group::with_observer). Collective: no. Blocks: no. Throws: nothing.
+  /// The same process with another handle of its group (Group::with_observer). Collective: no. Blocks: no. Throws:
+  /// nothing.
   Process with_group(comm::Group group) const;
 
   const RankInfo& identity() const noexcept;
@@ -86,8 +86,7 @@ class Process {
 
  private:
   struct Impl;
-  static std::shared_ptr<Impl> from_environment(const ProcessOptions& options,
-                                                const Environment& environment);
+  static std::shared_ptr<Impl> from_environment(const ProcessOptions& options, const Environment& environment);
   std::shared_ptr<Impl> impl_;
 };
 

@@ -29,8 +29,8 @@ struct RankInfo {
   /// How often the launcher has restarted the run (TORCHELASTIC_RESTART_COUNT); the keys of each attempt
   /// are apart.
   int restart_count = 0;
-  /// The worker's role and its place among the workers of that role: ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE of torchrun and
-  /// `hasten launch --roles`.
+  /// The worker's role and its place among the workers of that role: ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE of torchrun
+  /// and `hasten launch --roles`.
   std::string role = "default";
   int role_rank = 0;
   int role_world_size = 1;

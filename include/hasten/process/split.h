@@ -71,14 +71,12 @@ std::vector<T> split_between_processes(const Process& process, const std::vector
   const auto length = static_cast<int64_t>(values.size());
   return detail::take(values, share_of(length, process.rank(), process.world_size(), apply_padding));
 }
-at::Tensor split_between_processes(const Process& process, const at::Tensor& values,
-                                   bool apply_padding = false);
+at::Tensor split_between_processes(const Process& process, const at::Tensor& values, bool apply_padding = false);
 
 /// Splits each of the named lists or tensors, which all have the same length.
 /// Collective: no. Blocks: no. Throws: UsageError that names two of different lengths.
 template <class V>
-std::map<std::string, V> split_between_processes(const Process& process,
-                                                 const std::map<std::string, V>& values,
+std::map<std::string, V> split_between_processes(const Process& process, const std::map<std::string, V>& values,
                                                  bool apply_padding = false) {
   return detail::split_map(process, values, apply_padding);
 }

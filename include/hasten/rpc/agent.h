@@ -35,8 +35,8 @@ class Calls {
   Calls with(CallOptions options) const { return Calls(core_, options); }
 
   /// Calls a function of another worker. Trailing std::optional parameters may be left out.
-  /// Collective: no. Blocks: `sync` until the result is there, `async` never. Throws: UsageError before anything is sent
-  /// (not served there, other signature); RemoteError, CommError through the future.
+  /// Collective: no. Blocks: `sync` until the result is there, `async` never. Throws: UsageError before anything is
+  /// sent (not served there, other signature); RemoteError, CommError through the future.
   template <auto F, class... A>
   auto async(const To& to, A&&... arguments) const {
     return detail::call_function<F>(*core_, spec(to), std::forward<A>(arguments)...);
@@ -69,7 +69,8 @@ class Calls {
   }
   /// Calls an operator of libtorch, "aten::add.Tensor", if RpcOptions::serve_operators is set. Arguments are tensors,
   /// numbers, booleans, strings, none and lists of these. Trailing defaults may be left out.
-  std::vector<c10::IValue> call_operator(const To& to, const std::string& name, std::vector<c10::IValue> arguments) const;
+  std::vector<c10::IValue> call_operator(const To& to, const std::string& name,
+                                         std::vector<c10::IValue> arguments) const;
 
   const std::shared_ptr<detail::Core>& core() const noexcept { return core_; }
 
@@ -96,8 +97,8 @@ class Agent : public Calls {
   /// interface that other hosts reach; on one machine address 127.0.0.1. `run_key`: Process::run_key() of the run that
   /// it joins, if any.
   /// Collective: no. Blocks, Throws: as above.
-  Agent(const comm::Store& store, Functions functions, RpcOptions options, const comm::GroupOptions& where = {.address = "127.0.0.1"},
-        const std::string& run_key = "");
+  Agent(const comm::Store& store, Functions functions, RpcOptions options,
+        const comm::GroupOptions& where = {.address = "127.0.0.1"}, const std::string& run_key = "");
   /// Leaves at once; calls that others make here fail. Collective: no. Blocks: for a handler that still runs.
   ~Agent();
   Agent(const Agent&) = delete;
@@ -109,9 +110,10 @@ class Agent : public Calls {
   /// Returns all workers; of a dynamic agent those that are here.
   std::vector<WorkerInfo> workers() const;
 
-  /// Dynamic: leaves once the calls made and served here have ended, and is not collective. Else ends when all workers have called, and no call and no message of a reference is under way.
-  /// Collective: yes. Blocks: yes, never for a lost worker. Throws: CommError that names lost workers, after all others
-  /// have ended; CommError after `timeout_s` (0: none).
+  /// Dynamic: leaves once the calls made and served here have ended, and is not collective. Else ends when all workers
+  /// have called, and no call and no message of a reference is under way. Collective: yes. Blocks: yes, never for a
+  /// lost worker. Throws: CommError that names lost workers, after all others have ended; CommError after `timeout_s`
+  /// (0: none).
   void shutdown(double timeout_s = 0);
 
   /// Returns a reference to a value of this worker's own.
@@ -131,10 +133,12 @@ class Agent : public Calls {
   /// Collective: no. Blocks: as fn. Throws: the exceptions of fn; UsageError if this is not the process's first agent.
   void autograd(const std::function<void(AutogradContext&)>& fn) const;
 
-  /// Runs `fn` and waits for all calls that this thread makes in it. Throws: what fn throws, else the first call's error.
+  /// Runs `fn` and waits for all calls that this thread makes in it. Throws: what fn throws, else the first call's
+  /// error.
   void wait_all(const std::function<void()>& fn) const;
   /// Values of all `workers` (default: all), by name; each of them calls. Collective: over the workers named.
-  std::map<std::string, std::string> all_gather_bytes(const std::string& mine, std::vector<std::string> workers = {}) const;
+  std::map<std::string, std::string> all_gather_bytes(const std::string& mine,
+                                                      std::vector<std::string> workers = {}) const;
   template <class T>
   std::map<std::string, T> all_gather(const T& value, std::vector<std::string> workers = {}) const;
   /// Returns when all `workers` (default: all) have called. Collective: over the workers named.
@@ -143,8 +147,8 @@ class Agent : public Calls {
   /// Calls `fn` in the pool when a worker has joined, has left or was lost, from now on.
   void on_worker(std::function<void(const WorkerInfo&, WorkerEvent)> fn) const;
   AgentStats stats() const;
-  /// Runs `fn`. Handlers of this worker that start meanwhile record for the profiler that runs in this thread, whichever
-  /// thread they run in. Collective: no. Blocks: as fn. Throws: what fn throws.
+  /// Runs `fn`. Handlers of this worker that start meanwhile record for the profiler that runs in this thread,
+  /// whichever thread they run in. Collective: no. Blocks: as fn. Throws: what fn throws.
   void profile_server(const std::function<void()>& fn) const;
 
  private:

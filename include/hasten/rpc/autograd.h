@@ -26,9 +26,9 @@ class AutogradContext {
   AutogradContext(std::shared_ptr<detail::Core> core, int64_t id) : core_(std::move(core)), id_(id) {}
 
   int64_t id() const noexcept { return id_; }
-  /// Computes the gradients of the roots' sum, which are scalars, on all workers that took part. Leaves `.grad` as it is.
-  /// Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and in a thread
-  /// that has not entered the context; CommError if a worker was lost.
+  /// Computes the gradients of the roots' sum, which are scalars, on all workers that took part. Leaves `.grad` as it
+  /// is. Collective: no. Blocks: until all workers have ended. Throws: UsageError for roots that need no gradient, and
+  /// in a thread that has not entered the context; CommError if a worker was lost.
   void backward(const std::vector<at::Tensor>& roots, const BackwardOptions& options = {}) const;
   /// Returns this worker's parameters and their gradients.
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
@@ -56,10 +56,11 @@ class AutogradContext {
   int64_t id_;
 };
 
-/// Data parallelism inside a context: this rank's gradients of `parameters` become their mean over the group's ranks. A rank
-/// without a gradient of a parameter counts as zeros. Call it after backward() and before the optimizer's step.
+/// Data parallelism inside a context: this rank's gradients of `parameters` become their mean over the group's ranks. A
+/// rank without a gradient of a parameter counts as zeros. Call it after backward() and before the optimizer's step.
 /// Collective: yes. Blocks: yes. Throws: CommError.
-void average_gradients(const AutogradContext& context, const std::vector<at::Tensor>& parameters, const comm::Group& group);
+void average_gradients(const AutogradContext& context, const std::vector<at::Tensor>& parameters,
+                       const comm::Group& group);
 
 template <>
 struct Codec<AutogradContext> {

@@ -113,8 +113,9 @@ template <class O>
 class DistributedOptimizer {
  public:
   using Options = typename detail::OptionsOf<O>::type;
-  /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad and RMSprop are served by every agent.
-  /// Collective: no. Blocks: until the owners have them. Throws: UsageError (no parameters); RemoteError, CommError.
+  /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad and RMSprop are served by every
+  /// agent. Collective: no. Blocks: until the owners have them. Throws: UsageError (no parameters); RemoteError,
+  /// CommError.
   DistributedOptimizer(const Agent& agent, const std::vector<RRef<at::Tensor>>& parameters, const Options& options,
                        const DistributedOptimizerOptions& how = {}) {
     if (parameters.empty()) throw UsageError({"rpc"}, "a DistributedOptimizer needs at least one parameter.");

@@ -24,8 +24,8 @@ class Functions {
   template <auto F>
   Functions& add(FunctionOptions options = {}) {
     using S = detail::Signature<decltype(F)>;
-    return add_served({std::string(detail::function_name<F>()), detail::describe_function<decltype(F)>(), std::move(options),
-                       detail::make_thunk<false>(F), !std::is_void_v<typename S::Object>});
+    return add_served({std::string(detail::function_name<F>()), detail::describe_function<decltype(F)>(),
+                       std::move(options), detail::make_thunk<false>(F), !std::is_void_v<typename S::Object>});
   }
   /// Serves a function, lambda or closure under a name: functions.add("pull", [&model] { return model.weights(); }).
   template <class F>
@@ -42,7 +42,8 @@ class Functions {
       call->store(detail::make_object(
           std::apply([](auto&&... one) { return std::make_shared<T>(std::move(one)...); }, std::move(arguments))));
     };
-    return add_served({detail::constructor_name<T>(), detail::describe_call<void>(static_cast<std::tuple<detail::Wide<Arguments>...>*>(nullptr)),
+    return add_served({detail::constructor_name<T>(),
+                       detail::describe_call<void>(static_cast<std::tuple<detail::Wide<Arguments>...>*>(nullptr)),
                        std::move(options), thunk, false});
   }
 

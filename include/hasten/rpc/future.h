@@ -86,15 +86,16 @@ class [[nodiscard]] Future {
 
   bool done() const noexcept { return state_->done(); }
   bool has_error() const noexcept { return done() && state_->error() != nullptr; }
-  /// Returns the value, a copy. Collective: no. Blocks: until it is there. Throws: the error; UsageError in a thread that
-  /// may not wait (an inline handler).
+  /// Returns the value, a copy. Collective: no. Blocks: until it is there. Throws: the error; UsageError in a thread
+  /// that may not wait (an inline handler).
   T wait() const {
     state_->wait();
     return value();
   }
   /// Returns false if the time is over before the value is there. Throws: UsageError as wait().
   bool wait_for(std::chrono::duration<double> time) const {
-    return state_->wait_until(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(time));
+    return state_->wait_until(std::chrono::steady_clock::now() +
+                              std::chrono::duration_cast<std::chrono::nanoseconds>(time));
   }
   /// Returns the value of a future that is done. Throws: the error; UsageError if it is not done.
   T value() const {
@@ -112,9 +113,8 @@ class [[nodiscard]] Future {
     if constexpr (takes_future<F>() || (std::is_invocable_v<F, Future<T>> && !takes_value<F>())) {
       using R = std::invoke_result_t<F, Future<T>>;
       auto next = std::make_shared<detail::State<R>>(detail_executor());
-      state_->on_done([self = *this, next, fn = std::move(fn)]() mutable {
-        run_into<R>(*next, [&] { return fn(self); });
-      });
+      state_->on_done(
+          [self = *this, next, fn = std::move(fn)]() mutable { run_into<R>(*next, [&] { return fn(self); }); });
       return Future<R>(next);
     } else {
       using Raw = decltype(detail::call_with<T>(fn, state_->value()));

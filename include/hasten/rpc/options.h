@@ -35,10 +35,11 @@ struct RpcOptions {
   /// Lists RRefs that still exist at shutdown().
   bool report_leaks = false;
   int64_t max_message_bytes = int64_t{4} << 30;
-  /// Workers join and leave one by one instead of all together: constructor and shutdown() are not collective. A worker's
-  /// id is the number of its coming, and no rank of the process.
+  /// Workers join and leave one by one instead of all together: constructor and shutdown() are not collective. A
+  /// worker's id is the number of its coming, and no rank of the process.
   bool dynamic = false;
-  /// Tensors on CUDA devices may be arguments and results between devices that a map names. They travel through pinned memory.
+  /// Tensors on CUDA devices may be arguments and results between devices that a map names. They travel through pinned
+  /// memory.
   DeviceMaps device_maps = {};
   /// The only CUDA devices in maps of this worker and of others to it; empty: all.
   std::vector<c10::Device> devices = {};

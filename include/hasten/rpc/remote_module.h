@@ -19,7 +19,9 @@ namespace detail {
 template <class M>
 class ModuleHost {
  public:
-  ModuleHost(std::shared_ptr<M> made, c10::Device device) : module(std::move(made)), device_(device) { module->to(device_); }
+  ModuleHost(std::shared_ptr<M> made, c10::Device device) : module(std::move(made)), device_(device) {
+    module->to(device_);
+  }
   /// The output comes back on the CPU unless the caller has a place for it.
   at::Tensor forward_tensor(const at::Tensor& input) {
     const at::Tensor output = module->forward(input.to(device_));
@@ -43,7 +45,8 @@ class ModuleHost {
       at::Tensor* place = parameters.find(name) != nullptr ? parameters.find(name) : buffers.find(name);
       if (place == nullptr) throw UsageError({"rpc"}, "load_state_dict: the module has no '", name, "'.");
       if (place->sizes() != value.sizes())
-        throw UsageError({"rpc"}, "load_state_dict: '", name, "' has sizes ", place->sizes(), ", the value ", value.sizes(), ".");
+        throw UsageError({"rpc"}, "load_state_dict: '", name, "' has sizes ", place->sizes(), ", the value ",
+                         value.sizes(), ".");
       place->copy_(value);
     }
   }
@@ -70,8 +73,8 @@ std::pair<To, std::string> parse_remote_device(const std::string& place);
 
 }  // namespace detail
 
-/// A module of class M at a worker. A copyable handle; may be an argument of calls. M is a subclass of torch::nn::Module with
-/// `Tensor forward(Tensor)`. CPU inputs are moved to the module's device.
+/// A module of class M at a worker. A copyable handle; may be an argument of calls. M is a subclass of
+/// torch::nn::Module with `Tensor forward(Tensor)`. CPU inputs are moved to the module's device.
 template <class M>
 class RemoteModule {
  public:
@@ -97,7 +100,9 @@ class RemoteModule {
   void eval() const { train(false); }
   void zero_grad() const { module_.template sync<&Host::zero_grad>(); }
   void to(c10::Device device) const { module_.template sync<&Host::to>(device.str()); }
-  std::vector<std::pair<std::string, at::Tensor>> state_dict() const { return module_.template sync<&Host::state_dict>(); }
+  std::vector<std::pair<std::string, at::Tensor>> state_dict() const {
+    return module_.template sync<&Host::state_dict>();
+  }
   void load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& values) const {
     module_.template sync<&Host::load_state_dict>(values);
   }
@@ -128,8 +133,9 @@ Functions& add_module(Functions& functions) {
     call->store(detail::make_object(
         std::apply([](auto&&... one) { return detail::host_module<M>(std::move(one)...); }, std::move(arguments))));
   };
-  functions.add_thunk(detail::constructor_name<Host>(),
-                      detail::describe_call<void>(static_cast<std::tuple<std::string, detail::Wide<Arguments>...>*>(nullptr)), thunk);
+  functions.add_thunk(
+      detail::constructor_name<Host>(),
+      detail::describe_call<void>(static_cast<std::tuple<std::string, detail::Wide<Arguments>...>*>(nullptr)), thunk);
   return functions.template add<&Host::forward_tensor>()
       .template add<&Host::train>()
       .template add<&Host::zero_grad>()

@@ -87,9 +87,10 @@ class RRef {
     return RRef<R>(detail::create_by_function<F>(*known().core, spec(), std::forward<A>(arguments)...));
   }
 
-  /// Backward pass with the value, a scalar tensor, as its root. In a context it starts at the owner, and gradients come into
-  /// the context as of AutogradContext::backward. Without one it is the owner's local backward into .grad().
-  /// Collective: no. Blocks: until it has ended. Throws: UsageError (elsewhere than at the owner without a context), CommError.
+  /// Backward pass with the value, a scalar tensor, as its root. In a context it starts at the owner, and gradients
+  /// come into the context as of AutogradContext::backward. Without one it is the owner's local backward into .grad().
+  /// Collective: no. Blocks: until it has ended. Throws: UsageError (elsewhere than at the owner without a context),
+  /// CommError.
   void backward(const AutogradContext& context, const BackwardOptions& options = {}) const
     requires std::is_same_v<T, at::Tensor>
   {

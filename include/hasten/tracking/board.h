@@ -62,7 +62,8 @@ std::string board_data(const std::vector<BoardRun>& runs, int64_t version, bool 
 /// Returns the whole page. Collective: no. Blocks: no. Throws: nothing but std::bad_alloc.
 std::string board_page(const std::string& data);
 
-/// Total size of the files that read_runs reads: changes when there is news. Collective: no. Blocks: no. Throws: nothing.
+/// Total size of the files that read_runs reads: changes when there is news. Collective: no. Blocks: no. Throws:
+/// nothing.
 int64_t runs_version(const std::vector<std::filesystem::path>& folders);
 
 /// Serves the page at http://address:port/ and calls `started` with that address, until `ends` returns true.

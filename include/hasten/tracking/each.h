@@ -1,4 +1,5 @@
-// each: a range-based loop with a progress bar: `for (auto& batch : tracking::each(train, {.description = "epoch 0"}))`.
+// each: a range-based loop with a progress bar: `for (auto& batch : tracking::each(train, {.description = "epoch
+// 0"}))`.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +60,9 @@ class Each {
 template <class Range>
 Each<Range> each(Range&& range, ProgressOptions options = {}) {
   std::optional<int64_t> total;
-  if constexpr (requires { { range.size() } -> std::convertible_to<std::optional<int64_t>>; }) {
+  if constexpr (requires {
+                  { range.size() } -> std::convertible_to<std::optional<int64_t>>;
+                }) {
     total = range.size();
   } else if constexpr (requires { range.size().has_value(); }) {
     if (const auto size = range.size()) total = static_cast<int64_t>(*size);

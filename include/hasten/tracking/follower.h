@@ -15,8 +15,8 @@ namespace hasten::tracking {
 
 class Follower {
  public:
-  /// Starts the threads. Collective: no. Blocks: no. Throws: UsageError for an unknown tracker, DataError if the journal
-  /// cannot be read.
+  /// Starts the threads. Collective: no. Blocks: no. Throws: UsageError for an unknown tracker, DataError if the
+  /// journal cannot be read.
   explicit Follower(FollowerOptions options);
   /// Abandons what has not arrived, without waiting for it.
   ~Follower();

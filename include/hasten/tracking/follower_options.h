@@ -42,7 +42,8 @@ SinkState read_ack(const std::filesystem::path& journal, const std::string& name
 /// Replaces the file in one step. Throws: DataError.
 void write_ack(const std::filesystem::path& journal, const SinkState& state);
 
-/// Writes which built-in trackers a journal has, for later followers: trackers.json, trackers-rank3.json. Throws: DataError.
+/// Writes which built-in trackers a journal has, for later followers: trackers.json, trackers-rank3.json. Throws:
+/// DataError.
 void write_sinks(const std::filesystem::path& journal, const std::vector<SinkConfig>& sinks);
 /// Returns the contents of that file. If there is none, returns the contents of the journal's "start" record. Throws:
 /// DataError if the journal does not begin with such a record.

@@ -29,9 +29,9 @@ struct Record {
   std::string op = {};  ///< "start", "config", "log", "images", …
   double time_s = 0;    ///< Unix time
   std::optional<int64_t> step = {};
-  core::Value body = {};            ///< the whole line
-  JournalPosition position = {};    ///< of its first byte
-  JournalPosition next = {};        ///< behind its end
+  core::Value body = {};          ///< the whole line
+  JournalPosition position = {};  ///< of its first byte
+  JournalPosition next = {};      ///< behind its end
 };
 
 struct JournalOptions {

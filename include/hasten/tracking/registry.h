@@ -16,7 +16,18 @@ namespace hasten::tracking {
 
 /// Accelerate's names, the journal alone, and CSV files.
 enum class LoggerType {
-  kAll, kAim, kTensorBoard, kWandb, kTrackio, kCometMl, kMlflow, kClearMl, kDvcLive, kSwanLab, kJournal, kCsv
+  kAll,
+  kAim,
+  kTensorBoard,
+  kWandb,
+  kTrackio,
+  kCometMl,
+  kMlflow,
+  kClearMl,
+  kDvcLive,
+  kSwanLab,
+  kJournal,
+  kCsv
 };
 
 /// Returns "tensorboard", "comet_ml" … Collective: no. Blocks: no. Throws: nothing.
@@ -42,7 +53,8 @@ class LogWith {
 };
 
 /// The argument of `make`: the options given to init_trackers for this tracker (a map or null), and the environment.
-using TrackerFactory = std::function<std::unique_ptr<Tracker>(const core::Value& options, const Environment& environment)>;
+using TrackerFactory =
+    std::function<std::unique_ptr<Tracker>(const core::Value& options, const Environment& environment)>;
 
 struct RegistryEntry {
   TrackerTraits traits = {};

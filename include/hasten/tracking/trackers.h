@@ -39,22 +39,25 @@ class Trackers {
   void init(const std::string& project, const Config& config = {}, const Config& init_kwargs = {});
 
   /// Logs values. `step`: unset means the number of calls without a step so far. `kwargs` has a map a tracker.
-  /// Collective: no. Blocks: for one write to the page cache. Throws: UsageError before init, for an empty or overlong key,
-  /// two equal keys, or a negative step.
+  /// Collective: no. Blocks: for one write to the page cache. Throws: UsageError before init, for an empty or overlong
+  /// key, two equal keys, or a negative step.
   void log(const Values& values, std::optional<int64_t> step = {}, const Config& kwargs = {});
   /// Copies the pixels; a thread writes PNGs to the run's media/. Throws: as log.
   void log_images(const ImageValues& images, std::optional<int64_t> step = {}, const Config& kwargs = {});
-  void log_table(const std::string& key, const Table& table, std::optional<int64_t> step = {}, const Config& kwargs = {});
+  void log_table(const std::string& key, const Table& table, std::optional<int64_t> step = {},
+                 const Config& kwargs = {});
   void log_histogram(const std::string& key, const Histogram& histogram, std::optional<int64_t> step = {});
   /// Shows a figure that a plotting library has written: a PNG among the images, any other file as an artifact.
   void log_figure(const std::string& key, const std::filesystem::path& file, std::optional<int64_t> step = {});
-  /// Hands a file over, which stays where it is and must be there until the run has ended. Throws: DataError if it is not there.
+  /// Hands a file over, which stays where it is and must be there until the run has ended. Throws: DataError if it is
+  /// not there.
   void log_artifact(const std::filesystem::path& file, const std::string& artifact_path = "");
   /// All files below a folder.
   void log_artifacts(const std::filesystem::path& folder, const std::string& artifact_path = "");
   /// Shows a graph. graph_of (training/graph_values.h) makes one of a module, or of the computation of a loss.
   void log_graph(const std::vector<GraphNode>& graph);
-  /// Shows points of many dimensions; a thread writes them to the run's media/. Throws: as log; UsageError if sizes do not fit.
+  /// Shows points of many dimensions; a thread writes them to the run's media/. Throws: as log; UsageError if sizes do
+  /// not fit.
   void log_embedding(const std::string& key, Embedding embedding, std::optional<int64_t> step = {});
   /// Puts a line on the run's time line. Does nothing outside a run. Collective: no. Blocks: no. Throws: nothing.
   void note(const std::string& text, const std::string& level = "info") noexcept;
@@ -86,9 +89,9 @@ class Trackers {
 
   /// Run id and last step, for a checkpoint.
   core::Value state() const;
-  /// Goes on with the run of a checkpoint. Before init: init takes up that run's folder. After it: the run notes from where it
-  /// goes on. Trackers drop what was logged behind the checkpoint's step where they can.
-  /// Collective: no. Blocks: no. Throws: UsageError for a state without a run.
+  /// Goes on with the run of a checkpoint. Before init: init takes up that run's folder. After it: the run notes from
+  /// where it goes on. Trackers drop what was logged behind the checkpoint's step where they can. Collective: no.
+  /// Blocks: no. Throws: UsageError for a state without a run.
   void load_state(const core::Value& state);
 
   /// Counts a step of the training loop and its samples, for the metrics of each rank. From any thread.
@@ -113,7 +116,8 @@ class TrackerHandle {
   void log(const Values& values, std::optional<int64_t> step = {}, const Config& kwargs = {});
   /// Calls a function of the Python client's run object, or of a native tracker (TensorBoard: add_summary).
   /// Throws: UsageError for a name that begins with "_".
-  void call(const std::string& function, const Config& arguments = core::Value::list(), const Config& keywords = core::Value::map());
+  void call(const std::string& function, const Config& arguments = core::Value::list(),
+            const Config& keywords = core::Value::map());
 
  private:
   friend class Trackers;

@@ -81,7 +81,8 @@ class Value {
   };
   explicit Value(Invalid invalid) : data_(std::move(invalid)) {}
   // A shared_ptr, since a vector of the class itself cannot be a member of its variant.
-  std::variant<double, int64_t, bool, std::string, std::shared_ptr<const Values>, std::shared_ptr<Pending>, Invalid> data_;
+  std::variant<double, int64_t, bool, std::string, std::shared_ptr<const Values>, std::shared_ptr<Pending>, Invalid>
+      data_;
 };
 
 /// Settings of any nesting, written as nested braces: `{{"lr", 0.1}, {"betas", {0.9, 0.95}}}`. A list of pairs whose
@@ -168,7 +169,8 @@ struct Histogram {
 /// Collective: no. Blocks: no. Throws: UsageError if no value is finite.
 Histogram histogram(const double* values, size_t num_values);
 
-/// Points of many dimensions, for TensorBoard's projector: row i of `values` has a line of `metadata` and a picture, if given.
+/// Points of many dimensions, for TensorBoard's projector: row i of `values` has a line of `metadata` and a picture, if
+/// given.
 struct Embedding {
   int64_t num_dims = 0;
   /// [number of points, num_dims], row after row.

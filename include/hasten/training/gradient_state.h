@@ -50,11 +50,15 @@ class GradientState {
   int64_t remainder() const noexcept { return position().remainder; }
   bool optimizer_step_was_skipped() const noexcept { return optimizers_.any_step_was_skipped(); }
   bool is_prepared(const torch::optim::Optimizer& optimizer) const { return optimizers_.contains(optimizer); }
-  bool step_was_skipped(const torch::optim::Optimizer& optimizer) const { return optimizers_.step_was_skipped(optimizer); }
+  bool step_was_skipped(const torch::optim::Optimizer& optimizer) const {
+    return optimizers_.step_was_skipped(optimizer);
+  }
   [[nodiscard]] std::shared_ptr<const void> set_prepared(const torch::optim::Optimizer& optimizer) {
     return optimizers_.add(optimizer);
   }
-  void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped) { optimizers_.note_step(optimizer, skipped); }
+  void set_step_was_skipped(const torch::optim::Optimizer& optimizer, bool skipped) {
+    optimizers_.note_step(optimizer, skipped);
+  }
   StepPolicies& step_policies() noexcept { return optimizers_.policies(); }
   const StepPolicies& step_policies() const noexcept { return optimizers_.policies(); }
   void enter(const LoaderPosition* loader) { loaders_.enter(loader); }

@@ -12,7 +12,8 @@
 
 namespace hasten::training {
 
-/// A call that a rank with data is about to make. Each component has a type of its own for its calls, which it encodes here.
+/// A call that a rank with data is about to make. Each component has a type of its own for its calls, which it encodes
+/// here.
 struct JoinCall {
   /// Joinable::name of the component that carries it out; empty: this rank has no data.
   std::string component = {};

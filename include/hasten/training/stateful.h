@@ -1,9 +1,9 @@
 // Stateful: anything whose state can be taken and loaded again, and the one registry of such objects.
 //
-// State is a tree of plain values (core::Value), tensors, and maps of both. A class is Stateful by two methods, state() and
-// load_state(); it needs no base class. Optimizers, schedulers, loaders, the gradient scaler and objects of the program's own
-// stand in one StateRegistry, which loops of uneven length, checkpoints and free_memory share. A name is given when an object
-// is registered, so that a state finds its object again whatever the order of preparation.
+// State is a tree of plain values (core::Value), tensors, and maps of both. A class is Stateful by two methods, state()
+// and load_state(); it needs no base class. Optimizers, schedulers, loaders, the gradient scaler and objects of the
+// program's own stand in one StateRegistry, which loops of uneven length, checkpoints and free_memory share. A name is
+// given when an object is registered, so that a state finds its object again whatever the order of preparation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -148,8 +148,8 @@ struct Registered {
   std::function<void(const State&)> load_state = {};
 };
 
-/// The objects of one Accelerator that have a state, in the order in which they came. Optimizers are held as such: how their
-/// state is taken depends on the reader (slices, Python's form).
+/// The objects of one Accelerator that have a state, in the order in which they came. Optimizers are held as such: how
+/// their state is taken depends on the reader (slices, Python's form).
 class StateRegistry {
  public:
   /// Objects are held weakly, except kCustom and kTrackers ones, which the registry keeps. An object that is there
@@ -158,8 +158,12 @@ class StateRegistry {
   template <Stateful T>
   void add(StateKind kind, const std::shared_ptr<T>& object, std::string name = {}) {
     T* raw = object.get();
-    add_entry({kind, std::move(name), {object}, kind == StateKind::kCustom || kind == StateKind::kTrackers ? object : nullptr,
-               [raw] { return state_of(*raw); }, [raw](const State& state) { load_state_of(*raw, state); }});
+    add_entry({kind,
+               std::move(name),
+               {object},
+               kind == StateKind::kCustom || kind == StateKind::kTrackers ? object : nullptr,
+               [raw] { return state_of(*raw); },
+               [raw](const State& state) { load_state_of(*raw, state); }});
   }
   void add(const std::shared_ptr<torch::optim::Optimizer>& optimizer, std::string name = {});
   /// Of schedulers; the name in joined loops.

@@ -18,8 +18,7 @@ class C10dBackend : public Backend {
   Started broadcast(at::Tensor bytes, int root) override;
   Started all_gather(at::Tensor output, at::Tensor input) override;
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override;
-  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
-                     std::vector<at::Tensor> inputs) override;
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs) override;
   Started barrier() override;
   Started send(at::Tensor bytes, int to, int tag) override;
   Started receive(at::Tensor bytes, int from, int tag) override;

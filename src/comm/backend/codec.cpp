@@ -51,15 +51,13 @@ void check_reduction(at::ScalarType dtype, ReduceOp op, const Origin& origin) {
   if (compares(op) && dtype == at::kUInt64)
     refuse(origin, dtype, "min or max", "Convert to int64, or gather the tensors and combine them.");
   if (!at::isComplexType(dtype) || op == ReduceOp::kSum || op == ReduceOp::kMean) return;
-  refuse(origin, dtype, op == ReduceOp::kProduct ? "product" : "min or max",
-         "Gather the tensors and combine them.");
+  refuse(origin, dtype, op == ReduceOp::kProduct ? "product" : "min or max", "Gather the tensors and combine them.");
 }
 
 void check_result(const at::Tensor& result, const char* operation, const Origin& origin) {
   if (result.is_contiguous() || at::has_internal_overlap(result) != at::MemOverlap::Yes) return;
-  throw UsageError(origin, operation, ": elements of the tensor, of shape [", join(result.sizes()),
-                   "] and strides [", join(result.strides()),
-                   "], share memory, so that it cannot hold a result. Give a clone of it.");
+  throw UsageError(origin, operation, ": elements of the tensor, of shape [", join(result.sizes()), "] and strides [",
+                   join(result.strides()), "], share memory, so that it cannot hold a result. Give a clone of it.");
 }
 
 at::Tensor stage(const at::Tensor& tensor, const Backend& backend) {
@@ -81,8 +79,7 @@ Encoded encode(const at::Tensor& tensor, ReduceOp op, const Backend& backend, co
   at::Tensor buffer = stage(tensor, backend);
   if (at::isComplexType(dtype)) buffer = at::view_as_real(buffer);
   if (!backend.reduces(buffer.scalar_type())) buffer = buffer.to(wider(buffer.scalar_type()));
-  if (compares(op) && at::isFloatingType(dtype) && !backend.keeps_nan())
-    buffer = to_ordered_integers(buffer, op);
+  if (compares(op) && at::isFloatingType(dtype) && !backend.keeps_nan()) buffer = to_ordered_integers(buffer, op);
   if (dtype == at::kBool && op == ReduceOp::kSum) op = ReduceOp::kMax;
   if (dtype == at::kBool && op == ReduceOp::kProduct) op = ReduceOp::kMin;
   if (op != ReduceOp::kMean || backend.averages(buffer.scalar_type())) return {buffer, op};

@@ -14,12 +14,16 @@ class TransferOf : public Backend::Transfer {
  public:
   TransferOf(Owner& owner, std::shared_ptr<Operation> operation) : owner_(owner), operation_(std::move(operation)) {}
   bool done() override {
-    if constexpr (requires { owner_.done(operation_); }) return owner_.done(operation_);
-    else return owner_.done(*operation_);
+    if constexpr (requires { owner_.done(operation_); })
+      return owner_.done(operation_);
+    else
+      return owner_.done(*operation_);
   }
   void wait() override {
-    if constexpr (requires { owner_.wait(operation_); }) owner_.wait(operation_);
-    else owner_.wait(*operation_);
+    if constexpr (requires { owner_.wait(operation_); })
+      owner_.wait(operation_);
+    else
+      owner_.wait(*operation_);
   }
 
  private:

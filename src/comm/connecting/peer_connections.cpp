@@ -136,7 +136,7 @@ void PeerConnections::connect(const BackendSetup& setup) {
   const net::Endpoint here = net::local_end(listener);
   const std::string secret = random_hex(sizeof(Hello::secret) / 2);
   const auto lines = store_all_gather(setup.store, "address", rank_, world_size(),
-                               text(here.host, ' ', here.port, ' ', secret), timeout_);
+                                      text(here.host, ' ', here.port, ' ', secret), timeout_);
   // A rank calls those below it, which listen already, and is called by those above.
   for (int peer = 0; peer < rank_; ++peer) {
     std::istringstream line(lines[peer]);
@@ -210,8 +210,8 @@ void PeerConnections::write(Peer& peer, const Header& header, const at::Tensor& 
   const auto* const begin = static_cast<const char*>(bytes.const_data_ptr());
   size_t sent = 0;
   if (peer.unsent.empty()) {
-    sent = write_some(peer.socket, {{const_cast<char*>(begin_of_header), sizeof header},
-                                    {const_cast<char*>(begin), bytes.nbytes()}});
+    sent = write_some(
+        peer.socket, {{const_cast<char*>(begin_of_header), sizeof header}, {const_cast<char*>(begin), bytes.nbytes()}});
   }
   if (sent == sizeof header + bytes.nbytes()) return;
   const size_t of_header = std::min(sent, sizeof header);

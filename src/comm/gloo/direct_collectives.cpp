@@ -60,7 +60,8 @@ Backend::Started DirectCollectives::all_gather(const at::Tensor& output, const a
   std::vector<at::Tensor> parts = bytes_of(output).chunk(connections_.world_size());
   at::Tensor& mine = parts.at(static_cast<size_t>(connections_.rank()));
   mine.copy_(bytes_of(input));
-  return start(std::make_shared<PeerConnections::Round>(header_of(OpType::kAllGather, input.numel()), std::move(parts)));
+  return start(
+      std::make_shared<PeerConnections::Round>(header_of(OpType::kAllGather, input.numel()), std::move(parts)));
 }
 
 Backend::Started DirectCollectives::barrier() {

@@ -113,8 +113,8 @@ std::unique_ptr<Backend> make_gloo(const BackendSetup& setup) {
   auto options = c10d::ProcessGroupGloo::Options::create(setup.options.timeout);
   options->devices.push_back(make_device(setup.options));
   auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(setup.store.native());
-  return std::make_unique<GlooBackend>(
-      c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options), setup);
+  return std::make_unique<GlooBackend>(c10::make_intrusive<ClosableGloo>(store, setup.rank, setup.world_size, options),
+                                       setup);
 }
 
 }  // namespace hasten::comm

@@ -70,8 +70,7 @@ std::vector<at::Tensor> cut(const at::Tensor& bytes, const std::vector<int64_t>&
   std::vector<at::Tensor> parts;
   int64_t begin = 0;
   for (size_t rank = 0; rank < counts.size(); ++rank) {
-    parts.push_back(
-        from_bytes(bytes, begin, counts[rank], shape_with_first(like, firsts[rank]), like.options()));
+    parts.push_back(from_bytes(bytes, begin, counts[rank], shape_with_first(like, firsts[rank]), like.options()));
     begin += stride < 0 ? counts[rank] : stride;
   }
   return parts;
@@ -95,11 +94,10 @@ Work<> Group::all_reduce_async_(at::Tensor tensor, ReduceOp op, Site site) const
   Backend& backend = group.backend_for(tensor);
   const Encoded encoded = encode(tensor, op, backend, group.origin());
   if (tensor.numel() == 0) return ended();
-  return group.work<void>(OpType::kAllReduce, one(backend.all_reduce(encoded.buffer, encoded.op)),
-                          [tensor, encoded] {
-                            const at::NoGradGuard no_grad;
-                            write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
-                          });
+  return group.work<void>(OpType::kAllReduce, one(backend.all_reduce(encoded.buffer, encoded.op)), [tensor, encoded] {
+    const at::NoGradGuard no_grad;
+    write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
+  });
 }
 
 Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site) const {
@@ -120,8 +118,7 @@ Work<> Group::reduce_async_(at::Tensor tensor, int root, ReduceOp op, Site site)
                           [tensor, encoded, is_root = rank() == root] {
                             const at::NoGradGuard no_grad;
                             if (is_root)
-                              write_back(tensor,
-                                         decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
+                              write_back(tensor, decode(encoded.buffer, encoded.divisor, tensor.scalar_type()));
                           });
 }
 
@@ -147,8 +144,8 @@ Work<> Group::all_gather_into_async_(at::Tensor output, const at::Tensor& input,
   group.check_open(OpType::kAllGatherInto);
   check_result(output, name_of(OpType::kAllGatherInto), group.origin());
   if (output.scalar_type() != input.scalar_type() || output.numel() != input.numel() * world_size()) {
-    throw UsageError(group.origin(), "all_gather_into: the output is ", output.scalar_type(), " of ",
-                     output.numel(), " elements; world_size(", world_size(), ") * input(", input.numel(),
+    throw UsageError(group.origin(), "all_gather_into: the output is ", output.scalar_type(), " of ", output.numel(),
+                     " elements; world_size(", world_size(), ") * input(", input.numel(),
                      ") = ", world_size() * input.numel(), " of ", input.scalar_type(), " are needed.");
   }
   if (group.alone()) return Work<>([output, input] { write_back(output, input.detach().reshape({-1})); });
@@ -178,8 +175,7 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
   const int64_t most = *std::max_element(counts.begin(), counts.end());
   if (most == 0) {
     std::vector<at::Tensor> nothing;
-    for (const int64_t first : firsts)
-      nothing.push_back(at::empty(shape_with_first(tensor, first), tensor.options()));
+    for (const int64_t first : firsts) nothing.push_back(at::empty(shape_with_first(tensor, first), tensor.options()));
     return ended(std::move(nothing));
   }
   at::Tensor input = bytes_of(stage(tensor, backend));
@@ -189,10 +185,9 @@ Work<std::vector<at::Tensor>> Group::all_gather_async(const at::Tensor& tensor, 
     input = padded;
   }
   const at::Tensor output = empty_bytes(most * world_size(), backend);
-  return group.work<std::vector<at::Tensor>>(OpType::kAllGather, one(backend.all_gather(output, input)),
-                                             [output, counts, firsts, like = tensor.detach(), most] {
-                                               return cut(output, counts, firsts, like, most);
-                                             });
+  return group.work<std::vector<at::Tensor>>(
+      OpType::kAllGather, one(backend.all_gather(output, input)),
+      [output, counts, firsts, like = tensor.detach(), most] { return cut(output, counts, firsts, like, most); });
 }
 
 Work<std::vector<at::Tensor>> Group::gather_async(const at::Tensor& tensor, int root, Site site) const {
@@ -229,8 +224,7 @@ at::Tensor scatter_header(const std::vector<at::Tensor>& parts, int world_size) 
   at::Tensor header = at::full({world_size, kScatterHeader}, -1, at::kLong);
   if (static_cast<int>(parts.size()) != world_size) return header;
   for (int rank = 0; rank < world_size; ++rank) {
-    if (parts[rank].dim() > Fingerprint::kMaxDims || parts[rank].scalar_type() != parts[0].scalar_type())
-      return header;
+    if (parts[rank].dim() > Fingerprint::kMaxDims || parts[rank].scalar_type() != parts[0].scalar_type()) return header;
     int64_t* row = header[rank].data_ptr<int64_t>();
     row[1] = parts[rank].dim();
     std::copy_n(parts[rank].sizes().begin(), row[1], row + 2);
@@ -283,14 +277,13 @@ Work<at::Tensor> Group::reduce_scatter_async(const at::Tensor& input, ReduceOp o
   return reduce_scatter_into_async_(output, input, op, site).then([output] { return output; });
 }
 
-Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op,
-                                         Site site) const {
+Work<> Group::reduce_scatter_into_async_(at::Tensor output, const at::Tensor& input, ReduceOp op, Site site) const {
   Impl& group = *impl_;
   group.check_open(OpType::kReduceScatter);
   check_result(output, name_of(OpType::kReduceScatter), group.origin());
   if (output.scalar_type() != input.scalar_type() || input.numel() != output.numel() * world_size()) {
-    throw UsageError(group.origin(), "reduce_scatter_into: the input is ", input.scalar_type(), " of ",
-                     input.numel(), " elements; world_size(", world_size(), ") * output(", output.numel(),
+    throw UsageError(group.origin(), "reduce_scatter_into: the input is ", input.scalar_type(), " of ", input.numel(),
+                     " elements; world_size(", world_size(), ") * output(", output.numel(),
                      ") = ", world_size() * output.numel(), " of ", output.scalar_type(), " are needed.");
   }
   check_reduction(input.scalar_type(), op, group.origin());
@@ -316,8 +309,8 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   Impl& group = *impl_;
   group.check_open(OpType::kAllToAll);
   if (static_cast<int>(parts.size()) != world_size()) {
-    throw UsageError(group.origin(), "all_to_all: ", parts.size(), " parts given, one for each of the ",
-                     world_size(), " ranks needed.");
+    throw UsageError(group.origin(), "all_to_all: ", parts.size(), " parts given, one for each of the ", world_size(),
+                     " ranks needed.");
   }
   if (group.alone()) return ended(copies_of(parts));
   begin(OpType::kAllToAll);
@@ -328,19 +321,17 @@ Work<std::vector<at::Tensor>> Group::all_to_all_async(const std::vector<at::Tens
   std::vector<at::Tensor> inputs;
   Backend& backend = group.backend_for(like);
   for (int peer = 0; peer < world_size(); ++peer) {
-    if (row_bytes(parts[peer]) != row || parts[peer].scalar_type() != like.scalar_type() ||
-        parts[peer].dim() == 0) {
+    if (row_bytes(parts[peer]) != row || parts[peer].scalar_type() != like.scalar_type() || parts[peer].dim() == 0) {
       throw UsageError(group.origin(), "all_to_all: part ", peer, " is ", parts[peer].scalar_type(), " [",
-                       join(parts[peer].sizes()), "], part 0 is ", like.scalar_type(), " [",
-                       join(like.sizes()), "]; only the first size may differ, and there must be one.");
+                       join(parts[peer].sizes()), "], part 0 is ", like.scalar_type(), " [", join(like.sizes()),
+                       "]; only the first size may differ, and there must be one.");
     }
     give[peer] = parts[peer].size(0);
     inputs.push_back(bytes_of(stage(parts[peer], backend)));
   }
   at::Tensor take = at::empty_like(give);
   const std::vector<int64_t> ones(world_size(), sizeof(int64_t));
-  group.wait(*group.cpu().all_to_all(bytes_of(take), ones, bytes_of(give).split(sizeof(int64_t))),
-             OpType::kAllToAll);
+  group.wait(*group.cpu().all_to_all(bytes_of(take), ones, bytes_of(give).split(sizeof(int64_t))), OpType::kAllToAll);
   const std::vector<int64_t> firsts(take.data_ptr<int64_t>(), take.data_ptr<int64_t>() + world_size());
   std::vector<int64_t> counts;
   for (const int64_t first : firsts) counts.push_back(first * row);
@@ -356,8 +347,7 @@ namespace {
 std::vector<int64_t> rows_of(const at::Tensor& tensor, const std::vector<int64_t>& given, int world_size,
                              const char* role, const Origin& origin) {
   const auto refuse = [&](const auto&... why) {
-    throw UsageError(origin, "all_to_all_into: the ", role, ", of shape [", join(tensor.sizes()), "], ",
-                     why...);
+    throw UsageError(origin, "all_to_all_into: the ", role, ", of shape [", join(tensor.sizes()), "], ", why...);
   };
   if (tensor.dim() == 0) refuse("has no rows. Give it a first dimension.");
   const int64_t rows = tensor.size(0);
@@ -386,9 +376,8 @@ void compare_rows(const at::Tensor& all, int world_size, const Origin& origin) {
     for (int to = 0; to < world_size; ++to) {
       const int64_t given = rows[from][0][to], taken = rows[to][1][from];
       if (given == taken) continue;
-      throw CommError(origin, "all_to_all_into", "all_to_all_into: rank ", from, " gives ", given,
-                      " rows to rank ", to, ", which takes ", taken,
-                      ". Both sides must name the same number.");
+      throw CommError(origin, "all_to_all_into", "all_to_all_into: rank ", from, " gives ", given, " rows to rank ", to,
+                      ", which takes ", taken, ". Both sides must name the same number.");
     }
   }
 }
@@ -409,8 +398,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
                      "]; only the first size may differ.");
   }
   if (group.alone()) {
-    if (give != take)
-      compare_rows(at::tensor({give[0], take[0]}, at::kLong).view({1, 2, 1}), 1, group.origin());
+    if (give != take) compare_rows(at::tensor({give[0], take[0]}, at::kLong).view({1, 2, 1}), 1, group.origin());
     return Work<>([output, input] { write_back(output, input.detach()); });
   }
   begin(OpType::kAllToAllInto);
@@ -424,8 +412,7 @@ Work<> Group::all_to_all_into_async_(at::Tensor output, const at::Tensor& input,
   Backend& backend = group.backend_for(input);
   const at::Tensor staged = stage(output, backend);
   const auto inputs = bytes_of(stage(input, backend)).split_with_sizes(times(give, row));
-  return group.work<void>(OpType::kAllToAllInto,
-                          one(backend.all_to_all(bytes_of(staged), times(take, row), inputs)),
+  return group.work<void>(OpType::kAllToAllInto, one(backend.all_to_all(bytes_of(staged), times(take, row), inputs)),
                           [output, staged] { write_back(output, staged); });
 }
 
@@ -478,8 +465,7 @@ std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& parts, 
   return all_to_all_async(parts, site).wait();
 }
 
-void Group::all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows,
-                             Site site) const {
+void Group::all_to_all_into_(at::Tensor output, const at::Tensor& input, const AllToAllRows& rows, Site site) const {
   all_to_all_into_async_(std::move(output), input, rows, site).wait();
 }
 

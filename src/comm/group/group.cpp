@@ -30,7 +30,8 @@ constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
 GroupOptions with_environment(GroupOptions options, const Environment& environment) {
   options.timeout = std::min(options.timeout, kForEver);
   if (!options.check) options.check = environment.flag("HASTEN_DEBUG").value_or(false);
-  if (options.network_interface.empty()) options.network_interface = environment.text("GLOO_SOCKET_IFNAME").value_or("");
+  if (options.network_interface.empty())
+    options.network_interface = environment.text("GLOO_SOCKET_IFNAME").value_or("");
   if (options.backend == BackendKind::kAuto) {
     const auto name = environment.choice("HASTEN_BACKEND", {"auto", "gloo", "shm", "nccl"}).value_or("auto");
     if (name == "gloo") options.backend = BackendKind::kGloo;
@@ -62,8 +63,8 @@ int64_t meet(const Group::Impl& group, const Store& store) {
   const int64_t meeting = (arrivals - 1) / group.world_size;
   const auto key = [meeting](int rank) { return text("here/", meeting, '/', rank); };
   if (!store.set_once(key(group.rank), "1")) {
-    throw UsageError(group.origin(), "two processes came as rank ", group.rank, " of group '",
-                     group.options.name, "'. Give each its own RANK, or start them with hasten launch.");
+    throw UsageError(group.origin(), "two processes came as rank ", group.rank, " of group '", group.options.name,
+                     "'. Give each its own RANK, or start them with hasten launch.");
   }
   const auto deadline = Clock::now() + group.options.timeout;
   auto pause = std::chrono::milliseconds(1);
@@ -74,8 +75,8 @@ int64_t meet(const Group::Impl& group, const Store& store) {
       for (int rank = 0; rank < group.world_size; ++rank) {
         if (!store.get(key(rank))) missing.push_back(rank);
       }
-      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ",
-                      join(missing), " of ", group.world_size, " had not come to group '", group.options.name,
+      throw CommError(group.origin(), "connect", "after ", seconds(group.options.timeout), " rank ", join(missing),
+                      " of ", group.world_size, " had not come to group '", group.options.name,
                       "'. Look at the output of the missing ranks, or raise the timeout.");
     }
     std::this_thread::sleep_for(pause);
@@ -87,10 +88,7 @@ int64_t meet(const Group::Impl& group, const Store& store) {
 }  // namespace
 
 Group::Impl::Impl(int rank_, int world_size_, GroupOptions options_)
-    : rank(rank_),
-      world_size(world_size_),
-      options(std::move(options_)),
-      logger_("comm", {rank, world_size}) {}
+    : rank(rank_), world_size(world_size_), options(std::move(options_)), logger_("comm", {rank, world_size}) {}
 
 Group::Impl::~Impl() {
   if (getpid() != owner_) {
@@ -150,8 +148,9 @@ void Group::Impl::connect() {
 
 void Group::Impl::require_connected(OpType kind) const {
   if (connected_ || alone()) return;
-  throw UsageError(origin(), name_of(kind), " is the first operation of the lazy group '", options.name,
-                   "', whose ranks connect at their first collective. Call connect_backends() on all of its ranks before.");
+  throw UsageError(
+      origin(), name_of(kind), " is the first operation of the lazy group '", options.name,
+      "', whose ranks connect at their first collective. Call connect_backends() on all of its ranks before.");
 }
 
 std::string Group::Impl::backend_name() const {
@@ -164,8 +163,7 @@ std::string Group::Impl::backend_name() const {
 void Group::Impl::check_open(OpType kind) const {
   if (!failed_) return;
   throw CommError(origin(), name_of(kind), name_of(kind), " called on group '", options.name,
-                  "' after this rank failed", failure() ? " (" + *failure() + ")" : "",
-                  ". Connect a new group.");
+                  "' after this rank failed", failure() ? " (" + *failure() + ")" : "", ". Connect a new group.");
 }
 
 void Group::Impl::check_rank(int peer, const char* role, OpType kind) const {
@@ -183,8 +181,7 @@ std::vector<Fingerprint> Group::Impl::agree(Fingerprint record) {
   std::vector<Fingerprint> records(world_size);
   std::memcpy(static_cast<void*>(records.data()), all.data_ptr(), all.nbytes());
   if (const auto difference = disagreement(records)) {
-    throw CommError(origin(), name_of(record.kind), "the ranks of group '", options.name,
-                    "' disagree: ", *difference);
+    throw CommError(origin(), name_of(record.kind), "the ranks of group '", options.name, "' disagree: ", *difference);
   }
   return records;
 }
@@ -195,8 +192,7 @@ void Group::Impl::wait(Backend::Transfer& transfer, OpType kind) const {
   } catch (const CommError&) {
     throw;
   } catch (const Backend::Mismatch& error) {
-    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name,
-                    "' disagree: ", error.what(), '.');
+    throw CommError(origin(), name_of(kind), "the ranks of group '", options.name, "' disagree: ", error.what(), '.');
   } catch (const std::exception& error) {
     throw CommError(origin(), name_of(kind), explain(name_of(kind), error.what()));
   }
@@ -221,11 +217,10 @@ std::string Group::Impl::explain(const char* what, const std::string& backend_wo
                 "timeout (",
                 backend_words, ").");
   }
-  return text(
-      what,
-      " was not completed because a peer closed its connection without a word: it ended or was killed. "
-      "Look at the launcher's report and the output of the other ranks (",
-      backend_words, ").");
+  return text(what,
+              " was not completed because a peer closed its connection without a word: it ended or was killed. "
+              "Look at the launcher's report and the output of the other ranks (",
+              backend_words, ").");
 }
 
 void Group::Impl::fail(const std::string& words) noexcept {
@@ -366,8 +361,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& ranks, Site site) c
 std::optional<Group> Group::subgroup(const std::vector<int>& ranks, const SubgroupOptions& given, Site site) const {
   for (const int rank : ranks) impl_->check_rank(rank, "a member", OpType::kSubgroup);
   if (ranks.empty() || std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
-    throw UsageError(impl_->origin(), "subgroup of ranks [", join(ranks),
-                     "]: name at least one rank, and each once.");
+    throw UsageError(impl_->origin(), "subgroup of ranks [", join(ranks), "]: name at least one rank, and each once.");
   }
   if (impl_->alone()) return *this;
   begin(OpType::kSubgroup);

@@ -59,8 +59,8 @@ struct Group::Impl : std::enable_shared_from_this<Group::Impl> {
   Work<T> work(OpType kind, std::vector<Backend::Started> transfers, std::function<T()> finish);
 
   /// Starts a receive that takes the data only where they are what `tensor` is to take.
-  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
-                                   int from, int tag, const std::source_location& site);
+  Backend::Started checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged, int from,
+                                   int tag, const std::source_location& site);
   /// The checked receives from one peer with one tag, which take place one after the other, and why none can
   /// take its message any more.
   using ChannelKey = std::pair<int, int>;

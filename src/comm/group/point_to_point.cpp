@@ -121,9 +121,8 @@ class CheckedReceive : public Backend::Transfer {
 
 }  // namespace
 
-Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor& tensor,
-                                              const at::Tensor& staged, int from, int tag,
-                                              const std::source_location& site) {
+Backend::Started Group::Impl::checked_receive(Backend& backend, const at::Tensor& tensor, const at::Tensor& staged,
+                                              int from, int tag, const std::source_location& site) {
   std::shared_ptr<Receipt> receipt;
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -172,8 +171,7 @@ Work<> Group::receive_async_(at::Tensor tensor, int from, int tag, Site site) co
   } else if (tensor.numel() > 0) {
     transfers.push_back(backend.receive(bytes_of(staged), from, tag));
   }
-  return group.work<void>(OpType::kSend, std::move(transfers),
-                          [tensor, staged] { write_back(tensor, staged); });
+  return group.work<void>(OpType::kSend, std::move(transfers), [tensor, staged] { write_back(tensor, staged); });
 }
 
 void Group::send(const at::Tensor& tensor, int to, int tag, Site site) const {

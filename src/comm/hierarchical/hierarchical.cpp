@@ -33,8 +33,7 @@ struct Places {
   Hosts hosts;
   std::vector<int> host_of, local_of;
 
-  explicit Places(const Hosts& given, int world_size)
-      : hosts(given), host_of(world_size), local_of(world_size) {
+  explicit Places(const Hosts& given, int world_size) : hosts(given), host_of(world_size), local_of(world_size) {
     for (size_t host = 0; host < hosts.size(); ++host) {
       for (size_t local = 0; local < hosts[host].size(); ++local) {
         host_of[hosts[host][local]] = static_cast<int>(host);
@@ -129,8 +128,7 @@ class Hierarchical : public Backend {
     });
   }
 
-  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
-                     std::vector<at::Tensor> inputs) override {
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs) override {
     return submit(OpType::kAllToAll, [this, output, counts = std::move(output_counts), inputs = std::move(inputs)] {
       levels_.world->all_to_all(output, counts, inputs)->wait();
     });
@@ -178,7 +176,8 @@ class Hierarchical : public Backend {
   /// Returns this host's reduction of the parts that this rank passes on, a part a row.
   at::Tensor collect(const at::Tensor& parts, const ScatterPlan& plan, ReduceOp op) {
     if (!levels_.local) return parts;
-    const at::Tensor by_collector = torch::zeros({static_cast<int64_t>(plan.order.size()), parts.size(1)}, parts.options());
+    const at::Tensor by_collector =
+        torch::zeros({static_cast<int64_t>(plan.order.size()), parts.size(1)}, parts.options());
     for (size_t row = 0; row < plan.order.size(); ++row) {
       if (plan.order[row] >= 0) by_collector[static_cast<int64_t>(row)].copy_(parts[plan.order[row]]);
     }

@@ -39,8 +39,9 @@ void check_alike(const Group& group, const std::vector<MeshAxis>& axes) {
   group.all_gather_into_(all, mine);
   for (int rank = 0; rank < group.world_size(); ++rank) {
     if (all.narrow(0, rank * 16, 16).equal(all.narrow(0, 0, 16))) continue;
-    throw CommError({"mesh", group.rank(), group.world_size()}, "mesh", "rank ", rank, " makes another mesh than rank 0; here it is ",
-                    words(axes), ". Give all ranks the same axes in the same order.");
+    throw CommError({"mesh", group.rank(), group.world_size()}, "mesh", "rank ", rank,
+                    " makes another mesh than rank 0; here it is ", words(axes),
+                    ". Give all ranks the same axes in the same order.");
   }
 }
 

@@ -196,7 +196,8 @@ void Connection::pulled(uint64_t token) {
   {
     const std::lock_guard lock(writing_);
     const auto found = pulls_.find(token);
-    if (found == pulls_.end()) throw DataError(Origin{"messages"}, "frame", "a pull ", token, " that was not asked for");
+    if (found == pulls_.end())
+      throw DataError(Origin{"messages"}, "frame", "a pull ", token, " that was not asked for");
     sent = std::move(found->second);
     pulls_.erase(found);
   }

@@ -86,9 +86,9 @@ class Connection {
   std::atomic<Clock::time_point> last_heard_;
 
   std::mutex writing_;
-  std::deque<Queued> raw_;    // the handshake's answers, before all frames
+  std::deque<Queued> raw_;  // the handshake's answers, before all frames
   std::deque<Queued> queue_;
-  size_t front_offset_ = 0;   // bytes of the first that have been written
+  size_t front_offset_ = 0;  // bytes of the first that have been written
   bool writer_active_ = false;
   std::unordered_map<uint64_t, std::function<void()>> pulls_;
   uint64_t next_pull_ = 1;

@@ -43,7 +43,8 @@ PullTable read_pull_table(std::string_view head, uint64_t body_bytes) {
   if (head.size() < 12) refuse_frame("a pull without its table");
   const auto num_parts = read_number<uint32_t>(head.data() + head.size() - 4);
   const uint64_t table_bytes = 12 + uint64_t{num_parts} * sizeof(RemotePart);
-  if (table_bytes > head.size()) refuse_frame(text("a pull of ", num_parts, " parts in a head of ", head.size(), " bytes"));
+  if (table_bytes > head.size())
+    refuse_frame(text("a pull of ", num_parts, " parts in a head of ", head.size(), " bytes"));
   PullTable table{head.substr(0, head.size() - table_bytes)};
   const char* next = head.data() + table.head.size();
   table.token = read_number<uint64_t>(next);
@@ -100,8 +101,8 @@ std::span<std::byte> FrameReader::room() {
 }
 
 void FrameReader::advance(size_t num_bytes) {
-  const bool in_place = state_ == State::kBody && buffered() == 0 &&
-                        message_->body[part_].size() - part_offset_ >= kReadInPlaceBytes;
+  const bool in_place =
+      state_ == State::kBody && buffered() == 0 && message_->body[part_].size() - part_offset_ >= kReadInPlaceBytes;
   if (in_place) {
     part_offset_ += num_bytes;
     finish_parts();
@@ -114,9 +115,12 @@ void FrameReader::advance(size_t num_bytes) {
 
 bool FrameReader::step() {
   switch (state_) {
-    case State::kPrefix: return step_prefix();
-    case State::kHead: return step_head();
-    case State::kBody: return step_body();
+    case State::kPrefix:
+      return step_prefix();
+    case State::kHead:
+      return step_head();
+    case State::kBody:
+      return step_body();
   }
   return false;
 }

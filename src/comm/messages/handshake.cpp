@@ -54,7 +54,12 @@ std::string without_mac(const T& message) {
 }  // namespace
 
 Handshake::Handshake(State state, Bytes key, int rank, int peer, int world_size, Probe probe)
-    : state_(state), key_(std::move(key)), rank_(rank), peer_(peer), world_size_(world_size), probe_(std::move(probe)) {}
+    : state_(state),
+      key_(std::move(key)),
+      rank_(rank),
+      peer_(peer),
+      world_size_(world_size),
+      probe_(std::move(probe)) {}
 
 Handshake Handshake::connector(Bytes key, int rank, int peer, Probe probe) {
   return Handshake(State::kChallenge, std::move(key), rank, peer, peer + 1, std::move(probe));
@@ -77,20 +82,29 @@ std::string Handshake::start() {
 
 size_t Handshake::num_expected() const {
   switch (state_) {
-    case State::kHello: return sizeof(HelloMessage);
-    case State::kChallenge: return sizeof(ChallengeMessage);
-    case State::kProof: return sizeof(ProofMessage);
-    case State::kDone: return 0;
+    case State::kHello:
+      return sizeof(HelloMessage);
+    case State::kChallenge:
+      return sizeof(ChallengeMessage);
+    case State::kProof:
+      return sizeof(ProofMessage);
+    case State::kDone:
+      return 0;
   }
   return 0;
 }
 
 std::string Handshake::take(std::string_view message) {
   switch (state_) {
-    case State::kHello: return take_hello(message);
-    case State::kChallenge: return take_challenge(message);
-    case State::kProof: take_proof(message); return "";
-    case State::kDone: break;
+    case State::kHello:
+      return take_hello(message);
+    case State::kChallenge:
+      return take_challenge(message);
+    case State::kProof:
+      take_proof(message);
+      return "";
+    case State::kDone:
+      break;
   }
   throw InternalError({"messages"}, "a message after the handshake's end");
 }

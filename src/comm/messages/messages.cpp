@@ -80,9 +80,7 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
   const auto begin = [this, self](std::string_view head, int64_t body_bytes) {
     return sink.begin(self->lock()->peer(), head, body_bytes);
   };
-  return {.begin = begin,
-          .pull = pull,
-          .control = control};
+  return {.begin = begin, .pull = pull, .control = control};
 }
 
 // With the lock.
@@ -124,7 +122,8 @@ ConnectionPtr Messages::Impl::connect_to(int to) {
     do {
       connected = connect(socket.handle(), reinterpret_cast<const sockaddr*>(&address), size);
     } while (connected != 0 && errno == EINTR);
-    if (connected != 0) problem = errno == ECONNREFUSED ? "its process has ended or closed its messages" : std::strerror(errno);
+    if (connected != 0)
+      problem = errno == ECONNREFUSED ? "its process has ended or closed its messages" : std::strerror(errno);
   } else {
     socket = net::connect_to({peer.address.tcp_host, peer.address.tcp_port});
     if (socket.handle() < 0) problem = std::strerror(errno);
@@ -148,9 +147,8 @@ ConnectionPtr Messages::Impl::connection_to(int to) {
     if (peer.out) return peer.out;
     if (closed) throw CommError(origin(), "send", "messages are closed here; nothing can be sent to rank ", to, ".");
     if (peer.gone.empty() && !peer.left) {
-      const auto open = std::find_if(peer.all.begin(), peer.all.end(), [](const ConnectionPtr& one) {
-        return one->state() == Connection::State::kOpen;
-      });
+      const auto open = std::find_if(peer.all.begin(), peer.all.end(),
+                                     [](const ConnectionPtr& one) { return one->state() == Connection::State::kOpen; });
       if (open != peer.all.end()) return peer.out = *open;
       if ((fresh = connect_to(to))) peer.out = fresh;
       gone = peer.gone;
@@ -253,7 +251,8 @@ void Messages::Impl::opened(const ConnectionPtr& connection) {
   {
     const std::lock_guard lock(mutex);
     Peer& peer = peers[static_cast<size_t>(connection->peer())];
-    if (!peer.gone.empty()) throw DataError(Origin{"messages"}, "handshake", text("rank ", connection->peer(), " was lost before"));
+    if (!peer.gone.empty())
+      throw DataError(Origin{"messages"}, "handshake", text("rank ", connection->peer(), " was lost before"));
     auto& all = peer.all;
     if (std::find(all.begin(), all.end(), connection) == all.end()) all.push_back(connection);
   }
@@ -282,8 +281,8 @@ std::string Messages::Impl::reason_of(int peer, const std::string& why) const {
   return why.empty() ? "the connection was closed" : why;
 }
 
-// An end without a goodbye may have lost messages, so it breaks the rank's other connections too: nothing is sent to it any
-// more. It is gone with its last connection: what it has sent on another, a goodbye perhaps, is read first.
+// An end without a goodbye may have lost messages, so it breaks the rank's other connections too: nothing is sent to it
+// any more. It is gone with its last connection: what it has sent on another, a goodbye perhaps, is read first.
 void Messages::Impl::drop(const ConnectionPtr& connection, uint64_t id, const std::string& why) {
   const int from = connection->peer();
   bool left = false, breaks = false, ends = false;
@@ -351,7 +350,8 @@ void Messages::Impl::tick() {
         const bool waits = connection->is_local() && connection->peer() >= 0;
         if (!waits && quiet > kHandshakePatience) dead.push_back({connection, {id, "it did not answer in time"}});
       } else if (!connection->is_local()) {
-        if (quiet > silence) dead.push_back({connection, {id, text("nothing was heard from it for ", options.lost_after_s, " s")}});
+        if (quiet > silence)
+          dead.push_back({connection, {id, text("nothing was heard from it for ", options.lost_after_s, " s")}});
         beats.push_back(connection);
       }
     }
@@ -398,7 +398,8 @@ std::unique_ptr<Messages> Messages::join(const Store& store, const GroupOptions&
   auto directory = std::make_unique<RankDirectory>(store);
   const int rank = directory->rank();
   if (rank >= kMostRanks)
-    throw UsageError({"messages"}, "rank ", rank, " is one too many: at most ", kMostRanks, " may join one after another.");
+    throw UsageError({"messages"}, "rank ", rank, " is one too many: at most ", kMostRanks,
+                     " may join one after another.");
   auto impl = std::make_unique<Impl>(rank, rank + 1, sink, options);
   impl->directory = std::move(directory);
   impl->join(where);
@@ -424,7 +425,8 @@ bool Messages::is_on_this_host(int rank) const {
 
 void Messages::send(int to, OutgoingMessage message, bool flush) {
   if (getpid() != impl_->owner) {
-    throw UsageError(impl_->origin(), "this process was forked after its parent had connected; messages stay with the parent. "
+    throw UsageError(impl_->origin(),
+                     "this process was forked after its parent had connected; messages stay with the parent. "
                      "Start processes by exec, or fork first.");
   }
   const auto connection = impl_->connection_to(to);
@@ -462,7 +464,8 @@ void Messages::serve(std::chrono::milliseconds timeout) {
         const bool shaking = std::any_of(impl_->connections.begin(), impl_->connections.end(), [](const auto& one) {
           return one.second->state() != Connection::State::kOpen;
         });
-        if (across || shaking) impl_->tick_timer = now + (across ? std::chrono::seconds(kHeartbeat) : kHandshakePatience);
+        if (across || shaking)
+          impl_->tick_timer = now + (across ? std::chrono::seconds(kHeartbeat) : kHandshakePatience);
       }
       impl_->arm_timer();
     } else if (id == kUnixListener || id == kTcpListener) {

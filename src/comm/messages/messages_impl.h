@@ -1,5 +1,5 @@
-// The hidden parts of Messages: peers, connections, descriptors and timers. messages.cpp serves them, joining.cpp finds the
-// peers.
+// The hidden parts of Messages: peers, connections, descriptors and timers. messages.cpp serves them, joining.cpp finds
+// the peers.
 #pragma once
 
 #include <unistd.h>
@@ -76,7 +76,7 @@ struct Messages::Impl {
   net::Socket epoll, bell, timer, unix_listener, tcp_listener;
   Logger log;
   std::unique_ptr<RankDirectory> directory;  // where ranks come and go; else null
-  mutable std::mutex mutex;  // guards what follows; an address does not change any more
+  mutable std::mutex mutex;                  // guards what follows; an address does not change any more
   std::deque<Peer> peers;
   std::unordered_map<uint64_t, ConnectionPtr> connections;
   std::unordered_map<const Connection*, uint64_t> ids;

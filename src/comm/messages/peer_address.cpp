@@ -40,7 +40,8 @@ PeerAddress unpacked(const std::string& line) {
     field = line.substr(begin, end - begin);
     begin = end + 1;
   }
-  return {fields[0], fields[1], fields[2], std::atoi(fields[3].c_str()), std::atoi(fields[4].c_str()), line.substr(begin)};
+  return {fields[0],         fields[1], fields[2], std::atoi(fields[3].c_str()), std::atoi(fields[4].c_str()),
+          line.substr(begin)};
 }
 
 std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
@@ -64,7 +65,9 @@ net::Socket listen_at_name(const std::string& name) {
 }
 
 net::Socket listen_for_hosts(const std::string& address, const std::string& interface) {
-  const std::string host = !address.empty() ? address : !interface.empty() ? net::address_of_interface(interface) : net::host_name();
+  const std::string host = !address.empty()     ? address
+                           : !interface.empty() ? net::address_of_interface(interface)
+                                                : net::host_name();
   auto [listener, problem] = net::listen_at({host, 0});
   if (listener.handle() < 0) {
     throw UsageError({"messages"}, "cannot listen on '", host, "': ", problem,
@@ -89,7 +92,8 @@ bool is_of_this_user(int socket) {
 bool read_memory(pid_t process, std::vector<iovec> here, std::vector<iovec> there) {
   size_t i = 0, j = 0;
   while (i < here.size() && j < there.size()) {
-    const auto num_here = std::min<size_t>(here.size() - i, IOV_MAX), num_there = std::min<size_t>(there.size() - j, IOV_MAX);
+    const auto num_here = std::min<size_t>(here.size() - i, IOV_MAX),
+               num_there = std::min<size_t>(there.size() - j, IOV_MAX);
     auto size = process_vm_readv(process, &here[i], num_here, &there[j], num_there, 0);
     if (size <= 0) return false;
     const auto forward = [](std::vector<iovec>& parts, size_t& at, size_t n) {

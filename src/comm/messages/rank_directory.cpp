@@ -27,7 +27,8 @@ Bytes RankDirectory::agree_on_key(const Bytes& run_key, bool& is_run_key) const 
   is_run_key = key == "run";
   if (!is_run_key) return key;
   if (run_key.empty()) {
-    throw UsageError({"messages", rank_}, "the ranks that came before know the run's key, and this process does not. Start it "
+    throw UsageError({"messages", rank_},
+                     "the ranks that came before know the run's key, and this process does not. Start it "
                      "with HASTEN_RUN_KEY of the run that it joins.");
   }
   return run_key;

@@ -72,8 +72,7 @@ std::string describe(const std::function<void(Walker&)>& walk, StructureDetail d
 }
 
 void agree(const Group& group, const char* operation, const std::string& structure, const Site& site) {
-  const at::Tensor mine =
-      torch::tensor(std::vector<uint8_t>(structure.begin(), structure.end()), torch::kUInt8);
+  const at::Tensor mine = torch::tensor(std::vector<uint8_t>(structure.begin(), structure.end()), torch::kUInt8);
   const Tensors texts = group.all_gather(mine, site);
   std::vector<std::string> structures;
   for (const at::Tensor& text : texts) {
@@ -99,9 +98,8 @@ Tensors gather(const Group& group, const Tensors& tensors, const Site& site) {
 
 Tensors broadcast(const Group& group, const Tensors& tensors, int from, const Site& site) {
   if (from < 0 || from >= group.world_size()) {
-    throw UsageError(origin_of(group), "broadcast from rank ", from, ": the group '", group.options().name,
-                     "' has ", group.world_size(), " rank(s). Give a rank from 0 to ", group.world_size() - 1,
-                     ".");
+    throw UsageError(origin_of(group), "broadcast from rank ", from, ": the group '", group.options().name, "' has ",
+                     group.world_size(), " rank(s). Give a rank from 0 to ", group.world_size() - 1, ".");
   }
   const at::NoGradGuard no_grad;
   Tensors received;
@@ -149,18 +147,15 @@ Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& option
   const auto dim_of = [&](const at::Tensor& tensor) {
     return options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   };
-  const auto applies = [&](const at::Tensor& tensor) {
-    return dim_of(tensor) >= 0 && dim_of(tensor) < tensor.dim();
-  };
+  const auto applies = [&](const at::Tensor& tensor) { return dim_of(tensor) >= 0 && dim_of(tensor) < tensor.dim(); };
   std::vector<int64_t> sizes;
-  for (const at::Tensor& tensor : tensors)
-    sizes.push_back(applies(tensor) ? tensor.size(dim_of(tensor)) : -1);
+  for (const at::Tensor& tensor : tensors) sizes.push_back(applies(tensor) ? tensor.size(dim_of(tensor)) : -1);
 
   const Tensors all = group.all_gather(torch::tensor(sizes, torch::kInt64), site);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].numel() == static_cast<int64_t>(tensors.size())) continue;
-    throw CommError(origin_of(group), "pad_across_processes", "pad_across_processes: this rank passes ",
-                    tensors.size(), " tensor(s), rank ", rank, " passes ", all[rank].numel(),
+    throw CommError(origin_of(group), "pad_across_processes", "pad_across_processes: this rank passes ", tensors.size(),
+                    " tensor(s), rank ", rank, " passes ", all[rank].numel(),
                     ". Pass the same structure on every rank.");
   }
   Tensors result;
@@ -173,21 +168,19 @@ Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& option
   return result;
 }
 
-Tensors concatenate(const std::vector<Tensors>& values, int64_t dim,
-                    const std::vector<std::string>& structures) {
+Tensors concatenate(const std::vector<Tensors>& values, int64_t dim, const std::vector<std::string>& structures) {
   const Origin origin{"comm"};
   if (values.empty()) throw UsageError(origin, "concatenate of no values; at least one is needed.");
   for (size_t i = 1; i < structures.size(); ++i) {
     if (structures[i] == structures[0]) continue;
-    throw UsageError(origin, "concatenate of different structures: value 0 is ", structures[0], ", value ", i,
-                     " is ", structures[i], ". All values need the same structure.");
+    throw UsageError(origin, "concatenate of different structures: value 0 is ", structures[0], ", value ", i, " is ",
+                     structures[i], ". All values need the same structure.");
   }
   Tensors joined;
   for (size_t i = 0; i < values[0].size(); ++i) {
     Tensors parts;
     for (const Tensors& value : values) parts.push_back(value[i]);
-    const bool scalar =
-        std::any_of(parts.begin(), parts.end(), [](const at::Tensor& part) { return part.dim() == 0; });
+    const bool scalar = std::any_of(parts.begin(), parts.end(), [](const at::Tensor& part) { return part.dim() == 0; });
     if (scalar) {
       throw UsageError(origin, "concatenate of scalars (tensor ", i, " of ", structures[0],
                        "); tensors need at least one dimension. Unsqueeze them first.");

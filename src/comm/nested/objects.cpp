@@ -36,20 +36,24 @@ Bytes bytes_of(const at::Tensor& message) {
 
 void check_rank(const Group& group, const char* operation, int rank) {
   if (rank >= 0 && rank < group.world_size()) return;
-  throw UsageError(origin_of(group), operation, " with rank ", rank, ": the group '", group.options().name,
-                   "' has ", group.world_size(), " rank(s). Give a rank from 0 to ", group.world_size() - 1,
-                   ".");
+  throw UsageError(origin_of(group), operation, " with rank ", rank, ": the group '", group.options().name, "' has ",
+                   group.world_size(), " rank(s). Give a rank from 0 to ", group.world_size() - 1, ".");
 }
 
 using Json = nlohmann::ordered_json;
 
 Json to_tree(const core::Value& value) {
   switch (value.kind()) {
-    case core::Value::Kind::kNull: return nullptr;
-    case core::Value::Kind::kBool: return value.as_bool();
-    case core::Value::Kind::kInt: return value.as_int();
-    case core::Value::Kind::kDouble: return value.as_double();
-    case core::Value::Kind::kString: return value.as_string();
+    case core::Value::Kind::kNull:
+      return nullptr;
+    case core::Value::Kind::kBool:
+      return value.as_bool();
+    case core::Value::Kind::kInt:
+      return value.as_int();
+    case core::Value::Kind::kDouble:
+      return value.as_double();
+    case core::Value::Kind::kString:
+      return value.as_string();
     case core::Value::Kind::kList: {
       Json list = Json::array();
       for (const core::Value& one : value.as_list()) list.push_back(to_tree(one));
@@ -66,11 +70,16 @@ Json to_tree(const core::Value& value) {
 
 core::Value from_tree(const Json& tree) {
   switch (tree.type()) {
-    case Json::value_t::boolean: return tree.get<bool>();
-    case Json::value_t::number_integer: return tree.get<int64_t>();
-    case Json::value_t::number_unsigned: return static_cast<int64_t>(tree.get<uint64_t>());
-    case Json::value_t::number_float: return tree.get<double>();
-    case Json::value_t::string: return tree.get_ref<const std::string&>();
+    case Json::value_t::boolean:
+      return tree.get<bool>();
+    case Json::value_t::number_integer:
+      return tree.get<int64_t>();
+    case Json::value_t::number_unsigned:
+      return static_cast<int64_t>(tree.get<uint64_t>());
+    case Json::value_t::number_float:
+      return tree.get<double>();
+    case Json::value_t::string:
+      return tree.get_ref<const std::string&>();
     case Json::value_t::array: {
       core::Value::List list;
       list.reserve(tree.size());
@@ -83,7 +92,8 @@ core::Value from_tree(const Json& tree) {
       for (const auto& [key, one] : tree.items()) map.emplace_back(key, from_tree(one));
       return map;
     }
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -108,9 +118,8 @@ Parcel pack(const std::function<Bytes()>& encode) noexcept {
 }
 
 void refuse(const Reading& reading, const std::string& reason) {
-  throw CommError(origin_of(reading.group), reading.operation, reading.operation, ": the object of rank ",
-                  reading.from, " cannot be read: ", reason,
-                  ". Use one type on every rank.");
+  throw CommError(origin_of(reading.group), reading.operation, reading.operation, ": the object of rank ", reading.from,
+                  " cannot be read: ", reason, ". Use one type on every rank.");
 }
 
 std::span<const uint8_t> unpack(const Bytes& message, const Reading& reading) {
@@ -124,8 +133,7 @@ std::span<const uint8_t> unpack(const Bytes& message, const Reading& reading) {
 
 std::vector<Bytes> gather_bytes(const Group& group, const Parcel& mine, const Group::Site& site) {
   std::vector<Bytes> messages;
-  for (const at::Tensor& message : group.all_gather(message_of(mine), site))
-    messages.push_back(bytes_of(message));
+  for (const at::Tensor& message : group.all_gather(message_of(mine), site)) messages.push_back(bytes_of(message));
   return messages;
 }
 

@@ -52,17 +52,14 @@ class SharedMemory : public Backend {
   Started reduce(at::Tensor tensor, int root, ReduceOp op) override {
     return start(shared::reduce(std::move(tensor), root, op));
   }
-  Started broadcast(at::Tensor bytes, int root) override {
-    return start(shared::broadcast(std::move(bytes), root));
-  }
+  Started broadcast(at::Tensor bytes, int root) override { return start(shared::broadcast(std::move(bytes), root)); }
   Started all_gather(at::Tensor output, at::Tensor input) override {
     return start(shared::all_gather(std::move(output), std::move(input)));
   }
   Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
     return start(shared::reduce_scatter(std::move(output), std::move(input), op));
   }
-  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
-                     std::vector<at::Tensor> inputs) override {
+  Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs) override {
     return start(shared::all_to_all(std::move(output), std::move(output_counts), std::move(inputs)));
   }
   Started barrier() override { return start(shared::barrier()); }
@@ -114,11 +111,10 @@ class SharedMemory : public Backend {
 
 std::unique_ptr<Backend> make_shared_memory(const BackendSetup& setup) {
   if (setup.world_size > shared::kMaxRanks) {
-    throw std::runtime_error(text("a group has room for ", shared::kMaxRanks,
-                                  " ranks of one host, and there are ", setup.world_size));
+    throw std::runtime_error(
+        text("a group has room for ", shared::kMaxRanks, " ranks of one host, and there are ", setup.world_size));
   }
-  const auto layout =
-      shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
+  const auto layout = shared::Layout::of(setup.world_size, static_cast<size_t>(setup.options.shared_bytes.value()));
   const auto segment = shared::share_segment(setup.store, setup.rank, layout, setup.options.timeout);
   return std::make_unique<SharedMemory>(segment, setup);
 }

@@ -35,10 +35,9 @@ std::string to_text(const std::vector<uint8_t>& bytes) {
 }
 
 [[noreturn]] void cannot_listen(const TcpStoreOptions& options, const std::string& why) {
-  throw UsageError(
-      Origin{"comm"}, "the store cannot listen on ", options.host, ':', options.port, ": ", why,
-      ". Choose another port (MASTER_PORT, hasten launch --master_port, 0 for a free one) or end what "
-      "uses it; the address (MASTER_ADDR) must be one of this machine's.");
+  throw UsageError(Origin{"comm"}, "the store cannot listen on ", options.host, ':', options.port, ": ", why,
+                   ". Choose another port (MASTER_PORT, hasten launch --master_port, 0 for a free one) or end what "
+                   "uses it; the address (MASTER_ADDR) must be one of this machine's.");
 }
 
 // A listening socket bound to the requested address alone. SO_REUSEADDR as every server: a port in TIME_WAIT is free.
@@ -77,15 +76,13 @@ bool is_its_own_peer(int fd) {
 // Returns true if no process listens there: the connection is refused at once. SO_REUSEADDR, so that a server can take
 // the port while this socket holds it as its own.
 bool is_refused(const addrinfo& address) {
-  const int fd =
-      socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
+  const int fd = socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   pollfd answer = {fd, POLLOUT, 0};
   socklen_t size = sizeof error;
-  if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1)
-    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == EINPROGRESS && poll(&answer, 1, 1000) == 1) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
   if (error == 0 && is_its_own_peer(fd)) error = ECONNREFUSED;
   close(fd);
   return error == ECONNREFUSED;
@@ -114,19 +111,18 @@ void wait_for_listener(const TcpStoreOptions& options) {
 
 // libtorch's store looks up the name of each address that it connects to or that connects to it. That takes 5 s and
 // longer if a name server does not answer.
-c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options,
-                                           const c10d::TCPStoreOptions& native) {
+c10::intrusive_ptr<c10d::TCPStore> connect(const TcpStoreOptions& options, const c10d::TCPStoreOptions& native) {
   using Seconds = std::chrono::duration<double>;
   constexpr Seconds kSlow(2);
   const auto begin = std::chrono::steady_clock::now();
   auto store = c10::make_intrusive<c10d::TCPStore>(options.host, native);
   const Seconds took = std::chrono::steady_clock::now() - begin;
   if (took < kSlow) return store;
-  Logger("comm").warning(text(
-      "connecting to the store at ", options.host, ':', store->getPort(), " took ", std::lround(took.count()),
-      " s, though somebody listened there. libtorch asks for the names of both ends' addresses: see "
-      "whether the name servers in /etc/resolv.conf answer, or name the machines in /etc/hosts (",
-      options.host, " and ::ffff:", options.host, ")."));
+  Logger("comm").warning(
+      text("connecting to the store at ", options.host, ':', store->getPort(), " took ", std::lround(took.count()),
+           " s, though somebody listened there. libtorch asks for the names of both ends' addresses: see "
+           "whether the name servers in /etc/resolv.conf answer, or name the machines in /etc/hosts (",
+           options.host, " and ::ffff:", options.host, ")."));
   return store;
 }
 
@@ -161,11 +157,10 @@ Store Store::tcp(const TcpStoreOptions& options) {
     const int port = store->getPort();
     return Store(std::make_shared<Impl>(Impl{std::move(store), port}));
   } catch (const std::exception& error) {
-    throw CommError(
-        Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",
-        std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count(),
-        " s. Check that rank 0 has started and that MASTER_ADDR and MASTER_PORT are the same everywhere (",
-        error.what(), ").");
+    throw CommError(Origin{"comm"}, "connect", "no store answered at ", options.host, ':', options.port, " within ",
+                    std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count(),
+                    " s. Check that rank 0 has started and that MASTER_ADDR and MASTER_PORT are the same everywhere (",
+                    error.what(), ").");
   }
 }
 
@@ -183,8 +178,7 @@ Store Store::in_process() {
 }
 
 Store Store::scoped(const std::string& prefix) const {
-  return Store(std::make_shared<Impl>(
-      Impl{c10::make_intrusive<c10d::PrefixStore>(prefix, impl_->store), impl_->port}));
+  return Store(std::make_shared<Impl>(Impl{c10::make_intrusive<c10d::PrefixStore>(prefix, impl_->store), impl_->port}));
 }
 
 void Store::set(const std::string& key, const std::string& value) const {
@@ -193,8 +187,7 @@ void Store::set(const std::string& key, const std::string& value) const {
 }
 
 bool Store::set_once(const std::string& key, const std::string& value) const {
-  return call("set_once", key, [&] { return impl_->store->add(key + "/owner", 1) == 1; }) &&
-         (set(key, value), true);
+  return call("set_once", key, [&] { return impl_->store->add(key + "/owner", 1) == 1; }) && (set(key, value), true);
 }
 
 std::optional<std::string> Store::get(const std::string& key) const {

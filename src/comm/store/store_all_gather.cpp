@@ -15,7 +15,7 @@ namespace hasten::comm {
 using Clock = std::chrono::steady_clock;
 
 std::vector<std::string> store_all_gather(const Store& store, const std::string& topic, int rank, int world_size,
-                                   const std::string& mine, std::chrono::milliseconds timeout) {
+                                          const std::string& mine, std::chrono::milliseconds timeout) {
   const auto key = [&](int peer) { return text(topic, '/', peer); };
   // A value must not be empty.
   store.set(key(rank), '@' + mine);
@@ -24,8 +24,8 @@ std::vector<std::string> store_all_gather(const Store& store, const std::string&
   const auto read = [&](const std::string& name) {
     std::optional<std::string> value;
     if (!poll_until(deadline, [&] { return (value = store.get(name)).has_value(); })) {
-      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not say its ", topic,
-                      " in time (", name, ")");
+      throw CommError(Origin{"comm", rank, world_size}, "connect", "a rank did not say its ", topic, " in time (", name,
+                      ")");
     }
     return *value;
   };

@@ -16,15 +16,13 @@ bool first_sizes_may_differ(OpType kind) {
 // FNV-1a over the sizes after the first.
 uint64_t hash_trailing(at::IntArrayRef sizes) {
   uint64_t hash = 14695981039346656037ULL;
-  for (size_t i = 1; i < sizes.size(); ++i)
-    hash = (hash ^ static_cast<uint64_t>(sizes[i])) * 1099511628211ULL;
+  for (size_t i = 1; i < sizes.size(); ++i) hash = (hash ^ static_cast<uint64_t>(sizes[i])) * 1099511628211ULL;
   return hash;
 }
 
 bool agree(const Fingerprint& a, const Fingerprint& b) {
   const bool same_call = a.sequence == b.sequence && a.kind == b.kind && a.reduce_op == b.reduce_op &&
-                         a.root == b.root && a.dtype == b.dtype && a.dims == b.dims &&
-                         a.trailing == b.trailing;
+                         a.root == b.root && a.dtype == b.dtype && a.dims == b.dims && a.trailing == b.trailing;
   return same_call && (first_sizes_may_differ(a.kind) || a.sizes[0] == b.sizes[0]);
 }
 
@@ -64,15 +62,12 @@ Fingerprint& Fingerprint::with_root(int rank) {
 
 std::string describe(const Fingerprint& record) {
   std::string out = name_of(record.kind);
-  if (record.reduce_op != Fingerprint::kNone)
-    out += text('(', name_of(static_cast<ReduceOp>(record.reduce_op)), ')');
+  if (record.reduce_op != Fingerprint::kNone) out += text('(', name_of(static_cast<ReduceOp>(record.reduce_op)), ')');
   if (record.root != Fingerprint::kNone) out += text(" with root ", record.root);
   const int shown = std::min<int>(record.dims, Fingerprint::kMaxDims);
-  const std::string list =
-      text('[', join(std::vector<int64_t>(record.sizes.begin(), record.sizes.begin() + shown)),
-           record.dims > shown ? ", …]" : "]");
-  if (record.dtype != Fingerprint::kNone)
-    out += text(" of ", static_cast<at::ScalarType>(record.dtype), ' ', list);
+  const std::string list = text('[', join(std::vector<int64_t>(record.sizes.begin(), record.sizes.begin() + shown)),
+                                record.dims > shown ? ", …]" : "]");
+  if (record.dtype != Fingerprint::kNone) out += text(" of ", static_cast<at::ScalarType>(record.dtype), ' ', list);
   if (record.kind == OpType::kSubgroup) out += " of ranks " + list;
   return text(out, " at ", record.file.data(), ':', record.line);
 }
@@ -80,11 +75,9 @@ std::string describe(const Fingerprint& record) {
 std::optional<std::string> disagreement(const std::vector<Fingerprint>& by_rank) {
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
     if (agree(by_rank[0], by_rank[rank])) continue;
-    std::string what =
-        text("rank 0 calls ", describe(by_rank[0]), ", rank ", rank, " calls ", describe(by_rank[rank]));
+    std::string what = text("rank 0 calls ", describe(by_rank[0]), ", rank ", rank, " calls ", describe(by_rank[rank]));
     if (by_rank[0].sequence != by_rank[rank].sequence) {
-      what += text(" (operations number ", by_rank[0].sequence, " and ", by_rank[rank].sequence,
-                   " of the group)");
+      what += text(" (operations number ", by_rank[0].sequence, " and ", by_rank[rank].sequence, " of the group)");
     }
     return what + ". Every rank of a group must make the same calls in the same order.";
   }

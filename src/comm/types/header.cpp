@@ -34,8 +34,8 @@ Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root, i
 
 std::string difference(const std::string& rank, const Header& call, const std::string& other_rank,
                        const Header& other_call) {
-  return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ",
-              describe(other_call), ". Every rank of a group must make the same calls in the same order");
+  return text("rank ", rank, " calls ", describe(call), ", rank ", other_rank, " calls ", describe(other_call),
+              ". Every rank of a group must make the same calls in the same order");
 }
 
 }  // namespace hasten::comm

@@ -30,8 +30,7 @@ Header header_of(OpType kind, const at::Tensor& tensor, ReduceOp op, int root = 
 
 /// Returns true if both are equal, but for `extra`.
 inline bool same_call(const Header& a, const Header& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
-         a.count == b.count;
+  return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root && a.count == b.count;
 }
 
 /// Returns a sentence that names two ranks, as the group numbers them, and their different calls.

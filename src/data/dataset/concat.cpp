@@ -11,15 +11,13 @@
 
 namespace hasten::data {
 
-std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> indices,
-                                                       const std::vector<size_t>& ends) {
+std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> indices, const std::vector<size_t>& ends) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   std::vector<size_t> request_of(ends.size(), kNone);
   std::vector<PartRequest> requests;
   for (size_t place = 0; place < indices.size(); ++place) {
     check_index(indices[place], ends.back(), "a concatenation");
-    const auto part =
-        static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), indices[place]) - ends.begin());
+    const auto part = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), indices[place]) - ends.begin());
     if (request_of[part] == kNone) {
       request_of[part] = requests.size();
       requests.push_back({part, {}, {}});
@@ -32,15 +30,13 @@ std::vector<detail::PartRequest> detail::part_requests(c10::ArrayRef<size_t> ind
   return requests;
 }
 
-at::Tensor detail::ordered_rows(const std::vector<at::Tensor>& rows,
-                                const std::vector<PartRequest>& requests) {
+at::Tensor detail::ordered_rows(const std::vector<at::Tensor>& rows, const std::vector<PartRequest>& requests) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t given = rows[i].dim() == 0 ? 0 : static_cast<size_t>(rows[i].size(0));
     if (given != requests[i].places.size()) {
       throw_part_gave(requests[i].part, given, requests[i].places.size());
     }
-    if (rows[i].sizes().slice(1) != rows[0].sizes().slice(1) ||
-        rows[i].scalar_type() != rows[0].scalar_type()) {
+    if (rows[i].sizes().slice(1) != rows[0].sizes().slice(1) || rows[i].scalar_type() != rows[0].scalar_type()) {
       throw DataError(kOrigin, "", "samples of part ", requests[0].part, " of a concatenation are ",
                       rows[0].scalar_type(), " [", join(rows[0].sizes().slice(1)), "], those of part ",
                       requests[i].part, " are ", rows[i].scalar_type(), " [", join(rows[i].sizes().slice(1)),

@@ -138,9 +138,8 @@ class Column {
   Column(const std::string& path, const CsvColumn& column, const CsvOptions& options, size_t position)
       : path_(path), column_(column), missing_(options.missing), position_(position) {
     if (column.type == CsvType::kInteger && column.missing && !fits_int64(*column.missing)) {
-      throw UsageError(
-          kOrigin, "CsvColumn.missing = ", *column.missing, " for column '", column.name,
-          "' of kInteger, expected a whole number of 64 bits. Give one, or read the column as kDouble.");
+      throw UsageError(kOrigin, "CsvColumn.missing = ", *column.missing, " for column '", column.name,
+                       "' of kInteger, expected a whole number of 64 bits. Give one, or read the column as kDouble.");
     }
   }
 
@@ -179,8 +178,7 @@ class Column {
     if (std::find(missing_.begin(), missing_.end(), text) != missing_.end()) {
       if (column_.missing) return static_cast<Number>(*column_.missing);
       if (std::numeric_limits<Number>::has_quiet_NaN) return std::numeric_limits<Number>::quiet_NaN();
-      fail(path_, field.place, "no value in column '", column_.name,
-           "', and whole numbers have no NaN. Say what ",
+      fail(path_, field.place, "no value in column '", column_.name, "', and whole numbers have no NaN. Say what ",
            "it becomes with CsvColumn.missing, or read the column as kFloat.");
     }
     Number number = 0;
@@ -245,8 +243,8 @@ std::vector<Column> columns_of(const std::string& path, const std::vector<std::s
   for (const CsvColumn& column : wanted) {
     const auto found = std::find(names.begin(), names.end(), column.name);
     if (found == names.end()) {
-      throw UsageError(kOrigin, "'", path, "' has no column '", column.name, "'",
-                       did_you_mean(column.name, names), "; it has: ", join(names), ". Correct the name.");
+      throw UsageError(kOrigin, "'", path, "' has no column '", column.name, "'", did_you_mean(column.name, names),
+                       "; it has: ", join(names), ". Correct the name.");
     }
     if (!seen.insert(column.name).second) {
       throw UsageError(kOrigin, "CsvOptions.columns names '", column.name, "' twice. Leave one out.");
@@ -327,8 +325,7 @@ const std::vector<std::string>& CsvTable::texts(const std::string& name) const {
 CsvBatch CsvDataset::get_batch(c10::ArrayRef<size_t> indices) {
   for (const size_t index : indices) check_index(index, table_.num_rows(), "a CSV table");
   CsvBatch batch;
-  for (const auto& [name, values] : table_.all_numbers())
-    batch.numbers.emplace(name, gather_rows(values, indices));
+  for (const auto& [name, values] : table_.all_numbers()) batch.numbers.emplace(name, gather_rows(values, indices));
   for (const auto& [name, values] : table_.all_texts()) {
     auto& texts = batch.texts[name];
     texts.reserve(indices.size());

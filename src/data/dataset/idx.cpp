@@ -26,8 +26,7 @@ std::string read_all(const std::string& path) {
   errno = 0;
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) {
-    throw DataError(kOrigin, path, "cannot open '", path,
-                    "': ", errno ? std::strerror(errno) : "out of memory",
+    throw DataError(kOrigin, path, "cannot open '", path, "': ", errno ? std::strerror(errno) : "out of memory",
                     "; expected an IDX file, plain or gzipped. Check the path.");
   }
   gzbuffer(file.get(), 1 << 18);
@@ -43,8 +42,8 @@ std::string read_all(const std::string& path) {
     // A gzip file that ends too early is no failed read for zlib, only an error that it records (Z_BUF_ERROR).
     if (got < 0 || error != Z_OK) {
       throw DataError(kOrigin, path, "'", path,
-                      "' is damaged or truncated: ", error == Z_ERRNO ? std::strerror(errno) : words,
-                      ", after ", bytes.size(), " unpacked bytes. Get the file again.");
+                      "' is damaged or truncated: ", error == Z_ERRNO ? std::strerror(errno) : words, ", after ",
+                      bytes.size(), " unpacked bytes. Get the file again.");
     }
     if (got == 0) return bytes;
   }
@@ -71,8 +70,8 @@ std::vector<int64_t> shape_of(const std::string& path, std::string_view bytes) {
   }
   const size_t header = 4 + 4 * size_t{num_dims};
   if (bytes.size() < header) {
-    throw DataError(kOrigin, path, "'", path, "' is truncated: ", bytes.size(),
-                    " bytes, its header alone takes ", header, ". Get the file again.");
+    throw DataError(kOrigin, path, "'", path, "' is truncated: ", bytes.size(), " bytes, its header alone takes ",
+                    header, ". Get the file again.");
   }
   std::vector<int64_t> shape;
   for (unsigned dim = 0; dim < num_dims; ++dim) shape.push_back(big_endian(bytes.data() + 4 + 4 * dim));
@@ -100,8 +99,7 @@ at::Tensor read_idx(const std::string& path) {
 torch::data::Example<> IdxData::batch(c10::ArrayRef<size_t> indices) const {
   const int64_t rows = images.size(1), columns = images.size(2), pixels = rows * columns;
   const auto count = static_cast<int64_t>(indices.size());
-  torch::data::Example<> result(at::empty({count, 1, rows, columns}, at::kFloat),
-                                at::empty({count}, at::kLong));
+  torch::data::Example<> result(at::empty({count, 1, rows, columns}, at::kFloat), at::empty({count}, at::kLong));
   float* to = result.data.data_ptr<float>();
   int64_t* target = result.target.data_ptr<int64_t>();
   for (const size_t index : indices) {
@@ -119,14 +117,12 @@ IdxDataset::IdxDataset(const std::string& images_path, const std::string& labels
   const at::Tensor labels = read_idx(labels_path);
   if (data_.images.dim() != 3 || labels.dim() != 1) {
     throw DataError(kOrigin, images_path, "'", images_path, "' has ", data_.images.dim(), " dimensions and '",
-                    labels_path, "' ", labels.dim(),
-                    ", expected images in 3 (count, rows, columns) and labels in 1. ",
+                    labels_path, "' ", labels.dim(), ", expected images in 3 (count, rows, columns) and labels in 1. ",
                     "Check which file is which.");
   }
   if (data_.images.size(0) != labels.size(0)) {
     throw DataError(kOrigin, labels_path, "'", images_path, "' holds ", data_.images.size(0), " images and '",
-                    labels_path, "' ", labels.size(0),
-                    " labels, expected as many. Check that they belong together.");
+                    labels_path, "' ", labels.size(0), " labels, expected as many. Check that they belong together.");
   }
   data_.labels = labels.to(at::kLong);
 }
@@ -150,9 +146,8 @@ IdxDataset fashion_mnist(const std::string& root, bool train) {
     const std::string plain = root + "/" + (train ? "train" : "t10k") + part;
     if (std::filesystem::exists(plain + ".gz")) return plain + ".gz";
     if (std::filesystem::exists(plain)) return plain;
-    throw DataError(
-        kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
-        "Install it (apt-get install dataset-fashion-mnist), or give the folder that holds it (--data).");
+    throw DataError(kOrigin, root, "no Fashion-MNIST in '", root, "': '", plain, ".gz' is missing. ",
+                    "Install it (apt-get install dataset-fashion-mnist), or give the folder that holds it (--data).");
   };
   const std::string images = path("-images-idx3-ubyte");
   return IdxDataset(images, path("-labels-idx1-ubyte"));

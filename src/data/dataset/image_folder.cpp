@@ -68,22 +68,20 @@ std::vector<std::string> images_below(const std::string& root, size_t& num_other
 }  // namespace
 
 struct ImageFolder::Contents {
-  Contents(const std::string& root, const ImageFolderOptions& given)
-      : options(given), scale(given.mean, given.std) {
+  Contents(const std::string& root, const ImageFolderOptions& given) : options(given), scale(given.mean, given.std) {
     check_steps(options.steps);
     classes = Names(root).folders;
     if (classes.empty()) {
-      throw DataError(kOrigin, root, "'", root,
-                      "' holds no folder, expected one for each class (root/cat/1.jpg). ", "Check the path.");
+      throw DataError(kOrigin, root, "'", root, "' holds no folder, expected one for each class (root/cat/1.jpg). ",
+                      "Check the path.");
     }
     for (size_t target = 0; target < classes.size(); ++target) {
       size_t num_others = 0;
       const std::string folder = root + "/" + classes[target];
       auto images = images_below(folder, num_others);
       if (images.empty()) {
-        throw DataError(kOrigin, folder, "class '", classes[target], "' in '", folder,
-                        "' holds no image but ", num_others,
-                        " other files, expected .png, .jpg or .jpeg. Fill the folder or take it away.");
+        throw DataError(kOrigin, folder, "class '", classes[target], "' in '", folder, "' holds no image but ",
+                        num_others, " other files, expected .png, .jpg or .jpeg. Fill the folder or take it away.");
       }
       targets.insert(targets.end(), images.size(), static_cast<int64_t>(target));
       paths.insert(paths.end(), std::move_iterator(images.begin()), std::move_iterator(images.end()));
@@ -100,8 +98,7 @@ ImageFolder::ImageFolder(const std::string& root, const ImageFolderOptions& opti
   try {
     contents_ = std::make_shared<const Contents>(root, options);
   } catch (const fs::filesystem_error& error) {
-    throw DataError(kOrigin, error.path1(), "cannot read '", error.path1().string(),
-                    "': ", error.code().message(),
+    throw DataError(kOrigin, error.path1(), "cannot read '", error.path1().string(), "': ", error.code().message(),
                     "; expected a folder of images with one folder a class. Check the path.");
   }
 }
@@ -156,10 +153,9 @@ torch::data::Example<> StackedImageFolder::get_batch(c10::ArrayRef<size_t> indic
       width = image.width();
       batch.data = at::empty({count, 3, height, width}, at::kFloat);
     } else if (image.height() != height || image.width() != width) {
-      throw DataError(kOrigin, folder_.path(index), "images of one batch differ in size: '",
-                      folder_.path(indices[0]), "' is ", height, " x ", width, ", '", folder_.path(index),
-                      "' is ", image.height(), " x ", image.width(),
-                      " (height x width), expected the same. Add a Resize or a crop to the steps.");
+      throw DataError(kOrigin, folder_.path(index), "images of one batch differ in size: '", folder_.path(indices[0]),
+                      "' is ", height, " x ", width, ", '", folder_.path(index), "' is ", image.height(), " x ",
+                      image.width(), " (height x width), expected the same. Add a Resize or a crop to the steps.");
     }
     folder_.contents_->scale.write(image, batch.data.mutable_data_ptr<float>() + i * 3 * height * width);
   }

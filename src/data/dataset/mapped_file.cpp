@@ -35,8 +35,7 @@ MappedFile::MappedFile(const std::string& path, std::string_view expected) {
   if (file.number < 0) fail("open", std::strerror(errno));
   struct stat status = {};
   if (::fstat(file.number, &status) != 0) fail("open", std::strerror(errno));
-  if (!S_ISREG(status.st_mode))
-    fail("map", S_ISDIR(status.st_mode) ? "it is a folder" : "it is no plain file");
+  if (!S_ISREG(status.st_mode)) fail("map", S_ISDIR(status.st_mode) ? "it is a folder" : "it is no plain file");
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;
   // Private and writable: a write to a tensor copies the page. Not reserved: data may be larger than memory.

@@ -86,8 +86,7 @@ class HeaderReader {
     return true;
   }
   void expect(std::string_view word) {
-    if (!take(word))
-      fail("no '" + std::string(word) + "' at byte " + std::to_string(text_.size() - rest_.size()));
+    if (!take(word)) fail("no '" + std::string(word) + "' at byte " + std::to_string(text_.size() - rest_.size()));
   }
   std::string quoted() {
     const char quote = peek();
@@ -187,8 +186,8 @@ std::pair<size_t, Header> read_header(const std::string& path, std::string_view 
   size_t length = byte(8) | byte(9) << 8;
   if (major > 1 && bytes.size() >= begin) length |= byte(10) << 16 | byte(11) << 24;
   if (bytes.size() < begin || bytes.size() - begin < length) {
-    throw DataError(kOrigin, path, "'", path, "' is truncated: ", bytes.size(),
-                    " bytes, its header alone takes ", begin + length, ". Get the file again.");
+    throw DataError(kOrigin, path, "'", path, "' is truncated: ", bytes.size(), " bytes, its header alone takes ",
+                    begin + length, ". Get the file again.");
   }
   return {begin + length, HeaderReader(path, bytes.substr(begin, length)).read()};
 }

@@ -46,11 +46,10 @@ at::Tensor gather_rows(const at::Tensor& values, c10::ArrayRef<size_t> indices) 
 void check_index(size_t index, size_t count, std::string_view what) {
   if (index < count) return;
   if (count == 0) {
-    throw DataError(Origin{"data"}, "", "sample ", index, " of ", what,
-                    " that is empty. Check what it was made from.");
+    throw DataError(Origin{"data"}, "", "sample ", index, " of ", what, " that is empty. Check what it was made from.");
   }
-  throw DataError(Origin{"data"}, "", "sample ", index, " of ", what, " of ", count,
-                  " samples, expected 0 to ", count - 1, ". Make the sampler for this dataset's size.");
+  throw DataError(Origin{"data"}, "", "sample ", index, " of ", what, " of ", count, " samples, expected 0 to ",
+                  count - 1, ". Make the sampler for this dataset's size.");
 }
 
 }  // namespace hasten::data

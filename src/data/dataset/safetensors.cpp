@@ -81,9 +81,8 @@ at::Tensor SafetensorsFile::operator[](const std::string& name) const {
   if (found != tensors().end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, unused] : tensors()) names.push_back(known);
-  throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names),
-                   "; it has ", names.size(), names.size() <= 20 ? ": " + join(names) : "",
-                   ". Correct the name.");
+  throw UsageError(kOrigin, "'", path(), "' has no tensor '", name, "'", did_you_mean(name, names), "; it has ",
+                   names.size(), names.size() <= 20 ? ": " + join(names) : "", ". Correct the name.");
 }
 
 NamedTensorDataset SafetensorsFile::rows(const std::vector<std::string>& names) const {

@@ -33,8 +33,7 @@ std::vector<size_t> split_lengths(size_t size, const std::vector<double>& fracti
   return lengths;
 }
 
-std::vector<std::vector<size_t>> split_indices(size_t size, const std::vector<size_t>& lengths,
-                                               uint64_t seed) {
+std::vector<std::vector<size_t>> split_indices(size_t size, const std::vector<size_t>& lengths, uint64_t seed) {
   size_t sum = 0;
   bool fits = true;
   for (const size_t length : lengths) {

@@ -30,8 +30,7 @@ void Image::reset(int64_t height, int64_t width) {
 void Image::crop(int64_t top, int64_t left, int64_t height, int64_t width) {
   if (top < 0 || left < 0 || height < 1 || width < 1 || top > height_ - height || left > width_ - width) {
     throw UsageError(kOrigin, "a crop of ", height, " x ", width, " (height x width) at ", top, ", ", left,
-                     " of an image of ", height_, " x ", width_,
-                     ", expected one inside. Resize the image first.");
+                     " of an image of ", height_, " x ", width_, ", expected one inside. Resize the image first.");
   }
   offset_ += top * stride_ + left * 3;
   height_ = height;

@@ -68,8 +68,7 @@ struct Apply {
                    : resize_here(image, in_proportion(height, width), step.size);
   }
   void operator()(const CenterCrop& step) const {
-    image.crop(middle(image.height(), step.height), middle(image.width(), step.width), step.height,
-               step.width);
+    image.crop(middle(image.height(), step.height), middle(image.width(), step.width), step.height, step.width);
   }
   void operator()(const RandomCrop& step) const {
     const int64_t top = anywhere(image.height(), step.height, random);
@@ -98,8 +97,8 @@ struct Check {
     size("RandomResizedCrop", step.height, step.width);
     if (!(0 < step.min_area && step.min_area <= step.max_area && step.max_area <= 1) ||
         !(0 < step.min_ratio && step.min_ratio <= step.max_ratio && std::isfinite(step.max_ratio))) {
-      throw UsageError(kOrigin, "RandomResizedCrop of areas ", step.min_area, " to ", step.max_area,
-                       " and ratios ", step.min_ratio, " to ", step.max_ratio,
+      throw UsageError(kOrigin, "RandomResizedCrop of areas ", step.min_area, " to ", step.max_area, " and ratios ",
+                       step.min_ratio, " to ", step.max_ratio,
                        ", expected 0 < min_area <= max_area <= 1 and 0 < min_ratio <= max_ratio.");
     }
   }

@@ -84,8 +84,7 @@ void detail::decode_png(std::string_view bytes, const std::string& path, Image& 
   png.bytes = bytes.data();
   png.left = bytes.size();
   if (!read_header(png)) throw_damaged(path, png);
-  const int64_t height = png_get_image_height(png.read, png.info),
-                width = png_get_image_width(png.read, png.info);
+  const int64_t height = png_get_image_height(png.read, png.info), width = png_get_image_width(png.read, png.info);
   check_image_size(path, static_cast<uint64_t>(height), static_cast<uint64_t>(width));
   if (png_get_rowbytes(png.read, png.info) != static_cast<size_t>(width) * 3) {
     throw InternalError(Origin{"data"}, "'", path, "' became ", png_get_rowbytes(png.read, png.info),

@@ -28,8 +28,7 @@ struct Descriptor {
 /// The file's bytes in `buffer`, which keeps its memory from file to file.
 void read_file(const std::string& path, std::string& buffer) {
   const auto fail = [&](const char* why) {
-    throw DataError(kOrigin, path, "cannot read '", path, "': ", why,
-                    "; expected a PNG or JPEG. Check the path.");
+    throw DataError(kOrigin, path, "cannot read '", path, "': ", why, "; expected a PNG or JPEG. Check the path.");
   };
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat status = {};
@@ -51,8 +50,8 @@ void read_file(const std::string& path, std::string& buffer) {
 
 void detail::check_image_size(const std::string& path, uint64_t height, uint64_t width) {
   if (height > 0 && width > 0 && height <= kMaxPixels / width) return;
-  throw DataError(kOrigin, path, "'", path, "' states ", height, " x ", width, " pixels, expected 1 to ",
-                  kMaxPixels, ". It is damaged or no image for training.");
+  throw DataError(kOrigin, path, "'", path, "' states ", height, " x ", width, " pixels, expected 1 to ", kMaxPixels,
+                  ". It is damaged or no image for training.");
 }
 
 void decode_image(std::string_view bytes, const std::string& path, Image& image) {
@@ -60,8 +59,7 @@ void decode_image(std::string_view bytes, const std::string& path, Image& image)
   if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return detail::decode_png(bytes, path, image);
   std::string begin;
   for (const char byte : bytes.substr(0, 4)) {
-    begin +=
-        text(std::hex, std::setw(2), std::setfill('0'), static_cast<int>(static_cast<unsigned char>(byte)));
+    begin += text(std::hex, std::setw(2), std::setfill('0'), static_cast<int>(static_cast<unsigned char>(byte)));
   }
   throw DataError(kOrigin, path, "'", path,
                   "' is neither PNG nor JPEG: ", bytes.empty() ? "it is empty" : "it begins with 0x" + begin,

@@ -29,8 +29,7 @@ struct Taps {
       double sum = 0;
       for (int64_t k = begin; k < end; ++k) sum += triangle(k, center, support);
       float* weight = weights.data() + i * stride;
-      for (int64_t k = begin; k < end; ++k)
-        *weight++ = static_cast<float>(triangle(k, center, support) / sum);
+      for (int64_t k = begin; k < end; ++k) *weight++ = static_cast<float>(triangle(k, center, support) / sum);
       first.push_back(begin);
       count.push_back(end - begin);
     }
@@ -64,8 +63,7 @@ void down(const Image& from, const Taps& taps, int64_t y, float* sums) {
     for (int64_t i = 0; i < 4; ++i) {
       const bool there = k + i < taps.count[at];
       rows[i] = from.row(taps.first[at] + (there ? k + i : 0));
-      weights[i] =
-          there ? taps.weights[at * static_cast<size_t>(taps.stride) + static_cast<size_t>(k + i)] : 0;
+      weights[i] = there ? taps.weights[at * static_cast<size_t>(taps.stride) + static_cast<size_t>(k + i)] : 0;
     }
     k == 0 ? add_rows<false>(rows, weights, from.width() * 3, sums)
            : add_rows<true>(rows, weights, from.width() * 3, sums);
@@ -94,8 +92,7 @@ void along(const float* row, const Taps& taps, int64_t width, uint8_t* to) {
 
 void resize(const Image& from, int64_t height, int64_t width, Image& to) {
   if (height < 1 || width < 1) {
-    throw UsageError(Origin{"data"}, "resize to ", height, " x ", width,
-                     " (height x width), expected 1 or more.");
+    throw UsageError(Origin{"data"}, "resize to ", height, " x ", width, " (height x width), expected 1 or more.");
   }
   to.reset(height, width);
   if (height == from.height() && width == from.width()) {

@@ -22,7 +22,8 @@ uint64_t decode_number(const core::Value& value) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size()) {
-    throw UsageError(Origin{"data"}, "a loader's state holds '", digits, "'; expected a number from 0 to 2^64 - 1. Load what "
+    throw UsageError(Origin{"data"}, "a loader's state holds '", digits,
+                     "'; expected a number from 0 to 2^64 - 1. Load what "
                      "state() gave.");
   }
   return number;

@@ -13,10 +13,9 @@ namespace {
 
 using at::Tensor;
 
-[[noreturn]] void refuse_shapes(const char* metric, const Tensor& scores, const Tensor& targets,
-                                const char* expected) {
-  throw UsageError(Origin{"data"}, metric, ": predictions of shape ", text(scores.sizes()),
-                   " with targets of shape ", text(targets.sizes()), "; expected ", expected, ".");
+[[noreturn]] void refuse_shapes(const char* metric, const Tensor& scores, const Tensor& targets, const char* expected) {
+  throw UsageError(Origin{"data"}, metric, ": predictions of shape ", text(scores.sizes()), " with targets of shape ",
+                   text(targets.sizes()), "; expected ", expected, ".");
 }
 
 // Returns true if `scores` have a dimension of classes after the first, which `targets` lack.
@@ -54,8 +53,8 @@ void Accuracy::update(const Tensor& scores, const Tensor& targets) {
       throw UsageError(Origin{"data"}, "Accuracy: top_k = ", options_.top_k, ", but there are scores of ",
                        scores.size(1), " classes.");
     }
-    const Tensor best = options_.top_k == 1 ? scores.argmax(1, /*keepdim=*/true)
-                                            : std::get<1>(scores.topk(options_.top_k, 1));
+    const Tensor best =
+        options_.top_k == 1 ? scores.argmax(1, /*keepdim=*/true) : std::get<1>(scores.topk(options_.top_k, 1));
     found = best.eq(targets.unsqueeze(1)).any(1);
   } else if (scores.sizes() == targets.sizes() && options_.top_k == 1) {
     found = scores.eq(targets);
@@ -115,7 +114,8 @@ Tensor Mean::counts() const {
 }
 
 double Mean::value_of(const Tensor& counts) {
-  if (counts.numel() != kNumCounts) throw UsageError(Origin{"data"}, "Mean: ", counts.numel(), " counts; expected ", kNumCounts, ".");
+  if (counts.numel() != kNumCounts)
+    throw UsageError(Origin{"data"}, "Mean: ", counts.numel(), " counts; expected ", kNumCounts, ".");
   const Tensor plain = counts.contiguous();
   const auto value = [&](int64_t begin) {
     detail::ExactSum::Words list;
@@ -125,7 +125,9 @@ double Mean::value_of(const Tensor& counts) {
   return value(0) / value(detail::ExactSum::kNumWords);
 }
 
-double Mean::compute(const comm::Group& group) const { return value_of(sum_over(group, counts())); }
+double Mean::compute(const comm::Group& group) const {
+  return value_of(sum_over(group, counts()));
+}
 
 void Mean::reset() {
   *sums_ = {};
@@ -133,8 +135,7 @@ void Mean::reset() {
 
 ConfusionMatrix::ConfusionMatrix(const ConfusionMatrixOptions& options) : options_(options) {
   if (options.num_classes < 1) {
-    throw UsageError(Origin{"data"}, "ConfusionMatrix: num_classes = ", options.num_classes,
-                     "; expected at least 1.");
+    throw UsageError(Origin{"data"}, "ConfusionMatrix: num_classes = ", options.num_classes, "; expected at least 1.");
   }
   reset();
 }
@@ -164,8 +165,7 @@ void ConfusionMatrix::update(const Tensor& predictions, const Tensor& targets) {
   check("a target", wanted);
   // A new tensor: copies of the metric share the old one.
   counts_ =
-      counts_ +
-      torch::bincount(wanted * classes + found, {}, classes * classes).view({classes, classes}).to(at::kCPU);
+      counts_ + torch::bincount(wanted * classes + found, {}, classes * classes).view({classes, classes}).to(at::kCPU);
 }
 
 Confusion ConfusionMatrix::compute(const comm::Group& group) const {

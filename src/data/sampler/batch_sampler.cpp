@@ -17,8 +17,7 @@ BatchSampler::BatchSampler(std::vector<Indices> batches, const BatchSamplerOptio
     if (batches_[i].empty() || batches_[i].size() > options_.batch_size.value_or(batches_[i].size())) {
       throw UsageError(Origin{"data"}, "batch ", i, " of ", batches_.size(), " holds ", batches_[i].size(),
                        " indices, expected at least 1",
-                       options_.batch_size ? text(" and at most batch_size = ", *options_.batch_size) : "",
-                       ".");
+                       options_.batch_size ? text(" and at most batch_size = ", *options_.batch_size) : "", ".");
     }
     num_indices_ += batches_[i].size();
     largest_ = std::max(largest_, batches_[i].size());
@@ -43,8 +42,7 @@ void BatchSampler::begin_epoch(uint64_t epoch) {
 }
 
 size_t BatchSampler::nth_at(size_t position) const {
-  return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), position) - starts_.begin()) -
-         1;
+  return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), position) - starts_.begin()) - 1;
 }
 
 size_t BatchSampler::at(size_t position) const {

@@ -28,9 +28,9 @@ void check(const BatchShardOptions& options) {
                      " equal parts, but the batch size is not known. Give it, or use split_batches = false.");
   }
   if (*options.batch_size % options.world_size != 0) {
-    throw UsageError(origin, "split_batches = true cuts each batch into equal parts, but batch_size = ",
-                     *options.batch_size, " is no multiple of world_size = ", options.world_size,
-                     ". Choose a multiple, or use split_batches = false.");
+    throw UsageError(
+        origin, "split_batches = true cuts each batch into equal parts, but batch_size = ", *options.batch_size,
+        " is no multiple of world_size = ", options.world_size, ". Choose a multiple, or use split_batches = false.");
   }
 }
 
@@ -55,8 +55,7 @@ std::optional<Indices> BatchShard::pull() {
   auto batch = source_();
   ended_ = !batch;
   if (batch && batch->empty()) {
-    throw UsageError(origin_of(options_),
-                     "the sampler gave an empty batch; at its end it must give no batch.");
+    throw UsageError(origin_of(options_), "the sampler gave an empty batch; at its end it must give no batch.");
   }
   return batch;
 }
@@ -92,8 +91,7 @@ std::optional<ShardedBatch> BatchShard::next_whole() {
   // A short batch is the last one, unless an own sampler goes on behind it.
   if (whole && evens_out() && is_short(last_size)) whole = (held_ = pull()).has_value();
   if (whole) return result;
-  if (!evens_out())
-    return options_.drop_last || result.indices.empty() ? std::nullopt : std::optional(result);
+  if (!evens_out()) return options_.drop_last || result.indices.empty() ? std::nullopt : std::optional(result);
 
   result.padded = true;
   const size_t missing = is_short(last_size) ? *options_.batch_size - last_size : 0;
@@ -112,8 +110,7 @@ std::optional<ShardedBatch> BatchShard::next_part() {
   const size_t full = *options_.batch_size, part = full / options_.world_size, begin = part * options_.rank;
   while (auto batch = pull()) {
     if (batch->size() > full) {
-      throw UsageError(origin_of(options_), "the sampler gave ", batch->size(),
-                       " indices, batch_size = ", full,
+      throw UsageError(origin_of(options_), "the sampler gave ", batch->size(), " indices, batch_size = ", full,
                        ": split_batches = true can only cut batches of at most batch_size.");
     }
     const size_t num_samples = batch->size();
@@ -129,10 +126,8 @@ std::optional<ShardedBatch> BatchShard::next_part() {
     const auto first = batch->begin() + static_cast<std::ptrdiff_t>(begin);
     const auto size = static_cast<std::ptrdiff_t>(std::min(part, batch->size() - begin));
     const size_t own = num_samples > begin ? std::min(num_samples - begin, static_cast<size_t>(size)) : 0;
-    return ShardedBatch{.indices = Indices(first, first + size),
-                        .num_samples = num_samples,
-                        .padded = padded,
-                        .num_local_valid = own};
+    return ShardedBatch{
+        .indices = Indices(first, first + size), .num_samples = num_samples, .padded = padded, .num_local_valid = own};
   }
   return std::nullopt;
 }

@@ -32,8 +32,7 @@ void DistributedSampler::begin_epoch(uint64_t epoch) {
 }
 
 size_t DistributedSampler::at(size_t position) const {
-  const size_t place =
-      static_cast<size_t>(options_.rank) + position * static_cast<size_t>(options_.num_replicas);
+  const size_t place = static_cast<size_t>(options_.rank) + position * static_cast<size_t>(options_.num_replicas);
   return options_.shuffle ? order_.index_at(place % num_indices_) : place % num_indices_;
 }
 

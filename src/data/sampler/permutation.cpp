@@ -35,8 +35,8 @@ constexpr uint64_t low_mask(unsigned bits) noexcept {
 }  // namespace
 
 Indices torch_permutation(size_t size, uint64_t seed) {
-  const at::Tensor drawn = at::randperm(static_cast<int64_t>(size), at::detail::createCPUGenerator(seed),
-                                        at::TensorOptions(at::kLong));
+  const at::Tensor drawn =
+      at::randperm(static_cast<int64_t>(size), at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong));
   const int64_t* data = drawn.const_data_ptr<int64_t>();
   return Indices(data, data + drawn.numel());
 }

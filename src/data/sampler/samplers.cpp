@@ -134,8 +134,7 @@ size_t SeedableRandomSampler::at(size_t position) const {
   return keyed_[position / num_indices_][position % num_indices_];
 }
 
-SeedableWeightedSampler::SeedableWeightedSampler(std::vector<double> weights,
-                                                 const WeightedSamplerOptions& options)
+SeedableWeightedSampler::SeedableWeightedSampler(std::vector<double> weights, const WeightedSamplerOptions& options)
     : SeedableSampler(options.seed),
       weights_(std::move(weights)),
       options_(options),
@@ -144,14 +143,12 @@ SeedableWeightedSampler::SeedableWeightedSampler(std::vector<double> weights,
   size_t positive = 0;
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!(weights_[i] >= 0) || std::isinf(weights_[i])) {
-      throw UsageError(origin, "weights[", i, "] = ", weights_[i],
-                       ", expected a finite number of at least 0.");
+      throw UsageError(origin, "weights[", i, "] = ", weights_[i], ", expected a finite number of at least 0.");
     }
     if (weights_[i] > 0) ++positive;
   }
   if (positive == 0 && num_samples_ > 0) {
-    throw UsageError(origin, "none of the ", weights_.size(),
-                     " weights is above 0, so nothing can be drawn.");
+    throw UsageError(origin, "none of the ", weights_.size(), " weights is above 0, so nothing can be drawn.");
   }
   if (!options_.replacement && num_samples_ > positive) {
     throw UsageError(origin, "num_samples = ", num_samples_, " without replacement, but only ", positive,
@@ -202,12 +199,10 @@ LengthGroupedSampler::LengthGroupedSampler(std::vector<size_t> lengths, const Le
     : SeedableSampler(options.seed), lengths_(std::move(lengths)) {
   if (options.batch_size == 0 || options.group_batches == 0u) {
     throw UsageError(Origin{"data"}, "batch_size = ", options.batch_size,
-                     ", group_batches = ", options.group_batches.value_or(50),
-                     ", expected at least 1 of each.");
+                     ", group_batches = ", options.group_batches.value_or(50), ", expected at least 1 of each.");
   }
   const size_t quarter = lengths_.size() / (options.batch_size * 4);
-  group_size_ =
-      options.batch_size * options.group_batches.value_or(std::max<size_t>(1, std::min<size_t>(quarter, 50)));
+  group_size_ = options.batch_size * options.group_batches.value_or(std::max<size_t>(1, std::min<size_t>(quarter, 50)));
 }
 
 void LengthGroupedSampler::begin_epoch(uint64_t epoch) {

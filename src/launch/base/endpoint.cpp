@@ -22,8 +22,7 @@ std::optional<Endpoint> find_endpoint(const std::string& word, int default_port)
 
 Endpoint parse_endpoint(const std::string& word, int default_port) {
   if (auto endpoint = find_endpoint(word, default_port)) return *endpoint;
-  throw UsageError({"launch"}, "--rdzv_endpoint: '", word,
-                   "' has no port between 0 and 65535 behind the colon.");
+  throw UsageError({"launch"}, "--rdzv_endpoint: '", word, "' has no port between 0 and 65535 behind the colon.");
 }
 
 }  // namespace hasten::launcher

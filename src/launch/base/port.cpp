@@ -35,8 +35,7 @@ int bind_once(int port) {
 
 int free_port() {
   const int port = bind_once(0);
-  if (port == 0)
-    throw InternalError({"launch"}, "this machine has no free port left. Give one with --master_port.");
+  if (port == 0) throw InternalError({"launch"}, "this machine has no free port left. Give one with --master_port.");
   return port;
 }
 

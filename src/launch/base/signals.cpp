@@ -50,14 +50,11 @@ std::string problem_with_signal(const std::string& name) {
   const auto signal = signal_of(name);
   if (!signal) {
     const std::string guess = did_you_mean(in_full(name), known_names());
-    return text("'", name, "' is no signal", guess.empty() ? "." : guess,
-                " Expected a list like SIGTERM,SIGUSR1");
+    return text("'", name, "' is no signal", guess.empty() ? "." : guess, " Expected a list like SIGTERM,SIGUSR1");
   }
   // The first two cannot be handled. The others report the state of the launcher itself and its children.
-  for (const int not_handled :
-       {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGCHLD, SIGPIPE}) {
-    if (*signal == not_handled)
-      return text(signal_name(*signal), " cannot be handed on to the workers. Leave it out");
+  for (const int not_handled : {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGCHLD, SIGPIPE}) {
+    if (*signal == not_handled) return text(signal_name(*signal), " cannot be handed on to the workers. Leave it out");
   }
   return "";
 }

@@ -45,8 +45,7 @@ std::string content_of(const std::string& path) {
                      "' does not exist. Write one with hasten config, or name another with --config_file.");
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw UsageError({"config"}, "the configuration file '", path, "' cannot be read. Check its mode.");
+  if (!file) throw UsageError({"config"}, "the configuration file '", path, "' cannot be read. Check its mode.");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -111,8 +110,8 @@ std::vector<std::string> missing_or_unknown(const ConfigMap& map, bool& sagemake
   if (where != nullptr && !sagemaker && !where->is_text("LOCAL_MACHINE")) {
     const std::vector<std::string> choices = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
     const std::string given = python_text(*where);
-    problems.push_back(text("'compute_environment: ", given, "' is not one of ", join(choices),
-                            did_you_mean(given, choices)));
+    problems.push_back(
+        text("'compute_environment: ", given, "' is not one of ", join(choices), did_you_mean(given, choices)));
   }
   std::vector<std::string> needed = {"distributed_type"};
   if (sagemaker) needed.insert(needed.end(), {"ec2_instance_type", "iam_role_name"});
@@ -147,8 +146,7 @@ Config load_config(const std::string& path) {
   Config config{.path = path, .given = read_config_map(path)};
   modernise(config.given);
   std::vector<std::string> problems = missing_or_unknown(config.given, config.sagemaker);
-  for (std::string& problem : config_problems(config.given, config.sagemaker))
-    problems.push_back(std::move(problem));
+  for (std::string& problem : config_problems(config.given, config.sagemaker)) problems.push_back(std::move(problem));
   if (!problems.empty()) {
     for (std::string& problem : problems) problem = path + ": " + problem;
     refuse("config", problems, "Correct the file, or write a new one with hasten config.");
@@ -160,8 +158,8 @@ Config load_config(const std::string& path) {
 Config basic_config(const std::string& mixed_precision, int num_gpus) {
   static const std::vector<std::string> kChoices = {"no", "fp16", "bf16", "fp8"};
   if (std::find(kChoices.begin(), kChoices.end(), mixed_precision) == kChoices.end()) {
-    throw UsageError({"config"}, "mixed_precision '", mixed_precision, "'", did_you_mean(mixed_precision, kChoices), "; expected one of ",
-                     join(kChoices), '.');
+    throw UsageError({"config"}, "mixed_precision '", mixed_precision, "'", did_you_mean(mixed_precision, kChoices),
+                     "; expected one of ", join(kChoices), '.');
   }
   Config config;
   config.given = {{"distributed_type", {std::string(num_gpus > 1 ? "MULTI_GPU" : "NO")}},
@@ -174,14 +172,13 @@ Config basic_config(const std::string& mixed_precision, int num_gpus) {
 
 void write_config(const std::string& content, const std::string& path) {
   std::error_code ignored;
-  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty())
-    fs::create_directories(folder, ignored);
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder, ignored);
   std::ofstream file(path, std::ios::binary);
   file << content;
   file.close();
   if (!file) {
-    throw UsageError({"config"}, "'", path,
-                     "' cannot be written. Check the folder, or name another file with ", "--config_file.");
+    throw UsageError({"config"}, "'", path, "' cannot be written. Check the folder, or name another file with ",
+                     "--config_file.");
   }
 }
 

@@ -10,14 +10,12 @@
 namespace hasten::launcher {
 
 const ConfigValue* find_value(const ConfigMap& map, std::string_view key) {
-  const auto found =
-      std::find_if(map.begin(), map.end(), [=](const ConfigEntry& entry) { return entry.key == key; });
+  const auto found = std::find_if(map.begin(), map.end(), [=](const ConfigEntry& entry) { return entry.key == key; });
   return found == map.end() ? nullptr : &found->value;
 }
 
 void set_value(ConfigMap& map, std::string_view key, ConfigValue value) {
-  const auto found =
-      std::find_if(map.begin(), map.end(), [=](const ConfigEntry& entry) { return entry.key == key; });
+  const auto found = std::find_if(map.begin(), map.end(), [=](const ConfigEntry& entry) { return entry.key == key; });
   if (found == map.end()) {
     map.emplace_back(std::string(key), std::move(value));
   } else {

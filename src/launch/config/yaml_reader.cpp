@@ -15,11 +15,7 @@ namespace {
 size_t not_utf8(const std::string& bytes) {
   for (size_t i = 0; i < bytes.size();) {
     const auto lead = static_cast<unsigned char>(bytes[i]);
-    const size_t length = lead < 0x80         ? 1
-                          : (lead >> 5) == 6  ? 2
-                          : (lead >> 4) == 14 ? 3
-                          : (lead >> 3) == 30 ? 4
-                                              : 0;
+    const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
     if (length == 0 || i + length > bytes.size()) return i;
     for (size_t k = 1; k < length; ++k) {
       if ((static_cast<unsigned char>(bytes[i + k]) >> 6) != 2) return i;
@@ -44,8 +40,7 @@ class Converter {
     const std::string& tag = node.Tag();
     if (tag == "!" || tag == "tag:yaml.org,2002:str") return {node.Scalar()};
     if (tag == "?" && node.Scalar() == "=") refuse_syntax(path_, text("'=' wants quotes ", place_of(node)));
-    if (tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:"))
-      return plain_scalar(node.Scalar());
+    if (tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:")) return plain_scalar(node.Scalar());
     refuse_syntax(path_, text("unknown tag '", tag, "' ", place_of(node)));
   }
 
@@ -55,8 +50,7 @@ class Converter {
   ConfigMap map(const YAML::Node& node) const {
     ConfigMap result, merged;
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar())
-        refuse_syntax(path_, text("a key that is no text ", place_of(entry.first)));
+      if (!entry.first.IsScalar()) refuse_syntax(path_, text("a key that is no text ", place_of(entry.first)));
       const std::string& key = entry.first.Scalar();
       if (key == "<<" && entry.first.Tag() == "?") {
         merge(entry.second, merged);
@@ -117,8 +111,7 @@ void refuse_bytes(const std::string& content, const std::string& path) {
 }  // namespace
 
 void refuse_syntax(const std::string& path, const std::string& reason) {
-  throw UsageError({"config"}, path, ": ", reason,
-                   ". Correct the file, or write a new one with hasten config.");
+  throw UsageError({"config"}, path, ": ", reason, ". Correct the file, or write a new one with hasten config.");
 }
 
 ConfigValue read_yaml(const std::string& content, const std::string& path) {
@@ -126,12 +119,10 @@ ConfigValue read_yaml(const std::string& content, const std::string& path) {
   refuse_tabs(content, path);
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(content);
-    if (documents.size() > 1)
-      refuse_syntax(path, text("it holds ", documents.size(), " documents; expected one"));
+    if (documents.size() > 1) refuse_syntax(path, text("it holds ", documents.size(), " documents; expected one"));
     return documents.empty() ? ConfigValue{} : Converter(path).value(documents.front());
   } catch (const YAML::Exception& error) {
-    refuse_syntax(path,
-                  text("line ", error.mark.line + 1, ", column ", error.mark.column + 1, ": ", error.msg));
+    refuse_syntax(path, text("line ", error.mark.line + 1, ", column ", error.mark.column + 1, ": ", error.msg));
   }
 }
 

@@ -62,8 +62,7 @@ class Writer {
 
   void map(const ConfigMap& values, size_t indent) {
     ConfigMap sorted = values;
-    std::sort(sorted.begin(), sorted.end(),
-              [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
+    std::sort(sorted.begin(), sorted.end(), [](const ConfigEntry& a, const ConfigEntry& b) { return a.key < b.key; });
     for (const auto& [key, value] : sorted) {
       out_.append(indent, ' ');
       column_ = indent;
@@ -187,11 +186,7 @@ class Writer {
     }
     if (code >= 0x20 && code < 0x7f) return std::string(1, static_cast<char>(code));
     char written[16];
-    std::snprintf(written, sizeof written,
-                  code <= 0xff     ? "\\x%02X"
-                  : code <= 0xffff ? "\\u%04X"
-                                   : "\\U%08X",
-                  code);
+    std::snprintf(written, sizeof written, code <= 0xff ? "\\x%02X" : code <= 0xffff ? "\\u%04X" : "\\U%08X", code);
     return written;
   }
 

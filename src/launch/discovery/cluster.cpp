@@ -47,13 +47,11 @@ void find_hosts(const Environment& environment, const FileReader& read_file, Clu
   const auto in_file = [&](const std::string& variable) {
     const std::string path = *environment.text(variable);
     if (const auto content = read_file(path)) return count_names(*content);
-    throw UsageError({"launch"}, variable, "='", path,
-                     "' cannot be read. Correct it, or unset it to run alone.");
+    throw UsageError({"launch"}, variable, "='", path, "' cannot be read. Correct it, or unset it to run alone.");
   };
   if (const auto nodes = environment.text("SLURM_JOB_NODELIST")) {
     const auto tasks = environment.text("SLURM_TASKS_PER_NODE");
-    take("Slurm", "SLURM_JOB_NODELIST",
-         with_slots(expand_node_list(*nodes), expand_counts(tasks.value_or(""))));
+    take("Slurm", "SLURM_JOB_NODELIST", with_slots(expand_node_list(*nodes), expand_counts(tasks.value_or(""))));
     cluster.port = port_for(31 * static_cast<uint64_t>(environment.integer("SLURM_JOB_ID", 0).value_or(0)));
   } else if (environment.has("PBS_NODEFILE")) {
     take("PBS", "PBS_NODEFILE", in_file("PBS_NODEFILE"));
@@ -104,10 +102,9 @@ bool find_mpi(const Environment& environment, const MpiVariables& mpi, Cluster& 
                     {"node_rank", required(environment, mpi.name, mpi.rank), mpi.rank}};
   const auto beside = environment.integer(mpi.local_size, 1, INT_MAX);
   if (beside.value_or(1) > 1) {
-    cluster.problem =
-        text(mpi.name, " started ", *beside, " launchers on this machine (", mpi.local_size,
-             "), but each starts all workers of its machine; start one a machine (mpirun --map-by "
-             "ppr:1:node, mpiexec -ppn 1) and give --nproc_per_node");
+    cluster.problem = text(mpi.name, " started ", *beside, " launchers on this machine (", mpi.local_size,
+                           "), but each starts all workers of its machine; start one a machine (mpirun --map-by "
+                           "ppr:1:node, mpiexec -ppn 1) and give --nproc_per_node");
   }
   auto job = environment.text("PMIX_NAMESPACE");
   if (!job) job = environment.text("OMPI_MCA_ess_base_jobid");
@@ -120,8 +117,7 @@ bool find_mpi(const Environment& environment, const MpiVariables& mpi, Cluster& 
 bool is_step_of_several(const Environment& environment) {
   constexpr uint64_t kFirstReserved = 0xfffffff0;
   const std::string step = environment.text("SLURM_STEP_ID").value_or("");
-  if (step.empty() || step.size() > 10 || step.find_first_not_of("0123456789") != std::string::npos)
-    return false;
+  if (step.empty() || step.size() > 10 || step.find_first_not_of("0123456789") != std::string::npos) return false;
   return std::stoull(step) < kFirstReserved && environment.integer("SLURM_STEP_NUM_TASKS", 1).value_or(1) > 1;
 }
 

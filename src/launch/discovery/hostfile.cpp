@@ -37,15 +37,14 @@ std::vector<NamedHost> read_filter(const std::string& filter, const std::string&
     const auto host = std::find(names.begin(), names.end(), one.name);
     if (host == names.end()) {
       const std::string guess = did_you_mean(one.name, names);
-      throw UsageError({"launch"}, option, " '", filter, "' names '", one.name, "', which is none of ",
-                       join(names), guess.empty() ? "." : guess,
-                       " Expected HOST or HOST:SLOT,… with @ between them.");
+      throw UsageError({"launch"}, option, " '", filter, "' names '", one.name, "', which is none of ", join(names),
+                       guess.empty() ? "." : guess, " Expected HOST or HOST:SLOT,… with @ between them.");
     }
     const int num_slots = hosts[static_cast<size_t>(host - names.begin())].num_slots;
     for (const std::string& slot : words_between(part.substr(std::min(colon + 1, part.size())), ',')) {
       if (!is_slot_number(slot) || std::stoi(slot) >= num_slots) {
-        throw UsageError({"launch"}, option, " '", filter, "' names slot '", slot, "' of ", one.name,
-                         ", which has ", num_slots, ", counted from 0.");
+        throw UsageError({"launch"}, option, " '", filter, "' names slot '", slot, "' of ", one.name, ", which has ",
+                         num_slots, ", counted from 0.");
       }
       one.slots.push_back(std::stoi(slot));
     }
@@ -82,8 +81,7 @@ std::vector<Host> read_hostfile(const std::string& content, const std::string& p
     }
     hosts.push_back({name, std::stoi(slots.substr(6))});
   }
-  if (hosts.empty())
-    throw UsageError({"launch"}, path, " names no machine. Expected lines 'HOST slots=NUMBER'.");
+  if (hosts.empty()) throw UsageError({"launch"}, path, " names no machine. Expected lines 'HOST slots=NUMBER'.");
   return hosts;
 }
 
@@ -113,8 +111,7 @@ std::vector<ChosenHost> choose_hosts(const std::vector<Host>& hosts, const std::
     }
     if (!one.slots.empty()) chosen.push_back(std::move(one));
   }
-  if (chosen.empty())
-    throw UsageError({"launch"}, "the filters --include and --exclude leave no machine and no slot.");
+  if (chosen.empty()) throw UsageError({"launch"}, "the filters --include and --exclude leave no machine and no slot.");
   return chosen;
 }
 

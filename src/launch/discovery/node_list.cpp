@@ -61,8 +61,7 @@ std::vector<std::string> expand_element(const std::string& element, const std::s
       ends = {element.substr(i, open - i)};
       i = open;
     }
-    if (names.size() * ends.size() > kMostNodes)
-      refuse_node_list(node_list, "it has more than a million names");
+    if (names.size() * ends.size() > kMostNodes) refuse_node_list(node_list, "it has more than a million names");
     std::vector<std::string> longer;
     for (const std::string& name : names) {
       for (const std::string& end : ends) longer.push_back(name + end);
@@ -107,8 +106,7 @@ std::vector<int> expand_counts(const std::string& counts) {
         repeats = number_in_list(std::string_view(part).substr(times + 2, part.size() - times - 3));
     }
     if (!count || !repeats || *repeats > kMostNodes)
-      throw UsageError({"launch"}, "'", counts,
-                       "' is no list of counts as Slurm writes them, such as 2(x3),1.");
+      throw UsageError({"launch"}, "'", counts, "' is no list of counts as Slurm writes them, such as 2(x3),1.");
     all.insert(all.end(), static_cast<size_t>(*repeats), *count);
   }
   return all;
@@ -118,8 +116,7 @@ std::vector<Host> count_names(const std::string& names) {
   std::vector<Host> hosts;
   std::istringstream words(names);
   for (std::string name; words >> name;) {
-    const auto known =
-        std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
+    const auto known = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
     if (known == hosts.end())
       hosts.push_back({name, 1});
     else
@@ -135,8 +132,7 @@ std::vector<Host> names_with_counts(const std::string& words) {
   for (std::string name; stream >> name;) {
     const auto slots = stream >> count ? number_in_list(count) : std::nullopt;
     if (!slots) {
-      throw UsageError({"launch"}, "'", words,
-                       "' is no list of machines with counts as LSF writes it, such as ",
+      throw UsageError({"launch"}, "'", words, "' is no list of machines with counts as LSF writes it, such as ",
                        "'hostA 4 hostB 8'.");
     }
     hosts.push_back({name, *slots});

@@ -39,8 +39,7 @@ bool is_flag(const std::string& value) {
 
 class Reader {
  public:
-  Reader(std::span<const OptionGroup> groups, const std::vector<std::string>& words)
-      : groups_(groups), words_(words) {}
+  Reader(std::span<const OptionGroup> groups, const std::vector<std::string>& words) : groups_(groups), words_(words) {}
 
   CommandLine read() {
     while (next_ < words_.size() && !line_.help) {

@@ -13,8 +13,7 @@
 namespace hasten::launcher {
 
 LogFile::LogFile(std::string path, const Notice& notice)
-    : path_(std::move(path)),
-      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
   if (descriptor_ >= 0) return;
   notice(text("cannot open ", path_, ": ", std::strerror(errno), "; this output is not kept"));
 }

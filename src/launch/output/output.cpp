@@ -27,10 +27,9 @@ void require_worker(const std::string& name, int local_rank, int num_workers) {
 int streams_for(const std::string& name, const std::string& value, const WorkerPlace& place) {
   const auto choice = read_stream_choice(value);
   if (!choice) {
-    throw UsageError(
-        {"launch"}, name, " '", value,
-        "' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of them for each "
-        "local rank, like 0:3,1:2.");
+    throw UsageError({"launch"}, name, " '", value,
+                     "' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of them for each "
+                     "local rank, like 0:3,1:2.");
   }
   for (const auto& [local_rank, streams] : choice->by_local_rank)
     require_worker(name, local_rank, place.local_world_size);
@@ -38,8 +37,7 @@ int streams_for(const std::string& name, const std::string& value, const WorkerP
 }
 
 bool passes(const std::vector<int>& filter, const WorkerPlace& place) {
-  for (const int local_rank : filter)
-    require_worker("local_ranks_filter", local_rank, place.local_world_size);
+  for (const int local_rank : filter) require_worker("local_ranks_filter", local_rank, place.local_world_size);
   return filter.empty() || std::find(filter.begin(), filter.end(), place.local_rank) != filter.end();
 }
 
@@ -93,8 +91,7 @@ OutputPlan plan_output(const OutputOptions& options, const WorkerPlace& place, c
 
 bool wants_files(const OutputOptions& options) {
   const auto asks = [](const std::string& streams) { return !streams.empty() && streams != "0"; };
-  return has_file_system(options) &&
-         (!options.log_dir.empty() || asks(options.redirects) || asks(options.tee));
+  return has_file_system(options) && (!options.log_dir.empty() || asks(options.redirects) || asks(options.tee));
 }
 
 LogFolders::LogFolders(const std::string& log_dir, const std::string& run_id) {
@@ -104,8 +101,8 @@ LogFolders::LogFolders(const std::string& log_dir, const std::string& run_id) {
   std::replace(name.begin(), name.end(), '/', '_');
   path_ = std::filesystem::absolute(log_dir).lexically_normal() / (name + "_XXXXXX");
   if (mkdtemp(path_.data()) == nullptr) {
-    throw UsageError({"launch"}, "cannot make a folder like '", path_,
-                     "' for log files: ", std::strerror(errno), ". Give another with --log_dir.");
+    throw UsageError({"launch"}, "cannot make a folder like '", path_, "' for log files: ", std::strerror(errno),
+                     ". Give another with --log_dir.");
   }
 }
 

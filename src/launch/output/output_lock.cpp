@@ -12,8 +12,7 @@
 namespace hasten::launcher {
 
 std::shared_ptr<OutputLock> OutputLock::make_shared_by_forks() {
-  void* const place =
-      mmap(nullptr, sizeof(OutputLock), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const place = mmap(nullptr, sizeof(OutputLock), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (place == MAP_FAILED) throw InternalError({"launch"}, "no shared memory: ", std::strerror(errno), ".");
   return {new (place) OutputLock, [](OutputLock* lock) { munmap(lock, sizeof *lock); }};
 }

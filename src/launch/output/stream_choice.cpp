@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kMostDigits = 9;
 
 std::optional<int> local_rank_in(const std::string& word) {
-  const bool good = !word.empty() && word.size() <= kMostDigits &&
-                    word.find_first_not_of("0123456789") == std::string::npos;
+  const bool good =
+      !word.empty() && word.size() <= kMostDigits && word.find_first_not_of("0123456789") == std::string::npos;
   return good ? std::optional(std::stoi(word)) : std::nullopt;
 }
 

@@ -31,8 +31,7 @@ void close_if_open(int& descriptor) {
 
 bool same_file(int a, int b) {
   struct stat of_a = {}, of_b = {};
-  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
+  return fstat(a, &of_a) == 0 && fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
 struct Ends {

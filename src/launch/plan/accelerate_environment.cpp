@@ -25,13 +25,8 @@ std::string lower(std::string text) {
 // Fills the variables group by group.
 class HandOn {
  public:
-  HandOn(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan,
-         const Machine& machine)
-      : inherited_(inherited),
-        settings_(settings),
-        plan_(plan),
-        machine_(machine),
-        variables_(inherited.variables()) {}
+  HandOn(const Environment& inherited, const LaunchSettings& settings, const RunPlan& plan, const Machine& machine)
+      : inherited_(inherited), settings_(settings), plan_(plan), machine_(machine), variables_(inherited.variables()) {}
 
   Environment all() {
     common();
@@ -82,8 +77,7 @@ class HandOn {
   void compiler() {
     set("ACCELERATE_DYNAMO_BACKEND", upper(*settings_.text("dynamo_backend")));
     set("ACCELERATE_DYNAMO_MODE", *settings_.text("dynamo_mode"));
-    for (const char* name :
-         {"dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"}) {
+    for (const char* name : {"dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"}) {
       set("ACCELERATE_" + upper(name), flag_text(settings_.on(name)));
     }
   }
@@ -168,19 +162,16 @@ class HandOn {
     const auto path = inherited_.text("PYTHONPATH");
     set("PYTHONPATH", path ? text(*path, ":", machine_.folder) : machine_.folder);
     for (const Setting& setting : settings_.all()) {
-      const bool handed =
-          setting.option->section == "deepspeed_config" && !variables_of(*setting.option).empty();
+      const bool handed = setting.option->section == "deepspeed_config" && !variables_of(*setting.option).empty();
       if (!handed || setting.values.empty()) continue;
       const bool as_typed = setting.option->kind != OptionKind::kFlag;
-      set(variables_of(*setting.option).front(),
-          as_typed ? number_text(setting) : lower(setting.values.back()));
+      set(variables_of(*setting.option).front(), as_typed ? number_text(setting) : lower(setting.values.back()));
     }
   }
 
   void fp8() {
     hand_on_section("fp8_config", [this](const Setting& setting) {
-      const bool flag =
-          setting.option->kind == OptionKind::kFlag || setting.option->kind == OptionKind::kSwitch;
+      const bool flag = setting.option->kind == OptionKind::kFlag || setting.option->kind == OptionKind::kSwitch;
       return flag ? flag_text(settings_.on(setting.option->name)) : setting.values.back();
     });
     set("ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL", flag_text(settings_.on("fp8_use_autocast_during_eval")));

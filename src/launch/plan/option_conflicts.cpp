@@ -41,11 +41,10 @@ void ways_of_training(const LaunchSettings& settings, Problems& problems) {
   if (chosen.size() > 1) problems.push_back(text(join(chosen, " and "), " exclude each other; give one"));
   const auto num_processes = settings.integer("num_processes");
   if (settings.of("multi_gpu").source == Source::kOption && num_processes && *num_processes < 2) {
-    problems.push_back(
-        text("--multi_gpu needs at least 2 processes, but there is ", shown(settings, "num_processes")));
+    problems.push_back(text("--multi_gpu needs at least 2 processes, but there is ", shown(settings, "num_processes")));
   }
-  const bool one_gpu = settings.has("gpu_ids") && *settings.text("gpu_ids") != "all" &&
-                       split(*settings.text("gpu_ids"), ',').size() < 2;
+  const bool one_gpu =
+      settings.has("gpu_ids") && *settings.text("gpu_ids") != "all" && split(*settings.text("gpu_ids"), ',').size() < 2;
   const bool one_machine = settings.integer("num_machines").value_or(1) <= 1;
   if (settings.from_config() && settings.on("multi_gpu") && one_gpu && one_machine) {
     problems.push_back(text(shown(settings, "gpu_ids"), " is one GPU, but ", shown(settings, "multi_gpu"),
@@ -59,9 +58,8 @@ void sharding(const LaunchSettings& settings, Problems& problems) {
   }
   if (settings.on("use_fsdp") && settings.on("fsdp_cpu_ram_efficient_loading") &&
       !settings.on("fsdp_sync_module_states")) {
-    problems.push_back(text(shown(settings, "fsdp_cpu_ram_efficient_loading"),
-                            " needs fsdp_sync_module_states", " true, but there is ",
-                            shown(settings, "fsdp_sync_module_states")));
+    problems.push_back(text(shown(settings, "fsdp_cpu_ram_efficient_loading"), " needs fsdp_sync_module_states",
+                            " true, but there is ", shown(settings, "fsdp_sync_module_states")));
   }
 }
 
@@ -81,16 +79,15 @@ void program(const LaunchSettings& settings, Problems& problems) {
   if (settings.on("use_env") && settings.on("pass_local_rank")) {
     problems.push_back("--use_env leaves out the argument that --pass_local_rank asks for; give one");
   }
-  if (settings.on("tpu") && no_python)
-    problems.push_back("--tpu starts Python scripts, so it excludes --no_python");
+  if (settings.on("tpu") && no_python) problems.push_back("--tpu starts Python scripts, so it excludes --no_python");
 }
 
 void rendezvous(const LaunchSettings& settings, Problems& problems) {
   static const std::vector<std::string> backends = {"static", "c10d", "etcd", "etcd-v2"};
   const std::string backend = *settings.text("rdzv_backend");
   if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-    problems.push_back(text("--rdzv_backend: '", backend, "' is not one of ", join(backends),
-                            did_you_mean(backend, backends)));
+    problems.push_back(
+        text("--rdzv_backend: '", backend, "' is not one of ", join(backends), did_you_mean(backend, backends)));
   }
   for (const std::string& pair : split(settings.text("rdzv_conf").value_or(""), ',')) {
     if (pair.find('=') == std::string::npos || pair.starts_with("=")) {
@@ -101,26 +98,23 @@ void rendezvous(const LaunchSettings& settings, Problems& problems) {
 
 // Returns true if the choice has the stream (1 or 2) for any worker.
 bool has_stream(const StreamChoice& choice, int stream) {
-  return (choice.of_all & stream) != 0 ||
-         std::any_of(choice.by_local_rank.begin(), choice.by_local_rank.end(),
-                     [stream](const auto& one) { return (one.second & stream) != 0; });
+  return (choice.of_all & stream) != 0 || std::any_of(choice.by_local_rank.begin(), choice.by_local_rank.end(),
+                                                      [stream](const auto& one) { return (one.second & stream) != 0; });
 }
 
 void output(const LaunchSettings& settings, Problems& problems) {
   for (const char* name : {"redirects", "tee"}) {
     if (!read_stream_choice(*settings.text(name))) {
-      problems.push_back(
-          text("--", name, ": '", *settings.text(name),
-               "' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)"));
+      problems.push_back(text("--", name, ": '", *settings.text(name),
+                              "' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)"));
     }
   }
   const StreamChoice teed = read_stream_choice(*settings.text("tee")).value_or(StreamChoice());
-  const std::pair<const char*, int> filters[] = {{"duplicate_stdout_filters", 1},
-                                                 {"duplicate_stderr_filters", 2}};
+  const std::pair<const char*, int> filters[] = {{"duplicate_stdout_filters", 1}, {"duplicate_stderr_filters", 2}};
   for (const auto& [name, stream] : filters) {
     if (!settings.has(name) || has_stream(teed, stream)) continue;
-    problems.push_back(text(shown(settings, name), " copies lines of what --tee takes; give --tee ", stream,
-                            " or 3 as well"));
+    problems.push_back(
+        text(shown(settings, name), " copies lines of what --tee takes; give --tee ", stream, " or 3 as well"));
   }
   const std::string filter = settings.text("local_ranks_filter").value_or("");
   if (!read_local_ranks(filter))

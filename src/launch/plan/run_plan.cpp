@@ -64,8 +64,7 @@ class Planner {
   LauncherKind kind() const {
     const bool cpu = settings_.of("cpu").source == Source::kOption && settings_.on("cpu");
     if (settings_.on("use_deepspeed") && !cpu) return LauncherKind::kDeepspeed;
-    const bool torchrun =
-        settings_.on("use_fsdp") || settings_.on("use_megatron_lm") || settings_.on("multi_gpu");
+    const bool torchrun = settings_.on("use_fsdp") || settings_.on("use_megatron_lm") || settings_.on("multi_gpu");
     if (torchrun && !cpu) return LauncherKind::kTorchrun;
     if (settings_.on("tpu") && !cpu) return LauncherKind::kTpu;
     return settings_.on_sagemaker() ? LauncherKind::kSagemaker : LauncherKind::kSimple;
@@ -75,8 +74,7 @@ class Planner {
   const Setting* stronger(const char* one, const char* other) {
     const Setting& a = settings_.of(one);
     const Setting& b = settings_.of(other);
-    if (a.values.empty() || b.values.empty())
-      return a.values.empty() ? (b.values.empty() ? nullptr : &b) : &a;
+    if (a.values.empty() || b.values.empty()) return a.values.empty() ? (b.values.empty() ? nullptr : &b) : &a;
     if (a.source == b.source && a.source != Source::kDefault && a.values != b.values) {
       problems_.push_back(text(shown(a), " and ", shown(b), " are two names of one thing; give one"));
     }
@@ -96,8 +94,7 @@ class Planner {
     const std::string& word = chosen->values.back();
     const size_t colon = word.find(':');
     const auto least = whole_number(std::string_view(word).substr(0, colon));
-    const auto most =
-        colon == std::string::npos ? least : whole_number(std::string_view(word).substr(colon + 1));
+    const auto most = colon == std::string::npos ? least : whole_number(std::string_view(word).substr(colon + 1));
     if (!least || !most || *least < 1 || *most < *least) {
       problems_.push_back(text(shown(*chosen), " is neither a number of machines nor MIN:MAX"));
       return machines;
@@ -121,10 +118,13 @@ class Planner {
     for (std::string word; std::getline(words, word, ',');) {
       const size_t equals = word.find('=');
       const std::string name = word.substr(0, equals);
-      const int count = equals == std::string::npos ? 1 : whole_number(std::string_view(word).substr(equals + 1)).value_or(0);
-      const bool again = std::any_of(plan.roles.begin(), plan.roles.end(), [&](const RoleCount& one) { return one.name == name; });
+      const int count =
+          equals == std::string::npos ? 1 : whole_number(std::string_view(word).substr(equals + 1)).value_or(0);
+      const bool again =
+          std::any_of(plan.roles.begin(), plan.roles.end(), [&](const RoleCount& one) { return one.name == name; });
       if (name.empty() || count < 1 || count > kMostProcesses || again) {
-        problems_.push_back(text("--roles: '", word, "' of '", *all, "' is not NAME=NUMBER with a name of its own and at least 1"));
+        problems_.push_back(
+            text("--roles: '", word, "' of '", *all, "' is not NAME=NUMBER with a name of its own and at least 1"));
         continue;
       }
       plan.roles.push_back({name, count});
@@ -145,8 +145,8 @@ class Planner {
     const int64_t sum = num_in_roles(plan);
     if (settings_.of("num_processes").values.empty() && settings_.of("nproc_per_node").values.empty()) {
       if (sum % plan.min_machines != 0 || sum > kMostProcesses) {
-        problems_.push_back(text("--roles makes ", sum, " processes, which cannot be shared out evenly among ", plan.min_machines,
-                                 " machines; give --nproc_per_node"));
+        problems_.push_back(text("--roles makes ", sum, " processes, which cannot be shared out evenly among ",
+                                 plan.min_machines, " machines; give --nproc_per_node"));
         return;
       }
       plan.num_processes = static_cast<int>(sum);
@@ -173,8 +173,8 @@ class Planner {
     }
     const auto number = whole_number(*word);
     if (number && *number >= 1 && *number <= 1 << 20) return number;
-    problems_.push_back(text("--nproc_per_node: '", *word, "' is not a whole number between 1 and 1048576",
-                             ", gpu, cpu or auto"));
+    problems_.push_back(
+        text("--nproc_per_node: '", *word, "' is not a whole number between 1 and 1048576", ", gpu, cpu or auto"));
     return std::nullopt;
   }
 
@@ -187,8 +187,8 @@ class Planner {
     const bool both = per_machine && !all.values.empty();
     if (both && all.source == each.source) check_product(plan, *per_machine);
     if (per_machine && int64_t{*per_machine} * plan.min_machines > kMostProcesses) {
-      problems_.push_back(text("--nproc_per_node ", *per_machine, " * ", plan.min_machines,
-                               " machines are more than ", kMostProcesses, " processes"));
+      problems_.push_back(text("--nproc_per_node ", *per_machine, " * ", plan.min_machines, " machines are more than ",
+                               kMostProcesses, " processes"));
       return;
     }
     if (per_machine && (all.values.empty() || each.source >= all.source)) {
@@ -208,23 +208,22 @@ class Planner {
     plan.num_processes = static_cast<int>(*settings_.integer("num_processes"));
     plan.num_local_processes = std::max(1, plan.num_processes / plan.min_machines);
     if (plan.num_processes % plan.min_machines != 0) {
-      problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ",
-                               plan.min_machines, " machines; give a multiple (num_processes)"));
+      problems_.push_back(text(plan.num_processes, " processes cannot be shared out evenly among ", plan.min_machines,
+                               " machines; give a multiple (num_processes)"));
     }
   }
 
   // Settings of single workers, and resources of which all need enough.
   void check_workers(int num_workers) {
     if (settings_.on("virtual_local_rank") && machine_.num_gpus() > 0 && num_workers > machine_.num_gpus()) {
-      problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ",
-                               machine_.num_gpus(), " for ", num_workers, " workers"));
+      problems_.push_back(text("--virtual_local_rank gives each worker a GPU, but there are ", machine_.num_gpus(),
+                               " for ", num_workers, " workers"));
     }
-    if (settings_.text("numa_binding") == "exclusive")
-      add(problems_of_exclusive_binding(machine_, num_workers));
+    if (settings_.text("numa_binding") == "exclusive") add(problems_of_exclusive_binding(machine_, num_workers));
     const auto check_rank = [&](const char* option, int local_rank) {
       if (local_rank < num_workers) return;
-      problems_.push_back(text("--", option, " names local rank ", local_rank, ", but this machine has ",
-                               num_workers, num_workers == 1 ? " worker, 0" : " workers, 0 to ",
+      problems_.push_back(text("--", option, " names local rank ", local_rank, ", but this machine has ", num_workers,
+                               num_workers == 1 ? " worker, 0" : " workers, 0 to ",
                                num_workers == 1 ? "" : std::to_string(num_workers - 1)));
     };
     for (const char* option : {"redirects", "tee"}) {
@@ -233,8 +232,7 @@ class Planner {
         check_rank(option, local_rank);
     }
     const auto filter = read_local_ranks(settings_.text("local_ranks_filter").value_or(""));
-    for (const int local_rank : filter.value_or(std::vector<int>()))
-      check_rank("local_ranks_filter", local_rank);
+    for (const int local_rank : filter.value_or(std::vector<int>())) check_rank("local_ranks_filter", local_rank);
   }
 
   // "1,3": so many on machine 0, so many on machine 1.
@@ -244,20 +242,19 @@ class Planner {
     for (std::string word; std::getline(words, word, ',');) {
       const int number = whole_number(word).value_or(0);
       if (number < 1 || number > 1 << 20) {
-        problems_.push_back(text("--nproc_per_node: '", word, "' of '", list,
-                                 "' is not a whole number between 1 and 1048576"));
+        problems_.push_back(
+            text("--nproc_per_node: '", word, "' of '", list, "' is not a whole number between 1 and 1048576"));
       }
       plan.processes_of_machines.push_back(number);
       plan.num_processes += number;
     }
     const size_t num_numbers = plan.processes_of_machines.size();
     if (settings_.text("rdzv_backend") != "static") {
-      problems_.push_back(text("--nproc_per_node ", list,
-                               " needs machines with a number of their own; nodes of ",
+      problems_.push_back(text("--nproc_per_node ", list, " needs machines with a number of their own; nodes of ",
                                "an elastic run give each its own --nproc_per_node"));
     } else if (num_numbers != static_cast<size_t>(plan.max_machines)) {
-      problems_.push_back(text("--nproc_per_node ", list, " has ", num_numbers, " numbers, but --nnodes is ",
-                               plan.max_machines));
+      problems_.push_back(
+          text("--nproc_per_node ", list, " has ", num_numbers, " numbers, but --nnodes is ", plan.max_machines));
     }
     const auto all = settings_.integer("num_processes");
     if (all && *all != plan.num_processes) {
@@ -273,9 +270,8 @@ class Planner {
     const std::string word = *settings_.text("nproc_per_node");
     const std::string spelt = whole_number(word) ? "" : text(" (", word, ")");
     problems_.push_back(text("--nproc_per_node ", per_machine, spelt, " * ", plan.min_machines,
-                             plan.min_machines == 1 ? " machine" : " machines", " = ",
-                             per_machine * plan.min_machines, ", but --num_processes is ", *all,
-                             ". Give one of the two, or the same number."));
+                             plan.min_machines == 1 ? " machine" : " machines", " = ", per_machine * plan.min_machines,
+                             ", but --num_processes is ", *all, ". Give one of the two, or the same number."));
   }
 
   void find_meeting_point(RunPlan& plan) {
@@ -293,12 +289,10 @@ class Planner {
     if (plan.max_machines == 1 || !endpoint.empty() || !is_static) return;
     const bool simple = plan.kind == LauncherKind::kSimple && settings_.has("num_machines");
     if (address->source == Source::kDefault) {
-      problems_.push_back(
-          "several machines need the address of the first: --main_process_ip (or --master_addr)");
+      problems_.push_back("several machines need the address of the first: --main_process_ip (or --master_addr)");
     }
     if (port->source == Source::kDefault && simple) {
-      problems_.push_back(
-          "several machines need a port on the first: --main_process_port (or --master_port)");
+      problems_.push_back("several machines need a port on the first: --main_process_port (or --master_port)");
     }
     if (plan.master_port == 0) plan.master_port = kPortOfSeveralMachines;
   }
@@ -329,10 +323,8 @@ class Planner {
   int machine_rank(const RunPlan& plan) {
     const Setting* rank = stronger("machine_rank", "node_rank");
     if (rank == nullptr) {
-      const bool asks =
-          plan.kind != LauncherKind::kSimple && plan.max_machines > 1 && settings_.has("num_machines");
-      if (asks)
-        problems_.push_back("several machines need the number of this one: --machine_rank (or --node_rank)");
+      const bool asks = plan.kind != LauncherKind::kSimple && plan.max_machines > 1 && settings_.has("num_machines");
+      if (asks) problems_.push_back("several machines need the number of this one: --machine_rank (or --node_rank)");
       return 0;
     }
     const int number = whole_number(rank->values.back()).value_or(-1);

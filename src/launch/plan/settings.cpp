@@ -14,8 +14,7 @@ namespace {
 
 std::string upper_case(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
   return result;
 }
 
@@ -135,8 +134,8 @@ void LaunchSettings::take_config(Setting& setting, const Config& config) {
   // Values that Accelerate fills in where the file has none are no choice of the user's.
   const ConfigValue* stated = option.section.empty() ? find_value(config.given, option.key) : value;
   if (stated == nullptr && !(option.name == "num_processes")) return;
-  const std::string where = hasten::text(std::filesystem::path(config.path).filename().string(), ": ",
-                                         option.section, option.section.empty() ? "" : ".", option.key);
+  const std::string where = hasten::text(std::filesystem::path(config.path).filename().string(), ": ", option.section,
+                                         option.section.empty() ? "" : ".", option.key);
   std::vector<std::string> values;
   if (const auto* list = value->as<ConfigList>(); list != nullptr && option.kind == OptionKind::kList) {
     for (const ConfigValue& element : *list) values.push_back(python_text(element));
@@ -195,15 +194,14 @@ void LaunchSettings::take_found(const FoundValue& found, const std::string& clus
   }
   const bool counts = found.option == "nnodes" || found.option == "node_rank";
   if (strongest.source != Source::kConfig || !counts || strongest.values.back() == found.value) return;
-  problems_.push_back(hasten::text(strongest.option->name, " is ", strongest.values.back(), " (",
-                                   strongest.origin, "), but ", found.value, " (", where,
-                                   "); take it out of the file, or give --", found.option));
+  problems_.push_back(hasten::text(strongest.option->name, " is ", strongest.values.back(), " (", strongest.origin,
+                                   "), but ", found.value, " (", where, "); take it out of the file, or give --",
+                                   found.option));
 }
 
 // distributed_type of the file sets a switch, unless the command line chooses another way of training.
 void LaunchSettings::choose_paradigm(const Config& config) {
-  for (const char* name :
-       {"cpu", "multi_gpu", "tpu", "tpu_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
+  for (const char* name : {"cpu", "multi_gpu", "tpu", "tpu_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"}) {
     if (of(name).source == Source::kOption) return;
   }
   const std::string file = std::filesystem::path(config.path).filename();

@@ -55,9 +55,8 @@ RemoteLauncher launcher_named(const std::string& name, const Cluster& cluster) {
   if (name == "pdsh") return RemoteLauncher::kPdsh;
   if (name == "openmpi") return RemoteLauncher::kOpenMpi;
   if (name == "slurm") return RemoteLauncher::kSlurm;
-  throw UsageError(
-      {"launch"}, "--deepspeed_multinode_launcher ", name,
-      ": hasten starts itself through ssh, pdsh, openmpi or slurm. Choose one of them (--launcher).");
+  throw UsageError({"launch"}, "--deepspeed_multinode_launcher ", name,
+                   ": hasten starts itself through ssh, pdsh, openmpi or slurm. Choose one of them (--launcher).");
 }
 
 // The job's machines, if this command is to start itself on them.
@@ -66,8 +65,7 @@ std::vector<Host> hosts_of_job(const LaunchSettings& settings, const Cluster& cl
   const std::string wanted = either(settings, "num_machines", "nnodes");
   const bool several = !wanted.empty() && wanted != "1" && wanted.find(':') == std::string::npos;
   if (launcher_given && cluster.hosts.empty()) {
-    throw UsageError({"launch"},
-                     "--launcher needs machines to start on, and there is no job that names them. ",
+    throw UsageError({"launch"}, "--launcher needs machines to start on, and there is no job that names them. ",
                      "Give --hostfile.");
   }
   if (cluster.hosts.size() < 2 || (!launcher_given && !several)) return {};
@@ -131,13 +129,11 @@ std::string slots_of_each(const RemotePlan& plan) {
   for (const ChosenHost& host : hosts) slots.push_back(host.slots.size());
   const auto other = std::find_if(slots.begin(), slots.end(), [&](size_t n) { return n != slots.front(); });
   if (other == slots.end()) return std::to_string(slots.front());
-  if (plan.launcher == RemoteLauncher::kSsh || plan.launcher == RemoteLauncher::kPdsh)
-    return join(slots, ",");
-  throw UsageError(
-      {"launch"}, "srun and mpirun number the machines themselves, so that all must have as many ",
-      "processes, but ", hosts.front().name, " has ", slots.front(), " slots and ",
-      hosts[static_cast<size_t>(other - slots.begin())].name, " ", *other,
-      ". Use --launcher ssh, give --nproc_per_node, or even them out with --include or --exclude.");
+  if (plan.launcher == RemoteLauncher::kSsh || plan.launcher == RemoteLauncher::kPdsh) return join(slots, ",");
+  throw UsageError({"launch"}, "srun and mpirun number the machines themselves, so that all must have as many ",
+                   "processes, but ", hosts.front().name, " has ", slots.front(), " slots and ",
+                   hosts[static_cast<size_t>(other - slots.begin())].name, " ", *other,
+                   ". Use --launcher ssh, give --nproc_per_node, or even them out with --include or --exclude.");
 }
 
 std::string quoted(const std::string& word) {
@@ -168,8 +164,7 @@ std::map<std::string, std::string> forwarded(const Environment& environment) {
       "TOKENIZERS_", "MUSA_",          "HSA_",         "ROCM_",
       "HIP_"};
   static const std::set<std::string> single = {
-      "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD",    "VIRTUAL_ENV", "LANG", "LC_ALL",
-      "TZ",   "NO_COLOR",        "XDG_CACHE_HOME"};
+      "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "NO_COLOR", "XDG_CACHE_HOME"};
   static const std::set<std::string> never = {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_ERROR_FILE"};
   std::map<std::string, std::string> chosen;
   for (const auto& [name, value] : environment.variables()) {
@@ -231,10 +226,8 @@ RemoteTask task_for(const RemotePlan& plan, std::optional<int> rank, const std::
 
 std::string to_text(const RemoteTask& task) {
   // Not as JSON text, since file names and arguments need not be UTF-8.
-  const std::vector<uint8_t> content = json::to_msgpack({{"folder", task.folder},
-                                                         {"variables", task.variables},
-                                                         {"words", task.words},
-                                                         {"from_file", task.from_file}});
+  const std::vector<uint8_t> content = json::to_msgpack(
+      {{"folder", task.folder}, {"variables", task.variables}, {"words", task.words}, {"from_file", task.from_file}});
   std::string line;
   for (const uint8_t c : content) {
     line += kHexDigits[c / 16];
@@ -251,23 +244,18 @@ RemoteTask task_in(const std::string& line) {
     const json task = json::from_msgpack(content);
     return {task.at("folder"), task.at("variables"), task.at("words"), task.at("from_file")};
   } catch (const json::exception&) {
-    throw UsageError({"launch"},
-                     "what this machine was told is no task of hasten launch. Is the same version of ",
+    throw UsageError({"launch"}, "what this machine was told is no task of hasten launch. Is the same version of ",
                      "hasten on all machines?");
   }
 }
 
-std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten,
-                                         const std::string& folder) {
+std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten, const std::string& folder) {
   const std::string task = to_text(task_for(plan, std::nullopt, folder));
   const std::string number = std::to_string(plan.hosts.size());
   std::vector<std::string> words;
-  const auto add = [&](const std::vector<std::string>& more) {
-    words.insert(words.end(), more.begin(), more.end());
-  };
+  const auto add = [&](const std::vector<std::string>& more) { words.insert(words.end(), more.begin(), more.end()); };
   if (plan.launcher == RemoteLauncher::kOpenMpi) {
-    add({"mpirun", "-np", number, "--map-by", "ppr:1:node", "--bind-to", "none", "--host",
-         host_list(plan, ":1")});
+    add({"mpirun", "-np", number, "--map-by", "ppr:1:node", "--bind-to", "none", "--host", host_list(plan, ":1")});
     add(plan.launcher_arguments);
     add({hasten, "remote", "watch-parent", task});
   } else {

@@ -75,8 +75,7 @@ int do_task(const RemoteTask& task, const std::function<int(const RemoteTask&)>&
   std::error_code error;
   std::filesystem::current_path(task.folder, error);
   if (error) {
-    throw UsageError({"launch"}, "the folder '", task.folder,
-                     "' of this run is not on this machine: ", error.message(),
+    throw UsageError({"launch"}, "the folder '", task.folder, "' of this run is not on this machine: ", error.message(),
                      ". Start from one that all machines have.");
   }
   Environment::of(task.variables).apply();

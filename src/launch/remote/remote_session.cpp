@@ -40,8 +40,8 @@ bool has_ended(pid_t child, int& exit_code) {
 }
 
 bool is_for_the_work(int signal) {
-  return signal != SIGCHLD && signal != SIGWINCH && signal != SIGCONT && signal != SIGPIPE &&
-         signal != SIGTTIN && signal != SIGTTOU;
+  return signal != SIGCHLD && signal != SIGWINCH && signal != SIGCONT && signal != SIGPIPE && signal != SIGTTIN &&
+         signal != SIGTTOU;
 }
 
 void write_all(int handle, const std::string& bytes) {
@@ -52,8 +52,7 @@ void write_all(int handle, const std::string& bytes) {
   }
 }
 
-[[noreturn]] void run_command(std::vector<std::string> command, int input, const sigset_t& mask,
-                              pid_t parent) {
+[[noreturn]] void run_command(std::vector<std::string> command, int input, const sigset_t& mask, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   // The group gets the signal to end. The command has to go on until the far side has answered.
@@ -77,8 +76,7 @@ std::string read_task() {
 
 class FarSide {
  public:
-  FarSide(RemoteSession kind, pid_t work, const SignalQueue& signals)
-      : kind_(kind), work_(work), signals_(signals) {}
+  FarSide(RemoteSession kind, pid_t work, const SignalQueue& signals) : kind_(kind), work_(work), signals_(signals) {}
 
   int run() {
     int exit_code = 0;
@@ -140,7 +138,7 @@ int hold_lifeline(const std::vector<std::string>& command, const std::string& ta
 }
 
 int follow_session(RemoteSession kind, const std::string& task,
-                    const std::function<int(const std::string& task)>& work) {
+                   const std::function<int(const std::string& task)>& work) {
   const std::string told = kind == RemoteSession::kFollowed ? read_task() : task;
   const SignalQueue signals(all_signals(), all_signals());
   const pid_t self = getpid();

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/base/endpoint.h"
 #include "hasten/core/hmac.h"
+#include "launch/base/endpoint.h"
 
 namespace hasten::launcher {
 

@@ -50,8 +50,8 @@ bool EtcdClaim::log_in() {
   if (!token_.empty()) return true;
   error_ = answer.error;
   if (answer.status != 0) {
-    error_ = text("user '", options_.user.substr(0, colon), "' cannot log in: HTTP status ", answer.status,
-                  ": ", answer.text.substr(0, 200), ". Correct HASTEN_ETCD_USER (name:password)");
+    error_ = text("user '", options_.user.substr(0, colon), "' cannot log in: HTTP status ", answer.status, ": ",
+                  answer.text.substr(0, 200), ". Correct HASTEN_ETCD_USER (name:password)");
   }
   return false;
 }

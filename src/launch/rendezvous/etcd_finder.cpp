@@ -90,8 +90,7 @@ class EtcdProcess {
 };
 
 // In the forked process: nothing of the launcher's stays open, and Ctrl-C in the terminal is the launcher's.
-[[noreturn]] void become_etcd_process(int socket, const EtcdFinderOptions& options,
-                                      const std::string& value) {
+[[noreturn]] void become_etcd_process(int socket, const EtcdFinderOptions& options, const std::string& value) {
   setsid();
   prctl(PR_SET_NAME, "hasten-etcd");
   if (socket > 0) close_range(0, static_cast<unsigned>(socket) - 1, 0);
@@ -110,8 +109,7 @@ class EtcdProcess {
 
 }  // namespace
 
-EtcdFinder::EtcdFinder(EtcdFinderOptions options)
-    : options_(std::move(options)), here_(local_end(options_.listener)) {
+EtcdFinder::EtcdFinder(EtcdFinderOptions options) : options_(std::move(options)), here_(local_end(options_.listener)) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw UsageError({"launch"}, "cannot make a socket: ", std::strerror(errno), ". Raise ulimit -n.");
@@ -200,8 +198,7 @@ void EtcdFinder::read_news(TimePoint now) {
     if (hosting_ && another) replaced_by_ = parse_endpoint(holder_, 0);
     if (!searching_ || !another || candidate_) continue;
     candidate_at_ = parse_endpoint(holder_, 0);
-    candidate_ =
-        std::make_unique<Channel>(connect_to(candidate_at_), Channel::Side::kClient, options_.run_key);
+    candidate_ = std::make_unique<Channel>(connect_to(candidate_at_), Channel::Side::kClient, options_.run_key);
     candidate_->send(to_wire(Ask{}));
     candidate_until_ = later(now, kCandidatePatience);
   }

@@ -39,8 +39,7 @@ std::optional<Found> EndpointFinder::pump(const std::vector<int>& ready, TimePoi
     const bool is_ready = std::binary_search(ready.begin(), ready.end(), candidate.channel->handle());
     if (!found && open(candidate) && is_ready) found = read(candidate);
   }
-  const bool all_known =
-      std::none_of(candidates_.begin(), candidates_.end(), [this](auto& c) { return open(c); });
+  const bool all_known = std::none_of(candidates_.begin(), candidates_.end(), [this](auto& c) { return open(c); });
   if (!found && attempting_ && (all_known || now >= next_)) found = conclude(now);
   if (found) {
     searching_ = false;
@@ -70,8 +69,7 @@ std::optional<Found> EndpointFinder::start_attempt(TimePoint now) {
 }
 
 void EndpointFinder::ask(Candidate candidate) {
-  candidate.channel =
-      std::make_unique<Channel>(connect_to(candidate.where), Channel::Side::kClient, run_key_);
+  candidate.channel = std::make_unique<Channel>(connect_to(candidate.where), Channel::Side::kClient, run_key_);
   candidate.channel->send(to_wire(Ask{}));
   candidates_.push_back(std::move(candidate));
 }
@@ -83,13 +81,11 @@ std::optional<Found> EndpointFinder::read(Candidate& candidate) {
     if (answer == nullptr) continue;
     candidate.answer = *answer;
     if (answer->kind != Answer::Kind::kHost) continue;
-    Found found{
-        .channel = std::move(candidate.channel), .host = candidate.where, .generation = answer->generation};
+    Found found{.channel = std::move(candidate.channel), .host = candidate.where, .generation = answer->generation};
     return found;
   }
   if (candidate.channel->refused() && search_.successors.empty()) {
-    return Found{.hopeless =
-                     text("the host at ", shown(candidate.where), ": ", candidate.channel->why_closed())};
+    return Found{.hopeless = text("the host at ", shown(candidate.where), ": ", candidate.channel->why_closed())};
   }
   return std::nullopt;
 }
@@ -100,8 +96,7 @@ std::optional<Found> EndpointFinder::conclude(TimePoint now) {
   next_ = later(now, kPause);
   search_.hint.reset();
   for (const Candidate& candidate : candidates_) {
-    if (candidate.answer && candidate.answer->kind == Answer::Kind::kElsewhere)
-      search_.hint = candidate.answer->host;
+    if (candidate.answer && candidate.answer->kind == Answer::Kind::kElsewhere) search_.hint = candidate.answer->host;
   }
   std::optional<Found> found;
   if (!search_.hint && may_be_host()) {

@@ -23,8 +23,8 @@ struct Search {
 /// The result of a search: one of the three.
 struct Found {
   std::unique_ptr<Channel> channel = {};  ///< to the host, which has answered
-  bool here = false;          ///< this launcher is the host; `listener` is for it, if there is one
-  std::string hopeless = {};  ///< why there is no use in looking further
+  bool here = false;                      ///< this launcher is the host; `listener` is for it, if there is one
+  std::string hopeless = {};              ///< why there is no use in looking further
   Endpoint host = {};
   int generation = 0;
   Socket listener = Socket();
@@ -47,8 +47,7 @@ class HostFinder {
 /// nodes takes over. It contacts those before it, and all others, to find a host.
 class EndpointFinder final : public HostFinder {
  public:
-  EndpointFinder(Endpoint endpoint, Bytes run_key)
-      : endpoint_(std::move(endpoint)), run_key_(std::move(run_key)) {}
+  EndpointFinder(Endpoint endpoint, Bytes run_key) : endpoint_(std::move(endpoint)), run_key_(std::move(run_key)) {}
 
   void begin(Search search, TimePoint now) override;
   void add_sources(std::vector<pollfd>& sources) const override;

@@ -36,8 +36,8 @@ void HostServer::from_local(const NodeMessage& message, TimePoint now) {
 }
 
 void HostServer::add_sources(std::vector<pollfd>& sources) const {
-  const auto num_unproved = std::count_if(guests_.begin(), guests_.end(),
-                                          [](const Guest& guest) { return !guest.channel->ready(); });
+  const auto num_unproved =
+      std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.channel->ready(); });
   if (static_cast<size_t>(num_unproved) < kMaxUnproved) {
     for (const Socket& listener : listeners_) sources.push_back({listener.handle(), POLLIN, 0});
   }

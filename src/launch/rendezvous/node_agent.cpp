@@ -12,12 +12,10 @@ namespace {
 
 std::string described(const Assignment& assignment, int num_workers) {
   const int last = assignment.first_rank + num_workers - 1;
-  const std::string ranks = last == assignment.first_rank
-                                ? text("rank ", last)
-                                : text("ranks ", assignment.first_rank, " to ", last);
-  return text("round ", assignment.round, ": ", assignment.num_nodes,
-              assignment.num_nodes == 1 ? " node" : " nodes", ", world size ", assignment.world_size,
-              "; this is node ", assignment.node_rank, " with ", ranks);
+  const std::string ranks =
+      last == assignment.first_rank ? text("rank ", last) : text("ranks ", assignment.first_rank, " to ", last);
+  return text("round ", assignment.round, ": ", assignment.num_nodes, assignment.num_nodes == 1 ? " node" : " nodes",
+              ", world size ", assignment.world_size, "; this is node ", assignment.node_rank, " with ", ranks);
 }
 
 }  // namespace

@@ -68,9 +68,7 @@ Rendezvous::Orders Rendezvous::on_time(TimePoint now) {
   }
   for (const std::string& id : silent) {
     const NodeInfo info = nodes_.at(id).info;
-    remove(id,
-           text("node ", info.name, " was lost: nothing heard for ", settings_.loss_timeout().count(), " s"),
-           now);
+    remove(id, text("node ", info.name, " was lost: nothing heard for ", settings_.loss_timeout().count(), " s"), now);
     orders_.push_back({.to = id, .kind = Order::Kind::kDrop});
   }
   if (phase_ == Phase::kGathering) gather(now);
@@ -103,8 +101,8 @@ void Rendezvous::on_join(const NodeMessage& message, TimePoint now) {
   nodes_[info.id] = {.info = info, .seat = num_seats_++, .busy = message.busy, .last_heard = now};
   const auto num_members = static_cast<int>(nodes_.size());
   if (num_members > settings_.max_nodes) {
-    order(nodes_[info.id], {.kind = Order::Kind::kNotice,
-                            .text = text("waiting: the run has its ", settings_.max_nodes, " nodes")});
+    order(nodes_[info.id],
+          {.kind = Order::Kind::kNotice, .text = text("waiting: the run has its ", settings_.max_nodes, " nodes")});
     return;
   }
   if (phase_ == Phase::kRunning) {
@@ -114,9 +112,9 @@ void Rendezvous::on_join(const NodeMessage& message, TimePoint now) {
   if (phase_ == Phase::kPlacing) phase_ = Phase::kGathering;
   if (phase_ != Phase::kGathering) return;
   if (num_members < settings_.min_nodes) {
-    order(nodes_[info.id], {.kind = Order::Kind::kNotice,
-                            .text = text("waiting: ", number_of(nodes_.size(), "node"), " of at least ",
-                                         settings_.min_nodes)});
+    order(nodes_[info.id],
+          {.kind = Order::Kind::kNotice,
+           .text = text("waiting: ", number_of(nodes_.size(), "node"), " of at least ", settings_.min_nodes)});
   }
   gather(now);
 }
@@ -134,8 +132,7 @@ void Rendezvous::start_round(const NodeMessage& master) {
   assignment.world_size = 0;
   for (const Node* node : members) {
     assignment.world_size += node->info.num_workers;
-    if (assignment.successors.size() < Assignment::kMaxSuccessors)
-      assignment.successors.push_back(node->info);
+    if (assignment.successors.size() < Assignment::kMaxSuccessors) assignment.successors.push_back(node->info);
   }
   for (Node* node : members) {
     node->busy = true;
@@ -151,8 +148,7 @@ void Rendezvous::failed(const Node& node, const NodeMessage& message) {
               .report = "",
               .exit_code = message.value};
   const bool again = restarts_ < settings_.max_restarts;
-  const std::string next =
-      again ? text("; restart ", restarts_ + 1, " of ", settings_.max_restarts) : std::string();
+  const std::string next = again ? text("; restart ", restarts_ + 1, " of ", settings_.max_restarts) : std::string();
   stop_round(failure_->text + next, node.info.id);
   order(node, {.kind = Order::Kind::kNotice, .text = failure_->text + next});
 }
@@ -206,8 +202,7 @@ void Rendezvous::stop_round(const std::string& reason, const std::string& but_fo
 // No node has workers left.
 void Rendezvous::round_stopped(TimePoint now) {
   if (failure_) {
-    if (restarts_ >= settings_.max_restarts)
-      return close(failure_->exit_code, failure_->text, failure_->report);
+    if (restarts_ >= settings_.max_restarts) return close(failure_->exit_code, failure_->text, failure_->report);
     const Seconds delay = settings_.restart_delay * std::exp2(restarts_);
     not_before_ = later(now, std::min(delay, SupervisorOptions::kMaxRestartDelay));
     ++restarts_;
@@ -241,8 +236,8 @@ void Rendezvous::wait_for_least(size_t num_ready, TimePoint now) {
   if (!join_ends_) {
     join_ends_ = later(now, settings_.join_timeout);
     order_all({.kind = Order::Kind::kNotice,
-               .text = text("waiting up to ", settings_.join_timeout.count(),
-                            " s: ", number_of(num_ready, "node"), " of at least ", settings_.min_nodes)});
+               .text = text("waiting up to ", settings_.join_timeout.count(), " s: ", number_of(num_ready, "node"),
+                            " of at least ", settings_.min_nodes)});
   }
   if (now < *join_ends_) return;
   close(1, text("only ", number_of(num_ready, "node"), " of at least ", settings_.min_nodes, " came within ",
@@ -292,9 +287,8 @@ std::vector<Rendezvous::Node*> Rendezvous::by_seat() {
 }
 
 bool Rendezvous::all_of_round(bool Node::*flag, bool value) const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [=](const auto& entry) {
-    return !entry.second.in_round || entry.second.*flag == value;
-  });
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [=](const auto& entry) { return !entry.second.in_round || entry.second.*flag == value; });
 }
 
 bool Rendezvous::someone_finished() const {
@@ -311,11 +305,10 @@ void Rendezvous::order_all(const Order& order_for_all) {
 }
 
 std::string Rendezvous::summary() const {
-  std::string result =
-      text("phase ", static_cast<int>(phase_), " round ", round_, " restarts ", restarts_,
-           wants_window_ ? " window" : "", join_ends_ ? " join" : "", last_call_ ? " last" : "",
-           not_before_ ? " delay" : "", expected_until_ ? " expected " + join(expected_, " ") : "",
-           failure_ ? text(" failure ", failure_->node, failure_->report) : "");
+  std::string result = text("phase ", static_cast<int>(phase_), " round ", round_, " restarts ", restarts_,
+                            wants_window_ ? " window" : "", join_ends_ ? " join" : "", last_call_ ? " last" : "",
+                            not_before_ ? " delay" : "", expected_until_ ? " expected " + join(expected_, " ") : "",
+                            failure_ ? text(" failure ", failure_->node, failure_->report) : "");
   std::vector<std::pair<int64_t, std::string>> nodes;
   for (const auto& [id, node] : nodes_) {
     nodes.emplace_back(node.seat, text("; ", id, node.busy ? " busy" : "", node.in_round ? " in" : "",

@@ -16,14 +16,9 @@ namespace {
 const std::set<std::string> kIgnored = {"close_timeout", "read_timeout", "is_host",    "store_type",
                                         "use_libuv",     "heartbeat",    "etcd_prefix"};
 
-const std::vector<std::string> kKeys = {"join_timeout",
-                                        "last_call_timeout",
-                                        "keep_alive_interval",
-                                        "keep_alive_max_attempt",
-                                        "protocol",
-                                        "cacert",
-                                        "cert",
-                                        "key"};
+const std::vector<std::string> kKeys = {
+    "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "protocol", "cacert", "cert",
+    "key"};
 
 // torchrun's backends have different names for the same.
 std::string one_name_of(const std::string& key) {
@@ -64,8 +59,7 @@ class RendezvousConfReader {
       settings.keep_alive_max_attempt = static_cast<int>(number.count());
     } else if (key == "protocol") {
       conf_.etcd.tls = value == "https";
-      if (value != "http" && value != "https")
-        complain(text("protocol=", value, " is neither http nor https"));
+      if (value != "http" && value != "https") complain(text("protocol=", value, " is neither http nor https"));
     } else if (key == "cacert") {
       conf_.etcd.authority = value;
     } else if (key == "cert") {

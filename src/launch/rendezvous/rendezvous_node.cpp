@@ -11,19 +11,13 @@
 
 namespace hasten::launcher {
 
-RendezvousNode::RendezvousNode(RendezvousNodeOptions options, std::unique_ptr<HostFinder> finder,
-                               TimePoint now)
+RendezvousNode::RendezvousNode(RendezvousNodeOptions options, std::unique_ptr<HostFinder> finder, TimePoint now)
     : options_(std::move(options)),
       finder_(std::move(finder)),
       id_(text(options_.name, "_", getpid(), "_", hex(random_bytes()).substr(0, 8))),
-      self_{.id = id_,
-            .name = text(options_.name, " (pid ", getpid(), ")"),
-            .num_workers = options_.num_workers},
+      self_{.id = id_, .name = text(options_.name, " (pid ", getpid(), ")"), .num_workers = options_.num_workers},
       agent_(std::make_unique<NodeAgent>(self_, options_.settings, now)),
-      server_({.settings = options_.settings,
-               .run_key = options_.run_key,
-               .local_id = id_,
-               .say = options_.say}) {
+      server_({.settings = options_.settings, .run_key = options_.run_key, .local_id = id_, .say = options_.say}) {
   finder_->begin({.self_id = id_}, now);
 }
 
@@ -124,8 +118,7 @@ void RendezvousNode::join_at(Found found, TimePoint now) {
   host_ = std::move(found.channel);
   generation_ = found.generation;
   if (!listening_) {
-    const Endpoint here =
-        listen_here(options_.local_addr.empty() ? host_->local().host : options_.local_addr);
+    const Endpoint here = listen_here(options_.local_addr.empty() ? host_->local().host : options_.local_addr);
     self_.address = here.host;
     self_.port = here.port;
     agent_->move_to(self_);
@@ -169,8 +162,7 @@ void RendezvousNode::carry_out(const AgentActions& actions, TimePoint now) {
   if (actions.find_host) {
     host_.reset();
     server_.point_to(std::nullopt);
-    finder_->begin({.self_id = id_, .successors = agent_->successors(), .hint = std::exchange(hint_, {})},
-                   now);
+    finder_->begin({.self_id = id_, .successors = agent_->successors(), .hint = std::exchange(hint_, {})}, now);
   }
   if (actions.exit_code) {
     exit_code_ = actions.exit_code;
@@ -218,8 +210,7 @@ void RendezvousNode::look_for_others(const std::vector<int>& ready, TimePoint no
     probe_.reset();
     return;
   }
-  probe_ =
-      std::make_unique<Channel>(connect_to(*options_.endpoint), Channel::Side::kClient, options_.run_key);
+  probe_ = std::make_unique<Channel>(connect_to(*options_.endpoint), Channel::Side::kClient, options_.run_key);
   probe_->send(to_wire(Ask{}));
 }
 

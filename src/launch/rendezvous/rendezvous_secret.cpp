@@ -19,8 +19,7 @@ constexpr size_t kLongest = 4096;
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& why) {
   throw UsageError({"launch"}, "the rendezvous' secret cannot be taken from '", path, "': ", why,
-                   ". Make it a file of at least ", kShortest,
-                   " characters that only you can read (chmod 600).");
+                   ". Make it a file of at least ", kShortest, " characters that only you can read (chmod 600).");
 }
 
 // The file's text without the newline at its end; nothing if it is not there.
@@ -47,8 +46,7 @@ std::string private_folder(const Environment& environment) {
   const bool mine = lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() &&
                     (facts.st_mode & 077) == 0;
   if (!mine) {
-    throw UsageError({"launch"}, "'", path,
-                     "' must be a folder that only you can read, for the rendezvous' secret. ",
+    throw UsageError({"launch"}, "'", path, "' must be a folder that only you can read, for the rendezvous' secret. ",
                      "Remove it, set TMPDIR, or give a secret in HASTEN_RDZV_SECRET_FILE.");
   }
   return path;

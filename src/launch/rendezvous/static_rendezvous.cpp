@@ -79,8 +79,7 @@ bool wait_readable(int handle, Clock::time_point until) {
 // A launcher's side of a connection: whole lines of the arrived bytes.
 class MeetingConnection {
  public:
-  MeetingConnection(Socket socket, std::string address)
-      : socket_(std::move(socket)), address_(std::move(address)) {}
+  MeetingConnection(Socket socket, std::string address) : socket_(std::move(socket)), address_(std::move(address)) {}
 
   int handle() const { return socket_.handle(); }
   const std::string& address() const { return address_; }
@@ -189,12 +188,11 @@ class MeetingHost {
 
   [[noreturn]] void give_up() const {
     const auto ranks = missing();
-    const std::string told =
-        text(ranks.size(), " of ", mine_.num_machines, " machines did not come to ", options_.address, ':',
-             options_.port, " within ", seconds_of(options_.timeout), ": ",
-             ranks.size() == 1 ? "machine " : "machines ", join(ranks),
-             ". Start hasten launch there with its --node_rank, or wait longer "
-             "(--rdzv_conf join_timeout=SECONDS).");
+    const std::string told = text(ranks.size(), " of ", mine_.num_machines, " machines did not come to ",
+                                  options_.address, ':', options_.port, " within ", seconds_of(options_.timeout), ": ",
+                                  ranks.size() == 1 ? "machine " : "machines ", join(ranks),
+                                  ". Start hasten launch there with its --node_rank, or wait longer "
+                                  "(--rdzv_conf join_timeout=SECONDS).");
     tell_all("missing", told);
     throw CommError({"launch"}, "meet", told);
   }
@@ -300,27 +298,23 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
     for (const auto& [name, value] :
          {Number{"machines", &MachineFacts::num_machines}, Number{"processes", &MachineFacts::num_processes},
           Number{"processes on each machine", &MachineFacts::num_local_processes}}) {
-      const bool may_differ =
-          value == &MachineFacts::num_local_processes && !first.processes_of_machines.empty();
+      const bool may_differ = value == &MachineFacts::num_local_processes && !first.processes_of_machines.empty();
       if (first.*value == other.*value || may_differ) continue;
-      return text("machines disagree on the number of ", name, ": ", machine_name(first), " has ",
-                  first.*value, ", ", machine_name(other), " has ", other.*value,
+      return text("machines disagree on the number of ", name, ": ", machine_name(first), " has ", first.*value, ", ",
+                  machine_name(other), " has ", other.*value,
                   ". Give all the same --nnodes, --num_processes and --nproc_per_node.");
     }
     if (first.processes_of_machines != other.processes_of_machines) {
-      return text("machines disagree on who has how many processes: ", machine_name(first),
-                  " has --nproc_per_node ", processes_of(first), ", ", machine_name(other), " has ",
-                  processes_of(other), ". Give all the same.");
+      return text("machines disagree on who has how many processes: ", machine_name(first), " has --nproc_per_node ",
+                  processes_of(first), ", ", machine_name(other), " has ", processes_of(other), ". Give all the same.");
     }
     if (first.run_id != other.run_id) {
-      return text("machines disagree on the run: ", machine_name(first), " has --rdzv_id ", first.run_id,
-                  ", ", machine_name(other), " has ", other.run_id,
-                  ". Give all the same, or another --master_port.");
+      return text("machines disagree on the run: ", machine_name(first), " has --rdzv_id ", first.run_id, ", ",
+                  machine_name(other), " has ", other.run_id, ". Give all the same, or another --master_port.");
     }
     if (first.attempt != other.attempt) {
-      return text("machines disagree on the attempt: ", machine_name(first), " begins number ", first.attempt,
-                  ", ", machine_name(other), " number ", other.attempt,
-                  ". Give all the same --max_restarts.");
+      return text("machines disagree on the attempt: ", machine_name(first), " begins number ", first.attempt, ", ",
+                  machine_name(other), " number ", other.attempt, ". Give all the same --max_restarts.");
     }
     if (other.machine_rank < 0 || other.machine_rank >= first.num_machines) {
       return text(machine_name(other), " is none of the ", first.num_machines,
@@ -328,8 +322,8 @@ std::string disagreement(const std::vector<MachineFacts>& machines) {
     }
     for (size_t j = 0; j < i; ++j) {
       if (machines[j].machine_rank != other.machine_rank) continue;
-      return text("two launchers say that they are machine ", other.machine_rank, ": on ", machines[j].host,
-                  " and on ", other.host, ". Give each its own --node_rank.");
+      return text("two launchers say that they are machine ", other.machine_rank, ": on ", machines[j].host, " and on ",
+                  other.host, ". Give each its own --node_rank.");
     }
   }
   return "";

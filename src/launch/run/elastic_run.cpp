@@ -43,8 +43,7 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
         return start;
       }
       const Event event = processes.wait(node_.deadline());
-      if (event.kind == Event::Kind::kSignal && ends_run(event.value))
-        node_.end_signal(event.value, processes.now());
+      if (event.kind == Event::Kind::kSignal && ends_run(event.value)) node_.end_signal(event.value, processes.now());
     }
   }
 
@@ -68,8 +67,7 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
   Event wait(std::optional<TimePoint> deadline) override {
     while (true) {
       node_.pump(now());
-      if (node_.take_stop() && !std::exchange(stopping_, true))
-        return {.kind = Event::Kind::kSignal, .value = SIGTERM};
+      if (node_.take_stop() && !std::exchange(stopping_, true)) return {.kind = Event::Kind::kSignal, .value = SIGTERM};
       const Event event = workers_->wait(earlier(deadline, node_.deadline()));
       const bool passed = deadline && now() >= *deadline;
       if (event.kind == Event::Kind::kOther || (event.kind == Event::Kind::kDeadline && !passed)) continue;
@@ -84,9 +82,8 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
       node_.end_signal(event.value, now());
     }
     if (event.kind == Event::Kind::kExited && event.value != 0 && !std::exchange(stopping_, true)) {
-      node_.worker_failed(
-          text("rank ", first_rank_ + event.local_rank, " failed: ", describe_end(event.value)),
-          exit_code_of(event.value), now());
+      node_.worker_failed(text("rank ", first_rank_ + event.local_rank, " failed: ", describe_end(event.value)),
+                          exit_code_of(event.value), now());
     }
   }
 
@@ -104,8 +101,8 @@ class NodeRounds final : public ElasticRounds, private WorkerProcesses {
 
 // This launcher listens where etcd is reached from, should it become the host.
 std::unique_ptr<HostFinder> etcd_finder(const ElasticOptions& elastic, const Endpoint& server,
-                                        const std::string& run_id, const std::string& user,
-                                        Seconds loss_timeout, const Bytes& run_key) {
+                                        const std::string& run_id, const std::string& user, Seconds loss_timeout,
+                                        const Bytes& run_key) {
   const std::string address = elastic.local_addr.empty() ? address_towards(server) : elastic.local_addr;
   auto [listener, why] = listen_at({address, 0});
   if (listener.handle() < 0) {
@@ -136,8 +133,7 @@ int run_elastic(int num_workers, const LaunchOptions& options, const ElasticOpti
   const bool by_etcd = elastic.backend != "c10d";
   Endpoint endpoint = parse_endpoint(elastic.endpoint, by_etcd ? kEtcdPort : kDefaultPort);
   // A single machine by its own name. No other machine has to reach it or to share a secret with it.
-  if (!by_etcd && elastic.settings.max_nodes == 1 && is_this_machine(endpoint.host))
-    endpoint.host = "localhost";
+  if (!by_etcd && elastic.settings.max_nodes == 1 && is_this_machine(endpoint.host)) endpoint.host = "localhost";
   RendezvousSettings settings = elastic.settings;
   const RunSecret secret(inherited, options.run_id, endpoint.port, is_loopback(endpoint.host));
   settings.max_restarts = options.max_restarts;

@@ -17,10 +17,9 @@ void require_one_thread() {
   const std::filesystem::directory_iterator threads("/proc/self/task");
   const auto num_threads = std::distance(begin(threads), end(threads));
   if (num_threads == 1) return;
-  throw UsageError(
-      {"launch"}, "this process has ", num_threads, " threads, and a fork takes only one along; ",
-      "expected 1. Call hasten::launch first in main, before libtorch computes anything, or start the ",
-      "program with `hasten launch -n …`.");
+  throw UsageError({"launch"}, "this process has ", num_threads, " threads, and a fork takes only one along; ",
+                   "expected 1. Call hasten::launch first in main, before libtorch computes anything, or start the ",
+                   "program with `hasten launch -n …`.");
 }
 
 // In the worker's process, which has no handler for exceptions.
@@ -46,13 +45,14 @@ int run_and_report(const std::function<int()>& function, const Environment& envi
 int launch_function(int num_processes, const std::function<int()>& function, const LaunchOptions& options) {
   require_one_thread();
   open_standard_descriptors();
-  return run_local(num_processes, options, {.inherited = Environment::current()}, [&](const WorkerPlace&, const Environment& environment) {
-    environment.apply();
-    const int exit_code = run_and_report(function, environment);
-    std::cout.flush();
-    std::fflush(nullptr);
-    return exit_code;
-  });
+  return run_local(num_processes, options, {.inherited = Environment::current()},
+                   [&](const WorkerPlace&, const Environment& environment) {
+                     environment.apply();
+                     const int exit_code = run_and_report(function, environment);
+                     std::cout.flush();
+                     std::fflush(nullptr);
+                     return exit_code;
+                   });
 }
 
 }  // namespace hasten::launcher

@@ -41,8 +41,7 @@ std::string temporary_folder(const Environment& environment) {
 // A folder that only this user can read, removed with all its contents.
 class RunDirectory {
  public:
-  explicit RunDirectory(const Environment& environment)
-      : path_(temporary_folder(environment) + "/hasten_XXXXXX") {
+  explicit RunDirectory(const Environment& environment) : path_(temporary_folder(environment) + "/hasten_XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) {
       throw UsageError({"launch"}, "cannot make a folder like '", path_, "': ", std::strerror(errno),
                        ". Set TMPDIR to a folder that can be written to.");
@@ -79,25 +78,21 @@ class RunDirectory {
 int choose_port(int wanted) {
   if (wanted == 0) return free_port();
   if (wanted < 0 || wanted > 65535) {
-    throw UsageError({"launch"}, "master_port ", wanted,
-                     " is no port; expected 1 to 65535, or 0 for a free one.");
+    throw UsageError({"launch"}, "master_port ", wanted, " is no port; expected 1 to 65535, or 0 for a free one.");
   }
   if (!port_is_free(wanted)) {
-    throw UsageError(
-        {"launch"}, "master_port ", wanted,
-        " is in use on this machine. Give another, or leave it out: ", "hasten then takes a free one.");
+    throw UsageError({"launch"}, "master_port ", wanted,
+                     " is in use on this machine. Give another, or leave it out: ", "hasten then takes a free one.");
   }
   return wanted;
 }
 
 std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, const Environment& environment) {
-  const double seconds =
-      options.shutdown_timeout_s
-          ? *options.shutdown_timeout_s
-          : environment.real("TORCH_ELASTIC_SHUTDOWN_TIMEOUT").value_or(kDefaultShutdownTimeoutS);
+  const double seconds = options.shutdown_timeout_s
+                             ? *options.shutdown_timeout_s
+                             : environment.real("TORCH_ELASTIC_SHUTDOWN_TIMEOUT").value_or(kDefaultShutdownTimeoutS);
   if (!(seconds >= 0 && seconds <= 1e9)) {
-    throw UsageError({"launch"}, "a shutdown timeout of ", seconds,
-                     " s makes no sense; expected 0 to 1e9 seconds.");
+    throw UsageError({"launch"}, "a shutdown timeout of ", seconds, " s makes no sense; expected 0 to 1e9 seconds.");
   }
   return std::chrono::duration<double>(seconds);
 }
@@ -105,8 +100,7 @@ std::chrono::duration<double> shutdown_timeout(const LaunchOptions& options, con
 // How many workers the first `num_machines` machines have.
 int workers_of_first(int num_machines, int num_workers, const LaunchOptions& options) {
   const std::vector<int>& each = options.workers_of_machines;
-  return each.empty() ? num_machines * num_workers
-                      : std::accumulate(each.begin(), each.begin() + num_machines, 0);
+  return each.empty() ? num_machines * num_workers : std::accumulate(each.begin(), each.begin() + num_machines, 0);
 }
 
 // Ranks count machine by machine.
@@ -127,22 +121,20 @@ std::vector<WorkerPlace> places_on_this_machine(int num_workers, const LaunchOpt
 
 void check(int num_workers, const LaunchOptions& options) {
   if (num_workers < 1) {
-    throw UsageError({"launch"}, num_workers,
-                     " processes make no run; expected at least 1 (hasten launch -n 2 …).");
+    throw UsageError({"launch"}, num_workers, " processes make no run; expected at least 1 (hasten launch -n 2 …).");
   }
   if (options.max_restarts < 0) {
     throw UsageError({"launch"}, "max_restarts is ", options.max_restarts, "; expected 0 or more.");
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
-    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ",
-                     options.num_machines, " machines, counted from 0.");
+    throw UsageError({"launch"}, "machine_rank is ", options.machine_rank, ", but there are ", options.num_machines,
+                     " machines, counted from 0.");
   }
   const std::vector<int>& each = options.workers_of_machines;
   if (!each.empty() && (each.size() != static_cast<size_t>(options.num_machines) ||
                         each[static_cast<size_t>(options.machine_rank)] != num_workers)) {
-    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ",
-                     options.num_machines, " machines, and machine ", options.machine_rank, " starts ",
-                     num_workers, " workers.");
+    throw UsageError({"launch"}, "workers_of_machines is [", join(each), "], but there are ", options.num_machines,
+                     " machines, and machine ", options.machine_rank, " starts ", num_workers, " workers.");
   }
   if (options.num_machines > 1 && (options.master_port < 1 || options.master_port > 65535)) {
     throw UsageError({"launch"}, "several machines need a port on the first that all know; master_port is ",
@@ -201,10 +193,10 @@ void meet_the_others(int num_workers, const LaunchOptions& options, int attempt,
                           .attempt = attempt,
                           .host = host_name()};
   join_static(mine, {.address = options.master_addr,
-              .port = options.master_port,
-              .timeout = std::chrono::duration<double>(options.join_timeout_s),
-              .notice = say,
-              .interrupted = interrupted});
+                     .port = options.master_port,
+                     .timeout = std::chrono::duration<double>(options.join_timeout_s),
+                     .notice = say,
+                     .interrupted = interrupted});
 }
 
 class LocalRun {
@@ -231,15 +223,13 @@ class LocalRun {
 
   int run() {
     const MemoryEvents memory_before = read_memory_events();
-    const SupervisorOptions supervisor{
-        .num_workers = num_workers(),
-        .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
-        .max_restarts = options_.max_restarts,
-        .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
-        .notice = say,
-        .before_attempt = [this](int attempt) { prepare(attempt); }};
-    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); },
-                             processes_options());
+    const SupervisorOptions supervisor{.num_workers = num_workers(),
+                                       .shutdown_timeout = shutdown_timeout(options_, environment_.inherited),
+                                       .max_restarts = options_.max_restarts,
+                                       .restart_delay = std::chrono::duration<double>(options_.monitor_interval_s),
+                                       .notice = say,
+                                       .before_attempt = [this](int attempt) { prepare(attempt); }};
+    LocalProcesses processes([this](int local_rank) { return run_body(local_rank); }, processes_options());
     const Outcome outcome = supervise(processes, supervisor);
     processes.finish_output(supervisor.shutdown_timeout);
     if (outcome.root_cause) {
@@ -339,9 +329,7 @@ class LocalRun {
 
   const WorkerPlace& place(int local_rank) const { return places_[static_cast<size_t>(local_rank)]; }
 
-  OutputPlan plan_of(int local_rank) const {
-    return plan_output(output_, place(local_rank), attempt_folder_);
-  }
+  OutputPlan plan_of(int local_rank) const { return plan_output(output_, place(local_rank), attempt_folder_); }
 
   std::string error_file(const WorkerPlace& place) const {
     return attempt_folder_.empty() ? directory_.error_file(place.rank)

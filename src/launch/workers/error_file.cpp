@@ -16,8 +16,8 @@ namespace {
 // The words are shown in a terminal and travel to other machines.
 std::string shortened(const std::string& message) {
   if (message.size() <= kMaxMessageBytes) return message;
-  return text(message.substr(0, kMaxMessageBytes), "\n… (the first ", kMaxMessageBytes, " of ",
-              message.size(), " bytes)");
+  return text(message.substr(0, kMaxMessageBytes), "\n… (the first ", kMaxMessageBytes, " of ", message.size(),
+              " bytes)");
 }
 
 }  // namespace
@@ -38,8 +38,7 @@ void write_error_file(const std::string& path, const std::string& message) {
   // torchrun's reader takes the time from extraInfo and shows py_callstack, where it is given, as the
   // traceback.
   const json content = {
-      {"message",
-       {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
+      {"message", {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
   std::ofstream(path) << content.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

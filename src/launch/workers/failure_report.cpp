@@ -67,8 +67,7 @@ std::string hint_for(int wait_status) {
   }
 }
 
-std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places,
-                           const FailureFacts& facts) {
+std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts) {
   if (!outcome.root_cause) return "";
   const WorkerEnd& first = *outcome.root_cause;
   const WorkerPlace& place = places[static_cast<size_t>(first.local_rank)];
@@ -85,8 +84,7 @@ std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace
     const std::string tail = facts.error_tail.substr(0, facts.error_tail.size() - 1);
     line("its last lines on standard error:\n", kFrame, "  ", framed(tail, "  "));
   }
-  const std::string others =
-      outcome.others.empty() ? "" : "; the others: " + others_line(outcome.others, places);
+  const std::string others = outcome.others.empty() ? "" : "; the others: " + others_line(outcome.others, places);
   return report + text("╰ exit code ", outcome.exit_code, others, "\n");
 }
 

@@ -130,14 +130,14 @@ struct LocalProcesses::Impl {
   LocalProcessesOptions options;
   SignalWatch signals;
   OutputTurns turns{OutputLock::make_shared_by_forks(), OutputLock::make_shared_by_forks()};
-  std::vector<Kept> kept;  // all worker shims that have not ended; one whose worker is gone still writes output
+  std::vector<Kept> kept;          // all worker shims that have not ended; one whose worker is gone still writes output
   std::deque<TimedEvent> pending;  // read but not yet returned
   std::vector<std::string> error_tails;
   int num_end_signals = 0;  // that requested the launcher's end
 
   Kept* find(int local_rank) {
-    const auto found = std::find_if(kept.begin(), kept.end(),
-                                    [=](const Kept& k) { return k.local_rank == local_rank && !k.gone; });
+    const auto found =
+        std::find_if(kept.begin(), kept.end(), [=](const Kept& k) { return k.local_rank == local_rank && !k.gone; });
     return found == kept.end() ? nullptr : &*found;
   }
 
@@ -267,8 +267,7 @@ LocalProcesses::~LocalProcesses() {
 
 std::vector<pid_t> LocalProcesses::start(int num_workers) {
   const auto refuse = [&](int local_rank, int reason) {
-    throw UsageError({"launch"}, "cannot start worker ", local_rank, " of ", num_workers, ": ",
-                     std::strerror(reason),
+    throw UsageError({"launch"}, "cannot start worker ", local_rank, " of ", num_workers, ": ", std::strerror(reason),
                      ". Start fewer, or raise the limits (ulimit -u for processes, ulimit -n for files).");
   };
   // Every process that inherits the buffers would write their present contents.

@@ -66,23 +66,20 @@ MemoryEvents read_memory_events(const std::string& root) {
   MemoryEvents result;
   const std::string folder = root + "/sys/fs/cgroup";
   read_cgroup(folder, cgroup_path(root, true), "memory.events", "memory.max", result);
-  read_cgroup(folder + "/memory", cgroup_path(root, false), "memory.oom_control", "memory.limit_in_bytes",
-              result);
+  read_cgroup(folder + "/memory", cgroup_path(root, false), "memory.oom_control", "memory.limit_in_bytes", result);
   result.machine_kills = counter(root + "/proc/vmstat", "oom_kill");
   return result;
 }
 
 std::string explain_kill(const MemoryEvents& before, const MemoryEvents& after) {
   if (const int64_t kills = increase(before.cgroup_kills, after.cgroup_kills); kills > 0) {
-    const std::string limit =
-        after.cgroup_limit_bytes ? text(" of ", gibibytes(*after.cgroup_limit_bytes)) : "";
+    const std::string limit = after.cgroup_limit_bytes ? text(" of ", gibibytes(*after.cgroup_limit_bytes)) : "";
     return text("the cgroup's memory limit", limit,
                 " was reached: the out-of-memory killer ended processes in it during this run (", kills, ")");
   }
   if (const int64_t kills = increase(before.machine_kills, after.machine_kills); kills > 0) {
-    return text(
-        "most likely the machine ran out of memory: the kernel ended processes on it during this run (",
-        kills, "; dmesg names them)");
+    return text("most likely the machine ran out of memory: the kernel ended processes on it during this run (", kills,
+                "; dmesg names them)");
   }
   if (after.cgroup_kills || after.machine_kills) {
     return "the out-of-memory killer was not at work here, so someone sent it: a scheduler at its limit, or "

@@ -43,8 +43,7 @@ void require_file(const std::string& path) {
 
 std::string python_of(const std::string& script, const Environment& environment) {
   if (const auto chosen = environment.text("PYTHON_EXEC")) {
-    const std::string path =
-        chosen->find('/') == std::string::npos ? find_in_path(*chosen, environment) : *chosen;
+    const std::string path = chosen->find('/') == std::string::npos ? find_in_path(*chosen, environment) : *chosen;
     if (!path.empty() && is_executable_file(path)) return path;
     throw UsageError({"launch"}, "PYTHON_EXEC='", *chosen, "' is no program. Correct it or unset it.");
   }
@@ -81,8 +80,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& lines) {
 
 }  // namespace
 
-Program find_program(const std::vector<std::string>& words, const Environment& environment,
-                     ProgramKind kind) {
+Program find_program(const std::vector<std::string>& words, const Environment& environment, ProgramKind kind) {
   const std::string& name = words.front();
   const bool by_name = kind == ProgramKind::kByName && name.ends_with(".py");
   if (by_name || kind == ProgramKind::kScript) return with_python(words, environment, /*module=*/false);

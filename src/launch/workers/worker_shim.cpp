@@ -180,9 +180,7 @@ class Shim {
     if (abandoned_ && Clock::now() >= standstill_ends()) leave();
   }
 
-  Clock::time_point standstill_ends() const {
-    return std::max(output_.last_progress(), gone_at_) + kStandstill;
-  }
+  Clock::time_point standstill_ends() const { return std::max(output_.last_progress(), gone_at_) + kStandstill; }
 
   [[noreturn]] void leave() {
     if (abandoned_) task_.orphaned();

@@ -17,8 +17,10 @@ void RNNCallback::after_pred(Learner& learn) {
 void RNNRegularizer::after_loss(Learner& learn) {
   const auto* rnn = learn.find<RNNCallback>();
   if (rnn == nullptr || !rnn->raw.defined() || !rnn->dropped.defined()) {
-    throw UsageError(Origin{"learner"}, "rnn_regularizer without hidden outputs; expected RNNCallback and a model that gives (prediction, raw, "
-                     "dropped).");
+    throw UsageError(
+        Origin{"learner"},
+        "rnn_regularizer without hidden outputs; expected RNNCallback and a model that gives (prediction, raw, "
+        "dropped).");
   }
   if (alpha != 0) learn.loss_grad() = learn.loss_grad() + rnn->dropped.to(at::kFloat).pow(2).mean() * alpha;
   const auto& h = rnn->raw;
@@ -28,14 +30,23 @@ void RNNRegularizer::after_loss(Learner& learn) {
   }
 }
 
-void ModelResetter::before_train(Learner& learn) { learn.model().reset(); }
-void ModelResetter::before_validate(Learner& learn) { learn.model().reset(); }
-void ModelResetter::after_fit(Learner& learn) { learn.model().reset(); }
+void ModelResetter::before_train(Learner& learn) {
+  learn.model().reset();
+}
+void ModelResetter::before_validate(Learner& learn) {
+  learn.model().reset();
+}
+void ModelResetter::after_fit(Learner& learn) {
+  learn.model().reset();
+}
 
-void CollectData::before_fit(Learner& /*learn*/) { data.clear(); }
+void CollectData::before_fit(Learner& /*learn*/) {
+  data.clear();
+}
 void CollectData::after_batch(Learner& learn) {
   if (learn.predictions().empty()) return;
-  data.push_back({{learn.inputs(), learn.targets()}, learn.predictions().front().detach(), learn.loss(), learn.training()});
+  data.push_back(
+      {{learn.inputs(), learn.targets()}, learn.predictions().front().detach(), learn.loss(), learn.training()});
 }
 
 void FetchPreds::after_validate(Learner& learn) {

@@ -13,8 +13,10 @@ namespace hasten::learner {
 
 void MixedPrecision::before_fit(Learner& learn) {
   if (learn.accelerator().mixed_precision() != Precision::kNo) {
-    throw UsageError(Origin{"learner"}, "mixed_precision in a Learner whose Accelerator has a precision of its own; expected one of the two. "
-                     "Remove the callback (to_fp32), or leave AcceleratorOptions::mixed_precision unset.");
+    throw UsageError(
+        Origin{"learner"},
+        "mixed_precision in a Learner whose Accelerator has a precision of its own; expected one of the two. "
+        "Remove the callback (to_fp32), or leave AcceleratorOptions::mixed_precision unset.");
   }
   skipped = 0;
   if (mode == AmpMode::kFp16) scaler_ = std::make_shared<precision::GradScaler>(scaler_options);
@@ -22,7 +24,8 @@ void MixedPrecision::before_fit(Learner& learn) {
 
 void MixedPrecision::before_batch(Learner& learn) {
   const auto dtype = mode == AmpMode::kFp16 ? c10::kHalf : c10::kBFloat16;
-  scope_ = std::make_shared<precision::Autocast>(learn.accelerator().device().type(), precision::AutocastOptions{.dtype = dtype});
+  scope_ = std::make_shared<precision::Autocast>(learn.accelerator().device().type(),
+                                                 precision::AutocastOptions{.dtype = dtype});
 }
 
 void MixedPrecision::after_pred(Learner& learn) {
@@ -30,7 +33,9 @@ void MixedPrecision::after_pred(Learner& learn) {
   outputs = precision::to_float32(outputs);
 }
 
-void MixedPrecision::after_loss(Learner& /*learn*/) { scope_.reset(); }
+void MixedPrecision::after_loss(Learner& /*learn*/) {
+  scope_.reset();
+}
 
 void MixedPrecision::before_backward(Learner& learn) {
   if (scaler_) learn.loss_grad() = scaler_->scale(learn.loss_grad());
@@ -46,8 +51,12 @@ void MixedPrecision::before_step(Learner& learn) {
   learn.cancel(Scope::kStep);
 }
 
-void MixedPrecision::after_cancel_batch(Learner& /*learn*/) { scope_.reset(); }
-void MixedPrecision::after_batch(Learner& /*learn*/) { scope_.reset(); }
+void MixedPrecision::after_cancel_batch(Learner& /*learn*/) {
+  scope_.reset();
+}
+void MixedPrecision::after_batch(Learner& /*learn*/) {
+  scope_.reset();
+}
 
 void MixedPrecision::after_fit(Learner& /*learn*/) {
   scope_.reset();
@@ -69,7 +78,9 @@ void MixedPrecision::load_state(const core::Value& state) {
   skipped = state.at("skipped").as_int();
 }
 
-void ModelToHalf::before_fit(Learner& learn) { precision::convert(*learn.model().module(), at::kHalf, {.keep_batchnorm = true}); }
+void ModelToHalf::before_fit(Learner& learn) {
+  precision::convert(*learn.model().module(), at::kHalf, {.keep_batchnorm = true});
+}
 
 void ModelToHalf::before_batch(Learner& learn) {
   for (auto& input : learn.inputs()) {
@@ -77,7 +88,9 @@ void ModelToHalf::before_batch(Learner& learn) {
   }
 }
 
-void ModelToHalf::after_fit(Learner& learn) { precision::convert(*learn.model().module(), at::kFloat); }
+void ModelToHalf::after_fit(Learner& learn) {
+  precision::convert(*learn.model().module(), at::kFloat);
+}
 
 void NonNativeMixedPrecision::before_fit(Learner& /*learn*/) {
   rule_ = precision::LossScaleRule::of(precision::LossScaleKind::kFastai);
@@ -144,7 +157,9 @@ void NonNativeMixedPrecision::load_state(const core::Value& state) {
   skipped = state.at("skipped").as_int();
 }
 
-void ChannelsLast::before_fit(Learner& learn) { parallel::channels_last(*learn.model().module()); }
+void ChannelsLast::before_fit(Learner& learn) {
+  parallel::channels_last(*learn.model().module());
+}
 
 void ChannelsLast::before_batch(Learner& learn) {
   for (auto& input : learn.inputs()) {
@@ -155,18 +170,24 @@ void ChannelsLast::before_batch(Learner& learn) {
 const Learner& Learner::to_fp16(const precision::GradScalerOptions& scaler) const {
   return add(MixedPrecision(AmpMode::kFp16, scaler));
 }
-const Learner& Learner::to_bf16() const { return add(MixedPrecision(AmpMode::kBf16)); }
+const Learner& Learner::to_bf16() const {
+  return add(MixedPrecision(AmpMode::kBf16));
+}
 const Learner& Learner::to_fp32() const {
   if (find<MixedPrecision>() != nullptr) remove_cb("mixed_precision");
   return *this;
 }
-const Learner& Learner::to_non_native_fp16() const { return add(ModelToHalf()), add(NonNativeMixedPrecision()); }
+const Learner& Learner::to_non_native_fp16() const {
+  return add(ModelToHalf()), add(NonNativeMixedPrecision());
+}
 const Learner& Learner::to_non_native_fp32() const {
   if (find<ModelToHalf>() != nullptr) remove_cb("model_to_half");
   if (find<NonNativeMixedPrecision>() != nullptr) remove_cb("non_native_mixed_precision");
   return *this;
 }
-const Learner& Learner::to_channelslast(bool use_amp) const { return to_channelslast(use_amp, AmpMode::kFp16); }
+const Learner& Learner::to_channelslast(bool use_amp) const {
+  return to_channelslast(use_amp, AmpMode::kFp16);
+}
 const Learner& Learner::to_channelslast(bool use_amp, AmpMode mode) const {
   if (find<ChannelsLast>() == nullptr) add(ChannelsLast());
   if (use_amp && find<MixedPrecision>() == nullptr) add(MixedPrecision(mode));

@@ -17,25 +17,39 @@ namespace hasten::learner {
 void Progress::open(Learner& learn, const char* what) {
   bar_.reset();
   if (!learn.shows_bar() || isatty(STDERR_FILENO) == 0) return;
-  bar_ = std::make_shared<tracking::Progress>(std::nullopt, tracking::ProgressOptions{.description = text("epoch ", learn.epoch(), " ", what)});
+  bar_ = std::make_shared<tracking::Progress>(
+      std::nullopt, tracking::ProgressOptions{.description = text("epoch ", learn.epoch(), " ", what)});
 }
 
-void Progress::before_train(Learner& learn) { open(learn, "train"); }
-void Progress::before_validate(Learner& learn) { open(learn, "valid"); }
+void Progress::before_train(Learner& learn) {
+  open(learn, "train");
+}
+void Progress::before_validate(Learner& learn) {
+  open(learn, "valid");
+}
 void Progress::after_batch(Learner& /*learn*/) {
   if (bar_) bar_->advance();
 }
-void Progress::after_train(Learner& /*learn*/) { bar_.reset(); }
-void Progress::after_validate(Learner& /*learn*/) { bar_.reset(); }
-void Progress::after_cancel_train(Learner& /*learn*/) { bar_.reset(); }
-void Progress::after_fit(Learner& /*learn*/) { bar_.reset(); }
+void Progress::after_train(Learner& /*learn*/) {
+  bar_.reset();
+}
+void Progress::after_validate(Learner& /*learn*/) {
+  bar_.reset();
+}
+void Progress::after_cancel_train(Learner& /*learn*/) {
+  bar_.reset();
+}
+void Progress::after_fit(Learner& /*learn*/) {
+  bar_.reset();
+}
 
 void CSVLogger::write(Learner& learn, const std::string& line, bool truncate) const {
   const auto path = learn.options().path / fname;
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (truncate ? O_TRUNC : O_APPEND), 0666);
-  const bool written = file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(file) == 0;
+  const bool written =
+      file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size()) && fsync(file) == 0;
   const int reason = errno;
   if (file >= 0) close(file);
   if (!written) {
@@ -46,7 +60,9 @@ void CSVLogger::write(Learner& learn, const std::string& line, bool truncate) co
 
 void CSVLogger::before_fit(Learner& learn) {
   rows_ = 0;
-  if (learn.logs()) write(learn, join(learn.recorder().metric_names(), ",") + (learn.recorder().options().add_time ? ",time\n" : "\n"), !append);
+  if (learn.logs())
+    write(learn, join(learn.recorder().metric_names(), ",") + (learn.recorder().options().add_time ? ",time\n" : "\n"),
+          !append);
 }
 
 void CSVLogger::after_epoch(Learner& learn) {
@@ -56,7 +72,10 @@ void CSVLogger::after_epoch(Learner& learn) {
   std::ostringstream line;
   line << learn.epoch() << std::setprecision(9);
   for (const double value : values.back()) line << ',' << value;
-  write(learn, line.str() + (learn.recorder().options().add_time ? text(",", std::fixed, std::setprecision(3), learn.recorder().epoch_seconds(), "\n") : "\n"),
+  write(learn,
+        line.str() + (learn.recorder().options().add_time
+                          ? text(",", std::fixed, std::setprecision(3), learn.recorder().epoch_seconds(), "\n")
+                          : "\n"),
         false);
 }
 

@@ -26,7 +26,8 @@ TrackerOptions tracker_options(const Options& o) {
 
 TrackerCallback::TrackerCallback(TrackerOptions given) : options(std::move(given)) {
   if (!options.comp) {
-    const bool less = options.monitor.find("loss") != std::string::npos || options.monitor.find("error") != std::string::npos;
+    const bool less =
+        options.monitor.find("loss") != std::string::npos || options.monitor.find("error") != std::string::npos;
     options.comp = less ? Better::kLess : Better::kGreater;
   }
   best = worst();
@@ -46,11 +47,13 @@ void TrackerCallback::before_fit(Learner& learn) {
   new_best = has_row = trained = false;
   const auto known = learn.recorder().columns();
   if (std::find(known.begin(), known.end(), options.monitor) != known.end()) return;
-  throw UsageError(Origin{"learner"}, "no column '", options.monitor, "' to monitor", did_you_mean(options.monitor, known), " Columns: ",
-                   join(known), ".");
+  throw UsageError(Origin{"learner"}, "no column '", options.monitor, "' to monitor",
+                   did_you_mean(options.monitor, known), " Columns: ", join(known), ".");
 }
 
-void TrackerCallback::before_train(Learner& /*learn*/) { trained = true; }
+void TrackerCallback::before_train(Learner& /*learn*/) {
+  trained = true;
+}
 
 void TrackerCallback::after_epoch(Learner& learn) {
   new_best = false;
@@ -67,7 +70,9 @@ void TrackerCallback::after_epoch(Learner& learn) {
   if (new_best) best = value;
 }
 
-core::Value TrackerCallback::state() const { return core::Value::map({{"best", best}}); }
+core::Value TrackerCallback::state() const {
+  return core::Value::map({{"best", best}});
+}
 void TrackerCallback::load_state(const core::Value& state) {
   const auto& value = state.at("best");
   best = value.as_double();
@@ -75,9 +80,11 @@ void TrackerCallback::load_state(const core::Value& state) {
 
 SaveModel::SaveModel(SaveModelOptions given) : TrackerCallback(tracker_options(given)), save(std::move(given)) {
   if (save.every_epoch != 0 && save.at_end) {
-    throw UsageError(Origin{"learner"}, "SaveModel with every_epoch ", save.every_epoch, " and at_end; expected one of them.");
+    throw UsageError(Origin{"learner"}, "SaveModel with every_epoch ", save.every_epoch,
+                     " and at_end; expected one of them.");
   }
-  if (save.every_epoch < 0) throw UsageError(Origin{"learner"}, "SaveModel with every_epoch ", save.every_epoch, "; expected at least 0.");
+  if (save.every_epoch < 0)
+    throw UsageError(Origin{"learner"}, "SaveModel with every_epoch ", save.every_epoch, "; expected at least 0.");
 }
 
 void SaveModel::before_fit(Learner& learn) {
@@ -87,7 +94,8 @@ void SaveModel::before_fit(Learner& learn) {
 
 void SaveModel::after_epoch(Learner& learn) {
   if (save.every_epoch > 0) {
-    if (trained && !learn.is_unwinding() && learn.epoch() % save.every_epoch == 0) learn.save(text(save.fname, "_", learn.epoch()), save.with_opt);
+    if (trained && !learn.is_unwinding() && learn.epoch() % save.every_epoch == 0)
+      learn.save(text(save.fname, "_", learn.epoch()), save.with_opt);
     return;
   }
   TrackerCallback::after_epoch(learn);
@@ -103,12 +111,13 @@ void SaveModel::after_fit(Learner& learn) {
   } else if (save.every_epoch == 0 && saved) {
     learn.load(save.fname, {.with_opt = save.with_opt});
   } else if (save.every_epoch == 0) {
-    learn.accelerator().logger("learner").warning(text("save_model: ", options.monitor, " was never better than ", worst(),
-                                                       "; nothing to load, kept the last weights."));
+    learn.accelerator().logger("learner").warning(text("save_model: ", options.monitor, " was never better than ",
+                                                       worst(), "; nothing to load, kept the last weights."));
   }
 }
 
-EarlyStopping::EarlyStopping(EarlyStoppingOptions given) : TrackerCallback(tracker_options(given)), patience(given.patience) {
+EarlyStopping::EarlyStopping(EarlyStoppingOptions given)
+    : TrackerCallback(tracker_options(given)), patience(given.patience) {
   require_patience("EarlyStopping", patience);
 }
 
@@ -131,16 +140,20 @@ void EarlyStopping::after_epoch(Learner& learn) {
   learn.cancel(Scope::kFit);
 }
 
-core::Value EarlyStopping::state() const { return core::Value::map({{"best", best}, {"wait", wait}}); }
+core::Value EarlyStopping::state() const {
+  return core::Value::map({{"best", best}, {"wait", wait}});
+}
 void EarlyStopping::load_state(const core::Value& state) {
   TrackerCallback::load_state(state);
   wait = state.at("wait").as_int();
 }
 
-ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions given) : TrackerCallback(tracker_options(given)), plateau(std::move(given)) {
+ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions given)
+    : TrackerCallback(tracker_options(given)), plateau(std::move(given)) {
   require_patience("ReduceLROnPlateau", plateau.patience);
   if (!(plateau.factor > 1)) {
-    throw UsageError(Origin{"learner"}, "ReduceLROnPlateau with factor ", plateau.factor, "; expected above 1, rates are divided by it.");
+    throw UsageError(Origin{"learner"}, "ReduceLROnPlateau with factor ", plateau.factor,
+                     "; expected above 1, rates are divided by it.");
   }
 }
 
@@ -165,7 +178,9 @@ void ReduceLROnPlateau::after_epoch(Learner& learn) {
   if (rates.back() < before) learn.log(text("Epoch ", learn.epoch(), ": reducing lr to ", rates.back()));
 }
 
-core::Value ReduceLROnPlateau::state() const { return core::Value::map({{"best", best}, {"wait", wait}}); }
+core::Value ReduceLROnPlateau::state() const {
+  return core::Value::map({{"best", best}, {"wait", wait}});
+}
 void ReduceLROnPlateau::load_state(const core::Value& state) {
   TrackerCallback::load_state(state);
   wait = state.at("wait").as_int();

@@ -24,8 +24,10 @@ tracking::Values values_of(const TrackedValues& values) {
 tracking::Trackers& running_trackers(Learner& learn, std::string_view callback) {
   auto& trackers = learn.accelerator().trackers();
   if (learn.accelerator().is_main_process() && !trackers.is_running()) {
-    throw UsageError(Origin{"learner"}, callback, " without a run; set AcceleratorOptions::log_with and call init_trackers of the Accelerator that the fit runs "
-                     "on first.");
+    throw UsageError(
+        Origin{"learner"}, callback,
+        " without a run; set AcceleratorOptions::log_with and call init_trackers of the Accelerator that the fit runs "
+        "on first.");
   }
   return trackers;
 }
@@ -48,11 +50,15 @@ void Tracking::before_fit(Learner& learn) {
   if (!sink) running_trackers(learn, name());
 }
 
-void Tracking::before_train(Learner& /*learn*/) { trained_ = true; }
+void Tracking::before_train(Learner& /*learn*/) {
+  trained_ = true;
+}
 
 void Tracking::send(Learner& learn, const TrackedValues& values) {
-  if (sink) sink(values, step);
-  else learn.accelerator().log(values_of(values), step);
+  if (sink)
+    sink(values, step);
+  else
+    learn.accelerator().log(values_of(values), step);
 }
 
 void Tracking::after_batch(Learner& learn) {
@@ -78,23 +84,30 @@ void Tracking::after_epoch(Learner& learn) {
   send(learn, values);
 }
 
-tracking::Trackers& TensorBoard::trackers(Learner& learn) const { return own_ ? *own_ : learn.accelerator().trackers(); }
+tracking::Trackers& TensorBoard::trackers(Learner& learn) const {
+  return own_ ? *own_ : learn.accelerator().trackers();
+}
 
-void TensorBoard::send(Learner& learn, const TrackedValues& values) { trackers(learn).log(values_of(values), step); }
+void TensorBoard::send(Learner& learn, const TrackedValues& values) {
+  trackers(learn).log(values_of(values), step);
+}
 
 void TensorBoard::before_fit(Learner& learn) {
   if (board.projector && board.log_dir.empty()) {
-    throw UsageError(Origin{"learner"}, "tensor_board with a projector and no log_dir; set TensorBoardOptions::log_dir.");
+    throw UsageError(Origin{"learner"},
+                     "tensor_board with a projector and no log_dir; set TensorBoardOptions::log_dir.");
   }
   if (board.log_dir.empty()) running_trackers(learn, name());
   if (!learn.accelerator().is_main_process()) return;
   if (!own_ && !board.log_dir.empty()) {
-    tracking::TrackersSetup setup{.log_with = {"tensorboard"}, .logging_dir = board.log_dir, .run_key = tracking::make_run_id()};
+    tracking::TrackersSetup setup{
+        .log_with = {"tensorboard"}, .logging_dir = board.log_dir, .run_key = tracking::make_run_id()};
     setup.options.per_rank_metrics = false;
-    own_ = std::shared_ptr<tracking::Trackers>(new tracking::Trackers(std::move(setup)), [](tracking::Trackers* trackers) {
-      trackers->finish();
-      delete trackers;
-    });
+    own_ =
+        std::shared_ptr<tracking::Trackers>(new tracking::Trackers(std::move(setup)), [](tracking::Trackers* trackers) {
+          trackers->finish();
+          delete trackers;
+        });
     own_->init("learner");
   }
   if (board.trace_model && !std::exchange(traced_, true)) trackers(learn).log_graph(graph_of(*learn.model().module()));
@@ -108,7 +121,8 @@ void TensorBoard::before_validate(Learner& /*learn*/) {
 
 void TensorBoard::after_batch(Learner& learn) {
   Tracking::after_batch(learn);
-  if (learn.training() || learn.is_unwinding() || learn.predictions().empty() || !learn.accelerator().is_main_process()) return;
+  if (learn.training() || learn.is_unwinding() || learn.predictions().empty() || !learn.accelerator().is_main_process())
+    return;
   constexpr size_t kMostVectors = 1000;
   const bool wanted = (board.log_preds && learn.iter() == 0) || (board.projector && predictions_.size() < kMostVectors);
   if (!wanted) return;
@@ -138,15 +152,19 @@ void TensorBoard::after_epoch(Learner& learn) {
 
 void TensorBoard::write_projector(const Learner& learn) const {
   std::filesystem::create_directories(board.log_dir);
-  std::ofstream vectors(board.log_dir / "predictions.tsv"), names(board.log_dir / "targets.tsv"), config(board.log_dir / "projector_config.pbtxt");
+  std::ofstream vectors(board.log_dir / "predictions.tsv"), names(board.log_dir / "targets.tsv"),
+      config(board.log_dir / "projector_config.pbtxt");
   for (size_t i = 0; i < predictions_.size(); ++i) {
     const auto row = predictions_[i].flatten().to(at::kDouble);
     for (int64_t j = 0; j < row.numel(); ++j) vectors << (j == 0 ? "" : "\t") << row.const_data_ptr<double>()[j];
     vectors << '\n';
     names << (i < targets_.size() ? sample_text(targets_[i], learn.loaders().vocab) : "-") << '\n';
   }
-  config << "embeddings {\n  tensor_name: \"predictions\"\n  tensor_path: \"predictions.tsv\"\n  metadata_path: \"targets.tsv\"\n}\n";
-  if (!vectors || !names || !config) throw DataError(Origin{"learner"}, board.log_dir.string(), "cannot write the projector's files into ", board.log_dir.string());
+  config << "embeddings {\n  tensor_name: \"predictions\"\n  tensor_path: \"predictions.tsv\"\n  metadata_path: "
+            "\"targets.tsv\"\n}\n";
+  if (!vectors || !names || !config)
+    throw DataError(Origin{"learner"}, board.log_dir.string(), "cannot write the projector's files into ",
+                    board.log_dir.string());
 }
 
 void TensorBoard::after_fit(Learner& learn) {

@@ -13,7 +13,9 @@
 
 namespace hasten::learner {
 
-void TrainEval::after_create(Learner& learn) { learn.impl().state.n_epoch = 1; }
+void TrainEval::after_create(Learner& learn) {
+  learn.impl().state.n_epoch = 1;
+}
 
 void TrainEval::before_fit(Learner& learn) {
   auto& state = learn.impl().state;
@@ -41,7 +43,8 @@ void TrainEval::after_batch(Learner& learn) {
   auto& state = learn.impl().state;
   ++state.train_iter;
   // From integers, so that a resumed fit and a long one have the same positions.
-  state.pct_train = static_cast<double>(state.epoch * state.n_iter + state.iter + 1) / static_cast<double>(state.n_iter * state.n_epoch);
+  state.pct_train = static_cast<double>(state.epoch * state.n_iter + state.iter + 1) /
+                    static_cast<double>(state.n_iter * state.n_epoch);
 }
 
 void TerminateOnNaN::after_batch(Learner& learn) {
@@ -57,8 +60,10 @@ void TerminateOnNaN::after_batch(Learner& learn) {
 
 void ShortEpoch::after_batch(Learner& learn) {
   if (static_cast<double>(learn.iter()) / static_cast<double>(learn.n_iter()) < pct) return;
-  if (learn.training()) learn.cancel(Scope::kTrain);
-  else if (short_valid) learn.cancel(Scope::kValid);
+  if (learn.training())
+    learn.cancel(Scope::kTrain);
+  else if (short_valid)
+    learn.cancel(Scope::kValid);
 }
 
 namespace {
@@ -111,7 +116,9 @@ void GradientAccumulation::after_loss(Learner& learn) {
   if (!steps_now(learn)) no_sync_ = std::make_shared<parallel::NoSync>(learn.accelerator().no_sync());
 }
 
-void GradientAccumulation::after_backward(Learner& /*learn*/) { no_sync_.reset(); }
+void GradientAccumulation::after_backward(Learner& /*learn*/) {
+  no_sync_.reset();
+}
 
 void GradientAccumulation::before_step(Learner& learn) {
   if (!steps_now(learn)) return learn.cancel(Scope::kBatch);
@@ -134,8 +141,9 @@ void ParamScheduler::before_fit(Learner& learn) {
   for (const auto& [name, functions] : schedules) {
     learn.hypers().get(name);  // refuses an unknown name before the first batch
     if (functions.size() != 1 && functions.size() != learn.hypers().num_groups()) {
-      throw UsageError(Origin{"learner"}, functions.size(), " schedules for ", name, " with ", learn.hypers().num_groups(),
-                       " layer groups (", join(learn.hypers().group_names()), "); expected one, or one a group.");
+      throw UsageError(Origin{"learner"}, functions.size(), " schedules for ", name, " with ",
+                       learn.hypers().num_groups(), " layer groups (", join(learn.hypers().group_names()),
+                       "); expected one, or one a group.");
     }
   }
 }
@@ -169,7 +177,9 @@ void StopOnSignal::after_batch(Learner& learn) {
   constexpr int kSignalBase = 128;
   const auto& group = learn.accelerator().group();
   if (group.world_size() > 1 && (learn.iter() + 1) % options.every != 0) return;
-  const auto came = [](const std::shared_ptr<void>& signals) { return std::static_pointer_cast<process::StopSignals>(signals)->received(); };
+  const auto came = [](const std::shared_ptr<void>& signals) {
+    return std::static_pointer_cast<process::StopSignals>(signals)->received();
+  };
   int64_t code = came(terminate_) ? kSignalBase + SIGTERM : came(interrupt_) ? kSignalBase + SIGINT : 0;
   if (group.world_size() > 1) {
     auto all = at::full({1}, code, at::kLong);
@@ -190,17 +200,21 @@ void StopOnSignal::after_fit(Learner& /*learn*/) {
 
 CheckpointEvery::CheckpointEvery(CheckpointEveryOptions given) : options(std::move(given)) {
   if (options.dir.empty() || options.steps < 0 || options.epochs < 0 || options.steps + options.epochs == 0) {
-    throw UsageError(Origin{"learner"}, "checkpoint_every of ", options.steps, " steps and ", options.epochs, " epochs into '", options.dir.string(),
+    throw UsageError(Origin{"learner"}, "checkpoint_every of ", options.steps, " steps and ", options.epochs,
+                     " epochs into '", options.dir.string(),
                      "'; expected a folder, and a number of steps or epochs from 1 on.");
   }
 }
 
 void CheckpointEvery::after_batch(Learner& learn) {
-  if (options.steps > 0 && learn.training() && !learn.is_unwinding() && learn.train_iter() % options.steps == 0) learn.save_checkpoint(options.dir);
+  if (options.steps > 0 && learn.training() && !learn.is_unwinding() && learn.train_iter() % options.steps == 0)
+    learn.save_checkpoint(options.dir);
 }
 
 void CheckpointEvery::after_epoch(Learner& learn) {
-  if (options.epochs > 0 && !learn.is_unwinding() && learn.train_iter() > 0 && (learn.epoch() + 1) % options.epochs == 0) learn.save_checkpoint(options.dir);
+  if (options.epochs > 0 && !learn.is_unwinding() && learn.train_iter() > 0 &&
+      (learn.epoch() + 1) % options.epochs == 0)
+    learn.save_checkpoint(options.dir);
 }
 
 }  // namespace hasten::learner

@@ -40,9 +40,11 @@ OffloadGroup::OffloadGroup(int64_t capacity_bytes) : state_(std::make_shared<Sta
   state_->capacity_bytes = capacity_bytes;
 }
 
-std::vector<size_t> OffloadGroup::to_evict(const std::vector<std::pair<size_t, int64_t>>& on_device, int64_t bytes, int64_t capacity_bytes) {
+std::vector<size_t> OffloadGroup::to_evict(const std::vector<std::pair<size_t, int64_t>>& on_device, int64_t bytes,
+                                           int64_t capacity_bytes) {
   if (bytes > capacity_bytes) {
-    throw UsageError(Origin{"offload"}, "a model of ", bytes, " bytes does not fit the group's capacity of ", capacity_bytes, " bytes. Raise the capacity.");
+    throw UsageError(Origin{"offload"}, "a model of ", bytes, " bytes does not fit the group's capacity of ",
+                     capacity_bytes, " bytes. Raise the capacity.");
   }
   int64_t used = 0;
   for (const auto& [index, size] : on_device) used += size;
@@ -97,7 +99,8 @@ void UserCpuOffloadHook::before_forward() const {
     for (size_t i = 0; i < alive.size(); ++i) {
       if (alive[i]->on_device && alive[i] != state_) on_device.emplace_back(i, alive[i]->bytes);
     }
-    for (const size_t index : OffloadGroup::to_evict(on_device, state_->bytes, state_->group->capacity_bytes)) alive[index]->offload();
+    for (const size_t index : OffloadGroup::to_evict(on_device, state_->bytes, state_->group->capacity_bytes))
+      alive[index]->offload();
     std::erase_if(alive, [&](const auto& model) { return model == state_; });
     alive.push_back(state_);
     models.assign(alive.begin(), alive.end());

@@ -49,7 +49,9 @@ class HookedSlot : public AnyModulePlaceholder {
     return result;
   }
   std::shared_ptr<torch::nn::Module> ptr() override { return content_->ptr(); }
-  std::unique_ptr<AnyModulePlaceholder> copy() const override { return std::make_unique<HookedSlot>(content_->copy(), hooks_); }
+  std::unique_ptr<AnyModulePlaceholder> copy() const override {
+    return std::make_unique<HookedSlot>(content_->copy(), hooks_);
+  }
   /// A clone is another module: it has no hooks.
   std::unique_ptr<AnyModulePlaceholder> clone_module(std::optional<torch::Device> device) const override {
     return content_->clone_module(device);
@@ -125,7 +127,8 @@ ScriptPlace script_place(torch::nn::Module& root, const std::string& name) {
 void detach(torch::nn::Module& root, const std::string& name) {
   torch::nn::Module& module = name.empty() ? root : *child_at(root, name);
   if (auto* site = dynamic_cast<HookSite*>(&module)) site->hooks().clear(module);
-  if (const auto script = script_place(root, name); script.site != nullptr) return detail::remove_script_hooks(*script.site, script.name);
+  if (const auto script = script_place(root, name); script.site != nullptr)
+    return detail::remove_script_hooks(*script.site, script.name);
   if (name.empty()) return;
   AnyModule* slot = slot_of(root, name);
   if (HookedSlot* hooked = hooked_slot(slot)) {
@@ -172,7 +175,8 @@ void remove_hooks(torch::nn::Module& root) {
 
 class OnUse::Watcher : public interception::Interceptor {
  public:
-  Watcher(std::function<void()> enter, std::function<void()> leave) : enter_(std::move(enter)), leave_(std::move(leave)) {}
+  Watcher(std::function<void()> enter, std::function<void()> leave)
+      : enter_(std::move(enter)), leave_(std::move(leave)) {}
   interception::Level level() const override { return interception::Level::kEveryOperator; }
   bool intercept(const c10::OperatorHandle&, interception::Stack&) override {
     if (current() == this) return false;
@@ -200,7 +204,8 @@ OnUse::OnUse(torch::nn::Module& module, std::function<void()> enter, std::functi
   for (const auto& tensor : module.parameters(/*recurse=*/false)) watcher_->tensors.push_back(tensor);
   for (const auto& tensor : module.buffers(/*recurse=*/false)) watcher_->tensors.push_back(tensor);
   if (watcher_->tensors.empty()) {
-    throw UsageError(Origin{"offload"}, "on_use: ", module.name(), " has no tensors of its own, so no operator shows its use.");
+    throw UsageError(Origin{"offload"}, "on_use: ", module.name(),
+                     " has no tensors of its own, so no operator shows its use.");
   }
   for (const auto& tensor : watcher_->tensors) interception::add_interceptor(tensor, watcher_);
 }

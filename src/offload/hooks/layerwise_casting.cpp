@@ -22,7 +22,8 @@ bool is_one_of(const torch::nn::Module& module) {
 
 bool is_cast_class(const torch::nn::Module& module) {
   using namespace torch::nn;
-  return is_one_of<LinearImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl, ConvTranspose3dImpl>(module);
+  return is_one_of<LinearImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl, ConvTranspose2dImpl,
+                   ConvTranspose3dImpl>(module);
 }
 
 // The class by its name, or one derived from it.
@@ -56,15 +57,18 @@ class Casting {
       for (const auto& item : module.named_buffers(false)) store(name + "." + item.key(), item.value());
       return;
     }
-    for (const auto& item : module.named_children()) visit(*item.value(), name.empty() ? item.key() : name + "." + item.key());
+    for (const auto& item : module.named_children())
+      visit(*item.value(), name.empty() ? item.key() : name + "." + item.key());
   }
 
   std::vector<at::Tensor> take() { return std::move(weights_); }
 
  private:
   bool is_skipped(const torch::nn::Module& module, const std::string& name) const {
-    return std::any_of(classes_.begin(), classes_.end(), [&](const std::string& c) { return is_of_class(module, c); }) ||
-           std::any_of(patterns_.begin(), patterns_.end(), [&](const std::regex& p) { return std::regex_search(name, p); });
+    return std::any_of(classes_.begin(), classes_.end(),
+                       [&](const std::string& c) { return is_of_class(module, c); }) ||
+           std::any_of(patterns_.begin(), patterns_.end(),
+                       [&](const std::regex& p) { return std::regex_search(name, p); });
   }
 
   void store(const std::string& name, const at::Tensor& tensor) {

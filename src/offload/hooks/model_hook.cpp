@@ -37,7 +37,8 @@ void HookList::clear(torch::nn::Module& module) {
 }
 
 void HookList::remove(torch::nn::Module& module, const ModelHook* hook) {
-  const auto found = std::find_if(hooks_.begin(), hooks_.end(), [&](const ModelHookPtr& other) { return other.get() == hook; });
+  const auto found =
+      std::find_if(hooks_.begin(), hooks_.end(), [&](const ModelHookPtr& other) { return other.get() == hook; });
   if (found == hooks_.end()) return;
   const ModelHookPtr taken = *found;
   hooks_.erase(found);

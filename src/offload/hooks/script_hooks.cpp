@@ -59,7 +59,8 @@ struct HookedClass {
   }
 };
 
-c10::IValue call_with(HookedObject& hooked, torch::nn::Module& module, Function& original, std::vector<c10::IValue> values) {
+c10::IValue call_with(HookedObject& hooked, torch::nn::Module& module, Function& original,
+                      std::vector<c10::IValue> values) {
   std::vector<HookValue> seen;
   for (auto value = values.begin() + 1; value != values.end(); ++value) seen.push_back(HookValue::of(*value));
   Arguments arguments(std::move(seen));
@@ -74,8 +75,9 @@ c10::IValue call_with(HookedObject& hooked, torch::nn::Module& module, Function&
   hooked.hooks.after(module, output);
   const auto& type = *original.getSchema().returns().front().type();
   if (!result.type()->isSubtypeOf(type)) {
-    throw UsageError(Origin{"offload"}, "a hook gave ", result.type()->str(), " as the output of '", original.qualname().qualifiedName(),
-                     "', whose script gives ", type.str(), ". Change the output within its type.");
+    throw UsageError(Origin{"offload"}, "a hook gave ", result.type()->str(), " as the output of '",
+                     original.qualname().qualifiedName(), "', whose script gives ", type.str(),
+                     ". Change the output within its type.");
   }
   return result;
 }
@@ -94,7 +96,8 @@ class ScriptHooks {
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  std::shared_ptr<HookedObject> find_or_make(torch::jit::Module& script, torch::jit::Module& part, const std::shared_ptr<torch::nn::Module>& module) {
+  std::shared_ptr<HookedObject> find_or_make(torch::jit::Module& script, torch::jit::Module& part,
+                                             const std::shared_ptr<torch::nn::Module>& module) {
     const std::lock_guard lock(mutex_);
     std::erase_if(objects_, [](const auto& entry) { return entry.second->object.expired(); });
     auto& entry = objects_[part._ivalue().get()];
@@ -132,7 +135,8 @@ class ScriptHooks {
       entry.type = type;
       entry.original = &type->getMethod(kForward);
       const auto run = [this, original = entry.original](torch::jit::Stack& stack) { run_hooked(*original, stack); };
-      entry.hooked = std::make_unique<torch::jit::BuiltinOpFunction>(entry.original->qualname(), entry.original->getSchema(), run);
+      entry.hooked =
+          std::make_unique<torch::jit::BuiltinOpFunction>(entry.original->qualname(), entry.original->getSchema(), run);
     }
     return entry;
   }
@@ -171,11 +175,12 @@ torch::jit::Module part_of(ScriptSite& site, const std::string& name) {
 
 }  // namespace
 
-void add_script_hook(ScriptSite& site, const std::string& name, const std::shared_ptr<torch::nn::Module>& module, ModelHookPtr hook,
-                     bool append) {
+void add_script_hook(ScriptSite& site, const std::string& name, const std::shared_ptr<torch::nn::Module>& module,
+                     ModelHookPtr hook, bool append) {
   torch::jit::Module part = part_of(site, name);
   if (part.find_method(kForward) == std::nullopt) {
-    throw UsageError(Origin{"offload"}, "nothing would call a hook of '", name, "': its script has no forward. Add the hook to the modules below it.");
+    throw UsageError(Origin{"offload"}, "nothing would call a hook of '", name,
+                     "': its script has no forward. Add the hook to the modules below it.");
   }
   ScriptHooks::instance().find_or_make(site.jit(), part, module)->hooks.add(*module, std::move(hook), append);
 }

@@ -16,8 +16,8 @@ namespace hasten::offload::detail {
 
 /// Adds a hook to the script's module of that dotted name; `module` is what hooks are given for it.
 /// Throws: UsageError if it has no forward.
-void add_script_hook(ScriptSite& site, const std::string& name, const std::shared_ptr<torch::nn::Module>& module, ModelHookPtr hook,
-                     bool append);
+void add_script_hook(ScriptSite& site, const std::string& name, const std::shared_ptr<torch::nn::Module>& module,
+                     ModelHookPtr hook, bool append);
 /// Detaches its hooks; its class is as before when none of its objects has any. Without effect if it has none.
 void remove_script_hooks(ScriptSite& site, const std::string& name);
 

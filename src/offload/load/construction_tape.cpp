@@ -114,7 +114,8 @@ bool ConstructionTape::intercept(const c10::OperatorHandle& op, interception::St
   const auto& schema = op.schema();
   const size_t base = stack.size() - schema.arguments().size();
   std::vector<c10::IValue> inputs(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
-  const bool is_taped = std::any_of(inputs.begin(), inputs.end(), [&](const c10::IValue& value) { return touches(value); });
+  const bool is_taped =
+      std::any_of(inputs.begin(), inputs.end(), [&](const c10::IValue& value) { return touches(value); });
   // Values that the constructor reads (item, equal) are computed.
   if (is_taped && !gives_tensors(schema)) {
     make_real(stack, base);
@@ -136,8 +137,10 @@ bool ConstructionTape::intercept(const c10::OperatorHandle& op, interception::St
   return true;
 }
 
-void ConstructionTape::record(const c10::OperatorHandle& op, std::vector<c10::IValue> inputs, const interception::Stack& stack) {
-  for (c10::IValue& value : inputs) value = with_exchanged(value, [&](const at::Tensor& tensor) { return token_for(tensor); });
+void ConstructionTape::record(const c10::OperatorHandle& op, std::vector<c10::IValue> inputs,
+                              const interception::Stack& stack) {
+  for (c10::IValue& value : inputs)
+    value = with_exchanged(value, [&](const at::Tensor& tensor) { return token_for(tensor); });
   Entry entry{op, std::move(inputs), {}, {}};
   bool has_meta = false;
   for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
@@ -183,11 +186,13 @@ ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>&
   for (const at::Tensor& tensor : wanted) needed.add(tensor, identity_of(tensor));
   std::vector<const Entry*> chosen;
   for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
-    const bool gives = std::any_of(entry->outputs.begin(), entry->outputs.end(),
-                                   [&](const auto* output) { return output != nullptr && needed.tensors.count(output) > 0; });
+    const bool gives = std::any_of(entry->outputs.begin(), entry->outputs.end(), [&](const auto* output) {
+      return output != nullptr && needed.tensors.count(output) > 0;
+    });
     if (!gives && !writes_to(*entry, needed)) continue;
     chosen.push_back(&*entry);
-    for (const c10::IValue& value : entry->inputs) visit_tensors(value, [&](const at::Tensor& tensor) { needed.add(tensor, identity_of(tensor)); });
+    for (const c10::IValue& value : entry->inputs)
+      visit_tensors(value, [&](const at::Tensor& tensor) { needed.add(tensor, identity_of(tensor)); });
   }
 
   const at::NoGradGuard no_grad;
@@ -205,7 +210,8 @@ ConstructionTape::Values ConstructionTape::replay(const std::vector<at::Tensor>&
     size_t index = 0;
     for (const c10::IValue& result : stack) {
       visit_tensors(result, [&](const at::Tensor& tensor) {
-        if (index < (*entry)->outputs.size() && (*entry)->outputs[index] != nullptr) values[(*entry)->outputs[index]] = tensor;
+        if (index < (*entry)->outputs.size() && (*entry)->outputs[index] != nullptr)
+          values[(*entry)->outputs[index]] = tensor;
         ++index;
       });
     }

@@ -36,7 +36,8 @@ std::optional<Device> device_of(const DeviceMap& map, const ModuleTree& tree, co
   const auto node = tree.find(module);
   if (node == nullptr) return std::nullopt;
   for (const auto& parameter : node->parameters) {
-    if (const Device* device = map.device_of(module.empty() ? parameter.name : module + "." + parameter.name)) return *device;
+    if (const Device* device = map.device_of(module.empty() ? parameter.name : module + "." + parameter.name))
+      return *device;
   }
   return std::nullopt;
 }
@@ -56,7 +57,8 @@ std::map<std::string, Device> devices_of(torch::nn::Module& module, const Device
   for (const auto& name : check.unknown_modules) {
     if (devices.count(name) == 0) unknown.push_back(name);
   }
-  if (!unknown.empty()) Logger("offload").warning("the device map names modules that the model lacks: " + join(unknown) + ".");
+  if (!unknown.empty())
+    Logger("offload").warning("the device map names modules that the model lacks: " + join(unknown) + ".");
   return devices;
 }
 
@@ -92,7 +94,8 @@ void require_devices(const DeviceMap& map) {
     if (device != kCpu && device != kDisk) absent.insert(plan::device_text(device));
   }
   if (absent.empty()) return;
-  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent), ", which this process has not. It has: cpu, disk.");
+  throw UsageError(Origin{"offload"}, "the device map names the devices ", join(absent),
+                   ", which this process has not. It has: cpu, disk.");
 }
 
 at::Device torch_device_of(const Device& device) {
@@ -147,11 +150,14 @@ void start_units(DispatchState& state, torch::nn::Module& module) {
   for (size_t i = 0; i < units.size(); ++i) {
     units[i].streamed = plan.streamed[i];
     const char* const action = !plan.is_streaming() ? "mapped" : plan.streamed[i] ? "streamed" : "resident";
-    const char* const reason = !plan.is_streaming() ? "the model fits the limit" : plan.streamed[i] ? "beyond the limit" : "first units within the limit";
+    const char* const reason = !plan.is_streaming() ? "the model fits the limit"
+                               : plan.streamed[i]   ? "beyond the limit"
+                                                    : "first units within the limit";
     const Device* device = state.map.device_of(units[i].tensor_names.front());
     state.report.units.push_back({units[i].name, device == nullptr ? kCpu : *device, planned[i].bytes, action, reason});
   }
-  if (plan.is_streaming()) state.streamer = std::make_shared<WeightStreamer>(std::move(units), state.options.page_cache);
+  if (plan.is_streaming())
+    state.streamer = std::make_shared<WeightStreamer>(std::move(units), state.options.page_cache);
   start_casts(state, module);  // after streaming: a cast reads the weight
 }
 
@@ -167,9 +173,11 @@ void mark_offloaded(DispatchState& state, torch::nn::Module& module, const std::
   }
   for (const auto& item : named_tensors(module)) {
     const auto device = devices.find(item.name);
-    const bool on_disk = device != devices.end() && device->second == kDisk && (!item.is_buffer || state.options.offload_buffers);
+    const bool on_disk =
+        device != devices.end() && device->second == kDisk && (!item.is_buffer || state.options.offload_buffers);
     const auto* tensor = item.tensor.unsafeGetTensorImpl();
-    if ((on_disk || streamed.count(tensor) > 0) && seen.insert(tensor).second) interception::add_interceptor(item.tensor, mark);
+    if ((on_disk || streamed.count(tensor) > 0) && seen.insert(tensor).second)
+      interception::add_interceptor(item.tensor, mark);
   }
 }
 
@@ -184,7 +192,8 @@ void set_transfer(DispatchState& state) {
   state.transfer = ArgumentTransfer(torch_device_of(main.value_or(kCpu)), state.options.skip_keys, /*back=*/true);
 }
 
-DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module, const std::map<std::string, Device>& devices) {
+DispatchStatePtr finish(DispatchStatePtr state, torch::nn::Module& module,
+                        const std::map<std::string, Device>& devices) {
   std::set<MappedRegion*> seen;
   for (const auto& [name, place] : state->load.places) {
     if (place.region && seen.insert(place.region.get()).second) state->regions.push_back(place.region);
@@ -231,9 +240,11 @@ void copy_to_folder(DispatchState& state, torch::nn::Module& module, const files
   if (!names.empty()) take_from(state, module, files::Catalog::open(state.options.offload_folder).under(names));
 }
 
-void require_same_tensors(const files::TensorSource& source, const std::vector<NamedTensorRef>& items, const std::string& folder) {
+void require_same_tensors(const files::TensorSource& source, const std::vector<NamedTensorRef>& items,
+                          const std::string& folder) {
   for (const auto& item : items) {
-    const bool same = source.contains(item.name) && at::IntArrayRef(source.info(item.name).shape) == item.tensor.sizes() &&
+    const bool same = source.contains(item.name) &&
+                      at::IntArrayRef(source.info(item.name).shape) == item.tensor.sizes() &&
                       scalar_type_of(source.info(item.name).dtype) == item.tensor.scalar_type();
     if (same) continue;
     throw UsageError(Origin{"offload"}, "the offload folder ", folder, " holds another model: '", item.name,
@@ -258,7 +269,8 @@ DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map,
       for (const auto& [name, device] : map.entries()) {
         if (device == kDisk) modules.push_back(name.empty() ? "the whole model" : name);
       }
-      throw UsageError(Origin{"offload"}, "the device map puts ", join(modules), " on disk, and the weights are in memory. Set "
+      throw UsageError(Origin{"offload"}, "the device map puts ", join(modules),
+                       " on disk, and the weights are in memory. Set "
                        "offload_dir, a folder to write them to, or offload_index, the files they lie in.");
     } else {
       write_folder(options.offload_dir, on_disk);
@@ -270,7 +282,8 @@ DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map,
   return finish(std::move(state), module, devices);
 }
 
-DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options) {
+DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source,
+                                         const DispatchOptions& options) {
   auto state = std::make_shared<DispatchState>();
   state->options = options;
   auto load = options.load_options();
@@ -283,7 +296,8 @@ DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files:
     load.cast_at_use = bytes_in_dtype(module, options.dtype) > cpu_budget(options);
   }
   state->load = load_checkpoint_in_model(module, source, load);
-  if (options.copy_to_offload_folder && !options.offload_folder.empty()) copy_to_folder(*state, module, source, devices);
+  if (options.copy_to_offload_folder && !options.offload_folder.empty())
+    copy_to_folder(*state, module, source, devices);
   return finish(std::move(state), module, devices);
 }
 
@@ -292,12 +306,14 @@ DispatchStatePtr start_cpu_offload(torch::nn::Module& module) {
   state->map = DeviceMap{{"", kCpu}};
   const auto empty = empty_tensors(module);
   if (!empty.empty()) {
-    throw UsageError(Origin{"offload"}, "cpu_offload: ", join(empty), " are empty. Load a checkpoint, or call offload::materialize(module).");
+    throw UsageError(Origin{"offload"}, "cpu_offload: ", join(empty),
+                     " are empty. Load a checkpoint, or call offload::materialize(module).");
   }
   return finish(std::move(state), module, devices_of(module, state->map));
 }
 
-DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder, const DispatchOptions& options) {
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder,
+                                    const DispatchOptions& options) {
   const auto items = named_tensors(module);
   if (files::is_offload_folder(folder)) {
     require_same_tensors(*files::open_offload_folder(folder), items, folder);
@@ -307,7 +323,8 @@ DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string
   return start_disk_offload(module, files::Catalog::open(folder), options);
 }
 
-DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options) {
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source,
+                                    const DispatchOptions& options) {
   auto state = std::make_shared<DispatchState>();
   state->map = DeviceMap{{"", kDisk}};
   state->options = options;
@@ -370,7 +387,8 @@ bool has_offloaded(const torch::nn::Module& module) {
 }
 
 void refuse_move() {
-  throw UsageError(Origin{"offload"}, "a dispatched model has its devices from the map. Call offload::undispatch(model.module()) "
+  throw UsageError(Origin{"offload"},
+                   "a dispatched model has its devices from the map. Call offload::undispatch(model.module()) "
                    "before to().");
 }
 
@@ -408,8 +426,9 @@ std::string Report::text() const {
   std::ostringstream out;
   out << "model " << model_bytes << " bytes, limit " << budget_bytes << " bytes\n";
   for (const UnitReport& unit : units) {
-    out << std::left << std::setw(32) << (unit.name.empty() ? "(root)" : unit.name) << std::setw(8) << plan::device_text(unit.device)
-        << std::right << std::setw(14) << unit.bytes << "  " << std::left << std::setw(10) << unit.action << unit.reason << "\n";
+    out << std::left << std::setw(32) << (unit.name.empty() ? "(root)" : unit.name) << std::setw(8)
+        << plan::device_text(unit.device) << std::right << std::setw(14) << unit.bytes << "  " << std::left
+        << std::setw(10) << unit.action << unit.reason << "\n";
   }
   return std::move(out).str();
 }

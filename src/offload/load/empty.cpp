@@ -20,7 +20,8 @@ using detail::ConstructionTape;
 // Data of an empty parameter: its name for errors, and the tape for its values.
 class EmptyTensor : public interception::Interceptor {
  public:
-  EmptyTensor(std::string name, std::shared_ptr<const ConstructionTape> tape) : name_(std::move(name)), tape_(std::move(tape)) {}
+  EmptyTensor(std::string name, std::shared_ptr<const ConstructionTape> tape)
+      : name_(std::move(name)), tape_(std::move(tape)) {}
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
 
@@ -118,9 +119,10 @@ void RecordingScope::explain(const std::exception& error) {
   const bool is_pointer_access = words.find("data is not allocated yet") != std::string_view::npos ||
                                  words.find("Cannot access data pointer") != std::string_view::npos;
   if (!is_pointer_access) throw;
-  throw UsageError(Origin{"offload"},
-                   "a constructor reads a tensor's memory by pointer (accessor, data_ptr), which an empty module has not. "
-                   "Put that part in offload::real([&] { … }), which runs it as usual.");
+  throw UsageError(
+      Origin{"offload"},
+      "a constructor reads a tensor's memory by pointer (accessor, data_ptr), which an empty module has not. "
+      "Put that part in offload::real([&] { … }), which runs it as usual.");
 }
 
 void run_real(const std::function<void()>& fn) {
@@ -156,7 +158,8 @@ std::vector<std::string> materialize(torch::nn::Module& module, const Materializ
     if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
     const auto empty = interception::find_interceptor<EmptyTensor>(item.tensor);
     if (!empty) {
-      throw UsageError(Origin{"offload"}, "'", item.name, "' is on the meta device, but offload::empty_weights has not put it "
+      throw UsageError(Origin{"offload"}, "'", item.name,
+                       "' is on the meta device, but offload::empty_weights has not put it "
                        "there, so its initial values are not known. Load it from a checkpoint.");
     }
     wanted[empty->tape()].push_back(item.tensor);

@@ -34,7 +34,8 @@ std::vector<std::regex> compiled(const std::vector<std::string>& patterns) {
 }
 
 bool matches_any(const std::string& name, const std::vector<std::regex>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::regex& pattern) { return std::regex_search(name, pattern); });
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::regex& pattern) { return std::regex_search(name, pattern); });
 }
 
 // Whole dotted parts: "norm" is in "layers.0.norm.weight" and not in "layers.0.norms.weight".
@@ -63,7 +64,11 @@ std::vector<Target> targets_of(const torch::nn::Module& module) {
 class Loading {
  public:
   Loading(torch::nn::Module& module, const files::TensorSource& source, const LoadOptions& options)
-      : module_(module), source_(source), options_(options), transposed_(compiled(options.transpose)), not_saved_(compiled(options.not_saved)) {
+      : module_(module),
+        source_(source),
+        options_(options),
+        transposed_(compiled(options.transpose)),
+        not_saved_(compiled(options.not_saved)) {
     for (const auto& [pattern, replacement] : options.rename) renames_.emplace_back(compiled(pattern), replacement);
     for (const std::string& name : source.names()) by_module_name_[renamed(name)] = name;
   }
@@ -111,7 +116,8 @@ class Loading {
         if (!found) matches_.push_back({&target, name, *there});
         found = true;
       }
-      if (!found && !options_.partial && !(target.is_buffer && matches_any(target.names.front(), not_saved_))) report_.missing.push_back(target.names.front());
+      if (!found && !options_.partial && !(target.is_buffer && matches_any(target.names.front(), not_saved_)))
+        report_.missing.push_back(target.names.front());
     }
     for (const std::string& name : source_.names()) {
       // A name that a rename makes empty is left out on purpose.
@@ -127,18 +133,23 @@ class Loading {
       auto shape = source_.info(match.name_there).shape;
       if (is_transposed(match.name)) std::reverse(shape.begin(), shape.end());
       const auto type = scalar_type_of(source_.info(match.name_there).dtype), own = match.target->tensor.scalar_type();
-      if (c10::isFloatingType(type) != c10::isFloatingType(own) || c10::isComplexType(type) != c10::isComplexType(own)) {
-        lines.push_back(hasten::text("'", match.name, "' is ", dtype_name(type), " in the file and ", dtype_name(own), " in the module"));
+      if (c10::isFloatingType(type) != c10::isFloatingType(own) ||
+          c10::isComplexType(type) != c10::isComplexType(own)) {
+        lines.push_back(hasten::text("'", match.name, "' is ", dtype_name(type), " in the file and ", dtype_name(own),
+                                     " in the module"));
       }
       if (at::IntArrayRef(shape) == match.target->tensor.sizes()) continue;
-      lines.push_back(hasten::text("'", match.name, "' is [", join(shape), "] in the file and [", join(match.target->tensor.sizes()), "] in the module"));
+      lines.push_back(hasten::text("'", match.name, "' is [", join(shape), "] in the file and [",
+                                   join(match.target->tensor.sizes()), "] in the module"));
     }
     if (!lines.empty()) {
-      throw DataError(Origin{"offload"}, source_.path(), source_.path(), " does not fit the module: ", join(lines, "; "),
+      throw DataError(Origin{"offload"}, source_.path(), source_.path(),
+                      " does not fit the module: ", join(lines, "; "),
                       ". Nothing was loaded. Use the configuration that the weights were saved with.");
     }
     if (options_.strict && (!report_.missing.empty() || !report_.unexpected.empty())) {
-      throw DataError(Origin{"offload"}, source_.path(), source_.path(), " does not fit the module (strict): ", report_.text(),
+      throw DataError(Origin{"offload"}, source_.path(), source_.path(),
+                      " does not fit the module (strict): ", report_.text(),
                       " Nothing was loaded. Leave strict out, or name buffers that no file has in not_saved.");
     }
   }
@@ -146,9 +157,11 @@ class Loading {
   at::ScalarType wanted_type(const Match& match, at::ScalarType in_file) const {
     const at::ScalarType own = match.target->tensor.scalar_type();
     if (!c10::isFloatingType(own) || !c10::isFloatingType(in_file) || !options_.dtype) return own;
-    const bool keeps = std::any_of(options_.keep_in_fp32_modules.begin(), options_.keep_in_fp32_modules.end(), [&](const std::string& parts) {
-      return std::any_of(match.target->names.begin(), match.target->names.end(), [&](const std::string& n) { return has_parts(n, parts); });
-    });
+    const bool keeps = std::any_of(options_.keep_in_fp32_modules.begin(), options_.keep_in_fp32_modules.end(),
+                                   [&](const std::string& parts) {
+                                     return std::any_of(match.target->names.begin(), match.target->names.end(),
+                                                        [&](const std::string& n) { return has_parts(n, parts); });
+                                   });
     return keeps ? at::kFloat : *options_.dtype;
   }
 
@@ -211,9 +224,11 @@ class Loading {
 
 std::string LoadReport::text() const {
   std::string result;
-  if (!missing.empty()) result += hasten::text(missing.size(), " tensors of the module are not in the file: ", join(missing), ".");
+  if (!missing.empty())
+    result += hasten::text(missing.size(), " tensors of the module are not in the file: ", join(missing), ".");
   if (!unexpected.empty()) {
-    result += hasten::text(result.empty() ? "" : " ", unexpected.size(), " tensors of the file are not in the module: ", join(unexpected), ".");
+    result += hasten::text(result.empty() ? "" : " ", unexpected.size(),
+                           " tensors of the file are not in the module: ", join(unexpected), ".");
   }
   return result;
 }
@@ -265,7 +280,8 @@ at::Tensor SourceReader::tensor(const std::string& name, LoadedPlace* place) {
   return value;
 }
 
-LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::TensorSource& source, const LoadOptions& options) {
+LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::TensorSource& source,
+                                    const LoadOptions& options) {
   const Logger logger("offload");
   for (const auto& remark : source.remarks()) logger.info(remark);
   auto report = Loading(module, source, options).run();
@@ -274,7 +290,8 @@ LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::Tens
   return report;
 }
 
-LoadReport load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint, const LoadOptions& options) {
+LoadReport load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint,
+                                    const LoadOptions& options) {
   return load_checkpoint_in_model(module, files::Catalog::open(checkpoint), options);
 }
 

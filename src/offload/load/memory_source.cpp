@@ -14,7 +14,8 @@ class MemorySource : public files::TensorSource {
  public:
   MemorySource(NamedTensors tensors, std::string path) : path_(std::move(path)) {
     for (auto& [name, tensor] : tensors) {
-      if (!tensor.defined() || tensor.is_meta()) throw UsageError(Origin{"offload"}, path_, ": '", name, "' has no values.");
+      if (!tensor.defined() || tensor.is_meta())
+        throw UsageError(Origin{"offload"}, path_, ": '", name, "' has no values.");
       infos_.emplace(name, files::TensorInfo{name, file_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
       names_.push_back(name);
       tensors_.emplace(name, tensor.detach().contiguous());
@@ -30,7 +31,8 @@ class MemorySource : public files::TensorSource {
   }
   void read(std::string_view name, const files::Box& box, void* target) const override {
     const auto& shape = info(name).shape;
-    if (!files::fits(box, shape)) throw UsageError(Origin{"offload"}, "the box ", files::describe(box), " is not inside '", name, "'.");
+    if (!files::fits(box, shape))
+      throw UsageError(Origin{"offload"}, "the box ", files::describe(box), " is not inside '", name, "'.");
     if (files::numel_of(box) == 0) return;
     const at::Tensor& tensor = tensors_.at(std::string(name));
     files::copy_common(tensor.const_data_ptr(), files::whole_box(shape), target, box, tensor.element_size());
@@ -58,8 +60,10 @@ files::Catalog offloaded_weights_loader(const OffloadedWeights& weights) {
   }
   files::Catalog catalog;
   if (!weights.state_dict.empty()) catalog = files::Catalog(memory_source(weights.state_dict));
-  if (weights.index) return catalog.merged_with(files::Catalog(files::open_offload_index(*weights.index, weights.save_folder)));
-  if (!weights.save_folder.empty()) return catalog.merged_with(files::Catalog(files::open_offload_folder(weights.save_folder)));
+  if (weights.index)
+    return catalog.merged_with(files::Catalog(files::open_offload_index(*weights.index, weights.save_folder)));
+  if (!weights.save_folder.empty())
+    return catalog.merged_with(files::Catalog(files::open_offload_folder(weights.save_folder)));
   return catalog;
 }
 

@@ -40,7 +40,8 @@ class PlacementPlan {
 
   DeviceMap device_map() const {
     DeviceMap map{{"", placement_.execution_device.value_or(Device("cpu"))}};
-    for (const auto& [name, placement] : options_.per_block) map.set(name, placement.execution_device.value_or(Device("cpu")));
+    for (const auto& [name, placement] : options_.per_block)
+      map.set(name, placement.execution_device.value_or(Device("cpu")));
     return map;
   }
 
@@ -114,7 +115,8 @@ class PlacementPlan {
     return found == options_.per_block.end() ? placement_ : found->second;
   }
   static bool rests_in_files(const Item& item) {
-    return item.placement->offload && item.placement->weights_map && (!item.ref.is_buffer || item.placement->offload_buffers);
+    return item.placement->offload && item.placement->weights_map &&
+           (!item.ref.is_buffer || item.placement->offload_buffers);
   }
 
   void require_blocks() const {
@@ -141,7 +143,8 @@ class PlacementPlan {
       missing.push_back(name);
     }
     if (missing.empty()) return;
-    throw UsageError(Origin{"offload"}, "place: weights_map has no ", join(missing), hint, " Name the module's place in the whole model by module_name.");
+    throw UsageError(Origin{"offload"}, "place: weights_map has no ", join(missing), hint,
+                     " Name the module's place in the whole model by module_name.");
   }
 
   std::vector<std::pair<std::shared_ptr<const files::TensorSource>, std::vector<std::string>>> names_by_map() const {
@@ -182,7 +185,8 @@ DispatchStatePtr start_placement(torch::nn::Module& module, const Placement& pla
   }
   auto units = plan.units(state->load.places);
   for (const auto& unit : units) {
-    state->report.units.push_back({unit.name, placement.execution_device.value_or(Device("cpu")), unit.bytes(), "streamed", "placed with offload"});
+    state->report.units.push_back({unit.name, placement.execution_device.value_or(Device("cpu")), unit.bytes(),
+                                   "streamed", "placed with offload"});
   }
   if (!units.empty()) state->streamer = std::make_shared<WeightStreamer>(std::move(units));
   plan.mark(state->streamer, empty);
@@ -219,7 +223,8 @@ WeightsScope::WeightsScope(torch::nn::Module& module, const WithWeightsOptions& 
     const auto is_same = [&](const auto& pair) { return pair.first.is_same(tensor); };
     if (tensor.device() == *options.device || std::any_of(moved_.begin(), moved_.end(), is_same)) continue;
     auto* impl = tensor.unsafeGetTensorImpl();
-    moved_.emplace_back(tensor, at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), impl->allow_tensor_metadata_change())));
+    moved_.emplace_back(tensor, at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
+                                                                         impl->allow_tensor_metadata_change())));
     set_tensor(tensor, tensor.detach().to(*options.device));
   }
 }

@@ -12,14 +12,16 @@ namespace {
 
 class Partition {
  public:
-  Partition(const std::vector<std::string>& classes, const std::map<std::string, LoadedPlace>& places) : places_(places) {
+  Partition(const std::vector<std::string>& classes, const std::map<std::string, LoadedPlace>& places)
+      : places_(places) {
     for (const auto& name : classes) classes_.push_back(plan::short_class_name(name));
   }
 
   void visit(const torch::nn::Module& module, const std::string& name, StreamUnit* block) {
     StreamUnit own;
     StreamUnit* unit = block;
-    const bool is_block = std::find(classes_.begin(), classes_.end(), plan::short_class_name(module.name())) != classes_.end();
+    const bool is_block =
+        std::find(classes_.begin(), classes_.end(), plan::short_class_name(module.name())) != classes_.end();
     if (unit == nullptr) {
       own.name = name;
       unit = &own;
@@ -27,7 +29,10 @@ class Partition {
     add_tensors(module, name, *unit);
     if (block == nullptr && !is_block) close(own, true);
     for (const auto& item : module.named_children()) {
-      visit(*item.value(), name.empty() ? item.key() : name + "." + item.key(), block != nullptr ? block : is_block ? &own : nullptr);
+      visit(*item.value(), name.empty() ? item.key() : name + "." + item.key(),
+            block != nullptr ? block
+            : is_block       ? &own
+                             : nullptr);
     }
     if (block == nullptr && is_block) close(own, false);
   }
@@ -76,7 +81,8 @@ class Partition {
 
 }  // namespace
 
-std::vector<StreamUnit> partition_units(const torch::nn::Module& module, const std::vector<std::string>& no_split_module_classes,
+std::vector<StreamUnit> partition_units(const torch::nn::Module& module,
+                                        const std::vector<std::string>& no_split_module_classes,
                                         const std::map<std::string, LoadedPlace>& places) {
   Partition partition(no_split_module_classes, places);
   partition.visit(module, "", nullptr);

@@ -17,7 +17,8 @@ constexpr uint64_t kSmallTensorBytes = 64 << 10;
 
 /// A unit is a block of a class in the list, or else a module with tensors of its own. It is merged with its neighbours
 /// up to kUnitBytes. Tensors in the heap, and those below 64 KB, are in no unit: they stay in memory.
-std::vector<StreamUnit> partition_units(const torch::nn::Module& module, const std::vector<std::string>& no_split_module_classes,
+std::vector<StreamUnit> partition_units(const torch::nn::Module& module,
+                                        const std::vector<std::string>& no_split_module_classes,
                                         const std::map<std::string, LoadedPlace>& places);
 
 }  // namespace hasten::offload::detail

@@ -29,7 +29,8 @@ class TreeBuilder {
   void add(const std::string& name, const at::Tensor& tensor, std::vector<plan::TensorNode>& out) {
     if (!tensor.defined()) return;
     const auto [place, is_new] = tensors_.try_emplace(tensor.unsafeGetTensorImpl(), tensors_.size());
-    out.push_back({name, tensor.sizes().vec(), std::string(dtype_name(tensor.scalar_type())), static_cast<int64_t>(place->second), true});
+    out.push_back({name, tensor.sizes().vec(), std::string(dtype_name(tensor.scalar_type())),
+                   static_cast<int64_t>(place->second), true});
   }
 
   std::unordered_map<const torch::nn::Module*, plan::ModuleNodePtr> modules_;
@@ -44,17 +45,19 @@ plan::SizeOptions size_options(const MapOptions& options) {
 }
 
 DeviceMap infer_within(const ModuleTree& tree, const plan::MemoryLimits& limits, const MapOptions& options) {
-  plan::InferOptions infer{options.no_split_module_classes, size_options(options), options.clean_result, options.offload_buffers,
-                           options.fallback_allocation, options.verbose};
+  plan::InferOptions infer{options.no_split_module_classes, size_options(options),       options.clean_result,
+                           options.offload_buffers,         options.fallback_allocation, options.verbose};
   auto inferred = plan::infer_auto_device_map(tree, limits, infer);
   if (inferred.warns_buffers) {
     Logger("offload").warning(
-        "buffers of modules on cpu or disk stay in memory and fit no accelerator beside the weights; set offload_buffers.");
+        "buffers of modules on cpu or disk stay in memory and fit no accelerator beside the weights; set "
+        "offload_buffers.");
   }
   return std::move(inferred.device_map);
 }
 
-void visit_names(const torch::nn::Module& module, const std::string& prefix, bool buffers, std::vector<NamedTensorRef>& out) {
+void visit_names(const torch::nn::Module& module, const std::string& prefix, bool buffers,
+                 std::vector<NamedTensorRef>& out) {
   for (const auto& item : buffers ? module.named_buffers(false) : module.named_parameters(false)) {
     if (item.value().defined()) out.push_back({prefix + item.key(), item.value(), buffers});
   }
@@ -91,8 +94,9 @@ DeviceMap infer_auto_device_map(const torch::nn::Module& module, const MapOption
 }
 
 plan::MemoryLimits get_balanced_memory(const ModuleTree& tree, const MapOptions& options, bool low_zero) {
-  return plan::balanced_memory(tree, max_memory(options.max_memory),
-                               {options.no_split_module_classes, size_options(options), low_zero, options.max_memory.empty()});
+  return plan::balanced_memory(
+      tree, max_memory(options.max_memory),
+      {options.no_split_module_classes, size_options(options), low_zero, options.max_memory.empty()});
 }
 
 DeviceMap device_map_by_name(const ModuleTree& tree, const std::string& name, const MapOptions& options) {

@@ -15,22 +15,33 @@ namespace hasten::offload {
 namespace {
 
 // Operators that see the weight as it rests.
-constexpr std::array<std::string_view, 12> kStorageOperators{
-    "aten::detach", "aten::clone", "aten::to", "aten::_to_copy", "aten::alias", "aten::set_", "aten::set_data",
-    "aten::is_same_size", "aten::requires_grad_", "aten::_version", "aten::_has_compatible_shallow_copy_type", "aten::data"};
+constexpr std::array<std::string_view, 12> kStorageOperators{"aten::detach",
+                                                             "aten::clone",
+                                                             "aten::to",
+                                                             "aten::_to_copy",
+                                                             "aten::alias",
+                                                             "aten::set_",
+                                                             "aten::set_data",
+                                                             "aten::is_same_size",
+                                                             "aten::requires_grad_",
+                                                             "aten::_version",
+                                                             "aten::_has_compatible_shallow_copy_type",
+                                                             "aten::data"};
 
 }  // namespace
 
 class CastWeights::Engine : public interception::Interceptor {
  public:
-  Engine(std::vector<at::Tensor> weights, at::ScalarType compute_type) : weights_(std::move(weights)), compute_type_(compute_type) {
+  Engine(std::vector<at::Tensor> weights, at::ScalarType compute_type)
+      : weights_(std::move(weights)), compute_type_(compute_type) {
     for (const at::Tensor& weight : weights_) managed_.insert(weight.unsafeGetTensorImpl());
   }
 
   interception::Level level() const override { return interception::Level::kEveryOperator; }
 
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
-    if (std::find(kStorageOperators.begin(), kStorageOperators.end(), op.schema().name()) != kStorageOperators.end()) return false;
+    if (std::find(kStorageOperators.begin(), kStorageOperators.end(), op.schema().name()) != kStorageOperators.end())
+      return false;
     const auto& arguments = op.schema().arguments();
     const size_t base = stack.size() - arguments.size();
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -53,7 +64,9 @@ class CastWeights::Engine : public interception::Interceptor {
   const std::vector<at::Tensor>& weights() const { return weights_; }
 
  private:
-  bool is_managed(const at::Tensor& tensor) const { return tensor.defined() && managed_.count(tensor.unsafeGetTensorImpl()) > 0; }
+  bool is_managed(const at::Tensor& tensor) const {
+    return tensor.defined() && managed_.count(tensor.unsafeGetTensorImpl()) > 0;
+  }
   at::Tensor cast(const at::Tensor& tensor) const { return tensor.to(compute_type_); }
 
   std::vector<at::Tensor> weights_;

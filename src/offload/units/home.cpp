@@ -23,8 +23,7 @@ struct Home::Impl {
 
   at::DataPtr pointer() const {
     using Keep = std::shared_ptr<at::DataPtr>;
-    return {place->get(), new Keep(place), [](void* keep) { delete static_cast<Keep*>(keep); },
-            place->device()};
+    return {place->get(), new Keep(place), [](void* keep) { delete static_cast<Keep*>(keep); }, place->device()};
   }
 };
 
@@ -57,8 +56,8 @@ Home::Home(const at::Tensor& tensor, at::DataPtr place) {
     throw UsageError(Origin{"offload"}, "a tensor of ", tensor.defined() ? tensor.toString() : "no type",
                      " has no storage on the CPU that could lie elsewhere. Move the model to the CPU.");
   }
-  impl_ = std::make_shared<Impl>(tensor.storage().getWeakStorageImpl(),
-                                 std::make_shared<at::DataPtr>(std::move(place)));
+  impl_ =
+      std::make_shared<Impl>(tensor.storage().getWeakStorageImpl(), std::make_shared<at::DataPtr>(std::move(place)));
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(impl_->pointer());
   impl_->watch = compat::StorageWatch(tensor, std::make_shared<LeavesHome>(impl_->place->get()));
 }

@@ -29,7 +29,8 @@ bool is_network(int file) {
   struct statfs info {};
   if (fstatfs(file, &info) != 0) return false;
   // nfs, smb2, cifs, lustre, fuse, 9p, ceph, gpfs: from linux/magic.h and their own sources.
-  constexpr std::array<uint32_t, 8> kNetwork{0x6969, 0xFE534D42, 0xFF534D42, 0x0BD00BD0, 0x65735546, 0x01021997, 0x00C36400, 0x47504653};
+  constexpr std::array<uint32_t, 8> kNetwork{0x6969,     0xFE534D42, 0xFF534D42, 0x0BD00BD0,
+                                             0x65735546, 0x01021997, 0x00C36400, 0x47504653};
   return std::find(kNetwork.begin(), kNetwork.end(), static_cast<uint32_t>(info.f_type)) != kNetwork.end();
 }
 
@@ -81,19 +82,23 @@ at::Tensor MappedRegion::tensor(uint64_t offset, const std::vector<int64_t>& siz
     throw DataError(Origin{"offload"}, path_, path_, " has ", size_, " bytes, but a tensor in it ends at ", end,
                     ". The file is truncated; copy it again.");
   }
-  if (offset % item != 0) throw UsageError(Origin{"offload"}, "offset ", offset, " of ", path_, " is no multiple of ", item, ".");
+  if (offset % item != 0)
+    throw UsageError(Origin{"offload"}, "offset ", offset, " of ", path_, " is no multiple of ", item, ".");
   if (count == 0) return at::empty(sizes, at::TensorOptions(type));
   auto self = shared_from_this();
-  return at::from_blob(data_ + offset, sizes, strides, [self](void*) {}, at::TensorOptions(type));
+  return at::from_blob(
+      data_ + offset, sizes, strides, [self](void*) {}, at::TensorOptions(type));
 }
 
 void MappedRegion::require_unchanged() const {
   struct stat status {};
-  const bool same = fstat(file_, &status) == 0 && static_cast<uint64_t>(status.st_size) == size_ && status.st_dev == device_ &&
-                    status.st_ino == inode_ && status.st_mtim.tv_sec == changed_s_ && status.st_mtim.tv_nsec == changed_ns_;
+  const bool same = fstat(file_, &status) == 0 && static_cast<uint64_t>(status.st_size) == size_ &&
+                    status.st_dev == device_ && status.st_ino == inode_ && status.st_mtim.tv_sec == changed_s_ &&
+                    status.st_mtim.tv_nsec == changed_ns_;
   if (same) return;
-  throw DataError(Origin{"offload"}, path_, path_, " was written to while the model used it (", size_, " bytes before, ",
-                  status.st_size, " now). Load the model again; replace weight files by renaming a new one over them.");
+  throw DataError(Origin{"offload"}, path_, path_, " was written to while the model used it (", size_,
+                  " bytes before, ", status.st_size,
+                  " now). Load the model again; replace weight files by renaming a new one over them.");
 }
 
 void MappedRegion::read_into_cache(uint64_t offset, uint64_t bytes) const {
@@ -139,10 +144,11 @@ void MappedRegion::drop(uint64_t offset, uint64_t bytes, bool keep_cached) noexc
   if (range.bytes == 0) return;
   madvise(range.begin, range.bytes, MADV_DONTNEED);
   if (keep_cached) return;
-  // The kernel keeps a large folio that reaches past the range. The one at the front, which the drop of the range before
-  // has left, goes with this one: pages that are mapped stay.
+  // The kernel keeps a large folio that reaches past the range. The one at the front, which the drop of the range
+  // before has left, goes with this one: pages that are mapped stay.
   const uint64_t front = range.offset / kLargestFolio * kLargestFolio;
-  posix_fadvise(file_, static_cast<off_t>(front), static_cast<off_t>(range.offset - front + range.bytes), POSIX_FADV_DONTNEED);
+  posix_fadvise(file_, static_cast<off_t>(front), static_cast<off_t>(range.offset - front + range.bytes),
+                POSIX_FADV_DONTNEED);
 }
 
 void MappedRegion::set_writable(uint64_t offset, uint64_t bytes, bool writable) noexcept {

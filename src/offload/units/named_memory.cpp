@@ -164,7 +164,8 @@ FaultRange::FaultRange(const void* begin, size_t num_bytes, Serve serve, void* s
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   install(table);
-  const auto free = std::find_if(table.ranges.begin(), table.ranges.end(), [](const RangeSlot& range) { return range.begin.load() == 0; });
+  const auto free = std::find_if(table.ranges.begin(), table.ranges.end(),
+                                 [](const RangeSlot& range) { return range.begin.load() == 0; });
   if (free == table.ranges.end()) return;
   slot_ = static_cast<int>(free - table.ranges.begin());
   free->serve.store(serve);

@@ -116,7 +116,8 @@ void ReadAhead::wait(size_t unit) {
     shared.queue.push_front(unit);
     shared.asked.notify_one();
   }
-  shared.done.wait(lock, [&] { return shared.states[unit] == Impl::State::kRead || shared.states[unit] == Impl::State::kFailed; });
+  shared.done.wait(
+      lock, [&] { return shared.states[unit] == Impl::State::kRead || shared.states[unit] == Impl::State::kFailed; });
   if (shared.states[unit] == Impl::State::kRead) return;
   shared.states[unit] = Impl::State::kAway;  // the next use tries again
   std::rethrow_exception(shared.errors[unit]);

@@ -41,8 +41,8 @@ constexpr std::array<std::pair<Dtype, at::ScalarType>, 21> kTypes{{
 
 void set_tensor(const at::Tensor& tensor, const at::Tensor& value) {
   if (tensor.sizes() != value.sizes()) {
-    throw UsageError(Origin{"offload"}, "a tensor of shape [", join(tensor.sizes()), "] cannot have contents of shape [",
-                     join(value.sizes()), "]. Load a tensor of the same shape.");
+    throw UsageError(Origin{"offload"}, "a tensor of shape [", join(tensor.sizes()),
+                     "] cannot have contents of shape [", join(value.sizes()), "]. Load a tensor of the same shape.");
   }
   tensor.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
 }
@@ -72,7 +72,8 @@ at::ScalarType scalar_type_of_name(std::string_view name) {
   if (const auto dtype = files::dtype_of_torch_name(name)) return scalar_type_of(*dtype);
   std::vector<std::string> names;
   for (const auto& [file, torch] : kTypes) names.emplace_back(files::torch_name(file));
-  throw UsageError(Origin{"offload"}, "'", name, "' is no dtype", did_you_mean(name, names), ". Expected one of ", join(names), ".");
+  throw UsageError(Origin{"offload"}, "'", name, "' is no dtype", did_you_mean(name, names), ". Expected one of ",
+                   join(names), ".");
 }
 
 }  // namespace hasten::offload

@@ -60,8 +60,9 @@ class TileDisk {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     const int code = errno;
     if (file_ < 0) {
-      throw DataError(kTiles, folder, "no file can be made in the folder '", folder, "' for offloaded state: ",
-                      error ? error.message() : error_words(code), ". Choose one that can be written to.");
+      throw DataError(kTiles, folder, "no file can be made in the folder '", folder,
+                      "' for offloaded state: ", error ? error.message() : error_words(code),
+                      ". Choose one that can be written to.");
     }
     direct_ = ::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
     unlink(path.c_str());
@@ -132,7 +133,8 @@ struct TileFile::Impl {
     int64_t bytes = 0, offset = 0;
   };
 
-  Impl(const std::string& folder, const TileFileOptions& given) : options(given), disk(folder, this), buffers(static_cast<size_t>(given.num_buffers)) {
+  Impl(const std::string& folder, const TileFileOptions& given)
+      : options(given), disk(folder, this), buffers(static_cast<size_t>(given.num_buffers)) {
     const int count = std::clamp(options.queue_depth, 1, 16);
     for (int i = 0; i < count; ++i) threads.emplace_back([this] { run(); });
   }
@@ -185,7 +187,8 @@ struct TileFile::Impl {
     const int64_t total = pages(tile.bytes) + kPage, step = pages(options.block_bytes);
     buffer.blocks_left = (total + step - 1) / step;
     for (int64_t begin = 0; begin < total; begin += step) {
-      blocks.push_back({index, writes, buffer.memory.get() + begin, std::min(step, total - begin), tile.offset + begin});
+      blocks.push_back(
+          {index, writes, buffer.memory.get() + begin, std::min(step, total - begin), tile.offset + begin});
     }
     changed.notify_all();
   }
@@ -209,7 +212,8 @@ struct TileFile::Impl {
     auto& buffer = buffers[index];
     const int64_t needed = pages(tiles[tile].bytes) + kPage;
     if (buffer.capacity < needed) {
-      buffer.memory.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(needed))));
+      buffer.memory.reset(
+          static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(needed))));
       buffer.capacity = buffer.memory ? needed : 0;
       if (!buffer.memory) throw std::bad_alloc();
     }
@@ -230,7 +234,8 @@ struct TileFile::Impl {
             return i;
           }
         }
-        const bool all_open = std::all_of(buffers.begin(), buffers.end(), [](const Buffer& each) { return each.state == State::kOpen; });
+        const bool all_open =
+            std::all_of(buffers.begin(), buffers.end(), [](const Buffer& each) { return each.state == State::kOpen; });
         if (all_open) throw UsageError(kTiles, "all ", buffers.size(), " buffers of tiles are open. Close one first.");
       }
       changed.wait(lock);
@@ -252,8 +257,8 @@ struct TileFile::Impl {
 
 TileFile::TileFile(const std::string& folder, const TileFileOptions& options) {
   if (options.block_bytes < 1 || options.queue_depth < 1 || options.num_buffers < 2) {
-    throw UsageError(kTiles, "tiles with blocks of ", options.block_bytes, " bytes, ", options.queue_depth, " requests and ", options.num_buffers,
-                     " buffers; expected at least 1, 1 and 2.");
+    throw UsageError(kTiles, "tiles with blocks of ", options.block_bytes, " bytes, ", options.queue_depth,
+                     " requests and ", options.num_buffers, " buffers; expected at least 1, 1 and 2.");
   }
   impl_ = std::make_unique<Impl>(folder, options);
 }
@@ -269,15 +274,17 @@ int64_t TileFile::available_bytes() const {
 size_t TileFile::add(int64_t num_bytes) {
   const std::lock_guard lock(impl_->mutex);
   auto& tiles = impl_->tiles;
-  const auto same = std::find_if(tiles.begin(), tiles.end(), [&](const auto& tile) { return !tile.used && pages(tile.bytes) == pages(num_bytes); });
+  const auto same = std::find_if(tiles.begin(), tiles.end(),
+                                 [&](const auto& tile) { return !tile.used && pages(tile.bytes) == pages(num_bytes); });
   if (same != tiles.end()) {
     *same = {.offset = same->offset, .bytes = num_bytes};
     return static_cast<size_t>(same - tiles.begin());
   }
   const int64_t total = pages(num_bytes) + kPage;
   if (const int error = posix_fallocate(impl_->disk.file(), impl_->end, total); error != 0) {
-    throw DataError(kTiles, impl_->disk.folder(), "the folder '", impl_->disk.folder(), "' has no space for ", total, " bytes of offloaded state beside ",
-                    impl_->end, " that are there (", available_bytes(), " are free): ", error_words(error), ". Choose another folder, or free space.");
+    throw DataError(kTiles, impl_->disk.folder(), "the folder '", impl_->disk.folder(), "' has no space for ", total,
+                    " bytes of offloaded state beside ", impl_->end, " that are there (", available_bytes(),
+                    " are free): ", error_words(error), ". Choose another folder, or free space.");
   }
   tiles.push_back({.offset = impl_->end, .bytes = num_bytes});
   impl_->end += total;
@@ -327,10 +334,12 @@ std::byte* TileFile::open(size_t tile) {
   const auto& of = impl_->tiles.at(tile);
   Trailer trailer;
   std::memcpy(&trailer, buffer.memory.get() + pages(of.bytes), sizeof(trailer));
-  const bool matches = of.writings == 0 || (trailer.magic == kMagic && trailer.tile == tile && trailer.writing == of.writings);
+  const bool matches =
+      of.writings == 0 || (trailer.magic == kMagic && trailer.tile == tile && trailer.writing == of.writings);
   if (buffer.error != 0 || of.torn || !matches) {
     buffer.state = Impl::State::kFree;
-    throw DataError(kTiles, impl_->disk.folder(), "tile ", tile, " of the offloaded state in '", impl_->disk.folder(), "' ",
+    throw DataError(kTiles, impl_->disk.folder(), "tile ", tile, " of the offloaded state in '", impl_->disk.folder(),
+                    "' ",
                     buffer.error != 0 ? "cannot be read: " + error_words(buffer.error)
                                       : text("is of writing ", trailer.writing, ", not of the last one, ", of.writings),
                     ". Go on from a checkpoint.");
@@ -355,11 +364,12 @@ void TileFile::close(size_t tile) {
 void TileFile::flush() {
   std::unique_lock lock(impl_->mutex);
   impl_->changed.wait(lock, [this] {
-    return std::none_of(impl_->buffers.begin(), impl_->buffers.end(), [](const auto& buffer) { return buffer.state == Impl::State::kWriting; });
+    return std::none_of(impl_->buffers.begin(), impl_->buffers.end(),
+                        [](const auto& buffer) { return buffer.state == Impl::State::kWriting; });
   });
   if (const int error = std::exchange(impl_->write_error, 0); error != 0) {
-    throw DataError(kTiles, impl_->disk.folder(), "offloaded state could not be written in '", impl_->disk.folder(), "': ", error_words(error),
-                    ". Go on from a checkpoint, with a folder that has space.");
+    throw DataError(kTiles, impl_->disk.folder(), "offloaded state could not be written in '", impl_->disk.folder(),
+                    "': ", error_words(error), ". Go on from a checkpoint, with a folder that has space.");
   }
 }
 
@@ -368,13 +378,17 @@ std::shared_ptr<const std::byte> TileFile::map(size_t tile) const {
   const auto size = static_cast<size_t>(pages(std::max<int64_t>(1, of.bytes)));
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, impl_->disk.file(), of.offset);
   if (memory == MAP_FAILED) {
-    throw DataError(kTiles, impl_->disk.folder(), "offloaded state in '", impl_->disk.folder(), "' cannot be mapped: ", error_words(errno), '.');
+    throw DataError(kTiles, impl_->disk.folder(), "offloaded state in '", impl_->disk.folder(),
+                    "' cannot be mapped: ", error_words(errno), '.');
   }
-  return {static_cast<const std::byte*>(memory), [size](const std::byte* begin) { munmap(const_cast<std::byte*>(begin), size); }};
+  return {static_cast<const std::byte*>(memory),
+          [size](const std::byte* begin) { munmap(const_cast<std::byte*>(begin), size); }};
 }
 
 std::string TileFile::describe() const {
-  return text(impl_->threads.size(), " threads, ", impl_->disk.is_direct() ? "past the page cache (O_DIRECT)" : "through the page cache (no O_DIRECT there)");
+  return text(
+      impl_->threads.size(), " threads, ",
+      impl_->disk.is_direct() ? "past the page cache (O_DIRECT)" : "through the page cache (no O_DIRECT there)");
 }
 
 int64_t TileFile::num_bytes() const noexcept {

@@ -125,7 +125,8 @@ struct UnitPager::Impl {
     auto& pager = *static_cast<Impl*>(self);
     const auto offset = static_cast<int64_t>(address - reinterpret_cast<uintptr_t>(pager.options.readable));
     const auto& units = pager.options.units;
-    const auto after = std::upper_bound(units.begin(), units.end(), offset, [](int64_t at, const PagedUnit& unit) { return at < unit.begin; });
+    const auto after = std::upper_bound(units.begin(), units.end(), offset,
+                                        [](int64_t at, const PagedUnit& unit) { return at < unit.begin; });
     if (after == units.begin()) return false;
     const auto unit = static_cast<size_t>(after - units.begin()) - 1;
     if (offset >= units[unit].begin + units[unit].num_bytes) return false;
@@ -171,7 +172,8 @@ struct UnitPager::Impl {
       return fail(unit, std::current_exception());
     }
     if (mprotect(begin_of(options.readable, unit), bytes_of(unit), PROT_READ) != 0) {
-      return fail(unit, std::make_exception_ptr(CommError(Origin{"offload"}, "unit", "the pages of unit ", unit, " cannot be made readable")));
+      return fail(unit, std::make_exception_ptr(CommError(Origin{"offload"}, "unit", "the pages of unit ", unit,
+                                                          " cannot be made readable")));
     }
     own[unit].since = Clock::now();
     own[unit].readable.store(1);
@@ -182,8 +184,8 @@ struct UnitPager::Impl {
     fill_ahead(unit);
   }
 
-  // Counts this process among the holders of a unit that is there, or that it is to fill; not while another one fills it.
-  // Returns the state that it has found.
+  // Counts this process among the holders of a unit that is there, or that it is to fill; not while another one fills
+  // it. Returns the state that it has found.
   SharedUnit::State join_holders(size_t unit) {
     SharedUnit& all = shared[unit];
     const SharedLock lock(all);
@@ -203,7 +205,8 @@ struct UnitPager::Impl {
     auto state = join_holders(unit);
     while (state == SharedUnit::kFilling) {
       if (ending.load() || Clock::now() > limit) {
-        throw CommError(Origin{"offload"}, "unit", "another process of this host does not end the filling of unit ", unit);
+        throw CommError(Origin{"offload"}, "unit", "another process of this host does not end the filling of unit ",
+                        unit);
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       state = join_holders(unit);
@@ -242,7 +245,8 @@ struct UnitPager::Impl {
   }
 
   bool is_full(int64_t more) const {
-    const bool many = static_cast<int64_t>(held.size()) + (more > 0 ? 1 : 0) > std::max<int64_t>(2, options.max_live_units);
+    const bool many =
+        static_cast<int64_t>(held.size()) + (more > 0 ? 1 : 0) > std::max<int64_t>(2, options.max_live_units);
     return many && held_bytes + more > options.max_live_bytes;
   }
 
@@ -307,7 +311,8 @@ UnitPager::UnitPager(UnitPagerOptions options) : impl_(std::make_shared<Impl>(st
   if (own.options.units.empty()) return;
   const auto& last = own.options.units.back();
   own.range = FaultRange(own.options.readable + own.options.units.front().begin,
-                         static_cast<size_t>(last.begin + last.num_bytes - own.options.units.front().begin), &Impl::on_fault, impl_.get());
+                         static_cast<size_t>(last.begin + last.num_bytes - own.options.units.front().begin),
+                         &Impl::on_fault, impl_.get());
   own.thread = std::thread([&own] { own.run(); });
 }
 

@@ -20,10 +20,11 @@ UnitPlan plan_units(const std::vector<PlannedUnit>& units, int64_t budget_bytes)
   plan.resident_bytes = total;
   if (total <= budget_bytes) return plan;
   if (budget_bytes < 2 * plan.largest_bytes) {
-    throw UsageError(Origin{"offload"}, "the limit of ", budget_bytes, " bytes is below 2 * ", plan.largest_bytes, " = ",
-                     2 * plan.largest_bytes, " bytes, twice the largest unit '", largest->name,
-                     "': one unit is in use while the next is read. Raise max_memory for \"cpu\", or take its class out of "
-                     "no_split_module_classes.");
+    throw UsageError(
+        Origin{"offload"}, "the limit of ", budget_bytes, " bytes is below 2 * ", plan.largest_bytes, " = ",
+        2 * plan.largest_bytes, " bytes, twice the largest unit '", largest->name,
+        "': one unit is in use while the next is read. Raise max_memory for \"cpu\", or take its class out of "
+        "no_split_module_classes.");
   }
   int64_t left = budget_bytes - 2 * plan.largest_bytes;
   plan.resident_bytes = 0;

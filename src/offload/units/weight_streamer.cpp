@@ -53,7 +53,9 @@ int64_t StreamUnit::bytes() const noexcept {
 class WeightStreamer::Engine : public interception::Interceptor {
  public:
   Engine(std::vector<StreamUnit> units, PageCache page_cache)
-      : units_(std::move(units)), keeps_cache_(keeps_cache(units_, page_cache)), reader_(units_.size(), [this](size_t unit) { read(unit); }) {
+      : units_(std::move(units)),
+        keeps_cache_(keeps_cache(units_, page_cache)),
+        reader_(units_.size(), [this](size_t unit) { read(unit); }) {
     successors_.resize(units_.size());
     for (size_t i = 0; i < units_.size(); ++i) {
       successors_[i] = (i + 1) % units_.size();

@@ -47,7 +47,9 @@ struct Job {
   steps::Slice slice;
   at::ScalarType states;
 
-  void set_state(size_t index, at::Tensor& tensor) { slice.states[index] = in_dtype(tensor, parameter, states).mutable_data_ptr(); }
+  void set_state(size_t index, at::Tensor& tensor) {
+    slice.states[index] = in_dtype(tensor, parameter, states).mutable_data_ptr();
+  }
 };
 
 void step_one(Job job, const torch::optim::SGDOptions& options) {
@@ -200,8 +202,8 @@ void LowWeights::convert(torch::nn::Module& module) {
     const auto& parameter = item.value();
     if (parameter.scalar_type() != at::kFloat) continue;
     if (!parameter.is_cpu() || !parameter.is_non_overlapping_and_dense()) {
-      throw UsageError(Origin{"optim"}, "weights below float32 step on the CPU in this version; '", item.key(), "' is on ",
-                       parameter.device(), ". Use mixed_precision with float32 weights there.");
+      throw UsageError(Origin{"optim"}, "weights below float32 step on the CPU in this version; '", item.key(),
+                       "' is on ", parameter.device(), ". Use mixed_precision with float32 weights there.");
     }
     values[parameter.unsafeGetTensorImpl()] = parameter.detach().clone();
   }
@@ -220,8 +222,10 @@ void LowWeights::convert(torch::nn::Module& module) {
 
 void LowWeights::require(const torch::optim::Optimizer& optimizer) {
   if (loop_for(optimizer) != nullptr) return;
-  throw UsageError(Origin{"optim"}, "weights below float32 need an optimizer that has a step loop; expected SGD, Adam, AdamW, "
-                   "Adagrad, RMSprop, ApexAdam or ApexSgd, not a class derived from one. Use Weights::kParameter with this one.");
+  throw UsageError(
+      Origin{"optim"},
+      "weights below float32 need an optimizer that has a step loop; expected SGD, Adam, AdamW, "
+      "Adagrad, RMSprop, ApexAdam or ApexSgd, not a class derived from one. Use Weights::kParameter with this one.");
 }
 
 const LowWeights::Beside* LowWeights::find(const at::Tensor& parameter) const {
@@ -241,7 +245,8 @@ at::Tensor LowWeights::value_of(const at::Tensor& parameter) const {
 void LowWeights::set_value(const at::Tensor& parameter, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   if (value.sizes() != parameter.sizes()) {
-    throw UsageError(Origin{"optim"}, "a value of sizes ", value.sizes(), " for a parameter of sizes ", parameter.sizes(), '.');
+    throw UsageError(Origin{"optim"}, "a value of sizes ", value.sizes(), " for a parameter of sizes ",
+                     parameter.sizes(), '.');
   }
   const auto* own = find(parameter);
   auto floats = at::empty_like(parameter, parameter.options().dtype(at::kFloat), at::MemoryFormat::Preserve);

@@ -25,7 +25,8 @@ void apply_factor(const training::StepContext& context) {
 
 // The step with the policies around it: before, the step of a policy or the optimizer's own, after.
 at::Tensor step_with_policies(torch::optim::Optimizer& optimizer, training::GradientState& gradients,
-                              const PreparedOptimizerOptions& options, const torch::optim::Optimizer::LossClosure& closure) {
+                              const PreparedOptimizerOptions& options,
+                              const torch::optim::Optimizer::LossClosure& closure) {
   const auto policies = gradients.step_policies().of(optimizer);
   training::StepContext context{.optimizer = optimizer, .closure = closure};
   for (const auto& policy : policies) policy->before_step(context);

@@ -43,8 +43,7 @@ SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const Options& op
 }
 
 size_t SequentialLR::active(int64_t epoch) const noexcept {
-  return static_cast<size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), epoch) -
-                             milestones_.begin());
+  return static_cast<size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), epoch) - milestones_.begin());
 }
 
 void SequentialLR::start() {

@@ -39,8 +39,7 @@ double CosineAnnealingLR::rate(size_t group, double before, Moment moment) const
          options_.eta_min;
 }
 
-CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,
-                                                         const Options& options)
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "CosineAnnealingWarmRestarts"), options_(options) {
   detail::require(options.T_0 >= 1, name(), "T_0", options.T_0, "at least 1");
   detail::require(options.T_mult >= 1, name(), "T_mult", options.T_mult, "at least 1");

@@ -23,7 +23,10 @@ CyclicLR::CyclicLR(torch::optim::Optimizer& optimizer, const Options& options)
     base_momenta_ = options.base_momentum.expand(num_groups(), name(), "base_momentum");
     max_momenta_ = options.max_momentum.expand(num_groups(), name(), "max_momentum");
   }
-  note_options(core::Value::map({{"max_lrs", max_lrs_}, {"total_size", total_size_}, {"step_ratio", step_ratio_}, {"cycle_momentum", options.cycle_momentum}}));
+  note_options(core::Value::map({{"max_lrs", max_lrs_},
+                                 {"total_size", total_size_},
+                                 {"step_ratio", step_ratio_},
+                                 {"cycle_momentum", options.cycle_momentum}}));
   start();
 }
 

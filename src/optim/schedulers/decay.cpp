@@ -37,8 +37,8 @@ MultiStepLR::MultiStepLR(torch::optim::Optimizer& optimizer, const Options& opti
     : Scheduler(optimizer, "MultiStepLR"), options_(options) {
   const auto& milestones = options.milestones;
   detail::require(!milestones.empty(), name(), "milestones", "{}", "at least one step");
-  detail::require(std::is_sorted(milestones.begin(), milestones.end()) && milestones.front() >= 0, name(),
-                  "milestones", text("{", join(milestones), "}"), "steps from 0 on, in ascending order");
+  detail::require(std::is_sorted(milestones.begin(), milestones.end()) && milestones.front() >= 0, name(), "milestones",
+                  text("{", join(milestones), "}"), "steps from 0 on, in ascending order");
   require_gamma(options.gamma, name());
   note_options(core::Value::map({{"milestones", options.milestones}, {"gamma", options.gamma}}));
   start();
@@ -53,8 +53,7 @@ double MultiStepLR::rate(size_t group, double before, Moment moment) const {
 
 ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "ConstantLR"), options_(options) {
-  detail::require(options.factor > 0 && options.factor <= 1, name(), "factor", options.factor,
-                  "above 0 and at most 1");
+  detail::require(options.factor > 0 && options.factor <= 1, name(), "factor", options.factor, "above 0 and at most 1");
   require_iters(options.total_iters, name());
   note_options(core::Value::map({{"factor", options.factor}, {"total_iters", options.total_iters}}));
   start();
@@ -68,12 +67,14 @@ double ConstantLR::rate(size_t group, double before, Moment moment) const {
 
 LinearLR::LinearLR(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "LinearLR"), options_(options) {
-  detail::require(options.start_factor > 0 && options.start_factor <= 1, name(), "start_factor",
-                  options.start_factor, "above 0 and at most 1");
-  detail::require(options.end_factor >= 0 && options.end_factor <= 1, name(), "end_factor",
-                  options.end_factor, "from 0 to 1");
+  detail::require(options.start_factor > 0 && options.start_factor <= 1, name(), "start_factor", options.start_factor,
+                  "above 0 and at most 1");
+  detail::require(options.end_factor >= 0 && options.end_factor <= 1, name(), "end_factor", options.end_factor,
+                  "from 0 to 1");
   require_iters(options.total_iters, name());
-  note_options(core::Value::map({{"start_factor", options.start_factor}, {"end_factor", options.end_factor}, {"total_iters", options.total_iters}}));
+  note_options(core::Value::map({{"start_factor", options.start_factor},
+                                 {"end_factor", options.end_factor},
+                                 {"total_iters", options.total_iters}}));
   start();
 }
 
@@ -82,8 +83,8 @@ double LinearLR::rate(size_t group, double before, Moment moment) const {
   if (last_epoch() == 0) return before * options_.start_factor;
   if (last_epoch() > options_.total_iters) return before;
   const double slope = options_.end_factor - options_.start_factor;
-  const double last = static_cast<double>(options_.total_iters) * options_.start_factor +
-                      static_cast<double>(last_epoch() - 1) * slope;
+  const double last =
+      static_cast<double>(options_.total_iters) * options_.start_factor + static_cast<double>(last_epoch() - 1) * slope;
   return before * (1.0 + slope / last);
 }
 
@@ -102,8 +103,7 @@ double ExponentialLR::rate(size_t group, double before, Moment moment) const {
 PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, const Options& options)
     : Scheduler(optimizer, "PolynomialLR"), options_(options) {
   require_iters(options.total_iters, name());
-  detail::require(std::isfinite(options.power) && options.power >= 0, name(), "power", options.power,
-                  "0 or above");
+  detail::require(std::isfinite(options.power) && options.power >= 0, name(), "power", options.power, "0 or above");
   note_options(core::Value::map({{"total_iters", options.total_iters}, {"power", options.power}}));
   start();
 }

@@ -46,7 +46,8 @@ bool has_betas(torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options) : WarmupLR(optimizer, "WarmupLR", options) {
+WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
+    : WarmupLR(optimizer, "WarmupLR", options) {
   start();
 }
 
@@ -55,7 +56,8 @@ WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, std::string own_name, con
       type_(options.warmup_type),
       steps_(warmup_steps(options.warmup_num_steps, name())),
       min_(options.warmup_min_lr.expand(num_groups(), name(), "warmup_min_lr")),
-      max_(options.warmup_max_lr.empty() ? base_lrs() : options.warmup_max_lr.expand(num_groups(), name(), "warmup_max_lr")) {}
+      max_(options.warmup_max_lr.empty() ? base_lrs()
+                                         : options.warmup_max_lr.expand(num_groups(), name(), "warmup_max_lr")) {}
 
 double WarmupLR::rate(size_t group, double, Moment) const {
   const double step = static_cast<double>(last_epoch()) - 1;
@@ -101,7 +103,8 @@ LRRangeTest::LRRangeTest(torch::optim::Optimizer& optimizer, const Options& opti
     : Scheduler(optimizer, "LRRangeTest"),
       options_(options),
       min_(options.lr_range_test_min_lr.expand(num_groups(), name(), "lr_range_test_min_lr")) {
-  detail::require(options.lr_range_test_step_size >= 1, name(), "lr_range_test_step_size", options.lr_range_test_step_size, "at least 1");
+  detail::require(options.lr_range_test_step_size >= 1, name(), "lr_range_test_step_size",
+                  options.lr_range_test_step_size, "at least 1");
   start();
 }
 
@@ -117,7 +120,8 @@ OneCycle::OneCycle(torch::optim::Optimizer& optimizer, const Options& options)
       moves_betas_(options.cycle_momentum && has_betas(optimizer)),
       second_(options.cycle_second_step_size.value_or(options.cycle_first_step_size)),
       total_(options.cycle_first_step_size + second_) {
-  detail::require(options.cycle_first_step_size > 0, name(), "cycle_first_step_size", options.cycle_first_step_size, "above 0");
+  detail::require(options.cycle_first_step_size > 0, name(), "cycle_first_step_size", options.cycle_first_step_size,
+                  "above 0");
   detail::require(second_ > 0, name(), "cycle_second_step_size", second_, "above 0");
   detail::require(options.decay_step_size >= 0, name(), "decay_step_size", options.decay_step_size, "at least 0");
   start();
@@ -134,7 +138,8 @@ double OneCycle::height() const {
   const double part = 1 + position - std::floor(1 + position), ratio = options_.cycle_first_step_size / total_;
   const bool rises = part <= ratio;
   const double value = rises ? part / ratio : (part - 1) / (ratio - 1);
-  const int64_t stairs = rises ? options_.cycle_first_stair_count : options_.cycle_second_stair_count.value_or(options_.cycle_first_stair_count);
+  const int64_t stairs = rises ? options_.cycle_first_stair_count
+                               : options_.cycle_second_stair_count.value_or(options_.cycle_first_stair_count);
   // Rounding must not take the top of a stair for the one below.
   return stairs <= 0 ? value : std::floor(value * static_cast<double>(stairs) + 1e-9) / static_cast<double>(stairs);
 }

@@ -58,7 +58,8 @@ class Params {
         if (each.is_number()) values.push_back(each.as_double());
       }
     }
-    if (values.empty() || values.size() != value->size()) fail(key, *value, "a number, or a list with one for each group");
+    if (values.empty() || values.size() != value->size())
+      fail(key, *value, "a number, or a list with one for each group");
     // A list of one counts for one group only, as with the peer.
     lists_.emplace_back(key, values.size());
     own = values;
@@ -69,19 +70,24 @@ class Params {
     if (*value == Value("linear")) {
       own = WarmupType::kLinear;
     } else if (*value != Value("log")) {
-      Logger("optim").warning(text(type_, ": ", key, " = ", value->to_json(), " is neither \"log\" nor \"linear\"; it is read as \"log\"."));
+      Logger("optim").warning(text(type_, ": ", key, " = ", value->to_json(),
+                                   " is neither \"log\" nor \"linear\"; it is read as \"log\"."));
     }
   }
 
   /// Throws for keys that were not taken, and for lists of another length than the groups.
   void finish(size_t num_groups) const {
     for (const auto& [key, size] : lists_) {
-      if (size != num_groups) fail(key.c_str(), params_.at(key), text("one value, or a list of ", num_groups, ", one for each group"));
+      if (size != num_groups)
+        fail(key.c_str(), params_.at(key), text("one value, or a list of ", num_groups, ", one for each group"));
     }
     if (params_.is_null()) return;
     for (const auto& [key, value] : params_.as_map()) {
-      if (std::find(known_.begin(), known_.end(), key) != known_.end() || key == "last_batch_iteration" || key == "verbose") continue;
-      throw UsageError(Origin{"optim"}, "scheduler ", type_, " has no parameter ", key, did_you_mean(key, known_), ". It has ", join(known_), ".");
+      if (std::find(known_.begin(), known_.end(), key) != known_.end() || key == "last_batch_iteration" ||
+          key == "verbose")
+        continue;
+      throw UsageError(Origin{"optim"}, "scheduler ", type_, " has no parameter ", key, did_you_mean(key, known_),
+                       ". It has ", join(known_), ".");
     }
   }
 
@@ -92,7 +98,8 @@ class Params {
     return value == nullptr || value->is_null() ? nullptr : value;
   }
   [[noreturn]] void fail(const char* key, const Value& value, const std::string& wanted) const {
-    throw UsageError(Origin{"optim"}, "scheduler ", type_, ": ", key, " is ", value.to_json(), "; expected ", wanted, ".");
+    throw UsageError(Origin{"optim"}, "scheduler ", type_, ": ", key, " is ", value.to_json(), "; expected ", wanted,
+                     ".");
   }
 
   const std::string& type_;
@@ -160,7 +167,8 @@ std::unique_ptr<Scheduler> make(torch::optim::Optimizer& optimizer, Params& para
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type, const Value& params) {
+std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type,
+                                         const Value& params) {
   Params own(type, params);
   if (type == "WarmupLR") return make<WarmupLR>(optimizer, own);
   if (type == "WarmupDecayLR") return make<WarmupDecayLR>(optimizer, own);
@@ -168,7 +176,8 @@ std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, con
   if (type == "LRRangeTest") return make<LRRangeTest>(optimizer, own);
   if (type == "OneCycle") return make<OneCycle>(optimizer, own);
   const std::vector<std::string> names = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
-  throw UsageError(Origin{"optim"}, "scheduler.type is ", type, "; expected one of ", join(names), did_you_mean(type, names), ".");
+  throw UsageError(Origin{"optim"}, "scheduler.type is ", type, "; expected one of ", join(names),
+                   did_you_mean(type, names), ".");
 }
 
 }  // namespace hasten::optim::deepspeed

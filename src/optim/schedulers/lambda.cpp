@@ -26,8 +26,7 @@ double LambdaLR::rate(size_t group, double, Moment) const {
 }
 
 MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : Scheduler(optimizer, "MultiplicativeLR"),
-      lambdas_(checked(options.lr_lambda, num_groups(), "MultiplicativeLR")) {
+    : Scheduler(optimizer, "MultiplicativeLR"), lambdas_(checked(options.lr_lambda, num_groups(), "MultiplicativeLR")) {
   start();
 }
 

@@ -20,8 +20,7 @@ int64_t length_of(const OneCycleLROptions& options, std::string_view name) {
                      ": no length; expected total_steps, or epochs and steps_per_epoch. Give one of them.");
   }
   detail::require(*options.epochs >= 1, name, "epochs", *options.epochs, "at least 1");
-  detail::require(*options.steps_per_epoch >= 1, name, "steps_per_epoch", *options.steps_per_epoch,
-                  "at least 1");
+  detail::require(*options.steps_per_epoch >= 1, name, "steps_per_epoch", *options.steps_per_epoch, "at least 1");
   return *options.epochs * *options.steps_per_epoch;
 }
 
@@ -31,10 +30,10 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const Options& option
     : Scheduler(optimizer, "OneCycleLR"), options_(options), total_steps_(length_of(options, name())) {
   detail::require(options.pct_start >= 0 && options.pct_start <= 1, name(), "pct_start", options.pct_start,
                   "from 0 to 1");
-  detail::require(std::isfinite(options.div_factor) && options.div_factor > 0, name(), "div_factor",
-                  options.div_factor, "above 0");
-  detail::require(std::isfinite(options.final_div_factor) && options.final_div_factor > 0, name(),
-                  "final_div_factor", options.final_div_factor, "above 0");
+  detail::require(std::isfinite(options.div_factor) && options.div_factor > 0, name(), "div_factor", options.div_factor,
+                  "above 0");
+  detail::require(std::isfinite(options.final_div_factor) && options.final_div_factor > 0, name(), "final_div_factor",
+                  options.final_div_factor, "above 0");
   max_lrs_ = options.max_lr.expand(num_groups(), name(), "max_lr");
   std::vector<double> initial = max_lrs_;
   for (double& rate : initial) rate /= options.div_factor;
@@ -44,14 +43,14 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const Options& option
     base_momenta_ = options.base_momentum.expand(num_groups(), name(), "base_momentum");
     max_momenta_ = options.max_momentum.expand(num_groups(), name(), "max_momentum");
   }
-  note_options(core::Value::map({{"max_lrs", max_lrs_}, {"total_steps", total_steps_}, {"cycle_momentum", options.cycle_momentum}}));
+  note_options(core::Value::map(
+      {{"max_lrs", max_lrs_}, {"total_steps", total_steps_}, {"cycle_momentum", options.cycle_momentum}}));
   start();
 }
 
 void OneCycleLR::advance() {
   if (finished()) {
-    throw UsageError(Origin{"optim"}, name(), ": step ", last_epoch() + 1,
-                     ", but total_steps = ", total_steps_,
+    throw UsageError(Origin{"optim"}, name(), ": step ", last_epoch() + 1, ", but total_steps = ", total_steps_,
                      ". Give it the number of steps that the loop takes.");
   }
   Scheduler::advance();

@@ -31,8 +31,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, const O
       options_(options),
       rates_(detail::learning_rates(optimizer)),
       best_(options.mode == PlateauMode::kMin ? kInfinity : -kInfinity) {
-  detail::require(options.factor > 0 && options.factor < 1, kName, "factor", options.factor,
-                  "above 0 and below 1");
+  detail::require(options.factor > 0 && options.factor < 1, kName, "factor", options.factor, "above 0 and below 1");
   detail::require(options.patience >= 0, kName, "patience", options.patience, "0 or above");
   detail::require(options.cooldown >= 0, kName, "cooldown", options.cooldown, "0 or above");
   detail::require(options.threshold >= 0, kName, "threshold", options.threshold, "0 or above");
@@ -83,18 +82,22 @@ void ReduceLROnPlateau::step(double metric) {
 }
 
 core::Value ReduceLROnPlateau::state() const {
-  const auto options = core::Value::map({{"mode", options_.mode == PlateauMode::kMin ? "min" : "max"},
-                                         {"factor", options_.factor},
-                                         {"patience", options_.patience},
-                                         {"threshold", options_.threshold},
-                                         {"threshold_mode", options_.threshold_mode == ThresholdMode::kRel ? "rel" : "abs"},
-                                         {"cooldown", options_.cooldown},
-                                         {"min_lrs", min_lrs_},
-                                         {"eps", options_.eps}});
-  return core::Value::map(
-      {{"scheduler", kName},     {"last_epoch", last_epoch_},         {"last_lr", rates_},
-       {"best", written(best_)}, {"num_bad_epochs", num_bad_epochs_}, {"cooldown_counter", cooldown_counter_},
-       {"options", options}});
+  const auto options =
+      core::Value::map({{"mode", options_.mode == PlateauMode::kMin ? "min" : "max"},
+                        {"factor", options_.factor},
+                        {"patience", options_.patience},
+                        {"threshold", options_.threshold},
+                        {"threshold_mode", options_.threshold_mode == ThresholdMode::kRel ? "rel" : "abs"},
+                        {"cooldown", options_.cooldown},
+                        {"min_lrs", min_lrs_},
+                        {"eps", options_.eps}});
+  return core::Value::map({{"scheduler", kName},
+                           {"last_epoch", last_epoch_},
+                           {"last_lr", rates_},
+                           {"best", written(best_)},
+                           {"num_bad_epochs", num_bad_epochs_},
+                           {"cooldown_counter", cooldown_counter_},
+                           {"options", options}});
 }
 
 void ReduceLROnPlateau::load_state(const core::Value& state) {

@@ -34,8 +34,8 @@ void TorchScheduler::load_state(const core::Value& state) {
   });
   auto& groups = optimizer_->param_groups();
   if (rates.size() != groups.size()) {
-    throw UsageError(Origin{"optim"}, "the scheduler's state has ", rates.size(), " rates for an optimizer with ", groups.size(),
-                     " parameter groups. Load it for the optimizer that it was taken of.");
+    throw UsageError(Origin{"optim"}, "the scheduler's state has ", rates.size(), " rates for an optimizer with ",
+                     groups.size(), " parameter groups. Load it for the optimizer that it was taken of.");
   }
   StepCount::of(*scheduler_) = static_cast<unsigned>(step_count);
   for (size_t i = 0; i < rates.size(); ++i) groups[i].options().set_lr(rates[i]);

@@ -12,13 +12,15 @@ WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
   detail::require(options.total_iters >= 0, name(), "total_iters", options.total_iters, "0 or above");
   detail::require(std::isfinite(options.start_factor) && options.start_factor >= 0, name(), "start_factor",
                   options.start_factor, "0 or above");
-  detail::require(std::isfinite(options.end_factor) && options.end_factor > 0, name(), "end_factor",
-                  options.end_factor, "above 0");
+  detail::require(std::isfinite(options.end_factor) && options.end_factor > 0, name(), "end_factor", options.end_factor,
+                  "above 0");
   if (options.after) {
     set_rates(warm_rates());  // its base rates
     after_ = options.after(optimizer);
   }
-  note_options(core::Value::map({{"total_iters", options.total_iters}, {"start_factor", options.start_factor}, {"end_factor", options.end_factor}}));
+  note_options(core::Value::map({{"total_iters", options.total_iters},
+                                 {"start_factor", options.start_factor},
+                                 {"end_factor", options.end_factor}}));
   start();
 }
 

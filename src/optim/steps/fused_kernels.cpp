@@ -11,8 +11,7 @@ namespace {
 // The step for each parameter: CUDA's kernels read floats, the CPU's convert.
 std::vector<at::Tensor> steps(const ParameterBatch& batch) {
   const auto dtype = batch.device.is_cpu() ? at::kDouble : at::kFloat;
-  return {batch.params.size(),
-          at::full({}, batch.step, at::TensorOptions().device(batch.device).dtype(dtype))};
+  return {batch.params.size(), at::full({}, batch.step, at::TensorOptions().device(batch.device).dtype(dtype))};
 }
 
 // Adam and AdamW, whose kernels and options differ in their types only.
@@ -20,8 +19,8 @@ template <class Options, class Kernel>
 void adam_step(ParameterBatch& batch, const Options& options, bool maximize, const Kernel& kernel) {
   const OneThread one_thread(batch.small);
   const auto [beta1, beta2] = options.betas();
-  kernel(batch.params, batch.grads, batch.states[0], batch.states[1], batch.states[2], steps(batch),
-         options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), maximize);
+  kernel(batch.params, batch.grads, batch.states[0], batch.states[1], batch.states[2], steps(batch), options.lr(),
+         beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), maximize);
 }
 
 }  // namespace
@@ -37,8 +36,8 @@ void fused_step(ParameterBatch& batch, const torch::optim::SGDOptions& options, 
     return;
   }
   const OneThread one_thread(batch.small);
-  at::_fused_sgd_(batch.params, batch.grads, batch.states[0], options.weight_decay(), options.momentum(),
-                  options.lr(), options.dampening(), options.nesterov(), maximize,
+  at::_fused_sgd_(batch.params, batch.grads, batch.states[0], options.weight_decay(), options.momentum(), options.lr(),
+                  options.dampening(), options.nesterov(), maximize,
                   /*is_first_step=*/batch.step == 0);
 }
 
@@ -52,8 +51,8 @@ void fused_step(ParameterBatch& batch, const torch::optim::AdamWOptions& options
 
 void fused_step(ParameterBatch& batch, const torch::optim::AdagradOptions& options, bool maximize) {
   const OneThread one_thread(batch.small);
-  at::_fused_adagrad_(batch.params, batch.grads, batch.states[0], steps(batch), options.lr(),
-                      options.lr_decay(), options.weight_decay(), options.eps(), maximize);
+  at::_fused_adagrad_(batch.params, batch.grads, batch.states[0], steps(batch), options.lr(), options.lr_decay(),
+                      options.weight_decay(), options.eps(), maximize);
 }
 
 }  // namespace hasten::optim::detail

@@ -26,8 +26,7 @@ namespace hasten::optim::steps::detail {
 #undef HASTEN_TARGET
 
 #define HASTEN_INSTRUCTIONS avx512
-#define HASTEN_TARGET \
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,movbe")]]
+#define HASTEN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,fma,bmi,bmi2,f16c,lzcnt,movbe")]]
 namespace hasten::optim::steps::detail {
 #include "optim/steps/kernels.inc"
 }

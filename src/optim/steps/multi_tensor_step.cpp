@@ -32,12 +32,11 @@ Kind kind_of(const at::Tensor& param, const at::Tensor& grad, bool has_kernel, c
   const auto dtype = param.scalar_type();
   const bool full = dtype == at::kFloat || dtype == at::kDouble;
   const bool fusible = choice.fused && has_kernel && full && (param.is_cpu() || param.is_cuda());
-  const bool foreach = !fusible && choice.foreach_on != nullptr && (full || is_half(dtype)) &&
-                       choice.foreach_on(param.device());
+  const bool foreach =
+      !fusible && choice.foreach_on != nullptr && (full || is_half(dtype)) && choice.foreach_on(param.device());
   if (!fusible && !foreach) return Kind::kOwn;
   const bool fits = param.layout() == at::kStrided && param.is_non_overlapping_and_dense() &&
-                    grad.layout() == at::kStrided && grad.scalar_type() == dtype &&
-                    grad.device() == param.device();
+                    grad.layout() == at::kStrided && grad.scalar_type() == dtype && grad.device() == param.device();
   if (!fits) return Kind::kOwn;
   return fusible ? Kind::kFused : Kind::kForeach;
 }
@@ -100,9 +99,8 @@ struct AdamRule {
     if (!lies_as(state->exp_avg(), param) || !lies_as(state->exp_avg_sq(), param)) return {};
     if (options.amsgrad() && !lies_as(state->max_exp_avg_sq(), param)) return {};
     state->step(state->step() + 1);
-    return Slot{
-        state->step(),
-        {state->exp_avg(), state->exp_avg_sq(), options.amsgrad() ? state->max_exp_avg_sq() : at::Tensor()}};
+    return Slot{state->step(),
+                {state->exp_avg(), state->exp_avg_sq(), options.amsgrad() ? state->max_exp_avg_sq() : at::Tensor()}};
   }
 };
 
@@ -150,11 +148,10 @@ void add(std::vector<ParameterBatch>& batches, const at::Tensor& param, bool fus
   };
   auto batch = std::find_if(batches.begin(), batches.end(), takes_it);
   if (batch == batches.end()) {
-    batch = batches.insert(batch, ParameterBatch{.device = param.device(),
-                                                 .dtype = param.scalar_type(),
-                                                 .fused = fused,
-                                                 .small = small,
-                                                 .step = slot.step});
+    batch = batches.insert(
+        batch,
+        ParameterBatch{
+            .device = param.device(), .dtype = param.scalar_type(), .fused = fused, .small = small, .step = slot.step});
   }
   const at::Tensor& grad = param.grad();
   batch->params.push_back(param);

@@ -39,8 +39,10 @@ void require(const Slice& slice, const Access& access) {
   good = good && (!access.reads_gradient || slice.gradient != nullptr);
   for (int i = 0; i < access.num_states; ++i) good = good && slice.states[static_cast<size_t>(i)] != nullptr;
   if (good || slice.count == 0) return;
-  throw InternalError(Origin{"optim"}, "a step of ", slice.count, " elements lacks the memory of its weight, its "
-                      "gradient or one of ", access.num_states, " states.");
+  throw InternalError(Origin{"optim"}, "a step of ", slice.count,
+                      " elements lacks the memory of its weight, its "
+                      "gradient or one of ",
+                      access.num_states, " states.");
 }
 
 // The pointer of the rule for each state of the slice.
@@ -59,8 +61,8 @@ bool is_plain(const Slice& slice, const Access& access) {
 
 void load_weight(const Kernels& k, const Slice& slice, int64_t begin, int64_t n, float* to) {
   if (slice.form == WeightForm::kSplit) {
-    k.load_split(to, static_cast<const uint16_t*>(slice.weight) + begin, static_cast<const int16_t*>(slice.rest) + begin,
-                 n);
+    k.load_split(to, static_cast<const uint16_t*>(slice.weight) + begin,
+                 static_cast<const int16_t*>(slice.rest) + begin, n);
   } else {
     k.load(to, static_cast<const uint16_t*>(slice.weight) + begin, Storage::kBFloat16, n);
   }
@@ -110,7 +112,8 @@ void for_blocks(const Slice& slice, const Access& access, const Kernels& k, cons
     float** const places[] = {&block.s0, &block.s1, &block.s2};
     for (size_t i = 0; i < static_cast<size_t>(access.num_states); ++i) {
       *places[i] = plain_states ? static_cast<float*>(slice.states[i]) + begin : buffers.states[i];
-      if (!plain_states) k.load(buffers.states[i], at_element(slice.states[i], slice.state_storage, begin), slice.state_storage, n);
+      if (!plain_states)
+        k.load(buffers.states[i], at_element(slice.states[i], slice.state_storage, begin), slice.state_storage, n);
     }
     loop(block);
     if (!plain_states && access.writes_states) {
@@ -120,7 +123,8 @@ void for_blocks(const Slice& slice, const Access& access, const Kernels& k, cons
     }
     if (!access.writes_weight) continue;
     if (!plain_weight) store_weight(k, slice, begin, n, buffers);
-    if (slice.copy != nullptr) k.store(at_element(slice.copy, slice.copy_storage, begin), block.p, slice.copy_storage, n);
+    if (slice.copy != nullptr)
+      k.store(at_element(slice.copy, slice.copy_storage, begin), block.p, slice.copy_storage, n);
   }
 }
 
@@ -222,9 +226,8 @@ LambSums lamb_moments(const Slice& slice, const Lamb& rule, Instructions instruc
   const Kernels& k = detail::kernels(instructions);
   const auto factors = factors_of(rule, slice.gradient_factor, 0.0);
   LambSums sums;
-  for_blocks(slice, {.num_states = 2, .writes_weight = false}, k, [&](const Block& block) {
-    k.lamb_moments(block, factors, &sums.weight_squares, &sums.update_squares);
-  });
+  for_blocks(slice, {.num_states = 2, .writes_weight = false}, k,
+             [&](const Block& block) { k.lamb_moments(block, factors, &sums.weight_squares, &sums.update_squares); });
   return sums;
 }
 
@@ -250,15 +253,14 @@ double novograd_moment(const NovoGrad& rule, NovoGradNorm kind, double previous,
 void step(const Slice& slice, const NovoGrad& rule, double moment, Instructions instructions) {
   const Kernels& k = detail::kernels(instructions);
   const double unbiased = moment / std::sqrt(correction(rule.beta2, rule.step, rule.bias_correction));
-  const detail::NovoGradFactors factors{
-      .lr = narrow(rule.lr),
-      .beta1 = narrow(rule.beta1),
-      .share = narrow(rule.grad_averaging ? 1 - rule.beta1 : 1.0),
-      .correction1 = narrow(correction(rule.beta1, rule.step, rule.bias_correction)),
-      .denominator = narrow(unbiased + rule.eps),
-      .decay = narrow(rule.weight_decay),
-      .scale = narrow(slice.gradient_factor),
-      .inside = rule.reg_inside_moment};
+  const detail::NovoGradFactors factors{.lr = narrow(rule.lr),
+                                        .beta1 = narrow(rule.beta1),
+                                        .share = narrow(rule.grad_averaging ? 1 - rule.beta1 : 1.0),
+                                        .correction1 = narrow(correction(rule.beta1, rule.step, rule.bias_correction)),
+                                        .denominator = narrow(unbiased + rule.eps),
+                                        .decay = narrow(rule.weight_decay),
+                                        .scale = narrow(slice.gradient_factor),
+                                        .inside = rule.reg_inside_moment};
   for_blocks(slice, {.num_states = 1}, k, [&](const Block& block) { k.novograd(block, factors); });
 }
 

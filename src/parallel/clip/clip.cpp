@@ -90,7 +90,8 @@ GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const Grad
     throw UsageError(Origin{"clip"}, "norm_type = ", options.norm_type, "; expected above 0, or infinity.");
   }
   if (options.owned && !options.group) {
-    throw UsageError(Origin{"clip"}, "owned parts of gradients without the group of their owners. Set "
+    throw UsageError(Origin{"clip"},
+                     "owned parts of gradients without the group of their owners. Set "
                      "GradientNormOptions::group.");
   }
   const at::NoGradGuard no_grad;
@@ -101,7 +102,8 @@ GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const Grad
     const double safe = std::isfinite(sums.owned) ? sums.owned : 0;
     const auto message = at::tensor({safe, static_cast<double>(sums.overflows)}, at::kDouble);
     if (maximum) {
-      auto largest = at::tensor({safe}, at::kDouble), count = at::tensor({static_cast<double>(sums.overflows)}, at::kDouble);
+      auto largest = at::tensor({safe}, at::kDouble),
+           count = at::tensor({static_cast<double>(sums.overflows)}, at::kDouble);
       options.group->all_reduce_(largest, comm::ReduceOp::kMax);
       options.group->all_reduce_(count);
       sums.owned = largest.item<double>();
@@ -113,7 +115,9 @@ GradientNorm gradient_norm(const std::vector<at::Tensor>& parameters, const Grad
     }
   }
   const double total = maximum ? std::max(sums.owned, sums.whole) : sums.owned + sums.whole;
-  const double norm = maximum ? total : options.norm_type == 2.0 ? std::sqrt(total) : std::pow(total, 1 / options.norm_type);
+  const double norm = maximum                    ? total
+                      : options.norm_type == 2.0 ? std::sqrt(total)
+                                                 : std::pow(total, 1 / options.norm_type);
   const bool finite = sums.overflows == 0 && std::isfinite(norm);
   return {.norm = sums.overflows == 0 || !std::isfinite(norm) ? norm : INFINITY, .finite = finite};
 }
@@ -149,7 +153,8 @@ void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, 
   for (const auto& [key, gradients] : batches) at::_foreach_mul_(gradients, factor);
 }
 
-GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm, const GradientNormOptions& options) {
+GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm,
+                             const GradientNormOptions& options) {
   require_limit(max_norm);
   const auto norm = gradient_norm(parameters, options);
   if (norm.finite) scale_gradients_(parameters, clip_factor(norm.norm, max_norm), options.owned);

@@ -9,9 +9,7 @@ CommHook compress(at::ScalarType dtype) {
     const auto own = bucket.buffer.scalar_type();
     if (own != at::kFloat && own != at::kDouble) return group.all_reduce_async_(bucket.buffer);
     const at::Tensor compressed = bucket.buffer.to(dtype);
-    return group.all_reduce_async_(compressed).then([compressed, buffer = bucket.buffer] {
-      buffer.copy_(compressed);
-    });
+    return group.all_reduce_async_(compressed).then([compressed, buffer = bucket.buffer] { buffer.copy_(compressed); });
   };
 }
 

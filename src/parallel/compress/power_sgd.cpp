@@ -97,9 +97,8 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
     auto& known = memories_[parameter.unsafeGetTensorImpl()];
     // The address may have been another parameter's, which is gone.
     if (!known || known->parameter.expired()) {
-      std::erase_if(memories_, [&](const auto& entry) {
-        return &entry.second != &known && entry.second->parameter.expired();
-      });
+      std::erase_if(memories_,
+                    [&](const auto& entry) { return &entry.second != &known && entry.second->parameter.expired(); });
       known = std::make_unique<Remembered>(Remembered{WeakTensor(parameter.getIntrusivePtr()), 0, {}, {}});
     }
     return *known;
@@ -146,15 +145,15 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
 }  // namespace
 
 CommHook power_sgd(const PowerSgdOptions& options) {
-  if (options.matrix_approximation_rank < 1 || options.start_iteration < 0 ||
-      !(options.min_compression_rate > 0)) {
+  if (options.matrix_approximation_rank < 1 || options.start_iteration < 0 || !(options.min_compression_rate > 0)) {
     throw UsageError(Origin{"power_sgd"}, "matrix_approximation_rank is ", options.matrix_approximation_rank,
                      ", start_iteration ", options.start_iteration, ", min_compression_rate ",
                      options.min_compression_rate,
                      "; the rank must be at least 1, the start not below 0, the rate above 0.");
   }
-  return [hook = std::make_shared<PowerSgd>(options)](
-             const GradientBucket& bucket, const comm::Group& group) { return hook->run(bucket, group); };
+  return [hook = std::make_shared<PowerSgd>(options)](const GradientBucket& bucket, const comm::Group& group) {
+    return hook->run(bucket, group);
+  };
 }
 
 }  // namespace hasten::parallel

@@ -11,8 +11,8 @@ std::vector<AccumulationWindow::Warning> AccumulationWindow::begin_backward(cons
   const bool lost = state_ == State::kHeldWithGradients && !sight.has_gradients && (!by_prepared || sight.ends_window);
   const auto kind = by_prepared ? Warning::kGradientsLostAtEnd : Warning::kGradientsLost;
   if (lost && warn_once(kind)) warnings.push_back(kind);
-  // An optimizer that was not prepared steps with this rank's own gradients, or those of a part of the window. Others may
-  // change parameters there (a clamp), as long as all ranks do it alike.
+  // An optimizer that was not prepared steps with this rank's own gradients, or those of a part of the window. Others
+  // may change parameters there (a clamp), as long as all ranks do it alike.
   if (is_held() && sight.values_changed) {
     note_changed(by_prepared ? Values::kChanged : Values::kChangedInside);
     if (!by_prepared && warn_once(Warning::kSteppedInside)) warnings.push_back(Warning::kSteppedInside);

@@ -34,8 +34,9 @@ void check(const at::Tensor& loss, const BackwardOptions& options, const Backwar
     throw UsageError(origin, "backward with weight ", *options.weight,
                      "; expected a number of samples or tokens, 0 or more.");
   }
-  const bool mixed = !options.weight && std::any_of(context.models.begin(), context.models.end(),
-                                                    [](const auto& model) { return model->step().window().weight().has_value(); });
+  const bool mixed =
+      !options.weight && std::any_of(context.models.begin(), context.models.end(),
+                                     [](const auto& model) { return model->step().window().weight().has_value(); });
   if (mixed) {
     throw UsageError(origin,
                      "backward without a weight, after one with a weight in the same window of "
@@ -53,9 +54,10 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
     std::vector<std::vector<at::Tensor>> parameters;
     for (const auto& model : models) parameters.push_back(model->parameters());
     anyones = mine = find_used_models(loss, parameters);
-    for (size_t i = 0; i < count; ++i) held[i] = models[i]->step().window().state() == AccumulationWindow::State::kEndingWithGradients;
-    const bool exchanges =
-        std::any_of(models.begin(), models.end(), [](const auto& model) { return !model->step().window().holds_back(); });
+    for (size_t i = 0; i < count; ++i)
+      held[i] = models[i]->step().window().state() == AccumulationWindow::State::kEndingWithGradients;
+    const bool exchanges = std::any_of(models.begin(), models.end(),
+                                       [](const auto& model) { return !model->step().window().holds_back(); });
     if (exchanges && context.group.world_size() > 1) {
       const at::Tensor flags = at::zeros({static_cast<int64_t>(2 * count)}, at::kInt);
       int* const flag = flags.data_ptr<int>();
@@ -72,7 +74,8 @@ std::vector<Participant> participants(const at::Tensor& loss, const BackwardCont
   }
   std::vector<Participant> list;
   for (size_t i = 0; i < count; ++i) {
-    if (anyones[i] || held[i]) list.push_back({models[i].get(), mine[i], anyones[i], models[i]->step().num_exchanges()});
+    if (anyones[i] || held[i])
+      list.push_back({models[i].get(), mine[i], anyones[i], models[i]->step().num_exchanges()});
   }
   return list;
 }
@@ -156,10 +159,9 @@ void backward(const at::Tensor& loss, const BackwardOptions& options, const Back
     if (options.weight && !one.reached_anywhere) one.model->step().window().reopen();
   }
   if (loss.requires_grad() || !exchanges_any || had_gradients || options.weight == 0.0) return;
-  throw UsageError(
-      Origin{"accelerator", context.group.rank(), context.group.world_size()},
-      "the loss depends on no parameter that requires a gradient, on any rank. Is it detached, or "
-      "computed under NoGradGuard?");
+  throw UsageError(Origin{"accelerator", context.group.rank(), context.group.world_size()},
+                   "the loss depends on no parameter that requires a gradient, on any rank. Is it detached, or "
+                   "computed under NoGradGuard?");
 }
 
 BackwardCall BackwardCall::of(const BackwardContext& context) {

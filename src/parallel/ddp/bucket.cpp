@@ -27,8 +27,8 @@ void Bucket::lay_out() {
   const at::NoGradGuard no_grad;
   const auto count = static_cast<int64_t>(parameters_.size());
   const int64_t behind = settings_.has_tail ? static_cast<int64_t>(Trailer().size()) : 0;
-  const auto options = parameters_.empty() ? at::TensorOptions(at::kDouble)
-                                           : parameters_.front().options().requires_grad(false);
+  const auto options =
+      parameters_.empty() ? at::TensorOptions(at::kDouble) : parameters_.front().options().requires_grad(false);
   std::vector<int64_t> offsets;
   const int64_t total = place_slots(parameters_, settings_.gradient_allocator.get(), offsets);
   const int64_t numel = total + count + behind;
@@ -118,8 +118,7 @@ void Bucket::launch(const CommHook& hook, const Trailer& tail) {
     if (tail[static_cast<size_t>(i)] != 0) tail_[i].fill_(tail[static_cast<size_t>(i)] * part);
   }
   if (parameters_.empty() || !(hook || wire_.defined())) {
-    work_ =
-        group_.all_reduce_async_(flat_, settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
+    work_ = group_.all_reduce_async_(flat_, settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum);
     return;
   }
   // Data behind the gradients must arrive exactly, whatever happens to them.

@@ -26,7 +26,8 @@ void ContextGradients::open(const std::vector<at::Tensor>& parameters) {
   const auto gradients = pass->getGradients();
   for (const at::Tensor& parameter : parameters) {
     const auto found = gradients.find(parameter);
-    before_.push_back(std::exchange(parameter.mutable_grad(), found == gradients.end() ? at::Tensor() : found->value()));
+    before_.push_back(
+        std::exchange(parameter.mutable_grad(), found == gradients.end() ? at::Tensor() : found->value()));
     parameters_.push_back(parameter);
   }
   context_->pass = std::move(pass);
@@ -40,7 +41,8 @@ bool ContextGradients::fetch(const at::Tensor& parameter) const {
   return true;
 }
 
-// The dictionary is the context's own: copies of it share its contents. No other thread of the pass accumulates any more.
+// The dictionary is the context's own: copies of it share its contents. No other thread of the pass accumulates any
+// more.
 void ContextGradients::close() {
   if (!is_open()) return;
   const auto gradients = context_->pass->getGradients();

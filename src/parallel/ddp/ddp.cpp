@@ -116,7 +116,8 @@ struct Ddp::Impl {
     }
     outdated = outdated || change == ModuleWatch::Change::kParameters;
     if (outdated) {
-      if (joined.scope) joined.scope->reject("a change of the model's parameters (to, requires_grad_, register_parameter)");
+      if (joined.scope)
+        joined.scope->reject("a change of the model's parameters (to, requires_grad_, register_parameter)");
       outdated = false;
       build();
     } else if (hooks && !hooks->intact()) {

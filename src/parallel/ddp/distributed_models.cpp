@@ -44,8 +44,7 @@ std::vector<torch::nn::Module*> DistributedModels::modules() const {
 void DistributedModels::require(const std::shared_ptr<const Ddp>& model) const {
   const Models models = all();
   if (std::find(models.begin(), models.end(), model) != models.end()) return;
-  throw UsageError(Origin{"accelerator"},
-                   "the model was prepared by another Accelerator. Prepare it with this one.");
+  throw UsageError(Origin{"accelerator"}, "the model was prepared by another Accelerator. Prepare it with this one.");
 }
 
 }  // namespace hasten::parallel

@@ -60,13 +60,12 @@ void ModelStep::warn(AccumulationWindow::Warning kind, size_t num_changed, size_
                         "the one that it was given."));
     return;
   }
-  logger.warning(text("the gradients after backward ", count,
-                      " of a window in which they are accumulated are gone before its end, ",
-                      kind == kGradientsLostAtEnd
-                          ? "by zero_grad() before the backward of its last batch. Call zero_grad() behind "
-                            "step(), at the end of the loop's body."
-                          : "as by zero_grad() of the module or of an optimizer that was not prepared. Call "
-                            "zero_grad() of the one that prepare gave, behind step()."));
+  logger.warning(text(
+      "the gradients after backward ", count, " of a window in which they are accumulated are gone before its end, ",
+      kind == kGradientsLostAtEnd ? "by zero_grad() before the backward of its last batch. Call zero_grad() behind "
+                                    "step(), at the end of the loop's body."
+                                  : "as by zero_grad() of the module or of an optimizer that was not prepared. Call "
+                                    "zero_grad() of the one that prepare gave, behind step()."));
 }
 
 void ModelStep::end_held_backward(int64_t optimizer_calls) {

@@ -29,9 +29,8 @@ bool can_carry_tail(c10::ScalarType dtype) {
 
 }  // namespace
 
-Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group,
-                 const DdpOptions& options, AccumulationWindow& window, const ExchangeSettings& settings,
-                 std::function<void(bool)> check)
+Reducer::Reducer(ParameterSet parameters, std::vector<at::Tensor> buffers, comm::Group group, const DdpOptions& options,
+                 AccumulationWindow& window, const ExchangeSettings& settings, std::function<void(bool)> check)
     : parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       // The ranks agreed on the buckets when the module was compared. Another agreement in every step would only cost.
@@ -81,8 +80,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   for (auto& members : plan) add_bucket(std::move(members), false);
   if (tail_bucket_ == kNoBucket) {
     tail_bucket_ = buckets_.size();
-    buckets_.push_back(
-        std::make_unique<Bucket>(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true}));
+    buckets_.push_back(std::make_unique<Bucket>(std::vector<at::Tensor>{}, group_, BucketSettings{.has_tail = true}));
   }
 }
 
@@ -103,8 +101,8 @@ void Reducer::add_bucket(std::vector<size_t> members, bool is_unit) {
   plan_.push_back(std::move(members));
   if (is_unit) {
     const auto in_wire = wire == dtype ? std::nullopt : std::optional(wire);
-    buckets_.push_back(options_.exchange->make_bucket(
-        bucket, {.has_tail = has_tail, .wire_dtype = in_wire, .averages = averages}));
+    buckets_.push_back(
+        options_.exchange->make_bucket(bucket, {.has_tail = has_tail, .wire_dtype = in_wire, .averages = averages}));
     return;
   }
   const BucketSettings settings{has_tail, wire, averages, on_cpu ? gradient_allocator_ : nullptr};
@@ -142,9 +140,8 @@ void Reducer::on_gradient(size_t parameter, const at::Tensor& arrived) {
                      " Every rank must know beforehand.");
   }
   if (!place && !parameters_.sparse[parameter]) {
-    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "'", name,
-                     "' has a gradient in step ", num_steps_ + 1,
-                     ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
+    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, "'", name, "' has a gradient in step ",
+                     num_steps_ + 1, ", but had none on any rank in the first one. Turn DdpOptions::static_graph off.");
   }
   if (!place) return;
   buckets_[place->bucket]->take(place->index, in_factor(), context_.is_open() ? at::Tensor() : arrived);
@@ -196,16 +193,14 @@ void Reducer::finish() {
   for (size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     buckets_[bucket]->wait();
     num_in_buckets += plan_[bucket].size();
-    for (const size_t index : buckets_[bucket]->settle(factor.value_or(1)))
-      unused.push_back(plan_[bucket][index]);
+    for (const size_t index : buckets_[bucket]->settle(factor.value_or(1))) unused.push_back(plan_[bucket][index]);
     if (!factor) buckets_[bucket]->drop_gradients();
   }
   if (options_.exchange) options_.exchange->finish();
   had_gradients_ = unused.size() < num_in_buckets;
   for (size_t i = 0; i < parameters_.names.size(); ++i) {
     if (!parameters_.sparse[i]) continue;
-    const bool had =
-        exchange_sparse_gradient(parameters_.tensors[i], group_, factor.value_or(1) * in_factor());
+    const bool had = exchange_sparse_gradient(parameters_.tensors[i], group_, factor.value_or(1) * in_factor());
     had_gradients_ = had_gradients_ || had;
     if (!had) unused.push_back(i);
     if (!factor) parameters_.tensors[i].mutable_grad() = at::Tensor();
@@ -266,8 +261,7 @@ void Reducer::learn_order(const std::vector<size_t>& unused) {
            (options_.static_graph && std::find(unused.begin(), unused.end(), i) != unused.end());
   };
   next_order_.emplace();
-  for (const int64_t i :
-       std::vector<int64_t>(order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel())) {
+  for (const int64_t i : std::vector<int64_t>(order.data_ptr<int64_t>(), order.data_ptr<int64_t>() + order.numel())) {
     if (!leave_out(i)) next_order_->push_back(static_cast<size_t>(i));
   }
 }
@@ -283,9 +277,10 @@ void Reducer::warn_unused(const std::vector<size_t>& unused) {
   const size_t others = names.size() - std::min(names.size(), kShown);
   names.resize(names.size() - others);
   if (!options_.allow_unused) {
-    throw UsageError(Origin{"ddp", group_.rank(), group_.world_size()}, '\'', join(names, "', '"), '\'',
-                     others > 0 ? text(" and ", others, " more") : "", " got no gradient in step ", num_steps_,
-                     " on any rank, and DdpOptions::allow_unused is false. Use them, or freeze them (requires_grad_(false)).");
+    throw UsageError(
+        Origin{"ddp", group_.rank(), group_.world_size()}, '\'', join(names, "', '"), '\'',
+        others > 0 ? text(" and ", others, " more") : "", " got no gradient in step ", num_steps_,
+        " on any rank, and DdpOptions::allow_unused is false. Use them, or freeze them (requires_grad_(false)).");
   }
   logger_.warning(text('\'', join(names, "', '"), '\'', others > 0 ? text(" and ", others, " more") : "",
                        " got no gradient in step ", num_steps_, " on any rank; they keep their values."));

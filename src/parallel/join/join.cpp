@@ -93,7 +93,8 @@ class JoinedStates : public training::Joinable {
 }  // namespace
 
 training::Joinable* Join::find(const std::string& name) const noexcept {
-  const auto found = std::find_if(components_.begin(), components_.end(), [&](auto* one) { return one->name() == name; });
+  const auto found =
+      std::find_if(components_.begin(), components_.end(), [&](auto* one) { return one->name() == name; });
   return found == components_.end() ? nullptr : *found;
 }
 
@@ -192,8 +193,7 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
   }
 }
 
-void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
-                const JoinedLoop& loop) {
+void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options, const JoinedLoop& loop) {
   const auto all = loop.models.all();
   const UnevenBatchNorms batch_norms(loop.models.modules());
   JoinedModels models(join, loop.models, loop.group, loop.gradients);
@@ -218,7 +218,8 @@ void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& 
     throw;  // the others know
   } catch (const std::exception& error) {
     // In the middle of an exchange the others wait for gradients, and would take a round's message for them.
-    const bool exchanging = std::any_of(all.begin(), all.end(), [](const auto& model) { return model->step().is_exchanging(); });
+    const bool exchanging =
+        std::any_of(all.begin(), all.end(), [](const auto& model) { return model->step().is_exchanging(); });
     exchanging ? loop.group.fail(error.what()) : join.fail(error.what());
     throw;
   }

@@ -16,7 +16,8 @@ namespace hasten::parallel {
 namespace {
 
 bool has_gradients(const Ddp& model) {
-  return std::any_of(model.parameters().begin(), model.parameters().end(), [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  return std::any_of(model.parameters().begin(), model.parameters().end(),
+                     [](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }
 
 }  // namespace
@@ -73,7 +74,8 @@ void JoinedModels::average() const {
   }
 }
 
-std::optional<training::JoinCall> JoinedModels::merge(const training::JoinCall& one, const training::JoinCall& other) const {
+std::optional<training::JoinCall> JoinedModels::merge(const training::JoinCall& one,
+                                                      const training::JoinCall& other) const {
   if (one.operation != kBackward || other.operation != kBackward) return std::nullopt;
   const auto a = BackwardCall::decode(one), b = BackwardCall::decode(other);
   if (a.ends_window == b.ends_window || a.local_sgd != b.local_sgd) return std::nullopt;

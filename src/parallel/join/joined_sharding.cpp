@@ -27,7 +27,8 @@ std::vector<double> numbers_of(const torch::optim::Optimizer& optimizer) {
 void set_numbers(torch::optim::Optimizer& optimizer, const std::vector<double>& all, size_t next) {
   for (auto& group : optimizer.param_groups()) {
     const auto count = static_cast<size_t>(all.at(next++));
-    const std::vector<double> own(all.begin() + static_cast<std::ptrdiff_t>(next), all.begin() + static_cast<std::ptrdiff_t>(next + count));
+    const std::vector<double> own(all.begin() + static_cast<std::ptrdiff_t>(next),
+                                  all.begin() + static_cast<std::ptrdiff_t>(next + count));
     shard::set_group_numbers(group, own);
     next += count;
   }

@@ -8,9 +8,11 @@
 namespace hasten::parallel {
 namespace {
 
-constexpr const char *kBarrier = "barrier", *kObjects = "gather_object", *kTrigger = "check_trigger", *kStop = "should_stop";
+constexpr const char *kBarrier = "barrier", *kObjects = "gather_object", *kTrigger = "check_trigger",
+                     *kStop = "should_stop";
 constexpr const char* kOfProgram =
-    " on the process's group (reduce, gather and wait_for_everyone of the Accelerator need no more than the ranks with data)";
+    " on the process's group (reduce, gather and wait_for_everyone of the Accelerator need no more than the ranks with "
+    "data)";
 constexpr const char* kAttempt = "find_executable_batch_size";
 
 }  // namespace

@@ -20,7 +20,8 @@ TensorCall TensorCall::with(const std::vector<at::Tensor>& given) const {
     auto sizes = tensor.sizes().vec();
     const int64_t dim = kind != Kind::kPad ? 0 : pad.dim < 0 ? pad.dim + tensor.dim() : pad.dim;
     if (kind == Kind::kGather && sizes.empty()) sizes = {0};
-    if (kind != Kind::kReduce && dim >= 0 && dim < static_cast<int64_t>(sizes.size())) sizes[static_cast<size_t>(dim)] = 0;
+    if (kind != Kind::kReduce && dim >= 0 && dim < static_cast<int64_t>(sizes.size()))
+      sizes[static_cast<size_t>(dim)] = 0;
     call.tensors.push_back({tensor.scalar_type(), std::move(sizes)});
   }
   return call;
@@ -46,7 +47,8 @@ TensorCall TensorCall::decode(const training::JoinCall& call) {
   for (size_t i = 4; i + 1 < numbers.size();) {
     const auto dims = static_cast<size_t>(numbers[i + 1]);
     const auto begin = numbers.begin() + static_cast<std::ptrdiff_t>(i + 2);
-    result.tensors.push_back({static_cast<at::ScalarType>(numbers[i]), {begin, begin + static_cast<std::ptrdiff_t>(dims)}});
+    result.tensors.push_back(
+        {static_cast<at::ScalarType>(numbers[i]), {begin, begin + static_cast<std::ptrdiff_t>(dims)}});
     i += 2 + dims;
   }
   return result;

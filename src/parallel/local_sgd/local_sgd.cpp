@@ -24,14 +24,15 @@ std::vector<LocalSgdLevel> checked_levels(const LocalSgdOptions& options, const 
     const int64_t num_steps = options.levels[i].num_steps;
     const bool is_multiple = num_steps > 0 && num_steps % before == 0 && (i == 0 || num_steps > before);
     if (!is_multiple) {
-      throw UsageError(origin, "LocalSgd: levels[", i, "].num_steps = ", num_steps, "; expected a ",
-                       i == 0 ? "number of at least 1." : text("multiple of the ", before, " of the level before, and more."));
+      throw UsageError(
+          origin, "LocalSgd: levels[", i, "].num_steps = ", num_steps, "; expected a ",
+          i == 0 ? "number of at least 1." : text("multiple of the ", before, " of the level before, and more."));
     }
     before = num_steps;
   }
   if (const int widest = options.levels.back().group.world_size(); widest != group.world_size()) {
-    throw UsageError(origin, "LocalSgd: the last level's group has ", widest, " ranks; expected all ", group.world_size(),
-                     ". Add a level with the group of all ranks.");
+    throw UsageError(origin, "LocalSgd: the last level's group has ", widest, " ranks; expected all ",
+                     group.world_size(), ". Add a level with the group of all ranks.");
   }
   return options.levels;
 }
@@ -46,8 +47,8 @@ LocalSgd::Scope::~Scope() {
   if (model_) model_->step().local_sgd().now = false;
 }
 
-LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model,
-                   comm::Group group, const LocalSgdOptions& options)
+LocalSgd::LocalSgd(std::shared_ptr<const void> keeps_alive, std::shared_ptr<const Ddp> model, comm::Group group,
+                   const LocalSgdOptions& options)
     : keeps_alive_(std::move(keeps_alive)),
       model_(std::move(model)),
       group_(std::move(group)),
@@ -69,9 +70,10 @@ void LocalSgd::step() {
   if (!options_.enabled) return;
   const bool is_plain = levels_.size() == 1 && options_.warmup_steps == 0;
   if (!is_plain && model_->joined().is_joining()) {
-    throw UsageError(Origin{"parallel", group_.rank(), group_.world_size()},
-                     "LocalSgd: warmup_steps and levels need steps that all ranks make, and ranks end join_uneven_inputs one by "
-                     "one. Use num_steps alone there.");
+    throw UsageError(
+        Origin{"parallel", group_.rank(), group_.world_size()},
+        "LocalSgd: warmup_steps and levels need steps that all ranks make, and ranks end join_uneven_inputs one by "
+        "one. Use num_steps alone there.");
   }
   if (!scope_) {
     if (++num_warmup_steps_ == options_.warmup_steps) scope_.emplace(model_);
@@ -79,7 +81,8 @@ void LocalSgd::step() {
   }
   int64_t& num_steps = model_->step().local_sgd().num_steps;
   const int64_t num_done = ++num_steps;
-  const auto due = std::find_if(levels_.rbegin(), levels_.rend(), [&](const LocalSgdLevel& level) { return num_done % level.num_steps == 0; });
+  const auto due = std::find_if(levels_.rbegin(), levels_.rend(),
+                                [&](const LocalSgdLevel& level) { return num_done % level.num_steps == 0; });
   if (due == levels_.rend()) return;
   if (due != levels_.rbegin()) {
     average_parameters(*model_, due->group, true);

@@ -46,8 +46,7 @@ std::shared_ptr<torch::nn::Module> cloned(const torch::nn::Module& module, c10::
   try {
     return module.clone(device);
   } catch (const c10::Error& error) {
-    throw UsageError(kDataParallel, '\'', module.name(),
-                     "' cannot be replicated: ", error.what_without_backtrace(),
+    throw UsageError(kDataParallel, '\'', module.name(), "' cannot be replicated: ", error.what_without_backtrace(),
                      " Derive it, and the modules in it, from torch::nn::Cloneable.");
   }
 }
@@ -94,9 +93,9 @@ void Replicas::refresh(size_t count) const {
   for (size_t i = 1; i < count; ++i) {
     const auto copies = modules_[i]->parameters(), buffer_copies = modules_[i]->buffers();
     if (copies.size() != parameters.size() || buffer_copies.size() != buffers.size()) {
-      throw UsageError(kDataParallel, "the model now has ", parameters.size(), " parameters and ",
-                       buffers.size(), " buffers, its replicas have ", copies.size(), " and ",
-                       buffer_copies.size(), ". Call data_parallel again after changing a model.");
+      throw UsageError(kDataParallel, "the model now has ", parameters.size(), " parameters and ", buffers.size(),
+                       " buffers, its replicas have ", copies.size(), " and ", buffer_copies.size(),
+                       ". Call data_parallel again after changing a model.");
     }
     for (size_t k = 0; k < copies.size(); ++k) link(copies[k], parameters[k]);
     for (size_t k = 0; k < buffers.size(); ++k) {

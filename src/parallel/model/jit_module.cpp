@@ -26,8 +26,7 @@ void register_tensors(torch::nn::Module& names, const torch::jit::Module& module
 
 }  // namespace
 
-JitModuleImpl::JitModuleImpl(torch::jit::Module module)
-    : torch::nn::Module("JitModule"), module_(std::move(module)) {
+JitModuleImpl::JitModuleImpl(torch::jit::Module module) : torch::nn::Module("JitModule"), module_(std::move(module)) {
   register_tensors(*this, module_);
   torch::nn::Module::train(module_.is_training());
 }

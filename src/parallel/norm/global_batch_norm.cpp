@@ -78,10 +78,9 @@ Statistics statistics_of_all(const at::Tensor& input, const SyncGroup& group) {
 
 void refuse_a_single_value(const Statistics& statistics, const comm::Group& group) {
   if (!statistics.count.device().is_cpu() || statistics.count.item<double>() != 1) return;
-  throw UsageError(
-      Origin{"sync_batch_norm", group.rank(), group.world_size()},
-      "the batches of all ranks together have 1 value a channel, which has no variance; expected "
-      "more. Use larger batches.");
+  throw UsageError(Origin{"sync_batch_norm", group.rank(), group.world_size()},
+                   "the batches of all ranks together have 1 value a channel, which has no variance; expected "
+                   "more. Use larger batches.");
 }
 
 // As libtorch does: momentum times the new values (the variance unbiased); nothing where there were none.
@@ -96,9 +95,9 @@ void update_running(const BatchNormTensors& tensors, const Statistics& statistic
 struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
   // Optional, because a Tensor argument has to be defined.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>& maybe_weight,
-                            const std::optional<at::Tensor>& maybe_bias, const BatchNormTensors& tensors,
-                            const BatchNormNumbers& numbers, const c10::IValue& capsule) {
+                            const std::optional<at::Tensor>& maybe_weight, const std::optional<at::Tensor>& maybe_bias,
+                            const BatchNormTensors& tensors, const BatchNormNumbers& numbers,
+                            const c10::IValue& capsule) {
     const at::Tensor weight = maybe_weight.value_or(at::Tensor()), bias = maybe_bias.value_or(at::Tensor());
     const SyncGroup& group = group_of(capsule);
     const Statistics statistics = statistics_of_all(input, group);
@@ -113,8 +112,7 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
       return tensor.defined() ? tensor.to(statistics.mean.dtype()) : tensor;
     };
     return std::get<0>(at::native_batch_norm(input, in_sum_dtype(weight), in_sum_dtype(bias), statistics.mean,
-                                             statistics.var, /*training=*/false, /*momentum=*/0,
-                                             numbers.eps));
+                                             statistics.var, /*training=*/false, /*momentum=*/0, numbers.eps));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -146,11 +144,11 @@ struct GlobalBatchNorm : torch::autograd::Function<GlobalBatchNorm> {
 
 }  // namespace
 
-at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors,
-                             const BatchNormNumbers& numbers, const c10::intrusive_ptr<SyncGroup>& group) {
+at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors, const BatchNormNumbers& numbers,
+                             const c10::intrusive_ptr<SyncGroup>& group) {
   const auto capsule = c10::IValue::make_capsule(group);
-  return GlobalBatchNorm::apply(input, std::optional(tensors.weight), std::optional(tensors.bias), tensors,
-                                numbers, capsule);
+  return GlobalBatchNorm::apply(input, std::optional(tensors.weight), std::optional(tensors.bias), tensors, numbers,
+                                capsule);
 }
 
 }  // namespace hasten::parallel

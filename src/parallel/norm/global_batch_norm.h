@@ -28,7 +28,7 @@ struct BatchNormNumbers {
 /// output is of input's dtype.
 /// Collective: yes, its backward too. Blocks: yes. Throws: UsageError on all ranks for one value a channel
 /// over all ranks (on the CPU only: elsewhere knowing it would wait for the device); CommError.
-at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors,
-                             const BatchNormNumbers& numbers, const c10::intrusive_ptr<SyncGroup>& group);
+at::Tensor global_batch_norm(const at::Tensor& input, const BatchNormTensors& tensors, const BatchNormNumbers& numbers,
+                             const c10::intrusive_ptr<SyncGroup>& group);
 
 }  // namespace hasten::parallel

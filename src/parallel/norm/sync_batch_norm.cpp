@@ -48,8 +48,7 @@ Origin origin_of(const comm::Group& group) {
 }
 
 bool is_batch_norm(const torch::nn::Module& module) {
-  return module.as<torch::nn::BatchNorm1dImpl>() != nullptr ||
-         module.as<torch::nn::BatchNorm2dImpl>() != nullptr ||
+  return module.as<torch::nn::BatchNorm1dImpl>() != nullptr || module.as<torch::nn::BatchNorm2dImpl>() != nullptr ||
          module.as<torch::nn::BatchNorm3dImpl>() != nullptr;
 }
 
@@ -86,8 +85,7 @@ void forget(const at::Tensor& tensor) {
   }
 }
 
-void intercept(torch::nn::Module& batch_norm, const std::string& name,
-          const c10::intrusive_ptr<SyncGroup>& group) {
+void intercept(torch::nn::Module& batch_norm, const std::string& name, const c10::intrusive_ptr<SyncGroup>& group) {
   const auto tensors = carriers(batch_norm);
   const auto reverted = std::make_shared<bool>(false);
   for (const at::Tensor& tensor : tensors) {
@@ -140,8 +138,8 @@ bool BatchNormInterceptor::intercept(const c10::OperatorHandle& op, interception
   if (spokesman.get() != this || !trains(first, arguments[5].toBool(), tensors.running_mean.defined())) {
     return false;
   }
-  const at::Tensor result = global_batch_norm(
-      tensor(0), tensors, {arguments[6].toDouble(), arguments[7].toDouble()}, group);
+  const at::Tensor result =
+      global_batch_norm(tensor(0), tensors, {arguments[6].toDouble(), arguments[7].toDouble()}, group);
   torch::jit::drop(stack, op.schema().arguments().size());
   stack.emplace_back(result);
   return true;
@@ -167,8 +165,9 @@ void convert_sync_batchnorm(torch::nn::Module& model, const comm::Group& group) 
 
 comm::Group create_syncbn_process_group(const comm::Group& group, int size) {
   if (size < 1 || group.world_size() % size != 0) {
-    throw UsageError(Origin{"parallel", group.rank(), group.world_size()}, "create_syncbn_process_group with size = ", size, " in a world of ",
-                     group.world_size(), "; expected a size that divides the world.");
+    throw UsageError(Origin{"parallel", group.rank(), group.world_size()},
+                     "create_syncbn_process_group with size = ", size, " in a world of ", group.world_size(),
+                     "; expected a size that divides the world.");
   }
   return *group.split(group.rank() / size);
 }
@@ -186,8 +185,7 @@ struct UnevenBatchNorms::Impl {
 
 UnevenBatchNorms::UnevenBatchNorms(torch::nn::Module& model) : UnevenBatchNorms(std::vector{&model}) {}
 
-UnevenBatchNorms::UnevenBatchNorms(const std::vector<torch::nn::Module*>& models)
-    : impl_(std::make_unique<Impl>()) {
+UnevenBatchNorms::UnevenBatchNorms(const std::vector<torch::nn::Module*>& models) : impl_(std::make_unique<Impl>()) {
   const auto add_group = [this](torch::nn::Module& module, const std::string&) {
     const auto tensors = carriers(module);
     if (tensors.empty()) return;

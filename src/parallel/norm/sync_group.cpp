@@ -30,8 +30,7 @@ void SyncGroup::answer(c10::Device device) const {
   while (true) {
     const auto [kind, numel, dtype] = hold_round({});
     if (kind == 0) return;
-    const at::Tensor nothing =
-        at::zeros({numel}, at::TensorOptions(device).dtype(static_cast<at::ScalarType>(dtype)));
+    const at::Tensor nothing = at::zeros({numel}, at::TensorOptions(device).dtype(static_cast<at::ScalarType>(dtype)));
     if (kind == kSum) {
       group_.all_reduce_(nothing);
     } else {
@@ -51,8 +50,8 @@ SyncGroup::Call SyncGroup::hold_round(const Call& mine) const {
     if (agreed == Call{}) agreed = theirs;
     if (agreed == theirs) continue;
     throw UsageError(Origin{"sync_batch_norm", group_.rank(), group_.world_size()},
-                     "ranks with batches exchange different statistics: [", join(agreed), "] and, on rank ",
-                     rank, ", [", join(theirs),
+                     "ranks with batches exchange different statistics: [", join(agreed), "] and, on rank ", rank,
+                     ", [", join(theirs),
                      "] (gather 1 or sum 2, numbers, dtype). All must run the same BatchNorms in the same "
                      "order.");
   }

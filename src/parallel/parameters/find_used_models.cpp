@@ -15,8 +15,7 @@ std::vector<bool> find_used_models(const at::Tensor& loss, const std::vector<std
   std::unordered_map<const Node*, size_t> leaves;
   for (size_t list = 0; list < parameters.size(); ++list) {
     for (const at::Tensor& parameter : parameters[list]) {
-      if (const auto leaf = torch::autograd::impl::try_get_grad_accumulator(parameter))
-        leaves[leaf.get()] = list;
+      if (const auto leaf = torch::autograd::impl::try_get_grad_accumulator(parameter)) leaves[leaf.get()] = list;
     }
   }
   std::vector<bool> seen(parameters.size());

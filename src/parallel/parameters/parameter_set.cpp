@@ -11,9 +11,7 @@ namespace {
 
 // Names a protected member of Module, which is read without a copy.
 struct Registered : torch::nn::Module {
-  static const auto& parameters(const torch::nn::Module& module) {
-    return module.*(&Registered::parameters_);
-  }
+  static const auto& parameters(const torch::nn::Module& module) { return module.*(&Registered::parameters_); }
 };
 
 std::set<const c10::TensorImpl*> with_sparse_gradients(const torch::nn::Module& module) {
@@ -32,7 +30,7 @@ std::set<const c10::TensorImpl*> with_sparse_gradients(const torch::nn::Module& 
 }  // namespace
 
 ParameterSet ParameterSet::of(const torch::nn::Module& module,
-                        const std::function<bool(const at::Tensor&)>& leave_out) {
+                              const std::function<bool(const at::Tensor&)>& leave_out) {
   const auto sparse = with_sparse_gradients(module);
   std::set<const c10::TensorImpl*> seen;
   ParameterSet parameter_set;
@@ -74,8 +72,8 @@ void ModuleWatch::visit(const torch::nn::Module& module, size_t& next, Change& c
                    tensor.requires_grad()};
     if (next == seen_.size()) seen_.push_back({});
     Seen& before = seen_[next++];
-    if (now.tensor != before.tensor || now.trainable != before.trainable ||
-        now.num_bytes != before.num_bytes || now.dtype != before.dtype) {
+    if (now.tensor != before.tensor || now.trainable != before.trainable || now.num_bytes != before.num_bytes ||
+        now.dtype != before.dtype) {
       change = Change::kParameters;
     } else if (now.memory != before.memory) {
       change = std::max(change, Change::kValues);

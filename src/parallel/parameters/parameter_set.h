@@ -23,8 +23,7 @@ struct ParameterSet {
   /// Returns the tensors, undefined where gradients are sparse.
   std::vector<at::Tensor> dense() const;
 
-  static ParameterSet of(const torch::nn::Module& module,
-                      const std::function<bool(const at::Tensor&)>& leave_out);
+  static ParameterSet of(const torch::nn::Module& module, const std::function<bool(const at::Tensor&)>& leave_out);
 };
 
 class ModuleWatch {

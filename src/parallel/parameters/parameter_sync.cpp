@@ -32,8 +32,7 @@ int64_t checksum(const at::Tensor& tensor) {
   const auto dtype = size % 8 == 0 ? at::kLong : size == 4 ? at::kInt : size == 2 ? at::kShort : at::kByte;
   const at::Tensor bits = flat.view(dtype);
   const auto options = bits.options().dtype(at::kLong);
-  const at::Tensor factors =
-      torch::arange(1, std::min(bits.numel(), kMost) + 1, options).mul_(kOdd).bitwise_or_(1);
+  const at::Tensor factors = torch::arange(1, std::min(bits.numel(), kMost) + 1, options).mul_(kOdd).bitwise_or_(1);
   at::Tensor sum = torch::zeros({}, options);
   for (const at::Tensor& part : bits.split(kMost)) {
     sum = sum * kOdd + (part * factors.narrow(0, 0, part.numel())).sum();
@@ -50,8 +49,7 @@ std::string line(const char* kind, const std::string& name, const at::Tensor& te
 
 std::vector<std::string> describe_module(const torch::nn::Module& module) {
   std::vector<std::string> lines;
-  for (const auto& item : module.named_parameters())
-    lines.push_back(line("parameter", item.key(), item.value()));
+  for (const auto& item : module.named_parameters()) lines.push_back(line("parameter", item.key(), item.value()));
   for (const auto& item : module.named_buffers()) lines.push_back(line("buffer", item.key(), item.value()));
   return lines;
 }
@@ -81,8 +79,7 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
   }
   const auto difference = first_difference(by_rank);
   if (!difference) return;
-  throw UsageError(Origin{"ddp", group.rank(), group.world_size()},
-                   "the ranks prepare different models: ", *difference,
+  throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "the ranks prepare different models: ", *difference,
                    ". Build the same model on every rank.");
 }
 
@@ -103,13 +100,12 @@ void check_equal_parameters(const torch::nn::Module& module, const comm::Group& 
       }
     }
     if (others.empty()) continue;
-    throw UsageError(
-        Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
-        "' is no longer the same on all ranks: rank ", join(others), " and rank 0 hold different values. ",
-        inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
-                 "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
-                 "prepare gave, which waits for the window's end."
-               : "Load on every rank, or before prepare; step the same optimizer everywhere.");
+    throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
+                     "' is no longer the same on all ranks: rank ", join(others), " and rank 0 hold different values. ",
+                     inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
+                              "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
+                              "prepare gave, which waits for the window's end."
+                            : "Load on every rank, or before prepare; step the same optimizer everywhere.");
   }
 }
 
@@ -128,8 +124,7 @@ void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensor
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor target = tensor.detach();
-    const at::Tensor staged =
-        target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
+    const at::Tensor staged = target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
     as_bytes(staged, staged.data_ptr()).copy_(bytes.narrow(0, offset, static_cast<int64_t>(staged.nbytes())));
     if (!staged.is_same(target)) target.copy_(staged);
     offset += static_cast<int64_t>(staged.nbytes());

@@ -28,9 +28,18 @@ CastParameters::~CastParameters() = default;
 
 // Those of autocast's lower-precision list that take weights, and the view that torch::nn::functional::linear makes.
 std::vector<std::string_view> CastParameters::operators() const {
-  return {"aten::linear",           "aten::conv1d",           "aten::conv2d",           "aten::conv3d",
-          "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::mm",
-          "aten::matmul",           "aten::addmm",            "aten::bmm",              "aten::baddbmm",
+  return {"aten::linear",
+          "aten::conv1d",
+          "aten::conv2d",
+          "aten::conv3d",
+          "aten::conv_transpose1d",
+          "aten::conv_transpose2d",
+          "aten::conv_transpose3d",
+          "aten::mm",
+          "aten::matmul",
+          "aten::addmm",
+          "aten::bmm",
+          "aten::baddbmm",
           "aten::t"};
 }
 

@@ -24,7 +24,8 @@ const Origin kSection{"deepspeed"};
 class SectionParams {
  public:
   SectionParams(const std::string& type, const Value& params) : type_(type), params_(params) {
-    if (!params.is_null() && !params.is_map()) throw UsageError(kSection, "optimizer.params is ", params.to_json(), "; expected a map.");
+    if (!params.is_null() && !params.is_map())
+      throw UsageError(kSection, "optimizer.params is ", params.to_json(), "; expected a map.");
   }
 
   double real(const char* key, double otherwise) {
@@ -42,7 +43,8 @@ class SectionParams {
   std::tuple<double, double> betas(double second = 0.999) {
     const auto* value = find("betas");
     if (value == nullptr) return {0.9, second};
-    const bool pair = value->is_list() && value->size() == 2 && value->as_list()[0].is_number() && value->as_list()[1].is_number();
+    const bool pair =
+        value->is_list() && value->size() == 2 && value->as_list()[0].is_number() && value->as_list()[1].is_number();
     if (!pair) fail("betas", *value, "a list of two numbers");
     return {value->as_list()[0].as_double(), value->as_list()[1].as_double()};
   }
@@ -53,12 +55,15 @@ class SectionParams {
 
   void finish() const {
     if (params_.contains("max_grad_norm")) {
-      throw UsageError(kSection, "optimizer.params.max_grad_norm: an optimizer of a distributed model does not clip. Write gradient_clipping.");
+      throw UsageError(kSection,
+                       "optimizer.params.max_grad_norm: an optimizer of a distributed model does not clip. Write "
+                       "gradient_clipping.");
     }
     if (params_.is_null()) return;
     for (const auto& [key, value] : params_.as_map()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      throw UsageError(kSection, "optimizer ", type_, " has no parameter ", key, did_you_mean(key, known_), ". It has ", join(known_), ".");
+      throw UsageError(kSection, "optimizer ", type_, " has no parameter ", key, did_you_mean(key, known_), ". It has ",
+                       join(known_), ".");
     }
   }
 
@@ -91,60 +96,87 @@ std::shared_ptr<torch::optim::Optimizer> make(const Options& defaults, const Dum
 
 template <class O, class Options>
 std::shared_ptr<torch::optim::Optimizer> make_adam(SectionParams& params, const DummyOptim& dummy) {
-  const Options options = Options(params.real("lr", 1e-3)).betas(params.betas()).eps(params.real("eps", 1e-8))
-                              .weight_decay(params.real("weight_decay", 0.0)).amsgrad(params.flag("amsgrad", false));
+  const Options options = Options(params.real("lr", 1e-3))
+                              .betas(params.betas())
+                              .eps(params.real("eps", 1e-8))
+                              .weight_decay(params.real("weight_decay", 0.0))
+                              .amsgrad(params.flag("amsgrad", false));
   params.ignore({"torch_adam", "adam_w_mode", "foreach", "fused", "bias_correction", "fp32_optimizer_states"});
-  if (!params.flag("bias_correction", true)) throw UsageError(kSection, "optimizer.params.bias_correction is false, which libtorch's Adam does not have. Leave it out.");
+  if (!params.flag("bias_correction", true))
+    throw UsageError(kSection,
+                     "optimizer.params.bias_correction is false, which libtorch's Adam does not have. Leave it out.");
   params.finish();
   return make<O, Options>(options, dummy);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_sgd(SectionParams& params, const DummyOptim& dummy) {
-  const auto options = torch::optim::SGDOptions(params.real("lr", 1e-3)).momentum(params.real("momentum", 0.0)).dampening(params.real("dampening", 0.0))
-                           .weight_decay(params.real("weight_decay", 0.0)).nesterov(params.flag("nesterov", false));
+  const auto options = torch::optim::SGDOptions(params.real("lr", 1e-3))
+                           .momentum(params.real("momentum", 0.0))
+                           .dampening(params.real("dampening", 0.0))
+                           .weight_decay(params.real("weight_decay", 0.0))
+                           .nesterov(params.flag("nesterov", false));
   params.ignore({"foreach", "fused"});
   params.finish();
   return make<torch::optim::SGD, torch::optim::SGDOptions>(options, dummy);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_adagrad(SectionParams& params, const DummyOptim& dummy) {
-  const auto options = torch::optim::AdagradOptions(params.real("lr", 1e-2)).lr_decay(params.real("lr_decay", 0.0)).eps(params.real("eps", 1e-10))
-                           .weight_decay(params.real("weight_decay", 0.0)).initial_accumulator_value(params.real("initial_accumulator_value", 0.0));
+  const auto options = torch::optim::AdagradOptions(params.real("lr", 1e-2))
+                           .lr_decay(params.real("lr_decay", 0.0))
+                           .eps(params.real("eps", 1e-10))
+                           .weight_decay(params.real("weight_decay", 0.0))
+                           .initial_accumulator_value(params.real("initial_accumulator_value", 0.0));
   params.ignore({"foreach", "fused", "amsgrad"});
   params.finish();
   return make<torch::optim::Adagrad, torch::optim::AdagradOptions>(options, dummy);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_rmsprop(SectionParams& params, const DummyOptim& dummy) {
-  const auto options = torch::optim::RMSpropOptions(params.real("lr", 1e-2)).alpha(params.real("alpha", 0.99)).eps(params.real("eps", 1e-8))
-                           .weight_decay(params.real("weight_decay", 0.0)).momentum(params.real("momentum", 0.0)).centered(params.flag("centered", false));
+  const auto options = torch::optim::RMSpropOptions(params.real("lr", 1e-2))
+                           .alpha(params.real("alpha", 0.99))
+                           .eps(params.real("eps", 1e-8))
+                           .weight_decay(params.real("weight_decay", 0.0))
+                           .momentum(params.real("momentum", 0.0))
+                           .centered(params.flag("centered", false));
   params.ignore({"foreach"});
   params.finish();
   return make<torch::optim::RMSprop, torch::optim::RMSpropOptions>(options, dummy);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_lion(SectionParams& params, const DummyOptim& dummy) {
-  const auto options = optim::deepspeed::LionOptions(params.real("lr", 1e-3)).betas(params.betas(0.99)).weight_decay(params.real("weight_decay", 0.0));
+  const auto options = optim::deepspeed::LionOptions(params.real("lr", 1e-3))
+                           .betas(params.betas(0.99))
+                           .weight_decay(params.real("weight_decay", 0.0));
   params.finish();
   return make<optim::deepspeed::Lion, optim::deepspeed::LionOptions>(options, dummy);
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_lamb(SectionParams& params, const DummyOptim& dummy) {
-  const auto options = optim::deepspeed::LambOptions(params.real("lr", 1e-3)).betas(params.betas()).eps(params.real("eps", 1e-8))
-                           .weight_decay(params.real("weight_decay", 0.0)).bias_correction(params.flag("bias_correction", true))
-                           .eps_inside_sqrt(params.flag("eps_inside_sqrt", false)).max_coeff(params.real("max_coeff", 10.0)).min_coeff(params.real("min_coeff", 0.01));
+  const auto options = optim::deepspeed::LambOptions(params.real("lr", 1e-3))
+                           .betas(params.betas())
+                           .eps(params.real("eps", 1e-8))
+                           .weight_decay(params.real("weight_decay", 0.0))
+                           .bias_correction(params.flag("bias_correction", true))
+                           .eps_inside_sqrt(params.flag("eps_inside_sqrt", false))
+                           .max_coeff(params.real("max_coeff", 10.0))
+                           .min_coeff(params.real("min_coeff", 0.01));
   params.finish();
   return make<optim::deepspeed::Lamb, optim::deepspeed::LambOptions>(options, dummy);
 }
 
 void refuse_type(const std::string& type, const std::string& lower) {
   if (lower.starts_with("onebit") || lower.starts_with("zeroone")) {
-    throw UsageError(kSection, "optimizer.type ", type, " sends one bit a gradient and loses the rest; it is not built. Write AdamW, and "
+    throw UsageError(kSection, "optimizer.type ", type,
+                     " sends one bit a gradient and loses the rest; it is not built. Write AdamW, and "
                      "communication_data_type for fewer bytes.");
   }
-  if (lower == "lbfgs") throw UsageError(kSection, "optimizer.type ", type, " needs dot products over all parameters. Write stage 0, and prepare an own LBFGS.");
+  if (lower == "lbfgs")
+    throw UsageError(kSection, "optimizer.type ", type,
+                     " needs dot products over all parameters. Write stage 0, and prepare an own LBFGS.");
   if (lower == "muon") {
-    throw UsageError(kSection, "optimizer.type ", type, " is not built behind a configuration. Prepare an optimizer of the program's own, without the section.");
+    throw UsageError(
+        kSection, "optimizer.type ", type,
+        " is not built behind a configuration. Prepare an optimizer of the program's own, without the section.");
   }
 }
 
@@ -153,10 +185,12 @@ void refuse_type(const std::string& type, const std::string& lower) {
 torch::optim::Optimizer& DummyScheduler::optimizer() const {
   if (!dummy_) return *optimizer_;
   if (dummy_->real()) return *dummy_->real();
-  throw UsageError(kSection, "a DummyScheduler whose DummyOptim is not prepared. Give both to prepare, the DummyOptim first.");
+  throw UsageError(kSection,
+                   "a DummyScheduler whose DummyOptim is not prepared. Give both to prepare, the DummyOptim first.");
 }
 
-std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const Value& params, const DummyOptim& dummy) {
+std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const Value& params,
+                                                                  const DummyOptim& dummy) {
   std::string lower = type;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   SectionParams own(type, params);
@@ -179,7 +213,8 @@ std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::str
   } else {
     refuse_type(type, lower);
     const std::vector<std::string> names = {"Adam", "AdamW", "Adagrad", "SGD", "RMSprop", "Lion", "Lamb"};
-    throw UsageError(kSection, "optimizer.type is ", type, "; expected one of ", join(names), did_you_mean(type, names), ".");
+    throw UsageError(kSection, "optimizer.type is ", type, "; expected one of ", join(names), did_you_mean(type, names),
+                     ".");
   }
   dummy.set_real(real);
   return real;

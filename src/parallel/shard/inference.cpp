@@ -13,11 +13,13 @@ InferenceSettings inference_settings(const plan::DeepSpeedConfig& config) {
   const auto resolved = plan::resolve_deepspeed(config, 1, false);
   plan::require_supported(resolved, config);
   if (resolved.stage != 3) {
-    throw UsageError(origin, config.source(), ": zero_optimization.stage is ", resolved.stage, "; ZeRO-Inference is of stage 3.");
+    throw UsageError(origin, config.source(), ": zero_optimization.stage is ", resolved.stage,
+                     "; ZeRO-Inference is of stage 3.");
   }
   for (const char* section : {"optimizer", "scheduler"}) {
     if (config.find(section) == nullptr) continue;
-    throw UsageError(origin, config.source(), " has a section ", section, ", and a model for inference has none. Leave it out, or prepare the "
+    throw UsageError(origin, config.source(), " has a section ", section,
+                     ", and a model for inference has none. Leave it out, or prepare the "
                      "model with an Accelerator.");
   }
   InferenceSettings settings;

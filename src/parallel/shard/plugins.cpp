@@ -52,13 +52,15 @@ OffloadOptions offload_options(const plan::ResolvedDeepSpeed& resolved, const st
 }
 
 int64_t times(int64_t elements, int64_t bytes) {
-  return elements > std::numeric_limits<int64_t>::max() / bytes ? std::numeric_limits<int64_t>::max() : elements * bytes;
+  return elements > std::numeric_limits<int64_t>::max() / bytes ? std::numeric_limits<int64_t>::max()
+                                                                : elements * bytes;
 }
 
 void add_node(const torch::nn::Module& module, plan::WrapModule& node, std::set<const torch::nn::Module*>& seen) {
   node.class_name = module.name();
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    if (item.value().defined()) node.parameters.push_back({item.key(), item.value().numel(), item.value().unsafeGetTensorImpl()});
+    if (item.value().defined())
+      node.parameters.push_back({item.key(), item.value().numel(), item.value().unsafeGetTensorImpl()});
   }
   for (const auto& item : module.named_children()) {
     if (!item.value() || !seen.insert(item.value().get()).second) continue;
@@ -87,7 +89,8 @@ ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base
   return base;
 }
 
-ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config, ShardOptions base) {
+ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config,
+                           ShardOptions base) {
   plan::require_supported(resolved, config);
   base.stage = static_cast<ShardStage>(resolved.stage);
   if (base.stage == ShardStage::kNone) return base;
@@ -95,10 +98,12 @@ ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::
   base.parameter_offload = offload_options(resolved, "offload_param");
   const int64_t bytes = 4;
   if (resolved.is_given("zero_optimization.reduce_bucket_size")) {
-    base.wrap.unit_bytes = std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.reduce_bucket_size"), bytes));
+    base.wrap.unit_bytes =
+        std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.reduce_bucket_size"), bytes));
   }
   if (resolved.is_given("zero_optimization.allgather_bucket_size")) {
-    base.wrap.unit_bytes = std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.allgather_bucket_size"), bytes));
+    base.wrap.unit_bytes =
+        std::min(base.wrap.unit_bytes, times(resolved.count("zero_optimization.allgather_bucket_size"), bytes));
   }
   // Parameters rest on each host, as hpZ's second partition does.
   if (resolved.count("zero_optimization.zero_hpz_partition_size") > 1) base.across_hosts = false;
@@ -118,10 +123,14 @@ plan::WrapModule module_tree(const torch::nn::Module& module) {
   return root;
 }
 
-std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy, const std::vector<std::string>& ignored) {
+std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy,
+                                                 const std::vector<std::string>& ignored) {
   const bool by_class = policy.rule == WrapPolicy::Rule::kTransformer;
-  const plan::WrapOptions options{.rule = by_class ? plan::WrapRule::kTransformer : plan::WrapRule::kSize, .version = policy.version,
-                                  .classes = policy.classes, .min_num_params = policy.min_num_params, .ignored = ignored};
+  const plan::WrapOptions options{.rule = by_class ? plan::WrapRule::kTransformer : plan::WrapRule::kSize,
+                                  .version = policy.version,
+                                  .classes = policy.classes,
+                                  .min_num_params = policy.min_num_params,
+                                  .ignored = ignored};
   std::vector<std::vector<std::string>> units;
   for (auto& unit : plan::plan_units(module_tree(module), options)) {
     if (!unit.parameters.empty()) units.push_back(std::move(unit.parameters));
@@ -131,7 +140,8 @@ std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module
 
 std::vector<std::string> ignored_names(const torch::nn::Module& module, const std::vector<std::string>& patterns) {
   std::vector<std::string> modules, names, found;
-  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) modules.push_back(item.key());
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))
+    modules.push_back(item.key());
   for (const auto& item : module.named_parameters()) names.push_back(item.key());
   for (const auto& pattern : patterns) {
     const size_t before = found.size();
@@ -145,11 +155,13 @@ std::vector<std::string> ignored_names(const torch::nn::Module& module, const st
         if (std::regex_match(name, expression)) found.push_back(name);
       }
     } catch (const std::regex_error& error) {
-      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern, "' is no module, no parameter and no pattern (", error.what(), ").");
+      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern, "' is no module, no parameter and no pattern (",
+                       error.what(), ").");
     }
     if (found.size() == before) {
-      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern, "' matches no module and no parameter of the model",
-                       did_you_mean(pattern, modules), ". The modules are ", join(modules), ".");
+      throw UsageError(Origin{"shard"}, "ignored_modules: '", pattern,
+                       "' matches no module and no parameter of the model", did_you_mean(pattern, modules),
+                       ". The modules are ", join(modules), ".");
     }
   }
   return found;

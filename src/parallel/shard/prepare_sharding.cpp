@@ -22,7 +22,8 @@ class StepsSlices : public training::StepPolicy {
       const at::AutoGradMode with_grad(true);
       context.loss = context.closure();
     }
-    sharding_->announce({.kind = ShardCall::Kind::kStep, .optimizer = &context.optimizer, .first = context.gradient_factor});
+    sharding_->announce(
+        {.kind = ShardCall::Kind::kStep, .optimizer = &context.optimizer, .first = context.gradient_factor});
     step_slices(*sharding_, context.optimizer, context.gradient_factor, options_);
     return true;
   }

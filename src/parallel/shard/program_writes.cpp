@@ -57,7 +57,9 @@ uint64_t checksum(const SharedStorage& storage) {
       const int64_t first = all[0].const_data_ptr<int64_t>()[i], other = all[rank].const_data_ptr<int64_t>()[i];
       if (first == other) continue;
       throw UsageError(origin, "'", names[i], "' was changed by the program between two steps, and rank ", rank,
-                       other == 0 ? " did not change it" : first == 0 ? " alone did" : " gave it other values",
+                       other == 0   ? " did not change it"
+                       : first == 0 ? " alone did"
+                                    : " gave it other values",
                        " (compared with rank 0). Change parameters on every rank alike.");
     }
   }
@@ -72,9 +74,11 @@ void write_back(const Departed& departed) {
   if (storage->item && model->is_paged(*storage->item)) {
     const auto mine = model->owned(*storage->item);
     if (mine.size() == 0) return;
-    const at::Tensor values = at::empty_strided(storage->sizes, storage->strides, storage->tensor.options().requires_grad(false));
+    const at::Tensor values =
+        at::empty_strided(storage->sizes, storage->strides, storage->tensor.options().requires_grad(false));
     values.copy_(storage->tensor.detach());
-    model->value_slice(*storage->item, mine).copy_(values.as_strided({values.numel()}, {1}).narrow(0, mine.begin, mine.size()));
+    model->value_slice(*storage->item, mine)
+        .copy_(values.as_strided({values.numel()}, {1}).narrow(0, mine.begin, mine.size()));
     return;
   }
   const auto& region = model->region();
@@ -128,8 +132,8 @@ bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
       hash = (hash ^ checksum(storage)) * 31 + static_cast<uint64_t>(index);
     }
   }
-  const at::Tensor mine = torch::tensor(
-      {static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash), int64_t{flag}}, at::kLong);
+  const at::Tensor mine =
+      torch::tensor({static_cast<int64_t>(departed.size()), static_cast<int64_t>(hash), int64_t{flag}}, at::kLong);
   const at::Tensor all = at::empty({3 * group.world_size()}, at::kLong);
   group.all_gather_into_(all, mine);
   const int64_t* records = all.const_data_ptr<int64_t>();
@@ -145,8 +149,8 @@ bool take_in_program_writes(const std::vector<std::shared_ptr<ShardedModel>>& mo
         one.storage->dtype == now.scalar_type()) {
       continue;
     }
-    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "'", one.storage->name, "' is ",
-                     now.toString(), " of [", join(now.sizes(), ", "), "] now and was ", one.storage->dtype, " of [",
+    throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "'", one.storage->name, "' is ", now.toString(),
+                     " of [", join(now.sizes(), ", "), "] now and was ", one.storage->dtype, " of [",
                      join(one.storage->sizes, ", "),
                      "] when it was prepared. Run the prepared model's forward after changing dtypes or sizes.");
   }

@@ -21,9 +21,7 @@ class ReadOnlyOperators : public interception::Interceptor {
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
 
   /// The home must outlive this object or the next clear().
-  void add(const at::Tensor& tensor, offload::Home& home) {
-    homes_[tensor.storage().unsafeGetStorageImpl()] = &home;
-  }
+  void add(const at::Tensor& tensor, offload::Home& home) { homes_[tensor.storage().unsafeGetStorageImpl()] = &home; }
   void clear() { homes_.clear(); }
 
  private:

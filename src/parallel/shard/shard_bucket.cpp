@@ -101,7 +101,8 @@ void ShardBucket::fill(const at::Tensor& flat, size_t i) {
   const int64_t first = std::clamp<int64_t>(mine.begin - offset, 0, slot.numel());
   const int64_t last = std::clamp<int64_t>(mine.end - offset, 0, slot.numel());
   if (first > 0) slot.narrow(0, 0, first).copy_(own_[i].narrow(0, 0, first));
-  if (last < slot.numel()) slot.narrow(0, last, slot.numel() - last).copy_(own_[i].narrow(0, last, slot.numel() - last));
+  if (last < slot.numel())
+    slot.narrow(0, last, slot.numel() - last).copy_(own_[i].narrow(0, last, slot.numel() - last));
 }
 
 void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
@@ -114,9 +115,8 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
   auto& pool = model_.pool();
   if (pool.pending != nullptr && pool.pending != this) pool.pending->reduce();
   slot_ = pool.num_launched++ % ShardPool::kNumSlots;
-  const at::Tensor flat =
-      pool.region.tensor(pool.offset(pool.region.local_index(), slot_), model_.plan().unit_numel(unit_),
-                         parameter(0).scalar_type());
+  const at::Tensor flat = pool.region.tensor(pool.offset(pool.region.local_index(), slot_),
+                                             model_.plan().unit_numel(unit_), parameter(0).scalar_type());
   for (size_t i = 0; i < size(); ++i) fill(flat, i);
   double* numbers = numbers_.mutable_data_ptr<double>();
   for (size_t i = 0; i < size(); ++i) {

@@ -27,7 +27,8 @@ int64_t page_bytes() {
   return sysconf(_SC_PAGESIZE);
 }
 
-void broadcast_region(const std::optional<comm::Group>& leaders, const comm::SharedRegion& region, int64_t first, int64_t last) {
+void broadcast_region(const std::optional<comm::Group>& leaders, const comm::SharedRegion& region, int64_t first,
+                      int64_t last) {
   for (int64_t begin = first; leaders && begin < last; begin += kMessageBytes) {
     leaders->broadcast_(region.tensor(begin, std::min(kMessageBytes, last - begin), at::kByte), 0);
   }
@@ -79,7 +80,8 @@ class ShardedModel::TouchUnits : public interception::Interceptor {
 
 // A file holds all parameters of its host.
 bool ShardedModel::keeps_stripes() const {
-  return options_.stage == ShardStage::kParameters && options_.across_hosts && across_ && options_.parameter_offload.device != OffloadDevice::kFile;
+  return options_.stage == ShardStage::kParameters && options_.across_hosts && across_ &&
+         options_.parameter_offload.device != OffloadDevice::kFile;
 }
 
 // Small parameters, and those whose storage holds more than them.
@@ -88,7 +90,8 @@ void ShardedModel::find_persistent() {
   int64_t left = options_.persist_total_numel;
   for (size_t item = 0; item < items_.size(); ++item) {
     const auto& storage = storages_[parameters_[item].storage];
-    const bool alone = storage.first_element == 0 && storage.num_bytes == items_[item].numel * items_[item].element_bytes;
+    const bool alone =
+        storage.first_element == 0 && storage.num_bytes == items_[item].numel * items_[item].element_bytes;
     const bool small = items_[item].numel < options_.persist_numel && items_[item].numel <= left;
     if (small) left -= items_[item].numel;
     persistent_[item] = small || !alone;
@@ -154,7 +157,9 @@ void ShardedModel::give_values(torch::nn::Module& module, const std::vector<at::
   if (empty.empty()) return;
   if (options_.init && group_.rank() == 0) {
     for (const auto& item : module.named_parameters()) {
-      if (item.value().is_meta()) offload::fill_empty(item.value(), at::zeros(item.value().sizes(), item.value().options().device(at::kCPU).requires_grad(false)));
+      if (item.value().is_meta())
+        offload::fill_empty(item.value(), at::zeros(item.value().sizes(),
+                                                    item.value().options().device(at::kCPU).requires_grad(false)));
     }
     options_.init(module);
   }
@@ -175,7 +180,8 @@ void ShardedModel::give_values(torch::nn::Module& module, const std::vector<at::
 }
 
 void ShardedModel::make_region() {
-  region_ = comm::SharedRegion::create(group_, up_to(region_bytes_, kStorageAlign), {.label = "hasten-parameters", .file = parameter_file()});
+  region_ = comm::SharedRegion::create(group_, up_to(region_bytes_, kStorageAlign),
+                                       {.label = "hasten-parameters", .file = parameter_file()});
   int64_t rest = 0, num_units = 0;
   for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (rest_offsets_[unit] < 0) continue;
@@ -184,7 +190,8 @@ void ShardedModel::make_region() {
   }
   if (num_units > 0) {
     rest_ = comm::SharedRegion::create(group_, rest, {.label = "hasten-stripes"});
-    control_ = comm::SharedRegion::create(group_, offload::UnitPager::control_bytes(static_cast<size_t>(num_units)), {.label = "hasten-units-in-use"});
+    control_ = comm::SharedRegion::create(group_, offload::UnitPager::control_bytes(static_cast<size_t>(num_units)),
+                                          {.label = "hasten-units-in-use"});
   }
   fill_region();
 }
@@ -196,7 +203,8 @@ void ShardedModel::fill_region() {
   int64_t freed = 0;
   const auto take = [&](SharedStorage& storage) {
     if (group_.rank() != 0) return;
-    std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(), static_cast<size_t>(storage.num_bytes));
+    std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
+                static_cast<size_t>(storage.num_bytes));
     show_region(storage);
     freed += storage.num_bytes;
     if (freed < kReturnBytes) return;
@@ -223,8 +231,8 @@ void ShardedModel::fill_unit(size_t unit) {
   const int64_t begin = unit_begins_[unit], bytes = plan_.unit_bytes(unit), stripe = bytes / group_.world_size();
   broadcast_region(leaders_, region_, begin, begin + bytes);
   group_.barrier();
-  std::memcpy(rest_.writable() + rest_offsets_[unit] + region_.local_index() * stripe, region_.data() + begin + owner_ * stripe,
-              static_cast<size_t>(stripe));
+  std::memcpy(rest_.writable() + rest_offsets_[unit] + region_.local_index() * stripe,
+              region_.data() + begin + owner_ * stripe, static_cast<size_t>(stripe));
   group_.barrier();
   if (region_.local_index() == 0) offload::give_back_pages(region_.writable() + begin, up_to(bytes, page_bytes()));
 }
@@ -238,14 +246,16 @@ void ShardedModel::show_region(SharedStorage& storage) {
     value.set_(memory, storage.first_element, storage.sizes, storage.strides);
     offload::fill_empty(storage.tensor, value);
   }
-  storage.named = offload::NamedMemory(region_.data() + storage.offset_bytes, static_cast<size_t>(storage.num_bytes), storage.name);
+  storage.named =
+      offload::NamedMemory(region_.data() + storage.offset_bytes, static_cast<size_t>(storage.num_bytes), storage.name);
   storage.home = offload::Home(storage.tensor, region_.read_only(storage.offset_bytes, storage.num_bytes));
 }
 
 void ShardedModel::make_pager() {
   if (rest_.size() == 0) return;
   std::vector<UnitStripes> stripes;
-  offload::UnitPagerOptions options{.readable = region_.data(), .writable = region_.writable(), .control = control_.writable()};
+  offload::UnitPagerOptions options{
+      .readable = region_.data(), .writable = region_.writable(), .control = control_.writable()};
   std::vector<std::vector<size_t>> items;
   for (size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (rest_offsets_[unit] < 0) continue;

@@ -28,8 +28,8 @@ int64_t round_up(int64_t value) {
 }
 
 bool can_rest(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_meta()) && tensor.has_storage() &&
-         tensor.storage().nbytes() > 0;
+  return tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_meta()) &&
+         tensor.has_storage() && tensor.storage().nbytes() > 0;
 }
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -38,8 +38,7 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-ShardedModel::ShardedModel(comm::Group group, ShardOptions options,
-                           std::function<bool(const at::Tensor&)> is_taken)
+ShardedModel::ShardedModel(comm::Group group, ShardOptions options, std::function<bool(const at::Tensor&)> is_taken)
     : group_(group.with_check(false)),
       options_(std::move(options)),
       is_taken_(std::move(is_taken)),
@@ -51,7 +50,8 @@ ShardedModel::~ShardedModel() {
   // Nothing is collected from other hosts here, which may be gone.
   for (auto& storage : storages_) {
     if (!storage.item || !has_paged() || !is_paged(*storage.item)) continue;
-    storage.home.abandon("the values of '" + storage.name + "' were kept by several hosts, and what shared them is gone. Take state_dict "
+    storage.home.abandon("the values of '" + storage.name +
+                         "' were kept by several hosts, and what shared them is gone. Take state_dict "
                          "before the last handle of the prepared model ends.");
   }
   end_pager();
@@ -76,9 +76,8 @@ void ShardedModel::release() {
 }
 
 bool ShardedModel::is_ignored(const std::string& name) const {
-  return std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& ignored) {
-    return name == ignored || name.starts_with(ignored + '.');
-  });
+  return std::any_of(ignored_.begin(), ignored_.end(),
+                     [&](const std::string& ignored) { return name == ignored || name.starts_with(ignored + '.'); });
 }
 
 void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std::string>& names,
@@ -138,12 +137,11 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
 
 // The facts that must be alike on all ranks, in words.
 void ShardedModel::check_same_options() const {
-  const std::string mine =
-      text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
-           static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ",
-           options_.wrap.min_num_params, "), hold ", static_cast<int>(options_.hold), ", ignored '",
-           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ", options_.across_hosts,
-           ", persist_numel ", options_.persist_numel);
+  const std::string mine = text(
+      "stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
+      static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ", options_.wrap.min_num_params,
+      "), hold ", static_cast<int>(options_.hold), ", ignored '", join(options_.ignored, "', '"), "', param_dtype '",
+      options_.param_dtype, "', across hosts ", options_.across_hosts, ", persist_numel ", options_.persist_numel);
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
   const auto all = group_.all_gather(bytes);
@@ -209,7 +207,9 @@ std::string ShardedModel::parameter_file() const {
   }
   std::error_code ignored;  // the file in it names a folder that cannot be made
   std::filesystem::create_directories(offload.path, ignored);
-  return (std::filesystem::path(offload.path) / text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this))).string();
+  return (std::filesystem::path(offload.path) /
+          text("hasten-parameters-", getpid(), '-', static_cast<const void*>(this)))
+      .string();
 }
 
 // Units in the order in which gradients come: the last one first.
@@ -264,7 +264,8 @@ std::optional<c10::ScalarType> low_precision(const std::string& name, const Orig
   if (name.empty()) return std::nullopt;
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
-  throw UsageError(origin, "param_dtype is '", name, "'; expected bfloat16, float16, or nothing for the parameters' own.");
+  throw UsageError(origin, "param_dtype is '", name,
+                   "'; expected bfloat16, float16, or nothing for the parameters' own.");
 }
 
 }  // namespace
@@ -316,8 +317,7 @@ void ShardedModel::refresh_casts() {
   }
 }
 
-std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module,
-                                            const std::vector<std::string>& names,
+std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module, const std::vector<std::string>& names,
                                             const std::vector<at::Tensor>& trainable) {
   std::vector<at::Tensor> left;
   forget_casts();
@@ -373,7 +373,8 @@ at::Tensor ShardedModel::value_slice(size_t item, ShardInterval interval) const 
     const auto [unit, index] = plan_.places[item];
     const auto& of = plan_.units[unit];
     const int64_t first = of.offsets[index] + interval.begin - owner_ * of.share + region_.local_index() * of.share;
-    return rest_.tensor(rest_offsets_[unit] + first * of.element_bytes, interval.size(), parameter.tensor.scalar_type());
+    return rest_.tensor(rest_offsets_[unit] + first * of.element_bytes, interval.size(),
+                        parameter.tensor.scalar_type());
   }
   return region_.tensor(parameter.offset_bytes + interval.begin * items_[item].element_bytes, interval.size(),
                         parameter.tensor.scalar_type());
@@ -408,8 +409,7 @@ void ShardedModel::show_gradient(size_t item) {
   at::Tensor& gradient = like.mutable_grad();
   if (!parameter.gradient.defined()) {
     const auto [unit, index] = plan_.places[item];
-    const int64_t offset =
-        unit_offsets_[unit] + plan_.units[unit].offsets[index] * items_[item].element_bytes;
+    const int64_t offset = unit_offsets_[unit] + plan_.units[unit].offsets[index] * items_[item].element_bytes;
     const int64_t num_bytes = items_[item].numel * items_[item].element_bytes;
     at::DataPtr memory = num_bytes == 0 ? at::DataPtr() : gradients_.read_only(offset, num_bytes);
     const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(num_bytes), std::move(memory));

@@ -5,8 +5,9 @@
 // (shard_bucket.h), of which every .grad() is a view. Each rank writes the slices that it owns. sliced_step.h steps
 // them.
 //
-// Stage 3 on several hosts: a host keeps the stripes of its ranks alone (the rest region). The whole region then has pages for
-// the units in use (offload/units/unit_pager.h), which are put together from all hosts' stripes (unit_exchange.h).
+// Stage 3 on several hosts: a host keeps the stripes of its ranks alone (the rest region). The whole region then has
+// pages for the units in use (offload/units/unit_pager.h), which are put together from all hosts' stripes
+// (unit_exchange.h).
 #pragma once
 
 #include <functional>

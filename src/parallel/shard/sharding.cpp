@@ -146,7 +146,8 @@ void step_together(const comm::Group& group, const std::function<void()>& step) 
   if (error) std::rethrow_exception(error);
   if (failed.item<int64_t>() == 0) return;
   throw CommError(Origin{"shard", group.rank(), group.world_size()}, "step", "rank ", failed.item<int64_t>() - 1,
-                  " could not read or write its optimizer state, so parameters are between two steps. Go on from the last checkpoint.");
+                  " could not read or write its optimizer state, so parameters are between two steps. Go on from the "
+                  "last checkpoint.");
 }
 
 // Whole parameters are nowhere in memory where each host keeps a part.
@@ -155,7 +156,8 @@ void refuse_paged(const SplitParameters& split, StepKind kind, const comm::Group
   for (const auto& [impl, place] : split) {
     if (!place.model->is_paged(place.item)) continue;
     throw UsageError(Origin{"shard", group.rank(), group.world_size()}, "this optimizer steps whole parameters, and '",
-                     place.model->items()[place.item].name, "' is kept in parts by several hosts. Use SGD, Adam, AdamW, Adagrad or RMSprop, or "
+                     place.model->items()[place.item].name,
+                     "' is kept in parts by several hosts. Use SGD, Adam, AdamW, Adagrad or RMSprop, or "
                      "ShardOptions::across_hosts = false.");
   }
 }
@@ -272,7 +274,8 @@ void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const Spli
 Sharding::Sharding(comm::Group group, ShardOptions options)
     : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {
   if (!options_.shard_over.empty()) {
-    Logger("shard").info(text("shard_over '", options_.shard_over, "': state is split over all ranks, which takes less memory than over an axis "
+    Logger("shard").info(text("shard_over '", options_.shard_over,
+                              "': state is split over all ranks, which takes less memory than over an axis "
                               "and gives the same numbers"));
   }
   const auto& state = options_.optimizer_offload;
@@ -414,8 +417,8 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
       const std::string& name = place->second.model->items()[place->second.item].name;
       const ShardInterval whole{0, parameter.numel()};
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      auto own = own_pieces(state == optimizer.state().end() ? nullptr : state->second.get(), names.size(),
-                            parameter, shard::stepped_interval(place->second, kind));
+      auto own = own_pieces(state == optimizer.state().end() ? nullptr : state->second.get(), names.size(), parameter,
+                            shard::stepped_interval(place->second, kind));
       // Which of them there are on any rank, and the steps counted, plus one.
       group_.all_reduce_(own.facts, comm::ReduceOp::kMax);
       const int64_t* facts = own.facts.const_data_ptr<int64_t>();
@@ -436,8 +439,7 @@ std::optional<at::Tensor> Sharding::owned_gradient(const at::Tensor& parameter) 
   return owned_part(impl_->split(), parameter);
 }
 
-double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
-                                 double norm_type) const {
+double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type) const {
   announce({.kind = ShardCall::Kind::kClipNorm, .parameters = &parameters, .first = max_norm, .second = norm_type});
   const auto& split = impl_->split();
   const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };

@@ -38,9 +38,9 @@ at::Tensor gradient_part(const SplitParameter& split, const at::Tensor& paramete
   if (!lies_as(whole, parameter)) whole = at::empty_like(parameter).copy_(whole).detach();
   // Not as a view: kernels take mutable pointers of memory that they only read, and a watched gradient would be copied
   // whole.
-  auto* begin = static_cast<char*>(const_cast<void*>(whole.const_data_ptr())) +
-                interval.begin * whole.element_size();
-  return torch::from_blob(begin, {interval.size()}, [keep = whole](void*) {}, whole.scalar_type());
+  auto* begin = static_cast<char*>(const_cast<void*>(whole.const_data_ptr())) + interval.begin * whole.element_size();
+  return torch::from_blob(
+      begin, {interval.size()}, [keep = whole](void*) {}, whole.scalar_type());
 }
 
 SlicedStep::SlicedStep(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
@@ -93,8 +93,7 @@ at::Tensor SlicedStep::slice_of(const at::Tensor& parameter, const SplitParamete
   at::Tensor slice = split.model->value_slice(split.item, interval);
   if (kind_ == StepKind::kWhole) slice = slice.as_strided(parameter.sizes(), parameter.strides());
   if (!parameter.grad().defined()) return slice;
-  slice.mutable_grad() =
-      kind_ == StepKind::kWhole ? parameter.grad() : gradient_part(split, parameter, interval);
+  slice.mutable_grad() = kind_ == StepKind::kWhole ? parameter.grad() : gradient_part(split, parameter, interval);
   return slice;
 }
 
@@ -107,9 +106,7 @@ void SlicedStep::move_state(const at::Tensor& from, const at::Tensor& to) {
   const auto split = split_.find(from.unsafeGetTensorImpl());
   if (kind_ == StepKind::kElementwise && split != split_.end()) {
     const auto interval = stepped_interval(split->second, kind_);
-    visit_state(*state, [&](const char*, at::Tensor& tensor) {
-      tensor = cut_state(tensor, from.numel(), interval);
-    });
+    visit_state(*state, [&](const char*, at::Tensor& tensor) { tensor = cut_state(tensor, from.numel(), interval); });
   }
   states[to.unsafeGetTensorImpl()] = std::move(state);
 }

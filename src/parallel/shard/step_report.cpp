@@ -58,11 +58,12 @@ std::string StepReport::line(const torch::optim::Optimizer& optimizer) const {
   const int64_t steps = options_.every_steps;
   if (options_.times) {
     const double rest = since(reported_) - backward_ms_ - step_ms_;
-    words += text("; ms a step: forward and data ", milliseconds(rest, steps), ", backward ", milliseconds(backward_ms_, steps),
-                  ", step ", milliseconds(step_ms_, steps));
+    words += text("; ms a step: forward and data ", milliseconds(rest, steps), ", backward ",
+                  milliseconds(backward_ms_, steps), ", step ", milliseconds(step_ms_, steps));
   }
   if (options_.memory) {
-    words += text("; MB: resident ", status_mb("VmRSS:"), ", of these shared ", status_mb("RssShmem:"), ", peak ", status_mb("VmHWM:"));
+    words += text("; MB: resident ", status_mb("VmRSS:"), ", of these shared ", status_mb("RssShmem:"), ", peak ",
+                  status_mb("VmHWM:"));
   }
   return words;
 }

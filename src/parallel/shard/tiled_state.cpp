@@ -27,7 +27,8 @@ void for_each_state(torch::optim::Optimizer& optimizer, const std::vector<at::Te
 }
 
 at::Tensor view_of(std::byte* memory, const at::Tensor& like, std::shared_ptr<const std::byte> keep = {}) {
-  return torch::from_blob(memory, like.sizes(), [keep = std::move(keep)](void*) {}, like.scalar_type());
+  return torch::from_blob(
+      memory, like.sizes(), [keep = std::move(keep)](void*) {}, like.scalar_type());
 }
 
 std::vector<const c10::TensorImpl*> key_of(const std::vector<at::Tensor>& tile) {
@@ -40,11 +41,13 @@ std::vector<const c10::TensorImpl*> key_of(const std::vector<at::Tensor>& tile) 
 
 TiledState::TiledState(const OffloadOptions& options)
     : options_(options),
-      file_(options.path, {.block_bytes = options.block_bytes,
-                           .queue_depth = static_cast<int>(std::min<int64_t>(int64_t{options.queue_depth} * options.num_threads, 64)),
-                           .num_buffers = options.num_buffers}) {}
+      file_(options.path,
+            {.block_bytes = options.block_bytes,
+             .queue_depth = static_cast<int>(std::min<int64_t>(int64_t{options.queue_depth} * options.num_threads, 64)),
+             .num_buffers = options.num_buffers}) {}
 
-std::vector<TiledState::Tile> TiledState::cut(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const {
+std::vector<TiledState::Tile> TiledState::cut(const torch::optim::Optimizer& optimizer,
+                                              const SplitParameters& split) const {
   std::vector<Tile> tiles(1);
   int64_t numel = 0;
   for (const auto& group : optimizer.param_groups()) {
@@ -70,10 +73,12 @@ void TiledState::require_space(const torch::optim::Optimizer& optimizer, const S
   for (const auto& [impl, place] : split) numel += stepped_interval(place, StepKind::kElementwise).size();
   const auto names = state_names(optimizer);
   const bool is_adam = names.size() == 3 && std::string(names[0]) == "exp_avg";
-  const int64_t needed = numel * 4 * (is_adam ? 2 : static_cast<int64_t>(names.size())), available = file_.available_bytes();
+  const int64_t needed = numel * 4 * (is_adam ? 2 : static_cast<int64_t>(names.size())),
+                available = file_.available_bytes();
   Logger("shard").info(text("optimizer state in '", options_.path, "': ", needed, " bytes, by ", file_.describe()));
   if (needed <= available) return;
-  throw UsageError(Origin{"shard"}, "this rank's optimizer state needs up to ", needed, " bytes in '", options_.path, "', where ", available,
+  throw UsageError(Origin{"shard"}, "this rank's optimizer state needs up to ", needed, " bytes in '", options_.path,
+                   "', where ", available,
                    " are free. Free space, or choose another folder (OffloadOptions::path, nvme_path).");
 }
 
@@ -84,7 +89,8 @@ std::byte* TiledState::enter(torch::optim::Optimizer& optimizer, const Tile& til
   size_t next = 0;
   bool same = true;
   for_each_state(optimizer, tile, [&](at::Tensor& tensor) {
-    same = same && next < pieces.size() && tensor.const_data_ptr() == pieces[next].mapped.const_data_ptr() && tensor.is_contiguous();
+    same = same && next < pieces.size() && tensor.const_data_ptr() == pieces[next].mapped.const_data_ptr() &&
+           tensor.is_contiguous();
     ++next;
   });
   if (!same || next != pieces.size()) {
@@ -103,7 +109,9 @@ void TiledState::forget(torch::optim::Optimizer& optimizer, const Tile& tile) {
   if (found == records_.end()) return;
   const auto& pieces = found->second.pieces;
   for_each_state(optimizer, tile, [&](at::Tensor& tensor) {
-    const bool ours = std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.mapped.const_data_ptr() == tensor.const_data_ptr(); });
+    const bool ours = std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+      return piece.mapped.const_data_ptr() == tensor.const_data_ptr();
+    });
     if (ours) tensor = tensor.clone();
   });
   file_.remove(found->second.tile);
@@ -116,7 +124,8 @@ void TiledState::leave(torch::optim::Optimizer& optimizer, const Tile& tile, std
   size_t next = 0;
   bool fits = true;
   for_each_state(optimizer, tile, [&](at::Tensor& tensor) {
-    fits = fits && next < record.pieces.size() && tensor.nbytes() == record.pieces[next].mapped.nbytes() && tensor.is_contiguous();
+    fits = fits && next < record.pieces.size() && tensor.nbytes() == record.pieces[next].mapped.nbytes() &&
+           tensor.is_contiguous();
     ++next;
   });
   if (!fits || next != record.pieces.size()) {
@@ -158,7 +167,8 @@ void TiledState::store(torch::optim::Optimizer& optimizer, const Tile& tile) {
   records_[key_of(tile)] = std::move(record);
 }
 
-at::Tensor TiledState::step(torch::optim::Optimizer& optimizer, const SplitParameters& split, const std::function<at::Tensor()>& own_step) {
+at::Tensor TiledState::step(torch::optim::Optimizer& optimizer, const SplitParameters& split,
+                            const std::function<at::Tensor()>& own_step) {
   const at::NoGradGuard no_grad;
   require_space(optimizer, split);
   const auto tiles = cut(optimizer, split);

@@ -25,9 +25,10 @@ class TiledState {
   explicit TiledState(const OffloadOptions& options);
 
   /// Steps tile by tile; returns the first tile's loss. Parameters that are not split are stepped with the first one.
-  /// Collective: no. Blocks: until all is written. Throws: DataError for what cannot be read or written; UsageError before
-  /// the first step if the state will not fit; what own_step throws.
-  at::Tensor step(torch::optim::Optimizer& optimizer, const SplitParameters& split, const std::function<at::Tensor()>& own_step);
+  /// Collective: no. Blocks: until all is written. Throws: DataError for what cannot be read or written; UsageError
+  /// before the first step if the state will not fit; what own_step throws.
+  at::Tensor step(torch::optim::Optimizer& optimizer, const SplitParameters& split,
+                  const std::function<at::Tensor()>& own_step);
 
   const offload::TileFile& file() const noexcept { return file_; }
 

@@ -49,7 +49,8 @@ UnitExchange::UnitExchange(const comm::Group& group, comm::SharedRegion whole, c
       rest_(std::move(rest)),
       units_(std::move(units)),
       gone_(static_cast<size_t>(group.world_size())),
-      messages_(std::make_unique<comm::Messages>(group_, static_cast<comm::MessageSink&>(*this), comm::MessagesOptions{.about = "units"})) {
+      messages_(std::make_unique<comm::Messages>(group_, static_cast<comm::MessageSink&>(*this),
+                                                 comm::MessagesOptions{.about = "units"})) {
   thread_ = std::thread([this] {
     while (!ending_.load()) messages_->serve(std::chrono::milliseconds(-1));
   });
@@ -65,7 +66,9 @@ UnitExchange::~UnitExchange() {
 std::unique_ptr<comm::IncomingMessage> UnitExchange::begin(int from, std::string_view head, int64_t body_bytes) {
   uint64_t unit = units_.size();
   if (head.size() == 1 + sizeof(unit)) std::memcpy(&unit, head.data() + 1, sizeof(unit));
-  if (unit >= units_.size()) throw CommError(Origin{"shard", group_.rank(), group_.world_size()}, "unit", "a message of rank ", from, " is none of a unit");
+  if (unit >= units_.size())
+    throw CommError(Origin{"shard", group_.rank(), group_.world_size()}, "unit", "a message of rank ", from,
+                    " is none of a unit");
   if (head[0] == kAsk) return std::make_unique<Request>(*this, from, unit);
   const auto& stripes = units_[unit];
   {
@@ -78,11 +81,14 @@ std::unique_ptr<comm::IncomingMessage> UnitExchange::begin(int from, std::string
   }
   auto answer = std::make_unique<Answer>(*this, from);
   const auto& hosts = whole_.hosts();
-  const auto host = std::find_if(hosts.begin(), hosts.end(), [&](const auto& ranks) { return std::find(ranks.begin(), ranks.end(), from) != ranks.end(); });
+  const auto host = std::find_if(hosts.begin(), hosts.end(), [&](const auto& ranks) {
+    return std::find(ranks.begin(), ranks.end(), from) != ranks.end();
+  });
   const int64_t of = host - hosts.begin();
   for (int64_t local = 0; local < num_local(); ++local) {
     const int64_t owner = local * num_hosts() + of;
-    answer->body.emplace_back(whole_.writable() + stripes.whole_begin + owner * stripes.stripe_bytes, static_cast<size_t>(stripes.stripe_bytes));
+    answer->body.emplace_back(whole_.writable() + stripes.whole_begin + owner * stripes.stripe_bytes,
+                              static_cast<size_t>(stripes.stripe_bytes));
   }
   return answer;
 }
@@ -107,7 +113,9 @@ void UnitExchange::take(int from) {
 
 void UnitExchange::gone(int rank, bool left, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  gone_[static_cast<size_t>(rank)] = left ? "it has ended or given the model up" : reason.empty() ? "it was lost" : reason;
+  gone_[static_cast<size_t>(rank)] = left             ? "it has ended or given the model up"
+                                     : reason.empty() ? "it was lost"
+                                                      : reason;
   changed_.notify_all();
 }
 
@@ -116,7 +124,8 @@ void UnitExchange::fill(size_t unit) {
   const auto& stripes = units_.at(unit);
   std::vector<int> others;
   for (int64_t host = 0; host < num_hosts(); ++host) {
-    if (host != whole_.host_index()) others.push_back(whole_.hosts()[static_cast<size_t>(host)][static_cast<size_t>(whole_.local_index())]);
+    if (host != whole_.host_index())
+      others.push_back(whole_.hosts()[static_cast<size_t>(host)][static_cast<size_t>(whole_.local_index())]);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -136,11 +145,13 @@ void UnitExchange::fill(size_t unit) {
   for (int64_t local = 0; local < num_local(); ++local) {
     const int64_t owner = local * num_hosts() + whole_.host_index();
     std::memcpy(whole_.writable() + stripes.whole_begin + owner * stripes.stripe_bytes,
-                rest_.data() + stripes.rest_begin + local * stripes.stripe_bytes, static_cast<size_t>(stripes.stripe_bytes));
+                rest_.data() + stripes.rest_begin + local * stripes.stripe_bytes,
+                static_cast<size_t>(stripes.stripe_bytes));
   }
   std::unique_lock lock(mutex_);
   const auto is_lost = [&] {
-    return std::any_of(awaited_.begin(), awaited_.end(), [&](int rank) { return !gone_[static_cast<size_t>(rank)].empty(); });
+    return std::any_of(awaited_.begin(), awaited_.end(),
+                       [&](int rank) { return !gone_[static_cast<size_t>(rank)].empty(); });
   };
   const bool ended = changed_.wait_for(lock, group_.options().timeout, [&] { return awaited_.empty() || is_lost(); });
   if (!awaited_.empty()) {

@@ -22,7 +22,8 @@
 
 namespace hasten::parallel::shard {
 
-/// Of one unit: where it begins in the whole region, where this host's stripes begin, and the bytes of one owner's stripe.
+/// Of one unit: where it begins in the whole region, where this host's stripes begin, and the bytes of one owner's
+/// stripe.
 struct UnitStripes {
   int64_t whole_begin = 0;
   int64_t rest_begin = 0;
@@ -34,7 +35,8 @@ class UnitExchange : private comm::MessageSink {
   /// `whole` has the units, `rest` this host's stripes. Owner number local * hosts + host has the stripe of that
   /// number.
   /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
-  UnitExchange(const comm::Group& group, comm::SharedRegion whole, comm::SharedRegion rest, std::vector<UnitStripes> units);
+  UnitExchange(const comm::Group& group, comm::SharedRegion whole, comm::SharedRegion rest,
+               std::vector<UnitStripes> units);
   ~UnitExchange() override;
   UnitExchange(const UnitExchange&) = delete;
   UnitExchange& operator=(const UnitExchange&) = delete;

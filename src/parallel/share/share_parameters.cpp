@@ -46,8 +46,9 @@ std::string problems_of(const std::vector<SharedPlace>& places) {
     const bool whole = tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
                        tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
     if (whole) continue;
-    problems += text(" '", place.name, "' ",
-                     !tensor.device().is_cpu() ? "is not on the CPU" : "is a view of a larger or reordered storage", ".");
+    problems +=
+        text(" '", place.name, "' ",
+             !tensor.device().is_cpu() ? "is not on the CPU" : "is a view of a larger or reordered storage", ".");
   }
   return problems;
 }
@@ -84,12 +85,14 @@ void share_parameters_(torch::nn::Module& module, const comm::Group& group) {
   const auto all_problems = gather_words(group, problems);
   for (size_t rank = 0; rank < all_problems.size(); ++rank) {
     if (!all_problems[rank].empty())
-      throw UsageError(origin, "the module cannot be shared, on rank ", rank, ":", all_problems[rank], " Clone such tensors first.");
+      throw UsageError(origin, "the module cannot be shared, on rank ", rank, ":", all_problems[rank],
+                       " Clone such tensors first.");
   }
   const auto all_shapes = gather_words(group, shapes_of(places));
   for (size_t rank = 1; rank < all_shapes.size(); ++rank) {
     if (all_shapes[rank] != all_shapes[0])
-      throw UsageError(origin, "the modules of rank 0 and rank ", rank, " differ in their parameters' names, dtypes or shapes. "
+      throw UsageError(origin, "the modules of rank 0 and rank ", rank,
+                       " differ in their parameters' names, dtypes or shapes. "
                        "Construct the same module on all ranks.");
   }
   if (num_bytes == 0) return;

@@ -67,8 +67,7 @@ TEST(SharedReduction, EqualsTorchForEveryDtypeOperationAndInstructionSet) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(3);
   for (const char* instructions : instruction_sets()) {
     for (const auto dtype : kDtypes) {
-      for (const auto op :
-           {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
+      for (const auto op : {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
         if (op == ReduceOp::kMean && !at::isFloatingType(dtype)) continue;
         for (const int num_inputs : {1, 2, 3, 5}) {
           for (const int64_t count : {1, 7, 64, 1023, 3000}) {
@@ -101,16 +100,14 @@ TEST(SharedReduction, InstructionSetsAgreeBitForBit) {
 }
 
 TEST(SharedReduction, NotANumberIsKept) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(),
-              infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
   const auto a = torch::tensor({nan, 1.0F, infinity, 2.0F}), b = torch::tensor({1.0F, nan, 1.0F, -infinity});
   for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     for (const auto op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
       for (const char* instructions : instruction_sets()) {
         const at::Tensor result = reduce(routines(dtype, op, instructions), {a.to(dtype), b.to(dtype)});
 
-        EXPECT_TRUE(torch::equal(result.isnan(), torch::tensor({true, true, false, false})))
-            << dtype << result;
+        EXPECT_TRUE(torch::equal(result.isnan(), torch::tensor({true, true, false, false}))) << dtype << result;
         EXPECT_TRUE(torch::equal(result.slice(0, 2), expected(op, {a.to(dtype), b.to(dtype)}).slice(0, 2)));
       }
     }

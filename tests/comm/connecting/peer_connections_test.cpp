@@ -46,9 +46,7 @@ void on_mesh(int world_size, const std::function<void(PeerConnections&)>& fn,
 }
 
 Header call_of(int64_t numel) {
-  return {.kind = static_cast<uint32_t>(OpType::kAllGather),
-          .dtype = static_cast<int32_t>(at::kInt),
-          .count = numel};
+  return {.kind = static_cast<uint32_t>(OpType::kAllGather), .dtype = static_cast<int32_t>(at::kInt), .count = numel};
 }
 
 struct Sent {

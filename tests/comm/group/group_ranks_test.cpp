@@ -30,9 +30,9 @@ TEST(GroupRanks, AllReduceSumsEveryDtype) {
   run_ranks(3, [](Process& process) {
     for (const auto dtype : kDtypes) {
       at::Tensor tensor = values(process.rank(), dtype, {2, 3});
-      const at::Tensor expected =
-          dtype == at::kBool ? torch::ones({2, 3}, dtype)
-                             : values(0, dtype, {2, 3}) + values(1, dtype, {2, 3}) + values(2, dtype, {2, 3});
+      const at::Tensor expected = dtype == at::kBool
+                                      ? torch::ones({2, 3}, dtype)
+                                      : values(0, dtype, {2, 3}) + values(1, dtype, {2, 3}) + values(2, dtype, {2, 3});
 
       process.group().all_reduce_(tensor);
 
@@ -84,8 +84,7 @@ TEST(GroupRanks, MeansOfIntegersAndExtremesOfComplexNumbersAreRefusedByName) {
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), HasSubstr("the mean of Long tensors"));
     }
-    EXPECT_THROW(process.group().all_reduce_(torch::ones({2}, at::kComplexFloat), ReduceOp::kMax),
-                 UsageError);
+    EXPECT_THROW(process.group().all_reduce_(torch::ones({2}, at::kComplexFloat), ReduceOp::kMax), UsageError);
   });
 }
 
@@ -160,8 +159,7 @@ TEST(GroupRanks, GatherAndScatterAreInverse) {
 }
 
 TEST(GroupRanks, ScatterWithAPartTooFewFailsOnEveryRank) {
-  const auto words =
-      run_ranks_collecting(2, [](Process& process) { process.group().scatter({torch::ones({1})}, 0); });
+  const auto words = run_ranks_collecting(2, [](Process& process) { process.group().scatter({torch::ones({1})}, 0); });
 
   EXPECT_THAT(words[0], HasSubstr("gave 1 parts; it needs one for each of the 2 ranks"));
   EXPECT_THAT(words[1], HasSubstr("gave unusable parts"));
@@ -187,8 +185,7 @@ TEST(GroupRanks, ReduceScatterIntoFillsATensor) {
     const Group& group = process.group();
     const auto mine = [&](const at::Tensor& whole) { return whole.narrow(0, 2 * group.rank(), 2); };
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kComplexFloat}) {
-      const at::Tensor numbers = torch::arange(12).view({6, 2}),
-                       input = (numbers * (group.rank() + 1)).to(dtype);
+      const at::Tensor numbers = torch::arange(12).view({6, 2}), input = (numbers * (group.rank() + 1)).to(dtype);
       const at::Tensor expected = mine(numbers * 6).to(dtype);
       const at::Tensor output = torch::empty({2, 2}, dtype), turned = torch::empty({2, 2}, dtype).t();
 
@@ -217,9 +214,8 @@ TEST(GroupRanks, ReduceScatterIntoAnotherSizeOrDtypeIsRefused) {
       return "no error";
     };
 
-    EXPECT_THAT(
-        words(torch::empty({3}), torch::ones({4})),
-        HasSubstr("the input is Float of 4 elements; world_size(2) * output(3) = 6 of Float are needed"));
+    EXPECT_THAT(words(torch::empty({3}), torch::ones({4})),
+                HasSubstr("the input is Float of 4 elements; world_size(2) * output(3) = 6 of Float are needed"));
     EXPECT_THAT(words(torch::empty({2}, at::kLong), torch::ones({4})), HasSubstr("4 of Long are needed"));
   });
 }
@@ -233,8 +229,8 @@ TEST(GroupRanks, AllToAllTransposesUnequalParts) {
     const auto received = process.group().all_to_all(parts);
 
     for (int peer = 0; peer < 3; ++peer) {
-      EXPECT_TRUE(torch::equal(received[peer],
-                               torch::full({process.rank(), 2}, 10 * peer + process.rank(), at::kShort)));
+      EXPECT_TRUE(
+          torch::equal(received[peer], torch::full({process.rank(), 2}, 10 * peer + process.rank(), at::kShort)));
     }
   });
 }
@@ -249,9 +245,7 @@ TEST(GroupRanks, AllToAllTakesPartsOfOneTensorInAnyOrder) {
                                  {{0, 4}, {3, 3}, {4, 9}},
                                  {{0, 2}, {3, 5}, {5, 9}},
                                  {{2, 6}, {2, 6}, {6, 9}}}) {
-      const auto part = [&](int from, int to) {
-        return whole(from).slice(0, bounds[to].first, bounds[to].second);
-      };
+      const auto part = [&](int from, int to) { return whole(from).slice(0, bounds[to].first, bounds[to].second); };
       const at::Tensor mine = whole(process.rank());
       std::vector<at::Tensor> parts;
       for (const auto& [begin, end] : bounds) parts.push_back(mine.slice(0, begin, end));
@@ -259,8 +253,7 @@ TEST(GroupRanks, AllToAllTakesPartsOfOneTensorInAnyOrder) {
       const auto received = process.group().all_to_all(parts);
 
       for (int from = 0; from < 3; ++from) {
-        ASSERT_TRUE(torch::equal(received[from], part(from, process.rank())))
-            << bounds[0].first << bounds[1].first;
+        ASSERT_TRUE(torch::equal(received[from], part(from, process.rank()))) << bounds[0].first << bounds[1].first;
       }
     }
   });
@@ -318,8 +311,7 @@ TEST(GroupRanks, AllToAllIntoOfOtherRowsSizesOrDtypesIsRefused) {
     for (const auto& rows : std::vector<std::vector<int64_t>>{{1, 1}, {3}, {4, -1}, {1, 1, 1}}) {
       EXPECT_THAT(words(two, three, {.input = rows}), HasSubstr(remedy)) << rows;
     }
-    EXPECT_THAT(words(two, torch::empty({2, 4})),
-                HasSubstr("the output is Float [2, 3], the input Float [2, 4]"));
+    EXPECT_THAT(words(two, torch::empty({2, 4})), HasSubstr("the output is Float [2, 3], the input Float [2, 4]"));
     EXPECT_THAT(words(two, torch::empty({2, 3}, at::kInt)), HasSubstr("the input Int [2, 3]"));
   });
 }
@@ -328,8 +320,7 @@ TEST(GroupRanks, RowsThatOneGivesAndAnotherDoesNotTakeAreNamedOnEveryRank) {
   const auto words = run_ranks_collecting(3, [](Process& process) {
     const int rank = process.rank();
     at::Tensor output = torch::empty({rank == 2 ? 6 : 3});
-    const std::vector<int64_t> take =
-        rank == 2 ? std::vector<int64_t>{1, 4, 1} : std::vector<int64_t>{1, 1, 1};
+    const std::vector<int64_t> take = rank == 2 ? std::vector<int64_t>{1, 4, 1} : std::vector<int64_t>{1, 1, 1};
     process.group().all_to_all_into_(output, torch::ones({3}), {.output = take});
   });
 
@@ -393,32 +384,30 @@ TEST(GroupRanks, AllReducesOfManySizesInTurnAreRight) {
       for (auto& work : works) work.wait();
       const int64_t ranks = world_size * (world_size - 1) / 2;
       for (const at::Tensor& tensor : tensors) {
-        ASSERT_TRUE(torch::equal(tensor, world_size * torch::arange(tensor.numel()) + ranks))
-            << tensor.numel();
+        ASSERT_TRUE(torch::equal(tensor, world_size * torch::arange(tensor.numel()) + ranks)) << tensor.numel();
       }
     });
   }
 }
 
 TEST(GroupRanks, UncheckedSmallOperationsThatDifferOverGlooNameBothSidesAndTheGroupGoesOn) {
-  run_ranks(
-      3,
-      [](Process& process) {
-        const auto& group = process.group();
-        at::Tensor tensor = torch::ones({process.rank() == 1 ? 20 : 10});
-        EXPECT_THAT([&] { group.all_reduce_(tensor); },
-                    ::testing::ThrowsMessage<CommError>(
-                        AllOf(HasSubstr("rank 0 calls all_reduce(sum) of 10 Float"),
-                              HasSubstr("rank 1 calls all_reduce(sum) of 20 Float"))));
-        EXPECT_THAT([&] { group.broadcast_(torch::ones({4}), process.rank() == 2 ? 1 : 0); },
-                    ::testing::ThrowsMessage<CommError>(
-                        AllOf(HasSubstr("rank 0 calls broadcast of 16 bytes, root 0"),
-                              HasSubstr("rank 2 calls broadcast of 16 bytes, root 1"))));
-        at::Tensor next = torch::ones({5});
-        group.all_reduce_(next);
-        EXPECT_TRUE(torch::equal(next, torch::full({5}, 3.0F)));
-      },
-      {.check = false, .adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kGloo; }});
+  run_ranks(3,
+            [](Process& process) {
+              const auto& group = process.group();
+              at::Tensor tensor = torch::ones({process.rank() == 1 ? 20 : 10});
+              EXPECT_THAT(
+                  [&] { group.all_reduce_(tensor); },
+                  ::testing::ThrowsMessage<CommError>(AllOf(HasSubstr("rank 0 calls all_reduce(sum) of 10 Float"),
+                                                            HasSubstr("rank 1 calls all_reduce(sum) of 20 Float"))));
+              EXPECT_THAT(
+                  [&] { group.broadcast_(torch::ones({4}), process.rank() == 2 ? 1 : 0); },
+                  ::testing::ThrowsMessage<CommError>(AllOf(HasSubstr("rank 0 calls broadcast of 16 bytes, root 0"),
+                                                            HasSubstr("rank 2 calls broadcast of 16 bytes, root 1"))));
+              at::Tensor next = torch::ones({5});
+              group.all_reduce_(next);
+              EXPECT_TRUE(torch::equal(next, torch::full({5}, 3.0F)));
+            },
+            {.check = false, .adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kGloo; }});
 }
 
 TEST(GroupRanks, AnAllReduceGoesOnWhoeverAsksWaitsOrDropsIt) {
@@ -488,8 +477,7 @@ TEST(GroupRanks, MismatchedShapesAndDtypesNameBothSidesOnEveryRank) {
   for (const bool shapes : {true, false}) {
     const auto words = run_ranks_collecting(3, [shapes](Process& process) {
       const bool odd = process.rank() == 2;
-      at::Tensor tensor =
-          shapes ? torch::ones({odd ? 20 : 10}) : torch::ones({10}, odd ? at::kInt : at::kFloat);
+      at::Tensor tensor = shapes ? torch::ones({odd ? 20 : 10}) : torch::ones({10}, odd ? at::kInt : at::kFloat);
       process.group().all_reduce_(tensor);
     });
 
@@ -537,9 +525,8 @@ TEST(GroupRanks, SurvivorsQuoteTheRankThatFailed) {
   });
 
   for (const int survivor : {0, 2}) {
-    EXPECT_THAT(
-        words[survivor],
-        HasSubstr("all_reduce was not completed because rank 1 failed: the disk of rank one is full"));
+    EXPECT_THAT(words[survivor],
+                HasSubstr("all_reduce was not completed because rank 1 failed: the disk of rank one is full"));
   }
 }
 

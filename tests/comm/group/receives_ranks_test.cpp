@@ -35,8 +35,7 @@ TEST(ReceivesRanks, AreMatchedInTheOrderOfTheirStartWhoeverIsWaitedForFirst) {
                   works.push_back(group.receive_async_(tensors.back(), 0));
                 }
                 for (const size_t i : {2, 0, 1}) works[i].wait();
-                for (int64_t i = 0; i < 3; ++i)
-                  EXPECT_TRUE(torch::equal(tensors[i], torch::full({2}, i + 1))) << i;
+                for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(tensors[i], torch::full({2}, i + 1))) << i;
               },
               {.check = check});
   }
@@ -69,8 +68,7 @@ TEST(ReceivesRanks, ManyMayBeOpenWhileTheirStarterWaitsForSomethingElse) {
               std::vector<at::Tensor> tensors;
               std::vector<Work<>> works;
               for (int i = 0; i < kNum; ++i) {
-                tensors.push_back(process.rank() == 0 ? bytes_from(0, i, 200'000)
-                                                      : torch::empty({200'000}, at::kByte));
+                tensors.push_back(process.rank() == 0 ? bytes_from(0, i, 200'000) : torch::empty({200'000}, at::kByte));
                 if (process.rank() == 0) {
                   group.send(tensors[i], 1);
                 } else {
@@ -79,8 +77,7 @@ TEST(ReceivesRanks, ManyMayBeOpenWhileTheirStarterWaitsForSomethingElse) {
               }
               group.barrier();
               for (Work<>& work : works) work.wait();
-              for (int i = 0; i < kNum; ++i)
-                EXPECT_TRUE(torch::equal(tensors[i], bytes_from(0, i, 200'000))) << i;
+              for (int i = 0; i < kNum; ++i) EXPECT_TRUE(torch::equal(tensors[i], bytes_from(0, i, 200'000))) << i;
             },
             {.check = false});
 }

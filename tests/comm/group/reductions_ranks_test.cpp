@@ -29,8 +29,7 @@ TEST(ReductionsRanks, MinimumAndMaximumAreNaNWhereAnyRankHasOne) {
           process.group().all_reduce_(tensor, op);
 
           const at::Tensor expected = (op == ReduceOp::kMin ? least : most).to(dtype).repeat(repeats);
-          ASSERT_TRUE(
-              torch::allclose(tensor.to(at::kDouble), expected.to(at::kDouble), 0, 0, /*equal_nan=*/true))
+          ASSERT_TRUE(torch::allclose(tensor.to(at::kDouble), expected.to(at::kDouble), 0, 0, /*equal_nan=*/true))
               << dtype << ' ' << repeats;
         }
       }
@@ -51,8 +50,8 @@ TEST(ReductionsRanks, AWorldOfOneGivesNewTensors) {
   const Group group;
   const at::Tensor tensor = torch::ones({2}, torch::requires_grad());
 
-  for (const at::Tensor& given : {group.all_gather(tensor)[0], group.gather(tensor, 0)[0],
-                                  group.scatter({tensor}, 0), group.all_to_all({tensor})[0]}) {
+  for (const at::Tensor& given : {group.all_gather(tensor)[0], group.gather(tensor, 0)[0], group.scatter({tensor}, 0),
+                                  group.all_to_all({tensor})[0]}) {
     given.add_(1);
     EXPECT_FALSE(given.requires_grad());
   }
@@ -68,8 +67,7 @@ TEST(ReductionsRanks, PartsOfOneTensorAreInputAndOutputInAWorldOfOne) {
   };
 
   halves([&](const at::Tensor& output, const at::Tensor& input) { group.all_gather_into_(output, input); });
-  halves(
-      [&](const at::Tensor& output, const at::Tensor& input) { group.reduce_scatter_into_(output, input); });
+  halves([&](const at::Tensor& output, const at::Tensor& input) { group.reduce_scatter_into_(output, input); });
   halves([&](const at::Tensor& output, const at::Tensor& input) { group.all_to_all_into_(output, input); });
 }
 

@@ -111,8 +111,7 @@ TEST(HierarchicalRanks, AFailureOnOneHostReachesTheRanksOfAllOthers) {
       },
       kThreeHosts);
 
-  for (const int rank : {0, 1, 2, 3, 5})
-    EXPECT_THAT(words[rank], HasSubstr("rank 4 failed: no more data")) << rank;
+  for (const int rank : {0, 1, 2, 3, 5}) EXPECT_THAT(words[rank], HasSubstr("rank 4 failed: no more data")) << rank;
 }
 
 // What a rank was told of a collective that failed, and the group goes on.
@@ -170,28 +169,31 @@ TEST(HierarchicalRanks, WithCheckOperationsWithTheSameStepsAreToldApart) {
 }
 
 TEST(HierarchicalRanks, WithoutCheckAMismatchInsideAHostIsNamedInTheGroupsRanks) {
-  const auto words = run_ranks_collecting(6,
-                                          [](Process& process) {
-                                            // Rank 4 is the second of the host whose first is rank 1.
-                                            process.group().all_reduce_(torch::ones({process.rank() == 4 ? 20 : 10}));
-                                          },
-                                          kThreeHosts);
+  const auto words = run_ranks_collecting(
+      6,
+      [](Process& process) {
+        // Rank 4 is the second of the host whose first is rank 1.
+        process.group().all_reduce_(torch::ones({process.rank() == 4 ? 20 : 10}));
+      },
+      kThreeHosts);
 
   for (const int rank : {1, 4}) {
-    EXPECT_THAT(words[rank], HasSubstr("in a part of all_reduce, rank 1 calls reduce(sum) of 10 Float, root 0, rank 4 calls "
-                                       "reduce(sum) of 20 Float, root 0"))
+    EXPECT_THAT(words[rank],
+                HasSubstr("in a part of all_reduce, rank 1 calls reduce(sum) of 10 Float, root 0, rank 4 calls "
+                          "reduce(sum) of 20 Float, root 0"))
         << rank;
   }
   for (const int rank : {0, 2, 3, 5}) EXPECT_THAT(words[rank], Not(IsEmpty())) << rank;
 }
 
 TEST(HierarchicalRanks, WithoutCheckAMismatchOfSmallCallsBetweenHostsIsNamed) {
-  const auto words = run_ranks_collecting(6,
-                                          [](Process& process) {
-                                            const bool on_b = process.rank() == 1 || process.rank() == 4;
-                                            process.group().all_reduce_(torch::ones({on_b ? 20 : 10}));
-                                          },
-                                          kThreeHosts);
+  const auto words = run_ranks_collecting(
+      6,
+      [](Process& process) {
+        const bool on_b = process.rank() == 1 || process.rank() == 4;
+        process.group().all_reduce_(torch::ones({on_b ? 20 : 10}));
+      },
+      kThreeHosts);
 
   EXPECT_THAT(words[0], HasSubstr("all_reduce(sum) of 10 Float"));
   EXPECT_THAT(words[0], HasSubstr("all_reduce(sum) of 20 Float"));

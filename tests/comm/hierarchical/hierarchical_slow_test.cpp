@@ -55,11 +55,11 @@ TEST(HierarchicalSlow, NetworkNamespacesAreHosts) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<FILE*> ranks;
   for (int rank = 0; rank < 4; ++rank) {
-    const std::string command = text(
-        "ip netns exec ", TwoHosts::name(rank < 2 ? "a" : "b"), " env RANK=", rank, " LOCAL_RANK=", rank % 2,
-        " WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 GLOO_SOCKET_IFNAME=cable "
-        "HASTEN_TEST_CASE=two_level_between_namespaces ",
-        program, " 2>&1");
+    const std::string command =
+        text("ip netns exec ", TwoHosts::name(rank < 2 ? "a" : "b"), " env RANK=", rank, " LOCAL_RANK=", rank % 2,
+             " WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 GLOO_SOCKET_IFNAME=cable "
+             "HASTEN_TEST_CASE=two_level_between_namespaces ",
+             program, " 2>&1");
     ranks.push_back(popen(command.c_str(), "r"));
   }
 

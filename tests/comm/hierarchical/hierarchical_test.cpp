@@ -18,7 +18,8 @@ TEST(Hierarchical, ARankWhoseHostIsUnknownIsAlone) {
 
 // Every part must be collected once on each host and sent to the rank whose it is.
 TEST(Hierarchical, EachPartOfAReduceScatterIsCollectedOnceOnEveryHost) {
-  for (const Hosts& hosts : {Hosts{{0, 1}, {2, 3}}, Hosts{{0, 2, 4}, {1, 3}}, Hosts{{1}, {0, 2, 3}}, Hosts{{0, 1, 2}}}) {
+  for (const Hosts& hosts :
+       {Hosts{{0, 1}, {2, 3}}, Hosts{{0, 2, 4}, {1, 3}}, Hosts{{1}, {0, 2, 3}}, Hosts{{0, 1, 2}}}) {
     size_t world_size = 0;
     for (const auto& ranks : hosts) world_size += ranks.size();
     std::vector<std::vector<int>> told(world_size);

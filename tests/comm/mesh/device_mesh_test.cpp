@@ -37,8 +37,11 @@ TEST(DeviceMesh, OneSizeMayBeLeftOpen) {
 }
 
 TEST(DeviceMesh, WhatDoesNotFitIsRefusedWithTheSizes) {
-  EXPECT_THAT([] { MeshLayout({{"dp", 2}, {"tp", 4}}, 6); },
-              ThrowsMessage<UsageError>(HasSubstr("has 8 places, but the group has 6 ranks")));
+  EXPECT_THAT(
+      [] {
+        MeshLayout({{"dp", 2}, {"tp", 4}}, 6);
+      },
+      ThrowsMessage<UsageError>(HasSubstr("has 8 places, but the group has 6 ranks")));
   EXPECT_THAT([] { MeshLayout({{"dp", -1}, {"tp", 4}}, 6); }, ThrowsMessage<UsageError>(HasSubstr("has 6 ranks")));
   EXPECT_THAT([] { MeshLayout({{"dp", 2}, {"dp", 1}}, 2); }, ThrowsMessage<UsageError>(HasSubstr("a name of its own")));
   EXPECT_THAT([] { MeshLayout({{"dp", 0}}, 1); }, ThrowsMessage<UsageError>(HasSubstr("has size 0")));

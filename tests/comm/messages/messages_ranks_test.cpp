@@ -31,7 +31,8 @@ class Inbox final : public MessageSink {
   };
   class Arriving final : public IncomingMessage {
    public:
-    Arriving(Inbox& inbox, int from, std::string head, int64_t size) : inbox_(inbox), got_{from, std::move(head), std::string(static_cast<size_t>(size), '\0')} {
+    Arriving(Inbox& inbox, int from, std::string head, int64_t size)
+        : inbox_(inbox), got_{from, std::move(head), std::string(static_cast<size_t>(size), '\0')} {
       if (size > 0) body = {std::as_writable_bytes(std::span(got_.body))};
     }
     void complete() override { inbox_.add(std::move(got_)); }
@@ -95,7 +96,8 @@ class Inbox final : public MessageSink {
   std::thread thread_;
 };
 
-OutgoingMessage message_of(const std::string& head, const std::string* body = nullptr, std::function<void()> sent = nullptr) {
+OutgoingMessage message_of(const std::string& head, const std::string* body = nullptr,
+                           std::function<void()> sent = nullptr) {
   OutgoingMessage message;
   message.head += head;
   if (body != nullptr) message.body = {std::as_bytes(std::span(*body))};
@@ -104,34 +106,39 @@ OutgoingMessage message_of(const std::string& head, const std::string* body = nu
 }
 
 void exchange(const hasten::testing::RankOptions& options, int64_t pull_bytes) {
-  run_ranks(3, [&](process::Process& process) {
-    Inbox inbox;
-    Messages messages(process.group(), inbox, {.pull_bytes = pull_bytes});
-    inbox.serve(messages);
-    const std::string large(3'000'000, static_cast<char>('a' + process.rank()));
-    std::atomic<int> num_sent = 0;
+  run_ranks(
+      3,
+      [&](process::Process& process) {
+        Inbox inbox;
+        Messages messages(process.group(), inbox, {.pull_bytes = pull_bytes});
+        inbox.serve(messages);
+        const std::string large(3'000'000, static_cast<char>('a' + process.rank()));
+        std::atomic<int> num_sent = 0;
 
-    for (int i = 0; i < 50; ++i) {
-      for (int to = 0; to < 3; ++to) {
-        if (to != process.rank()) messages.send(to, message_of(std::to_string(i), i == 25 ? &large : nullptr, [&] { ++num_sent; }));
-      }
-    }
+        for (int i = 0; i < 50; ++i) {
+          for (int to = 0; to < 3; ++to) {
+            if (to != process.rank())
+              messages.send(to, message_of(std::to_string(i), i == 25 ? &large : nullptr, [&] { ++num_sent; }));
+          }
+        }
 
-    const auto all = inbox.wait_for(100);
-    EXPECT_EQ(all.size(), 100u);
-    std::array<int, 3> next{};
-    for (const auto& got : all) {
-      EXPECT_EQ(got.head, std::to_string(next[static_cast<size_t>(got.from)]++)) << "messages of one rank keep their order";
-      if (got.head == "25") {
-        EXPECT_EQ(got.body, std::string(large.size(), static_cast<char>('a' + got.from)));
-      }
-    }
-    process.group().barrier();
-    for (int i = 0; i < 5000 && num_sent < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(num_sent, 100) << "every message's memory is given back";
-    inbox.stop(messages);
-    process.group().barrier();
-  }, options);
+        const auto all = inbox.wait_for(100);
+        EXPECT_EQ(all.size(), 100u);
+        std::array<int, 3> next{};
+        for (const auto& got : all) {
+          EXPECT_EQ(got.head, std::to_string(next[static_cast<size_t>(got.from)]++))
+              << "messages of one rank keep their order";
+          if (got.head == "25") {
+            EXPECT_EQ(got.body, std::string(large.size(), static_cast<char>('a' + got.from)));
+          }
+        }
+        process.group().barrier();
+        for (int i = 0; i < 5000 && num_sent < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(num_sent, 100) << "every message's memory is given back";
+        inbox.stop(messages);
+        process.group().barrier();
+      },
+      options);
 }
 
 TEST(Messages, KeepTheirOrderOnOneHost) {
@@ -143,7 +150,8 @@ TEST(Messages, KeepTheirOrderThroughTheSocketAlone) {
 }
 
 TEST(Messages, KeepTheirOrderBetweenHosts) {
-  exchange({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }}, 64 * 1024);
+  exchange({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }},
+           64 * 1024);
 }
 
 TEST(Messages, ARankThatLeavesOrIsLostIsReported) {
@@ -185,7 +193,8 @@ std::vector<int> connected_sockets() {
   return found;
 }
 
-// Two ranks that have called each other at once, and so have two connections; then that of rank 0 is cut. `after` runs in both.
+// Two ranks that have called each other at once, and so have two connections; then that of rank 0 is cut. `after` runs
+// in both.
 void cut_one_of_two(const std::function<void(int rank, Messages& messages, Inbox& inbox, const Group& group)>& after) {
   int socket = -1;
   run_ranks(2, [&](process::Process& process) {
@@ -245,26 +254,30 @@ TEST(Messages, WhatTheOtherConnectionHoldsIsReadAfterACut) {
 
 // On one host the first send throws. Between hosts connecting takes time: it is reported, and the next send throws.
 void find_the_closed(const hasten::testing::RankOptions& options) {
-  run_ranks(2, [](process::Process& process) {
-    Inbox inbox;
-    auto messages = std::make_unique<Messages>(process.group(), inbox);
-    if (process.rank() == 1) messages.reset();
-    process.group().barrier();
-    if (process.rank() == 0) {
-      inbox.serve(*messages);
-      try {
-        messages->send(1, message_of("late"));
-        EXPECT_FALSE(messages->is_on_this_host(1));
-      } catch (const CommError& error) {
-        EXPECT_THAT(error.what(), ::testing::HasSubstr("cannot be reached"));
-      }
-      EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
-      EXPECT_THROW(messages->send(1, message_of("later")), CommError);
-      EXPECT_THAT(messages->why_gone(1), ::testing::AnyOf(::testing::HasSubstr("ended or closed"), ::testing::HasSubstr("refused")));
-      inbox.stop(*messages);
-    }
-    process.group().barrier();
-  }, options);
+  run_ranks(
+      2,
+      [](process::Process& process) {
+        Inbox inbox;
+        auto messages = std::make_unique<Messages>(process.group(), inbox);
+        if (process.rank() == 1) messages.reset();
+        process.group().barrier();
+        if (process.rank() == 0) {
+          inbox.serve(*messages);
+          try {
+            messages->send(1, message_of("late"));
+            EXPECT_FALSE(messages->is_on_this_host(1));
+          } catch (const CommError& error) {
+            EXPECT_THAT(error.what(), ::testing::HasSubstr("cannot be reached"));
+          }
+          EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
+          EXPECT_THROW(messages->send(1, message_of("later")), CommError);
+          EXPECT_THAT(messages->why_gone(1),
+                      ::testing::AnyOf(::testing::HasSubstr("ended or closed"), ::testing::HasSubstr("refused")));
+          inbox.stop(*messages);
+        }
+        process.group().barrier();
+      },
+      options);
 }
 
 TEST(Messages, WhatNeverConnectedIsFoundOnOneHost) {
@@ -305,7 +318,8 @@ TEST(Messages, AStrangersConnectionIsClosedAndHarmsNobody) {
   ASSERT_EQ(connect(stranger.handle(), reinterpret_cast<const sockaddr*>(&address), size), 0);
 
   const std::string garbage(4096, 'x');
-  EXPECT_EQ(send(stranger.handle(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
+  EXPECT_EQ(send(stranger.handle(), garbage.data(), garbage.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(garbage.size()));
   char byte = 0;
   EXPECT_LE(recv(stranger.handle(), &byte, 1, 0), 0) << "nothing is answered";
 
@@ -319,22 +333,24 @@ TEST(Messages, AStrangersConnectionIsClosedAndHarmsNobody) {
 }
 
 TEST(Messages, ARankOfAnotherHostThatFallsSilentIsLost) {
-  run_ranks(2, [](process::Process& process) {
-    Inbox inbox;
-    Messages messages(process.group(), inbox, {.lost_after_s = 2});
-    inbox.serve(messages);
-    messages.send(1 - process.rank(), message_of("hello"));
-    inbox.wait_for(1);
-    process.group().barrier();
-    if (process.rank() == 1) {
-      inbox.stop(messages);  // nothing is read or sent, and the connection stays
-    } else {
-      EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
-      EXPECT_THAT(messages.why_gone(1), ::testing::HasSubstr("nothing was heard from it for 2 s"));
-      inbox.stop(messages);
-    }
-    process.group().barrier();
-  }, {.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
+  run_ranks(2,
+            [](process::Process& process) {
+              Inbox inbox;
+              Messages messages(process.group(), inbox, {.lost_after_s = 2});
+              inbox.serve(messages);
+              messages.send(1 - process.rank(), message_of("hello"));
+              inbox.wait_for(1);
+              process.group().barrier();
+              if (process.rank() == 1) {
+                inbox.stop(messages);  // nothing is read or sent, and the connection stays
+              } else {
+                EXPECT_EQ(inbox.wait_for_gone(1), (std::vector<std::pair<int, bool>>{{1, false}}));
+                EXPECT_THAT(messages.why_gone(1), ::testing::HasSubstr("nothing was heard from it for 2 s"));
+                inbox.stop(messages);
+              }
+              process.group().barrier();
+            },
+            {.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
 }
 
 TEST(Messages, RanksJoinOneByOneAndNumbersAreNotUsedAgain) {

@@ -55,8 +55,7 @@ TEST(Gather, OfDifferentStructuresThrowsOnEveryRankNamingBothSides) {
     gather(process.group(), Named{{process.rank() == 2 ? "lables" : "labels", torch::zeros({4, 2})}});
   });
 
-  EXPECT_THAT(words,
-              Each(HasSubstr("rank 0 passes {labels: Float[*, 2]}, rank 2 passes {lables: Float[*, 2]}")));
+  EXPECT_THAT(words, Each(HasSubstr("rank 0 passes {labels: Float[*, 2]}, rank 2 passes {lables: Float[*, 2]}")));
 }
 
 TEST(Broadcast, GivesEveryRankTheRootsTensorsAndKeepsItsOwn) {
@@ -75,8 +74,7 @@ TEST(Broadcast, FromDifferentRanksThrowsOnEveryRank) {
   const auto words = run_ranks_collecting(
       2, [](process::Process& process) { broadcast(process.group(), torch::zeros({1}), process.rank()); });
 
-  EXPECT_THAT(words,
-              Each(HasSubstr("rank 0 passes from rank 0: Float[1], rank 1 passes from rank 1: Float[1]")));
+  EXPECT_THAT(words, Each(HasSubstr("rank 0 passes from rank 0: Float[1], rank 1 passes from rank 1: Float[1]")));
 }
 
 TEST(Reduce, SumsAveragesAndScales) {
@@ -126,8 +124,7 @@ TEST(PadAcrossProcesses, NoticesOtherNumbersOfTensorsWithoutChecks) {
   const auto words = run_ranks_collecting(
       2,
       [](process::Process& process) {
-        pad_across_processes(process.group(),
-                             std::vector<torch::Tensor>(process.rank() + 1, torch::zeros({1})));
+        pad_across_processes(process.group(), std::vector<torch::Tensor>(process.rank() + 1, torch::zeros({1})));
       },
       {.check = false});
 

@@ -25,12 +25,10 @@ std::string message_of(const std::function<void()>& action) {
 
 TEST(StructureOf, WritesNamesSequencesTuplesAndGaps) {
   const std::tuple value{Named{{"x", torch::zeros({2, 3})}, {"y", torch::zeros({2}, torch::kInt64)}},
-                         std::vector{torch::tensor(1.0F)}, std::optional<torch::Tensor>(), 7,
-                         std::string("s")};
+                         std::vector{torch::tensor(1.0F)}, std::optional<torch::Tensor>(), 7, std::string("s")};
 
   EXPECT_EQ(structure_of(value), "({x: Float[2, 3], y: Long[2]}, [Float[]], none, -, -)");
-  EXPECT_EQ(structure_of(value, StructureDetail::kRows),
-            "({x: Float[*, 3], y: Long[*]}, [Float[*]], none, -, -)");
+  EXPECT_EQ(structure_of(value, StructureDetail::kRows), "({x: Float[*, 3], y: Long[*]}, [Float[*]], none, -, -)");
   EXPECT_EQ(structure_of(value, StructureDetail::kNames), "({x: tensor, y: tensor}, [tensor], none, -, -)");
 }
 
@@ -91,8 +89,7 @@ TEST(Concatenate, RefusesDifferentStructuresNoValuesAndScalars) {
   const std::vector<Named> different = {{{"a", torch::zeros({1})}}, {{"b", torch::zeros({1})}}};
   const std::vector<torch::Tensor> scalars = {torch::tensor(1), torch::tensor(2)};
 
-  EXPECT_THAT(message_of([&] { concatenate(different); }),
-              HasSubstr("value 0 is {a: tensor}, value 1 is {b: tensor}"));
+  EXPECT_THAT(message_of([&] { concatenate(different); }), HasSubstr("value 0 is {a: tensor}, value 1 is {b: tensor}"));
   EXPECT_THAT(message_of([&] { concatenate(scalars); }), HasSubstr("concatenate of scalars"));
   EXPECT_THAT(message_of([] { concatenate(std::vector<torch::Tensor>{}); }), HasSubstr("no values"));
 }
@@ -104,8 +101,7 @@ TEST(FindBatchSize, IsTheFirstSizeOfTheFirstTensor) {
 TEST(FindBatchSize, RefusesWhatHasNone) {
   EXPECT_THAT(message_of([] { find_batch_size(std::vector<torch::Tensor>{}); }),
               HasSubstr("no batch size in []: it holds no tensor"));
-  EXPECT_THAT(message_of([] { find_batch_size(torch::tensor(1)); }),
-              HasSubstr("its first tensor is a scalar"));
+  EXPECT_THAT(message_of([] { find_batch_size(torch::tensor(1)); }), HasSubstr("its first tensor is a scalar"));
 }
 
 TEST(Slice, TakesRowsOfEveryTensorWithPythonsBounds) {

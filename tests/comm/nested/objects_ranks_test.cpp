@@ -40,8 +40,7 @@ TEST(GatherObject, GivesEveryRanksObjectByRank) {
   run_ranks(3, [](process::Process& process) {
     const std::string mine(10 * process.rank(), 'x');
 
-    EXPECT_THAT(gather_object(process.group(), mine),
-                ElementsAre("", std::string(10, 'x'), std::string(20, 'x')));
+    EXPECT_THAT(gather_object(process.group(), mine), ElementsAre("", std::string(10, 'x'), std::string(20, 'x')));
     EXPECT_THAT(gather_object(process.group(), process.rank()), ElementsAre(0, 1, 2));
   });
 }
@@ -53,8 +52,7 @@ TEST(GatherObject, CarriesAnyTypeThatJsonConverts) {
     const std::optional<std::pair<std::string, int>> none, some(std::in_place, "x", 7);
     const auto tables = gather_object(process.group(), table);
     const auto scores = gather_object(process.group(), Score{"rank", 0.5 * process.rank()});
-    const auto json =
-        gather_object(process.group(), nlohmann::json{{"rank", process.rank()}, {"none", nullptr}});
+    const auto json = gather_object(process.group(), nlohmann::json{{"rank", process.rank()}, {"none", nullptr}});
 
     EXPECT_EQ(tables[1].at("loss"), (std::vector<double>{1.0 / 3, 1.1}));
     EXPECT_EQ(gather_object(process.group(), process.rank() == 0 ? none : some), (std::vector{none, some}));
@@ -123,8 +121,7 @@ TEST(BroadcastObjectList, TakesListsOfDifferentLengths) {
 
 TEST(ScatterObject, GivesEachRankItsOwn) {
   run_ranks(3, [](process::Process& process) {
-    const auto all =
-        process.rank() == 2 ? std::vector<std::string>{"a", "bb", ""} : std::vector<std::string>{};
+    const auto all = process.rank() == 2 ? std::vector<std::string>{"a", "bb", ""} : std::vector<std::string>{};
 
     const std::string mine = scatter_object(process.group(), all, 2);
 

@@ -27,10 +27,9 @@ using testing::run_ranks;
 using testing::run_ranks_collecting;
 
 TEST(SharedMemoryRanks, IsChosenWhereAllRanksAreOnOneHost) {
-  run_ranks(3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
-            {.adjust = [](int, GroupOptions& options) {
-              options.backend = BackendKind::kAuto, options.host = "here";
-            }});
+  run_ranks(
+      3, [](Process& process) { EXPECT_EQ(process.group().backend_name(), "shm"); },
+      {.adjust = [](int, GroupOptions& options) { options.backend = BackendKind::kAuto, options.host = "here"; }});
 }
 
 TEST(SharedMemoryRanks, IsNotChosenBetweenHosts) {
@@ -108,8 +107,7 @@ TEST(SharedMemoryRanks, LargeSumsAreThoseOfTheRanksInTheirOrder) {
                 for (int root = 0; root < world_size; ++root) {
                   const at::Tensor there = mine.clone();
                   group.reduce_(there, root, op);
-                  ASSERT_TRUE(torch::equal(there, root == group.rank() ? wanted : mine))
-                      << dtype << ' ' << root;
+                  ASSERT_TRUE(torch::equal(there, root == group.rank() ? wanted : mine)) << dtype << ' ' << root;
                 }
                 const at::Tensor scattered = group.reduce_scatter(mine, op);
                 ASSERT_TRUE(torch::equal(scattered, wanted.narrow(0, group.rank() * part, part)));
@@ -261,9 +259,8 @@ TEST(SharedMemoryRanks, PartsThatOneGivesAndAnotherDoesNotTakeAreFoundWithoutACh
       2,
       [](Process& process) {
         at::Tensor output = torch::zeros({process.rank() == 1 ? 4 : 2});
-        EXPECT_THAT(
-            [&] { process.group().all_to_all_into_(output, torch::ones({2})); },
-            ::testing::ThrowsMessage<CommError>(HasSubstr("rank 0 gives 4 bytes to rank 1, which takes 8")));
+        EXPECT_THAT([&] { process.group().all_to_all_into_(output, torch::ones({2})); },
+                    ::testing::ThrowsMessage<CommError>(HasSubstr("rank 0 gives 4 bytes to rank 1, which takes 8")));
         EXPECT_EQ(output.sum().item<double>(), 0);
         output = torch::zeros({2});
         process.group().all_to_all_into_(output, torch::full({2}, process.rank()).to(at::kFloat));
@@ -301,8 +298,8 @@ TEST(SharedMemoryRanks, BuffersAreReducedInPlaceLikeOtherTensors) {
 
             const at::Tensor sum = torch::arange(count) * world_size + world_size * (world_size - 1) / 2;
             EXPECT_EQ(buffer[0].item<float>(), sum[0].item<float>());
-            EXPECT_TRUE(torch::equal(buffer.narrow(0, 1, count - 1),
-                                     sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
+            EXPECT_TRUE(
+                torch::equal(buffer.narrow(0, 1, count - 1), sum.narrow(0, 1, count - 1).to(at::kFloat) * world_size));
             EXPECT_TRUE(torch::equal(mixed, torch::full({count}, world_size)));
 
             at::Tensor mean = group.buffer(count).copy_(torch::arange(count) + process.rank());
@@ -374,9 +371,8 @@ TEST(SharedMemoryRanks, SixtyFourRanksShareAFewCores) {
 Group connect_with_unequal_memory(BackendKind backend) {
   const auto identity = process::read_rank_info(Environment::current());
   const auto store = Store::tcp({.port = identity.master_port, .server = identity.rank == 0});
-  return Group::connect(
-      store, identity.rank, identity.world_size,
-      {.backend = backend, .shared_bytes = (identity.rank + 8) * kMegabyte, .address = "127.0.0.1"});
+  return Group::connect(store, identity.rank, identity.world_size,
+                        {.backend = backend, .shared_bytes = (identity.rank + 8) * kMegabyte, .address = "127.0.0.1"});
 }
 
 HASTEN_PROCESS_CASE(shm_cannot_be_shared) {

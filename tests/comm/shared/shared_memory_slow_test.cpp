@@ -14,8 +14,7 @@ constexpr int64_t kManyBytes = kBorder + (100 << 20) + 3;
 
 at::Tensor many_bytes(int rank) {
   at::Tensor bytes = torch::full({kManyBytes}, rank + 1, at::kByte);
-  for (const int64_t i : {int64_t{0}, kBorder - 1, kBorder, kManyBytes - 1})
-    bytes[i] = 10 * rank + i % 7 + 20;
+  for (const int64_t i : {int64_t{0}, kBorder - 1, kBorder, kManyBytes - 1}) bytes[i] = 10 * rank + i % 7 + 20;
   return bytes;
 }
 

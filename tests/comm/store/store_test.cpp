@@ -62,8 +62,7 @@ TEST(Store, ABusyPortIsNamedWithItsRemedy) {
     Store::tcp({.port = first.port(), .server = true});
     FAIL() << "no error";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("127.0.0.1:" + std::to_string(first.port()) + ": Address already in use"));
+    EXPECT_THAT(error.what(), HasSubstr("127.0.0.1:" + std::to_string(first.port()) + ": Address already in use"));
     EXPECT_THAT(error.what(), HasSubstr("MASTER_PORT"));
   }
 }
@@ -90,9 +89,8 @@ TEST(Store, AServerThatIsNotThereIsNamed) {
 TEST(Store, TheServerListensOnItsAddressOnly) {
   const Store server = Store::tcp({.host = "127.0.0.1", .server = true});
 
-  EXPECT_THROW(
-      Store::tcp({.host = "127.0.0.2", .port = server.port(), .timeout = std::chrono::milliseconds(300)}),
-      CommError);
+  EXPECT_THROW(Store::tcp({.host = "127.0.0.2", .port = server.port(), .timeout = std::chrono::milliseconds(300)}),
+               CommError);
 }
 
 }  // namespace

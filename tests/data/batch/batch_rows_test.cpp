@@ -103,10 +103,7 @@ TEST(BatchRows, WhatBelongsToAWholeBatchMustBeTheSameInAll) {
   EXPECT_THAT(refused([](Mixed& batch) { batch.mask.reset(); }), HasSubstr("an optional value"));
   EXPECT_THAT(refused([](Mixed& batch) { batch.pair.data = at::Tensor(); }), HasSubstr("an undefined one"));
   EXPECT_THAT(refused([](Mixed& batch) { batch.layers.pop_back(); }), HasSubstr("one has 2 elements"));
-  EXPECT_THAT(refused([](Mixed& batch) {
-                batch.flags["even"] = {true, false};
-              }),
-              HasSubstr("one has 1 entries"));
+  EXPECT_THAT(refused([](Mixed& batch) { batch.flags["even"] = {true, false}; }), HasSubstr("one has 1 entries"));
   EXPECT_THAT(refused([](Mixed& batch) { batch.flags.clear(); }), HasSubstr("an entry 'odd'"));
 }
 

@@ -21,13 +21,11 @@ struct Named {
 
 // The question agrees with comm's walk: where the answer is yes, the walk compiles.
 template <class T>
-constexpr bool walked =
-    can_be_placed<T> && requires(T value) { comm::send_to_device(value, c10::Device("cpu")); };
+constexpr bool walked = can_be_placed<T> && requires(T value) { comm::send_to_device(value, c10::Device("cpu")); };
 
 using Pair = std::pair<at::Tensor, std::vector<at::Tensor>>;
 static_assert(walked<at::Tensor> && walked<Pair> && walked<std::tuple<int, at::Tensor>> && walked<Named>);
-static_assert(walked<std::vector<Named>> && walked<std::map<std::string, at::Tensor>> &&
-              walked<std::vector<size_t>>);
+static_assert(walked<std::vector<Named>> && walked<std::map<std::string, at::Tensor>> && walked<std::vector<size_t>>);
 static_assert(walked<torch::data::Example<>> && walked<std::vector<torch::data::TensorExample>>);
 static_assert(walked<std::optional<at::Tensor>> && walked<std::array<at::Tensor, 2>>);
 static_assert(!can_be_placed<Opaque> && !can_be_placed<std::vector<Opaque>>);

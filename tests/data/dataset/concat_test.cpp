@@ -85,8 +85,7 @@ TEST(Concat, PartsWhoseSamplesDifferAreNamed) {
 
   EXPECT_EQ(all.get_batch(within).size(1), 4);
   const std::string words = words_of<DataError>([&] { all.get_batch(across); });
-  EXPECT_NE(words.find("part 0 of a concatenation are Float [3], those of part 1 are Float [4]"),
-            std::string::npos)
+  EXPECT_NE(words.find("part 0 of a concatenation are Float [3], those of part 1 are Float [4]"), std::string::npos)
       << words;
 }
 

@@ -32,10 +32,9 @@ class Csv : public InFolder {
 };
 
 TEST_F(Csv, GivesColumnsAsTheyAreAskedFor) {
-  const auto read = table(
-      "age,name,weight,id\n31,Ann,1.5,7\n 4 ,Bo,-2e3,+9\n",
-      {.columns = {
-           {"id", CsvType::kInteger}, {"name", CsvType::kText}, {"age"}, {"weight", CsvType::kDouble}}});
+  const auto read =
+      table("age,name,weight,id\n31,Ann,1.5,7\n 4 ,Bo,-2e3,+9\n",
+            {.columns = {{"id", CsvType::kInteger}, {"name", CsvType::kText}, {"age"}, {"weight", CsvType::kDouble}}});
 
   EXPECT_EQ(read.num_rows(), 2u);
   EXPECT_TRUE(torch::equal(read["id"], torch::tensor({7, 9})));
@@ -71,16 +70,15 @@ TEST_F(Csv, LineEndsAndEmptyLinesAndAByteOrderMarkDoNotMatter) {
 }
 
 TEST_F(Csv, WithoutAHeaderColumnsAreNumbered) {
-  const auto read =
-      table("1;2\n3;4\n", {.columns = {{"1", CsvType::kInteger}}, .header = false, .separator = ';'});
+  const auto read = table("1;2\n3;4\n", {.columns = {{"1", CsvType::kInteger}}, .header = false, .separator = ';'});
 
   EXPECT_TRUE(torch::equal(read["1"], torch::tensor({2, 4})));
 }
 
 TEST_F(Csv, MissingNumbersAreNanOrWhatTheColumnSays) {
-  const auto read = table(
-      "a,b,c\n,,\nNA, NA ,NA\n",
-      {.columns = {{"a"}, {"b", CsvType::kInteger, -1}, {"c", CsvType::kFloat, 0}}, .missing = {"", "NA"}});
+  const auto read =
+      table("a,b,c\n,,\nNA, NA ,NA\n",
+            {.columns = {{"a"}, {"b", CsvType::kInteger, -1}, {"c", CsvType::kFloat, 0}}, .missing = {"", "NA"}});
 
   EXPECT_TRUE(read["a"].isnan().all().item<bool>());
   EXPECT_TRUE(torch::equal(read["b"], torch::tensor({-1, -1})));
@@ -97,22 +95,18 @@ TEST_F(Csv, AHeaderAloneIsATableWithoutRows) {
 TEST_F(Csv, ErrorsNameFileLineAndColumn) {
   const std::string file = path("a.csv");
 
-  EXPECT_EQ(
-      refused("age,n\n1,2\n3,x4\n", {.columns = {{"n", CsvType::kInteger}}}),
-      "[data] " + file +
-          ":3:3: 'x4' in column 'n' is not a whole number. Correct it, or name it in CsvOptions.missing.");
+  EXPECT_EQ(refused("age,n\n1,2\n3,x4\n", {.columns = {{"n", CsvType::kInteger}}}),
+            "[data] " + file +
+                ":3:3: 'x4' in column 'n' is not a whole number. Correct it, or name it in CsvOptions.missing.");
   EXPECT_NE(refused("a,b\n\"\n\n\",1.5\n", {.columns = {{"b", CsvType::kInteger}}}).find(":4:3: '1.5'"),
             std::string::npos)
       << "lines inside of quotes count";
-  EXPECT_NE(
-      refused("a\n1e999\n", {.columns = {{"a"}}}).find(":2:1: '1e999' in column 'a' does not fit a number"),
-      std::string::npos);
-  EXPECT_NE(refused("a\n99999999999999999999\n", {.columns = {{"a", CsvType::kInteger}}})
-                .find("does not fit a whole"),
+  EXPECT_NE(refused("a\n1e999\n", {.columns = {{"a"}}}).find(":2:1: '1e999' in column 'a' does not fit a number"),
             std::string::npos);
-  EXPECT_NE(
-      refused("a,b\n1,\n", {.columns = {{"b", CsvType::kInteger}}}).find(":2:3: no value in column 'b'"),
-      std::string::npos);
+  EXPECT_NE(refused("a\n99999999999999999999\n", {.columns = {{"a", CsvType::kInteger}}}).find("does not fit a whole"),
+            std::string::npos);
+  EXPECT_NE(refused("a,b\n1,\n", {.columns = {{"b", CsvType::kInteger}}}).find(":2:3: no value in column 'b'"),
+            std::string::npos);
 }
 
 TEST_F(Csv, RecordsOfOtherLengthsAreNamed) {
@@ -134,10 +128,9 @@ TEST_F(Csv, AnEmptyFileOrAHeaderThatNamesAColumnTwiceIsRefused) {
 }
 
 TEST_F(Csv, WrongColumnsAreNamedWithTheNearest) {
-  EXPECT_EQ(misused({.columns = {{"aeg"}}}),
-            "[data] '" + path("a.csv") +
-                "' has no column 'aeg', did you mean 'age'?; it has: age, name. "
-                "Correct the name.");
+  EXPECT_EQ(misused({.columns = {{"aeg"}}}), "[data] '" + path("a.csv") +
+                                                 "' has no column 'aeg', did you mean 'age'?; it has: age, name. "
+                                                 "Correct the name.");
   EXPECT_NE(misused({.columns = {{"age"}, {"age"}}}).find("names 'age' twice"), std::string::npos);
   EXPECT_NE(misused({.separator = '"'}).find("separator"), std::string::npos);
   const auto read = table("age,name\n1,a\n", {.columns = {{"age"}, {"name", CsvType::kText}}});
@@ -163,9 +156,7 @@ TEST_F(Csv, ServesDatasetsOfNumbersAndOfNumbersWithTexts) {
 }
 
 TEST_F(Csv, WhatStandsForAMissingIntegerIsOne) {
-  const auto integers = [](double missing) {
-    return CsvOptions{.columns = {{"age", CsvType::kInteger, missing}}};
-  };
+  const auto integers = [](double missing) { return CsvOptions{.columns = {{"age", CsvType::kInteger, missing}}}; };
   for (const double missing : {std::nan(""), 0.5, 1e300, 0x1p63}) {
     EXPECT_NE(misused(integers(missing)).find("for column 'age' of kInteger, expected a whole number"),
               std::string::npos);

@@ -93,10 +93,8 @@ TEST_F(Idx, ABatchIsWhatItsExamplesStackTo) {
 }
 
 TEST_F(Idx, TakesOtherTransformsOfTorchs) {
-  auto doubled =
-      three().map(torch::data::transforms::Lambda<torch::data::Example<>>([](torch::data::Example<> example) {
-        return torch::data::Example<>(example.data * 2, example.target);
-      }));
+  auto doubled = three().map(torch::data::transforms::Lambda<torch::data::Example<>>(
+      [](torch::data::Example<> example) { return torch::data::Example<>(example.data * 2, example.target); }));
   auto batches = loader<torch::data::samplers::SequentialSampler>(doubled.map(Stack<>()), 2);
 
   EXPECT_FLOAT_EQ((*batches.begin()).data[1][0][0][0].item<float>(), 204.0f / 255);
@@ -111,17 +109,16 @@ TEST_F(Idx, AnIndexOutOfRangeIsNamed) {
 TEST_F(Idx, AMissingFileIsNamed) {
   const std::string path = folder_ / "none";
 
-  EXPECT_EQ(words(path),
-            "[data] cannot open '" + path +
-                "': No such file or directory; expected an IDX file, plain or gzipped. Check the path.");
+  EXPECT_EQ(words(path), "[data] cannot open '" + path +
+                             "': No such file or directory; expected an IDX file, plain or gzipped. Check the path.");
 }
 
 TEST_F(Idx, ATruncatedFileIsNamedWithWhatItStatesAndHolds) {
   const std::string whole = idx({3, 1, 2}, "123456");
   const std::string path = plain("short", whole.substr(0, whole.size() - 2));
 
-  EXPECT_EQ(words(path), "[data] '" + path +
-                             "' states [3 x 1 x 2] values but holds 4: it is truncated. Get the file again.");
+  EXPECT_EQ(words(path),
+            "[data] '" + path + "' states [3 x 1 x 2] values but holds 4: it is truncated. Get the file again.");
   EXPECT_NE(words(plain("header", whole.substr(0, 9))).find("its header alone takes 16"), std::string::npos);
   EXPECT_NE(words(plain("long", whole + "7")).find("holds 7: it is too long"), std::string::npos);
 }
@@ -134,15 +131,13 @@ TEST_F(Idx, ATruncatedOrDamagedGzipIsNoticed) {
   std::string bytes{std::istreambuf_iterator<char>(in), {}};
 
   EXPECT_NE(words(plain("cut.gz", bytes.substr(0, 2000))).find("damaged or truncated"), std::string::npos);
-  EXPECT_NE(words(plain("tail.gz", bytes.substr(0, bytes.size() - 6))).find("damaged or truncated"),
-            std::string::npos);
+  EXPECT_NE(words(plain("tail.gz", bytes.substr(0, bytes.size() - 6))).find("damaged or truncated"), std::string::npos);
   bytes[1500] = static_cast<char>(bytes[1500] ^ 0x55);
   EXPECT_NE(words(plain("flip.gz", bytes)).find("damaged or truncated"), std::string::npos);
 }
 
 TEST_F(Idx, AWrongMagicNumberIsNamed) {
-  EXPECT_NE(words(plain("png", "\x89PNG and so on")).find("no IDX file: it begins with 0x89504e47"),
-            std::string::npos);
+  EXPECT_NE(words(plain("png", "\x89PNG and so on")).find("no IDX file: it begins with 0x89504e47"), std::string::npos);
   EXPECT_NE(words(plain("empty", "")).find("no IDX file"), std::string::npos);
   EXPECT_NE(words(plain("floats", std::string("\0\0\x0d\1", 4))).find("type 13"), std::string::npos);
 }

@@ -31,8 +31,7 @@ class Folders : public InFolder {
   }
   std::vector<std::string> names(const ImageFolder& folder) const {
     std::vector<std::string> names;
-    for (size_t i = 0; i < *folder.size(); ++i)
-      names.push_back(folder.path(i).substr(folder_.string().size() + 1));
+    for (size_t i = 0; i < *folder.size(); ++i) names.push_back(folder.path(i).substr(folder_.string().size() + 1));
     return names;
   }
   std::string refused(const ImageFolderOptions& options = {}) const {
@@ -50,12 +49,10 @@ TEST_F(Folders, ComeOutOfAnArchive) {
 }
 
 TEST_F(Folders, GiveClassesAndFilesInTorchvisionsOrder) {
-  for (const char* name :
-       {"dog/b.png", "dog/a.PNG", "cat/z/1.JPG", "cat/z-1/2.jpeg", "cat/y.jpg", "Zebra/1.png"}) {
-    add(name,
-        std::string(name).find('j') != std::string::npos || std::string(name).find('J') != std::string::npos
-            ? "photo.jpg"
-            : "photo.png");
+  for (const char* name : {"dog/b.png", "dog/a.PNG", "cat/z/1.JPG", "cat/z-1/2.jpeg", "cat/y.jpg", "Zebra/1.png"}) {
+    add(name, std::string(name).find('j') != std::string::npos || std::string(name).find('J') != std::string::npos
+                  ? "photo.jpg"
+                  : "photo.png");
   }
   write("cat/notes.txt", "no image");
   write("list.csv", "no class");
@@ -63,8 +60,8 @@ TEST_F(Folders, GiveClassesAndFilesInTorchvisionsOrder) {
   const ImageFolder folder(folder_);
 
   EXPECT_THAT(folder.classes(), ElementsAre("Zebra", "cat", "dog"));
-  EXPECT_THAT(names(folder), ElementsAre("Zebra/1.png", "cat/y.jpg", "cat/z/1.JPG", "cat/z-1/2.jpeg",
-                                         "dog/a.PNG", "dog/b.png"));
+  EXPECT_THAT(names(folder),
+              ElementsAre("Zebra/1.png", "cat/y.jpg", "cat/z/1.JPG", "cat/z-1/2.jpeg", "dog/a.PNG", "dog/b.png"));
   EXPECT_EQ(folder.target(3), 1);
 }
 
@@ -96,8 +93,7 @@ TEST_F(Folders, GivePixelsFromZeroToOneAndTheClass) {
 TEST_F(Folders, AStackedBatchIsWhatItsExamplesStackTo) {
   for (const char* name : {"a/1.png", "a/2.png", "b/3.png"}) add(name);
   ImageFolder folder(
-      folder_,
-      {.steps = {RandomResizedCrop{9, 8}, HorizontalFlip{}}, .mean = kImageNetMean, .std = kImageNetStd});
+      folder_, {.steps = {RandomResizedCrop{9, 8}, HorizontalFlip{}}, .mean = kImageNetMean, .std = kImageNetStd});
   const std::vector<size_t> indices{2, 0, 2};
 
   const auto expected = Stack<>().apply_batch(folder.get_batch(indices));
@@ -106,8 +102,7 @@ TEST_F(Folders, AStackedBatchIsWhatItsExamplesStackTo) {
   EXPECT_TRUE(torch::equal(stacked.data, expected.data));
   EXPECT_TRUE(torch::equal(stacked.target, expected.target));
   EXPECT_EQ(stacked.data.sizes(), (std::vector<int64_t>{3, 3, 9, 8}));
-  EXPECT_FALSE(torch::equal(stacked.data[0], stacked.data[1]))
-      << "equal files, but the random numbers of each index";
+  EXPECT_FALSE(torch::equal(stacked.data[0], stacked.data[1])) << "equal files, but the random numbers of each index";
 }
 
 TEST_F(Folders, WhatAnEpochGivesDependsOnSeedAndEpochNotOnWorkersOrOrder) {
@@ -115,8 +110,8 @@ TEST_F(Folders, WhatAnEpochGivesDependsOnSeedAndEpochNotOnWorkersOrOrder) {
   ImageFolder folder(folder_, {.steps = {RandomCrop{20, 20}, HorizontalFlip{}}, .seed = 5});
   const auto epoch = [](ImageFolder folder, size_t workers, size_t batch_size, uint64_t number = 0) {
     std::vector<at::Tensor> seen;
-    auto batches = loader<SequentialSampler>(folder.map(Stack<>()),
-                                             torch::data::DataLoaderOptions(batch_size).workers(workers));
+    auto batches =
+        loader<SequentialSampler>(folder.map(Stack<>()), torch::data::DataLoaderOptions(batch_size).workers(workers));
     batches.set_epoch(number);
     for (auto& batch : batches) seen.push_back(batch.data);
     return torch::cat(seen);
@@ -131,16 +126,14 @@ TEST_F(Folders, WhatAnEpochGivesDependsOnSeedAndEpochNotOnWorkersOrOrder) {
   EXPECT_FALSE(torch::equal(first, second));
   EXPECT_TRUE(torch::equal(Subset(folder.map(Stack<>()), {7}).get_batch(0).data[0], first[7]))
       << "a subset keeps each sample's random numbers";
-  EXPECT_FALSE(
-      torch::equal(epoch(ImageFolder(folder_, {.steps = {RandomCrop{20, 20}}, .seed = 6}), 0, 4), first));
+  EXPECT_FALSE(torch::equal(epoch(ImageFolder(folder_, {.steps = {RandomCrop{20, 20}}, .seed = 6}), 0, 4), first));
   static_assert(is_thread_safe<ImageFolder>::value && is_thread_safe<StackedImageFolder>::value);
 }
 
 /// What the loader's next two passes give.
 template <class Dataset>
 std::vector<at::Tensor> two_epochs(Dataset dataset, size_t workers) {
-  auto batches =
-      loader<SequentialSampler>(std::move(dataset), torch::data::DataLoaderOptions(2).workers(workers));
+  auto batches = loader<SequentialSampler>(std::move(dataset), torch::data::DataLoaderOptions(2).workers(workers));
   std::vector<at::Tensor> epochs;
   for (int epoch = 0; epoch < 2; ++epoch) {
     std::vector<at::Tensor> seen;
@@ -215,8 +208,8 @@ TEST_F(Folders, AResumedEpochHasTheRandomNumbersOfThatEpoch) {
 TEST_F(Folders, ADamagedImageIsNamedWithItsPathAndIndex) {
   add("a/1.png");
   const std::string bad = write("a/2.png", "\x89PNG\r\n\x1a\nand no more");
-  auto batches = loader<SequentialSampler>(ImageFolder(folder_).map(Stack<>()),
-                                           torch::data::DataLoaderOptions(2).workers(1));
+  auto batches =
+      loader<SequentialSampler>(ImageFolder(folder_).map(Stack<>()), torch::data::DataLoaderOptions(2).workers(1));
 
   try {
     batches.begin();
@@ -257,10 +250,8 @@ TEST_F(Folders, WithoutClassesOrImagesAreRefused) {
   EXPECT_THAT(refused(), HasSubstr("holds no folder, expected one for each class"));
   add("cat/1.png");
   write("dog/1.gif", "GIF");
-  EXPECT_THAT(refused(),
-              HasSubstr("class 'dog' in '" + folder_.string() + "/dog' holds no image but 1 other files"));
-  EXPECT_THAT(words_of<DataError>([&] { ImageFolder(path("none")); }),
-              HasSubstr("No such file or directory"));
+  EXPECT_THAT(refused(), HasSubstr("class 'dog' in '" + folder_.string() + "/dog' holds no image but 1 other files"));
+  EXPECT_THAT(words_of<DataError>([&] { ImageFolder(path("none")); }), HasSubstr("No such file or directory"));
   EXPECT_THAT(words_of<DataError>([&] { ImageFolder(path("cat/1.png")); }), HasSubstr("Not a directory"));
   EXPECT_THROW(ImageFolder(folder_, {.steps = {Resize{0, 0}}}), UsageError);
 }
@@ -268,8 +259,7 @@ TEST_F(Folders, WithoutClassesOrImagesAreRefused) {
 TEST_F(Folders, AnIndexOutOfRangeIsNamed) {
   add("a/1.png");
 
-  EXPECT_THAT(words_of<DataError>([&] { ImageFolder(folder_).get(1); }),
-              HasSubstr("sample 1 of an image folder of 1"));
+  EXPECT_THAT(words_of<DataError>([&] { ImageFolder(folder_).get(1); }), HasSubstr("sample 1 of an image folder of 1"));
 }
 
 }  // namespace

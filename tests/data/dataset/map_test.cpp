@@ -60,8 +60,7 @@ struct PlusOne : torch::data::transforms::BatchTransform<at::Tensor, at::Tensor>
 template <class Dataset>
 at::Tensor all_of(Dataset dataset, size_t batch_size, size_t workers) {
   std::vector<at::Tensor> seen;
-  auto batches =
-      loader<SequentialSampler>(std::move(dataset), DataLoaderOptions(batch_size).workers(workers));
+  auto batches = loader<SequentialSampler>(std::move(dataset), DataLoaderOptions(batch_size).workers(workers));
   for (auto& batch : batches) seen.push_back(batch);
   return torch::cat(seen);
 }
@@ -89,16 +88,15 @@ TEST(Map, SubsetsAndConcatenationsAskTheDatasetOnceABatchToo) {
   EXPECT_EQ(*first.calls(), 2);
 
   const auto both = data::map(concat(Subset(first, reversed), data::map(second, doubled)), doubled);
-  EXPECT_TRUE(
-      torch::equal(all_of(both, 8, 2), torch::cat({torch::arange(9, -1, -1) * 2, torch::arange(10) * 4})));
+  EXPECT_TRUE(torch::equal(all_of(both, 8, 2), torch::cat({torch::arange(9, -1, -1) * 2, torch::arange(10) * 4})));
   EXPECT_EQ(*first.calls(), 2 + 2) << "of three batches the first two hold samples of it";
   EXPECT_EQ(*second.calls(), 2);
 }
 
 TEST(Map, OneOfTorchsTransformsOfSamplesIsGivenTheWholeBatch) {
   const at::Tensor images = torch::rand({6, 3, 4, 4}), labels = torch::arange(6);
-  auto normalised = data::map(TensorDataset(images, labels),
-                              torch::data::transforms::Normalize<>({0.5, 0.4, 0.3}, {2.0, 3.0, 4.0}));
+  auto normalised =
+      data::map(TensorDataset(images, labels), torch::data::transforms::Normalize<>({0.5, 0.4, 0.3}, {2.0, 3.0, 4.0}));
   const std::vector<size_t> indices{4, 1};
 
   const Example batch = normalised.get_batch(indices);
@@ -115,14 +113,13 @@ TEST(Map, TakesStackAndOwnCollationOfSamples) {
     return std::accumulate(samples.begin(), samples.end(), size_t{0});
   });
   std::vector<size_t> seen;
-  for (const size_t sum : loader<SequentialSampler>(sums, DataLoaderOptions(4).workers(2)))
-    seen.push_back(sum);
+  for (const size_t sum : loader<SequentialSampler>(sums, DataLoaderOptions(4).workers(2))) seen.push_back(sum);
   EXPECT_EQ(seen, (std::vector<size_t>{0 + 1 + 2 + 3, 4 + 5 + 6 + 7, 8 + 9}));
 
   using Single = torch::data::TensorExample;
-  auto stacked = data::map(torch::data::datasets::TensorDataset(torch::arange(4)),
-                           torch::data::transforms::Stack<Single>(),
-                           [](Single batch) { return Single(batch.data * 2); });
+  auto stacked =
+      data::map(torch::data::datasets::TensorDataset(torch::arange(4)), torch::data::transforms::Stack<Single>(),
+                [](Single batch) { return Single(batch.data * 2); });
   EXPECT_TRUE(torch::equal((*loader<SequentialSampler>(stacked, 4).begin()).data, torch::arange(4) * 2));
 }
 
@@ -154,8 +151,8 @@ struct AddEpoch {
 
 TEST(Map, TransformsAreToldTheEpochOnEveryWorker) {
   for (const size_t workers : {0, 3}) {
-    auto ours = loader<SequentialSampler>(data::map(Whole(6), AddEpoch(), kNothing),
-                                          DataLoaderOptions(1).workers(workers));
+    auto ours =
+        loader<SequentialSampler>(data::map(Whole(6), AddEpoch(), kNothing), DataLoaderOptions(1).workers(workers));
     ours.set_epoch(40);
 
     int64_t expected = 40;

@@ -26,8 +26,8 @@ std::string npy(const std::string& header, const std::string& values, char major
 }
 
 std::string header(const std::string& descr, const std::string& shape, bool fortran_order = false) {
-  return "{'descr': '" + descr + "', 'fortran_order': " + (fortran_order ? "True" : "False") +
-         ", 'shape': " + shape + ", }";
+  return "{'descr': '" + descr + "', 'fortran_order': " + (fortran_order ? "True" : "False") + ", 'shape': " + shape +
+         ", }";
 }
 
 template <class Value>
@@ -148,13 +148,11 @@ TEST_F(Npy, ASizeThatFitsNoMemoryIsRefused) {
 
 TEST_F(Npy, TypesThatTorchHasNotAreNamed) {
   for (const char* descr : {"|O", "<U5", "|S3", "<M8[ns]", "<f16", "|V2", "<f3", "", "f4"}) {
-    EXPECT_NE(
-        refused(npy(header(descr, "(1,)"), std::string(16, '\0'))).find("type '" + std::string(descr) + "'"),
-        std::string::npos)
+    EXPECT_NE(refused(npy(header(descr, "(1,)"), std::string(16, '\0'))).find("type '" + std::string(descr) + "'"),
+              std::string::npos)
         << descr;
   }
-  EXPECT_NE(refused(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", "1234"))
-                .find("a record"),
+  EXPECT_NE(refused(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", "1234")).find("a record"),
             std::string::npos);
 }
 
@@ -162,8 +160,8 @@ TEST_F(Npy, ADamagedHeaderIsRefused) {
   const std::string rest = "'fortran_order': False, 'shape': (1,)}";
   for (const std::string& header :
        {std::string("[]"), std::string("{'descr': '<f4'}"), "{'descr': '<f4', 'descr': '<f4', " + rest,
-        "{'other': '<f4', 'descr': '<f4', " + rest, "{'descr': '<f4, " + rest,
-        "{'descr': '<f4', " + rest + "}", std::string("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}"),
+        "{'other': '<f4', 'descr': '<f4', " + rest, "{'descr': '<f4, " + rest, "{'descr': '<f4', " + rest + "}",
+        std::string("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}"),
         std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"),
         std::string("{'descr': '<f4', 'fortran_order': False, 'shape': (1"), std::string()}) {
     EXPECT_NE(refused(npy(header, "1234")).find("has a header with"), std::string::npos) << header;

@@ -24,8 +24,8 @@ std::string file_of(const std::string& header, const std::string& values) {
 }
 
 std::string entry(const std::string& dtype, const std::string& shape, size_t begin, size_t end) {
-  return R"({"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" + std::to_string(begin) +
-         "," + std::to_string(end) + "]}";
+  return R"({"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" + std::to_string(begin) + "," +
+         std::to_string(end) + "]}";
 }
 
 template <class Value>
@@ -44,8 +44,8 @@ class Safetensors : public InFolder {
 };
 
 TEST_F(Safetensors, GiveTensorsByNameAndTheWritersNotes) {
-  const auto file = open(R"({"__metadata__":{"format":"pt"},"b":)" + entry("I64", "[2]", 24, 40) +
-                             R"(,"a":)" + entry("F32", "[3,2]", 0, 24) + "}   ",
+  const auto file = open(R"({"__metadata__":{"format":"pt"},"b":)" + entry("I64", "[2]", 24, 40) + R"(,"a":)" +
+                             entry("F32", "[3,2]", 0, 24) + "}   ",
                          values<float>({0, 1, 2, 3, 4, 5}) + values<int64_t>({-1, 1}));
 
   EXPECT_EQ(file.tensors().size(), 2u);
@@ -83,9 +83,8 @@ TEST_F(Safetensors, HoldEveryTypeThatTorchHas) {
 }
 
 TEST_F(Safetensors, HoldScalarsEmptyTensorsAndNothing) {
-  const auto file =
-      open(R"({"none":)" + entry("F32", "[0,4]", 0, 0) + R"(,"one":)" + entry("F32", "[]", 0, 4) + "}",
-           values<float>({7}));
+  const auto file = open(R"({"none":)" + entry("F32", "[0,4]", 0, 0) + R"(,"one":)" + entry("F32", "[]", 0, 4) + "}",
+                         values<float>({7}));
 
   EXPECT_EQ(file["one"].item<float>(), 7);
   EXPECT_EQ(file["none"].sizes(), (std::vector<int64_t>{0, 4}));
@@ -93,8 +92,7 @@ TEST_F(Safetensors, HoldScalarsEmptyTensorsAndNothing) {
 }
 
 TEST_F(Safetensors, AreReadWhereTheReferenceReadsThemToo) {
-  const auto more =
-      open(R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":1}})", "x");
+  const auto more = open(R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":1}})", "x");
 
   EXPECT_EQ(more["a"].item<int>(), 'x');
 }
@@ -154,31 +152,26 @@ TEST_F(Safetensors, AHeaderOfMoreThanTheFormatsLimitIsRefused) {
 }
 
 TEST_F(Safetensors, HolesOverlapsAndBackwardRangesAreRefused) {
-  const auto two = [](const std::string& a, const std::string& b) {
-    return R"({"a":)" + a + R"(,"b":)" + b + "}";
-  };
+  const auto two = [](const std::string& a, const std::string& b) { return R"({"a":)" + a + R"(,"b":)" + b + "}"; };
 
   EXPECT_NE(refused(two(entry("U8", "[2]", 0, 2), entry("U8", "[1]", 3, 4)), "1234")
                 .find("tensor 'b' lies at [3, 4), expected it from 2 on"),
             std::string::npos);
-  EXPECT_NE(
-      refused(two(entry("U8", "[2]", 0, 2), entry("U8", "[3]", 1, 4)), "1234").find("tensor 'b' lies at"),
-      std::string::npos);
+  EXPECT_NE(refused(two(entry("U8", "[2]", 0, 2), entry("U8", "[3]", 1, 4)), "1234").find("tensor 'b' lies at"),
+            std::string::npos);
   EXPECT_NE(refused(R"({"a":)" + entry("U8", "[2]", 1, 3) + "}", "123").find("expected it from 0 on"),
             std::string::npos);
-  EXPECT_NE(
-      refused(two(entry("U8", "[4]", 0, 4), entry("U8", "[1]", 4, 3)), "1234").find("tensor 'b' lies at"),
-      std::string::npos);
+  EXPECT_NE(refused(two(entry("U8", "[4]", 0, 4), entry("U8", "[1]", 4, 3)), "1234").find("tensor 'b' lies at"),
+            std::string::npos);
 }
 
 TEST_F(Safetensors, OffsetsThatDoNotFitDtypeAndShapeAreRefused) {
   EXPECT_NE(refused(R"({"a":)" + entry("F32", "[2]", 0, 4) + "}", "1234")
                 .find("tensor 'a' of float32 [2] lies at [0, 4), which are 4 bytes, expected 8"),
             std::string::npos);
-  EXPECT_NE(
-      refused(R"({"a":)" + entry("F32", "[4611686018427387904,4611686018427387904]", 0, 4) + "}", "1234")
-          .find("more than a tensor can count"),
-      std::string::npos);
+  EXPECT_NE(refused(R"({"a":)" + entry("F32", "[4611686018427387904,4611686018427387904]", 0, 4) + "}", "1234")
+                .find("more than a tensor can count"),
+            std::string::npos);
 }
 
 TEST_F(Safetensors, AnEmptyTensorWhoseOtherSizesFitNoTensorIsRefused) {
@@ -190,8 +183,7 @@ TEST_F(Safetensors, AnEmptyTensorWhoseOtherSizesFitNoTensorIsRefused) {
 TEST_F(Safetensors, ANameThatStandsTwiceIsRefused) {
   const std::string one = entry("U8", "[1]", 0, 1);
 
-  EXPECT_NE(refused(R"({"a":)" + one + R"(,"a":)" + one + "}", "1").find(R"(names "a" twice)"),
-            std::string::npos);
+  EXPECT_NE(refused(R"({"a":)" + one + R"(,"a":)" + one + "}", "1").find(R"(names "a" twice)"), std::string::npos);
   EXPECT_NE(refused(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", "1")
                 .find(R"(names "dtype" twice)"),
             std::string::npos);
@@ -203,15 +195,11 @@ TEST_F(Safetensors, AHeaderThatIsNoneIsRefused) {
   EXPECT_NE(refused("{\"a\":", "").find("no JSON"), std::string::npos);
   EXPECT_NE(refused("{\"\xff\":1}", "").find("no JSON"), std::string::npos);
   EXPECT_NE(refused(R"({"a":1})", "").find("tensor 'a' has no dtype"), std::string::npos);
-  EXPECT_NE(refused(R"({"a":)" + entry("F3", "[2]", 0, 1) + "}", "1").find("the dtype \"F3\""),
-            std::string::npos);
-  EXPECT_NE(refused(R"({"a":)" + entry("U8", "[-1]", 0, 1) + "}", "1").find("has -1 where"),
-            std::string::npos);
-  EXPECT_NE(refused(R"({"a":)" + entry("U8", "[1.0]", 0, 1) + "}", "1").find("has 1.0 where"),
-            std::string::npos);
+  EXPECT_NE(refused(R"({"a":)" + entry("F3", "[2]", 0, 1) + "}", "1").find("the dtype \"F3\""), std::string::npos);
+  EXPECT_NE(refused(R"({"a":)" + entry("U8", "[-1]", 0, 1) + "}", "1").find("has -1 where"), std::string::npos);
+  EXPECT_NE(refused(R"({"a":)" + entry("U8", "[1.0]", 0, 1) + "}", "1").find("has 1.0 where"), std::string::npos);
   EXPECT_NE(refused(R"({"a":)" + entry("U8", "1", 0, 1) + "}", "1").find("the shape 1"), std::string::npos);
-  EXPECT_NE(refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", "1")
-                .find("data_offsets an array of 1"),
+  EXPECT_NE(refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", "1").find("data_offsets an array of 1"),
             std::string::npos);
   EXPECT_NE(refused(R"({"__metadata__":{"a":1}})", "").find("'a' that is no text"), std::string::npos);
   EXPECT_NE(refused(R"({"__metadata__":1})", "").find("is no object"), std::string::npos);
@@ -220,7 +208,8 @@ TEST_F(Safetensors, AHeaderThatIsNoneIsRefused) {
 TEST_F(Safetensors, ADeeplyNestedHeaderIsRefusedWithoutExhaustingTheStack) {
   const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');
 
-  EXPECT_NE(refused(R"({"a":{"dtype":)" + deep + R"(,"shape":[],"data_offsets":[0,0]}})", "").find("nests more than 100 levels deep"),
+  EXPECT_NE(refused(R"({"a":{"dtype":)" + deep + R"(,"shape":[],"data_offsets":[0,0]}})", "")
+                .find("nests more than 100 levels deep"),
             std::string::npos);
 }
 

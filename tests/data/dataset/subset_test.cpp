@@ -35,8 +35,8 @@ TEST(Subset, GivesTheSamplesAtItsIndices) {
 }
 
 TEST(Subset, OfWholeBatchesGivesWholeBatchesThroughALoader) {
-  auto batches = loader<torch::data::samplers::SequentialSampler>(
-      Subset(TensorDataset(torch::arange(10)), {9, 8, 1}), torch::data::DataLoaderOptions(2).workers(2));
+  auto batches = loader<torch::data::samplers::SequentialSampler>(Subset(TensorDataset(torch::arange(10)), {9, 8, 1}),
+                                                                  torch::data::DataLoaderOptions(2).workers(2));
   std::vector<at::Tensor> seen;
 
   for (auto& batch : batches) seen.push_back(batch);
@@ -64,18 +64,15 @@ TEST(Subset, APositionOutOfRangeIsNamed) {
 // The expected parts are those of torch.utils.data.random_split (PyTorch 2.13) with
 // generator=torch.Generator().manual_seed(seed).
 TEST(RandomSplit, EqualsPyTorchsByFractions) {
-  EXPECT_EQ(indices_of(random_split(Range(10), {0.3, 0.3, 0.4}, 42)),
-            (Parts{{2, 6, 1}, {8, 4, 5}, {0, 9, 3, 7}}));
-  EXPECT_EQ(indices_of(random_split(Range(11), {0.5, 0.25, 0.25}, 7)),
-            (Parts{{3, 0, 9, 2, 5, 8}, {4, 10, 1}, {7, 6}}));
+  EXPECT_EQ(indices_of(random_split(Range(10), {0.3, 0.3, 0.4}, 42)), (Parts{{2, 6, 1}, {8, 4, 5}, {0, 9, 3, 7}}));
+  EXPECT_EQ(indices_of(random_split(Range(11), {0.5, 0.25, 0.25}, 7)), (Parts{{3, 0, 9, 2, 5, 8}, {4, 10, 1}, {7, 6}}));
   EXPECT_EQ(indices_of(random_split(Range(10), {1.0 / 3, 1.0 / 3, 1.0 / 3}, 3)),
             (Parts{{6, 0, 3, 7}, {8, 5, 1}, {9, 2, 4}}));
 }
 
 TEST(RandomSplit, EqualsPyTorchsByLengths) {
   EXPECT_EQ(indices_of(random_split(Range(7), {4, 2, 1}, 0)), (Parts{{4, 0, 5, 3}, {2, 6}, {1}}));
-  EXPECT_EQ(indices_of(random_split(Range(7), std::vector<size_t>{4, 2, 1}, 0)),
-            (Parts{{4, 0, 5, 3}, {2, 6}, {1}}));
+  EXPECT_EQ(indices_of(random_split(Range(7), std::vector<size_t>{4, 2, 1}, 0)), (Parts{{4, 0, 5, 3}, {2, 6}, {1}}));
 }
 
 TEST(RandomSplit, EqualsPyTorchsOfManySamples) {
@@ -83,8 +80,7 @@ TEST(RandomSplit, EqualsPyTorchsOfManySamples) {
 
   ASSERT_EQ(parts[0].size(), 54000u);
   ASSERT_EQ(parts[1].size(), 6000u);
-  EXPECT_THAT(std::vector(parts[0].begin(), parts[0].begin() + 5),
-              ElementsAre(2031, 32248, 15165, 3819, 20865));
+  EXPECT_THAT(std::vector(parts[0].begin(), parts[0].begin() + 5), ElementsAre(2031, 32248, 15165, 3819, 20865));
   EXPECT_THAT(std::vector(parts[1].end() - 3, parts[1].end()), ElementsAre(39370, 54825, 3104));
 }
 
@@ -93,10 +89,7 @@ TEST(RandomSplit, RefusesWhatDoesNotSum) {
               random_split(Range(10), {0.5, 0.4}, 0);
             }).find("0.5, 0.4 sum to 0.9"),
             std::string::npos);
-  EXPECT_NE(words_of<UsageError>([] {
-              random_split(Range(10), {-0.5, 1.5}, 0);
-            }).find("-0.5, 1.5"),
-            std::string::npos);
+  EXPECT_NE(words_of<UsageError>([] { random_split(Range(10), {-0.5, 1.5}, 0); }).find("-0.5, 1.5"), std::string::npos);
   EXPECT_NE(words_of<UsageError>([] {
               random_split(Range(10), {5, 4}, 0);
             }).find("5, 4, but the dataset has 10"),

@@ -41,8 +41,8 @@ TEST(TensorDataset, GivesMoreTensorsAsAnArray) {
 
 TEST(TensorDataset, GoesThroughALoaderWithWorkersThatShareTheTensors) {
   const auto values = torch::arange(100);
-  auto batches = loader<SequentialSampler>(TensorDataset(values, values * 2),
-                                           torch::data::DataLoaderOptions(8).workers(3));
+  auto batches =
+      loader<SequentialSampler>(TensorDataset(values, values * 2), torch::data::DataLoaderOptions(8).workers(3));
   std::vector<at::Tensor> seen;
 
   for (auto& [data, target] : batches) {
@@ -55,12 +55,11 @@ TEST(TensorDataset, GoesThroughALoaderWithWorkersThatShareTheTensors) {
 }
 
 TEST(TensorDataset, TensorsOfDifferentFirstSizeAreNamed) {
-  EXPECT_EQ(
-      words_of<UsageError>([] {
-        TensorDataset(torch::ones({3, 2}), torch::ones({4}));
-      }),
-      "[data] the dataset's tensors differ in their first size: 0 [3, 2], 1 [4]; expected as many rows in "
-      "each. Check that they belong together.");
+  EXPECT_EQ(words_of<UsageError>([] {
+              TensorDataset(torch::ones({3, 2}), torch::ones({4}));
+            }),
+            "[data] the dataset's tensors differ in their first size: 0 [3, 2], 1 [4]; expected as many rows in "
+            "each. Check that they belong together.");
 }
 
 TEST(TensorDataset, AnUndefinedTensorOrOneWithoutDimensionsIsRefused) {

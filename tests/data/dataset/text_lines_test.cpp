@@ -42,8 +42,8 @@ TEST_F(Lines, AnEmptyFileHasNone) {
 TEST_F(Lines, GoThroughALoaderWithWorkers) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += std::to_string(i) + "\n";
-  auto batches = loader<torch::data::samplers::SequentialSampler>(
-      TextLines(write("text", text)), torch::data::DataLoaderOptions(7).workers(2));
+  auto batches = loader<torch::data::samplers::SequentialSampler>(TextLines(write("text", text)),
+                                                                  torch::data::DataLoaderOptions(7).workers(2));
   int next = 0;
 
   for (const auto& batch : batches) {
@@ -55,11 +55,10 @@ TEST_F(Lines, GoThroughALoaderWithWorkers) {
 }
 
 TEST_F(Lines, AMissingFileOrAFolderIsNamed) {
-  EXPECT_EQ(words_of<DataError>([&] { TextLines(path("none")); }),
-            "[data] cannot open '" + path("none") +
-                "': No such file or directory; expected a text file. Check the path.");
-  EXPECT_NE(words_of<DataError>([&] { TextLines dataset(folder_); }).find("it is a folder"),
-            std::string::npos);
+  EXPECT_EQ(
+      words_of<DataError>([&] { TextLines(path("none")); }),
+      "[data] cannot open '" + path("none") + "': No such file or directory; expected a text file. Check the path.");
+  EXPECT_NE(words_of<DataError>([&] { TextLines dataset(folder_); }).find("it is a folder"), std::string::npos);
 }
 
 TEST_F(Lines, ALineOutOfRangeIsNamed) {

@@ -31,17 +31,14 @@ class Images : public InFolder {
 TEST_F(Images, PngsOfAllKindsAreWhatPillowMakesOfThem) {
   for (const char* name : {"photo.png", "gray.png", "black.png", "palette.png", "rgba.png", "gray_alpha.png",
                            "rgb16.png", "gray2.png", "gray16.png", "interlaced.png"}) {
-    EXPECT_EQ(difference(read_image(golden_image(name)), read_ppm(golden_image(name + std::string(".ppm"))))
-                  .largest,
-              0)
+    EXPECT_EQ(difference(read_image(golden_image(name)), read_ppm(golden_image(name + std::string(".ppm")))).largest, 0)
         << name;
   }
 }
 
 TEST_F(Images, JpegsOfAllKindsAreWhatPillowMakesOfThem) {
   for (const char* name : {"photo.jpg", "progressive.jpg", "gray.jpg", "cmyk.jpg"}) {
-    const auto apart =
-        difference(read_image(golden_image(name)), read_ppm(golden_image(name + std::string(".ppm"))));
+    const auto apart = difference(read_image(golden_image(name)), read_ppm(golden_image(name + std::string(".ppm"))));
 
     EXPECT_LE(apart.largest, 2) << name;
     EXPECT_LE(apart.mean, 0.05) << name;
@@ -55,8 +52,7 @@ TEST_F(Images, AreToldApartByTheirBytesNotByTheirNames) {
 }
 
 TEST_F(Images, AFileCutAnywhereIsRefusedWithItsPath) {
-  for (const char* name :
-       {"photo.jpg", "progressive.jpg", "cmyk.jpg", "photo.png", "palette.png", "interlaced.png"}) {
+  for (const char* name : {"photo.jpg", "progressive.jpg", "cmyk.jpg", "photo.png", "palette.png", "interlaced.png"}) {
     const std::string whole = bytes_of(name);
     ASSERT_GT(whole.size(), 64u) << name;
     for (size_t size = 0; size < whole.size() - 2; size += size < 64 ? 1 : 37) {
@@ -82,8 +78,7 @@ TEST_F(Images, ADamagedJpegIsRefused) {
 }
 
 TEST_F(Images, BytesThatNoDecoderSurvivesByLuckAloneEndInAnErrorOrAnImage) {
-  const std::string names[] = {"photo.jpg", "progressive.jpg", "cmyk.jpg",
-                               "photo.png", "palette.png",     "gray2.png"};
+  const std::string names[] = {"photo.jpg", "progressive.jpg", "cmyk.jpg", "photo.png", "palette.png", "gray2.png"};
   uint32_t state = 1;
   const auto random = [&state] { return state = state * 1664525 + 1013904223; };
   Image image;
@@ -114,14 +109,11 @@ TEST_F(Images, ASizeThatNoHonestImageHasIsRefused) {
 }
 
 TEST_F(Images, WhatIsNeitherPngNorJpegIsNamed) {
-  EXPECT_EQ(
-      refused("GIF89a"),
-      "[data] 'a file' is neither PNG nor JPEG: it begins with 0x47494638. Convert it, or take it away.");
+  EXPECT_EQ(refused("GIF89a"),
+            "[data] 'a file' is neither PNG nor JPEG: it begins with 0x47494638. Convert it, or take it away.");
   EXPECT_NE(refused("").find("it is empty"), std::string::npos);
-  EXPECT_NE(words_of<DataError>([&] { read_image(path("none.png")); }).find("No such file"),
-            std::string::npos);
-  EXPECT_NE(words_of<DataError>([&] { read_image(folder_.string()); }).find("it is no plain file"),
-            std::string::npos);
+  EXPECT_NE(words_of<DataError>([&] { read_image(path("none.png")); }).find("No such file"), std::string::npos);
+  EXPECT_NE(words_of<DataError>([&] { read_image(folder_.string()); }).find("it is no plain file"), std::string::npos);
 }
 
 TEST_F(Images, ACropIsAWindowAndACropOfItToo) {
@@ -134,10 +126,9 @@ TEST_F(Images, ACropIsAWindowAndACropOfItToo) {
   EXPECT_EQ(image.row(0)[0], 3);
   EXPECT_EQ(image.row(1)[3 + 0], 4);
   EXPECT_EQ(image.row(1)[3 + 1], 5);
-  EXPECT_NE(words_of<UsageError>([&] {
-              image.crop(0, 1, 2, 2);
-            }).find("2 x 2 (height x width) at 0, 1 of an image of 2 x 2"),
-            std::string::npos);
+  EXPECT_NE(
+      words_of<UsageError>([&] { image.crop(0, 1, 2, 2); }).find("2 x 2 (height x width) at 0, 1 of an image of 2 x 2"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -118,9 +118,8 @@ TEST(ImageSteps, RandomResizedCropGivesItsSizeFromWindowsOfManyAreas) {
 }
 
 TEST(ImageSteps, RandomResizedCropFallsBackToTheMiddleWhereNothingFits) {
-  const Image crop =
-      applied({RandomResizedCrop{.height = 3, .width = 3, .min_area = 1, .min_ratio = 1, .max_ratio = 1}},
-              coordinates(3, 50));
+  const Image crop = applied(
+      {RandomResizedCrop{.height = 3, .width = 3, .min_area = 1, .min_ratio = 1, .max_ratio = 1}}, coordinates(3, 50));
 
   EXPECT_EQ(crop.row(0)[1], 23);
   EXPECT_EQ(crop.row(0)[2 * 3 + 1], 25);
@@ -131,10 +130,8 @@ TEST(ImageSteps, AStepOfYoursGetsTheImageAndTheSamplesRandomNumbers) {
     image.row(0)[0] = static_cast<uint8_t>(random.below(256));
   };
 
-  EXPECT_EQ(applied({paint}, coordinates(2, 2), 7).row(0)[0],
-            applied({paint}, coordinates(2, 2), 7).row(0)[0]);
-  EXPECT_NE(applied({paint}, coordinates(2, 2), 7).row(0)[0],
-            applied({paint}, coordinates(2, 2), 8).row(0)[0]);
+  EXPECT_EQ(applied({paint}, coordinates(2, 2), 7).row(0)[0], applied({paint}, coordinates(2, 2), 7).row(0)[0]);
+  EXPECT_NE(applied({paint}, coordinates(2, 2), 7).row(0)[0], applied({paint}, coordinates(2, 2), 8).row(0)[0]);
 }
 
 TEST(ImageSteps, ThatNoImageCanMeetAreRefused) {
@@ -145,11 +142,10 @@ TEST(ImageSteps, ThatNoImageCanMeetAreRefused) {
   EXPECT_NE(refused(CenterCrop{5, 0}).find("5 x 0"), std::string::npos);
   EXPECT_NE(refused(RandomCrop{5, 0}).find("5 x 0"), std::string::npos);
   EXPECT_NE(refused(RandomResizedCrop{0, 5}).find("0 x 5"), std::string::npos);
-  EXPECT_NE(refused(RandomResizedCrop{.height = 5, .width = 5, .min_area = 0.5, .max_area = 0.1})
-                .find("areas 0.5 to 0.1"),
-            std::string::npos);
-  EXPECT_NE(refused(RandomResizedCrop{.height = 5, .width = 5, .min_ratio = 0}).find("ratios 0"),
-            std::string::npos);
+  EXPECT_NE(
+      refused(RandomResizedCrop{.height = 5, .width = 5, .min_area = 0.5, .max_area = 0.1}).find("areas 0.5 to 0.1"),
+      std::string::npos);
+  EXPECT_NE(refused(RandomResizedCrop{.height = 5, .width = 5, .min_ratio = 0}).find("ratios 0"), std::string::npos);
   EXPECT_NE(refused(HorizontalFlip{1.5}).find("1.5"), std::string::npos);
   EXPECT_NE(refused(ImageFunction()).find("empty function"), std::string::npos);
   EXPECT_NE(words_of<UsageError>([] {
@@ -173,10 +169,7 @@ TEST(PixelScale, MakesPlanesOfNormalisedNumbers) {
   EXPECT_TRUE(torch::equal(plain[0], torch::tensor({{1.0f, 1.0f, 1.0f}, {2.0f, 2.0f, 2.0f}}).div(255)));
   EXPECT_TRUE(torch::equal(plain[1], torch::tensor({{1.0f, 2.0f, 3.0f}, {1.0f, 2.0f, 3.0f}}).div(255)));
   EXPECT_TRUE(torch::equal(scaled[2], plain[2].sub(0.406f).div(0.225f)));
-  EXPECT_NE(words_of<UsageError>([] {
-              PixelScale({0, 0, 0}, {1, 0, 1});
-            }).find("std = 1, 0, 1"),
-            std::string::npos);
+  EXPECT_NE(words_of<UsageError>([] { PixelScale({0, 0, 0}, {1, 0, 1}); }).find("std = 1, 0, 1"), std::string::npos);
 }
 
 }  // namespace

@@ -35,9 +35,7 @@ struct Labelled {
   std::vector<std::string> names = {};
   std::optional<at::Tensor> none = {};
   double weight = 0;
-  friend auto hasten_fields(Labelled& batch) {
-    return std::tie(batch.x, batch.names, batch.none, batch.weight);
-  }
+  friend auto hasten_fields(Labelled& batch) { return std::tie(batch.x, batch.names, batch.none, batch.weight); }
 };
 
 TEST(BatchParcel, CarriesTensorsNumbersAndStringsInAnyStructure) {
@@ -123,8 +121,7 @@ void expect_resumed_anywhere(const MakeLoader& make, bool split_batches) {
       auto resumed = prepared();
       resumed.load_state(stopped.state());
 
-      EXPECT_EQ(epoch_of(resumed),
-                Batches(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end()));
+      EXPECT_EQ(epoch_of(resumed), Batches(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end()));
       EXPECT_EQ(epoch_of(skip_first_batches(whole, stop)).size(), expected.size() - stop);
     });
   }
@@ -133,8 +130,8 @@ void expect_resumed_anywhere(const MakeLoader& make, bool split_batches) {
 TEST(Dispatch, GoesOnInMidEpochAsIfItHadNotStopped) {
   for (const bool split_batches : {false, true}) {
     const size_t batch_size = split_batches ? 6 : 3;
-    expect_resumed_anywhere(
-        [&] { return loader(Range(23), SeedableRandomSampler(23, {.seed = 1}), batch_size); }, split_batches);
+    expect_resumed_anywhere([&] { return loader(Range(23), SeedableRandomSampler(23, {.seed = 1}), batch_size); },
+                            split_batches);
     expect_resumed_anywhere([&] { return loader(Counting(23), batch_size); }, split_batches);
   }
 }

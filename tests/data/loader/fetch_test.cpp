@@ -46,10 +46,9 @@ TEST(Fetch, NamesTheWholeBatchWhereNoSingleSampleFails) {
     fetch(dataset, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, Origin{"data"});
     FAIL() << "the exception was lost";
   } catch (const DataError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[data] the dataset failed on samples 9, 8, 7, 6, 5, 4, 3, 2 and 2 more of this batch: an exception "
-        "that is no std::exception");
+    EXPECT_STREQ(error.what(),
+                 "[data] the dataset failed on samples 9, 8, 7, 6, 5, 4, 3, 2 and 2 more of this batch: an exception "
+                 "that is no std::exception");
   }
 }
 

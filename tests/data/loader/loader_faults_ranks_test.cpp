@@ -144,8 +144,7 @@ TEST(LoaderProcesses, WorkersThatCannotBeStartedAreAnError) {
   const auto rank = testing::run_processes(1, "no_more_threads").at(0);
 
   EXPECT_EQ(rank.exit_code, 0) << rank.output;
-  EXPECT_NE(rank.output.find("caught: [data] of workers = 64 the system started "), std::string::npos)
-      << rank.output;
+  EXPECT_NE(rank.output.find("caught: [data] of workers = 64 the system started "), std::string::npos) << rank.output;
   EXPECT_NE(rank.output.find("Give fewer workers"), std::string::npos) << rank.output;
 }
 

@@ -44,8 +44,7 @@ void expect_state_dict_goes_on(Make make) {
   Batches rest;
   for (auto& batch : stopped) {
     if (!kept.empty()) rest.push_back(batch);
-    if (kept.empty() && stopped.state_dict().position == 6)
-      kept = nlohmann::json(stopped.state_dict()).dump();
+    if (kept.empty() && stopped.state_dict().position == 6) kept = nlohmann::json(stopped.state_dict()).dump();
   }
   torch::manual_seed(5);
   auto resumed = make();
@@ -62,8 +61,7 @@ TEST(StatefulDataloader, EveryKindOfPreparedLoaderGoesOnFromItsStateDict) {
       return loader.prepare(one_process(), std::make_shared<training::GradientState>(), kStateful);
     };
     expect_state_dict_goes_on([&] { return prepared(loader<RandomSampler>(Range(11), options)); });
-    expect_state_dict_goes_on(
-        [&] { return prepared(loader(Range(11), SeedableRandomSampler(11), options)); });
+    expect_state_dict_goes_on([&] { return prepared(loader(Range(11), SeedableRandomSampler(11), options)); });
     expect_state_dict_goes_on([&] { return prepared(loader(Counting(11), options)); });
   }
 }
@@ -94,8 +92,7 @@ TEST(RngTypes, WithoutAGeneratorEveryRankDrawsAnOrderOfItsOwn) {
   Indices seen = ranks[0].at(0);
   seen.insert(seen.end(), ranks[1].at(0).begin(), ranks[1].at(0).end());
   std::sort(seen.begin(), seen.end());
-  EXPECT_NE(std::unique(seen.begin(), seen.end()), seen.end())
-      << "two orders: some samples come on both ranks";
+  EXPECT_NE(std::unique(seen.begin(), seen.end()), seen.end()) << "two orders: some samples come on both ranks";
 }
 
 }  // namespace

@@ -58,8 +58,7 @@ Indices three_epochs(int world_size, bool split_batches) {
   torch::manual_seed(5);
   std::vector<std::unique_ptr<Seen>> epochs;
   for (int epoch = 0; epoch < 3; ++epoch) epochs.push_back(std::make_unique<Seen>(world_size));
-  std::mutex
-      constructing;  // a sampler's constructor draws too: in a process of its own, each rank would draw alone
+  std::mutex constructing;  // a sampler's constructor draws too: in a process of its own, each rank would draw alone
   std::optional<Sampler> sampler;
   run_ranks(world_size, [&](Process& process) {
     std::unique_lock lock(constructing);
@@ -197,9 +196,8 @@ TEST(LoaderRanks, AFailingSampleEndsThePassOfItsRankAndNamesIt) {
       words = error.what();
     }
 
-    EXPECT_EQ(words, process.rank() == 0
-                         ? ""
-                         : "[data] rank 1/2: the dataset failed on sample 7 of 12: a hole in the disk");
+    EXPECT_EQ(words,
+              process.rank() == 0 ? "" : "[data] rank 1/2: the dataset failed on sample 7 of 12: a hole in the disk");
   });
 }
 
@@ -216,8 +214,7 @@ TEST(LoaderRanks, AFailingSampleReachesTheLoopsOfAllRanksEvenIfItsOwnCatchesIt) 
   });
 
   for (const auto& said : words) {
-    EXPECT_NE(said.find("[data] rank 0/3: the dataset failed on sample 7 of 60: a hole in the disk"),
-              std::string::npos)
+    EXPECT_NE(said.find("[data] rank 0/3: the dataset failed on sample 7 of 60: a hole in the disk"), std::string::npos)
         << said;
   }
 }
@@ -252,24 +249,21 @@ TEST(LoaderRanks, TorchsDistributedSamplersAreRefused) {
 TEST(LoaderRanks, BatchesOfAnySizeAreFullStepsUnlessSomeAreGivenOnceMore) {
   run_ranks(2, [](Process& process) {
     const auto state = std::make_shared<training::GradientState>();
-    auto ours =
-        loader(Range(10), BatchSampler({{0, 1, 2}, {3, 4, 5, 6, 7, 8, 9}}), 1).prepare(process, state);
+    auto ours = loader(Range(10), BatchSampler({{0, 1, 2}, {3, 4, 5, 6, 7, 8, 9}}), 1).prepare(process, state);
     auto odd = loader(Range(4), BatchSampler({{0}, {1}, {2, 3}}), 1).prepare(process, state);
     size_t counted = 0;
     for (auto& batch : ours) {
       EXPECT_TRUE(state->end_of_dataloader());
       EXPECT_EQ(state->remainder(), 0);
-      counted += without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(),
-                                 process.rank())
-                     .numel();
+      counted +=
+          without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(), process.rank()).numel();
     }
     std::vector<int64_t> remainders;
     size_t counted_odd = 0;
     for (auto& batch : odd) {
       remainders.push_back(state->remainder());
-      counted_odd += without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(),
-                                     process.rank())
-                         .numel();
+      counted_odd +=
+          without_padding(torch::ones({static_cast<int64_t>(batch.size())}), state->position(), process.rank()).numel();
     }
 
     EXPECT_EQ(counted, process.rank() == 0 ? 3u : 7u);

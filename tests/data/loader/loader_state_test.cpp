@@ -60,17 +60,15 @@ Batches epoch_of(const Loader& loader) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Setting& s) {
-  return out << "length " << s.length << ", batch_size " << s.batch_size << ", workers " << s.workers
-             << ", world_size " << s.world_size << ", drop_last " << s.drop_last << ", split_batches "
-             << s.split_batches << ", even_batches " << s.even_batches << ", keyed "
-             << (s.order == Order::kKeyed);
+  return out << "length " << s.length << ", batch_size " << s.batch_size << ", workers " << s.workers << ", world_size "
+             << s.world_size << ", drop_last " << s.drop_last << ", split_batches " << s.split_batches
+             << ", even_batches " << s.even_batches << ", keyed " << (s.order == Order::kKeyed);
 }
 
 class Random {
  public:
   Random()
-      : seed_(static_cast<unsigned>(Environment::current().integer("HASTEN_TEST_SEED").value_or(17))),
-        engine_(seed_) {
+      : seed_(static_cast<unsigned>(Environment::current().integer("HASTEN_TEST_SEED").value_or(17))), engine_(seed_) {
     std::cout << "seed " << seed_ << std::endl;
   }
   size_t below(size_t limit) { return std::uniform_int_distribution<size_t>(0, limit - 1)(engine_); }
@@ -309,8 +307,7 @@ TEST(LoaderState, OwnBatchesGoOnWhole) {
     auto resumed = loader(Range(10), sampler, 1);
     resumed.load_state(stopped.state());
 
-    EXPECT_EQ(epoch_of(resumed),
-              Batches(expected.begin() + static_cast<std::ptrdiff_t>(stop), expected.end()));
+    EXPECT_EQ(epoch_of(resumed), Batches(expected.begin() + static_cast<std::ptrdiff_t>(stop), expected.end()));
   }
 }
 
@@ -387,8 +384,7 @@ TEST(LoaderState, DatasetsWithSetEpochAreToldOnEveryWorkerBehindEveryWrapper) {
       concat(std::vector<Subset<EpochDependent>>{{dataset, {0, 1, 2, 3}}, {dataset, {4, 5, 6, 7, 8}}}));
   expect_told_on_every_worker(data::map(dataset, [](Indices batch) { return batch; }));
   expect_told_on_every_worker(Subset(concat(Subset(Range(4), {0}), dataset), {1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  static_assert(!takes_epoch<Subset<Range>>::value &&
-                !takes_epoch<decltype(concat(Range(1), Range(2)))>::value);
+  static_assert(!takes_epoch<Subset<Range>>::value && !takes_epoch<decltype(concat(Range(1), Range(2)))>::value);
 }
 
 template <class Fn>
@@ -421,8 +417,7 @@ TEST(LoaderState, OfAnotherDatasetIsRefusedWithTheValues) {
 }
 
 TEST(LoaderState, WithoutOrderingThereIsNone) {
-  auto ours =
-      loader(Range(10), SeedableRandomSampler(10), DataLoaderOptions(4).workers(2).enforce_ordering(false));
+  auto ours = loader(Range(10), SeedableRandomSampler(10), DataLoaderOptions(4).workers(2).enforce_ordering(false));
 
   EXPECT_THROW(ours.state(), UsageError);
 }
@@ -439,9 +434,8 @@ class Beyond : public SeedableSequentialSampler {
 TEST(LoaderState, AnIndexOutOfRangeIsRefusedBeforeItIsRead) {
   auto ours = loader(Range(6), Beyond(), 3);
 
-  EXPECT_EQ(
-      words_of([&] { epoch_of(ours); }),
-      "[data] the sampler gave index 10, but the dataset has 6 samples. Make the sampler for this dataset.");
+  EXPECT_EQ(words_of([&] { epoch_of(ours); }),
+            "[data] the sampler gave index 10, but the dataset has 6 samples. Make the sampler for this dataset.");
 }
 
 process::Process lone_process() {

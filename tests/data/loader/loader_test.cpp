@@ -53,8 +53,7 @@ void expect_torchs_batches(const DataLoaderOptions& options) {
   const double drawn_after = torch::rand({}).item<double>();
 
   torch::manual_seed(7);
-  auto ours =
-      loader<Sampler>(Range(23), options).prepare(world_of_one(), std::make_shared<training::GradientState>());
+  auto ours = loader<Sampler>(Range(23), options).prepare(world_of_one(), std::make_shared<training::GradientState>());
   std::vector<std::vector<std::vector<size_t>>> given;
   for (int e = 0; e < 3; ++e) given.push_back(epoch(ours));
 
@@ -315,15 +314,12 @@ TEST(Loader, PreparingTwiceIsFineForOneAcceleratorOnly) {
 using TorchLoader = decltype(torch::data::make_data_loader(Range(4), DataLoaderOptions(2)));
 static_assert(is_torch_loader_v<TorchLoader> && is_torch_loader_v<TorchLoader&>);
 static_assert(is_torch_loader_v<const TorchLoader::element_type&>);
-static_assert(!is_torch_loader_v<int> && !is_torch_loader_v<Range> &&
-              !is_torch_loader_v<std::unique_ptr<int>>);
-static_assert(is_loader_v<const Loader<Range>&> && !is_loader_v<TorchLoader> &&
-              !is_torch_loader_v<Loader<Range>>);
+static_assert(!is_torch_loader_v<int> && !is_torch_loader_v<Range> && !is_torch_loader_v<std::unique_ptr<int>>);
+static_assert(is_loader_v<const Loader<Range>&> && !is_loader_v<TorchLoader> && !is_torch_loader_v<Loader<Range>>);
 static_assert(!is_thread_safe<Range>::value && is_thread_safe<Shared>::value);
 
 TEST(Loader, AnOldPassThatGoesLeavesTheJobsOfTheNewOne) {
-  auto ours = loader<SequentialSampler>(Range(64),
-                                        options(2, 1).max_jobs(8).timeout(std::chrono::milliseconds(20000)));
+  auto ours = loader<SequentialSampler>(Range(64), options(2, 1).max_jobs(8).timeout(std::chrono::milliseconds(20000)));
   auto it = ours.begin();
   std::vector<size_t> first_of_batches;
   for (int step = 0; step < 70; ++step) {
@@ -332,8 +328,7 @@ TEST(Loader, AnOldPassThatGoesLeavesTheJobsOfTheNewOne) {
     ++it;
   }
 
-  for (size_t step = 0; step < first_of_batches.size(); ++step)
-    EXPECT_EQ(first_of_batches[step], 2 * (step % 32));
+  for (size_t step = 0; step < first_of_batches.size(); ++step) EXPECT_EQ(first_of_batches[step], 2 * (step % 32));
 }
 
 TEST(Loader, TorchsSamplersMayBeOfAnotherSizeThanTheDataset) {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "data/loader/detail/staging.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/data/loader/loader.h"
-#include "data/loader/detail/staging.h"
 
 namespace hasten::data {
 namespace {
@@ -35,8 +35,7 @@ TEST(StagingGpu, EveryBatchOfALoopIsTheDatasets) {
   const at::Tensor rows = torch::randn({64 * 40, 4096}), labels = torch::arange(64 * 40);
   for (const bool pin_memory : {true, false}) {
     for (const size_t workers : {0, 1, 3}) {
-      auto ours =
-          loader<SequentialSampler>(TensorDataset(rows, labels), DataLoaderOptions(64).workers(workers));
+      auto ours = loader<SequentialSampler>(TensorDataset(rows, labels), DataLoaderOptions(64).workers(workers));
       ours.prepare({process::RankInfo{}, comm::Group(), kGpu}, std::make_shared<training::GradientState>(),
                    {.pin_memory = pin_memory});
       std::vector<at::Tensor> sums, seen;

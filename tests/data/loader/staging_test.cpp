@@ -37,9 +37,7 @@ class Noted {
       if (planned_ == 4) return std::nullopt;
       return PlannedBatch{{.indices = {static_cast<size_t>(planned_++)}}};
     };
-    stages.fetch.fetch = [](size_t, const Indices& indices) {
-      return detail::any_batch(static_cast<int>(indices[0]));
-    };
+    stages.fetch.fetch = [](size_t, const Indices& indices) { return detail::any_batch(static_cast<int>(indices[0])); };
     stages.transfer.send = [this](const AnyBatch& batch) {
       log.push_back("send " + std::to_string(number_of(batch)));
       return batch;
@@ -72,9 +70,8 @@ TEST(TransferStage, ABatchThatIsThereIsSentWhileTheLoopHasTheOneBefore) {
 
   noted.run(pass);
 
-  EXPECT_EQ(noted.log,
-            (std::vector<std::string>{"send 0", "receive 0", "send 1", "loop 0", "receive 1", "send 2",
-                                      "loop 1", "receive 2", "send 3", "loop 2", "receive 3", "loop 3"}));
+  EXPECT_EQ(noted.log, (std::vector<std::string>{"send 0", "receive 0", "send 1", "loop 0", "receive 1", "send 2",
+                                                 "loop 1", "receive 2", "send 3", "loop 2", "receive 3", "loop 3"}));
 }
 
 TEST(TransferStage, WithoutWorkersNothingIsFetchedAhead) {
@@ -83,9 +80,8 @@ TEST(TransferStage, WithoutWorkersNothingIsFetchedAhead) {
 
   noted.run(pass);
 
-  EXPECT_EQ(noted.log,
-            (std::vector<std::string>{"send 0", "receive 0", "loop 0", "send 1", "receive 1", "loop 1",
-                                      "send 2", "receive 2", "loop 2", "send 3", "receive 3", "loop 3"}));
+  EXPECT_EQ(noted.log, (std::vector<std::string>{"send 0", "receive 0", "loop 0", "send 1", "receive 1", "loop 1",
+                                                 "send 2", "receive 2", "loop 2", "send 3", "receive 3", "loop 3"}));
 }
 
 TEST(TransferStage, WorkersPinAndTheLoopsThreadSendsAtMostOneAhead) {
@@ -148,8 +144,7 @@ TEST(Staging, PutOnDeviceMovesBatchesToTheProcesssDeviceOrLeavesThem) {
     for (const size_t workers : {0, 2}) {
       auto ours = loader<SequentialSampler>(TensorDataset(torch::arange(5), torch::arange(5)),
                                             DataLoaderOptions(2).workers(workers));
-      ours.prepare(on(c10::kMeta), std::make_shared<training::GradientState>(),
-                   {.put_on_device = put_on_device});
+      ours.prepare(on(c10::kMeta), std::make_shared<training::GradientState>(), {.put_on_device = put_on_device});
       size_t num_batches = 0;
 
       for (auto& batch : ours) {
@@ -176,8 +171,7 @@ TEST(Staging, ABatchWhoseTensorsAreNotKnownIsRefusedUnlessItMayStay) {
   const auto state = std::make_shared<training::GradientState>();
 
   EXPECT_THROW(loader<SequentialSampler>(Opaques(), 1).prepare(on(c10::kMeta), state), UsageError);
-  EXPECT_NO_THROW(
-      loader<SequentialSampler>(Opaques(), 1).prepare(on(c10::kMeta), state, {.put_on_device = false}));
+  EXPECT_NO_THROW(loader<SequentialSampler>(Opaques(), 1).prepare(on(c10::kMeta), state, {.put_on_device = false}));
 }
 
 }  // namespace

@@ -42,8 +42,7 @@ TEST(Stream, GivesTheStreamsBatchesAgainInEachEpochWithAnyNumberOfWorkers) {
 }
 
 TEST(Stream, DropLastLeavesOutTheShortLastBatch) {
-  EXPECT_EQ(stream_epoch(loader(Counting(7), DataLoaderOptions(3).drop_last(true))),
-            (Batches{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(stream_epoch(loader(Counting(7), DataLoaderOptions(3).drop_last(true))), (Batches{{0, 1, 2}, {3, 4, 5}}));
 }
 
 TEST(Stream, KnowsItsEndWithoutKnowingItsLength) {
@@ -146,8 +145,8 @@ TEST(Stream, StackedBatchesAreCutAndFilledUpByRows) {
     }
 
     ASSERT_EQ(targets.size(), 2u);
-    EXPECT_TRUE(torch::equal(torch::cat(targets),
-                             rank == 0 ? torch::tensor({0, 1, 4, 0}) : torch::tensor({2, 3, 1, 2})));
+    EXPECT_TRUE(
+        torch::equal(torch::cat(targets), rank == 0 ? torch::tensor({0, 1, 4, 0}) : torch::tensor({2, 3, 1, 2})));
   }
 }
 
@@ -190,8 +189,7 @@ void expect_resumed_anywhere(size_t world_size, size_t workers) {
       auto resumed = prepared();
       resumed.load_state(stopped.state());
 
-      EXPECT_EQ(stream_epoch(resumed),
-                Batches(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end()))
+      EXPECT_EQ(stream_epoch(resumed), Batches(expected.begin() + static_cast<std::ptrdiff_t>(given), expected.end()))
           << "world_size " << world_size << ", rank " << rank << ", stop " << stop;
       EXPECT_EQ(stream_epoch(resumed), expected);
     }

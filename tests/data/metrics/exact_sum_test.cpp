@@ -19,9 +19,8 @@ double sum_of(const std::vector<double>& values) {
 
 TEST(ExactSum, OneNumberIsItself) {
   using Limits = std::numeric_limits<double>;
-  for (const double value :
-       {0.0, 1.0, -1.0, 0.1, 1e300, -3e-300, Limits::max(), -Limits::max(), Limits::min(),
-        Limits::denorm_min(), -7 * Limits::denorm_min(), 4503599627370497.0}) {
+  for (const double value : {0.0, 1.0, -1.0, 0.1, 1e300, -3e-300, Limits::max(), -Limits::max(), Limits::min(),
+                             Limits::denorm_min(), -7 * Limits::denorm_min(), 4503599627370497.0}) {
     EXPECT_EQ(sum_of({value}), value);
   }
 }
@@ -46,8 +45,7 @@ TEST(ExactSum, NeitherTheOrderNorThePartsMatter) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   std::vector<double> values;
-  for (int i = 0; i < 2000; ++i)
-    values.push_back(std::ldexp(normal(random), static_cast<int>(random() % 200) - 100));
+  for (int i = 0; i < 2000; ++i) values.push_back(std::ldexp(normal(random), static_cast<int>(random() % 200) - 100));
   const double whole = sum_of(values);
 
   std::shuffle(values.begin(), values.end(), random);

@@ -62,9 +62,8 @@ World random_world(std::mt19937& random) {
 }
 
 std::string describe(const World& world) {
-  return text("n ", world.n, ", batch_size ", *world.options.batch_size, ", world_size ",
-              world.options.world_size, ", split_batches ", world.options.split_batches, ", even_batches ",
-              world.options.even_batches);
+  return text("n ", world.n, ", batch_size ", *world.options.batch_size, ", world_size ", world.options.world_size,
+              ", split_batches ", world.options.split_batches, ", even_batches ", world.options.even_batches);
 }
 
 /// Rank after rank within a step, step after step: the order in which gathered values lie.
@@ -85,8 +84,7 @@ TEST(BatchShard, GivesEverySampleOnceInOrderThenThePaddingFromTheStart) {
     SCOPED_TRACE(describe(world));
 
     const Indices all = gathered(world);
-    const size_t step =
-        *world.options.batch_size * (world.options.split_batches ? 1 : world.options.world_size);
+    const size_t step = *world.options.batch_size * (world.options.split_batches ? 1 : world.options.world_size);
     const size_t padded = (world.n + step - 1) / step * step;
 
     ASSERT_EQ(all.size(), world.options.even_batches ? padded : world.n);
@@ -102,8 +100,7 @@ TEST(BatchShard, EvenBatchesAreAsManyAndAsLargeOnEveryRank) {
     if (!world.options.even_batches) continue;
     SCOPED_TRACE(describe(world));
 
-    const size_t size =
-        *world.options.batch_size / (world.options.split_batches ? world.options.world_size : 1);
+    const size_t size = *world.options.batch_size / (world.options.split_batches ? world.options.world_size : 1);
     for (const auto& rank : world.ranks) {
       ASSERT_EQ(rank.size(), world.ranks[0].size());
       for (const auto& batch : rank) ASSERT_EQ(batch.indices.size(), size);
@@ -202,23 +199,19 @@ TEST(BatchShard, ErrorsNameTheOptionsWithTheirValues) {
     return words_of_usage_error([&] { BatchShard(options, nullptr); });
   };
 
-  EXPECT_EQ(
-      make({.rank = 1, .world_size = 4, .batch_size = 6, .split_batches = true}),
-      "[data] rank 1/4: split_batches = true cuts each batch into equal parts, but batch_size = 6 is no "
-      "multiple of world_size = 4. Choose a multiple, or use split_batches = false.");
-  EXPECT_EQ(
-      make({.rank = 0, .world_size = 2, .split_batches = true}),
-      "[data] rank 0/2: split_batches = true cuts each batch into world_size = 2 equal parts, but the batch "
-      "size is not known. Give it, or use split_batches = false.");
+  EXPECT_EQ(make({.rank = 1, .world_size = 4, .batch_size = 6, .split_batches = true}),
+            "[data] rank 1/4: split_batches = true cuts each batch into equal parts, but batch_size = 6 is no "
+            "multiple of world_size = 4. Choose a multiple, or use split_batches = false.");
+  EXPECT_EQ(make({.rank = 0, .world_size = 2, .split_batches = true}),
+            "[data] rank 0/2: split_batches = true cuts each batch into world_size = 2 equal parts, but the batch "
+            "size is not known. Give it, or use split_batches = false.");
   EXPECT_EQ(make({.batch_size = 0}), "[data] batch_size = 0, expected at least 1.");
-  EXPECT_EQ(make({.rank = 2, .world_size = 2}),
-            "[data] rank 2 of a world of 2: ranks go from 0 to world_size - 1.");
+  EXPECT_EQ(make({.rank = 2, .world_size = 2}), "[data] rank 2 of a world of 2: ranks go from 0 to world_size - 1.");
 }
 
 TEST(BatchShard, RefusesBatchesThatCannotBeDivided) {
   EXPECT_THROW(one_rank({{0, 1}, {}}, {.batch_size = 2}), UsageError);
-  EXPECT_THROW(one_rank({{0, 1, 2, 3, 4}}, {.world_size = 2, .batch_size = 4, .split_batches = true}),
-               UsageError);
+  EXPECT_THROW(one_rank({{0, 1, 2, 3, 4}}, {.world_size = 2, .batch_size = 4, .split_batches = true}), UsageError);
 }
 
 }  // namespace

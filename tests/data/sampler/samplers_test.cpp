@@ -54,26 +54,22 @@ Indices numbers(size_t count) {
 std::vector<std::unique_ptr<SeedableSampler>> one_of_each() {
   std::vector<std::unique_ptr<SeedableSampler>> all;
   all.push_back(std::make_unique<SeedableSequentialSampler>(23));
-  all.push_back(
-      std::make_unique<LengthGroupedSampler>(std::vector<size_t>{5, 1, 4, 4, 9, 2, 7, 7, 3, 6, 8, 1},
-                                             LengthGroupedOptions{.seed = 4, .batch_size = 2}));
+  all.push_back(std::make_unique<LengthGroupedSampler>(std::vector<size_t>{5, 1, 4, 4, 9, 2, 7, 7, 3, 6, 8, 1},
+                                                       LengthGroupedOptions{.seed = 4, .batch_size = 2}));
   for (const Order order : {Order::kTorch, Order::kKeyed}) {
-    all.push_back(
-        std::make_unique<SeedableRandomSampler>(23, RandomSamplerOptions{.seed = 4, .order = order}));
+    all.push_back(std::make_unique<SeedableRandomSampler>(23, RandomSamplerOptions{.seed = 4, .order = order}));
     all.push_back(std::make_unique<SeedableRandomSampler>(
         23, RandomSamplerOptions{.seed = 4, .order = order, .replacement = true, .num_samples = 40}));
-    all.push_back(std::make_unique<SeedableRandomSampler>(
-        7, RandomSamplerOptions{.seed = 4, .order = order, .num_samples = 19}));
+    all.push_back(
+        std::make_unique<SeedableRandomSampler>(7, RandomSamplerOptions{.seed = 4, .order = order, .num_samples = 19}));
     all.push_back(std::make_unique<SeedableWeightedSampler>(
-        std::vector<double>{1, 2, 0, 4},
-        WeightedSamplerOptions{.seed = 4, .order = order, .num_samples = 30}));
+        std::vector<double>{1, 2, 0, 4}, WeightedSamplerOptions{.seed = 4, .order = order, .num_samples = 30}));
     all.push_back(std::make_unique<SeedableSubsetSampler>(Indices{40, 30, 20, 10, 5},
                                                           SubsetSamplerOptions{.seed = 4, .order = order}));
     all.push_back(std::make_unique<DistributedSampler>(
         23, DistributedSamplerOptions{.num_replicas = 4, .rank = 3, .seed = 4, .order = order}));
-    all.push_back(
-        std::make_unique<BatchSampler>(Batches{{0, 1, 2}, {3}, {4, 5}, {6, 7, 8, 9}},
-                                       BatchSamplerOptions{.seed = 4, .shuffle = true, .order = order}));
+    all.push_back(std::make_unique<BatchSampler>(Batches{{0, 1, 2}, {3}, {4, 5}, {6, 7, 8, 9}},
+                                                 BatchSamplerOptions{.seed = 4, .shuffle = true, .order = order}));
   }
   return all;
 }
@@ -188,8 +184,7 @@ TEST(LengthGroupedSampler, SortsEachGroupAndBeginsWithTheLongest) {
   for (size_t group = 0; group < 4; ++group) {
     // The first of a group may have been exchanged for the longest of all.
     const auto begin = order.begin() + static_cast<std::ptrdiff_t>(16 * group);
-    EXPECT_TRUE(
-        std::is_sorted(begin + 1, begin + 16, [&](size_t a, size_t b) { return lengths[a] > lengths[b]; }));
+    EXPECT_TRUE(std::is_sorted(begin + 1, begin + 16, [&](size_t a, size_t b) { return lengths[a] > lengths[b]; }));
   }
 }
 
@@ -217,8 +212,8 @@ TEST(BatchSampler, WorksInALoaderWhateverItsBatchSize) {
 
 TEST(DistributedDL, CutsTheOrderIntoBlocksAsFastaiDoes) {
   for (const size_t workers : {0, 2}) {
-    auto whole = loader(testing::Range(50), SeedableSequentialSampler(50),
-                        torch::data::DataLoaderOptions(12).workers(workers));
+    auto whole =
+        loader(testing::Range(50), SeedableSequentialSampler(50), torch::data::DataLoaderOptions(12).workers(workers));
     for (size_t rank = 0; rank < 4; ++rank) {
       DistributedDL mine(whole, static_cast<int>(rank), 4);
       Batches expected(2), given;

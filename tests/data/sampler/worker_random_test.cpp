@@ -24,8 +24,8 @@ class Noisy : public torch::data::datasets::Dataset<Noisy, std::pair<size_t, dou
 
 std::vector<std::pair<size_t, double>> epochs(size_t workers, uint64_t seed) {
   std::vector<std::pair<size_t, double>> all;
-  auto ours = loader(Noisy(), SeedableRandomSampler(20, {.seed = seed}),
-                     torch::data::DataLoaderOptions(3).workers(workers));
+  auto ours =
+      loader(Noisy(), SeedableRandomSampler(20, {.seed = seed}), torch::data::DataLoaderOptions(3).workers(workers));
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (auto& batch : ours) all.insert(all.end(), batch.begin(), batch.end());
   }

@@ -30,8 +30,7 @@ TEST(Signals, AMisspeltNameIsAnErrorWithAGuess) {
 }
 
 TEST(Signals, WhatNobodyCanHandleIsRefused) {
-  EXPECT_EQ(error_of("SIGTERM,SIGKILL"),
-            "[launch] SIGKILL cannot be handed on to the workers. Leave it out.");
+  EXPECT_EQ(error_of("SIGTERM,SIGKILL"), "[launch] SIGKILL cannot be handed on to the workers. Leave it out.");
   EXPECT_EQ(problem_with_signal("kill"), "SIGKILL cannot be handed on to the workers. Leave it out");
   EXPECT_EQ(problem_with_signal("usr1"), "");
 }

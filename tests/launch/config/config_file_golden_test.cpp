@@ -68,8 +68,7 @@ std::string content_of(const json& input) {
   if (input.contains("text")) return input.at("text");
   const std::string hex = input.at("bytes_hex");
   std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   return bytes;
 }
 
@@ -186,8 +185,7 @@ json without_empty_variables(const GoldenCase& golden) {
   const json& variables = golden.input.at("environment");
   const std::string xdg =
       variables.value("XDG_CACHE_HOME", json("")).is_string() ? variables.value("XDG_CACHE_HOME", "") : "";
-  const std::string hub =
-      variables.value("HF_HOME", json("")).is_string() ? variables.value("HF_HOME", "") : "";
+  const std::string hub = variables.value("HF_HOME", json("")).is_string() ? variables.value("HF_HOME", "") : "";
   const std::string cache = xdg.empty() ? "<home>/.cache" : xdg;
   const std::string folder = (hub.empty() ? cache + "/huggingface" : hub) + "/accelerate";
   json wanted = {{"cache_dir", folder}};

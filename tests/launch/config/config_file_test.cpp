@@ -49,40 +49,35 @@ class ConfigFile : public testing::Test {
 constexpr const char* kAdvice = " Correct the file, or write a new one with hasten config.";
 
 TEST_F(ConfigFile, AnswersUnknownKeysWithTheNearest) {
-  EXPECT_EQ(
-      refused("c.yaml", "distributed_type: 'NO'\nnum_proceses: 2\n"),
-      std::string("[config] FILE: unknown key 'num_proceses', did you mean 'num_processes'?") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "distributed_type: 'NO'\nnum_proceses: 2\n"),
+            std::string("[config] FILE: unknown key 'num_proceses', did you mean 'num_processes'?") + kAdvice);
 }
 
 TEST_F(ConfigFile, TellsAllThatIsWrongAtOnce) {
-  EXPECT_EQ(
-      refused("c.yaml",
-              "distributed_type: MULTI_GPUS\nmachine_rank: -3\nmain_process_port: abc\nuse_cpu: 7\n"
-              "fsdp_config: hello\nwhat: 1\n"),
-      "[config] 6 things are wrong:\n"
-      "  FILE: unknown key 'what'\n"
-      "  FILE: 'machine_rank: -3' is less than 0\n"
-      "  FILE: 'main_process_port: abc' is no whole number\n"
-      "  FILE: 'fsdp_config' is no mapping of keys to values\n"
-      "  FILE: 'distributed_type: MULTI_GPUS' is not one of NO, MULTI_CPU, MULTI_GPU, MULTI_NPU, MULTI_MLU, "
-      "MULTI_SDAA, MULTI_MUSA, MULTI_XPU, DEEPSPEED, FSDP, XLA, MULTI_HPU, MEGATRON_LM, MULTI_NEURON, did "
-      "you "
-      "mean 'MULTI_GPU'?\n"
-      "  FILE: 'use_cpu: 7' is neither true nor false\n"
-      "Correct the file, or write a new one with hasten config.");
+  EXPECT_EQ(refused("c.yaml",
+                    "distributed_type: MULTI_GPUS\nmachine_rank: -3\nmain_process_port: abc\nuse_cpu: 7\n"
+                    "fsdp_config: hello\nwhat: 1\n"),
+            "[config] 6 things are wrong:\n"
+            "  FILE: unknown key 'what'\n"
+            "  FILE: 'machine_rank: -3' is less than 0\n"
+            "  FILE: 'main_process_port: abc' is no whole number\n"
+            "  FILE: 'fsdp_config' is no mapping of keys to values\n"
+            "  FILE: 'distributed_type: MULTI_GPUS' is not one of NO, MULTI_CPU, MULTI_GPU, MULTI_NPU, MULTI_MLU, "
+            "MULTI_SDAA, MULTI_MUSA, MULTI_XPU, DEEPSPEED, FSDP, XLA, MULTI_HPU, MEGATRON_LM, MULTI_NEURON, did "
+            "you "
+            "mean 'MULTI_GPU'?\n"
+            "  FILE: 'use_cpu: 7' is neither true nor false\n"
+            "Correct the file, or write a new one with hasten config.");
 }
 
 TEST_F(ConfigFile, SaysWhereTheNotationIsBroken) {
   EXPECT_EQ(refused("c.yaml", "a: 1\na: 2\n"),
             std::string("[config] FILE: 'a' stands there twice, again in line 2.") + kAdvice);
-  EXPECT_EQ(refused("c.yaml", "a:\n\tb: 1\n"),
-            std::string("[config] FILE: a tab in line 2; use blanks.") + kAdvice);
+  EXPECT_EQ(refused("c.yaml", "a:\n\tb: 1\n"), std::string("[config] FILE: a tab in line 2; use blanks.") + kAdvice);
   EXPECT_EQ(refused("c.yaml", "hello\n"),
             std::string("[config] FILE: it holds no mapping of keys to values.") + kAdvice);
-  EXPECT_EQ(refused("c.json", "{\"a\": 1,}"),
-            std::string("[config] FILE: it is no JSON (at byte 9).") + kAdvice);
-  EXPECT_EQ(refused("c.json", "{\"a\": 1, \"a\": 2}"),
-            std::string("[config] FILE: 'a' stands there twice.") + kAdvice);
+  EXPECT_EQ(refused("c.json", "{\"a\": 1,}"), std::string("[config] FILE: it is no JSON (at byte 9).") + kAdvice);
+  EXPECT_EQ(refused("c.json", "{\"a\": 1, \"a\": 2}"), std::string("[config] FILE: 'a' stands there twice.") + kAdvice);
   EXPECT_EQ(refused("c.yaml", "a: [1\n"),
             std::string("[config] FILE: line 2, column 1: end of sequence flow not found.") + kAdvice);
 }
@@ -92,10 +87,9 @@ TEST_F(ConfigFile, SaysThatThereIsNone) {
     load_config("/nowhere/c.yaml");
     FAIL() << "no error";
   } catch (const UsageError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[config] the configuration file '/nowhere/c.yaml' does not exist. Write one with hasten config, or "
-        "name another with --config_file.");
+    EXPECT_STREQ(error.what(),
+                 "[config] the configuration file '/nowhere/c.yaml' does not exist. Write one with hasten config, or "
+                 "name another with --config_file.");
   }
 }
 
@@ -104,8 +98,7 @@ TEST_F(ConfigFile, SaysThatAFolderIsNone) {
     load_config(folder());
     FAIL() << "no error";
   } catch (const UsageError& error) {
-    EXPECT_EQ(error.what(),
-              "[config] the configuration file '" + folder() + "' is a folder. Name a file in it.");
+    EXPECT_EQ(error.what(), "[config] the configuration file '" + folder() + "' is a folder. Name a file in it.");
   }
 }
 

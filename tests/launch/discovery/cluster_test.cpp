@@ -129,10 +129,9 @@ TEST(Cluster, AStepOfOneTaskIsOneMachine) {
 }
 
 TEST(Cluster, SeveralLaunchersOnOneMachineAreAProblem) {
-  EXPECT_EQ(
-      found(with(kStep, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}})).problem,
-      "srun started several launchers on one machine (SLURM_STEP_TASKS_PER_NODE 2(x2)), but each starts all "
-      "workers of its machine; use srun --ntasks-per-node 1, and give --nproc_per_node");
+  EXPECT_EQ(found(with(kStep, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}})).problem,
+            "srun started several launchers on one machine (SLURM_STEP_TASKS_PER_NODE 2(x2)), but each starts all "
+            "workers of its machine; use srun --ntasks-per-node 1, and give --nproc_per_node");
   EXPECT_THAT(found(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}})).problem,
               HasSubstr("OpenMPI started 2 launchers on this machine (OMPI_COMM_WORLD_LOCAL_SIZE)"));
 }
@@ -167,8 +166,7 @@ TEST(Cluster, ALauncherOfMpirunKnowsItsPlaceButNotWhereTheFirstIs) {
 }
 
 TEST(Cluster, OtherMpisAreKnownByTheirPmi) {
-  const Cluster hydra =
-      found({{"PMI_SIZE", "3"}, {"PMI_RANK", "2"}, {"MPI_LOCALNRANKS", "1"}, {"PMI_FD", "6"}});
+  const Cluster hydra = found({{"PMI_SIZE", "3"}, {"PMI_RANK", "2"}, {"MPI_LOCALNRANKS", "1"}, {"PMI_FD", "6"}});
   const Cluster mvapich = found({{"MV2_COMM_WORLD_SIZE", "3"}, {"MV2_COMM_WORLD_RANK", "0"}});
 
   EXPECT_EQ(hydra.name, "PMI");
@@ -232,14 +230,13 @@ TEST(Cluster, MakesThePlanOfARunOnSeveralMachines) {
 TEST(Cluster, AFileThatAllMachinesReadMustNotSayWhichOneThisIs) {
   const ConfigMap of_one_machine = {{"num_machines", {int64_t{1}}}, {"machine_rank", {int64_t{0}}}};
 
-  EXPECT_EQ(
-      refused(settled(kStep, {}, of_one_machine)),
-      "[launch] 2 things are wrong:\n"
-      "  num_machines is 1 (c.yaml: num_machines), but 2 (Slurm: SLURM_STEP_TASKS_PER_NODE); take it out of "
-      "the file, or give --nnodes\n"
-      "  machine_rank is 0 (c.yaml: machine_rank), but 1 (Slurm: SLURM_NODEID); take it out of the file, or "
-      "give --node_rank\n"
-      "See hasten launch --help.");
+  EXPECT_EQ(refused(settled(kStep, {}, of_one_machine)),
+            "[launch] 2 things are wrong:\n"
+            "  num_machines is 1 (c.yaml: num_machines), but 2 (Slurm: SLURM_STEP_TASKS_PER_NODE); take it out of "
+            "the file, or give --nnodes\n"
+            "  machine_rank is 0 (c.yaml: machine_rank), but 1 (Slurm: SLURM_NODEID); take it out of the file, or "
+            "give --node_rank\n"
+            "See hasten launch --help.");
 }
 
 TEST(Cluster, WhoWantsOneMachineGetsOne) {

@@ -50,8 +50,7 @@ TEST(Hostfile, IncludeLeavesWhatItNames) {
 
 TEST(Hostfile, ExcludeTakesAwayWhatItNames) {
   EXPECT_THAT(choose_hosts(kHosts, "", "node1"), ElementsAre(ChosenHost{"node2", {0, 1}}));
-  EXPECT_THAT(choose_hosts(kHosts, "", "node1:0,1@node2:0,1"),
-              ElementsAre(ChosenHost{"node1", {2, 3}, true}));
+  EXPECT_THAT(choose_hosts(kHosts, "", "node1:0,1@node2:0,1"), ElementsAre(ChosenHost{"node1", {2, 3}, true}));
 }
 
 TEST(Hostfile, FiltersNameMachinesAndSlotsThatThereAre) {
@@ -59,10 +58,9 @@ TEST(Hostfile, FiltersNameMachinesAndSlotsThatThereAre) {
     return refused([=] { choose_hosts(kHosts, include, exclude); });
   };
 
-  EXPECT_EQ(
-      problem("nod1", ""),
-      "[launch] --include 'nod1' names 'nod1', which is none of node1, node2, did you mean 'node1'? Expected "
-      "HOST or HOST:SLOT,… with @ between them.");
+  EXPECT_EQ(problem("nod1", ""),
+            "[launch] --include 'nod1' names 'nod1', which is none of node1, node2, did you mean 'node1'? Expected "
+            "HOST or HOST:SLOT,… with @ between them.");
   EXPECT_THAT(problem("", "node2:2"), HasSubstr("names slot '2' of node2, which has 2"));
   EXPECT_THAT(problem("node1", "node2"), HasSubstr("exclude each other"));
   EXPECT_THAT(problem("", "node1@node2"), HasSubstr("leave no machine"));

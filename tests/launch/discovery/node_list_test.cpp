@@ -12,10 +12,8 @@ using testing::ElementsAre;
 
 TEST(NodeList, ExpandsSlurmsBrackets) {
   EXPECT_THAT(expand_node_list("node7"), ElementsAre("node7"));
-  EXPECT_THAT(expand_node_list("gpu[01-03,7],login2"),
-              ElementsAre("gpu01", "gpu02", "gpu03", "gpu7", "login2"));
-  EXPECT_THAT(expand_node_list("r[1-2]n[09-10]-ib"),
-              ElementsAre("r1n09-ib", "r1n10-ib", "r2n09-ib", "r2n10-ib"));
+  EXPECT_THAT(expand_node_list("gpu[01-03,7],login2"), ElementsAre("gpu01", "gpu02", "gpu03", "gpu7", "login2"));
+  EXPECT_THAT(expand_node_list("r[1-2]n[09-10]-ib"), ElementsAre("r1n09-ib", "r1n10-ib", "r2n09-ib", "r2n10-ib"));
   EXPECT_THAT(expand_node_list("c[098-101]"), ElementsAre("c098", "c099", "c100", "c101"));
 }
 

@@ -59,9 +59,8 @@ TEST(CommandLine, ListsKeepAllTheirValuesAndOthersTheLast) {
 }
 
 TEST(CommandLine, CollectsAllMistakes) {
-  const CommandLine line =
-      read({"-n", "x", "--max_restarts", "-1", "--monitor_interval=soon", "--fsdp_use_orig_params", "maybe",
-            "--mixed_precision", "bf61", "--num-proceses=2", "-z", "--gpu_ids"});
+  const CommandLine line = read({"-n", "x", "--max_restarts", "-1", "--monitor_interval=soon", "--fsdp_use_orig_params",
+                                 "maybe", "--mixed_precision", "bf61", "--num-proceses=2", "-z", "--gpu_ids"});
 
   EXPECT_THAT(line.problems,
               ElementsAre("--num_processes: 'x' is not a whole number between 1 and 1048576",
@@ -69,8 +68,8 @@ TEST(CommandLine, CollectsAllMistakes) {
                           "--monitor_interval: 'soon' is not a number of seconds between 0 and 1000000000",
                           "--fsdp_use_orig_params: 'maybe' is neither true nor false",
                           "--mixed_precision: 'bf61' is not one of no, fp16, bf16, fp8, did you mean 'bf16'?",
-                          "unknown option '--num-proceses', did you mean '--num-processes'?",
-                          "unknown option '-z'", "--gpu_ids needs a value"));
+                          "unknown option '--num-proceses', did you mean '--num-processes'?", "unknown option '-z'",
+                          "--gpu_ids needs a value"));
 }
 
 TEST(CommandLine, OneMistakeIsASentenceAndSeveralAreAList) {

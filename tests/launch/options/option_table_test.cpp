@@ -43,9 +43,8 @@ TEST(OptionTable, EachDefaultFitsItsOption) {
 
 // tests/launch/peer_flags.txt: "accelerate --num_processes" and so on, as the peers' --help shows them.
 TEST(OptionTable, HoldsEveryFlagOfThePeersUnderItsName) {
-  const std::map<std::string, unsigned> peers = {{"accelerate", kAccelerate},
-                                                 {"torchrun", kTorchrun},
-                                                 {"torch.distributed.launch", kTorchLaunch | kTorchrun}};
+  const std::map<std::string, unsigned> peers = {
+      {"accelerate", kAccelerate}, {"torchrun", kTorchrun}, {"torch.distributed.launch", kTorchLaunch | kTorchrun}};
   std::ifstream file(HASTEN_SOURCE_DIR "/tests/launch/peer_flags.txt");
   int num_flags = 0;
 

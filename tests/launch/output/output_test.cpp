@@ -11,8 +11,7 @@ namespace hasten::launcher {
 namespace {
 
 WorkerPlace worker(int local_rank, int num_workers = 2) {
-  return {
-      .rank = 8 + local_rank, .local_rank = local_rank, .world_size = 16, .local_world_size = num_workers};
+  return {.rank = 8 + local_rank, .local_rank = local_rank, .world_size = 16, .local_world_size = num_workers};
 }
 
 // "shown '<prefix>'", "file <path>" or both.
@@ -41,8 +40,7 @@ TEST(Output, PassesThroughUnlessAskedOtherwise) {
 TEST(Output, RedirectedStreamsGoToFilesOnly) {
   const OutputOptions options{.redirects = "0:3,1:2"};
 
-  EXPECT_EQ(describe(plan_output(options, worker(0), "/logs")),
-            "file /logs/0/stdout.log | file /logs/0/stderr.log");
+  EXPECT_EQ(describe(plan_output(options, worker(0), "/logs")), "file /logs/0/stdout.log | file /logs/0/stderr.log");
   EXPECT_EQ(describe(plan_output(options, worker(1), "/logs")), "shown ''  | file /logs/1/stderr.log");
   EXPECT_TRUE(wants_files(options));
 }
@@ -84,15 +82,13 @@ TEST(Output, NoFilesAreMadeInDevNull) {
 }
 
 TEST(Output, WhatIsMalformedOrNamesNobodyIsAUsageError) {
-  EXPECT_EQ(
-      error_of({.redirects = "4"}),
-      "[launch] redirects '4' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of "
-      "them for each local rank, like 0:3,1:2.");
+  EXPECT_EQ(error_of({.redirects = "4"}),
+            "[launch] redirects '4' is none; expected 0 (no stream), 1 (output), 2 (error), 3 (both), or one of "
+            "them for each local rank, like 0:3,1:2.");
   for (const char* wrong : {"x", "0:", ":3", "0:3,", "0:3,1", "1;3", "-1", "0:4", ","}) {
     EXPECT_NE(error_of({.tee = wrong}), "") << wrong;
   }
-  EXPECT_EQ(error_of({.tee = "2:1"}),
-            "[launch] tee names local rank 2, but this machine has 2 workers, 0 to 1.");
+  EXPECT_EQ(error_of({.tee = "2:1"}), "[launch] tee names local rank 2, but this machine has 2 workers, 0 to 1.");
   EXPECT_EQ(error_of({.local_ranks_filter = {0, 5}}),
             "[launch] local_ranks_filter names local rank 5, but this machine has 2 workers, 0 to 1.");
 }

@@ -34,8 +34,7 @@ TEST(OutputWriter, WritesByItselfWhereNoThreadMayBeStarted) {
 
   char buffer[64];
   const ssize_t size = ::read(ends[0], buffer, sizeof buffer);
-  EXPECT_EQ(std::string(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0))),
-            "some words\nwithout an end");
+  EXPECT_EQ(std::string(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0))), "some words\nwithout an end");
   close(ends[0]);
   close(ends[1]);
 }

@@ -46,15 +46,12 @@ TEST(AccelerateEnvironment, ThreadsFollowThePeerWhoseOptionsChoseTheWorkers) {
 
 TEST(AccelerateEnvironment, ThreadsThatTheUserHasSetStayUnlessAnOptionSaysOtherwise) {
   EXPECT_EQ(shared({"-n", "2", "--cpu"}, {{"OMP_NUM_THREADS", "4,2"}}).text("OMP_NUM_THREADS"), "4,2");
-  EXPECT_EQ(
-      shared({"--num_cpu_threads_per_process", "1"}, {{"OMP_NUM_THREADS", "9"}}).text("OMP_NUM_THREADS"),
-      "1");
+  EXPECT_EQ(shared({"--num_cpu_threads_per_process", "1"}, {{"OMP_NUM_THREADS", "9"}}).text("OMP_NUM_THREADS"), "1");
 }
 
 TEST(AccelerateEnvironment, OnlyTheGroupsThatAreUsedAreHandedOn) {
   const auto plain = shared({"-n", "2"});
-  const auto sharded =
-      shared({"-n", "2", "--use_fsdp", "--fsdp_version", "2", "--fsdp_offload_params", "TRUE"});
+  const auto sharded = shared({"-n", "2", "--use_fsdp", "--fsdp_version", "2", "--fsdp_offload_params", "TRUE"});
 
   EXPECT_FALSE(plain.has("FSDP_VERSION"));
   EXPECT_FALSE(plain.has("ACCELERATE_USE_FSDP"));

@@ -19,26 +19,21 @@ Machine big() {
   Machine machine;
   for (int number = 0; number < 24; ++number) {
     const int core = number % 12, node = core / 3;
-    machine.cpus.push_back({.number = number,
-                            .core = core,
-                            .node = node,
-                            .socket = node / 2,
-                            .cache = core % 3 == 2 ? core : 3 * node});
+    machine.cpus.push_back(
+        {.number = number, .core = core, .node = node, .socket = node / 2, .cache = core % 3 == 2 ? core : 3 * node});
   }
   return machine;
 }
 
 TEST(Affinity, WithoutGpusWorkersAreDealtOutOverTheNodes) {
-  EXPECT_THAT(bound_cpus(big(), "node", 2),
-              ElementsAre(Cpus{0, 1, 2, 12, 13, 14}, Cpus{6, 7, 8, 18, 19, 20}));
+  EXPECT_THAT(bound_cpus(big(), "node", 2), ElementsAre(Cpus{0, 1, 2, 12, 13, 14}, Cpus{6, 7, 8, 18, 19, 20}));
 }
 
 TEST(Affinity, AWorkerIsAtHomeWhereItsGpuIs) {
   Machine machine = big();
   machine.gpu_nodes = {3, 0};
 
-  EXPECT_THAT(bound_cpus(machine, "node", 2),
-              ElementsAre(Cpus{9, 10, 11, 21, 22, 23}, Cpus{0, 1, 2, 12, 13, 14}));
+  EXPECT_THAT(bound_cpus(machine, "node", 2), ElementsAre(Cpus{9, 10, 11, 21, 22, 23}, Cpus{0, 1, 2, 12, 13, 14}));
 }
 
 TEST(Affinity, ASocketHasAllItsNodes) {
@@ -72,8 +67,7 @@ TEST(Affinity, CoreComplexesAreTakenInTurnTheLargestFirst) {
   Machine machine = big();
   machine.gpu_nodes = {1, 1, 1};
 
-  EXPECT_THAT(bound_cpus(machine, "core-complex", 3),
-              ElementsAre(Cpus{3, 4, 15, 16}, Cpus{5, 17}, Cpus{3, 4, 15, 16}));
+  EXPECT_THAT(bound_cpus(machine, "core-complex", 3), ElementsAre(Cpus{3, 4, 15, 16}, Cpus{5, 17}, Cpus{3, 4, 15, 16}));
 }
 
 TEST(Affinity, BindsThisProcess) {

@@ -75,8 +75,7 @@ TEST(ComposeEnvironment, SecretsStayWithTheLauncher) {
 
 TEST(ComposeEnvironment, TheInterfaceTowardsTheOthersIsSetUnlessTheUserChoseOne) {
   const auto found = [](std::map<std::string, std::string> inherited) {
-    return compose_environment(
-               {.inherited = Environment::of(std::move(inherited)), .network_interface = "eth1"}, {})
+    return compose_environment({.inherited = Environment::of(std::move(inherited)), .network_interface = "eth1"}, {})
         .text("GLOO_SOCKET_IFNAME");
   };
 
@@ -86,7 +85,8 @@ TEST(ComposeEnvironment, TheInterfaceTowardsTheOthersIsSetUnlessTheUserChoseOne)
 }
 
 TEST(ComposeEnvironment, TheErrorFileIsTheWorkersOwn) {
-  EXPECT_EQ(compose_environment({}, {.error_file = "/e/rank_0.json"}).text("TORCHELASTIC_ERROR_FILE"), "/e/rank_0.json");
+  EXPECT_EQ(compose_environment({}, {.error_file = "/e/rank_0.json"}).text("TORCHELASTIC_ERROR_FILE"),
+            "/e/rank_0.json");
 }
 
 }  // namespace

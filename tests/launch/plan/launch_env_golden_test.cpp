@@ -108,8 +108,7 @@ json as_far_as_the_peer(const Variables& ours, const json& theirs) {
 
 json torchrun_options(const Run& run) {
   const RunPlan& plan = run.plan;
-  json options = {
-      {"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}};
+  json options = {{"rdzv_backend", plan.rdzv_backend}, {"tee", *run.settings->text("tee")}, {"role", plan.role}};
   if (plan.kind != LauncherKind::kTorchrun && plan.kind != LauncherKind::kDeepspeed) return options;
   options["nproc_per_node"] = std::to_string(plan.num_local_processes);
   const std::string port = port_shown(run);
@@ -187,9 +186,8 @@ json worker(const Run& run, const WorkerPlace& place, int attempt, const json& t
                            .restart_count = attempt,
                            .max_restarts = static_cast<int>(*run.settings->integer("max_restarts")),
                            .signals = *run.settings->text("signals_to_handle")};
-  const EnvironmentPlan plan{.inherited = run.inherited,
-                             .launch = LaunchFacts{*run.settings, run.plan, run.machine},
-                             .run = shared};
+  const EnvironmentPlan plan{
+      .inherited = run.inherited, .launch = LaunchFacts{*run.settings, run.plan, run.machine}, .run = shared};
   Variables variables = compose_environment(plan, place).variables();
   variables["MASTER_PORT"] = chosen_at_meeting ? "<other port>" : port_shown(run);
   if (run.plan.run_id.empty()) variables["TORCHELASTIC_RUN_ID"] = "<uuid>";
@@ -211,9 +209,8 @@ json started(const GoldenCase& golden) {
       return word == "torch.distributed.launch" || word == "torch.distributed.run" || word == "launch";
     });
     words.erase(words.begin(), (last == words.end() ? words.begin() : last) + 1);
-    const bool use_env = std::count(words.begin(), words.end(), "--use_env") +
-                             std::count(words.begin(), words.end(), "--use-env") >
-                         0;
+    const bool use_env =
+        std::count(words.begin(), words.end(), "--use_env") + std::count(words.begin(), words.end(), "--use-env") > 0;
     if (pass && !use_env) words.insert(words.begin(), "--pass_local_rank");
     std::optional<Run> prepared_run;
     try {
@@ -296,8 +293,7 @@ json without_agent_store(const GoldenCase& golden) {
   if (!golden.expected.contains("workers")) return json::object();
   json workers = golden.expected.at("workers");
   for (json& one : workers) {
-    if (one["env"].contains("TORCHELASTIC_USE_AGENT_STORE"))
-      one["env"]["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+    if (one["env"].contains("TORCHELASTIC_USE_AGENT_STORE")) one["env"]["TORCHELASTIC_USE_AGENT_STORE"] = "False";
   }
   return {{"workers", workers}};
 }

@@ -19,8 +19,7 @@ Machine with_cpus_and_gpus(int cpus, int gpus) {
 }
 
 RunPlan plan(const Words& words, const Machine& machine = with_cpus_and_gpus(8, 0)) {
-  return plan_run(LaunchSettings(read_command_line(launch_options(), words), nullptr, Environment::of({})),
-                  machine);
+  return plan_run(LaunchSettings(read_command_line(launch_options(), words), nullptr, Environment::of({})), machine);
 }
 
 std::string refused(const Words& words, const Machine& machine = with_cpus_and_gpus(8, 0)) {
@@ -61,13 +60,13 @@ TEST(RunPlan, MachinesMayHaveDifferentNumbersOfProcesses) {
                              HasSubstr("--nproc_per_node 1,3 makes 4 processes, but --num_processes is 5")));
   EXPECT_THAT(refused({"--nnodes", "2", "--master_addr", "h", "--nproc_per_node", "0,x"}),
               testing::AllOf(HasSubstr("'0' of '0,x'"), HasSubstr("'x' of '0,x'")));
-  EXPECT_THAT(
-      refused({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "--nproc_per_node", "1,3"}),
-      HasSubstr("each its own --nproc_per_node"));
+  EXPECT_THAT(refused({"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "--nproc_per_node", "1,3"}),
+              HasSubstr("each its own --nproc_per_node"));
 }
 
 TEST(RunPlan, ChecksTheProduct) {
-  EXPECT_THAT(refused({"-n", "4", "--roles", "ps=1,trainer=2"}), HasSubstr("--roles makes 3 processes, but the run has 4"));
+  EXPECT_THAT(refused({"-n", "4", "--roles", "ps=1,trainer=2"}),
+              HasSubstr("--roles makes 3 processes, but the run has 4"));
   EXPECT_THAT(refused({"--roles", "ps=1,ps=x"}), HasSubstr("'ps=x' of 'ps=1,ps=x' is not NAME=NUMBER"));
   EXPECT_EQ(refused({"-n", "4", "--nproc_per_node", "2"}),
             "[launch] --nproc_per_node 2 * 1 machine = 2, but --num_processes is 4. Give one of the two, or "
@@ -75,14 +74,12 @@ TEST(RunPlan, ChecksTheProduct) {
             "number. See hasten launch --help.");
   EXPECT_THAT(refused({"-n", "4", "--nproc_per_node", "cpu"}),
               HasSubstr("--nproc_per_node 8 (cpu) * 1 machine = 8, but --num_processes is 4."));
-  EXPECT_THAT(
-      refused({"-n", "5", "--num_machines", "2", "--main_process_ip", "h", "--main_process_port", "9"}),
-      HasSubstr("5 processes cannot be shared out evenly among 2 machines"));
+  EXPECT_THAT(refused({"-n", "5", "--num_machines", "2", "--main_process_ip", "h", "--main_process_port", "9"}),
+              HasSubstr("5 processes cannot be shared out evenly among 2 machines"));
 }
 
 TEST(RunPlan, NamesWhatANumberOfProcessesCannotBe) {
-  EXPECT_EQ(refused({"--nproc_per_node", "gpu"}),
-            one("--nproc_per_node gpu: this machine has no GPU that is visible"));
+  EXPECT_EQ(refused({"--nproc_per_node", "gpu"}), one("--nproc_per_node gpu: this machine has no GPU that is visible"));
   EXPECT_EQ(refused({"--nproc_per_node", "many"}),
             one("--nproc_per_node: 'many' is not a whole number between 1 and 1048576, gpu, cpu or auto"));
   EXPECT_EQ(refused({"--nnodes", "4:2"}), one("--nnodes 4:2 is neither a number of machines nor MIN:MAX"));
@@ -126,19 +123,18 @@ TEST(RunPlan, NumbersThatNoClusterHasAreRefused) {
 }
 
 TEST(RunPlan, ListsAllContradictionsInOneMessage) {
-  EXPECT_EQ(
-      refused({"--cpu", "--use_fsdp", "--fsdp_sync_module_states", "false", "-m", "--no_python", "--tee", "9",
-               "--rdzv_backend", "c10", "--signals_to_handle", "SIGTERM,SIGFOO"}),
-      "[launch] 6 things are wrong:\n"
-      "  --cpu and --use_fsdp exclude each other; give one\n"
-      "  fsdp_cpu_ram_efficient_loading true (default) needs fsdp_sync_module_states true, but there is "
-      "--fsdp_sync_module_states false\n"
-      "  --module needs Python, which --no_python leaves out; give one\n"
-      "  --rdzv_backend: 'c10' is not one of static, c10d, etcd, etcd-v2, did you mean 'c10d'?\n"
-      "  --tee: '9' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)\n"
-      "  --signals_to_handle: 'SIGFOO' is no signal, did you mean 'SIGFPE'? Expected a list like "
-      "SIGTERM,SIGUSR1\n"
-      "See hasten launch --help.");
+  EXPECT_EQ(refused({"--cpu", "--use_fsdp", "--fsdp_sync_module_states", "false", "-m", "--no_python", "--tee", "9",
+                     "--rdzv_backend", "c10", "--signals_to_handle", "SIGTERM,SIGFOO"}),
+            "[launch] 6 things are wrong:\n"
+            "  --cpu and --use_fsdp exclude each other; give one\n"
+            "  fsdp_cpu_ram_efficient_loading true (default) needs fsdp_sync_module_states true, but there is "
+            "--fsdp_sync_module_states false\n"
+            "  --module needs Python, which --no_python leaves out; give one\n"
+            "  --rdzv_backend: 'c10' is not one of static, c10d, etcd, etcd-v2, did you mean 'c10d'?\n"
+            "  --tee: '9' names no streams; expected 0 to 3, or RANK:0 to 3 for some ranks (0:1,1:3)\n"
+            "  --signals_to_handle: 'SIGFOO' is no signal, did you mean 'SIGFPE'? Expected a list like "
+            "SIGTERM,SIGUSR1\n"
+            "See hasten launch --help.");
 }
 
 TEST(RunPlan, WhatIsSaidOfWorkersThatThereAreNotIsInTheSameList) {
@@ -165,15 +161,13 @@ TEST(RunPlan, NoSignalAtAllIsNoList) {
 }
 
 TEST(RunPlan, LinesAreCopiedFromTeedStreamsOnly) {
-  EXPECT_EQ(
-      refused({"--duplicate_stdout_filters", "loss", "--tee", "0:2"}),
-      one("--duplicate_stdout_filters loss copies lines of what --tee takes; give --tee 1 or 3 as well"));
+  EXPECT_EQ(refused({"--duplicate_stdout_filters", "loss", "--tee", "0:2"}),
+            one("--duplicate_stdout_filters loss copies lines of what --tee takes; give --tee 1 or 3 as well"));
   EXPECT_EQ(refused({"--duplicate_stdout_filters", "loss", "--tee", "0:1"}), "");
 }
 
 TEST(RunPlan, RefusesWhatTheMachineLacks) {
-  EXPECT_EQ(refused({"--mixed_precision", "fp8"}),
-            one("--mixed_precision fp8 needs a GPU, and this machine has none"));
+  EXPECT_EQ(refused({"--mixed_precision", "fp8"}), one("--mixed_precision fp8 needs a GPU, and this machine has none"));
   EXPECT_EQ(refused({"--virtual_local_rank", "-n", "3"}, with_cpus_and_gpus(8, 2)),
             one("--virtual_local_rank gives each worker a GPU, but there are 2 for 3 workers"));
 }

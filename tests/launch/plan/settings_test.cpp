@@ -18,7 +18,7 @@ Config config_of(ConfigMap values) {
 }
 
 LaunchSettings settled(const std::vector<std::string>& words, const ConfigMap& config = {},
-                      const std::map<std::string, std::string>& environment = {}) {
+                       const std::map<std::string, std::string>& environment = {}) {
   const Config file = config_of(config);
   return LaunchSettings(read_command_line(launch_options(), words), &file, Environment::of(environment));
 }
@@ -43,8 +43,7 @@ TEST(Settings, TheOptionBeatsTheFileBeatsTheEnvironmentBeatsTheDefault) {
 }
 
 TEST(Settings, TorchrunsVariablesSetItsOptions) {
-  const auto settings =
-      settled({}, {}, {{"PET_NNODES", "1:4"}, {"PET_STANDALONE", "1"}, {"PET_NODE_RANK", ""}});
+  const auto settings = settled({}, {}, {{"PET_NNODES", "1:4"}, {"PET_STANDALONE", "1"}, {"PET_NODE_RANK", ""}});
 
   EXPECT_EQ(settings.text("nnodes"), "1:4");
   EXPECT_TRUE(settings.on("standalone"));
@@ -54,7 +53,7 @@ TEST(Settings, TorchrunsVariablesSetItsOptions) {
 TEST(Settings, KeysOfASectionMayLackItsPrefixAndChoicesTheirCase) {
   const auto settings =
       settled({}, {{"fp8_config", {ConfigMap{{"backend", {std::string("TE")}}, {"margin", {int64_t{3}}}}}},
-                  {"dynamo_config", {ConfigMap{{"dynamo_backend", {std::string("INDUCTOR")}}}}}});
+                   {"dynamo_config", {ConfigMap{{"dynamo_backend", {std::string("INDUCTOR")}}}}}});
 
   EXPECT_EQ(settings.text("fp8_backend"), "te");
   EXPECT_EQ(settings.integer("fp8_margin"), 3);
@@ -90,13 +89,12 @@ TEST(Settings, TheFilesKindOfRunIsASwitchUnlessTheCommandLineChoosesAnother) {
 
 TEST(Settings, WrongValuesAreNamedWithTheirSource) {
   const auto settings = settled({"-n", "0"}, {{"fsdp_config", {ConfigMap{{"fsdp_version", {int64_t{3}}}}}}},
-                               {{"PET_MAX_RESTARTS", "often"}, {"PET_STANDALONE", "perhaps"}});
+                                {{"PET_MAX_RESTARTS", "often"}, {"PET_STANDALONE", "perhaps"}});
 
-  EXPECT_THAT(settings.problems(),
-              ElementsAre("--num_processes: '0' is not a whole number between 1 and 1048576",
-                          "PET_STANDALONE: 'perhaps' is neither true nor false",
-                          "PET_MAX_RESTARTS: 'often' is not a whole number of at least 0",
-                          "c.yaml: fsdp_config.fsdp_version: '3' is not one of 1, 2"));
+  EXPECT_THAT(settings.problems(), ElementsAre("--num_processes: '0' is not a whole number between 1 and 1048576",
+                                               "PET_STANDALONE: 'perhaps' is neither true nor false",
+                                               "PET_MAX_RESTARTS: 'often' is not a whole number of at least 0",
+                                               "c.yaml: fsdp_config.fsdp_version: '3' is not one of 1, 2"));
 }
 
 TEST(Settings, WhatAnotherMachineReadInItsFileIsNoOptionHere) {

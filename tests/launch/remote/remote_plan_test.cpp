@@ -16,11 +16,10 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 using Words = std::vector<std::string>;
 
-const Cluster kPbs = {
-    .name = "PBS", .hosts = {{"n11", 2}, {"n12", 2}}, .hosts_origin = "PBS_NODEFILE", .port = 16000};
+const Cluster kPbs = {.name = "PBS", .hosts = {{"n11", 2}, {"n12", 2}}, .hosts_origin = "PBS_NODEFILE", .port = 16000};
 
 std::optional<RemotePlan> remote_plan_of(const Words& options, const Cluster& cluster = {},
-                               const std::map<std::string, std::string>& variables = {}) {
+                                         const std::map<std::string, std::string>& variables = {}) {
   const auto environment = Environment::of(variables);
   LaunchSettings settings(read_command_line(launch_options(), options), nullptr, environment);
   settings.take(cluster);
@@ -55,9 +54,9 @@ TEST(RemotePlan, EachMachineGetsTheCommandOfAStaticRun) {
 
   EXPECT_EQ(run->launcher, RemoteLauncher::kSsh);
   EXPECT_EQ(task.folder, "/home/me");
-  EXPECT_THAT(task.words, ElementsAre("--node_rank=1", "--nnodes=2", "--master_addr=node1",
-                                      "--master_port=29500", "--nproc_per_node=4", "--cpu",
-                                      "--mixed_precision=bf16", "--", "./train", "--lr", "1"));
+  EXPECT_THAT(task.words,
+              ElementsAre("--node_rank=1", "--nnodes=2", "--master_addr=node1", "--master_port=29500",
+                          "--nproc_per_node=4", "--cpu", "--mixed_precision=bf16", "--", "./train", "--lr", "1"));
 }
 
 TEST(RemotePlan, WhatTheUserSaysOfProcessesAndMeetingPointCounts) {
@@ -108,7 +107,7 @@ TEST(RemotePlan, AFileThatAllMachinesReadStartsNothingWhereTheyWereStartedAlread
 
 TEST(RemotePlan, DeepSpeedsOptionsMeanTheSame) {
   const auto run = remote_plan_of({"--deepspeed_hostfile", "hosts", "--deepspeed_inclusion_filter", "node2",
-                         "--deepspeed_multinode_launcher", "pdsh"});
+                                   "--deepspeed_multinode_launcher", "pdsh"});
 
   EXPECT_EQ(run->launcher, RemoteLauncher::kPdsh);
   EXPECT_THAT(run->hosts, ElementsAre(ChosenHost{"node2", {0, 1, 2, 3}}));
@@ -140,8 +139,8 @@ TEST(RemotePlan, VariablesOfLibrariesComeAlongAndThoseOfTheSessionStay) {
                                                  {"SSH_AUTH_SOCK", "/tmp/s"},
                                                  {"CUDA_VISIBLE_DEVICES", "1"}}));
 
-  EXPECT_EQ(chosen, (std::map<std::string, std::string>{
-                        {"NCCL_DEBUG", "INFO"}, {"OMP_NUM_THREADS", "2"}, {"PATH", "/bin"}}));
+  EXPECT_EQ(chosen,
+            (std::map<std::string, std::string>{{"NCCL_DEBUG", "INFO"}, {"OMP_NUM_THREADS", "2"}, {"PATH", "/bin"}}));
 }
 
 TEST(RemotePlan, WhatAConfigurationFileSaysIsToldAsSuch) {
@@ -150,17 +149,15 @@ TEST(RemotePlan, WhatAConfigurationFileSaysIsToldAsSuch) {
   const Words words = {"--hostfile", "hosts", "--max_restarts", "1"};
   const LaunchSettings settings(read_command_line(launch_options(), words), &file, Environment::of({}));
 
-  const auto run = plan_remote(settings, {}, {"./train"}, Environment::of({}), [](const std::string&) {
-    return std::optional<std::string>("node1 slots=1\n");
-  });
+  const auto run = plan_remote(settings, {}, {"./train"}, Environment::of({}),
+                               [](const std::string&) { return std::optional<std::string>("node1 slots=1\n"); });
 
   EXPECT_THAT(run->words, IsSupersetOf({"--cpu", "--use_fsdp", "--max_restarts=1"}));
   EXPECT_THAT(run->from_file, UnorderedElementsAre("cpu", "use_fsdp"));
 }
 
 TEST(RemotePlan, ATaskSurvivesItsWayAsText) {
-  const RemoteTask task = {
-      "/a b/caf\xe9", {{"X", "it's \"é\"\n$Y"}}, {"sh", "-c", "echo 'a\xff'; exit"}, {"cpu"}};
+  const RemoteTask task = {"/a b/caf\xe9", {{"X", "it's \"é\"\n$Y"}}, {"sh", "-c", "echo 'a\xff'; exit"}, {"cpu"}};
 
   const std::string line = to_text(task);
   const RemoteTask back = task_in(line);

@@ -57,9 +57,7 @@ TEST(RemoteSession, BringsTheTaskAndTheExitCodeBack) {
 
 TEST(RemoteSession, HandsSignalsOn) {
   EXPECT_EQ(far_side(RemoteSession::kFollowed, wait_for_ever,
-                     [](int pipe) {
-                       send_and_stay(pipe, std::string("hello\n\0\0", 8) + static_cast<char>(SIGUSR1));
-                     }),
+                     [](int pipe) { send_and_stay(pipe, std::string("hello\n\0\0", 8) + static_cast<char>(SIGUSR1)); }),
             128 + SIGUSR1);
 }
 

@@ -192,16 +192,14 @@ TEST(Wire, WordsOfAnyLengthFitIntoAFrame) {
 }
 
 TEST(Wire, EveryMessageComesBackAsItWas) {
-  const NodeMessage join{
-      .kind = NodeMessage::Kind::kJoin,
-      .round = 3,
-      .node = {.id = "a", .name = "gpu01", .address = "10.0.0.1", .port = 5, .num_workers = 4},
-      .busy = true,
-      .restarts = 2};
-  const Order start{
-      .kind = Order::Kind::kStart,
-      .round = 4,
-      .assignment = {.round = 4, .first_rank = 8, .master_addr = "h", .successors = {join.node}}};
+  const NodeMessage join{.kind = NodeMessage::Kind::kJoin,
+                         .round = 3,
+                         .node = {.id = "a", .name = "gpu01", .address = "10.0.0.1", .port = 5, .num_workers = 4},
+                         .busy = true,
+                         .restarts = 2};
+  const Order start{.kind = Order::Kind::kStart,
+                    .round = 4,
+                    .assignment = {.round = 4, .first_rank = 8, .master_addr = "h", .successors = {join.node}}};
   const Order close{.kind = Order::Kind::kClose, .value = 3, .text = "over", .report = "b\xffx"};
 
   for (const WireMessage& message : {WireMessage(join), WireMessage(start), WireMessage(Ask{}),
@@ -218,9 +216,8 @@ TEST(Wire, EveryMessageComesBackAsItWas) {
 }
 
 TEST(Wire, WhatIsNoMessageIsNothing) {
-  for (const char* text :
-       {"", "{", "[]", "{\"type\":\"node\"}", "{\"type\":\"order\",\"kind\":99,\"round\":1}",
-        "{\"type\":\"node\",\"kind\":\"0\",\"round\":1}"}) {
+  for (const char* text : {"", "{", "[]", "{\"type\":\"node\"}", "{\"type\":\"order\",\"kind\":99,\"round\":1}",
+                           "{\"type\":\"node\",\"kind\":\"0\",\"round\":1}"}) {
     EXPECT_FALSE(from_wire(text)) << text;
   }
 }

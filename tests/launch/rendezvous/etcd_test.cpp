@@ -58,9 +58,7 @@ TEST(EtcdClaim, WhoCreatesTheKeyHoldsIt) {
 }
 
 TEST(EtcdClaim, AUserLogsInAndOnceMoreWhenTheTokenHasRunOut) {
-  const auto token = [](const std::string& word) {
-    return HttpAnswer{200, R"({"token":")" + word + R"("})"};
-  };
+  const auto token = [](const std::string& word) { return HttpAnswer{200, R"({"token":")" + word + R"("})"}; };
   const HttpAnswer run_out = {401, R"({"error":"etcdserver: invalid auth token"})"};
   Server server({token("one"), granted("77"), kMade, run_out, token("two"), held_by("other:2")});
   EtcdClaim claim = server.claim("me:pass:word");
@@ -78,10 +76,9 @@ TEST(EtcdClaim, AUserWhoIsNotLetInIsNamedWithoutThePassword) {
   EtcdClaim claim = server.claim("me:wrong");
 
   EXPECT_FALSE(claim.look());
-  EXPECT_EQ(
-      claim.error(),
-      "user 'me' cannot log in: HTTP status 400: {\"error\":\"authentication failed, invalid user ID or "
-      "password\"}. Correct HASTEN_ETCD_USER (name:password)");
+  EXPECT_EQ(claim.error(),
+            "user 'me' cannot log in: HTTP status 400: {\"error\":\"authentication failed, invalid user ID or "
+            "password\"}. Correct HASTEN_ETCD_USER (name:password)");
 }
 
 TEST(EtcdClaim, WhoComesLaterLearnsWhoHoldsIt) {
@@ -96,8 +93,8 @@ TEST(EtcdClaim, ALeaseThatRanOutIsGrantedAnew) {
   claim.refresh("h:1");
 
   EXPECT_EQ(claim.refresh("h:1"), "h:1");
-  EXPECT_THAT(server.asked, ElementsAre("/v3/lease/grant", "/v3/kv/txn", "/v3/lease/keepalive",
-                                        "/v3/lease/grant", "/v3/kv/txn"));
+  EXPECT_THAT(server.asked,
+              ElementsAre("/v3/lease/grant", "/v3/kv/txn", "/v3/lease/keepalive", "/v3/lease/grant", "/v3/kv/txn"));
 }
 
 TEST(EtcdClaim, IsGivenBackWithItsLease) {

@@ -14,20 +14,16 @@ using testing::IsEmpty;
 constexpr TimePoint kNow = {};
 
 NodeAgent connected(int num_workers = 1) {
-  NodeAgent agent({.id = "a", .name = "gpu01", .num_workers = num_workers}, {.join_timeout = Seconds(9)},
-                  kNow);
+  NodeAgent agent({.id = "a", .name = "gpu01", .num_workers = num_workers}, {.join_timeout = Seconds(9)}, kNow);
   agent.on_host_found(kNow);
   return agent;
 }
 Order starting(int round, int restarts = 0) {
-  return {.kind = Order::Kind::kStart,
-          .round = round,
-          .assignment = {.round = round,
-                         .restart_count = restarts,
-                         .node_rank = 1,
-                         .num_nodes = 2,
-                         .first_rank = 4,
-                         .world_size = 8}};
+  return {
+      .kind = Order::Kind::kStart,
+      .round = round,
+      .assignment = {
+          .round = round, .restart_count = restarts, .node_rank = 1, .num_nodes = 2, .first_rank = 4, .world_size = 8}};
 }
 Order stopping(int round) {
   return {.kind = Order::Kind::kStop, .round = round, .text = "node gpu02 joined"};

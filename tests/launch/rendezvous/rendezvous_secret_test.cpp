@@ -56,14 +56,13 @@ TEST_F(RunSecretTest, TheFileAndTheVariableGiveTheSameKeyForARunOnly) {
 }
 
 TEST_F(RunSecretTest, OnOneMachineTheFirstMakesItAndTheOthersReadIt) {
-  const RunSecret first(here(), "run", 1, true), second(here(), "run", 1, true),
-      other(here(), "run", 2, true);
+  const RunSecret first(here(), "run", 1, true), second(here(), "run", 1, true), other(here(), "run", 2, true);
 
   EXPECT_EQ(first.run_key(), second.run_key());
   EXPECT_NE(first.run_key(), other.run_key());
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
-    const auto others = entry.status().permissions() &
-                        (std::filesystem::perms::group_all | std::filesystem::perms::others_all);
+    const auto others =
+        entry.status().permissions() & (std::filesystem::perms::group_all | std::filesystem::perms::others_all);
     EXPECT_EQ(others, std::filesystem::perms::none) << entry;
   }
   first.remove();
@@ -77,8 +76,7 @@ TEST_F(RunSecretTest, WhatIsNoSecretIsRefusedWithTheRemedy) {
               HasSubstr("(HASTEN_RDZV_SECRET) has 5 characters; expected at least 16"));
   EXPECT_THAT(refused(here({{"HASTEN_RDZV_SECRET_FILE", file(std::string(32, 'x'), 0644)}})),
               HasSubstr("others can read or change it"));
-  EXPECT_THAT(refused(here({{"HASTEN_RDZV_SECRET_FILE", folder_ / "none"}})),
-              HasSubstr("there is no such file"));
+  EXPECT_THAT(refused(here({{"HASTEN_RDZV_SECRET_FILE", folder_ / "none"}})), HasSubstr("there is no such file"));
 }
 
 TEST_F(RunSecretTest, AFolderThatOthersCanReadIsNotUsed) {

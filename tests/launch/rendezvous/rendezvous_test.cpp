@@ -32,8 +32,7 @@ std::vector<std::string> words(const Rendezvous::Orders& orders) {
   static const char* const names[] = {"heartbeat", "notice", "choose", "start", "stop", "close", "drop"};
   std::vector<std::string> result;
   for (const Order& order : orders) {
-    if (order.kind != Kind::kNotice)
-      result.push_back(text(names[static_cast<int>(order.kind)], " ", order.to));
+    if (order.kind != Kind::kNotice) result.push_back(text(names[static_cast<int>(order.kind)], " ", order.to));
   }
   return result;
 }
@@ -52,8 +51,7 @@ Rendezvous running(RendezvousSettings settings, int num_nodes) {
     host.on_message(id, joining(id), kStart);
   }
   const TimePoint end_of_window = later(kStart, settings.last_call_timeout);
-  for (int i = 0; i < num_nodes; ++i)
-    host.on_message(std::string(1, static_cast<char>('a' + i)), {}, end_of_window);
+  for (int i = 0; i < num_nodes; ++i) host.on_message(std::string(1, static_cast<char>('a' + i)), {}, end_of_window);
   host.on_time(end_of_window);
   host.on_message("a", about(NodeMessage::Kind::kMaster, 1, "10.0.0.1", 4000), end_of_window);
   return host;
@@ -109,8 +107,7 @@ TEST(Rendezvous, ANodeThatIsNotHeardIsLostAndTheOthersGoOnWithoutIt) {
   EXPECT_THAT(words(orders), ElementsAre("stop a", "stop c", "drop b"));
   EXPECT_EQ(one(orders, Kind::kStop).text, "node host-b was lost: nothing heard for 5 s");
   host.on_message("c", about(NodeMessage::Kind::kStopped, 1), after(36));
-  EXPECT_THAT(words(host.on_message("a", about(NodeMessage::Kind::kStopped, 1), after(36))),
-              ElementsAre("choose a"));
+  EXPECT_THAT(words(host.on_message("a", about(NodeMessage::Kind::kStopped, 1), after(36))), ElementsAre("choose a"));
   const auto next = host.on_message("a", about(NodeMessage::Kind::kMaster, 2, "h", 1), after(36));
   EXPECT_THAT(words(next), ElementsAre("start a", "start c"));
   EXPECT_EQ(next[1].assignment.node_rank, 1);
@@ -143,15 +140,13 @@ TEST(Rendezvous, OneNodeTooManyWaitsUntilThereIsRoom) {
 }
 
 TEST(Rendezvous, AFailureIsToldToAllAndUsesUpARestart) {
-  Rendezvous host =
-      running({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .restart_delay = Seconds(2)}, 2);
+  Rendezvous host = running({.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .restart_delay = Seconds(2)}, 2);
 
   const auto orders =
       host.on_message("b", about(NodeMessage::Kind::kFailed, 1, "rank 1 failed: exit code 3", 3), kStart);
 
   EXPECT_THAT(words(orders), ElementsAre("stop a"));
-  for (const Order& order : orders)
-    EXPECT_EQ(order.text, "rank 1 failed: exit code 3 on node host-b; restart 1 of 1");
+  for (const Order& order : orders) EXPECT_EQ(order.text, "rank 1 failed: exit code 3 on node host-b; restart 1 of 1");
   host.on_message("b", about(NodeMessage::Kind::kStopped, 1, "box", 3), kStart);
   EXPECT_THAT(words(host.on_message("a", about(NodeMessage::Kind::kStopped, 1), kStart)), IsEmpty());
   EXPECT_THAT(words(host.on_time(after(2))), ElementsAre("choose a"));
@@ -193,8 +188,7 @@ TEST(Rendezvous, AllFinishedIsASuccessAndALateNodeDoesNotDisturb) {
 }
 
 TEST(Rendezvous, AHostThatTakesOverWaitsForThoseWhoShouldComeAndForTheirWorkers) {
-  Rendezvous host({.min_nodes = 1, .max_nodes = 4}, kStart,
-                  {.round = 5, .restarts = 2, .expected = {"b", "c", "d"}});
+  Rendezvous host({.min_nodes = 1, .max_nodes = 4}, kStart, {.round = 5, .restarts = 2, .expected = {"b", "c", "d"}});
 
   EXPECT_THAT(words(host.on_message("b", joining("b"), kStart)), IsEmpty());
   EXPECT_THAT(words(host.on_message("c", joining("c", 1, true), kStart)), IsEmpty());

@@ -71,11 +71,9 @@ TEST(Meeting, NamesWhatMachinesDisagreeOn) {
             "machines disagree on the number of processes: machine 0 (node0) has 6, machine 1 (node1) has 8. "
             "Give all the same --nnodes, --num_processes and --nproc_per_node.");
   EXPECT_THAT(disagreement({machine(0), machine(1, 2)}), HasSubstr("the number of machines: machine 0"));
-  EXPECT_THAT(disagreement({machine(0), of_another_run}),
-              HasSubstr("--rdzv_id none, machine 1 (node1) has night"));
+  EXPECT_THAT(disagreement({machine(0), of_another_run}), HasSubstr("--rdzv_id none, machine 1 (node1) has night"));
   EXPECT_THAT(disagreement({machine(0), later}), HasSubstr("begins number 0, machine 1 (node1) number 1"));
-  EXPECT_THAT(disagreement({machine(0), machine(3)}),
-              HasSubstr("machine 3 (node3) is none of the 3 machines"));
+  EXPECT_THAT(disagreement({machine(0), machine(3)}), HasSubstr("machine 3 (node3) is none of the 3 machines"));
   EXPECT_THAT(disagreement({machine(0), machine(1), machine(1)}),
               HasSubstr("two launchers say that they are machine 1: on node1 and on node1"));
 }
@@ -119,10 +117,9 @@ TEST(Meeting, WhoIsMissingIsToldToThoseWhoCame) {
 TEST(Meeting, AGuestWithoutAHostSaysWhereItLooked) {
   const int port = free_port();
 
-  EXPECT_THAT(
-      start(machine(1), at(port, 0.1)).get(),
-      testing::AllOf(HasSubstr("machine 1 of 3 found no meeting at 127.0.0.1:" + std::to_string(port)),
-                     HasSubstr("Connection refused")));
+  EXPECT_THAT(start(machine(1), at(port, 0.1)).get(),
+              testing::AllOf(HasSubstr("machine 1 of 3 found no meeting at 127.0.0.1:" + std::to_string(port)),
+                             HasSubstr("Connection refused")));
 }
 
 TEST(Meeting, AHostCanOnlyListenAtItsOwnAddressAndAFreePort) {

@@ -11,7 +11,8 @@ namespace {
 // What runs is shown by tests/cli/elastic_cli_test.cpp, with launchers that can be killed.
 std::string refused(const ElasticOptions& elastic, std::map<std::string, std::string> variables = {}) {
   try {
-    run_elastic(1, {}, elastic, {.inherited = Environment::of(std::move(variables))}, [](const WorkerPlace&, const Environment&) { return 0; });
+    run_elastic(1, {}, elastic, {.inherited = Environment::of(std::move(variables))},
+                [](const WorkerPlace&, const Environment&) { return 0; });
   } catch (const UsageError& error) {
     return error.what();
   }

@@ -105,10 +105,9 @@ TEST(Launch, RefusesToForkAProcessWithSeveralThreads) {
   }
   mutex.unlock();
 
-  EXPECT_EQ(
-      message,
-      "[launch] this process has 2 threads, and a fork takes only one along; expected 1. Call hasten::launch "
-      "first in main, before libtorch computes anything, or start the program with `hasten launch -n …`.");
+  EXPECT_EQ(message,
+            "[launch] this process has 2 threads, and a fork takes only one along; expected 1. Call hasten::launch "
+            "first in main, before libtorch computes anything, or start the program with `hasten launch -n …`.");
 }
 
 TEST(Launch, OptionsOutOfRangeAreUsageErrors) {
@@ -128,18 +127,19 @@ TEST(Launch, AFailedGroupIsStartedAgainWithANewAttemptNumberAndANewPort) {
   ASSERT_EQ(pipe(printed), 0);
   testing::internal::CaptureStdout();
 
-  const Result result = run(
-      2,
-      [&] {
-        const auto environment = Environment::current();
-        const int64_t attempt = environment.integer("TORCHELASTIC_RESTART_COUNT").value();
-        char byte = 0;
-        if (environment.integer("RANK") == 1) return read(printed[0], &byte, 1) == 1 && attempt == 2 ? 0 : 3;
-        std::cout << attempt << " at " << environment.integer("MASTER_PORT").value() << '\n' << std::flush;
-        const bool said = write(printed[1], &byte, 1) == 1;
-        return attempt < 2 ? pause() : said ? 0 : 1;
-      },
-      {.max_restarts = 3, .monitor_interval_s = 0});
+  const Result result = run(2,
+                            [&] {
+                              const auto environment = Environment::current();
+                              const int64_t attempt = environment.integer("TORCHELASTIC_RESTART_COUNT").value();
+                              char byte = 0;
+                              if (environment.integer("RANK") == 1)
+                                return read(printed[0], &byte, 1) == 1 && attempt == 2 ? 0 : 3;
+                              std::cout << attempt << " at " << environment.integer("MASTER_PORT").value() << '\n'
+                                        << std::flush;
+                              const bool said = write(printed[1], &byte, 1) == 1;
+                              return attempt < 2 ? pause() : said ? 0 : 1;
+                            },
+                            {.max_restarts = 3, .monitor_interval_s = 0});
 
   std::istringstream lines(testing::internal::GetCapturedStdout());
   std::string before;

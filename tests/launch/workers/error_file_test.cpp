@@ -25,8 +25,8 @@ class ErrorFile : public testing::Test {
 
 TEST_F(ErrorFile, ReadsBothOfTorchrunsForms) {
   EXPECT_EQ(read_error_message(file_with(R"({"message": "short"})")), "short");
-  EXPECT_EQ(read_error_message(file_with(
-                R"({"message": {"message": "long", "extraInfo": {"py_callstack": "…", "timestamp": "1"}}})")),
+  EXPECT_EQ(read_error_message(
+                file_with(R"({"message": {"message": "long", "extraInfo": {"py_callstack": "…", "timestamp": "1"}}})")),
             "long");
 }
 
@@ -39,8 +39,7 @@ TEST_F(ErrorFile, OfALongMessageTheBeginningIsRead) {
 }
 
 TEST_F(ErrorFile, WhatIsNoErrorFileHoldsNoMessage) {
-  for (const char* content :
-       {"", "{\"message\": {\"mess", "[]", "{}", "{\"message\": 3}", "{\"message\": {}}"}) {
+  for (const char* content : {"", "{\"message\": {\"mess", "[]", "{}", "{\"message\": 3}", "{\"message\": {}}"}) {
     EXPECT_EQ(read_error_message(file_with(content)), std::nullopt) << content;
   }
   EXPECT_EQ(read_error_message("/nonexistent/file"), std::nullopt);

@@ -10,8 +10,7 @@ namespace {
 std::vector<WorkerPlace> places(int num_workers) {
   std::vector<WorkerPlace> result;
   for (int rank = 0; rank < num_workers; ++rank) {
-    result.push_back(
-        {.rank = rank, .local_rank = rank, .world_size = num_workers, .local_world_size = num_workers});
+    result.push_back({.rank = rank, .local_rank = rank, .world_size = num_workers, .local_world_size = num_workers});
   }
   return result;
 }
@@ -21,9 +20,8 @@ int exit_status(int exit_code) {
 }
 
 TEST(FailureReport, IsOneBoxWithTheRootCauseFirstAndTheOthersByTheirEnds) {
-  const Outcome outcome{3,
-                        WorkerEnd{1, 4711, exit_status(3)},
-                        {{3, 4713, SIGTERM}, {0, 4710, SIGTERM}, {2, 4712, exit_status(1)}}};
+  const Outcome outcome{
+      3, WorkerEnd{1, 4711, exit_status(3)}, {{3, 4713, SIGTERM}, {0, 4710, SIGTERM}, {2, 4712, exit_status(1)}}};
 
   EXPECT_EQ(failure_report(outcome, places(4),
                            {.message = "RuntimeError: boom\nat line 3",

@@ -226,8 +226,7 @@ TEST(LocalProcesses, AWorkerEndsWithItsKeeperEvenIfTheLauncherDoesNothing) {
 
 TEST(LocalProcesses, SimultaneousEndsComeInTheOrderInWhichTheyHappened) {
   Pipe first_may_end, second_may_end;
-  LocalProcesses processes(
-      [&](int local_rank) { return (local_rank == 1 ? first_may_end : second_may_end).read(); });
+  LocalProcesses processes([&](int local_rank) { return (local_rank == 1 ? first_may_end : second_may_end).read(); });
   const std::vector<pid_t> pids = processes.start(2);
   const pid_t keepers[] = {parent_of(pids[0]), parent_of(pids[1])};
 
@@ -286,10 +285,9 @@ TEST(LocalProcesses, AnExhaustedSystemIsAnErrorThatNamesTheLimits) {
   }
   setrlimit(RLIMIT_NOFILE, &before);
 
-  EXPECT_EQ(
-      message,
-      "[launch] cannot start worker 0 of 3: Too many open files. Start fewer, or raise the limits (ulimit -u "
-      "for processes, ulimit -n for files).");
+  EXPECT_EQ(message,
+            "[launch] cannot start worker 0 of 3: Too many open files. Start fewer, or raise the limits (ulimit -u "
+            "for processes, ulimit -n for files).");
 }
 
 }  // namespace

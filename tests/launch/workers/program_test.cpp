@@ -78,18 +78,15 @@ TEST_F(ProgramLookup, ErrorsNameTheProgramAndTheRemedy) {
             "[launch] program 'toool' is not in PATH. Check the name, or give the program's path.");
   EXPECT_EQ(error_of({"tool"}, nowhere),
             "[launch] program 'tool' is not in PATH. The current folder has one: start it as ./tool.");
-  EXPECT_EQ(error_of({"./none"}, nowhere),
-            "[launch] './none' does not exist. Check the name and the current folder.");
+  EXPECT_EQ(error_of({"./none"}, nowhere), "[launch] './none' does not exist. Check the name and the current folder.");
   EXPECT_EQ(error_of({"/tmp"}, nowhere), "[launch] '/tmp' is a folder; expected a program.");
-  EXPECT_EQ(
-      error_of({"./data"}, nowhere),
-      "[launch] './data' is not executable. Make it so (chmod +x ./data), or name its interpreter first "
-      "(bash ./data).");
+  EXPECT_EQ(error_of({"./data"}, nowhere),
+            "[launch] './data' is not executable. Make it so (chmod +x ./data), or name its interpreter first "
+            "(bash ./data).");
   EXPECT_EQ(error_of({"none.py"}, nowhere),
             "[launch] 'none.py' does not exist. Check the name and the current folder.");
-  EXPECT_EQ(
-      error_of({"train.py"}, nowhere),
-      "[launch] 'train.py' needs python3, which is not in PATH. Install Python or add its folder to PATH.");
+  EXPECT_EQ(error_of({"train.py"}, nowhere),
+            "[launch] 'train.py' needs python3, which is not in PATH. Install Python or add its folder to PATH.");
 }
 
 TEST_F(ProgramLookup, TheKindDecidesHowANameIsRunAndPythonExecByWhat) {
@@ -102,8 +99,7 @@ TEST_F(ProgramLookup, TheKindDecidesHowANameIsRunAndPythonExecByWhat) {
 
   EXPECT_EQ(module.file, folder() + "/mine");
   EXPECT_THAT(module.arguments, ElementsAre(folder() + "/mine", "-u", "-m", "a.b", "1"));
-  EXPECT_THAT(with_arguments(script, {"x"}).arguments,
-              ElementsAre(folder() + "/mine", "-u", "./tool", "x", "1"));
+  EXPECT_THAT(with_arguments(script, {"x"}).arguments, ElementsAre(folder() + "/mine", "-u", "./tool", "x", "1"));
   EXPECT_THAT(with_arguments(direct, {"x"}).arguments, ElementsAre("./tool", "x", "1"));
 }
 

@@ -49,9 +49,7 @@ class ScriptedProcesses : public WorkerProcesses {
     ++num_starts;
     return pids(num_workers);
   }
-  void signal(int local_rank, int signal) override {
-    signals.push_back(text(sigabbrev_np(signal), ' ', local_rank));
-  }
+  void signal(int local_rank, int signal) override { signals.push_back(text(sigabbrev_np(signal), ' ', local_rank)); }
   Event wait(std::optional<TimePoint> deadline) override {
     const Event event = events_.front();
     events_.pop_front();
@@ -115,8 +113,7 @@ TEST(Supervisor, AFailureAfterASuccessfulWorkerIsAFailure) {
 TEST(Supervisor, KillsWhoeverOutlivesTheShutdownTimeout) {
   ScriptedProcesses processes({exited(0, 1), gone(0), deadline(), killed(1, SIGKILL), gone(1)});
 
-  const Outcome outcome =
-      supervise(processes, {.num_workers = 2, .shutdown_timeout = std::chrono::seconds(7)});
+  const Outcome outcome = supervise(processes, {.num_workers = 2, .shutdown_timeout = std::chrono::seconds(7)});
 
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(processes.waited.count(), 7);
@@ -127,8 +124,8 @@ TEST(Supervisor, HandsCtrlCOnAndEndsWith130) {
   ScriptedProcesses processes({received(SIGINT), exited(0, 0), gone(0), exited(1, 1), gone(1)});
   std::vector<std::string> notices;
 
-  const Outcome outcome = supervise(
-      processes, {.num_workers = 2, .notice = [&](const std::string& line) { notices.push_back(line); }});
+  const Outcome outcome =
+      supervise(processes, {.num_workers = 2, .notice = [&](const std::string& line) { notices.push_back(line); }});
 
   EXPECT_EQ(outcome.exit_code, 130);
   EXPECT_FALSE(outcome.root_cause);
@@ -171,12 +168,11 @@ TEST(Supervisor, AFailedGroupIsStartedAgainOnceNobodyIsLeft) {
   std::vector<int> attempts;
   std::vector<std::string> notices;
 
-  const Outcome outcome =
-      supervise(processes, {.num_workers = 2,
-                            .max_restarts = 1,
-                            .restart_delay = std::chrono::seconds(3),
-                            .notice = [&](const std::string& line) { notices.push_back(line); },
-                            .before_attempt = [&](int attempt) { attempts.push_back(attempt); }});
+  const Outcome outcome = supervise(processes, {.num_workers = 2,
+                                                .max_restarts = 1,
+                                                .restart_delay = std::chrono::seconds(3),
+                                                .notice = [&](const std::string& line) { notices.push_back(line); },
+                                                .before_attempt = [&](int attempt) { attempts.push_back(attempt); }});
 
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_FALSE(outcome.root_cause);
@@ -193,21 +189,20 @@ TEST(Supervisor, WhereNoRestartIsPossibleTheFailureThatAskedForItIsReported) {
   ScriptedProcesses processes({exited(0, 9), gone(0), deadline()});
   std::vector<std::string> notices;
 
-  const Outcome outcome =
-      supervise(processes, {.num_workers = 1,
-                            .max_restarts = 3,
-                            .restart_delay = std::chrono::seconds(1),
-                            .notice = [&](const std::string& line) { notices.push_back(line); },
-                            .before_attempt =
-                                [](int attempt) {
-                                  if (attempt > 0) throw std::runtime_error("the port is in use");
-                                }});
+  const Outcome outcome = supervise(processes, {.num_workers = 1,
+                                                .max_restarts = 3,
+                                                .restart_delay = std::chrono::seconds(1),
+                                                .notice = [&](const std::string& line) { notices.push_back(line); },
+                                                .before_attempt =
+                                                    [](int attempt) {
+                                                      if (attempt > 0) throw std::runtime_error("the port is in use");
+                                                    }});
 
   EXPECT_EQ(outcome.exit_code, 9);
   EXPECT_TRUE(outcome.root_cause);
   EXPECT_EQ(processes.num_starts, 1);
-  EXPECT_THAT(notices, ElementsAre("worker 0 failed: exit code 9; restart 1 of 3 in 1 s",
-                                   "no restart: the port is in use"));
+  EXPECT_THAT(notices,
+              ElementsAre("worker 0 failed: exit code 9; restart 1 of 3 in 1 s", "no restart: the port is in use"));
 }
 
 TEST(Supervisor, TheDelayDoublesUpToHalfAMinuteAndTheLastFailureIsTheRootCause) {
@@ -255,16 +250,14 @@ TEST(Supervisor, ASignalThatEndsTheRunEndsTheWaitingForARestart) {
 }
 
 TEST(Supervisor, CtrlCWhileWorkersAreStoppedForARestartIsOrderlyAndTheSecondKills) {
-  ScriptedProcesses processes(
-      {exited(0, 1), gone(0), received(SIGINT), received(SIGINT), killed(1, SIGKILL), gone(1)});
+  ScriptedProcesses processes({exited(0, 1), gone(0), received(SIGINT), received(SIGINT), killed(1, SIGKILL), gone(1)});
 
   EXPECT_EQ(supervise(processes, {.num_workers = 2, .max_restarts = 1}).exit_code, 130);
   EXPECT_THAT(processes.signals, ElementsAre("TERM 0", "TERM 1", "KILL 1"));
 }
 
 TEST(Supervisor, OtherSignalsAreHandedOnAndDoNotStopTheRun) {
-  ScriptedProcesses processes(
-      {received(SIGUSR1), exited(0, 0), gone(0), received(SIGUSR2), exited(1, 0), gone(1)});
+  ScriptedProcesses processes({received(SIGUSR1), exited(0, 0), gone(0), received(SIGUSR2), exited(1, 0), gone(1)});
 
   const Outcome outcome = supervise(processes, {.num_workers = 2});
 
@@ -354,8 +347,7 @@ class AnyOrder : public WorkerProcesses {
     }
     if (event.kind == Event::Kind::kGone) worker.gone = true;
     if (event.kind == Event::Kind::kExited) worker.exited = true;
-    if (event.kind == Event::Kind::kExited && event.value != 0 && !anyone_told_)
-      first_failure = event.value >> 8;
+    if (event.kind == Event::Kind::kExited && event.value != 0 && !anyone_told_) first_failure = event.value >> 8;
   }
 
   size_t choose(size_t width) {
@@ -381,8 +373,7 @@ int walk_through_orders(const std::vector<bool>& with_child, int max_restarts) {
     AnyOrder processes(with_child, choices);
     processes.max_restarts = max_restarts;
     const Outcome outcome = supervise(processes, {.num_workers = 2, .max_restarts = max_restarts});
-    const int expected =
-        processes.interrupted != 0 ? 128 + processes.interrupted : processes.first_failure.value_or(0);
+    const int expected = processes.interrupted != 0 ? 128 + processes.interrupted : processes.first_failure.value_or(0);
     EXPECT_TRUE(processes.everyone_gone()) << "choices " << join(choices);
     EXPECT_EQ(outcome.exit_code, expected) << "choices " << join(choices);
     EXPECT_EQ(outcome.others.size() + (outcome.root_cause ? 1 : 0), 2u) << "choices " << join(choices);

@@ -51,12 +51,18 @@ TEST(LowWeights, MasterAndSplitAreTheSameBitForBitForEveryOptimizer) {
     }
   };
   using namespace torch::optim;
-  expect(train<SGD>(Weights::kMaster, SGDOptions(1e-3).momentum(0.9).weight_decay(0.1), 200), train<SGD>(Weights::kSplit, SGDOptions(1e-3).momentum(0.9).weight_decay(0.1), 200));
-  expect(train<AdamW>(Weights::kMaster, AdamWOptions(1e-3), 200), train<AdamW>(Weights::kSplit, AdamWOptions(1e-3), 200));
-  expect(train<Adam>(Weights::kMaster, AdamOptions(1e-3).amsgrad(true), 50), train<Adam>(Weights::kSplit, AdamOptions(1e-3).amsgrad(true), 50));
-  expect(train<RMSprop>(Weights::kMaster, RMSpropOptions(1e-3).momentum(0.9), 50), train<RMSprop>(Weights::kSplit, RMSpropOptions(1e-3).momentum(0.9), 50));
-  expect(train<Adagrad>(Weights::kMaster, AdagradOptions(1e-3), 50), train<Adagrad>(Weights::kSplit, AdagradOptions(1e-3), 50));
-  expect(train<ApexAdam>(Weights::kMaster, ApexAdamOptions(1e-3), 50), train<ApexAdam>(Weights::kSplit, ApexAdamOptions(1e-3), 50));
+  expect(train<SGD>(Weights::kMaster, SGDOptions(1e-3).momentum(0.9).weight_decay(0.1), 200),
+         train<SGD>(Weights::kSplit, SGDOptions(1e-3).momentum(0.9).weight_decay(0.1), 200));
+  expect(train<AdamW>(Weights::kMaster, AdamWOptions(1e-3), 200),
+         train<AdamW>(Weights::kSplit, AdamWOptions(1e-3), 200));
+  expect(train<Adam>(Weights::kMaster, AdamOptions(1e-3).amsgrad(true), 50),
+         train<Adam>(Weights::kSplit, AdamOptions(1e-3).amsgrad(true), 50));
+  expect(train<RMSprop>(Weights::kMaster, RMSpropOptions(1e-3).momentum(0.9), 50),
+         train<RMSprop>(Weights::kSplit, RMSpropOptions(1e-3).momentum(0.9), 50));
+  expect(train<Adagrad>(Weights::kMaster, AdagradOptions(1e-3), 50),
+         train<Adagrad>(Weights::kSplit, AdagradOptions(1e-3), 50));
+  expect(train<ApexAdam>(Weights::kMaster, ApexAdamOptions(1e-3), 50),
+         train<ApexAdam>(Weights::kSplit, ApexAdamOptions(1e-3), 50));
 }
 
 TEST(LowWeights, SmallUpdatesAreKeptByEveryFormAndFollowFloat32) {
@@ -64,7 +70,9 @@ TEST(LowWeights, SmallUpdatesAreKeptByEveryFormAndFollowFloat32) {
   const auto wanted = train<torch::optim::SGD>(Weights::kParameter, options, 1000);
   for (const auto form : {Weights::kMaster, Weights::kSplit, Weights::kStochastic, Weights::kKahan}) {
     const auto ours = train<torch::optim::SGD>(form, options, 1000);
-    const double slack = form == Weights::kMaster || form == Weights::kSplit ? 1e-6 : form == Weights::kKahan ? 4e-3 : 0.02;
+    const double slack = form == Weights::kMaster || form == Weights::kSplit ? 1e-6
+                         : form == Weights::kKahan                           ? 4e-3
+                                                                             : 0.02;
     const double off = (ours.weights->value_of(ours.net->weight) - wanted.net->weight).abs().max().item<double>();
     EXPECT_LT(off, slack) << static_cast<int>(form);
   }
@@ -72,7 +80,8 @@ TEST(LowWeights, SmallUpdatesAreKeptByEveryFormAndFollowFloat32) {
 
 TEST(LowWeights, TheBytesBesideTheWeightsAreThoseOfTheForm) {
   const int64_t count = 8 * 4 + 4;
-  for (const auto& [form, bytes] : {std::pair(Weights::kMaster, 4), {Weights::kSplit, 2}, {Weights::kStochastic, 0}, {Weights::kKahan, 2}}) {
+  for (const auto& [form, bytes] :
+       {std::pair(Weights::kMaster, 4), {Weights::kSplit, 2}, {Weights::kStochastic, 0}, {Weights::kKahan, 2}}) {
     EXPECT_EQ(train<torch::optim::SGD>(form, torch::optim::SGDOptions(0.1), 1).weights->extra_bytes(), bytes * count);
   }
 }

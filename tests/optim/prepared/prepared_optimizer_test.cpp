@@ -9,8 +9,7 @@ namespace {
 struct PreparedSgd {
   at::Tensor weight = torch::ones({2}, torch::requires_grad());
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
-  std::shared_ptr<torch::optim::SGD> sgd =
-      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{weight}, 1.0);
+  std::shared_ptr<torch::optim::SGD> sgd = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{weight}, 1.0);
   PreparedOptimizer<torch::optim::SGD> optimizer{sgd, gradients};
 
   void backward() { weight.sum().backward(); }

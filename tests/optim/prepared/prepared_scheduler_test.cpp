@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 
 struct ScheduledSgd {
   std::shared_ptr<training::GradientState> gradients = std::make_shared<training::GradientState>();
-  std::shared_ptr<torch::optim::SGD> sgd = std::make_shared<torch::optim::SGD>(
-      std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
+  std::shared_ptr<torch::optim::SGD> sgd =
+      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
   PreparedOptimizer<torch::optim::SGD> optimizer{sgd, gradients};
 
   PreparedScheduler<StepLR> step_lr(const PreparedSchedulerOptions& options) {
@@ -68,8 +68,8 @@ TEST(PreparedScheduler, ASkippedStepDoesNotMoveIt) {
 TEST(PreparedScheduler, AnotherOptimizersSkippedStepIsNoneOfItsBusiness) {
   ScheduledSgd it;
   const auto scheduler = it.step_lr({});
-  const auto other = std::make_shared<torch::optim::SGD>(
-      std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
+  const auto other =
+      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{torch::ones({1}, torch::requires_grad())}, 1.0);
   const PreparedOptimizer<torch::optim::SGD> discriminator(other, it.gradients);
 
   discriminator.skip_step();
@@ -82,8 +82,7 @@ TEST(PreparedScheduler, AnotherOptimizersSkippedStepIsNoneOfItsBusiness) {
 
 TEST(PreparedScheduler, ApartFromTheOptimizerEveryCallIsAStep) {
   ScheduledSgd it;
-  const auto scheduler =
-      it.step_lr({.step_with_optimizer = false, .once_per_process = true, .world_size = 3});
+  const auto scheduler = it.step_lr({.step_with_optimizer = false, .once_per_process = true, .world_size = 3});
 
   it.batch(scheduler, false);
   it.optimizer.skip_step();
@@ -120,8 +119,8 @@ TEST(PreparedScheduler, PastItsEndAScheduleStaysWhereACallIsSeveralSteps) {
   ScheduledSgd it;
   const auto prepared = [&](const PreparedSchedulerOptions& options) {
     return PreparedScheduler<OneCycleLR>(
-        std::make_shared<OneCycleLR>(*it.sgd, OneCycleLROptions{.max_lr = 1.0, .total_steps = 3}),
-        it.gradients, options);
+        std::make_shared<OneCycleLR>(*it.sgd, OneCycleLROptions{.max_lr = 1.0, .total_steps = 3}), it.gradients,
+        options);
   };
   const auto by_process = prepared({.once_per_process = true, .world_size = 2});
   for (int step = 0; step < 4; ++step) it.batch(by_process, true);
@@ -173,9 +172,9 @@ TEST(PreparedScheduler, AfterAWarmUpAScheduleStaysAtItsEndToo) {
   ScheduledSgd it;
   const PreparedScheduler<WarmupLR> scheduler(
       std::make_shared<WarmupLR>(
-          *it.sgd, WarmupLROptions{.total_iters = 2,
-                                   .after = recipe<OneCycleLR>(
-                                       {.max_lr = 1.0, .total_steps = 3, .cycle_momentum = false})}),
+          *it.sgd,
+          WarmupLROptions{.total_iters = 2,
+                          .after = recipe<OneCycleLR>({.max_lr = 1.0, .total_steps = 3, .cycle_momentum = false})}),
       it.gradients, {.once_per_process = true, .world_size = 4});
 
   for (int step = 0; step < 3; ++step) it.batch(scheduler, true);

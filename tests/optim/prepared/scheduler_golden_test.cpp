@@ -78,8 +78,7 @@ double rate_at(const json& spec, double base, double n) {
   if (type.starts_with("LambdaLR")) return base * warm(spec, n);
   if (type == "OneCycleLR") return one_cycle(spec, n).first;
   if (type == "StepLR") {
-    return base *
-           std::pow(spec.at("gamma").get<double>(), std::floor(n / spec.at("step_size").get<double>()));
+    return base * std::pow(spec.at("gamma").get<double>(), std::floor(n / spec.at("step_size").get<double>()));
   }
   if (type == "ExponentialLR") return base * std::pow(spec.at("gamma").get<double>(), n);
   if (type == "MultiStepLR") {
@@ -98,8 +97,7 @@ double rate_at(const json& spec, double base, double n) {
     const double left = 1.0 - std::min(1.0, n / spec.at("total_iters").get<double>());
     return base * std::pow(left, spec.at("power").get<double>());
   }
-  if (type == "CosineAnnealingLR")
-    return cosine(base, spec.at("eta_min"), n / spec.at("T_max").get<double>());
+  if (type == "CosineAnnealingLR") return cosine(base, spec.at("eta_min"), n / spec.at("T_max").get<double>());
   if (type == "CosineAnnealingWarmRestarts") {
     double length = spec.at("T_0");
     for (; n >= length; length *= spec.value("T_mult", 1.0)) n -= length;
@@ -240,15 +238,14 @@ json run_state(const GoldenCase& golden) {
   const auto gradients = std::make_shared<training::GradientState>();
   using Optimizer = torch::optim::Optimizer;
   const PreparedOptimizer<torch::optim::SGD> optimizer(
-      std::shared_ptr<torch::optim::SGD>(std::shared_ptr<Optimizer>(),
-                                         dynamic_cast<torch::optim::SGD*>(sgd.get())),
+      std::shared_ptr<torch::optim::SGD>(std::shared_ptr<Optimizer>(), dynamic_cast<torch::optim::SGD*>(sgd.get())),
       gradients);
-  const PreparedScheduler<Scheduler> prepared(
-      std::shared_ptr<Scheduler>(std::shared_ptr<Scheduler>(), scheduler.get()), gradients,
-      {.step_with_optimizer = input.at("step_with_optimizer"),
-       .adjust_scheduler = input.at("adjust_scheduler"),
-       .once_per_process = !input.at("split_batches").get<bool>(),
-       .world_size = input.at("num_processes")});
+  const PreparedScheduler<Scheduler> prepared(std::shared_ptr<Scheduler>(std::shared_ptr<Scheduler>(), scheduler.get()),
+                                              gradients,
+                                              {.step_with_optimizer = input.at("step_with_optimizer"),
+                                               .adjust_scheduler = input.at("adjust_scheduler"),
+                                               .once_per_process = !input.at("split_batches").get<bool>(),
+                                               .world_size = input.at("num_processes")});
   json given{{"initial", snapshot(spec, *scheduler, false)}};
   try {
     for (size_t i = 0; i < input.at("sync_gradients").size(); ++i) {
@@ -355,9 +352,7 @@ json run_real(const process::Process& process, const json& input) {
 /// The cases that need real ranks, on as many as each asks for; by case, what each rank gave.
 std::map<std::string, std::vector<json>> on_ranks(const GoldenTopic& topic) {
   std::set<int> worlds;
-  const auto is_real = [](const GoldenCase& one) {
-    return one.family == "accelerator" || one.family == "state_real";
-  };
+  const auto is_real = [](const GoldenCase& one) { return one.family == "accelerator" || one.family == "state_real"; };
   for (const auto& golden : topic.cases()) {
     if (is_real(golden)) worlds.insert(hasten::testing::num_ranks_of(golden));
   }

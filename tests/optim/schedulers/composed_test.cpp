@@ -42,8 +42,7 @@ TEST(Composed, AChainMultiplies) {
 TEST(Composed, PartsMayBeComposedThemselves) {
   const auto sgd = testing::optimizer_of("SGD", {1.0});
   const auto inner = recipe<SequentialLR>(
-      {.schedulers = {recipe<ConstantLR>({.factor = 0.25}), recipe<ExponentialLR>({.gamma = 0.5})},
-       .milestones = {1}});
+      {.schedulers = {recipe<ConstantLR>({.factor = 0.25}), recipe<ExponentialLR>({.gamma = 0.5})}, .milestones = {1}});
   SequentialLR scheduler(*sgd, {.schedulers = {inner, inner}, .milestones = {3}});
 
   EXPECT_EQ(run(scheduler, 5), (std::vector<double>{0.25, 1.0, 0.5, 0.25, 1.0, 0.5}));
@@ -76,8 +75,7 @@ TEST(Composed, BadPartsAndMilestonesAreRefused) {
   EXPECT_THAT(refused({.schedulers = {part, part}}), HasSubstr("the number of milestones = 0; expected 1"));
   EXPECT_THAT(refused({.schedulers = {part, part, part}, .milestones = {5, 3}}), HasSubstr("{5, 3}"));
   EXPECT_THAT(refused({.schedulers = {part, part}, .milestones = {-1}}), HasSubstr("{-1}"));
-  EXPECT_THAT(testing::refusal([&] { ChainedScheduler(*sgd, {}); }),
-              HasSubstr("ChainedScheduler: schedulers"));
+  EXPECT_THAT(testing::refusal([&] { ChainedScheduler(*sgd, {}); }), HasSubstr("ChainedScheduler: schedulers"));
 }
 
 TEST(Composed, AStateWithAnotherNumberOfPartsIsRefused) {

@@ -40,8 +40,7 @@ TEST(Cosine, RestartsJumpBackToTheBaseRate) {
 TEST(Cosine, BadLengthsAndMinimaAreRefusedWithOptionAndValue) {
   const auto sgd = testing::optimizer_of("SGD", {1.0});
 
-  EXPECT_THAT(testing::refusal([&] { CosineAnnealingLR(*sgd, {}); }),
-              HasSubstr("CosineAnnealingLR: T_max = 0"));
+  EXPECT_THAT(testing::refusal([&] { CosineAnnealingLR(*sgd, {}); }), HasSubstr("CosineAnnealingLR: T_max = 0"));
   EXPECT_THAT(testing::refusal([&] { CosineAnnealingLR(*sgd, {.T_max = 1, .eta_min = -1.0}); }),
               HasSubstr("eta_min = -1"));
   EXPECT_THAT(testing::refusal([&] { CosineAnnealingWarmRestarts(*sgd, {}); }), HasSubstr("T_0 = 0"));

@@ -31,7 +31,8 @@ std::unique_ptr<torch::optim::Optimizer> scheduled_optimizer(const json& input) 
 
 json deepspeed_schedule_case(const json& input) {
   const auto optimizer = scheduled_optimizer(input);
-  const auto schedule = optim::deepspeed::make_schedule(*optimizer, input.at("type").get<std::string>(), core::Value::parse_json(input.at("params").dump()));
+  const auto schedule = optim::deepspeed::make_schedule(*optimizer, input.at("type").get<std::string>(),
+                                                        core::Value::parse_json(input.at("params").dump()));
   json lrs = json::array(), betas = json::array();
   for (int64_t step = 0; step <= input.at("steps").get<int64_t>(); ++step) {
     if (step > 0) schedule->step();

@@ -26,8 +26,7 @@ TEST(LambdaLR, AMissingOrEmptyFunctionIsRefused) {
   const auto sgd = testing::optimizer_of("SGD", {0.1, 0.02});
 
   EXPECT_THAT(testing::refusal([&] { LambdaLR(*sgd, {}); }), HasSubstr("LambdaLR: lr_lambda has 0 values"));
-  EXPECT_THAT(testing::refusal([&] { LambdaLR(*sgd, {.lr_lambda = LrLambda()}); }),
-              HasSubstr("an empty function"));
+  EXPECT_THAT(testing::refusal([&] { LambdaLR(*sgd, {.lr_lambda = LrLambda()}); }), HasSubstr("an empty function"));
 }
 
 TEST(MultiplicativeLR, LeavesStep0AsItIsAndMultipliesThen) {

@@ -33,8 +33,7 @@ TEST(OneCycleLR, AStepPastTheEndIsRefusedAndChangesNothing) {
   OneCycleLR scheduler(*sgd, {.max_lr = 0.5, .epochs = 2, .steps_per_epoch = 2});
   for (int64_t step = 0; step < scheduler.total_steps(); ++step) scheduler.step();
 
-  EXPECT_THAT(testing::refusal([&] { scheduler.step(); }),
-              HasSubstr("OneCycleLR: step 5, but total_steps = 4"));
+  EXPECT_THAT(testing::refusal([&] { scheduler.step(); }), HasSubstr("OneCycleLR: step 5, but total_steps = 4"));
   EXPECT_EQ(scheduler.last_epoch(), 4);
   EXPECT_EQ(scheduler.step_count(), 5);
 }
@@ -54,17 +53,13 @@ TEST(OneCycleLR, BadOptionsAreRefusedWithNameAndValue) {
     return testing::refusal([&] { OneCycleLR(optimizer, options); });
   };
 
-  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1}),
-              HasSubstr("expected total_steps, or epochs and steps_per_epoch"));
+  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1}), HasSubstr("expected total_steps, or epochs and steps_per_epoch"));
   EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .epochs = 3}), HasSubstr("no length"));
   EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 0}), HasSubstr("OneCycleLR: total_steps = 0"));
   EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .epochs = 0, .steps_per_epoch = 3}), HasSubstr("epochs = 0"));
-  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .epochs = 3, .steps_per_epoch = -1}),
-              HasSubstr("steps_per_epoch = -1"));
-  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 5, .pct_start = 1.5}),
-              HasSubstr("pct_start = 1.5"));
-  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 5, .div_factor = 0.0}),
-              HasSubstr("div_factor = 0"));
+  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .epochs = 3, .steps_per_epoch = -1}), HasSubstr("steps_per_epoch = -1"));
+  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 5, .pct_start = 1.5}), HasSubstr("pct_start = 1.5"));
+  EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 5, .div_factor = 0.0}), HasSubstr("div_factor = 0"));
   EXPECT_THAT(refused(*sgd, {.max_lr = 0.1, .total_steps = 5, .final_div_factor = 0.0}),
               HasSubstr("final_div_factor = 0"));
   EXPECT_THAT(refused(*sgd, {.total_steps = 5}), HasSubstr("max_lr has 0 values"));

@@ -76,8 +76,7 @@ TEST(ReduceLROnPlateau, AGroupAddedLaterIsRefused) {
   ReduceLROnPlateau scheduler(*sgd, {});
   sgd->add_param_group(torch::optim::OptimizerParamGroup(std::vector<at::Tensor>{torch::zeros({1})}));
 
-  EXPECT_THAT(testing::refusal([&] { scheduler.step(1.0); }),
-              HasSubstr("2 parameter groups, at construction 1"));
+  EXPECT_THAT(testing::refusal([&] { scheduler.step(1.0); }), HasSubstr("2 parameter groups, at construction 1"));
 }
 
 }  // namespace

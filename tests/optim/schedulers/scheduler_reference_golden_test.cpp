@@ -39,8 +39,7 @@ void expect_row(const json& one, torch::optim::Optimizer& optimizer, size_t step
   if (!one.contains("momentum")) return;
   const auto momenta = testing::momenta_of(optimizer);
   EXPECT_TRUE(near(momenta, one.at("momentum")[step]))
-      << one.at("case") << ", step " << step << ": " << json(momenta) << ", PyTorch "
-      << one.at("momentum")[step];
+      << one.at("case") << ", step " << step << ": " << json(momenta) << ", PyTorch " << one.at("momentum")[step];
 }
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_of(const json& one) {
@@ -95,8 +94,7 @@ TEST(SchedulerReference, ThePlateauIsPyTorchsAlsoFromASavedState) {
     if (!one.contains("metrics")) continue;
     ++cases;
     auto optimizer = optimizer_of(one);
-    auto scheduler =
-        std::make_unique<ReduceLROnPlateau>(*optimizer, testing::plateau_of(one.at("scheduler")));
+    auto scheduler = std::make_unique<ReduceLROnPlateau>(*optimizer, testing::plateau_of(one.at("scheduler")));
 
     for (size_t step = 1; step < one.at("lr").size() && !::testing::Test::HasFailure(); ++step) {
       scheduler->step(one.at("metrics")[step - 1]);

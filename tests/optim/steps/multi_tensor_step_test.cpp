@@ -46,8 +46,7 @@ std::vector<json> settings() {
         R"({"type": "AdamW", "lr": 0.01, "amsgrad": true})", R"({"type": "Adagrad", "lr": 0.1})",
         R"({"type": "Adagrad", "lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.3})",
         R"({"type": "RMSprop", "lr": 0.01, "alpha": 0.9, "eps": 1e-4})",
-        R"({"type": "RMSprop", "lr": 0.01, "momentum": 0.5})",
-        R"({"type": "RMSprop", "lr": 0.01, "centered": true})",
+        R"({"type": "RMSprop", "lr": 0.01, "momentum": 0.5})", R"({"type": "RMSprop", "lr": 0.01, "centered": true})",
         R"({"type": "RMSprop", "lr": 0.01, "momentum": 0.5, "centered": true})"}) {
     for (const double decay : {0.0, 0.1}) {
       for (const bool maximize : {false, true}) {
@@ -137,8 +136,7 @@ TEST(ForeachStep, StateIsSavedAndLoadedByTorchAcrossAChange) {
       const Tensors params = leaves_of_all_kinds();
       const auto optimizer = hasten::testing::optimizer_for(spec, params);
       const auto before = maximizing(foreach_first ? kForeach : kOwnStep, spec);
-      for (uint64_t step = 0; step < 3; ++step)
-        set_gradients(params, step), optimizer_step(*optimizer, before);
+      for (uint64_t step = 0; step < 3; ++step) set_gradients(params, step), optimizer_step(*optimizer, before);
       std::stringstream file;
       torch::save(*optimizer, file);
       Tensors copies;
@@ -202,8 +200,7 @@ TEST(ForeachStep, LeavesGradientsAsTheyWere) {
 
 TEST(ForeachStep, TakesHalfPrecisionBesideFusedKernels) {
   const json spec = json::parse(R"({"type": "Adam", "lr": 0.01})");
-  const Tensors params = {random({3, 4}, 1).requires_grad_(),
-                          random({3, 4}, 1).to(at::kBFloat16).requires_grad_()};
+  const Tensors params = {random({3, 4}, 1).requires_grad_(), random({3, 4}, 1).to(at::kBFloat16).requires_grad_()};
   const auto optimizer = hasten::testing::optimizer_for(spec, params);
   set_gradients(params, 0);
   MultiTensorStep done;
@@ -221,9 +218,9 @@ TEST(ForeachStep, EachParameterGroupHasItsOwnOptions) {
     using torch::optim::RMSpropOptions;
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(Tensors{params[0], params[1]}, std::make_unique<RMSpropOptions>(0.1));
-    groups.emplace_back(Tensors{params[2], params[3], params[4]},
-                        std::make_unique<RMSpropOptions>(
-                            RMSpropOptions(0.01).weight_decay(0.5).centered(true).momentum(0.9)));
+    groups.emplace_back(
+        Tensors{params[2], params[3], params[4]},
+        std::make_unique<RMSpropOptions>(RMSpropOptions(0.01).weight_decay(0.5).centered(true).momentum(0.9)));
     torch::optim::RMSprop rmsprop(groups);
     for (uint64_t step = 0; step < 5; ++step) set_gradients(params, step), optimizer_step(rmsprop, choice);
     return params;
@@ -235,8 +232,8 @@ TEST(ForeachStep, EachParameterGroupHasItsOwnOptions) {
 TEST(ForeachStep, SparseGradientsAndGapsInMemoryTakeTheOptimizersOwnStepBesideIt) {
   const auto run = [](const StepChoice& choice, size_t num_left) {
     const at::Tensor whole = random({4, 6}, 1);
-    const Tensors params = {whole.slice(1, 0, 6, 2).detach().requires_grad_(),
-                            random({5, 3}, 2).requires_grad_(), random({3}, 3).requires_grad_()};
+    const Tensors params = {whole.slice(1, 0, 6, 2).detach().requires_grad_(), random({5, 3}, 2).requires_grad_(),
+                            random({3}, 3).requires_grad_()};
     torch::optim::Adagrad adagrad(params, 0.1);
     const at::Tensor rows = torch::tensor({{1, 3, 1}});
     for (uint64_t step = 0; step < 3; ++step) {

@@ -90,8 +90,7 @@ std::string name_of(const ::testing::TestParamInfo<Way>& way) {
   return kNames[static_cast<int>(way.param)];
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, OptimizerReference, ::testing::Values(Way::kFused, Way::kForeach, Way::kPlain),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Ways, OptimizerReference, ::testing::Values(Way::kFused, Way::kForeach, Way::kPlain), name_of);
 
 }  // namespace
 }  // namespace hasten::optim

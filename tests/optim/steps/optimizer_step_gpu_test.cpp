@@ -68,9 +68,8 @@ TEST(OptimizerStepGpu, HalfPrecisionIsSteppedAsTorchOptimStepsItToItsRounding) {
 
 TEST(OptimizerStepGpu, TakesForeachWhereThereIsNoFusedKernelAndWasNotForbidden) {
   ASSERT_TRUE(at::hasCUDA()) << "tests labelled gpu need a CUDA libtorch and a GPU";
-  const Tensors params = {
-      torch::ones({4, 3}, at::kCUDA).requires_grad_(),
-      torch::ones({4, 3}, at::TensorOptions(at::kCUDA).dtype(at::kHalf)).requires_grad_()};
+  const Tensors params = {torch::ones({4, 3}, at::kCUDA).requires_grad_(),
+                          torch::ones({4, 3}, at::TensorOptions(at::kCUDA).dtype(at::kHalf)).requires_grad_()};
   torch::optim::Adam adam(params);
   for (const auto& param : params) param.mutable_grad() = torch::ones_like(param);
 

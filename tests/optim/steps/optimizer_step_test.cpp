@@ -24,17 +24,14 @@ using Make = std::function<Optimizer(const Tensors&)>;
 constexpr PreparedOptimizerOptions kPlain{.fused = false};
 
 Make make(const std::string& spec) {
-  return [spec](const Tensors& params) {
-    return hasten::testing::optimizer_for(nlohmann::json::parse(spec), params);
-  };
+  return [spec](const Tensors& params) { return hasten::testing::optimizer_for(nlohmann::json::parse(spec), params); };
 }
 
 const Make kAdam = make(R"({"type": "Adam", "lr": 0.01, "weight_decay": 0.1, "amsgrad": true})");
 const Make kSgd = make(R"({"type": "SGD", "lr": 0.1, "momentum": 0.9, "nesterov": true})");
 
 // Parameters after `steps` steps, of which `options(step)` says how each goes.
-Tensors train(const Make& make_optimizer, int steps,
-              const std::function<PreparedOptimizerOptions(int)>& options) {
+Tensors train(const Make& make_optimizer, int steps, const std::function<PreparedOptimizerOptions(int)>& options) {
   const Tensors params = leaves();
   const Optimizer optimizer = make_optimizer(params);
   for (int step = 0; step < steps; ++step) {
@@ -58,8 +55,7 @@ TEST_P(EveryKernel, GivesWhatTorchOptimGives) {
 TEST_P(EveryKernel, SharesItsStateWithTorchOptimSoThatTheTwoMayTakeTurns) {
   const Make optimizer = make(GetParam());
 
-  const Tensors turns =
-      train(optimizer, 9, [](int step) { return PreparedOptimizerOptions{.fused = step % 3 != 1}; });
+  const Tensors turns = train(optimizer, 9, [](int step) { return PreparedOptimizerOptions{.fused = step % 3 != 1}; });
   const Tensors plain = train(optimizer, 9, [](int) { return kPlain; });
 
   expect_near(turns, plain);
@@ -93,8 +89,7 @@ TEST_P(EveryKernel, IsOneCallForAllParametersAlike) {
 
   const std::string type = nlohmann::json::parse(GetParam()).at("type");
   std::string kernel = "aten::_fused_" + type + "_";
-  std::transform(kernel.begin(), kernel.end(), kernel.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  std::transform(kernel.begin(), kernel.end(), kernel.begin(), [](unsigned char c) { return std::tolower(c); });
   EXPECT_THAT(names, Contains(Key(kernel)));
   EXPECT_THAT(names, Not(Contains(Key("aten::addcdiv_"))));
   EXPECT_THAT(names, Not(Contains(Key("aten::add_"))));
@@ -113,15 +108,15 @@ TEST_P(EveryKernel, TreatsLargeParametersAsSmallOnes) {
   for (const bool maximize : {false, true}) expect_near({row(true, maximize)}, {row(false, maximize)});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    OptimizerStep, EveryKernel,
-    ::testing::Values(R"({"type": "SGD", "lr": 0.1})", R"({"type": "SGD", "lr": 0.1, "weight_decay": 0.1})",
-                      R"({"type": "SGD", "lr": 0.1, "momentum": 0.9, "dampening": 0.3})",
-                      R"({"type": "SGD", "lr": 0.1, "momentum": 0.9, "nesterov": true})",
-                      R"({"type": "Adam", "lr": 0.01})",
-                      R"({"type": "Adam", "lr": 0.01, "amsgrad": true, "weight_decay": 0.1})",
-                      R"({"type": "AdamW", "lr": 0.01, "amsgrad": true})",
-                      R"({"type": "Adagrad", "lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1})"));
+INSTANTIATE_TEST_SUITE_P(OptimizerStep, EveryKernel,
+                         ::testing::Values(R"({"type": "SGD", "lr": 0.1})",
+                                           R"({"type": "SGD", "lr": 0.1, "weight_decay": 0.1})",
+                                           R"({"type": "SGD", "lr": 0.1, "momentum": 0.9, "dampening": 0.3})",
+                                           R"({"type": "SGD", "lr": 0.1, "momentum": 0.9, "nesterov": true})",
+                                           R"({"type": "Adam", "lr": 0.01})",
+                                           R"({"type": "Adam", "lr": 0.01, "amsgrad": true, "weight_decay": 0.1})",
+                                           R"({"type": "AdamW", "lr": 0.01, "amsgrad": true})",
+                                           R"({"type": "Adagrad", "lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1})"));
 
 TEST(OptimizerStep, TheNumberOfThreadsIsAsBefore) {
   const Tensors params = leaves();
@@ -188,19 +183,16 @@ TEST(OptimizerStep, AGradientThatLiesInMemoryInAnotherOrderIsUsedElementByElemen
 TEST(OptimizerStep, AParameterWithGapsInMemoryTakesTheOptimizersOwnStepBesideFusedOnes) {
   const auto run = [](const Make& optimizer_of, const PreparedOptimizerOptions& options) {
     const at::Tensor whole = random({4, 6}, 1);
-    const Tensors params = {whole.slice(1, 0, 6, 2).detach().requires_grad_(),
-                            random({3}, 2).requires_grad_()};
+    const Tensors params = {whole.slice(1, 0, 6, 2).detach().requires_grad_(), random({3}, 2).requires_grad_()};
     const Optimizer optimizer = optimizer_of(params);
-    for (uint64_t step = 0; step < 3; ++step)
-      set_gradients(params, step), optimizer_step(*optimizer, options);
+    for (uint64_t step = 0; step < 3; ++step) set_gradients(params, step), optimizer_step(*optimizer, options);
     EXPECT_TRUE(torch::equal(whole.slice(1, 1, 6, 2), random({4, 6}, 1).slice(1, 1, 6, 2)));
     EXPECT_TRUE(params[0].grad().defined() && params[1].grad().defined());
     return params;
   };
 
   const Make without_state = make(R"({"type": "SGD", "lr": 0.1})");
-  for (const Make& optimizer : {kAdam, without_state})
-    expect_near(run(optimizer, {}), run(optimizer, kPlain));
+  for (const Make& optimizer : {kAdam, without_state}) expect_near(run(optimizer, {}), run(optimizer, kPlain));
 }
 
 TEST(OptimizerStep, SparseGradientsTakeTheOptimizersOwnStepBesideFusedOnes) {
@@ -224,8 +216,7 @@ TEST(OptimizerStep, SparseGradientsTakeTheOptimizersOwnStepBesideFusedOnes) {
 
 TEST(OptimizerStep, HalfPrecisionIsSteppedAsTorchOptimStepsIt) {
   const auto run = [](const PreparedOptimizerOptions& options) {
-    const Tensors params = {random({40, 3}, 1).to(at::kBFloat16).requires_grad_(),
-                            random({3}, 2).requires_grad_()};
+    const Tensors params = {random({40, 3}, 1).to(at::kBFloat16).requires_grad_(), random({3}, 2).requires_grad_()};
     const Optimizer sgd = kSgd(params);
     for (uint64_t step = 0; step < 5; ++step) set_gradients(params, step), optimizer_step(*sgd, options);
     return params;

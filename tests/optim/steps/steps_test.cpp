@@ -94,21 +94,22 @@ struct NamedRule {
 
 std::vector<NamedRule> rules() {
   const auto of = [](auto rule) { return [rule](const Slice& s, Instructions i) { step(s, rule, i); }; };
-  return {{"sgd", of(Sgd{.lr = 0.1})},
-          {"sgd nesterov", of(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true})},
-          {"sgd first", of(Sgd{.lr = 0.1, .momentum = 0.9, .is_first_step = true, .decay_after_momentum = true})},
-          {"adam", of(Adam{.weight_decay = 0.1, .step = 3})},
-          {"adamw amsgrad", of(Adam{.weight_decay = 0.1, .step = 3, .amsgrad = true, .decoupled_decay = true})},
-          {"adagrad", of(Adagrad{.lr_decay = 0.1, .weight_decay = 0.1, .step = 2})},
-          {"rmsprop", of(RmsProp{.weight_decay = 0.1})},
-          {"rmsprop centered", of(RmsProp{.centered = true})},
-          {"rmsprop momentum centered", of(RmsProp{.momentum = 0.5, .centered = true})},
-          {"novograd", [](const Slice& s, Instructions i) { step(s, NovoGrad{.weight_decay = 0.1, .step = 2}, 3.0, i); }},
-          {"lamb", [](const Slice& s, Instructions i) {
-             const Lamb rule{.step = 2};
-             lamb_moments(s, rule, i);
-             lamb_apply(s, rule, 0.01, i);
-           }}};
+  return {
+      {"sgd", of(Sgd{.lr = 0.1})},
+      {"sgd nesterov", of(Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true})},
+      {"sgd first", of(Sgd{.lr = 0.1, .momentum = 0.9, .is_first_step = true, .decay_after_momentum = true})},
+      {"adam", of(Adam{.weight_decay = 0.1, .step = 3})},
+      {"adamw amsgrad", of(Adam{.weight_decay = 0.1, .step = 3, .amsgrad = true, .decoupled_decay = true})},
+      {"adagrad", of(Adagrad{.lr_decay = 0.1, .weight_decay = 0.1, .step = 2})},
+      {"rmsprop", of(RmsProp{.weight_decay = 0.1})},
+      {"rmsprop centered", of(RmsProp{.centered = true})},
+      {"rmsprop momentum centered", of(RmsProp{.momentum = 0.5, .centered = true})},
+      {"novograd", [](const Slice& s, Instructions i) { step(s, NovoGrad{.weight_decay = 0.1, .step = 2}, 3.0, i); }},
+      {"lamb", [](const Slice& s, Instructions i) {
+         const Lamb rule{.step = 2};
+         lamb_moments(s, rule, i);
+         lamb_apply(s, rule, 0.01, i);
+       }}};
 }
 
 TEST(Steps, AnyCutAndAnyInstructionsGiveTheSameBits) {
@@ -128,8 +129,8 @@ TEST(Steps, AnyCutAndAnyInstructionsGiveTheSameBits) {
                 begin = end;
               }
               if (first.empty()) first = problem.bytes();
-              ASSERT_EQ(problem.bytes() == first, true)
-                  << rule.name << ", form " << static_cast<int>(form) << ", instructions " << static_cast<int>(instructions);
+              ASSERT_EQ(problem.bytes() == first, true) << rule.name << ", form " << static_cast<int>(form)
+                                                        << ", instructions " << static_cast<int>(instructions);
             }
           }
         }
@@ -160,7 +161,8 @@ TEST(Steps, EveryFloatPatternSplitsAndComesBack) {
   std::vector<uint16_t> high(bits.size()), low(bits.size());
   std::vector<uint32_t> back(bits.size());
 
-  k.store_split(high.data(), low.data(), reinterpret_cast<const float*>(bits.data()), static_cast<int64_t>(bits.size()));
+  k.store_split(high.data(), low.data(), reinterpret_cast<const float*>(bits.data()),
+                static_cast<int64_t>(bits.size()));
   k.load_split(reinterpret_cast<float*>(back.data()), high.data(), low.data(), static_cast<int64_t>(bits.size()));
 
   EXPECT_EQ(back, bits);
@@ -213,9 +215,10 @@ TEST(Steps, RulesGiveTorchOptimsNumbers) {
   expect_torch_numbers<SGD>(SGDOptions(0.1), Sgd{.lr = 0.1}, "sgd");
   expect_torch_numbers<SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.1),
                             Sgd{.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.1}, "momentum");
-  expect_torch_numbers<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true},
-                            "nesterov");
-  expect_torch_numbers<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), Adam{.lr = 0.01, .weight_decay = 0.1}, "adam");
+  expect_torch_numbers<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true),
+                            Sgd{.lr = 0.1, .momentum = 0.9, .nesterov = true}, "nesterov");
+  expect_torch_numbers<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), Adam{.lr = 0.01, .weight_decay = 0.1},
+                                           "adam");
   expect_torch_numbers<AdamW>(AdamWOptions(0.01).weight_decay(0.1).amsgrad(true),
                               Adam{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true, .decoupled_decay = true}, "adamw");
   expect_torch_numbers<torch::optim::Adagrad>(AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1),

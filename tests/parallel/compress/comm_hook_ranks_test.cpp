@@ -22,9 +22,7 @@ using testing::Mlp;
 using testing::run_ranks;
 
 CommHook plain_hook() {
-  return [](const GradientBucket& bucket, const comm::Group& group) {
-    return group.all_reduce_async_(bucket.buffer);
-  };
+  return [](const GradientBucket& bucket, const comm::Group& group) { return group.all_reduce_async_(bucket.buffer); };
 }
 
 // Compresses everything that has two dimensions, from the first step on.
@@ -130,8 +128,7 @@ TEST(CommHookRanks, WhoHasAGradientIsKnownExactlyUnderEveryHook) {
   for (const auto& [name, test] : kHooks) {
     run_ranks(2, [&, make = test.make](Process& process) {
       Heads model;
-      const Ddp ddp(*model, process.group(),
-                    {.buckets = {.first_bytes = 1, .bytes = 1}, .comm_hook = make()});
+      const Ddp ddp(*model, process.group(), {.buckets = {.first_bytes = 1, .bytes = 1}, .comm_hook = make()});
 
       (process.rank() == 0 ? model->left : model->right)->forward(torch::ones({1, 3})).sum().backward();
 
@@ -158,8 +155,8 @@ TEST(CommHookRanks, OneHookServesTwoModels) {
 }
 
 // The mean gradient of one matrix over steps, as a hook gives it; rank r's gradient is the r-th given.
-std::vector<at::Tensor> means_of(Process& process, const std::vector<at::Tensor>& gradients,
-                                 const CommHook& hook, int steps) {
+std::vector<at::Tensor> means_of(Process& process, const std::vector<at::Tensor>& gradients, const CommHook& hook,
+                                 int steps) {
   torch::nn::Linear model(torch::nn::LinearOptions(gradients[0].size(1), gradients[0].size(0)).bias(false));
   const Ddp ddp(*model, process.group(), {.comm_hook = hook});
   std::vector<at::Tensor> means;
@@ -179,8 +176,7 @@ std::vector<at::Tensor> random_gradients(int count) {
 }
 
 // The algorithm of the paper with all workers' matrices in one place.
-std::vector<at::Tensor> reference_power_sgd(const std::vector<at::Tensor>& gradients, int64_t rank,
-                                            int steps) {
+std::vector<at::Tensor> reference_power_sgd(const std::vector<at::Tensor>& gradients, int64_t rank, int steps) {
   auto generator = at::detail::createCPUGenerator(0);
   at::Tensor q = at::randn({9, rank}, generator, at::TensorOptions(at::kDouble));
   std::vector<at::Tensor> errors(gradients.size(), torch::zeros({6, 9}, at::kDouble)), means;

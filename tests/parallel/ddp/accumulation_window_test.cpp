@@ -81,7 +81,8 @@ TEST(AccumulationWindow, APreparedOptimizerMayDropThemBeforeTheLastBatch) {
   auto inside = held_once(), at_end = held_once();
 
   EXPECT_THAT(inside.begin_backward({.optimizer_calls = 1, .ends_window = false}), IsEmpty());
-  EXPECT_THAT(at_end.begin_backward({.optimizer_calls = 1, .ends_window = true}), ElementsAre(Warning::kGradientsLostAtEnd));
+  EXPECT_THAT(at_end.begin_backward({.optimizer_calls = 1, .ends_window = true}),
+              ElementsAre(Warning::kGradientsLostAtEnd));
 }
 
 TEST(AccumulationWindow, ValuesThatChangedWithoutAPreparedOptimizerAreWarnedOfOnce) {

@@ -43,8 +43,7 @@ struct Trained {
 // Ten steps of Adam with clipping, in double. Each step takes the same rows: window[j][r] of them on rank r
 // in batch j. A world of one takes all rows of a step at once.
 template <class Model>
-Trained train(const std::string& kind, int rank, int world_size, const comm::Group& group,
-              const Rows& window) {
+Trained train(const std::string& kind, int rank, int world_size, const comm::Group& group, const Rows& window) {
   Model model;
   testing::initialise(*model, 3);
   model->to(at::kDouble);
@@ -70,8 +69,7 @@ Trained train(const std::string& kind, int rank, int world_size, const comm::Gro
       const int64_t rows = world_size == 1 ? total : by_rank[rank];
       const auto part = torch::indexing::Slice(mine_begin, mine_begin + rows);
       const auto loss = mean_loss(model, inputs.index({part}), problem.targets.index({part}));
-      backward(loss, {.weight = static_cast<double>(rows)},
-               {.models = {ddp}, .group = group, .ends_window = last});
+      backward(loss, {.weight = static_cast<double>(rows)}, {.models = {ddp}, .group = group, .ends_window = last});
       begin += total;
     }
     trained.norms.push_back(torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05));
@@ -158,8 +156,7 @@ TEST(BackwardRanks, ZeroTotalWeightSkipsTheStepOnAllRanks) {
         optimizer.zero_grad(false);
         gradients->set_weighted();
         const auto rows = static_cast<int64_t>(weight);
-        backward(model(torch::ones({rows, 8})).mean(), {.weight = weight},
-                 {.models = {ddp}, .group = process.group()});
+        backward(model(torch::ones({rows, 8})).mean(), {.weight = weight}, {.models = {ddp}, .group = process.group()});
         optimizer.step();
       };
 
@@ -170,8 +167,7 @@ TEST(BackwardRanks, ZeroTotalWeightSkipsTheStepOnAllRanks) {
       step(process.is_last_process() ? 2 : 0);
       EXPECT_FALSE(optimizer.step_was_skipped());
       EXPECT_FALSE(torch::allclose(model->first->weight, before));
-      EXPECT_TRUE(torch::isfinite(model->first->weight).all().item<bool>())
-          << "the mean of no rows is no number";
+      EXPECT_TRUE(torch::isfinite(model->first->weight).all().item<bool>()) << "the mean of no rows is no number";
       const at::Tensor trained = model->first->weight.detach().clone();
       step(0);  // with gradients of zeros, which zero_grad has left
       EXPECT_TRUE(optimizer.step_was_skipped());
@@ -190,8 +186,7 @@ TEST(BackwardRanks, WeightsOnSomeRanksOnlyAreRefusedOnAll) {
     backward(model(torch::ones({2, 8})).mean(), options, {.models = {ddp}, .group = process.group()});
   });
 
-  for (const auto& said : words)
-    EXPECT_THAT(said, HasSubstr("some ranks gave backward a weight and others none"));
+  for (const auto& said : words) EXPECT_THAT(said, HasSubstr("some ranks gave backward a weight and others none"));
 }
 
 TEST(Backward, WeightsThatAreNoneAndMixedWindowsAreRefused) {
@@ -253,8 +248,7 @@ TEST(BackwardRanks, TheModelThatNoLossDependsOnIsNotExchanged) {
     const auto first = models.distribute(*generator, process.group(), {});
     const auto second = models.distribute(*discriminator, process.group(), {});
 
-    backward(discriminator(torch::ones({2, 8})).sum(), {},
-             {.models = models.all(), .group = process.group()});
+    backward(discriminator(torch::ones({2, 8})).sum(), {}, {.models = models.all(), .group = process.group()});
 
     EXPECT_EQ(first->step().num_exchanges(), 0);
     EXPECT_EQ(second->step().num_exchanges(), 1);
@@ -279,8 +273,7 @@ struct Adversaries {
     for (int batch = 0; batch < 3; ++batch) {
       const bool ends = batch == 2;
       const NoSync scope(ends ? Ddp::Models{} : Ddp::Models(held));
-      const BackwardContext context{
-          .models = models.all(), .group = group, .num_batches = 3, .ends_window = ends};
+      const BackwardContext context{.models = models.all(), .group = group, .num_batches = 3, .ends_window = ends};
       const BackwardOptions options{.weight = weighted ? std::optional(weight(rank, batch)) : std::nullopt};
       backward(critic(rows(rank, batch)).square().mean(), options, context);
       if (!ends || later_in_batch) backward(loss(generator, rank, batch), options, context);
@@ -311,9 +304,7 @@ struct Adversaries {
   static at::Tensor rows(int rank, int batch) {
     return torch::sin(torch::arange(16, at::kDouble) + 16 * batch + 100 * rank).view({2, 8});
   }
-  static at::Tensor loss(Mlp& generator, int rank, int batch) {
-    return generator(rows(rank, batch)).square().mean();
-  }
+  static at::Tensor loss(Mlp& generator, int rank, int batch) { return generator(rows(rank, batch)).square().mean(); }
   static std::vector<at::Tensor> gradients(const Mlp& net) {
     std::vector<at::Tensor> list;
     for (const auto& parameter : net->parameters()) list.push_back(parameter.grad().clone());
@@ -322,9 +313,8 @@ struct Adversaries {
 };
 
 TEST(BackwardRanks, AModelThatTheLastBatchOfAWindowPassesByIsExchangedAllTheSame) {
-  for (const Adversaries& pair :
-       {Adversaries{}, Adversaries{.weighted = true}, Adversaries{.later_in_batch = true},
-        Adversaries{.weighted = true, .later_in_batch = true}}) {
+  for (const Adversaries& pair : {Adversaries{}, Adversaries{.weighted = true}, Adversaries{.later_in_batch = true},
+                                  Adversaries{.weighted = true, .later_in_batch = true}}) {
     for (const int world_size : {1, 2, 3}) {
       const auto wanted = pair.by_hand(world_size);
       run_ranks(world_size, [&](Process& process) {
@@ -359,8 +349,7 @@ TEST(BackwardRanks, TakesAGradientAndKeepsTheGraphForMore) {
       const BackwardOptions options{.gradient = torch::tensor({{1.0F, 2.0F, 4.0F}}), .retain_graph = true};
 
       backward(output, options, context);
-      EXPECT_TRUE(
-          torch::equal(net->weight.grad(), torch::tensor({{0.5F, 0.5F}, {1.0F, 1.0F}, {2.0F, 2.0F}})));
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::tensor({{0.5F, 0.5F}, {1.0F, 1.0F}, {2.0F, 2.0F}})));
       EXPECT_NO_THROW(backward(output, options, context)) << "the graph is still there";
     });
   }

@@ -15,8 +15,7 @@ ParameterInfo parameter(int64_t bytes, c10::ScalarType dtype = c10::ScalarType::
 }
 
 TEST(BucketPlan, FillsFromTheLastParameterToTheFirst) {
-  const auto plan =
-      plan_buckets({parameter(8), parameter(8), parameter(8)}, {.first_bytes = 100, .bytes = 100});
+  const auto plan = plan_buckets({parameter(8), parameter(8), parameter(8)}, {.first_bytes = 100, .bytes = 100});
 
   EXPECT_EQ(plan, (BucketPlan{{2, 1, 0}}));
 }
@@ -48,8 +47,7 @@ TEST(BucketPlan, EveryParameterIsInExactlyOneBucketWhateverTheSizes) {
   for (int round = 0; round < 200; ++round) {
     std::vector<ParameterInfo> parameters;
     for (int64_t i = random(30); i > 0; --i) {
-      parameters.push_back(
-          parameter(4 * random(50), random(3) ? c10::ScalarType::Float : c10::ScalarType::Half));
+      parameters.push_back(parameter(4 * random(50), random(3) ? c10::ScalarType::Float : c10::ScalarType::Half));
     }
     const auto plan = plan_buckets(parameters, {.first_bytes = 1 + random(50), .bytes = 1 + random(200)});
 

@@ -180,8 +180,7 @@ TEST(DdpJustWorks, ParametersAddedLater) {
     const auto parameters = model->named_parameters();
     const auto* late = parameters.find("late");
     for (const auto& model : steps.models) model->refresh_if_changed();
-    steps.backward(
-        (model->left(x) * (late != nullptr ? *late : torch::ones({8}, at::kDouble))).square().mean());
+    steps.backward((model->left(x) * (late != nullptr ? *late : torch::ones({8}, at::kDouble))).square().mean());
     descend(*model);
   });
 }
@@ -245,8 +244,7 @@ TEST(DdpJustWorks, DelayAllreduceSendsNothingBeforeBackwardIsOver) {
         all_there = all_there && model->first->weight.grad().defined();
         return group.all_reduce_async_(bucket.buffer);
       };
-      const Ddp ddp(*model, process.group(),
-                    {.buckets = kSmall, .comm_hook = hook, .delay_allreduce = delay});
+      const Ddp ddp(*model, process.group(), {.buckets = kSmall, .comm_hook = hook, .delay_allreduce = delay});
 
       model(torch::ones({2, 8})).sum().backward();
 
@@ -378,10 +376,8 @@ TEST(DdpJustWorks, SeveralDtypesAndWeightsInHalfPrecision) {
     const Steps steps{*model, process.group(), {std::make_shared<const Ddp>(*model, process.group())}};
     const Steps only{*halves, process.group(), {std::make_shared<const Ddp>(*halves, process.group())}};
 
-    steps.backward(model->half(model->wide(torch::ones({1, 8})).to(at::kBFloat16)).sum() *
-                   (process.rank() + 1));
-    only.backward(halves(torch::ones({1, 2}, at::kBFloat16)).sum() * (process.rank() + 1),
-                  {.weight = 100001.0});
+    steps.backward(model->half(model->wide(torch::ones({1, 8})).to(at::kBFloat16)).sum() * (process.rank() + 1));
+    only.backward(halves(torch::ones({1, 2}, at::kBFloat16)).sum() * (process.rank() + 1), {.weight = 100001.0});
 
     EXPECT_EQ(model->wide->weight.grad().scalar_type(), at::kFloat);
     EXPECT_EQ(model->half->bias.grad().item<double>(), 1.5);

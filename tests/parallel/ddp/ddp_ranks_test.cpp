@@ -78,8 +78,7 @@ TYPED_TEST(DdpIdentity, RanksEqualOneRankOnTheSameGlobalBatches) {
       const auto mine = train<TypeParam>(process.rank(), world_size, process.group());
 
       for (size_t i = 0; i < alone.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-5, 1e-5))
-            << world_size << " ranks, parameter " << i;
+        EXPECT_TRUE(torch::allclose(mine[i], alone[i], 1e-5, 1e-5)) << world_size << " ranks, parameter " << i;
       }
     });
   }
@@ -113,8 +112,7 @@ TEST(DdpRanks, AGradientThatIsKeptStaysAsItIs) {
     run_ranks(2, [in_place](Process& process) {
       Mlp net;
       testing::initialise(*net, 1);
-      const Ddp ddp(*net, process.group(),
-                    {.in_place_bytes = in_place ? std::optional<int64_t>(1) : std::nullopt});
+      const Ddp ddp(*net, process.group(), {.in_place_bytes = in_place ? std::optional<int64_t>(1) : std::nullopt});
       const auto gradients_of = [&](double factor) {
         net->zero_grad();
         before_forward(ddp);
@@ -297,8 +295,7 @@ TEST(DdpRanks, ABackwardLeftByAnExceptionDoesNotSpoilTheNext) {
     const Ddp ddp(*model, process.group());
     const at::Tensor x = torch::ones({2, 8});
     const at::Tensor hidden = torch::tanh(model->first->forward(x));
-    hidden.register_hook(
-        [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook of the user"); });
+    hidden.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook of the user"); });
 
     EXPECT_THROW(model->second->forward(hidden).sum().backward(), std::runtime_error);
     model->zero_grad();
@@ -320,8 +317,7 @@ TEST(DdpRanks, ABackwardLeftByAnExceptionLeavesNoExchangeBehind) {
     const at::Tensor x = torch::ones({2, kWidth});
     for (int step = 0; step < 4; ++step) {
       const at::Tensor hidden = before(x);
-      hidden.register_hook(
-          [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("out of memory"); });
+      hidden.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("out of memory"); });
       EXPECT_THROW((100 * behind(hidden)).sum().backward(), std::runtime_error);
       model->zero_grad();
 
@@ -368,8 +364,7 @@ TEST(DdpRanks, DifferentModelsAreRefusedWithTheFirstDifference) {
   for (const auto& said : words) {
     EXPECT_THAT(
         said,
-        HasSubstr(
-            "rank 0 has '0.weight: parameter Float [3, 4]', rank 2 has '0.weight: parameter Float [5, 4]'"));
+        HasSubstr("rank 0 has '0.weight: parameter Float [3, 4]', rank 2 has '0.weight: parameter Float [5, 4]'"));
   }
 }
 

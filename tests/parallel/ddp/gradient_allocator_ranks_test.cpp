@@ -31,9 +31,7 @@ struct LayersImpl : torch::nn::Module {
     for (auto& parameter : parameters())
       parameter.copy_(torch::linspace(-0.2, 0.2, parameter.numel()).view_as(parameter));
   }
-  at::Tensor forward(const at::Tensor& x) {
-    return last(torch::tanh(middle(torch::tanh(first(x))))).square().mean();
-  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::tanh(middle(torch::tanh(first(x))))).square().mean(); }
   torch::nn::Linear first{16, 16}, middle{16, 16}, last{16, 2};
 };
 TORCH_MODULE(Layers);

@@ -94,8 +94,8 @@ TEST(LocalSgdRanks, FinishAveragesTheRestAndLetsGradientsBeExchangedAgain) {
   });
 }
 
-// Four ranks on two hosts, each rank's model trained by itself; after every second step the models of a host, after every fourth
-// all of them become their mean.
+// Four ranks on two hosts, each rank's model trained by itself; after every second step the models of a host, after
+// every fourth all of them become their mean.
 std::vector<at::Tensor> averaged_in_levels(int steps) {
   std::vector<Mlp> nets(4);
   for (auto& net : nets) testing::initialise(*net, 5);
@@ -133,7 +133,8 @@ TEST(LocalSgdRanks, LevelsAverageOverHostsMoreOftenThanOverAll) {
 
       train(net, process.rank(), steps, [&](int) { local.step(); });
 
-      EXPECT_TRUE(torch::allclose(flat(net), wanted[static_cast<size_t>(process.rank())], 1e-5, 1e-6)) << steps << " steps";
+      EXPECT_TRUE(torch::allclose(flat(net), wanted[static_cast<size_t>(process.rank())], 1e-5, 1e-6))
+          << steps << " steps";
       EXPECT_EQ(num_world_averages, steps / 4);
       local.finish();
       const auto all = process.group().all_gather(flat(net));
@@ -242,8 +243,10 @@ TEST(LocalSgdRanks, LevelsThatDoNotFitAreNamed) {
     };
 
     refused({{0, process.group()}}, "levels[0].num_steps = 0; expected a number of at least 1.");
-    refused({{4, *own}, {6, process.group()}}, "levels[1].num_steps = 6; expected a multiple of the 4 of the level before");
-    refused({{4, *own}, {4, process.group()}}, "levels[1].num_steps = 4; expected a multiple of the 4 of the level before, and more.");
+    refused({{4, *own}, {6, process.group()}},
+            "levels[1].num_steps = 6; expected a multiple of the 4 of the level before");
+    refused({{4, *own}, {4, process.group()}},
+            "levels[1].num_steps = 4; expected a multiple of the 4 of the level before, and more.");
     refused({{4, process.group()}, {8, *own}}, "the last level's group has 1 ranks; expected all 2");
   });
 }

@@ -103,9 +103,8 @@ struct CloneableReaderImpl : torch::nn::Cloneable<CloneableReaderImpl> {
     using torch::nn::TransformerEncoderLayerOptions;
     table = register_module("table", torch::nn::Embedding(20, 8));
     gru = register_module("gru", torch::nn::GRU(torch::nn::GRUOptions(8, 8).batch_first(true)));
-    layer =
-        register_module("layer", torch::nn::TransformerEncoderLayer(
-                                     TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.0)));
+    layer = register_module("layer", torch::nn::TransformerEncoderLayer(
+                                         TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.0)));
     head = register_module("head", torch::nn::Linear(8, 4));
   }
   at::Tensor forward(const at::Tensor& tokens) {
@@ -241,8 +240,7 @@ TEST(DataParallel, WhatCannotWorkIsRefusedByName) {
   EXPECT_THAT(words_of([&] { data_parallel(mlp, meta); }),
               HasSubstr("parameter '0.weight' is on cpu, the first device is meta"));
   EXPECT_THAT(words_of([&] { data_parallel(mlp, none); }), HasSubstr("the list of devices is empty"));
-  EXPECT_THAT(words_of([&] { data_parallel(not_cloneable, kTwo); }),
-              HasSubstr("MlpImpl' cannot be replicated"));
+  EXPECT_THAT(words_of([&] { data_parallel(not_cloneable, kTwo); }), HasSubstr("MlpImpl' cannot be replicated"));
   EXPECT_THAT(words_of([&] { data_parallel(not_cloneable, kTwo); }), HasSubstr("torch::nn::Cloneable"));
   EXPECT_THAT(words_of([&] {
                 data_parallel(model, kTwo)(std::pair{torch::ones({3}), torch::ones({2})}, 1.0);

@@ -47,8 +47,8 @@ TEST(JitModule, NamesAndTensorsAreTheScripts) {
 
   EXPECT_THAT(module->named_parameters().keys(), ElementsAre("scale", "inner.weight"));
   EXPECT_THAT(module->named_buffers().keys(), ElementsAre("calls"));
-  EXPECT_TRUE(module->named_parameters()["inner.weight"].is_same(
-      script.attr("inner").toModule().attr("weight").toTensor()));
+  EXPECT_TRUE(
+      module->named_parameters()["inner.weight"].is_same(script.attr("inner").toModule().attr("weight").toTensor()));
 }
 
 TEST(JitModule, RunsAsTheScriptInItsMode) {

@@ -41,8 +41,7 @@ TEST(PreparedModel, SequentialIsAModelToo) {
 TEST(PreparedModel, ModulesHoldersAndSharedPointersCountAsModules) {
   static_assert(is_module_v<TwoInputs> && is_module_v<TwoInputs&> && is_module_v<TwoInputsImpl>);
   static_assert(is_module_v<std::shared_ptr<TwoInputsImpl>>);
-  static_assert(!is_module_v<at::Tensor> && !is_module_v<torch::optim::SGD> &&
-                !is_module_v<std::shared_ptr<int>>);
+  static_assert(!is_module_v<at::Tensor> && !is_module_v<torch::optim::SGD> && !is_module_v<std::shared_ptr<int>>);
 
   TwoInputs holder;
   EXPECT_EQ(&module_of(holder), holder.get());

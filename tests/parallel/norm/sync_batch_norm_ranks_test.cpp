@@ -27,8 +27,7 @@ struct BatchNormCase {
   at::ScalarType dtype = at::kFloat;
 };
 
-std::shared_ptr<torch::nn::Module> build_batch_norm(const BatchNormCase& test,
-                                                    torch::nn::AnyModule& callable) {
+std::shared_ptr<torch::nn::Module> build_batch_norm(const BatchNormCase& test, torch::nn::AnyModule& callable) {
   const auto set_up = [&](auto module) {
     int64_t seed = 1;
     const torch::NoGradGuard no_grad;
@@ -64,16 +63,14 @@ BatchNormResult run_batch_norm(torch::nn::Module& module, torch::nn::AnyModule& 
 
 // Every dimension, with weights and without, with each kind of momentum; and what else a module may be told.
 std::vector<BatchNormCase> batch_norm_cases() {
-  std::vector<BatchNormCase> cases = {
-      {"no running statistics", {3, 4}, BatchNormOptions(3).track_running_stats(false)},
-      {"other numbers", {3, 4}, BatchNormOptions(3).eps(0.1)},
-      {"double", {3, 4, 2}, BatchNormOptions(3), at::kDouble}};
+  std::vector<BatchNormCase> cases = {{"no running statistics", {3, 4}, BatchNormOptions(3).track_running_stats(false)},
+                                      {"other numbers", {3, 4}, BatchNormOptions(3).eps(0.1)},
+                                      {"double", {3, 4, 2}, BatchNormOptions(3), at::kDouble}};
   for (const auto& sample : std::vector<std::vector<int64_t>>{{3}, {3, 5}, {3, 4, 5}, {3, 2, 3, 4}}) {
     for (const bool affine : {true, false}) {
-      for (const std::optional<double> momentum :
-           {std::optional(0.1), std::optional(0.7), std::optional<double>()}) {
-        cases.push_back({text("[", join(sample), "], affine ", affine, ", momentum ", momentum.value_or(-1)),
-                         sample, BatchNormOptions(3).affine(affine).momentum(momentum)});
+      for (const std::optional<double> momentum : {std::optional(0.1), std::optional(0.7), std::optional<double>()}) {
+        cases.push_back({text("[", join(sample), "], affine ", affine, ", momentum ", momentum.value_or(-1)), sample,
+                         BatchNormOptions(3).affine(affine).momentum(momentum)});
       }
     }
   }
@@ -155,8 +152,7 @@ TEST(SyncBatchNormRanks, OneValueAChannelOverAllRanksIsRefusedOnAllOfThem) {
     convert_sync_batchnorm(norm, process.group());
     // libtorch's module refuses a single value itself, so the two of rank 0 come without the module.
     const at::Tensor input = torch::zeros({process.rank() == 0 ? 1 : 0, 3});
-    torch::batch_norm(input, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5,
-                      false);
+    torch::batch_norm(input, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5, false);
   });
 
   for (const auto& said : words) EXPECT_THAT(said, HasSubstr("1 value a channel"));

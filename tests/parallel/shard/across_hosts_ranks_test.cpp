@@ -42,9 +42,10 @@ int64_t num_bytes(const Net& net) {
 
 TEST(ShardAcrossHosts, StripesGiveTheBitsOfWholeParametersOnEachHost) {
   run_on_two_hosts([](auto& process) {
-    for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
-           return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
-         })}) {
+    for (const auto& make :
+         {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+            return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+          })}) {
       Trained<testing::Mlp> whole(process.group(), in_stripes(false), make);
       train(whole, "mlp", 4);
       Trained<testing::Mlp> stripes(process.group(), in_stripes(), make);
@@ -75,11 +76,13 @@ TEST(ShardAcrossHosts, ARankTakesEachUnitTwiceAStepAtMostAndHoldsFew) {
     auto net = std::make_shared<DeepImpl>();
     Sharding sharding(process.group(), options);
     torch::optim::SGD sgd(net->parameters(), 0.01);
-    const auto ddp = std::make_shared<const Ddp>(*net, process.group(), DdpOptions{.exchange = sharding.make_exchange(process.group())});
+    const auto ddp = std::make_shared<const Ddp>(*net, process.group(),
+                                                 DdpOptions{.exchange = sharding.make_exchange(process.group())});
     const int num_steps = 4;
     for (int step = 0; step < num_steps; ++step) {
       sgd.zero_grad();
-      parallel::backward(net->forward(torch::ones({4, 64})).pow(2).mean(), {}, {.models = {ddp}, .group = process.group()});
+      parallel::backward(net->forward(torch::ones({4, 64})).pow(2).mean(), {},
+                         {.models = {ddp}, .group = process.group()});
       sharding.step(sgd, [&] { return sgd.step(); });
     }
     const auto counts = sharding.unit_counts();
@@ -107,7 +110,8 @@ TEST(ShardAcrossHosts, OneRankAloneReadsParametersInAnyWay) {
         // A pointer that the program has taken itself: the read faults and waits.
         std::vector<float> values(static_cast<size_t>(parameter.numel()));
         std::memcpy(values.data(), parameter.const_data_ptr(), parameter.nbytes());
-        EXPECT_TRUE(at::allclose(torch::tensor(values).view(parameter.sizes()), plain.net->parameters()[i], 1e-4, 1e-5));
+        EXPECT_TRUE(
+            at::allclose(torch::tensor(values).view(parameter.sizes()), plain.net->parameters()[i], 1e-4, 1e-5));
       }
     }
     process.group().barrier();
@@ -132,7 +136,8 @@ TEST(ShardAcrossHosts, WritesOfAllRanksCountAndOptimizersOfWholeParametersAreRef
     struct Own : torch::optim::SGD {
       using SGD::SGD;
     };
-    Trained<testing::Mlp> own(process.group(), in_stripes(), [](const auto& p) { return std::make_unique<Own>(p, 0.1); });
+    Trained<testing::Mlp> own(process.group(), in_stripes(),
+                              [](const auto& p) { return std::make_unique<Own>(p, 0.1); });
     own.backward(own.loss("mlp", 0));
     EXPECT_THROW(own.step(), UsageError);
     process.group().barrier();
@@ -179,7 +184,8 @@ std::vector<at::Tensor> values_of(const torch::nn::Module& net) {
   return values;
 }
 
-// A model of stage 3 whose hosts keep stripes: use(accelerator, net, model, train), where train(first, count) takes steps.
+// A model of stage 3 whose hosts keep stripes: use(accelerator, net, model, train), where train(first, count) takes
+// steps.
 template <class Use>
 void with_stripes(process::Process& process, const Use& use) {
   AcceleratorOptions options{.tune_allocator = false};

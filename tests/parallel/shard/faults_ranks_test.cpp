@@ -78,14 +78,16 @@ HASTEN_PROCESS_CASE(shard_with_little_memory) {
 
 TEST(ShardFaults, AMemoryLimitBelowTheRegionIsNamedOnAllRanks) {
   for (const auto& result : testing::run_processes(2, "shard_with_little_memory")) {
-    EXPECT_THAT(result.output, AllOf(HasSubstr("UsageError"), HasSubstr("rank 1"), HasSubstr("ulimit -v"), HasSubstr("plan --memory")));
+    EXPECT_THAT(result.output, AllOf(HasSubstr("UsageError"), HasSubstr("rank 1"), HasSubstr("ulimit -v"),
+                                     HasSubstr("plan --memory")));
   }
 }
 
 // From here on memfd_create fails, as where a container's profile does not know it.
 void refuse_memory_files() {
   sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
                            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog filter{std::size(program), program};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -102,7 +104,8 @@ HASTEN_PROCESS_CASE(shard_without_memory_files) {
 
 TEST(ShardFaults, WhereMemoryFilesAreRefusedItIsNamedOnAllRanks) {
   for (const auto& result : testing::run_processes(2, "shard_without_memory_files")) {
-    EXPECT_THAT(result.output, AllOf(HasSubstr("UsageError"), HasSubstr("memfd_create"), HasSubstr("without sharding")));
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("UsageError"), HasSubstr("memfd_create"), HasSubstr("without sharding")));
   }
 }
 
@@ -131,7 +134,8 @@ TEST(ShardFaults, ARankThatIsKilledIsNamedByTheOthers) {
 
     EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
     for (const int rank : {0, 2}) {
-      EXPECT_THAT(results[static_cast<size_t>(rank)].output, AllOf(HasSubstr("CommError"), HasSubstr("rank 1"))) << where;
+      EXPECT_THAT(results[static_cast<size_t>(rank)].output, AllOf(HasSubstr("CommError"), HasSubstr("rank 1")))
+          << where;
     }
   }
 }
@@ -139,17 +143,17 @@ TEST(ShardFaults, ARankThatIsKilledIsNamedByTheOthers) {
 TEST(ShardFaults, ARankThatDoesNotStepIsNamedAfterTheTimeout) {
   std::promise<void> failed;
   const auto others_failed = failed.get_future().share();
-  const auto words = run_ranks_collecting(
-      2,
-      [&](auto& process) {
-        Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
-        train(t, "mlp", 1);
-        t.backward(t.loss("mlp", 1));
-        if (process.rank() == 1) return others_failed.wait();
-        const std::shared_ptr<void> tell(nullptr, [&](void*) { failed.set_value(); });
-        t.step();
-      },
-      {.timeout = std::chrono::seconds(2)});
+  const auto words =
+      run_ranks_collecting(2,
+                           [&](auto& process) {
+                             Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+                             train(t, "mlp", 1);
+                             t.backward(t.loss("mlp", 1));
+                             if (process.rank() == 1) return others_failed.wait();
+                             const std::shared_ptr<void> tell(nullptr, [&](void*) { failed.set_value(); });
+                             t.step();
+                           },
+                           {.timeout = std::chrono::seconds(2)});
 
   EXPECT_THAT(words[0], HasSubstr("rank 1"));
 }

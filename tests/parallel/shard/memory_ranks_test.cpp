@@ -1,4 +1,5 @@
-// The memory of a sharded run: what the formulas of `hasten plan --memory` say, in counted regions and in the system's sum (PSS).
+// The memory of a sharded run: what the formulas of `hasten plan --memory` say, in counted regions and in the system's
+// sum (PSS).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -81,8 +82,9 @@ HASTEN_PROCESS_CASE(memory_of_a_sharded_run) {
     const int64_t pss = sum(pss_bytes()) - start, state_of_all = sum(state);
     if (!accelerator.is_main_process()) return;
     // Each region is mapped twice.
-    std::cout << "parameters " << mapped_bytes("hasten-parameters") / 2 << " gradients " << mapped_bytes("hasten-gradients") / 2
-              << " units " << mapped_bytes("hasten-units") / 2 << " state " << state_of_all << " pss " << pss << std::endl;
+    std::cout << "parameters " << mapped_bytes("hasten-parameters") / 2 << " gradients "
+              << mapped_bytes("hasten-gradients") / 2 << " units " << mapped_bytes("hasten-units") / 2 << " state "
+              << state_of_all << " pss " << pss << std::endl;
   });
   return 0;
 }
@@ -92,8 +94,9 @@ struct MemoryCounts {
 };
 
 MemoryCounts counted(ShardStage stage, int world_size) {
-  const auto results = testing::run_processes(world_size, "memory_of_a_sharded_run",
-                                              {{"HASTEN_TEST_STAGE", std::to_string(static_cast<int>(stage))}, {"OMP_NUM_THREADS", "1"}});
+  const auto results = testing::run_processes(
+      world_size, "memory_of_a_sharded_run",
+      {{"HASTEN_TEST_STAGE", std::to_string(static_cast<int>(stage))}, {"OMP_NUM_THREADS", "1"}});
   MemoryCounts counts;
   const std::string& said = results[0].output;
   const std::vector<std::pair<std::string, int64_t*>> wanted = {{"parameters ", &counts.parameters},
@@ -116,7 +119,8 @@ void expect_about(int64_t count, int64_t bytes, const char* what) {
 }
 
 plan::ShardMemoryRow formula(ShardStage stage, int world_size) {
-  const auto rows = plan::shard_memory({.parameters = kParameters, .largest_unit = kWidth * kWidth + kWidth, .ranks_per_host = world_size});
+  const auto rows = plan::shard_memory(
+      {.parameters = kParameters, .largest_unit = kWidth * kWidth + kWidth, .ranks_per_host = world_size});
   return rows.at(static_cast<size_t>(stage));
 }
 

@@ -1,5 +1,5 @@
-// FSDP's and DeepSpeed's settings through the front door: the numbers of Ddp, "auto" at prepare, dummies, several plugins,
-// a configuration's clipping, and what is refused.
+// FSDP's and DeepSpeed's settings through the front door: the numbers of Ddp, "auto" at prepare, dummies, several
+// plugins, a configuration's clipping, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -67,18 +67,21 @@ core::Value zero(int stage) {
 TEST(ShardPlugins, fsdp_of_both_versions_and_deepspeed_of_all_stages_give_the_numbers_of_ddp) {
   run_ranks(2, [](auto& process) {
     const auto plain = trained_with(Accelerator(process, {.tune_allocator = false}));
-    for (const FsdpPlugin& plugin : {FsdpPlugin{.sharding_strategy = "FULL_SHARD"}, FsdpPlugin{.sharding_strategy = "SHARD_GRAD_OP"},
-                                     FsdpPlugin{.sharding_strategy = "NO_SHARD"}, FsdpPlugin{.fsdp_version = 2},
-                                     FsdpPlugin{.fsdp_version = 2, .reshard_after_forward = false},
-                                     FsdpPlugin{.auto_wrap_policy = "TRANSFORMER_BASED_WRAP", .transformer_cls_names_to_wrap = std::vector<std::string>{"Linear"}},
-                                     FsdpPlugin{.fsdp_version = 2, .auto_wrap_policy = "SIZE_BASED_WRAP", .min_num_params = 20},
-                                     FsdpPlugin{.auto_wrap_policy = "NO_WRAP"}}) {
+    for (const FsdpPlugin& plugin :
+         {FsdpPlugin{.sharding_strategy = "FULL_SHARD"}, FsdpPlugin{.sharding_strategy = "SHARD_GRAD_OP"},
+          FsdpPlugin{.sharding_strategy = "NO_SHARD"}, FsdpPlugin{.fsdp_version = 2},
+          FsdpPlugin{.fsdp_version = 2, .reshard_after_forward = false},
+          FsdpPlugin{.auto_wrap_policy = "TRANSFORMER_BASED_WRAP",
+          .transformer_cls_names_to_wrap = std::vector<std::string>{"Linear"}},
+          FsdpPlugin{.fsdp_version = 2, .auto_wrap_policy = "SIZE_BASED_WRAP", .min_num_params = 20},
+          FsdpPlugin{.auto_wrap_policy = "NO_WRAP"}}) {
       const Accelerator accelerator(process, {.tune_allocator = false, .fsdp = plugin});
       EXPECT_EQ(accelerator.distributed_type(), DistributedType::kFsdp);
       expect_equal(plain, trained_with(accelerator));
     }
     for (const int stage : {0, 1, 2, 3}) {
-      const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = zero(stage)}});
+      const Accelerator accelerator(
+          process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = zero(stage)}});
       EXPECT_EQ(accelerator.distributed_type(), DistributedType::kDeepSpeed);
       EXPECT_EQ(accelerator.sharding() != nullptr, stage > 0);
       expect_equal(plain, trained_with(accelerator));
@@ -89,23 +92,28 @@ TEST(ShardPlugins, fsdp_of_both_versions_and_deepspeed_of_all_stages_give_the_nu
 TEST(ShardPlugins, units_follow_the_rules_and_patterns_of_modules_stay_out) {
   const testing::Mlp net;
   size_t linears = 0;
-  for (const auto& child : net->modules(/*include_self=*/false)) linears += child->name().find("Linear") != std::string::npos ? 1 : 0;
+  for (const auto& child : net->modules(/*include_self=*/false))
+    linears += child->name().find("Linear") != std::string::npos ? 1 : 0;
   const parallel::WrapPolicy policy{.rule = parallel::WrapPolicy::Rule::kTransformer, .classes = {"Linear"}};
   EXPECT_EQ(parallel::wrap_units(*net, policy, {}).size(), linears);
   EXPECT_FALSE(parallel::ignored_names(*net, {".*"}).empty());
   EXPECT_THROW(parallel::ignored_names(*net, {"nothing_like_it"}), UsageError);
   EXPECT_THROW(parallel::ignored_names(*net, {"("}), UsageError);
-  EXPECT_THROW(parallel::wrap_units(*net, {.rule = parallel::WrapPolicy::Rule::kTransformer, .classes = {"Liner"}}, {}), UsageError);
+  EXPECT_THROW(parallel::wrap_units(*net, {.rule = parallel::WrapPolicy::Rule::kTransformer, .classes = {"Liner"}}, {}),
+               UsageError);
 }
 
 TEST(ShardPlugins, a_configuration_clips_unless_the_program_has) {
   run_ranks(2, [](auto& process) {
     auto config = zero(2);
-    const auto by_call = trained_with(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}), 0.01);
+    const auto by_call = trained_with(
+        Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}), 0.01);
     config["gradient_clipping"] = 0.01;
-    const auto by_file = trained_with(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}));
+    const auto by_file = trained_with(
+        Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}));
     expect_equal(by_call, by_file);
-    const auto both = trained_with(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}), 1e9);
+    const auto both = trained_with(
+        Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}), 1e9);
     const auto plain = trained_with(Accelerator(process, {.tune_allocator = false}));
     expect_equal(both, plain);
   });
@@ -117,15 +125,18 @@ TEST(ShardPlugins, dummies_become_what_the_configuration_names) {
       "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
       "optimizer": {"type": "Adam", "params": {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9]}},
       "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_max_lr": "auto", "warmup_min_lr": "auto", "warmup_num_steps": "auto"}}})");
-    const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    const Accelerator accelerator(process,
+                                  {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
     testing::Mlp net;
     testing::initialise(*net, 5);
     const auto problem = testing::problem_for("mlp", 1);
     auto loader = data::loader<torch::data::samplers::SequentialSampler>(
-        torch::data::datasets::TensorDataset(problem.inputs).map(torch::data::transforms::Stack<torch::data::TensorExample>()), 2);
+        torch::data::datasets::TensorDataset(problem.inputs)
+            .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
+        2);
     parallel::DummyOptim dummy(net->parameters(), {.lr = 0.05, .weight_decay = 0.1});
-    auto [model, optimizer, train, scheduler] =
-        accelerator.prepare(net, dummy, loader, parallel::DummyScheduler(dummy, {.total_num_steps = 20, .warmup_num_steps = 4}));
+    auto [model, optimizer, train, scheduler] = accelerator.prepare(
+        net, dummy, loader, parallel::DummyScheduler(dummy, {.total_num_steps = 20, .warmup_num_steps = 4}));
     const auto& filled = accelerator.deepspeed_plugin().config;
     EXPECT_EQ(filled.get_value("train_micro_batch_size_per_gpu"), core::Value(2));
     EXPECT_EQ(filled.get_value("train_batch_size"), core::Value(4));
@@ -153,7 +164,8 @@ TEST(ShardPlugins, dummies_become_what_the_configuration_names) {
 TEST(ShardPlugins, several_plugins_are_selected_by_name_and_each_model_keeps_its_own) {
   run_ranks(2, [](auto& process) {
     const Accelerator accelerator(process, {.tune_allocator = false,
-                                            .deepspeed_plugins = {{"student", {.hf_ds_config = zero(2)}}, {"teacher", {.hf_ds_config = zero(0)}}}});
+                                            .deepspeed_plugins = {{"student", {.hf_ds_config = zero(2)}},
+                                                                  {"teacher", {.hf_ds_config = zero(0)}}}});
     testing::Mlp student, teacher;
     auto first = accelerator.prepare(student);
     accelerator.select_deepspeed_plugin("teacher");
@@ -161,7 +173,8 @@ TEST(ShardPlugins, several_plugins_are_selected_by_name_and_each_model_keeps_its
     EXPECT_TRUE(first.ddp()->shares_parameters());
     EXPECT_FALSE(second.ddp()->shares_parameters());
     EXPECT_EQ(accelerator.deepspeed_plugin().config.get_value("zero_optimization.stage"), core::Value(0));
-    EXPECT_THAT([&] { accelerator.select_deepspeed_plugin("teecher"); }, ::testing::ThrowsMessage<UsageError>(HasSubstr("did you mean 'teacher'")));
+    EXPECT_THAT([&] { accelerator.select_deepspeed_plugin("teecher"); },
+                ::testing::ThrowsMessage<UsageError>(HasSubstr("did you mean 'teacher'")));
     accelerator.wait_for_everyone();
   });
 }
@@ -176,15 +189,22 @@ TEST(ShardPlugins, what_is_wrong_is_refused_by_name) {
   auto both = zero(2);
   both["fp16"]["enabled"] = true;
   both["bf16"]["enabled"] = true;
-  EXPECT_THAT(message({.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = both}}), HasSubstr("fp16"));
-  EXPECT_THAT(message({.tune_allocator = false, .fsdp = FsdpPlugin{}, .deepspeed = DeepSpeedPlugin{.hf_ds_config = zero(2)}}), HasSubstr("both FSDP"));
-  EXPECT_THAT(message({.tune_allocator = false, .shard = {.stage = ShardStage::kGradients}, .fsdp = FsdpPlugin{}}), HasSubstr("AcceleratorOptions::shard"));
+  EXPECT_THAT(message({.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = both}}),
+              HasSubstr("fp16"));
+  EXPECT_THAT(
+      message({.tune_allocator = false, .fsdp = FsdpPlugin{}, .deepspeed = DeepSpeedPlugin{.hf_ds_config = zero(2)}}),
+      HasSubstr("both FSDP"));
+  EXPECT_THAT(message({.tune_allocator = false, .shard = {.stage = ShardStage::kGradients}, .fsdp = FsdpPlugin{}}),
+              HasSubstr("AcceleratorOptions::shard"));
   auto nvme = zero(3);
   nvme["zero_optimization"]["offload_optimizer"]["device"] = "nvme";
-  EXPECT_THAT(message({.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = nvme}}), HasSubstr("nvme_path"));
+  EXPECT_THAT(message({.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = nvme}}),
+              HasSubstr("nvme_path"));
   auto steps = zero(2);
   steps["gradient_accumulation_steps"] = 2;
-  EXPECT_THAT(message({.gradient_accumulation_steps = 3, .tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = steps}}),
+  EXPECT_THAT(message({.gradient_accumulation_steps = 3,
+                       .tune_allocator = false,
+                       .deepspeed = DeepSpeedPlugin{.hf_ds_config = steps}}),
               AllOf(HasSubstr("2 in"), HasSubstr("3 in the program")));
   // A value that nobody fills.
   EXPECT_THAT(message({.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.zero_stage = 2}},
@@ -200,13 +220,15 @@ TEST(ShardPlugins, what_is_wrong_is_refused_by_name) {
 
 TEST(ShardPlugins, what_stands_beside_zero_reaches_the_options) {
   run_ranks(2, [](auto& process) {
-    const auto config = core::Value::parse_json(R"({"train_batch_size": 8, "checkpoint": {"use_node_local_storage": true},
+    const auto config =
+        core::Value::parse_json(R"({"train_batch_size": 8, "checkpoint": {"use_node_local_storage": true},
       "zero_optimization": {"stage": 3, "overlap_comm": false, "ignore_unused_parameters": false, "zero_hpz_partition_size": 2,
         "allgather_bucket_size": 100, "stage3_gather_16bit_weights_on_model_save": true,
         "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp", "buffer_count": 5}},
       "aio": {"block_size": 8192, "queue_depth": 3, "thread_count": 2},
       "fp16": {"enabled": true, "hysteresis": 3, "consecutive_hysteresis": true, "initial_scale_power": 4, "loss_scale_window": 7, "min_loss_scale": 2}})");
-    const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    const Accelerator accelerator(process,
+                                  {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
     const auto& options = accelerator.options();
     EXPECT_TRUE(options.ddp.delay_allreduce);
     EXPECT_FALSE(options.ddp.allow_unused);
@@ -231,10 +253,15 @@ TEST(ShardPlugins, what_stands_beside_zero_reaches_the_options) {
     autocast["torch_autocast"] = core::Value::map({{"enabled", true}, {"dtype", "bfloat16"}});
     const Accelerator low(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = autocast}});
     EXPECT_EQ(low.mixed_precision(), Precision::kBf16);
-    const Accelerator hybrid(process, {.tune_allocator = false, .fsdp = FsdpPlugin{.sharding_strategy = "HYBRID_SHARD", .cast_forward_inputs = true}});
+    const Accelerator hybrid(process,
+                             {.tune_allocator = false,
+                              .fsdp = FsdpPlugin{.sharding_strategy = "HYBRID_SHARD", .cast_forward_inputs = true}});
     EXPECT_FALSE(hybrid.options().shard.across_hosts);
     EXPECT_TRUE(hybrid.options().precision.cast_inputs);
-    const Accelerator full(process, {.tune_allocator = false, .fsdp = FsdpPlugin{.sharding_strategy = "FULL_SHARD", .state_dict_config = plan::StateDictConfig{.rank0_only = true}}});
+    const Accelerator full(process,
+                           {.tune_allocator = false,
+                            .fsdp = FsdpPlugin{.sharding_strategy = "FULL_SHARD",
+                                               .state_dict_config = plan::StateDictConfig{.rank0_only = true}}});
     EXPECT_TRUE(full.options().shard.across_hosts);
     testing::Mlp other;
     auto handle = full.prepare(other);
@@ -247,7 +274,8 @@ TEST(ShardPlugins, a_parameter_that_nothing_uses_is_an_error_where_the_configura
   const auto words = run_ranks_collecting(2, [](auto& process) {
     auto config = zero(2);
     config["zero_optimization"]["ignore_unused_parameters"] = false;
-    const Accelerator accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    const Accelerator accelerator(process,
+                                  {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
     testing::Mlp net;
     net->register_parameter("spare", torch::ones({3}));
     auto model = accelerator.prepare(net);
@@ -267,14 +295,16 @@ TEST(ShardPlugins, lines_come_every_so_many_steps_with_what_the_configuration_as
   });
   const std::string printed = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 2) << printed;
-  EXPECT_THAT(printed, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01]; ms a step: forward and data "), HasSubstr("step=4"), HasSubstr("; MB: resident ")));
+  EXPECT_THAT(printed, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01]; ms a step: forward and data "),
+                             HasSubstr("step=4"), HasSubstr("; MB: resident ")));
 }
 
 TEST(ShardPlugins, lion_and_lamb_of_a_configuration_step_slices_and_whole_parameters_with_the_numbers_of_one_process) {
   const auto train = [](const Accelerator& accelerator) {
     testing::Mlp net;
     testing::initialise(*net, 5);
-    auto [model, optimizer] = accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.01, .weight_decay = 0.1}));
+    auto [model, optimizer] =
+        accelerator.prepare(net, parallel::DummyOptim(net->parameters(), {.lr = 0.01, .weight_decay = 0.1}));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       accelerator.backward(plugin_loss(net, accelerator, step));
@@ -290,8 +320,10 @@ TEST(ShardPlugins, lion_and_lamb_of_a_configuration_step_slices_and_whole_parame
       std::vector<std::vector<at::Tensor>> by_stage;
       for (const int stage : {0, 2, 3}) {
         auto config = zero(stage);
-        config["optimizer"] = core::Value::map({{"type", type}, {"params", core::Value::parse_json(R"({"lr": "auto", "weight_decay": "auto"})")}});
-        by_stage.push_back(train(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}})));
+        config["optimizer"] = core::Value::map(
+            {{"type", type}, {"params", core::Value::parse_json(R"({"lr": "auto", "weight_decay": "auto"})")}});
+        by_stage.push_back(train(
+            Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}})));
       }
       expect_equal(by_stage[0], by_stage[1]);
       expect_equal(by_stage[0], by_stage[2]);
@@ -311,7 +343,8 @@ TEST(ShardPlugins, lion_and_lamb_have_the_numbers_of_their_definitions) {
   };
   // Both steps of Lion go by the sign of the gradient.
   const auto decayed = (w * (1 - 0.1 * 0.5) - 0.1 * g.sign()) * (1 - 0.1 * 0.5) - 0.1 * g.sign();
-  const auto lion = stepped([](auto p) { return optim::deepspeed::Lion(p, optim::deepspeed::LionOptions(0.1).weight_decay(0.5)); });
+  const auto lion =
+      stepped([](auto p) { return optim::deepspeed::Lion(p, optim::deepspeed::LionOptions(0.1).weight_decay(0.5)); });
   EXPECT_TRUE(at::allclose(lion, decayed, 1e-12, 1e-12));
   auto value = w.clone();
   auto first = at::zeros_like(w), second = at::zeros_like(w);
@@ -323,7 +356,8 @@ TEST(ShardPlugins, lion_and_lamb_have_the_numbers_of_their_definitions) {
     value = value - 0.1 * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t)) * ratio * update;
   }
   const auto lamb = stepped([](auto p) {
-    return optim::deepspeed::Lamb(p, optim::deepspeed::LambOptions(0.1).weight_decay(0.5).max_coeff(0.2).min_coeff(0.05));
+    return optim::deepspeed::Lamb(p,
+                                  optim::deepspeed::LambOptions(0.1).weight_decay(0.5).max_coeff(0.2).min_coeff(0.05));
   });
   EXPECT_TRUE(at::allclose(lamb, value, 1e-10, 1e-10)) << lamb << value;
 }
@@ -348,7 +382,11 @@ TEST_F(ZeroInference, weights_are_streamed_from_files_as_the_configuration_says)
   const auto streamed = parallel::zero_inference(net, nvme);
   EXPECT_TRUE(at::equal(streamed(problem.inputs), wanted));
   EXPECT_TRUE(offload::is_offloaded(*net));
-  EXPECT_EQ(parallel::inference_settings(config(R"({"stage3_max_live_parameters": 1000, "offload_param": {"device": "nvme", "nvme_path": "x"}})")).max_live_bytes, 4000);
+  EXPECT_EQ(
+      parallel::inference_settings(
+          config(R"({"stage3_max_live_parameters": 1000, "offload_param": {"device": "nvme", "nvme_path": "x"}})"))
+          .max_live_bytes,
+      4000);
   EXPECT_THROW(parallel::inference_settings(config("{}", 2)), UsageError);
 }
 

@@ -1,7 +1,7 @@
 // What a program may do to parameters and gradients of one mapping, between steps and after all.
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -19,8 +19,8 @@
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "support/folder.h"
 #include "parallel/shard/trained.h"
+#include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -134,9 +134,12 @@ TEST(ShardWrites, CopiesOfLowPrecisionGiveTheNumbersOfAutocast) {
   for (const std::string dtype : {"", "bfloat16"}) {
     ShardOptions base{.wrap = {.unit_bytes = 400}};
     base.param_dtype = dtype;
-    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train_in_bf16(t, "mlp"); }, adamw, base);
-    expect_numbers_of_ddp<testing::Cnn>(2, [](auto& t) { train_in_bf16(t, "cnn"); }, adamw, base);
-    expect_numbers_of_ddp<testing::TransformerModel>(2, [](auto& t) { train_in_bf16(t, "transformer"); }, adamw, base);
+    expect_numbers_of_ddp<testing::Mlp>(
+        2, [](auto& t) { train_in_bf16(t, "mlp"); }, adamw, base);
+    expect_numbers_of_ddp<testing::Cnn>(
+        2, [](auto& t) { train_in_bf16(t, "cnn"); }, adamw, base);
+    expect_numbers_of_ddp<testing::TransformerModel>(
+        2, [](auto& t) { train_in_bf16(t, "transformer"); }, adamw, base);
   }
 }
 
@@ -162,37 +165,36 @@ TEST(ShardWrites, CopiesOfLowPrecisionAreTheSameOnTwoHosts) {
     options.host = rank < 2 ? "a" : "b";
     options.address = "127.0.0.1";
   };
-  run_ranks(
-      4,
-      [](auto& process) {
-        std::vector<std::vector<at::Tensor>> results;
-        for (const std::string dtype : {"", "bfloat16"}) {
-          ShardOptions options = small_units(ShardStage::kParameters);
-          options.across_hosts = false;  // stripes have no copies
-          options.param_dtype = dtype;
-          Trained<testing::Mlp> t(process.group(), options, adamw);
-          train_in_bf16(t, "mlp");
-          results.push_back(t.parameters());
-        }
-        expect_equal(results[0], results[1], "with copies");
-      },
-      {.adjust = hosts});
+  run_ranks(4,
+            [](auto& process) {
+              std::vector<std::vector<at::Tensor>> results;
+              for (const std::string dtype : {"", "bfloat16"}) {
+                ShardOptions options = small_units(ShardStage::kParameters);
+                options.across_hosts = false;  // stripes have no copies
+                options.param_dtype = dtype;
+                Trained<testing::Mlp> t(process.group(), options, adamw);
+                train_in_bf16(t, "mlp");
+                results.push_back(t.parameters());
+              }
+              expect_equal(results[0], results[1], "with copies");
+            },
+            {.adjust = hosts});
 }
 
 TEST(ShardWrites, AnUnknownDtypeOfCopiesIsNamed) {
   ShardOptions options = small_units(ShardStage::kParameters);
   options.param_dtype = "bf8";
-  const auto words = run_ranks_collecting(2, [&](auto& process) {
-    Trained<testing::Mlp> t(process.group(), options, adamw);
-  });
+  const auto words =
+      run_ranks_collecting(2, [&](auto& process) { Trained<testing::Mlp> t(process.group(), options, adamw); });
 
   EXPECT_THAT(words[0], HasSubstr("'bf8'"));
 }
 
 TEST(ShardWrites, StateFollowsToNewOwnersWhenTheModelIsPlannedAnew) {
-  for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
-         return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
-       })}) {
+  for (const auto& make :
+       {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+          return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+        })}) {
     expect_numbers_of_ddp<testing::Mlp>(
         3,
         [](auto& t) {
@@ -260,8 +262,7 @@ void write_at_random(testing::Mlp& net, std::mt19937& random) {
         p.data_ptr<float>()[random() % p.numel()] = 0.25F;
         break;
       default:
-        torch::nn::utils::vector_to_parameters(
-            torch::nn::utils::parameters_to_vector(parameters) * 1.01, parameters);
+        torch::nn::utils::vector_to_parameters(torch::nn::utils::parameters_to_vector(parameters) * 1.01, parameters);
     }
   }
 }

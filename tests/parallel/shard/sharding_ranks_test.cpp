@@ -1,7 +1,7 @@
 // One mapping a host: the numbers of Ddp on every stage.
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -19,8 +19,8 @@
 #include "hasten/parallel/shard/options.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
 #include "hasten/parallel/shard/sharding.h"
-#include "support/folder.h"
 #include "parallel/shard/trained.h"
+#include "support/folder.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
@@ -43,7 +43,8 @@ TEST(Shard, EveryStageGivesTheNumbersOfDdp) {
 TEST(Shard, EveryOptimizerGivesTheNumbersOfDdp) {
   using namespace torch::optim;
   const auto check = [](const auto& make) {
-    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, make);
+    expect_numbers_of_ddp<testing::Mlp>(
+        2, [](auto& t) { train(t, "mlp"); }, make);
   };
   check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1)); });
   check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1)); });
@@ -67,8 +68,8 @@ struct Normalized : torch::optim::SGD {
 };
 
 TEST(Shard, AClassOfTheProgramsOwnStepsWholeParameters) {
-  expect_numbers_of_ddp<testing::Mlp>(3, [](auto& t) { train(t, "mlp"); },
-                                      [](const auto& p) { return std::make_unique<Normalized>(p, 0.1); });
+  expect_numbers_of_ddp<testing::Mlp>(
+      3, [](auto& t) { train(t, "mlp"); }, [](const auto& p) { return std::make_unique<Normalized>(p, 0.1); });
 }
 
 struct LargeImpl : torch::nn::Module {
@@ -85,7 +86,8 @@ TORCH_MODULE(Large);
 TEST(Shard, LargeParametersGiveTheNumbersOfDdp) {
   using namespace torch::optim;
   const auto check = [](const auto& make) {
-    expect_numbers_of_ddp<Large>(3, [](auto& t) { train(t, "mlp", 3); }, make);
+    expect_numbers_of_ddp<Large>(
+        3, [](auto& t) { train(t, "mlp", 3); }, make);
   };
   check(adamw);
   check([](const auto& p) { return std::make_unique<SGD>(p, SGDOptions(0.1)); });
@@ -139,8 +141,8 @@ TEST(Shard, GroupsKeepTheirOptionsAndChangesOfThem) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(std::vector<at::Tensor>{p[0], p[2]},
                         std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.1)));
-    groups.emplace_back(std::vector<at::Tensor>{p[1], p[3]}, std::make_unique<torch::optim::AdamWOptions>(
-                                                                 torch::optim::AdamWOptions(0.01).weight_decay(0)));
+    groups.emplace_back(std::vector<at::Tensor>{p[1], p[3]},
+                        std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.01).weight_decay(0)));
     return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(1));
   };
   expect_numbers_of_ddp<testing::Mlp>(
@@ -306,10 +308,12 @@ using ShardInFolder = testing::InFolder;
 TEST_F(ShardInFolder, StateInFilesGivesTheNumbersOfDdp) {
   ShardOptions base{.wrap = {.unit_bytes = 400}};
   base.optimizer_offload = {.device = OffloadDevice::kFile, .path = path("state"), .tile_numel = 70};
-  for (const auto& make : {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
-         return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
-       })}) {
-    expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, make, base);
+  for (const auto& make :
+       {Trained<testing::Mlp>::MakeOptimizer(adamw), Trained<testing::Mlp>::MakeOptimizer([](const auto& p) {
+          return std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+        })}) {
+    expect_numbers_of_ddp<testing::Mlp>(
+        2, [](auto& t) { train(t, "mlp"); }, make, base);
   }
   EXPECT_TRUE(std::filesystem::is_empty(path("state")));
 }
@@ -318,7 +322,8 @@ TEST_F(ShardInFolder, ParametersInAFileGiveTheNumbersOfDdp) {
   ShardOptions base{.wrap = {.unit_bytes = 400}};
   base.parameter_offload = {.device = OffloadDevice::kFile, .path = path("parameters")};
 
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, adamw, base);
+  expect_numbers_of_ddp<testing::Mlp>(
+      2, [](auto& t) { train(t, "mlp"); }, adamw, base);
 
   EXPECT_TRUE(std::filesystem::is_empty(path("parameters")));
 }
@@ -352,12 +357,14 @@ TEST(Shard, UnitsMayBeGivenByName) {
     EXPECT_EQ(t.ddp->plan(), (BucketPlan{{2, 3}, {0}, {1}}));
     process.group().barrier();
   });
-  expect_numbers_of_ddp<testing::Mlp>(3, [](auto& t) { train(t, "mlp"); }, adamw, base);
+  expect_numbers_of_ddp<testing::Mlp>(
+      3, [](auto& t) { train(t, "mlp"); }, adamw, base);
 }
 
 TEST(Shard, NoWrapIsOneUnit) {
   run_ranks(2, [&](auto& process) {
-    const ShardOptions options{.stage = ShardStage::kParameters, .wrap = {.rule = WrapPolicy::Rule::kNone, .unit_bytes = 4}};
+    const ShardOptions options{.stage = ShardStage::kParameters,
+                               .wrap = {.rule = WrapPolicy::Rule::kNone, .unit_bytes = 4}};
     const Trained<testing::Mlp> t(process.group(), options, adamw);
 
     EXPECT_EQ(t.ddp->plan().size(), 1u);
@@ -368,7 +375,8 @@ TEST(Shard, NoWrapIsOneUnit) {
 TEST(Shard, IgnoredModulesAreReplicated) {
   ShardOptions base{.wrap = {.unit_bytes = 400}};
   base.ignored = {"second"};
-  expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) { train(t, "mlp"); }, adamw, base);
+  expect_numbers_of_ddp<testing::Mlp>(
+      2, [](auto& t) { train(t, "mlp"); }, adamw, base);
 }
 
 TEST(Shard, RanksWithOtherOptionsAreNamed) {
@@ -462,20 +470,19 @@ TEST(Shard, TwoHostsGiveTheNumbersOfOne) {
     options.host = rank < 2 ? "a" : "b";
     options.address = "127.0.0.1";
   };
-  run_ranks(
-      4,
-      [](auto& process) {
-        Trained<testing::Mlp> plain(process.group(), {}, adamw);
-        train(plain, "mlp", 4);
-        for (const ShardStage stage : kStages) {
-          Trained<testing::Mlp> sharded(process.group(), small_units(stage), adamw);
-          train(sharded, "mlp", 4);
-          const auto a = plain.parameters(), b = sharded.parameters();
-          for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i], b[i], 1e-4, 1e-5)) << i;
-          for (const auto& all : process.group().all_gather(b[0])) EXPECT_TRUE(at::equal(all, b[0]));
-        }
-      },
-      {.adjust = hosts});
+  run_ranks(4,
+            [](auto& process) {
+              Trained<testing::Mlp> plain(process.group(), {}, adamw);
+              train(plain, "mlp", 4);
+              for (const ShardStage stage : kStages) {
+                Trained<testing::Mlp> sharded(process.group(), small_units(stage), adamw);
+                train(sharded, "mlp", 4);
+                const auto a = plain.parameters(), b = sharded.parameters();
+                for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i], b[i], 1e-4, 1e-5)) << i;
+                for (const auto& all : process.group().all_gather(b[0])) EXPECT_TRUE(at::equal(all, b[0]));
+              }
+            },
+            {.adjust = hosts});
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ inline void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at:
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << what << ", parameter " << i;
 }
 
-inline const std::vector<ShardStage> kStages = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
+inline const std::vector<ShardStage> kStages = {ShardStage::kOptimizer, ShardStage::kGradients,
+                                                ShardStage::kParameters};
 
 // Trains by `run` with Ddp and with each stage, and compares the parameters bit for bit.
 template <class Net>

@@ -69,8 +69,8 @@ std::unique_ptr<torch::optim::AdamW> optimizer_of(const json& input, ZeroNet& ne
     std::vector<at::Tensor> members;
     for (const std::string name : input.at("groups").at(i)) members.push_back(net->named(name));
     const double decay = input.at("weight_decay").at(i);
-    groups.emplace_back(members, std::make_unique<torch::optim::AdamWOptions>(
-                                     torch::optim::AdamWOptions(lr).weight_decay(decay)));
+    groups.emplace_back(
+        members, std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(lr).weight_decay(decay)));
   }
   return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(lr));
 }
@@ -88,8 +88,8 @@ ZeroRun run_zero_case(const comm::Group& group, const json& input) {
     for (const auto& [name, values] : input.at("initial").items()) net->named(name).copy_(tensor_of(values));
   }
   const auto optimizer = optimizer_of(input, net);
-  Sharding sharding(group, {.stage = static_cast<ShardStage>(input.at("stage").get<int>()),
-                            .param_dtype = low ? "bfloat16" : ""});
+  Sharding sharding(
+      group, {.stage = static_cast<ShardStage>(input.at("stage").get<int>()), .param_dtype = low ? "bfloat16" : ""});
   DdpOptions options;
   options.exchange = sharding.make_exchange(group);
   const auto ddp = std::make_shared<const Ddp>(*net, group, options);
@@ -108,7 +108,8 @@ ZeroRun run_zero_case(const comm::Group& group, const json& input) {
     sharding.step(*optimizer, [&] { return optim::optimizer_step(*optimizer); });
     run.losses.push_back(loss.item<double>());
   }
-  for (const std::string name : {"a.weight", "a.bias", "n.weight", "n.bias", "b.weight", "b.bias", "c.weight", "c.bias"}) {
+  for (const std::string name :
+       {"a.weight", "a.bias", "n.weight", "n.bias", "b.weight", "b.bias", "c.weight", "c.bias"}) {
     run.weights[name] = lists_of(net->named(name).detach());
   }
   for (const auto& piece : sharding.full_state(*optimizer)) {

@@ -1,5 +1,6 @@
-// A zoo of libtorch's modules on read-only shared parameters: forward, backward and a step, in float32 and under autocast, leave no
-// private copy, so no kernel writes to what it reads. A new libtorch whose kernels do is noticed here.
+// A zoo of libtorch's modules on read-only shared parameters: forward, backward and a step, in float32 and under
+// autocast, leave no private copy, so no kernel writes to what it reads. A new libtorch whose kernels do is noticed
+// here.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -39,7 +40,8 @@ Animal plain(const std::string& name, Holder holder, const at::Tensor& input) {
 
 std::vector<Animal> zoo() {
   using namespace torch::nn;
-  const auto rows = torch::randn({6, 8}), series = torch::randn({2, 4, 12}), image = torch::randn({2, 4, 8, 8}), volume = torch::randn({1, 4, 4, 4, 4});
+  const auto rows = torch::randn({6, 8}), series = torch::randn({2, 4, 12}), image = torch::randn({2, 4, 8, 8}),
+             volume = torch::randn({1, 4, 4, 4, 4});
   const auto steps = torch::randn({5, 2, 8}), ids = torch::randint(10, {6}, torch::kLong);
   std::vector<Animal> all;
   all.push_back(plain("Linear", Linear(8, 5), rows));
@@ -61,18 +63,25 @@ std::vector<Animal> zoo() {
   all.push_back(plain("LayerNorm", LayerNorm(LayerNormOptions({8})), rows));
   all.push_back(plain("PReLU", PReLU(), rows));
   all.push_back(plain("Embedding", Embedding(10, 8), ids));
-  all.push_back(animal("EmbeddingBag", EmbeddingBag(EmbeddingBagOptions(10, 8).mode(torch::kSum)),
-                       [ids](EmbeddingBag& m) { return m->forward(ids.view({2, 3})); }));
+  all.push_back(
+      animal("EmbeddingBag", EmbeddingBag(EmbeddingBagOptions(10, 8).mode(torch::kSum)), [ids](EmbeddingBag& m) {
+        return m->forward(ids.view({2, 3}));
+      }));
   all.push_back(animal("RNN", RNN(RNNOptions(8, 6)), [steps](RNN& m) { return std::get<0>(m->forward(steps)); }));
-  all.push_back(animal("GRU", GRU(GRUOptions(8, 6).num_layers(2)), [steps](GRU& m) { return std::get<0>(m->forward(steps)); }));
-  all.push_back(animal("LSTM", LSTM(LSTMOptions(8, 6).num_layers(2)), [steps](LSTM& m) { return std::get<0>(m->forward(steps)); }));
-  all.push_back(animal("LSTM in two directions", LSTM(LSTMOptions(8, 6).bidirectional(true)), [steps](LSTM& m) { return std::get<0>(m->forward(steps)); }));
+  all.push_back(
+      animal("GRU", GRU(GRUOptions(8, 6).num_layers(2)), [steps](GRU& m) { return std::get<0>(m->forward(steps)); }));
+  all.push_back(animal("LSTM", LSTM(LSTMOptions(8, 6).num_layers(2)),
+                       [steps](LSTM& m) { return std::get<0>(m->forward(steps)); }));
+  all.push_back(animal("LSTM in two directions", LSTM(LSTMOptions(8, 6).bidirectional(true)),
+                       [steps](LSTM& m) { return std::get<0>(m->forward(steps)); }));
   all.push_back(animal("LSTMCell", LSTMCell(8, 6), [rows](LSTMCell& m) { return std::get<0>(m->forward(rows)); }));
   all.push_back(animal("GRUCell", GRUCell(8, 6), [rows](GRUCell& m) { return m->forward(rows); }));
   all.push_back(animal("MultiheadAttention", MultiheadAttention(MultiheadAttentionOptions(8, 2)),
                        [steps](MultiheadAttention& m) { return std::get<0>(m->forward(steps, steps, steps)); }));
-  all.push_back(plain("TransformerEncoderLayer", TransformerEncoderLayer(TransformerEncoderLayerOptions(8, 2).dim_feedforward(16)), steps));
-  all.push_back(animal("TransformerDecoderLayer", TransformerDecoderLayer(TransformerDecoderLayerOptions(8, 2).dim_feedforward(16)),
+  all.push_back(plain("TransformerEncoderLayer",
+                      TransformerEncoderLayer(TransformerEncoderLayerOptions(8, 2).dim_feedforward(16)), steps));
+  all.push_back(animal("TransformerDecoderLayer",
+                       TransformerDecoderLayer(TransformerDecoderLayerOptions(8, 2).dim_feedforward(16)),
                        [steps](TransformerDecoderLayer& m) { return m->forward(steps, steps); }));
   return all;
 }

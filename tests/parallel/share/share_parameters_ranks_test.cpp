@@ -85,10 +85,13 @@ TEST(ShareParameters, ViewsOtherShapesAndSeveralHostsAreRefusedOnAllRanks) {
     torch::nn::Linear net(4 + process.rank(), 2);
     share_parameters_(*net, process.group());
   });
-  const auto hosts = run_ranks_collecting(2, [](process::Process& process) {
-    torch::nn::Linear net(4, 2);
-    share_parameters_(*net, process.group());
-  }, {.adjust = [](int rank, comm::GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
+  const auto hosts = run_ranks_collecting(
+      2,
+      [](process::Process& process) {
+        torch::nn::Linear net(4, 2);
+        share_parameters_(*net, process.group());
+      },
+      {.adjust = [](int rank, comm::GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
 
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(views[rank], ::testing::HasSubstr("'weight' is a view"));

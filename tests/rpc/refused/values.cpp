@@ -1,5 +1,5 @@
-// Must not compile: an argument that cannot travel, and results and parameters that are references. The test looks for the
-// remedies in the compiler's words.
+// Must not compile: an argument that cannot travel, and results and parameters that are references. The test looks for
+// the remedies in the compiler's words.
 #include <mutex>
 
 #include "hasten/rpc/rpc.h"

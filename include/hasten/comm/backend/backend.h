@@ -69,8 +69,7 @@ class Backend {
   virtual Started reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
   /// Sends `inputs[r]` to rank r. The next `output_counts[r]` bytes of `output` come from rank r, in rank order. Zeros
   /// are fine.
-  virtual Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts,
-                             std::vector<at::Tensor> inputs) = 0;
+  virtual Started all_to_all(at::Tensor output, std::vector<int64_t> output_counts, std::vector<at::Tensor> inputs) = 0;
   virtual Started barrier() = 0;
   virtual Started send(at::Tensor bytes, int to, int tag) = 0;
   virtual Started receive(at::Tensor bytes, int from, int tag) = 0;
@@ -98,8 +97,8 @@ struct BackendSetup {
   RankNames names = {};
 };
 
-/// Gloo: CPU tensors over TCP. Unless GroupOptions::ignore_sigpipe is false, this process ignores SIGPIPE from then on, if it has no handler.
-/// Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
+/// Gloo: CPU tensors over TCP. Unless GroupOptions::ignore_sigpipe is false, this process ignores SIGPIPE from then on,
+/// if it has no handler. Collective: yes. Blocks: until the ranks are connected. Throws: what c10d throws.
 std::unique_ptr<Backend> make_gloo(const BackendSetup& setup);
 
 /// Shared memory: CPU tensors of ranks on one host.

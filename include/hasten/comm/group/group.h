@@ -60,9 +60,9 @@ class Group {
   bool checked() const noexcept;
   /// Returns the same group with checks on or off, for code that has agreed on its operations by other means.
   Group with_check(bool check) const;
-  /// The same group; each collective through this handle and its copies first calls `observer` and throws what that throws.
-  /// Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups.
-  /// Collective: no. Blocks: no. Throws: nothing.
+  /// The same group; each collective through this handle and its copies first calls `observer` and throws what that
+  /// throws. Empty: none. Not called: in a world of one, for messages between two ranks, for subgroups. Collective: no.
+  /// Blocks: no. Throws: nothing.
   Group with_observer(CollectiveObserver observer) const;
   /// "shm", "shm+gloo" (several hosts), "gloo", "nccl", or "none" in a world of one.
   std::string backend_name() const;
@@ -95,13 +95,11 @@ class Group {
   /// product and min "and". kMean is for floating and complex dtypes. kMin and kMax are not for complex ones nor
   /// uint64. They give NaN if any rank has NaN.
   void all_reduce_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
-  Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum,
-                           Site site = Site::current()) const;
+  Work<> all_reduce_async_(at::Tensor tensor, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
 
   /// As all_reduce_, but only `root` gets the result; the tensors of the others keep their values.
   void reduce_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
-  Work<> reduce_async_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum,
-                       Site site = Site::current()) const;
+  Work<> reduce_async_(at::Tensor tensor, int root, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
 
   /// `tensor` becomes root's; same shape and dtype everywhere.
   void broadcast_(at::Tensor tensor, int root, Site site = Site::current()) const;
@@ -115,23 +113,19 @@ class Group {
   /// The flat form for equal shapes, without an exchange of sizes: `output` is [world * input.size(0), …].
   /// `input` may be this rank's own part of it, but no other.
   void all_gather_into_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
-  Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input,
-                                Site site = Site::current()) const;
+  Work<> all_gather_into_async_(at::Tensor output, const at::Tensor& input, Site site = Site::current()) const;
 
   /// Returns every rank's tensor, by rank, on `root`; an empty vector elsewhere. First sizes may differ.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root, Site site = Site::current()) const;
-  Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root,
-                                             Site site = Site::current()) const;
+  Work<std::vector<at::Tensor>> gather_async(const at::Tensor& tensor, int root, Site site = Site::current()) const;
 
   /// Rank r gets root's parts[r], on the CPU. `parts` is read on root only, and the parts may have any shapes of one
   /// dtype.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
-  Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root,
-                                 Site site = Site::current()) const;
+  Work<at::Tensor> scatter_async(const std::vector<at::Tensor>& parts, int root, Site site = Site::current()) const;
 
   /// Rank r gets the reduction of all ranks' r-th part of `input`, cut along dim 0 into world_size equal parts.
-  at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
-                            Site site = Site::current()) const;
+  at::Tensor reduce_scatter(const at::Tensor& input, ReduceOp op = ReduceOp::kSum, Site site = Site::current()) const;
   Work<at::Tensor> reduce_scatter_async(const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                                         Site site = Site::current()) const;
 
@@ -197,7 +191,8 @@ class Group {
 
  private:
   /// Returns the group of these ranks of this one, under this group's name and `suffix`.
-  std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix, const SubgroupOptions& given) const;
+  std::optional<Group> child(const std::vector<int>& ranks, const std::string& suffix,
+                             const SubgroupOptions& given) const;
   /// What each collective does once its arguments are known to be right.
   void begin(OpType kind) const;
   Group(std::shared_ptr<Impl> impl, bool check) : impl_(std::move(impl)), check_(check) {}

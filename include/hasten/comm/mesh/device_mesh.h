@@ -1,8 +1,8 @@
 // DeviceMesh: the ranks of a group as a grid with named axes (torch.distributed.device_mesh).
 //
-// The last axis varies fastest: with {{"dp", 2}, {"tp", 4}} ranks 0 to 3 are one "tp" group. Each axis has a Group of the
-// ranks that differ in this axis alone. Its backends connect at their first collective, so an axis that is not used costs
-// nothing.
+// The last axis varies fastest: with {{"dp", 2}, {"tp", 4}} ranks 0 to 3 are one "tp" group. Each axis has a Group of
+// the ranks that differ in this axis alone. Its backends connect at their first collective, so an axis that is not used
+// costs nothing.
 #pragma once
 
 #include <map>
@@ -22,8 +22,8 @@ struct MeshAxis {
 /// The arithmetic of a mesh, without groups.
 class MeshLayout {
  public:
-  /// Collective: no. Blocks: no. Throws: UsageError if sizes do not multiply to world_size, or for a name that is empty or
-  /// used twice.
+  /// Collective: no. Blocks: no. Throws: UsageError if sizes do not multiply to world_size, or for a name that is empty
+  /// or used twice.
   MeshLayout(std::vector<MeshAxis> axes, int world_size);
 
   const std::vector<MeshAxis>& axes() const noexcept { return axes_; }

@@ -58,8 +58,8 @@ class Messages {
   bool has_run_key() const noexcept;
   bool is_on_this_host(int rank) const;
 
-  /// Sends to another rank; messages to one rank arrive in order. The message has been written or queued when it returns.
-  /// Collective: no. Blocks: no. Throws: CommError if the rank is gone; UsageError in a child of fork().
+  /// Sends to another rank; messages to one rank arrive in order. The message has been written or queued when it
+  /// returns. Collective: no. Blocks: no. Throws: CommError if the rank is gone; UsageError in a child of fork().
   void send(int to, OutgoingMessage message, bool flush = true);
   /// Writes the messages to `to` that were sent with flush = false.
   void flush(int to);

@@ -1,5 +1,5 @@
-// Every type that nlohmann::json converts, as an object of the collectives in objects.h: nlohmann::json itself, and types with
-// to_json and from_json of their own. Include it before the first collective on such a type.
+// Every type that nlohmann::json converts, as an object of the collectives in objects.h: nlohmann::json itself, and
+// types with to_json and from_json of their own. Include it before the first collective on such a type.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,10 +12,11 @@ namespace hasten::comm {
 
 /// Arithmetic types, texts and containers of them have codecs of their own (object_codec.h).
 template <class T>
-  requires(!std::is_arithmetic_v<T> && requires(const T& object, const nlohmann::json& json) {
-    nlohmann::json(object);
-    json.template get<T>();
-  })
+  requires(!std::is_arithmetic_v<T> &&
+           requires(const T& object, const nlohmann::json& json) {
+             nlohmann::json(object);
+             json.template get<T>();
+           })
 struct ObjectCodec<T> {
   static detail::Bytes encode(const T& object) { return nlohmann::json::to_cbor(nlohmann::json(object)); }
   static T decode(std::span<const uint8_t> cbor) {

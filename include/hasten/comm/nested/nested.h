@@ -137,10 +137,9 @@ void walk(T& value, Walker& walker) {
     }
     walker.close('}');
   } else {
-    static_assert(
-        kUnsupported<T>,
-        "hasten does not know how to find the tensors in this type. For a struct of yours, name its data: "
-        "friend auto hasten_fields(S& s) { return std::tie(s.a, s.b); }");
+    static_assert(kUnsupported<T>,
+                  "hasten does not know how to find the tensors in this type. For a struct of yours, name its data: "
+                  "friend auto hasten_fields(S& s) { return std::tie(s.a, s.b); }");
   }
 }
 

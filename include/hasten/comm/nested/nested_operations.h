@@ -30,8 +30,7 @@ using Site = Group::Site;
 std::string describe(const std::function<void(Walker&)>& walk, StructureDetail detail);
 Tensors gather(const Group& group, const Tensors& tensors, const Site& site);
 Tensors broadcast(const Group& group, const Tensors& tensors, int from, const Site& site);
-Tensors concatenate(const std::vector<Tensors>& values, int64_t dim,
-                    const std::vector<std::string>& structures);
+Tensors concatenate(const std::vector<Tensors>& values, int64_t dim, const std::vector<std::string>& structures);
 int64_t find_batch_size(const Tensors& tensors, const std::string& structure);
 at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t end);
 
@@ -62,8 +61,8 @@ namespace detail {
 /// Agrees on structure and settings where the group is checked, and gives the group to go on with: one
 /// agreement is enough for all tensors.
 template <class T, class... Settings>
-Group agreed(const Group& group, const char* operation, const T& value, StructureDetail detail,
-             const Site& site, const Settings&... settings) {
+Group agreed(const Group& group, const char* operation, const T& value, StructureDetail detail, const Site& site,
+             const Settings&... settings) {
   if (!group.checked()) return group;
   agree(group, operation, text(settings..., structure_of(value, detail)), site);
   return group.with_check(false);
@@ -107,8 +106,8 @@ const char* reduction_name(ReduceOp op) noexcept;
 template <class T>
 T reduce(const Group& group, const T& value, const ReduceOptions& options = {},
          Group::Site site = Group::Site::current()) {
-  const Group agreed = detail::agreed(group, "reduce", value, StructureDetail::kShapes, site,
-                                      detail::reduction_name(options.op), ": ");
+  const Group agreed =
+      detail::agreed(group, "reduce", value, StructureDetail::kShapes, site, detail::reduction_name(options.op), ": ");
   return detail::with_tensors(value, detail::reduce(agreed, tensors_of(value), options, site));
 }
 
@@ -130,8 +129,8 @@ Tensors pad(const Group& group, const Tensors& tensors, const PadOptions& option
 template <class T>
 T pad_across_processes(const Group& group, const T& value, const PadOptions& options = {},
                        Group::Site site = Group::Site::current()) {
-  const Group agreed = detail::agreed(group, "pad_across_processes", value, StructureDetail::kNames, site,
-                                      "dim ", options.dim, ": ");
+  const Group agreed =
+      detail::agreed(group, "pad_across_processes", value, StructureDetail::kNames, site, "dim ", options.dim, ": ");
   return detail::with_tensors(value, detail::pad(agreed, tensors_of(value), options, site));
 }
 
@@ -155,9 +154,8 @@ T concatenate(const std::vector<T>& values, int64_t dim = 0) {
 /// Collective: no. Blocks: for the copies unless non_blocking. Throws: what libtorch throws for the device.
 template <class T>
 T send_to_device(const T& value, c10::Device device, bool non_blocking = false) {
-  return map_tensors(value, [&](const at::Tensor& tensor) {
-    return tensor.to(tensor.options().device(device), non_blocking);
-  });
+  return map_tensors(
+      value, [&](const at::Tensor& tensor) { return tensor.to(tensor.options().device(device), non_blocking); });
 }
 
 /// Returns the first size of the first tensor.

@@ -18,8 +18,8 @@
 
 namespace hasten::comm {
 
-/// Converts a type that travels: `static core::Value encode(const T&)` and `static T decode(const core::Value&)`, or to CBOR
-/// bytes and back (json_objects.h).
+/// Converts a type that travels: `static core::Value encode(const T&)` and `static T decode(const core::Value&)`, or to
+/// CBOR bytes and back (json_objects.h).
 template <class T>
 struct ObjectCodec;
 

@@ -1,5 +1,5 @@
-// Collectives on objects: numbers, texts, core::Value, vectors, maps, pairs and optionals of them (object_codec.h), and with
-// json_objects.h every type that nlohmann::json converts.
+// Collectives on objects: numbers, texts, core::Value, vectors, maps, pairs and optionals of them (object_codec.h), and
+// with json_objects.h every type that nlohmann::json converts.
 //
 // Objects travel as CBOR (RFC 8949) in uint8 tensors. The form is compact, and exact for doubles with NaN and
 // infinities. Unlike Python's pickle, it runs no code when it is read. A rank that cannot encode its object sends the
@@ -18,8 +18,8 @@
 
 namespace hasten::comm {
 
-/// Types whose objects can travel: default-constructible, with an ObjectCodec. A type of the program's own needs to_json and
-/// from_json, and `#include <hasten/comm/nested/json_objects.h>`.
+/// Types whose objects can travel: default-constructible, with an ObjectCodec. A type of the program's own needs
+/// to_json and from_json, and `#include <hasten/comm/nested/json_objects.h>`.
 template <class T>
 concept Serialisable = std::default_initializable<T> && requires(const T& value) { ObjectCodec<T>::encode(value); };
 
@@ -94,11 +94,9 @@ std::vector<T> gather_object(const Group& group, const T& object, Group::Site si
 /// Returns the object of rank `from`; the others' is not read and may be T().
 /// Collective: yes. Blocks: yes. Throws: UsageError for a rank outside the group, CommError as gather_object.
 template <Serialisable T>
-T broadcast_object(const Group& group, const T& object, int from = 0,
-                   Group::Site site = Group::Site::current()) {
+T broadcast_object(const Group& group, const T& object, int from = 0, Group::Site site = Group::Site::current()) {
   const auto mine = group.rank() == from ? detail::encode(object) : detail::Parcel{};
-  return detail::decode<T>(detail::broadcast_bytes(group, mine, from, site),
-                           {group, "broadcast_object", from});
+  return detail::decode<T>(detail::broadcast_bytes(group, mine, from, site), {group, "broadcast_object", from});
 }
 
 /// Returns the list of rank `from`, whatever the length of the others' (Python's, which writes into its argument, needs
@@ -126,8 +124,7 @@ T scatter_object(const Group& group, const std::vector<T>& objects, int from = 0
 /// Sends an object to one rank, which calls receive_object with the same type and tag.
 /// Collective: no. Blocks: until it is passed on. Throws: CommError.
 template <Serialisable T>
-void send_object(const Group& group, const T& object, int to, int tag = 0,
-                 Group::Site site = Group::Site::current()) {
+void send_object(const Group& group, const T& object, int to, int tag = 0, Group::Site site = Group::Site::current()) {
   detail::send_bytes(group, detail::encode(object), to, tag, site);
 }
 

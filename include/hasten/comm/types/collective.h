@@ -53,7 +53,9 @@ struct Collective {
 
 /// Returns the row of a collective. Collective: no. Blocks: no. Throws: nothing.
 const Collective& describe_collective(OpType type) noexcept;
-inline const char* name_of(OpType type) noexcept { return describe_collective(type).name; }
+inline const char* name_of(OpType type) noexcept {
+  return describe_collective(type).name;
+}
 /// "sum" and so on.
 const char* name_of(ReduceOp op) noexcept;
 

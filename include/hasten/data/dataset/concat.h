@@ -41,8 +41,7 @@ class ConcatDataset : public torch::data::datasets::BatchDataset<ConcatDataset<B
     std::vector<Batch> batches;
     for (const auto& request : requests) batches.push_back(parts_[request.part].get_batch(request.samples));
     // A batch of one part is in order already.
-    return batches.size() == 1 ? std::move(batches.front())
-                               : detail::merge_batches(std::move(batches), requests);
+    return batches.size() == 1 ? std::move(batches.front()) : detail::merge_batches(std::move(batches), requests);
   }
   std::optional<size_t> size() const override { return ends_.back(); }
   /// For the parts with `set_epoch`; loaders call it before each pass.

@@ -65,9 +65,7 @@ class CsvTable {
   const std::vector<std::string>& texts(const std::string& name) const;
 
   const std::map<std::string, at::Tensor>& all_numbers() const noexcept { return contents_->numbers; }
-  const std::map<std::string, std::vector<std::string>>& all_texts() const noexcept {
-    return contents_->texts;
-  }
+  const std::map<std::string, std::vector<std::string>>& all_texts() const noexcept { return contents_->texts; }
 
  private:
   struct Contents {

@@ -34,8 +34,7 @@ struct IdxData {
 };
 
 /// Whole batches: data float32 [n, 1, rows, columns], target int64 [n]. The same as IdxDataset::map(Stack<>()) gives.
-class StackedIdxDataset
-    : public torch::data::datasets::BatchDataset<StackedIdxDataset, torch::data::Example<>> {
+class StackedIdxDataset : public torch::data::datasets::BatchDataset<StackedIdxDataset, torch::data::Example<>> {
  public:
   static constexpr bool kThreadSafe = true;
   explicit StackedIdxDataset(IdxData data) : data_(std::move(data)) {}

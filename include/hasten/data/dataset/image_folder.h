@@ -83,8 +83,7 @@ class ImageFolder : public torch::data::datasets::Dataset<ImageFolder> {
 };
 
 /// Whole batches: data float32 [n, 3, height, width], target int64 [n]. The same as ImageFolder::map(Stack<>()) gives.
-class StackedImageFolder
-    : public torch::data::datasets::BatchDataset<StackedImageFolder, torch::data::Example<>> {
+class StackedImageFolder : public torch::data::datasets::BatchDataset<StackedImageFolder, torch::data::Example<>> {
  public:
   static constexpr bool kThreadSafe = true;
   explicit StackedImageFolder(ImageFolder folder);

@@ -65,8 +65,7 @@ class BatchTransform {
 template <class Dataset, class First, class... More>
 auto map(Dataset dataset, First first, More... more) {
   using Transform = detail::BatchTransform<typename stream_batch<typename Dataset::BatchType>::type, First>;
-  torch::data::datasets::MapDataset<Dataset, Transform> mapped(std::move(dataset),
-                                                               Transform(std::move(first)));
+  torch::data::datasets::MapDataset<Dataset, Transform> mapped(std::move(dataset), Transform(std::move(first)));
   if constexpr (sizeof...(More) == 0) {
     return mapped;
   } else {

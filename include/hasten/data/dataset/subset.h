@@ -29,8 +29,7 @@ std::vector<size_t> split_lengths(size_t size, const std::vector<double>& fracti
 
 /// Positions 0 … size-1 in the random order of `seed` (PyTorch's randperm), cut into parts of these lengths.
 /// Collective: no. Blocks: no. Throws: UsageError if the lengths do not sum to `size`.
-std::vector<std::vector<size_t>> split_indices(size_t size, const std::vector<size_t>& lengths,
-                                               uint64_t seed);
+std::vector<std::vector<size_t>> split_indices(size_t size, const std::vector<size_t>& lengths, uint64_t seed);
 
 namespace detail {
 void check_subset(const std::vector<size_t>& indices, size_t size);
@@ -47,8 +46,7 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
 
   /// Collective: no. Blocks: no. Throws: UsageError for an index that the dataset does not have.
   Subset(Dataset dataset, std::vector<size_t> indices)
-      : dataset_(std::move(dataset)),
-        indices_(std::make_shared<const std::vector<size_t>>(std::move(indices))) {
+      : dataset_(std::move(dataset)), indices_(std::make_shared<const std::vector<size_t>>(std::move(indices))) {
     if (const std::optional<size_t> size = dataset_.size()) detail::check_subset(*indices_, *size);
   }
 
@@ -83,8 +81,7 @@ class Subset : public torch::data::datasets::BatchDataset<Subset<Dataset>, typen
 /// dataset's size; UsageError if the dataset has no known size.
 template <class Dataset, class Part>
   requires std::is_arithmetic_v<Part>
-std::vector<Subset<Dataset>> random_split(const Dataset& dataset, const std::vector<Part>& parts,
-                                          uint64_t seed) {
+std::vector<Subset<Dataset>> random_split(const Dataset& dataset, const std::vector<Part>& parts, uint64_t seed) {
   const std::optional<size_t> size = dataset.size();
   if (!size) detail::throw_split_of_unknown_size();
   std::vector<size_t> lengths;
@@ -102,8 +99,7 @@ std::vector<Subset<Dataset>> random_split(const Dataset& dataset, const std::vec
 }
 template <class Dataset, class Part>
   requires std::is_arithmetic_v<Part>
-std::vector<Subset<Dataset>> random_split(const Dataset& dataset, std::initializer_list<Part> parts,
-                                          uint64_t seed) {
+std::vector<Subset<Dataset>> random_split(const Dataset& dataset, std::initializer_list<Part> parts, uint64_t seed) {
   return random_split(dataset, std::vector<Part>(parts), seed);
 }
 

@@ -32,9 +32,8 @@ size_t check_named_tensors(const std::map<std::string, at::Tensor>& tensors);
 /// The type of a batch of n tensors: the tensor itself, an Example (data, target), or an array. Each takes
 /// `auto& [x, y, …] = batch` from two on.
 template <size_t n>
-using TensorBatch =
-    std::conditional_t<n == 1, at::Tensor,
-                       std::conditional_t<n == 2, torch::data::Example<>, std::array<at::Tensor, n>>>;
+using TensorBatch = std::conditional_t<n == 1, at::Tensor,
+                                       std::conditional_t<n == 2, torch::data::Example<>, std::array<at::Tensor, n>>>;
 
 /// Samples are the rows of one or more tensors of the same first size: `TensorDataset(images, labels)`.
 /// Batches hold a copy of the rows, [n, …] of each tensor; worker threads share the tensors.

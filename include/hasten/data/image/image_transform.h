@@ -48,8 +48,8 @@ struct HorizontalFlip {
 /// Yours. Called from several threads at once; take random numbers from the second argument alone.
 using ImageFunction = std::function<void(Image&, SampleRandom&)>;
 
-using ImageStep = std::variant<Resize, ResizeShorter, CenterCrop, RandomCrop, RandomResizedCrop,
-                               HorizontalFlip, ImageFunction>;
+using ImageStep =
+    std::variant<Resize, ResizeShorter, CenterCrop, RandomCrop, RandomResizedCrop, HorizontalFlip, ImageFunction>;
 
 /// Mean and deviation of ImageNet's pixels in [0, 1], which most published models were trained with.
 inline constexpr std::array<float, 3> kImageNetMean{0.485f, 0.456f, 0.406f};

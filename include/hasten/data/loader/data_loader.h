@@ -13,7 +13,8 @@
 
 namespace hasten::data {
 
-/// `void train(hasten::DataLoader<torch::data::Example<>>& batches)`. Made from a loader, prepared or not; copies share it.
+/// `void train(hasten::DataLoader<torch::data::Example<>>& batches)`. Made from a loader, prepared or not; copies share
+/// it.
 template <class Batch>
 class DataLoader {
  public:

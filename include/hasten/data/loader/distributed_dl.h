@@ -85,8 +85,7 @@ class DistributedDL : public Loader<Dataset, BlockSampler<Sampler>> {
   /// All ranks must draw the same order: from a seeded sampler, or from default generators with equal states.
   /// Collective: no. Blocks: no. Throws: UsageError for a rank outside the world, or a sampler of unknown size.
   DistributedDL(const Loader<Dataset, Sampler>& loader, int rank, int world_size)
-      : Base(loader.dataset(), {loader.sampler(), loader.num_indices(), rank, world_size}, loader.options()) {
-  }
+      : Base(loader.dataset(), {loader.sampler(), loader.num_indices(), rank, world_size}, loader.options()) {}
   /// Takes rank 0's order on every rank of the group, as in fastai. Beginning a pass is collective then.
   DistributedDL(const Loader<Dataset, Sampler>& loader, const comm::Group& group)
       : DistributedDL(loader, group.rank(), group.world_size()) {

@@ -18,8 +18,7 @@ namespace hasten::data {
 /// A loader with the given sampler.
 template <class Dataset, class Sampler>
   requires(!std::is_convertible_v<Sampler, torch::data::DataLoaderOptions>)
-Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler,
-                                torch::data::DataLoaderOptions options = {}) {
+Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler, torch::data::DataLoaderOptions options = {}) {
   return Loader<Dataset, Sampler>(std::move(dataset), std::move(sampler), options);
 }
 
@@ -29,9 +28,8 @@ Loader<Dataset, Sampler> loader(Dataset dataset, Sampler sampler,
 template <class Sampler = torch::data::samplers::RandomSampler, class Dataset>
   requires(!is_stream_v<Dataset>)
 Loader<Dataset, Sampler> loader(Dataset dataset, torch::data::DataLoaderOptions options = {}) {
-  static_assert(
-      std::is_constructible_v<Sampler, size_t>,
-      "this sampler is not made from a size: hand it over as data::loader(dataset, sampler, options)");
+  static_assert(std::is_constructible_v<Sampler, size_t>,
+                "this sampler is not made from a size: hand it over as data::loader(dataset, sampler, options)");
   const std::optional<size_t> size = dataset.size();
   if (!size) {
     throw UsageError(Origin{"data"}, "the dataset does not know its size, so no sampler can be made for it. ",

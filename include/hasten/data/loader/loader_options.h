@@ -44,8 +44,8 @@ struct LoaderOptions {
   bool use_seedable_sampler = false;
   /// The seed for that; unset: the one that rank 0's default generator was given.
   std::optional<uint64_t> data_seed = {};
-  /// The generators that are synchronised at the start of each epoch. Without kGenerator every rank draws an order of its
-  /// own.
+  /// The generators that are synchronised at the start of each epoch. Without kGenerator every rank draws an order of
+  /// its own.
   std::vector<RngType> rng_types = {RngType::kGenerator};
 
   bool synchronizes(RngType type) const {

@@ -26,7 +26,8 @@ struct LoaderState {
   /// Only for samplers that draw from the default generator, and only in mid-epoch. It is that generator's state when
   /// the epoch began (5,056 bytes, opaque, valid for the same libtorch release).
   std::vector<uint8_t> generator = {};
-  /// For loading alone: batches of the loader's batch_size that lie before the next one, besides `position`. state() gives 0.
+  /// For loading alone: batches of the loader's batch_size that lie before the next one, besides `position`. state()
+  /// gives 0.
   uint64_t batches = 0;
 
   friend bool operator==(const LoaderState&, const LoaderState&) = default;

@@ -38,7 +38,7 @@ T without_padding(const T& value, const training::LoaderPosition& position, int 
   if (!has_padding(position)) return value;
   const auto rows = static_cast<int64_t>(detail::structure_rows(value));
   const int64_t own = position.num_local_valid >= 0 ? std::min(position.num_local_valid, rows)
-                                            : std::clamp<int64_t>(position.remainder - rank * rows, 0, rows);
+                                                    : std::clamp<int64_t>(position.remainder - rank * rows, 0, rows);
   return detail::slice_structure(value, static_cast<size_t>(rows), 0, static_cast<size_t>(own));
 }
 

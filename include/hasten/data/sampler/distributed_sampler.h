@@ -4,8 +4,8 @@
 // spreads any sampler over the ranks and refuses this one, which would divide the data twice.
 #pragma once
 
-#include "hasten/data/sampler/samplers.h"
 #include "hasten/data/sampler/detail/traits.h"
+#include "hasten/data/sampler/samplers.h"
 
 namespace hasten::data {
 

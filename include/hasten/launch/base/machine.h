@@ -21,10 +21,9 @@ struct Cpu {
 };
 
 struct Machine {
-  std::vector<Cpu> cpus = {};  ///< by number
-  std::vector<int> gpu_nodes =
-      {};                    ///< the NUMA node of each GPU that is visible, in their order; -1 if unknown
-  std::string folder = "/";  ///< the current one
+  std::vector<Cpu> cpus = {};       ///< by number
+  std::vector<int> gpu_nodes = {};  ///< the NUMA node of each GPU that is visible, in their order; -1 if unknown
+  std::string folder = "/";         ///< the current one
   int num_physical_cores() const;
   int num_gpus() const { return static_cast<int>(gpu_nodes.size()); }
 };

@@ -40,7 +40,6 @@ std::string problem_with(const Option& option, const std::string& value);
 
 /// Throws a single error for all `problems`: "[launch] first. See hasten launch --help." or a list. Throws: UsageError,
 /// always.
-[[noreturn]] void refuse(std::string_view room, const std::vector<std::string>& problems,
-                         std::string_view advice);
+[[noreturn]] void refuse(std::string_view room, const std::vector<std::string>& problems, std::string_view advice);
 
 }  // namespace hasten::launcher

@@ -42,7 +42,6 @@ struct RunPlan {
 
 /// `problems` is what else the caller has found wrong. Throws: UsageError with everything that is wrong:
 /// these, values that do not fit and settings that contradict.
-RunPlan plan_run(const LaunchSettings& settings, const Machine& machine,
-                 std::vector<std::string> problems = {});
+RunPlan plan_run(const LaunchSettings& settings, const Machine& machine, std::vector<std::string> problems = {});
 
 }  // namespace hasten::launcher

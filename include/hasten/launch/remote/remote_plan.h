@@ -61,8 +61,7 @@ std::string to_text(const RemoteTask& task);
 RemoteTask task_in(const std::string& line);
 
 /// Returns the words that start it on all machines at once, through OpenMPI or Slurm. `hasten` is this command's path.
-std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten,
-                                         const std::string& folder);
+std::vector<std::string> command_for_all(const RemotePlan& plan, const std::string& hasten, const std::string& folder);
 
 /// Returns the words that start it on machine `rank`, through ssh (which needs a lifeline that carries the task) or
 /// pdsh.

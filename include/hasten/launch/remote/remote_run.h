@@ -24,7 +24,6 @@ int run_remote(const RemotePlan& plan, const std::string& hasten, const Environm
 /// unless the session's connection carries it. `launch` is `hasten launch` for this task, called in its folder and with
 /// its variables. Returns its exit code. Blocks: until it has ended. Throws: UsageError if kind or task cannot be
 /// understood.
-int serve_remote(const std::string& kind, const std::string& task,
-                 const std::function<int(const RemoteTask&)>& launch);
+int serve_remote(const std::string& kind, const std::string& task, const std::function<int(const RemoteTask&)>& launch);
 
 }  // namespace hasten::launcher

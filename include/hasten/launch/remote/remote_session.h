@@ -24,6 +24,6 @@ enum class RemoteSession {
 /// signals to it. For kFollowed the task is the first line, else `task`. Returns its exit code. Blocks: until it has
 /// ended. Throws: nothing.
 int follow_session(RemoteSession kind, const std::string& task,
-                    const std::function<int(const std::string& task)>& work);
+                   const std::function<int(const std::string& task)>& work);
 
 }  // namespace hasten::launcher

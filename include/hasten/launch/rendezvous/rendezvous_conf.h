@@ -11,8 +11,7 @@ namespace hasten::launcher {
 /// How an etcd server is spoken to.
 struct EtcdAccess {
   bool tls = false;
-  std::string authority =
-      {};  ///< PEM file of the authority of the server's certificate; "": the system's authorities
+  std::string authority = {};  ///< PEM file of the authority of the server's certificate; "": the system's authorities
   std::string certificate = {};  ///< PEM files by which this client is known to the server; "": by none
   std::string key = {};
 };

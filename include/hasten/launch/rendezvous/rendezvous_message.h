@@ -62,8 +62,8 @@ struct Order {
     kChooseMaster,  ///< choose the address of rank 0's store in round `round`, and send it (kMaster)
     kStart,         ///< start the workers of `assignment`
     kStop,          ///< stop the workers of `round` in order, because of `text`
-    kClose,  ///< the run is over with exit code `value`, because of `text`; `report`: the first failure's
-    kDrop,   ///< for the host itself: the node is silent; end its connection
+    kClose,         ///< the run is over with exit code `value`, because of `text`; `report`: the first failure's
+    kDrop,          ///< for the host itself: the node is silent; end its connection
   };
   std::string to = {};
   Kind kind = Kind::kHeartbeat;

@@ -26,7 +26,6 @@ struct FailureFacts {
 
 /// Returns the report, ending in a newline; "" if the outcome has no root cause. `places` are those of the workers by
 /// local rank. Collective: no. Blocks: no. Throws: nothing.
-std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places,
-                           const FailureFacts& facts);
+std::string failure_report(const Outcome& outcome, const std::vector<WorkerPlace>& places, const FailureFacts& facts);
 
 }  // namespace hasten::launcher

@@ -24,7 +24,7 @@ struct Event {
     kGone,      ///< no process of the worker's group is left; comes last for each worker
     kSignal,    ///< the launcher was sent the signal `value`
     kDeadline,  ///< the time given to `wait` has come
-    kOther,  ///< a source other than the workers is ready (LocalProcessesOptions::add_sources)
+    kOther,     ///< a source other than the workers is ready (LocalProcessesOptions::add_sources)
   };
   Kind kind = Kind::kDeadline;
   int local_rank = 0;

@@ -11,8 +11,8 @@
 
 namespace hasten::learner {
 
-/// Raises the rate exponentially with each batch. Cancels the fit behind num_it batches, or when the smoothed loss is 4 times
-/// its best, on all ranks at the same batch.
+/// Raises the rate exponentially with each batch. Cancels the fit behind num_it batches, or when the smoothed loss is 4
+/// times its best, on all ranks at the same batch.
 struct LrFinder : Callback {
   explicit LrFinder(const LrFindOptions& given = {}) : options(given), num_it(std::max<int64_t>(6, given.num_it)) {}
   std::string_view name() const override { return "lr_finder"; }

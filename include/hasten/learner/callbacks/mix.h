@@ -1,7 +1,7 @@
 // MixUp (Zhang, 2017) and CutMix (Yun, 2019): training on blends of samples.
 //
-// Draws come from a generator seeded by (seed, epoch, batch), so that a resumed fit draws the same. Where targets are classes
-// losses are mixed, else targets.
+// Draws come from a generator seeded by (seed, epoch, batch), so that a resumed fit draws the same. Where targets are
+// classes losses are mixed, else targets.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -45,8 +45,12 @@ struct MixedPrecision : Callback {
 };
 
 /// fastai's to_fp16 and to_bf16, as callbacks: `learn.add(to_bf16())`.
-inline MixedPrecision to_fp16(precision::GradScalerOptions scaler = {}) { return MixedPrecision(AmpMode::kFp16, scaler); }
-inline MixedPrecision to_bf16() { return MixedPrecision(AmpMode::kBf16); }
+inline MixedPrecision to_fp16(precision::GradScalerOptions scaler = {}) {
+  return MixedPrecision(AmpMode::kFp16, scaler);
+}
+inline MixedPrecision to_bf16() {
+  return MixedPrecision(AmpMode::kBf16);
+}
 
 /// The model in float16, but for its batch norms, and its inputs with it, for the length of a fit.
 struct ModelToHalf : Callback {
@@ -60,8 +64,8 @@ struct ModelToHalf : Callback {
 struct NonNativeOptions {
   /// The scale where it is not dynamic.
   double loss_scale = 512;
-  /// The scale starts at max_loss_scale, is divided by div_factor when gradients overflow, and multiplied after scale_wait good
-  /// batches, which an overflow does not count anew. max_loss_scale is no limit.
+  /// The scale starts at max_loss_scale, is divided by div_factor when gradients overflow, and multiplied after
+  /// scale_wait good batches, which an overflow does not count anew. max_loss_scale is no limit.
   bool dynamic = true;
   double max_loss_scale = 16777216.0;
   double div_factor = 2;
@@ -70,8 +74,8 @@ struct NonNativeOptions {
   std::optional<double> clip = {};
 };
 
-/// Mixed precision without autocast: float32 masters are stepped in the place of float16 weights, and losses are scaled. For a
-/// ModelToHalf; after a fit the model has the masters' values.
+/// Mixed precision without autocast: float32 masters are stepped in the place of float16 weights, and losses are
+/// scaled. For a ModelToHalf; after a fit the model has the masters' values.
 struct NonNativeMixedPrecision : Callback {
   explicit NonNativeMixedPrecision(NonNativeOptions own = {}) : options(own) {}
   std::string_view name() const override { return "non_native_mixed_precision"; }

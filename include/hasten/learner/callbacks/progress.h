@@ -32,7 +32,8 @@ struct Progress : Callback {
 
 /// A header and one row an epoch, written through to the disk; on the main process.
 struct CSVLogger : Callback {
-  explicit CSVLogger(std::string file = "history.csv", bool append_to = false) : fname(std::move(file)), append(append_to) {}
+  explicit CSVLogger(std::string file = "history.csv", bool append_to = false)
+      : fname(std::move(file)), append(append_to) {}
   std::string_view name() const override { return "csv_logger"; }
   int order() const override { return 60; }
   void before_fit(Learner& learn) override;

@@ -1,4 +1,5 @@
-// Tracking, TensorBoard and ShowGraph: losses, hyper-parameters, metrics and predictions of a fit go to where runs are shown.
+// Tracking, TensorBoard and ShowGraph: losses, hyper-parameters, metrics and predictions of a fit go to where runs are
+// shown.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,7 +62,8 @@ struct TensorBoardOptions {
   std::filesystem::path log_dir = {};
   /// The model's modules as a graph, once.
   bool trace_model = true;
-  /// So many predictions of the first validation batch, each epoch: targets and predictions as a table, and the inputs if they are images.
+  /// So many predictions of the first validation batch, each epoch: targets and predictions as a table, and the inputs
+  /// if they are images.
   bool log_preds = true;
   int64_t n_preds = 9;
   /// At the end of the fit: the last validation's predictions as vectors of TensorBoard's projector, in log_dir.
@@ -93,7 +95,8 @@ struct TensorBoard : Tracking {
   std::vector<at::Tensor> inputs_ = {}, targets_ = {}, predictions_ = {};
 };
 
-/// The smoothed training loss by batch and the validation loss by epoch in one chart, "graph" (fastai draws it below the table).
+/// The smoothed training loss by batch and the validation loss by epoch in one chart, "graph" (fastai draws it below
+/// the table).
 struct ShowGraph : Callback {
   /// `batches`: training losses each so many batches.
   explicit ShowGraph(int64_t batches = 10) : every(batches) {}

@@ -162,6 +162,8 @@ struct CheckpointEvery : Callback {
   CheckpointEveryOptions options;
 };
 /// `learn.add(checkpoint_every({.steps = 500, .dir = "fit"}))`. Collective: no. Blocks: no. Throws: as CheckpointEvery.
-inline CheckpointEvery checkpoint_every(CheckpointEveryOptions options) { return CheckpointEvery(std::move(options)); }
+inline CheckpointEvery checkpoint_every(CheckpointEveryOptions options) {
+  return CheckpointEvery(std::move(options));
+}
 
 }  // namespace hasten::learner

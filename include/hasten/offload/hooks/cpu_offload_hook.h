@@ -20,9 +20,10 @@ class OffloadGroup {
  public:
   /// `capacity_bytes`: the bytes that the models may take there together.
   explicit OffloadGroup(int64_t capacity_bytes);
-  /// Returns which of the models on the device have to leave it so that one of `bytes` fits: pairs {index, bytes}, least
-  /// recently used first. Pure. Throws: UsageError if the model is larger than the capacity.
-  static std::vector<size_t> to_evict(const std::vector<std::pair<size_t, int64_t>>& on_device, int64_t bytes, int64_t capacity_bytes);
+  /// Returns which of the models on the device have to leave it so that one of `bytes` fits: pairs {index, bytes},
+  /// least recently used first. Pure. Throws: UsageError if the model is larger than the capacity.
+  static std::vector<size_t> to_evict(const std::vector<std::pair<size_t, int64_t>>& on_device, int64_t bytes,
+                                      int64_t capacity_bytes);
 
  private:
   friend class UserCpuOffloadHook;
@@ -35,8 +36,8 @@ class UserCpuOffloadHook {
  public:
   struct State;
   UserCpuOffloadHook() = default;
-  UserCpuOffloadHook(std::shared_ptr<torch::nn::Module> module, at::Device execution_device, const UserCpuOffloadHook* previous,
-                     const OffloadGroup* group);
+  UserCpuOffloadHook(std::shared_ptr<torch::nn::Module> module, at::Device execution_device,
+                     const UserCpuOffloadHook* previous, const OffloadGroup* group);
   /// Moves the model to the CPU now.
   void offload() const;
   /// The model stays where it is from now on.

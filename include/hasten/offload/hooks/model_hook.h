@@ -59,8 +59,8 @@ class HookValue {
   template <class T>
   T& get(const char* what, size_t index) const {
     if (T* found = find<T>()) return *found;
-    throw UsageError(Origin{"offload"}, "a hook asks for ", what, " ", index, " as ", c10::demangle(typeid(T).name()), ", but it is a ",
-                     c10::demangle(type().name()), ".");
+    throw UsageError(Origin{"offload"}, "a hook asks for ", what, " ", index, " as ", c10::demangle(typeid(T).name()),
+                     ", but it is a ", c10::demangle(type().name()), ".");
   }
   const std::type_info& type() const {
     if (std::holds_alternative<c10::IValue*>(place_)) return typeid(c10::IValue);
@@ -86,7 +86,8 @@ class Arguments {
   template <class T>
   T& get(size_t index) {
     if (index >= values_.size()) {
-      throw UsageError(Origin{"offload"}, "a hook asks for argument ", index, " of a forward with ", values_.size(), ".");
+      throw UsageError(Origin{"offload"}, "a hook asks for argument ", index, " of a forward with ", values_.size(),
+                       ".");
     }
     return values_[index].get<T>("argument", index);
   }
@@ -105,9 +106,13 @@ class Output {
  public:
   explicit Output(detail::HookValue value) : value_(value) {}
   template <class T>
-  T& get() { return value_.get<T>("output", 0); }
+  T& get() {
+    return value_.get<T>("output", 0);
+  }
   template <class T>
-  T* find() { return value_.find<T>(); }
+  T* find() {
+    return value_.find<T>();
+  }
 
  private:
   detail::HookValue value_;
@@ -162,7 +167,8 @@ namespace detail {
 
 // A forward's parameter in the form for hooks: a copy that they may change. A non-const reference stays one.
 template <class A>
-using HookArgument = std::conditional_t<std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>, A, std::decay_t<A>>;
+using HookArgument = std::conditional_t<std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>,
+                                        A, std::decay_t<A>>;
 
 /// Calls `forward` with hooks around it.
 template <class... A, class F>

@@ -1,4 +1,5 @@
-// ScriptSite: a torch::nn::Module that stands for a TorchScript module (parallel::JitModule), with its submodules' names.
+// ScriptSite: a torch::nn::Module that stands for a TorchScript module (parallel::JitModule), with its submodules'
+// names.
 #pragma once
 
 namespace torch::jit {

@@ -71,11 +71,15 @@ class ArgumentTransfer {
   }
 
  private:
-  bool is_skipped(std::string_view key) const { return std::find(skip_keys_.begin(), skip_keys_.end(), key) != skip_keys_.end(); }
+  bool is_skipped(std::string_view key) const {
+    return std::find(skip_keys_.begin(), skip_keys_.end(), key) != skip_keys_.end();
+  }
 
   bool is_skipped_argument(size_t index) const {
     const std::string number = std::to_string(index);
-    return std::any_of(skip_keys_.begin(), skip_keys_.end(), [&](const std::string& key) { return key.starts_with('#') && key.compare(1, std::string::npos, number) == 0; });
+    return std::any_of(skip_keys_.begin(), skip_keys_.end(), [&](const std::string& key) {
+      return key.starts_with('#') && key.compare(1, std::string::npos, number) == 0;
+    });
   }
 
   template <class T>

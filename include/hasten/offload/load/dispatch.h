@@ -56,8 +56,8 @@ struct DispatchOptions {
   /// Weights of "disk" modules that lie in files already.
   std::shared_ptr<const files::Catalog> offload_index = {};
   bool offload_buffers = false;
-  /// Arguments of the handle that stay where they are: keys of maps (std::map<std::string, at::Tensor>), and "#2" for the
-  /// third argument. All others go to main_device.
+  /// Arguments of the handle that stay where they are: keys of maps (std::map<std::string, at::Tensor>), and "#2" for
+  /// the third argument. All others go to main_device.
   std::vector<std::string> skip_keys = {};
   /// Accepted for Accelerate's sake, without effect: the operator finds its weight, wherever it is used.
   std::vector<std::string> preload_module_classes = {};
@@ -100,10 +100,13 @@ using DispatchStatePtr = std::shared_ptr<DispatchState>;
 
 /// Returns the parts of a dispatch that do not depend on the module's class.
 DispatchStatePtr start_dispatch(torch::nn::Module& module, const DeviceMap& map, const DispatchOptions& options);
-DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options);
+DispatchStatePtr start_load_and_dispatch(torch::nn::Module& module, const files::TensorSource& source,
+                                         const DispatchOptions& options);
 DispatchStatePtr start_cpu_offload(torch::nn::Module& module);
-DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder, const DispatchOptions& options);
-DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source, const DispatchOptions& options);
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder,
+                                    const DispatchOptions& options);
+DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::TensorSource& source,
+                                    const DispatchOptions& options);
 const DeviceMap& device_map_of(const DispatchState& state);
 const LoadReport& load_report_of(const DispatchState& state);
 Report report_of(const DispatchState& state);
@@ -138,7 +141,9 @@ class Dispatched {
   /// Returns how many units were read and dropped so far; zeros without streaming.
   StreamCounts stream_counts() const { return detail::stream_counts_of(*state_); }
   /// Adds a hook around operator(). Throws: nothing.
-  void add_hook(ModelHookPtr hook, bool append = false) { detail::root_hooks_of(*state_).add(module(), std::move(hook), append); }
+  void add_hook(ModelHookPtr hook, bool append = false) {
+    detail::root_hooks_of(*state_).add(module(), std::move(hook), append);
+  }
   void remove_hooks() { detail::root_hooks_of(*state_).clear(module()); }
   /// Exchanges all weights for those of another checkpoint of the same names and shapes, between two forwards.
   void reload(const std::string& path) { detail::reload(*state_, module(), path); }
@@ -155,7 +160,9 @@ class Dispatched {
     detail::begin_pass(*state_);
     const auto& transfer = detail::transfer_of(*state_);
     const auto device = transfer.device_of_results(args...);
-    const auto forward = [this](auto&&... values) { return model_->forward(std::forward<decltype(values)>(values)...); };
+    const auto forward = [this](auto&&... values) {
+      return model_->forward(std::forward<decltype(values)>(values)...);
+    };
     auto result = detail::call_with_hooks<std::decay_t<Args>...>(detail::root_hooks_of(*state_), module(), forward,
                                                                  transfer.moved(index, std::forward<Args>(args))...);
     transfer.send_back(result, device);
@@ -165,10 +172,9 @@ class Dispatched {
   detail::DispatchStatePtr state_;
 };
 
-/// Places a module by a map, as Accelerate's dispatch_model does. Weights for "disk" come from options.offload_index or are
-/// written to options.offload_dir.
-/// Collective: no. Blocks: on the disk, if it writes. Throws: UsageError if a tensor has no device, a device is not there, or
-/// "disk" has neither folder nor index.
+/// Places a module by a map, as Accelerate's dispatch_model does. Weights for "disk" come from options.offload_index or
+/// are written to options.offload_dir. Collective: no. Blocks: on the disk, if it writes. Throws: UsageError if a
+/// tensor has no device, a device is not there, or "disk" has neither folder nor index.
 template <class M>
 Dispatched<M> dispatch_model(M model, const DeviceMap& map, const DispatchOptions& options = {}) {
   auto state = detail::start_dispatch(detail::module_in(model), map, options);
@@ -178,12 +184,14 @@ Dispatched<M> dispatch_model(M model, const DeviceMap& map, const DispatchOption
 /// Loads a checkpoint and places the module: the files are mapped, in about a millisecond per gigabyte.
 /// Collective: no. Blocks: on the headers. Throws: as load_checkpoint_in_model and dispatch_model.
 template <class M>
-Dispatched<M> load_checkpoint_and_dispatch(M model, const files::TensorSource& source, const DispatchOptions& options = {}) {
+Dispatched<M> load_checkpoint_and_dispatch(M model, const files::TensorSource& source,
+                                           const DispatchOptions& options = {}) {
   auto state = detail::start_load_and_dispatch(detail::module_in(model), source, options);
   return {std::move(model), std::move(state)};
 }
 template <class M>
-Dispatched<M> load_checkpoint_and_dispatch(M model, const std::string& checkpoint, const DispatchOptions& options = {}) {
+Dispatched<M> load_checkpoint_and_dispatch(M model, const std::string& checkpoint,
+                                           const DispatchOptions& options = {}) {
   return load_checkpoint_and_dispatch(std::move(model), files::Catalog::open(checkpoint), options);
 }
 
@@ -192,7 +200,8 @@ Dispatched<M> load_checkpoint_and_dispatch(M model, const std::string& checkpoin
 template <class M>
 Dispatched<M> cpu_offload(M model, const Device& execution_device = Device("cpu")) {
   plan::parse_device(plan::device_text(execution_device));
-  if (execution_device != Device("cpu")) detail::start_dispatch(detail::module_in(model), DeviceMap{{"", execution_device}}, {});
+  if (execution_device != Device("cpu"))
+    detail::start_dispatch(detail::module_in(model), DeviceMap{{"", execution_device}}, {});
   auto state = detail::start_cpu_offload(detail::module_in(model));
   return {std::move(model), std::move(state)};
 }

@@ -30,11 +30,17 @@ struct EmptyOptions {
 namespace detail {
 
 /// Reaches the module in what a constructor function returns.
-inline torch::nn::Module& module_in(torch::nn::Module& module) { return module; }
+inline torch::nn::Module& module_in(torch::nn::Module& module) {
+  return module;
+}
 template <class M>
-torch::nn::Module& module_in(const std::shared_ptr<M>& module) { return *module; }
+torch::nn::Module& module_in(const std::shared_ptr<M>& module) {
+  return *module;
+}
 template <class M>
-torch::nn::Module& module_in(const torch::nn::ModuleHolder<M>& holder) { return *holder.ptr(); }
+torch::nn::Module& module_in(const torch::nn::ModuleHolder<M>& holder) {
+  return *holder.ptr();
+}
 
 class ConstructionTape;
 
@@ -57,9 +63,9 @@ void run_real(const std::function<void()>& fn);
 
 }  // namespace detail
 
-/// Returns what `fn` returns (a module holder or a shared pointer to a module), constructed on `device`. On meta this is
-/// empty_weights; on any other device the constructor's tensors are made there.
-/// Collective: no. Blocks: no. Throws: UsageError if the constructor reads a tensor's memory by pointer, with the remedy.
+/// Returns what `fn` returns (a module holder or a shared pointer to a module), constructed on `device`. On meta this
+/// is empty_weights; on any other device the constructor's tensors are made there. Collective: no. Blocks: no. Throws:
+/// UsageError if the constructor reads a tensor's memory by pointer, with the remedy.
 template <class F>
 auto init_on_device(at::Device device, F&& fn, const EmptyOptions& options = {}) {
   detail::RecordingScope scope(device);
@@ -80,7 +86,8 @@ auto empty_weights(F&& fn, const EmptyOptions& options = {}) {
   return init_on_device(at::Device(at::kMeta), std::forward<F>(fn), options);
 }
 
-/// Runs `fn` as outside of empty_weights and returns its value: for the part of a constructor that reads a tensor's memory.
+/// Runs `fn` as outside of empty_weights and returns its value: for the part of a constructor that reads a tensor's
+/// memory.
 template <class F>
 auto real(F&& fn) {
   if constexpr (std::is_void_v<decltype(fn())>) {
@@ -97,9 +104,9 @@ struct MaterializeOptions {
   std::vector<std::string> only = {};
 };
 
-/// Gives the module's empty tensors the values that its constructor gives them, by replaying what was recorded. With the
-/// default generator in the same state, parameters are those of plain construction. Returns the names that were filled.
-/// Collective: no. Blocks: no. Throws: UsageError for an empty tensor that empty_weights has not made.
+/// Gives the module's empty tensors the values that its constructor gives them, by replaying what was recorded. With
+/// the default generator in the same state, parameters are those of plain construction. Returns the names that were
+/// filled. Collective: no. Blocks: no. Throws: UsageError for an empty tensor that empty_weights has not made.
 std::vector<std::string> materialize(torch::nn::Module& module, const MaterializeOptions& options = {});
 
 /// Returns the names of tensors without memory.

@@ -1,7 +1,9 @@
-// Loading weights into a module from any TensorSource: by mapping where they lie, without a copy where that is possible.
+// Loading weights into a module from any TensorSource: by mapping where they lie, without a copy where that is
+// possible.
 //
-// The source's files are the offload folder: on a CPU, nothing is written or converted. All is examined before any tensor
-// changes, so that a load happens whole or not at all. checkpoint::load_weights and the models' from_folder use this.
+// The source's files are the offload folder: on a CPU, nothing is written or converted. All is examined before any
+// tensor changes, so that a load happens whole or not at all. checkpoint::load_weights and the models' from_folder use
+// this.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,12 +39,13 @@ struct LoadOptions {
   std::vector<std::string> keep_in_fp32_modules = {};
   /// Missing and unexpected names are errors.
   bool strict = false;
-  /// Regular expressions and what they become, applied in order to the names of the file: {{"^transformer\\.", ""}}. A name that
-  /// becomes "" is left out.
+  /// Regular expressions and what they become, applied in order to the names of the file: {{"^transformer\\.", ""}}. A
+  /// name that becomes "" is left out.
   std::vector<std::pair<std::string, std::string>> rename = {};
   /// Gives the file's name of a tensor of the module; goes before `rename`. "": not in the file.
   std::function<std::string(const std::string&)> key_map = {};
-  /// Regular expressions of the module's names that the file stores transposed. They are loaded as views, without a copy.
+  /// Regular expressions of the module's names that the file stores transposed. They are loaded as views, without a
+  /// copy.
   std::vector<std::string> transpose = {};
   /// Regular expressions of buffers that no file has, which keep what the constructor gave them, without a word.
   std::vector<std::string> not_saved = {};
@@ -52,8 +55,8 @@ struct LoadOptions {
   bool replace_storage = false;
   /// The source has only some of the module's tensors on purpose: missing ones are left as they are, without a word.
   bool partial = false;
-  /// Mapped weights of another dtype stay as they are in the file and are cast by operators (LoadReport::cast_at_use): no
-  /// memory for a copy. For streaming.
+  /// Mapped weights of another dtype stay as they are in the file and are cast by operators (LoadReport::cast_at_use):
+  /// no memory for a copy. For streaming.
   bool cast_at_use = false;
 };
 
@@ -64,9 +67,9 @@ struct LoadedPlace {
 };
 
 struct LoadReport {
-  std::vector<std::string> missing = {};       ///< of the module, not in the file; now as constructed
-  std::vector<std::string> unexpected = {};    ///< of the file, not in the module
-  std::vector<std::string> replayed = {};      ///< missing ones that were empty
+  std::vector<std::string> missing = {};           ///< of the module, not in the file; now as constructed
+  std::vector<std::string> unexpected = {};        ///< of the file, not in the module
+  std::vector<std::string> replayed = {};          ///< missing ones that were empty
   std::map<std::string, LoadedPlace> places = {};  ///< by the module's first name of the tensor
   std::map<std::string, at::ScalarType> cast_at_use = {};
   int64_t mapped_bytes = 0, copied_bytes = 0;
@@ -76,15 +79,17 @@ struct LoadReport {
 
 /// Loads the tensors of `source` into the module. Empty tensors get their memory here; tied names stay one tensor.
 /// A missing parameter that is empty gets its initial value (offload::materialize), with a warning.
-/// Collective: no. Blocks: on the files. Throws: DataError, listing all, for other shapes or (strict) other names, before
-/// any tensor changes; UsageError for a bad regular expression.
-LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::TensorSource& source, const LoadOptions& options = {});
+/// Collective: no. Blocks: on the files. Throws: DataError, listing all, for other shapes or (strict) other names,
+/// before any tensor changes; UsageError for a bad regular expression.
+LoadReport load_checkpoint_in_model(torch::nn::Module& module, const files::TensorSource& source,
+                                    const LoadOptions& options = {});
 
 /// As above from a weight file, an index, a folder or an offload folder (files::Catalog::open).
-LoadReport load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint, const LoadOptions& options = {});
+LoadReport load_checkpoint_in_model(torch::nn::Module& module, const std::string& checkpoint,
+                                    const LoadOptions& options = {});
 
-/// Returns a tensor with the source's values: over the mapped file where possible, else in the heap. `place` gets where it
-/// lies. Regions of one load share one cache.
+/// Returns a tensor with the source's values: over the mapped file where possible, else in the heap. `place` gets where
+/// it lies. Regions of one load share one cache.
 class SourceReader {
  public:
   explicit SourceReader(const files::TensorSource& source, Io io = Io::kAuto, Resident resident = Resident::kMapped);

@@ -23,8 +23,8 @@ namespace hasten::offload {
 struct Placement {
   /// Device that operators compute on; empty: the device of the weights.
   std::optional<Device> execution_device = {};
-  /// Weights rest in `weights_map` and are in memory while operators use them. Without a map they stay in memory, which is
-  /// where Accelerate puts them, too.
+  /// Weights rest in `weights_map` and are in memory while operators use them. Without a map they stay in memory, which
+  /// is where Accelerate puts them, too.
   bool offload = false;
   /// The handle's results go to the device of its first tensor argument.
   bool io_same_device = false;
@@ -84,8 +84,9 @@ class WeightsScope {
   std::vector<std::pair<at::Tensor, at::Tensor>> moved_;  // a weight, and its contents from before
 };
 
-/// Calls `fn` while the module's weights are in memory, and returns what it returns. After Accelerate's align_module_device.
-/// Collective: no. Blocks: on the files. Throws: UsageError for an empty weight; DataError for files; exceptions of fn.
+/// Calls `fn` while the module's weights are in memory, and returns what it returns. After Accelerate's
+/// align_module_device. Collective: no. Blocks: on the files. Throws: UsageError for an empty weight; DataError for
+/// files; exceptions of fn.
 template <class F>
 auto with_weights(torch::nn::Module& module, F&& fn, const WithWeightsOptions& options = {}) {
   const WeightsScope scope(module, options);

@@ -25,8 +25,8 @@ using plan::Device;
 using plan::DeviceMap;
 using plan::ModuleTree;
 
-/// Returns the names, classes, shapes and dtypes of the module's tensors. Parameters and buffers of one tensor object have
-/// one identity. Collective: no. Blocks: no. Throws: nothing.
+/// Returns the names, classes, shapes and dtypes of the module's tensors. Parameters and buffers of one tensor object
+/// have one identity. Collective: no. Blocks: no. Throws: nothing.
 ModuleTree tree_of(const torch::nn::Module& module);
 /// Returns the tree that the names of a checkpoint describe: maps without the module (plan::ModuleTree::from_names).
 ModuleTree tree_of(const files::TensorSource& source);

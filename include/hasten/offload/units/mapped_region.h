@@ -29,17 +29,19 @@ class MappedRegion : public std::enable_shared_from_this<MappedRegion> {
 
   /// Returns a tensor over the file's bytes, which keeps the mapping. Strides count elements.
   /// Throws: DataError if it reaches beyond the file; UsageError if `offset` is no multiple of the element size.
-  at::Tensor tensor(uint64_t offset, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, at::ScalarType type);
+  at::Tensor tensor(uint64_t offset, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                    at::ScalarType type);
 
   /// Throws DataError if the file has another size, time or inode than when it was opened. Replacing it by rename is no
   /// change: the mapping holds the old file.
   void require_unchanged() const;
   /// Reads bytes into the page cache, in pieces of 4 MB. Blocks: on the disk. Throws: DataError for a read error.
   void read_into_cache(uint64_t offset, uint64_t bytes) const;
-  /// Maps the whole pages inside the range if the page cache holds them all. Returns false otherwise: read_into_cache then.
+  /// Maps the whole pages inside the range if the page cache holds them all. Returns false otherwise: read_into_cache
+  /// then.
   bool map_if_cached(uint64_t offset, uint64_t bytes) const noexcept;
-  /// Lets the whole pages inside the range go, here and, unless `keep_cached`, in the page cache. Their contents come back at
-  /// the next use. Writes to them would be lost: make_writable goes before a write.
+  /// Lets the whole pages inside the range go, here and, unless `keep_cached`, in the page cache. Their contents come
+  /// back at the next use. Writes to them would be lost: make_writable goes before a write.
   void drop(uint64_t offset, uint64_t bytes, bool keep_cached) noexcept;
   /// Makes the whole pages inside the range read-only, or writable again.
   void set_writable(uint64_t offset, uint64_t bytes, bool writable) noexcept;

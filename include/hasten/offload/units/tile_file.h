@@ -1,4 +1,5 @@
-// TileFile: tiles of bytes that rest in one file and are in memory only while they are in use (ZeRO-Infinity's optimizer state).
+// TileFile: tiles of bytes that rest in one file and are in memory only while they are in use (ZeRO-Infinity's
+// optimizer state).
 //
 // Threads read a tile into a buffer ahead of its use and write it behind its use. They have several requests under way.
 // If the file system allows it, they pass the page cache (O_DIRECT). Memory is num_buffers tiles, however many there
@@ -24,8 +25,8 @@ struct TileFileOptions {
 class TileFile {
  public:
   /// A file in `folder`, which is made if it is missing.
-  /// Collective: no. Blocks: no. Throws: DataError naming the folder if no file can be made there; UsageError for options out
-  /// of range.
+  /// Collective: no. Blocks: no. Throws: DataError naming the folder if no file can be made there; UsageError for
+  /// options out of range.
   explicit TileFile(const std::string& folder, const TileFileOptions& options = {});
   /// Waits for what is being written.
   ~TileFile();

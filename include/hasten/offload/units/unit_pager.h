@@ -43,9 +43,9 @@ struct UnitPagerOptions {
 };
 
 struct PagerCounts {
-  int64_t fills = 0;       ///< units that this process has filled
-  int64_t shared = 0;      ///< units that it found filled by others
-  int64_t faults = 0;      ///< reads that waited in the fault handler
+  int64_t fills = 0;   ///< units that this process has filled
+  int64_t shared = 0;  ///< units that it found filled by others
+  int64_t faults = 0;  ///< reads that waited in the fault handler
   int64_t max_held_bytes = 0;
 };
 

@@ -1,7 +1,7 @@
 // Unit plans: which weights stay in memory and which are streamed, when a model is larger than its budget.
 //
-// A forward is a cyclic pass over the weights, for which the kernel's least-recently-used replacement drops each page just
-// before it is needed again. A plan instead keeps a fixed part and streams the rest.
+// A forward is a cyclic pass over the weights, for which the kernel's least-recently-used replacement drops each page
+// just before it is needed again. A plan instead keeps a fixed part and streams the rest.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ struct StreamUnit {
 
 /// What happens to the page cache's copy of a unit that leaves this process's memory.
 enum class PageCache {
-  kAuto,  ///< stays while the streamed units fit in what the process may still take (plan::available_memory_bytes), else goes
+  kAuto,  ///< stays while the streamed units fit in what the process may still take (plan::available_memory_bytes),
+          ///< else goes
   kKeep,  ///< stays: later reads are from memory, and the kernel drops it when it needs the room
   kDrop,  ///< goes: the limit holds for the process and its part of the cache together
 };

@@ -35,9 +35,9 @@ class LowWeights : public training::StepPolicy {
   /// Collective: no. Blocks: no. Throws: UsageError for a form and dtypes that do not go together.
   explicit LowWeights(const LowWeightsOptions& options);
 
-  /// Converts the module in place, batch norms aside, and keeps what its float32 parameters had beyond the new dtype. Before
-  /// or after its optimizer is made; parameters keep their identity.
-  /// Collective: no. Blocks: no. Throws: UsageError for parameters that are not on the CPU.
+  /// Converts the module in place, batch norms aside, and keeps what its float32 parameters had beyond the new dtype.
+  /// Before or after its optimizer is made; parameters keep their identity. Collective: no. Blocks: no. Throws:
+  /// UsageError for parameters that are not on the CPU.
   void convert(torch::nn::Module& module);
   /// Refuses optimizers that have no loop. Collective: no. Blocks: no. Throws: UsageError.
   static void require(const torch::optim::Optimizer& optimizer);

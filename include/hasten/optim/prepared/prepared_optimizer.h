@@ -30,12 +30,13 @@ inline bool has_gradients(const torch::optim::Optimizer& optimizer) {
   });
 }
 
-/// A prepared optimizer of any class, for lists and functions that are no templates. A value handle; copies are the same
-/// optimizer.
+/// A prepared optimizer of any class, for lists and functions that are no templates. A value handle; copies are the
+/// same optimizer.
 class AnyPreparedOptimizer {
  public:
   AnyPreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                       std::shared_ptr<training::GradientState> gradient_state, const PreparedOptimizerOptions& options = {});
+                       std::shared_ptr<training::GradientState> gradient_state,
+                       const PreparedOptimizerOptions& options = {});
 
   /// Makes the optimizer's step, fused if libtorch has a kernel for it, with the policies around it
   /// (training/step_policy.h). While gradients are being accumulated it does nothing. If the weights of all ranks'

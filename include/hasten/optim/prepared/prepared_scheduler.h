@@ -31,8 +31,7 @@ struct PreparedSchedulerOptions {
 /// How far a schedule moves, call by call.
 class SchedulerPace {
  public:
-  SchedulerPace(std::shared_ptr<const training::GradientState> gradient_state,
-                const PreparedSchedulerOptions& options)
+  SchedulerPace(std::shared_ptr<const training::GradientState> gradient_state, const PreparedSchedulerOptions& options)
       : gradient_state_(std::move(gradient_state)), options_(options) {}
 
   /// Returns the number of steps that the schedule of this optimizer takes at this call. Counts accumulated batches.
@@ -59,8 +58,7 @@ class PreparedScheduler {
  public:
   PreparedScheduler(std::shared_ptr<S> scheduler, std::shared_ptr<const training::GradientState> gradient_state,
                     const PreparedSchedulerOptions& options)
-      : scheduler_(std::move(scheduler)),
-        pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
+      : scheduler_(std::move(scheduler)), pace_(std::make_shared<SchedulerPace>(std::move(gradient_state), options)) {}
 
   /// To be called after every batch's optimizer.step(), also while accumulating.
   /// Collective: no. Blocks: no. Throws: UsageError if it moves with the optimizer's steps and the same Accelerator did

@@ -1,4 +1,5 @@
-// DeepSpeed's schedules, as its configuration names them: WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest, OneCycle.
+// DeepSpeed's schedules, as its configuration names them: WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest,
+// OneCycle.
 //
 // In a namespace of their own, since WarmupLR is another schedule in warmup.h. Formulas and option names are
 // DeepSpeed's. s is the number of steps done, minus 1, and w = max(2, warmup_num_steps). Before the first step a rate
@@ -145,6 +146,7 @@ class OneCycle final : public Scheduler {
 /// Returns the schedule that a configuration's scheduler section names, with its params.
 /// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for an unknown type or parameter; as the
 /// constructors.
-std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type, const core::Value& params);
+std::unique_ptr<Scheduler> make_schedule(torch::optim::Optimizer& optimizer, const std::string& type,
+                                         const core::Value& params);
 
 }  // namespace hasten::optim::deepspeed

@@ -124,8 +124,8 @@ Recipe recipe(typename S::Options options) {
   };
 }
 
-/// Types that prepare takes as schedulers: Scheduler, ReduceLROnPlateau, and a program's own classes with these methods.
-/// state() may return a core::Value or a JSON type.
+/// Types that prepare takes as schedulers: Scheduler, ReduceLROnPlateau, and a program's own classes with these
+/// methods. state() may return a core::Value or a JSON type.
 template <class T>
 concept SchedulerLike = requires(std::remove_cvref_t<T>& scheduler) {
   { scheduler.rates() } -> std::convertible_to<std::vector<double>>;

@@ -52,8 +52,9 @@ double clip_factor(double norm, double max_norm) noexcept;
 /// Collective: no. Blocks: no. Throws: nothing.
 void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor, const OwnedGradient& owned = {});
 
-/// Scales gradients so that their norm is at most max_norm, and returns the norm before. Gradients that are not finite stay as
-/// they are. Collective: as gradient_norm. Blocks: as that. Throws: as that; UsageError for a max_norm that is NaN or below 0.
+/// Scales gradients so that their norm is at most max_norm, and returns the norm before. Gradients that are not finite
+/// stay as they are. Collective: as gradient_norm. Blocks: as that. Throws: as that; UsageError for a max_norm that is
+/// NaN or below 0.
 GradientNorm clip_gradients_(const std::vector<at::Tensor>& parameters, double max_norm,
                              const GradientNormOptions& options = {});
 

@@ -84,7 +84,9 @@ class AccumulationWindow {
   void note_changed(Values how) noexcept { values_ = how > values_ ? how : values_; }
 
  private:
-  bool warn_once(Warning kind) noexcept { return !std::exchange(warned_[kind == Warning::kSteppedInside ? 1 : 0], true); }
+  bool warn_once(Warning kind) noexcept {
+    return !std::exchange(warned_[kind == Warning::kSteppedInside ? 1 : 0], true);
+  }
 
   State state_ = State::kEmpty;
   Values values_ = Values::kAgreed;

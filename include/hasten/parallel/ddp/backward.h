@@ -63,9 +63,9 @@ struct BackwardCall {
   static BackwardCall decode(const training::JoinCall& call);
 };
 
-/// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 otherwise), and whether
-/// all have. Those without take no steps, so parameters are not compared meanwhile.
-/// Collective: no. Blocks: no. Throws: nothing.
+/// Which ranks have data in the next exchanges: the first that has, whose buffers all get (rank 0 otherwise), and
+/// whether all have. Those without take no steps, so parameters are not compared meanwhile. Collective: no. Blocks: no.
+/// Throws: nothing.
 void set_active(const Ddp& model, int first, bool all) noexcept;
 /// Applies the call that all have agreed on, on a rank with data: its batch ends the window only if that of
 /// all does. Returns the models that are held back then, though not yet on this rank. Collective: no. Blocks:

@@ -44,8 +44,7 @@ class Ddp {
   /// nothing at all. Collective: yes. Blocks: yes. Throws: UsageError naming the first difference between the ranks, or
   /// for options out of range; CommError. Each later backward through the module is collective too, unless it is held
   /// back, and throws CommError.
-  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {},
-      const Models& before = {});
+  Ddp(torch::nn::Module& module, comm::Group group, const DdpOptions& options = {}, const Models& before = {});
   ~Ddp();
   Ddp(Ddp&&) noexcept;
   Ddp& operator=(Ddp&&) noexcept;
@@ -65,7 +64,8 @@ class Ddp {
 
   /// Returns the parameters that it exchanges.
   const std::vector<at::Tensor>& parameters() const noexcept;
-  /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks: yes. Throws: CommError.
+  /// Every rank gets root's parameters and buffers; of shared parameters the buffers alone. Collective: yes. Blocks:
+  /// yes. Throws: CommError.
   void broadcast_from(int root) const;
 
   /// Returns the backwards and the exchange under way, for backward.h, no_sync.h and local_sgd.h.

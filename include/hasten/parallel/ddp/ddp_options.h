@@ -35,7 +35,8 @@ struct DdpOptions {
   /// Gradients are divided by it before they are summed, and by world_size / it afterwards, against overflow
   /// in half precision (Apex's gradient_predivide_factor). Unset: by world_size before.
   std::optional<double> gradient_predivide_factor = {};
-  /// False: gradients are the sum over the ranks, not their mean (Apex's gradient_average). Weights of losses count as before.
+  /// False: gradients are the sum over the ranks, not their mean (Apex's gradient_average). Weights of losses count as
+  /// before.
   bool average = true;
   /// Gradients of floating dtypes travel in this one (kBFloat16: half the bytes, sums of 8 bits). Unset: in
   /// their own.

@@ -20,8 +20,7 @@ class DistributedModels {
   /// modules is exchanged by the first. From the second on, a model has a group of its own, since the ranks may come to
   /// their models in different orders.
   /// Collective: yes, where it is made. Blocks: then. Throws: as Ddp's constructor.
-  std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group,
-                                        const DdpOptions& options);
+  std::shared_ptr<const Ddp> distribute(torch::nn::Module& module, const comm::Group& group, const DdpOptions& options);
   /// Returns true if its Ddp exists, so that distribute makes none.
   bool contains(const torch::nn::Module& module) const noexcept;
   /// Returns those that are still owned, in the order in which they were made.

@@ -81,7 +81,6 @@ void broadcast_states(const training::StateRegistry& registry, const comm::Group
 /// Runs `fn`, shadows the others until all ranks have run out, and averages the parameters that LocalSgd has trained on
 /// each rank. Then takes over the loop's objects from a rank that went on to the end. Collective: yes. Blocks: until
 /// all ranks have run out. Throws: as Join::shadow and UnevenBatchNorms::answer; the exceptions of fn.
-void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options,
-                const JoinedLoop& loop);
+void run_joined(Join& join, const std::function<void()>& fn, const JoinOptions& options, const JoinedLoop& loop);
 
 }  // namespace hasten::parallel

@@ -28,7 +28,8 @@ class JoinedModels : public training::Joinable {
   void finish(int root) override;
   /// A rank's last batch ends its window (sync_with_dataloader), but others may go on with theirs. Of two such
   /// backwards it is the one that does not end the window.
-  std::optional<training::JoinCall> merge(const training::JoinCall& one, const training::JoinCall& other) const override;
+  std::optional<training::JoinCall> merge(const training::JoinCall& one,
+                                          const training::JoinCall& other) const override;
 
   /// Averages what LocalSgd has trained since its last average.
   /// Collective: yes. Blocks: yes. Throws: CommError.

@@ -1,8 +1,8 @@
 // JoinedSharding: split optimizer state and gradients as a component of a loop of uneven length.
 //
-// A rank without data owns slices all the same. It answers each step of the others with the step of its slices, with their
-// learning rates, and takes part in clipping. So after the loop every rank holds its own state, and nothing is handed on but
-// the options of the optimizers' groups.
+// A rank without data owns slices all the same. It answers each step of the others with the step of its slices, with
+// their learning rates, and takes part in clipping. So after the loop every rank holds its own state, and nothing is
+// handed on but the options of the optimizers' groups.
 #pragma once
 
 #include <string>

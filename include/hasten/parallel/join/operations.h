@@ -56,12 +56,14 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
     return data::truncate_to_remainder(gather(value, site), gradients_->position());
   }
 
-  /// gather_for_metrics for objects, one a sample (strings, numbers, core::Value; JSON with comm/nested/json_objects.h).
+  /// gather_for_metrics for objects, one a sample (strings, numbers, core::Value; JSON with
+  /// comm/nested/json_objects.h).
   template <comm::Serialisable T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects, Site site) {
     std::vector<T> all;
     notify("gather_object");
-    for (auto& part : comm::gather_object(group(), objects, site)) std::move(part.begin(), part.end(), std::back_inserter(all));
+    for (auto& part : comm::gather_object(group(), objects, site))
+      std::move(part.begin(), part.end(), std::back_inserter(all));
     return data::truncate_objects(std::move(all), gradients_->position());
   }
 
@@ -82,8 +84,9 @@ class Operations : public training::Joinable, public std::enable_shared_from_thi
   /// memory::find_executable_batch_size; inside a joined loop over the ranks with data.
   template <class Fn>
   auto find_executable_batch_size(int64_t start, Fn&& fn) {
-    return memory::find_executable_batch_size(group(), start, std::forward<Fn>(fn),
-                                              [this](const memory::BatchSizeAttempt& attempt) { notify_attempt(attempt); });
+    return memory::find_executable_batch_size(
+        group(), start, std::forward<Fn>(fn),
+        [this](const memory::BatchSizeAttempt& attempt) { notify_attempt(attempt); });
   }
 
   /// process::main_process_first and local_main_process_first. Inside a joined loop the first rank with data (of each

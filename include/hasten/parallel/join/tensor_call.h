@@ -26,8 +26,8 @@ struct TensorCall {
   comm::PadOptions pad = {};
   std::vector<TensorShape> tensors = {};
 
-  /// Notes the dtypes and the sizes that a rank without data offers: no rows for gather and pad, those of the tensor for
-  /// reduce. Collective: no. Blocks: no. Throws: nothing.
+  /// Notes the dtypes and the sizes that a rank without data offers: no rows for gather and pad, those of the tensor
+  /// for reduce. Collective: no. Blocks: no. Throws: nothing.
   TensorCall with(const std::vector<at::Tensor>& given) const;
 
   /// As a call of `component`, and back. Collective: no. Blocks: no. Throws: nothing.

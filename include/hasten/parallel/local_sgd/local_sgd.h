@@ -1,8 +1,8 @@
 // LocalSgd: ranks train alone and average their parameters every few steps, instead of their gradients at every step.
 // With a warm-up it is post-local SGD, with levels torch's HierarchicalModelAverager.
 //
-// Source: Stich, "Local SGD Converges Fast and Communicates Little", 2019; Accelerate's LocalSGD. Lin and others, "Don't
-// Use Large Mini-Batches, Use Local SGD", 2020; torch's PostLocalSGDOptimizer.
+// Source: Stich, "Local SGD Converges Fast and Communicates Little", 2019; Accelerate's LocalSGD. Lin and others,
+// "Don't Use Large Mini-Batches, Use Local SGD", 2020; torch's PostLocalSGDOptimizer.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -32,10 +32,12 @@ struct LocalSgdOptions {
   bool enabled = true;
   /// So many first steps exchange gradients as always; the steps between averages count from there.
   int64_t warmup_steps = 0;
-  /// Averages of different reach, in place of num_steps: {{4, ranks of my host}, {16, all ranks}}. A step at which several are due
-  /// takes the widest alone. Each num_steps is a multiple of the one before, and the last group has all ranks.
+  /// Averages of different reach, in place of num_steps: {{4, ranks of my host}, {16, all ranks}}. A step at which
+  /// several are due takes the widest alone. Each num_steps is a multiple of the one before, and the last group has all
+  /// ranks.
   std::vector<LocalSgdLevel> levels = {};
-  /// Called after each average over all ranks, outside of loops of uneven length: to bring together what else has parted.
+  /// Called after each average over all ranks, outside of loops of uneven length: to bring together what else has
+  /// parted.
   std::function<void()> on_average = {};
 };
 
@@ -55,8 +57,8 @@ class LocalSgd {
       : LocalSgd(std::make_shared<PreparedModel<M>>(model), model.ddp(), std::move(group), options) {}
 
   /// Call it after each step of the optimizer: averages the parameters after every num_steps-th since the
-  /// last average. Collective: yes, at every num_steps-th call, over the ranks of the level. Blocks: then. Throws: CommError;
-  /// UsageError after finish, and in a loop of uneven length with warm-up steps or levels.
+  /// last average. Collective: yes, at every num_steps-th call, over the ranks of the level. Blocks: then. Throws:
+  /// CommError; UsageError after finish, and in a loop of uneven length with warm-up steps or levels.
   void step();
   /// Averages what was trained since the last average; gradients are exchanged again from here on. All ranks
   /// have then equal parameters. A second call does nothing.

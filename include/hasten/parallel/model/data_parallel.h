@@ -67,8 +67,7 @@ class DataParallel {
 
  public:
   DataParallel(M model, std::vector<c10::Device> devices)
-      : model_(std::move(model)),
-        replicas_(std::make_shared<detail::Replicas>(shared(model_), std::move(devices))) {}
+      : model_(std::move(model)), replicas_(std::make_shared<detail::Replicas>(shared(model_), std::move(devices))) {}
 
   /// Runs the model's forward on a batch. Tensors in `arguments`, however nested (comm/nested.h), are cut along dim 0
   /// and moved to the devices. All other arguments go to each device. The outputs come back as from the model itself,

@@ -34,8 +34,7 @@ class JitModuleImpl : public torch::nn::Module, public offload::ScriptSite {
 
   void train(bool on = true) override;
   /// Returns a script of its own with copies of all tensors.
-  std::shared_ptr<torch::nn::Module> clone(
-      const std::optional<torch::Device>& device = std::nullopt) const override;
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 
   /// For everything else a script can do: other methods, saving with code.
   torch::jit::Module& jit() noexcept override { return module_; }

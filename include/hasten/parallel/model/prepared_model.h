@@ -79,10 +79,9 @@ class PreparedModel {
   PreparedModel(std::shared_ptr<M> model, std::shared_ptr<const Ddp> ddp, std::shared_ptr<ForwardScopes> scopes = {})
       : model_(std::move(model)), ddp_(std::move(ddp)), scopes_(std::move(scopes)) {}
 
-  /// Runs the module's forward inside the model's scopes (forward_scope.h): with mixed precision under autocast, its outputs
-  /// in float32.
-  /// Collective: no (the backward through it is), unless the module was changed (Ddp::refresh_if_changed) or a hook is.
-  /// Blocks: no. Throws: what forward and the hooks throw.
+  /// Runs the module's forward inside the model's scopes (forward_scope.h): with mixed precision under autocast, its
+  /// outputs in float32. Collective: no (the backward through it is), unless the module was changed
+  /// (Ddp::refresh_if_changed) or a hook is. Blocks: no. Throws: what forward and the hooks throw.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) const {
     if (ddp_) before_forward(*ddp_);

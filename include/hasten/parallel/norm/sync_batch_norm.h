@@ -40,13 +40,13 @@ void convert_sync_batchnorm(M model, const comm::Group& group) {
   convert_sync_batchnorm(static_cast<torch::nn::Module&>(module_of(model)), group);
 }
 
-/// Returns the part of `group` in which `size` neighbouring ranks normalise together (Apex's create_syncbn_process_group), for
-/// convert_sync_batchnorm. Collective: yes. Blocks: yes. Throws: UsageError if `size` does not divide the world; CommError.
+/// Returns the part of `group` in which `size` neighbouring ranks normalise together (Apex's
+/// create_syncbn_process_group), for convert_sync_batchnorm. Collective: yes. Blocks: yes. Throws: UsageError if `size`
+/// does not divide the world; CommError.
 comm::Group create_syncbn_process_group(const comm::Group& group, int size);
 
-/// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing for
-/// modules that were not converted.
-/// Collective: no. Blocks: no. Throws: nothing.
+/// Undoes convert_sync_batchnorm on this rank: every BatchNorm in `model` normalises with its own batch again. Nothing
+/// for modules that were not converted. Collective: no. Blocks: no. Throws: nothing.
 void revert_sync_batchnorm(torch::nn::Module& model);
 
 /// For loops in which ranks run out of batches at different times. While it exists, the model's synchronised BatchNorms

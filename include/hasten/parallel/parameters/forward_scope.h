@@ -1,9 +1,9 @@
 // ForwardScopes: objects that are opened round a prepared model's forward, such as autocast, a phase of the profiler,
 // or units brought in.
 //
-// PreparedModel enters the list for `model(x)` and, through a proxy, for any method called by `model->…`, until the end of
-// that full expression. Hooks are entered in their order and left in the opposite one, also by an exception. The user's
-// module is not touched: `net(x)` past the handle enters nothing.
+// PreparedModel enters the list for `model(x)` and, through a proxy, for any method called by `model->…`, until the end
+// of that full expression. Hooks are entered in their order and left in the opposite one, also by an exception. The
+// user's module is not touched: `net(x)` past the handle enters nothing.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -90,7 +90,8 @@ class DummyScheduler {
 /// RMSprop.
 /// Collective: no. Blocks: no. Throws: UsageError with did-you-mean for another type or an unknown parameter, and for
 /// classes that are refused, with the reason.
-std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const core::Value& params, const DummyOptim& dummy);
+std::shared_ptr<torch::optim::Optimizer> make_deepspeed_optimizer(const std::string& type, const core::Value& params,
+                                                                  const DummyOptim& dummy);
 
 /// Returns the model's width for "auto" sizes: its member hidden_size(), else the smaller side of its widest matrix.
 int64_t widest_side(const torch::nn::Module& module);

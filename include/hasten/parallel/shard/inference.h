@@ -21,8 +21,8 @@ struct InferenceSettings {
   int64_t max_live_bytes = 0;
 };
 
-/// Collective: no. Blocks: no. Throws: UsageError for a stage other than 3, an optimizer or a scheduler section, "nvme" without a
-/// path, or what resolve_deepspeed refuses.
+/// Collective: no. Blocks: no. Throws: UsageError for a stage other than 3, an optimizer or a scheduler section, "nvme"
+/// without a path, or what resolve_deepspeed refuses.
 InferenceSettings inference_settings(const plan::DeepSpeedConfig& config);
 
 /// Collective: no. Blocks: on the disk. Throws: as inference_settings and offload::disk_offload.
@@ -30,8 +30,10 @@ template <class M>
 offload::Dispatched<M> zero_inference(M model, const plan::DeepSpeedConfig& config) {
   const auto settings = inference_settings(config);
   offload::DispatchOptions options;
-  if (settings.max_live_bytes > 0) options.max_memory = {{offload::Device("cpu"), offload::Bytes(settings.max_live_bytes)}};
-  return settings.folder.empty() ? offload::cpu_offload(std::move(model)) : offload::disk_offload(std::move(model), settings.folder, options);
+  if (settings.max_live_bytes > 0)
+    options.max_memory = {{offload::Device("cpu"), offload::Bytes(settings.max_live_bytes)}};
+  return settings.folder.empty() ? offload::cpu_offload(std::move(model))
+                                 : offload::disk_offload(std::move(model), settings.folder, options);
 }
 
 }  // namespace hasten::parallel

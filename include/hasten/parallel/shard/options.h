@@ -97,8 +97,8 @@ struct ShardOptions {
   std::function<std::vector<std::vector<std::string>>(const torch::nn::Module&)> units = {};
   /// The axis of the device mesh over which is sharded. Over the other axes state is replicated. Empty: all ranks.
   std::string shard_over = {};
-  /// For kParameters on several hosts: each keeps its part of the parameters, and takes units from the others when they are
-  /// read. False: each host keeps all (HYBRID_SHARD), and gradients and stepped slices alone are sent.
+  /// For kParameters on several hosts: each keeps its part of the parameters, and takes units from the others when they
+  /// are read. False: each host keeps all (HYBRID_SHARD), and gradients and stepped slices alone are sent.
   bool across_hosts = true;
   /// Limits of filled units, in bytes; 0 for two units.
   int64_t max_live_bytes = 0;

@@ -19,7 +19,8 @@ namespace hasten::parallel {
 ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base);
 
 /// Returns the same of a DeepSpeed configuration. Throws: UsageError as plan::require_supported.
-ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config, ShardOptions base);
+ShardOptions shard_options(const plan::ResolvedDeepSpeed& resolved, const plan::DeepSpeedConfig& config,
+                           ShardOptions base);
 
 /// Returns a module as the unit rules see it. Collective: no. Blocks: no. Throws: nothing.
 plan::WrapModule module_tree(const torch::nn::Module& module);
@@ -27,7 +28,8 @@ plan::WrapModule module_tree(const torch::nn::Module& module);
 /// Returns the units of a module by WrapRule kTransformer or kSize, as lists of parameters' names in the model's order.
 /// The root's comes first.
 /// Collective: no. Blocks: no. Throws: UsageError as plan::plan_units.
-std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy, const std::vector<std::string>& ignored);
+std::vector<std::vector<std::string>> wrap_units(const torch::nn::Module& module, const WrapPolicy& policy,
+                                                 const std::vector<std::string>& ignored);
 
 /// Whole names of modules and parameters that `patterns` mean: exact names, or ECMAScript patterns that a module's
 /// whole name matches. Collective: no. Blocks: no. Throws: UsageError for one that matches nothing or is no pattern.

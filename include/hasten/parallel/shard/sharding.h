@@ -63,7 +63,8 @@ class Sharding {
   void set_param_dtype(const std::string& name) {
     if (options_.param_dtype.empty()) options_.param_dtype = name;
   }
-  /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests stays as it was.
+  /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests stays as it
+  /// was.
   void set_options(ShardOptions options) {
     options.optimizer_offload = options_.optimizer_offload;
     options_ = std::move(options);
@@ -98,7 +99,8 @@ class Sharding {
 
   /// Returns the elements of a parameter that this rank steps, which may be none or all. Nothing for a parameter that
   /// is not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
-  std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) const;
+  std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer,
+                                                const at::Tensor& parameter) const;
   /// Returns this rank's pieces of the optimizer's state, and the numbers beside them (step counts) unchanged.
   /// Collective: no. Blocks: no. Throws: UsageError for a class whose state is not known here.
   std::vector<ShardedStatePiece> sharded_state(const torch::optim::Optimizer& optimizer) const;

@@ -95,7 +95,8 @@ struct FieldsCodec {
   static void add_fields(std::string& text, std::tuple<F...>*) {
     [[maybe_unused]] const char* comma = "";
     // A struct that holds itself is named, not described again.
-    ((text += comma, text += holds_itself<std::remove_cvref_t<F>>() ? "self" : detail::describe<std::remove_cvref_t<F>>(),
+    ((text += comma,
+      text += holds_itself<std::remove_cvref_t<F>>() ? "self" : detail::describe<std::remove_cvref_t<F>>(),
       comma = ","),
      ...);
   }
@@ -142,9 +143,10 @@ struct Codec {
  private:
   template <class U>
   static void refuse() {
-    static_assert(detail::cannot_travel<U>,
-                  "hasten::rpc: a value of this type cannot travel. Give its class friend auto hasten_fields(T& t) { return "
-                  "std::tie(t.a, t.b); }, or specialise hasten::rpc::Codec<T>.");
+    static_assert(
+        detail::cannot_travel<U>,
+        "hasten::rpc: a value of this type cannot travel. Give its class friend auto hasten_fields(T& t) { return "
+        "std::tie(t.a, t.b); }, or specialise hasten::rpc::Codec<T>.");
   }
 };
 

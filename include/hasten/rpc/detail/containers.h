@@ -69,7 +69,8 @@ struct Codec<std::chrono::duration<Rep, Period>> {
   static void write(Writer& to, const D& value) { to.number(value.count()); }
   static D read(Reader& from) { return D(from.number<Rep>()); }
   static std::string describe() {
-    return "duration<" + detail::number_name<Rep>() + "," + std::to_string(Period::num) + "/" + std::to_string(Period::den) + ">";
+    return "duration<" + detail::number_name<Rep>() + "," + std::to_string(Period::num) + "/" +
+           std::to_string(Period::den) + ">";
   }
 };
 template <class Clock, class D>

@@ -17,8 +17,8 @@
 namespace hasten::rpc {
 
 /// Where a handler runs. kPool: in one of the agent's threads. kInline: in the thread that reads messages; for handlers
-/// that are short and never wait. kSerial: in the pool, one at a time of all functions with the same `strand`, in the order
-/// in which a caller's calls came. kPerObject: in the pool, one at a time of the calls on one RRef's value.
+/// that are short and never wait. kSerial: in the pool, one at a time of all functions with the same `strand`, in the
+/// order in which a caller's calls came. kPerObject: in the pool, one at a time of the calls on one RRef's value.
 enum class Where { kPool, kInline, kSerial, kPerObject };
 
 struct FunctionOptions {
@@ -27,8 +27,8 @@ struct FunctionOptions {
   std::string strand = {};
   /// Further calls are refused with CommError while so many wait in the queue.
   int64_t most_waiting = 10'000;
-  /// May run twice for one call. Between dynamic agents a call outside autograd whose worker is lost then waits for another
-  /// worker of that name, and is sent again.
+  /// May run twice for one call. Between dynamic agents a call outside autograd whose worker is lost then waits for
+  /// another worker of that name, and is sent again.
   bool idempotent = false;
 };
 
@@ -234,7 +234,8 @@ Thunk make_thunk(F function) {
     auto arguments = read_arguments<kWide>(reader, static_cast<typename S::Parameters*>(nullptr));
     answer_with<typename S::Result>(call, [&]() -> decltype(auto) {
       if constexpr (std::is_void_v<typename S::Object>) {
-        return std::apply([&](auto&&... one) -> decltype(auto) { return function(std::move(one)...); }, std::move(arguments));
+        return std::apply([&](auto&&... one) -> decltype(auto) { return function(std::move(one)...); },
+                          std::move(arguments));
       } else {
         auto& object = object_as<typename S::Object>(call->object());
         return std::apply([&](auto&&... one) -> decltype(auto) { return (object.*function)(std::move(one)...); },

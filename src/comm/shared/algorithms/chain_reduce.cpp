@@ -25,7 +25,7 @@ int64_t lag_of(int world_size) {
 class ChainReduce {
  public:
   ChainReduce(PhaseProtocol& steps, const Folding& fold, int64_t item, int64_t count, const std::byte* input,
-        const Share& share)
+              const Share& share)
       : steps_(steps),
         fold_(fold),
         item_(item),
@@ -65,8 +65,7 @@ class ChainReduce {
     for (int64_t begin = 0; begin < size; begin += block) {
       const int64_t count = std::min(block, size - begin);
       std::byte* out = result + begin * item_;
-      fold_.last(out, slot(i) + begin * fold_.partial_bytes, mine + begin * item_, steps_.world_size(),
-                 count);
+      fold_.last(out, slot(i) + begin * fold_.partial_bytes, mine + begin * item_, steps_.world_size(), count);
       // Over partial sums that have been read: an item is no larger than one of those.
       if (others_take_it) copy_bytes(slot(i) + begin * item_, out, count * item_);
     }
@@ -104,7 +103,7 @@ class ChainReduce {
 }  // namespace
 
 void chain_reduce(PhaseProtocol& steps, const Folding& fold, int64_t item, int64_t count, const std::byte* input,
-           const Share& share) {
+                  const Share& share) {
   ChainReduce(steps, fold, item, count, input, share).run();
 }
 

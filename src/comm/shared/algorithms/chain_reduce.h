@@ -24,7 +24,7 @@ struct Share {
 /// Reduces `count` elements of `item` bytes, of two ranks or more. All ranks call it together, once all have
 /// posted the operation's first step. `share.to` may be the same elements' place in `input`.
 void chain_reduce(PhaseProtocol& steps, const Folding& fold, int64_t item, int64_t count, const std::byte* input,
-           const Share& share);
+                  const Share& share);
 
 /// How much of all ranks' areas it uses.
 size_t chain_reduce_bytes(int world_size);

@@ -53,9 +53,7 @@ class Broadcast : public Operation {
  public:
   Broadcast(at::Tensor bytes, int root)
       : Operation(header_of(OpType::kBroadcast, bytes.numel(), root)), bytes_(std::move(bytes)), root_(root) {}
-  bool is_one_step(const PhaseProtocol& steps) const override {
-    return bytes_.nbytes() <= steps.layout().chunk_bytes;
-  }
+  bool is_one_step(const PhaseProtocol& steps) const override { return bytes_.nbytes() <= steps.layout().chunk_bytes; }
 
  protected:
   void write_first(PhaseProtocol& steps) override {
@@ -96,12 +94,8 @@ class Broadcast : public Operation {
 class AllGather : public Operation {
  public:
   AllGather(at::Tensor output, at::Tensor input)
-      : Operation(header_of(OpType::kAllGather, input.numel())),
-        output_(std::move(output)),
-        input_(std::move(input)) {}
-  bool is_one_step(const PhaseProtocol& steps) const override {
-    return input_.nbytes() <= steps.layout().chunk_bytes;
-  }
+      : Operation(header_of(OpType::kAllGather, input.numel())), output_(std::move(output)), input_(std::move(input)) {}
+  bool is_one_step(const PhaseProtocol& steps) const override { return input_.nbytes() <= steps.layout().chunk_bytes; }
 
  protected:
   void write_first(PhaseProtocol& steps) override {
@@ -118,16 +112,12 @@ class AllGather : public Operation {
 
  private:
   const std::byte* input() const { return static_cast<const std::byte*>(input_.data_ptr()); }
-  std::byte* part_of(int rank) const {
-    return static_cast<std::byte*>(output_.data_ptr()) + rank * input_.numel();
-  }
+  std::byte* part_of(int rank) const { return static_cast<std::byte*>(output_.data_ptr()) + rank * input_.numel(); }
 
   void through_slots(PhaseProtocol& steps) const {
     const Chunks all(input_.numel(), slot_bytes(steps));
     Pipeline pipeline(steps, all.count(), kLag);
-    const auto slot = [&](int rank, int64_t i) {
-      return steps.whole_area(rank) + pipeline.slot(i) * all.most();
-    };
+    const auto slot = [&](int rank, int64_t i) { return steps.whole_area(rank) + pipeline.slot(i) * all.most(); };
     SlotWriter writer(output_.numel());
     const auto hand_over = [&](int64_t i) {
       pipeline.wait_for_slot(i);
@@ -198,9 +188,7 @@ class AllToAll : public Operation {
 
  private:
   int world() const { return static_cast<int>(give_.size()); }
-  const std::byte* input_of(int peer) const {
-    return static_cast<const std::byte*>(inputs_[peer].data_ptr());
-  }
+  const std::byte* input_of(int peer) const { return static_cast<const std::byte*>(inputs_[peer].data_ptr()); }
   std::byte* output_of(int peer) const {
     return static_cast<std::byte*>(output_.data_ptr()) +
            std::accumulate(take_.begin(), take_.begin() + peer, int64_t{0});
@@ -242,8 +230,8 @@ class AllToAll : public Operation {
       for (int to = 0; to < world(); ++to) {
         const int64_t given = gives(steps, from)[to], taken = (gives(steps, to) + world())[from];
         if (given == taken) continue;
-        throw Backend::Mismatch(text("rank ", from, " gives ", given, " bytes to rank ", to, ", which takes ",
-                                     taken, ". Both sides must name the same count"));
+        throw Backend::Mismatch(text("rank ", from, " gives ", given, " bytes to rank ", to, ", which takes ", taken,
+                                     ". Both sides must name the same count"));
       }
     }
   }

@@ -111,9 +111,7 @@ class AllReduce : public Reducing {
     }
   }
 
-  static int64_t aligned(int64_t count) {
-    return (count + Chunks::kAlign - 1) / Chunks::kAlign * Chunks::kAlign;
-  }
+  static int64_t aligned(int64_t count) { return (count + Chunks::kAlign - 1) / Chunks::kAlign * Chunks::kAlign; }
 
   at::Tensor tensor_;
 };
@@ -121,12 +119,8 @@ class AllReduce : public Reducing {
 class Reduce : public Reducing {
  public:
   Reduce(at::Tensor tensor, int root, ReduceOp op)
-      : Reducing(header_of(OpType::kReduce, tensor, op, root), tensor, op),
-        tensor_(std::move(tensor)),
-        root_(root) {}
-  bool is_one_step(const PhaseProtocol& steps) const override {
-    return tensor_.nbytes() <= steps.layout().chunk_bytes;
-  }
+      : Reducing(header_of(OpType::kReduce, tensor, op, root), tensor, op), tensor_(std::move(tensor)), root_(root) {}
+  bool is_one_step(const PhaseProtocol& steps) const override { return tensor_.nbytes() <= steps.layout().chunk_bytes; }
 
  protected:
   void write_first(PhaseProtocol& steps) override {
@@ -158,9 +152,7 @@ class ReduceScatter : public Reducing {
       : Reducing(header_of(OpType::kReduceScatter, output, op), output, op),
         output_(std::move(output)),
         input_(std::move(input)) {}
-  bool is_one_step(const PhaseProtocol& steps) const override {
-    return input_.nbytes() <= steps.layout().chunk_bytes;
-  }
+  bool is_one_step(const PhaseProtocol& steps) const override { return input_.nbytes() <= steps.layout().chunk_bytes; }
 
  protected:
   void write_first(PhaseProtocol& steps) override {

@@ -42,8 +42,7 @@ void stream_lines(std::byte* to, const std::byte* from, int64_t num_bytes, std::
 
 /// Copies past the caches where this machine can: the memory is not read first, and what is in the caches
 /// stays there. Goes to `also` as well, through the caches, unless that is null.
-inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_bytes,
-                             std::byte* also = nullptr) {
+inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_bytes, std::byte* also = nullptr) {
   int64_t before = 0, lines = 0;
 #if defined(__SSE2__)
   constexpr int64_t kLine = 64;
@@ -67,11 +66,9 @@ inline void copy_past_caches(std::byte* to, const std::byte* from, int64_t num_b
 
 /// Copies a part of a result of `total_bytes` to its place, and to `also` unless that is null. A result that
 /// the caches near a core do not hold anyway is written past them.
-inline void copy_out(void* to, const void* from, int64_t num_bytes, int64_t total_bytes,
-                     std::byte* also = nullptr) {
+inline void copy_out(void* to, const void* from, int64_t num_bytes, int64_t total_bytes, std::byte* also = nullptr) {
   if (total_bytes > kCachedBytes) {
-    return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), num_bytes,
-                            also);
+    return copy_past_caches(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), num_bytes, also);
   }
   if (also != nullptr) copy_bytes(also, from, num_bytes);
   copy_bytes(to, from, num_bytes);

@@ -87,9 +87,9 @@ Layout Layout::of(int world_size, size_t bytes_per_rank) {
   const size_t rings = world * (sizeof(Ring) + layout.ring_bytes);
   const size_t least = 2 * layout.chunk_bytes + rings;
   if (bytes_per_rank < least) {
-    throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank,
-                     " bytes a rank (shared_bytes, HASTEN_SHM_MB)", " is too little for a group of ",
-                     world_size, ": at least ", least, " bytes are needed (", (least >> 20) + 1, " MB).");
+    throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank, " bytes a rank (shared_bytes, HASTEN_SHM_MB)",
+                     " is too little for a group of ", world_size, ": at least ", least, " bytes are needed (",
+                     (least >> 20) + 1, " MB).");
   }
   if (bytes_per_rank > std::numeric_limits<off_t>::max() / (2 * world)) {
     throw UsageError(Origin{"comm"}, "shared memory of ", bytes_per_rank,
@@ -141,8 +141,7 @@ std::shared_ptr<Segment> Segment::attach(const Layout& layout, int descriptor) {
     return segment;
   }
   try {
-    auto segment =
-        std::shared_ptr<Segment>(new Segment(layout, descriptor, map(descriptor, layout.total_bytes)));
+    auto segment = std::shared_ptr<Segment>(new Segment(layout, descriptor, map(descriptor, layout.total_bytes)));
     known().segments.push_back(segment);
     return segment;
   } catch (...) {

@@ -18,8 +18,7 @@ size_t rounded(size_t num_bytes) {
 std::optional<size_t> SegmentAllocator::take(size_t num_bytes) {
   const size_t wanted = rounded(num_bytes);
   const std::lock_guard lock(mutex_);
-  const auto part =
-      std::find_if(free_.begin(), free_.end(), [wanted](const auto& p) { return p.second >= wanted; });
+  const auto part = std::find_if(free_.begin(), free_.end(), [wanted](const auto& p) { return p.second >= wanted; });
   if (part == free_.end()) return std::nullopt;
   const auto [offset, size] = *part;
   free_.erase(part);

@@ -53,9 +53,8 @@ std::shared_ptr<Segment> share_segment(const Store& store, int rank, const Layou
     store.set_once("refused", text("rank ", rank, ": ", error.what()));
   }
   std::optional<std::string> reason;
-  const bool ended = poll_until(deadline, [&] {
-    return store.add("attached", 0) == layout.world_size || (reason = refused()).has_value();
-  });
+  const bool ended = poll_until(
+      deadline, [&] { return store.add("attached", 0) == layout.world_size || (reason = refused()).has_value(); });
   if (reason || !ended) throw NotShared(reason.value_or("not every rank has attached in time"));
   return segment;
 }

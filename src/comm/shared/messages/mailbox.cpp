@@ -69,9 +69,8 @@ std::shared_ptr<Mailbox::Message> Mailbox::receive(at::Tensor bytes, int from, i
   auto message = std::make_shared<Message>(std::move(bytes), from, tag, watch_.deadline());
   Lock lock(mutex_);
   Channel& channel = channels_[from];
-  const auto found =
-      std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
-                   [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
+  const auto found = std::find_if(channel.arrivals.begin(), channel.arrivals.end(),
+                                  [tag](const Arrival& arrival) { return arrival.tag == tag && arrival.is_wanted; });
   if (found != channel.arrivals.end()) {
     hand_over(message, found);
   } else if (!channel.broken) {
@@ -136,9 +135,7 @@ void Mailbox::move_until(Lock& lock, const std::shared_ptr<Message>& message) {
     if (!rung && doorbell.value.load() == seen) look_after(*message);
   }
   if (--num_waiting_ > 0) return;
-  const auto waits = [this](const Channel& channel) {
-    return !channel.sends.empty() || expects_much(channel);
-  };
+  const auto waits = [this](const Channel& channel) { return !channel.sends.empty() || expects_much(channel); };
   if (thread_.joinable() ? pending() : std::any_of(channels_.begin(), channels_.end(), waits)) ask_thread();
 }
 

@@ -7,8 +7,7 @@
 namespace hasten::data::detail {
 
 void throw_batches_differ(const std::string& first, const std::string& other) {
-  throw UsageError(kOrigin, "batches that are put together differ: one has ", first, " where another has ",
-                   other,
+  throw UsageError(kOrigin, "batches that are put together differ: one has ", first, " where another has ", other,
                    ". Give every batch the same structure, and what differs from sample to sample as a ",
                    "tensor with a row or a std::vector with an element a sample.");
 }
@@ -16,10 +15,9 @@ void throw_batches_differ(const std::string& first, const std::string& other) {
 namespace {
 
 [[noreturn]] void throw_not_one_a_sample(const std::string& what, size_t num_rows) {
-  throw UsageError(
-      kOrigin, "a batch of ", num_rows, " samples holds ", what,
-      ", so it cannot be cut into its samples or joined with others. Give a tensor a row a sample ",
-      "and a std::vector an element a sample, or leave it out of the batch.");
+  throw UsageError(kOrigin, "a batch of ", num_rows, " samples holds ", what,
+                   ", so it cannot be cut into its samples or joined with others. Give a tensor a row a sample ",
+                   "and a std::vector an element a sample, or leave it out of the batch.");
 }
 
 }  // namespace

@@ -32,9 +32,8 @@ void ParcelWriter::tensor(const at::Tensor& tensor) {
   number(tensor.defined());
   if (!tensor.defined()) return;
   if (tensor.layout() != at::kStrided) {
-    throw UsageError(
-        Origin{"data"}, "a batch that is dispatched holds a tensor of layout ", tensor.layout(),
-        ", expected a dense one. Call to_dense() in the dataset, or use dispatch_batches = false.");
+    throw UsageError(Origin{"data"}, "a batch that is dispatched holds a tensor of layout ", tensor.layout(),
+                     ", expected a dense one. Call to_dense() in the dataset, or use dispatch_batches = false.");
   }
   const at::Tensor plain = tensor.detach().cpu().contiguous();
   number(static_cast<int8_t>(plain.scalar_type()));

@@ -9,9 +9,8 @@
 namespace hasten::data::detail {
 
 void BatchWindow::forget_before(size_t place) {
-  std::erase_if(entries_, [&](const Entry& entry) {
-    return entry.start + entry.size <= place && entry.start >= kept_;
-  });
+  std::erase_if(entries_,
+                [&](const Entry& entry) { return entry.start + entry.size <= place && entry.start >= kept_; });
 }
 
 AnyBatch BatchWindow::pick(const Indices& places) const {

@@ -143,8 +143,7 @@ at::Tensor Dispatcher::parcel(const Step& step, int rank) const {
   } else if (!step.batch) {
     write_head(to, {});
   } else {
-    write_head(to,
-               {.kind = DispatchHead::Kind::kBatch, .num_samples = step.num_rows, .end = options_.position});
+    write_head(to, {.kind = DispatchHead::Kind::kBatch, .num_samples = step.num_rows, .end = options_.position});
     if (rank > 0) options_.operations.write(to, part_of(step, rank));
   }
   return to.finish();

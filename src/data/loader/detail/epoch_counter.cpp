@@ -23,24 +23,20 @@ void check_state(const LoaderState& state, const StateFacts& facts, const Origin
     };
     throw UsageError(origin, "the state is of a loader with num_samples = ", state.num_samples, " and ",
                      seed_text(state.seed), ", this one has num_samples = ", num_samples, " and ",
-                     seed_text(facts.seed),
-                     ". Load it into a loader over the same dataset with the same sampler.");
+                     seed_text(facts.seed), ". Load it into a loader over the same dataset with the same sampler.");
   }
   if (facts.num_samples && state.position > num_samples) {
-    throw UsageError(origin, "the state's position = ", state.position,
-                     " lies behind num_samples = ", num_samples,
+    throw UsageError(origin, "the state's position = ", state.position, " lies behind num_samples = ", num_samples,
                      ". It was not taken from a loader over this dataset.");
   }
   if (facts.draws && state.position > 0 && state.generator.empty()) {
-    throw UsageError(
-        origin, "the state at position = ", state.position, " has no generator, but this loader's ",
-        "sampler draws from the default one. Load it into a loader with the sampler it was taken from.");
+    throw UsageError(origin, "the state at position = ", state.position, " has no generator, but this loader's ",
+                     "sampler draws from the default one. Load it into a loader with the sampler it was taken from.");
   }
 }
 
 void throw_unordered_state(const Origin& origin) {
-  throw UsageError(origin,
-                   "with enforce_ordering = false batches are not given in their order, so there is no ",
+  throw UsageError(origin, "with enforce_ordering = false batches are not given in their order, so there is no ",
                    "position to go on from. Use enforce_ordering = true.");
 }
 
@@ -59,10 +55,7 @@ EpochStart EpochCounter::begin() {
   Now& now = *now_;
   EpochStart start{now.next_epoch};
   if (std::exchange(now.loaded, false)) start = {now.epoch, now.position, std::move(now.generator)};
-  now = {.next_epoch = start.epoch + 1,
-         .epoch = start.epoch,
-         .position = start.position,
-         .begun = now.begun + 1};
+  now = {.next_epoch = start.epoch + 1, .epoch = start.epoch, .position = start.position, .begun = now.begun + 1};
   return start;
 }
 

@@ -17,8 +17,7 @@ FetchQueue::Job job_of(const PipelineStages& stages) {
 }  // namespace
 
 EpochPipeline::EpochPipeline(PipelineStages stages)
-    : stages_(std::move(stages)),
-      queue_(std::make_unique<FetchQueue>(stages_.fetch.workers, job_of(stages_))) {
+    : stages_(std::move(stages)), queue_(std::make_unique<FetchQueue>(stages_.fetch.workers, job_of(stages_))) {
   position_.remainder = stages_.remainder.before_last;
   if (stages_.gradient_state) stages_.gradient_state->enter(&position_);
 }
@@ -29,8 +28,7 @@ EpochPipeline::~EpochPipeline() {
 
 void EpochPipeline::advance() {
   if (superseded_) {
-    throw UsageError(stages_.origin,
-                     "this pass over the loader was ended by a newer one: a loader has one pass at a ",
+    throw UsageError(stages_.origin, "this pass over the loader was ended by a newer one: a loader has one pass at a ",
                      "time. Make a second data::loader of the same dataset for a nested loop.");
   }
   batch_.reset();
@@ -101,9 +99,8 @@ void EpochPipeline::take_from_workers() {
   if (queue_->empty()) return;
   const auto slot = queue_->take_done(fetch.enforce_ordering, fetch.timeout);
   if (!slot) {
-    throw DataError(stages_.origin, "", "no batch within the timeout of ", fetch.timeout->count(),
-                    " ms; sample ", queue_->front().planned.indices.front(),
-                    " … is being fetched. Give a longer timeout.");
+    throw DataError(stages_.origin, "", "no batch within the timeout of ", fetch.timeout->count(), " ms; sample ",
+                    queue_->front().planned.indices.front(), " … is being fetched. Give a longer timeout.");
   }
   if (slot->error) std::rethrow_exception(slot->error);
   batch_ = std::move(slot->batch);

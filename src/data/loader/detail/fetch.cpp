@@ -23,11 +23,9 @@ std::string words_of_current_exception() {
 
 }  // namespace
 
-void detail::throw_sample_error(const Origin& origin, const Indices& suspects,
-                                std::optional<size_t> num_samples) {
+void detail::throw_sample_error(const Origin& origin, const Indices& suspects, std::optional<size_t> num_samples) {
   const Indices named(suspects.begin(), suspects.begin() + std::min(suspects.size(), kNamed));
-  const std::string which =
-      suspects.size() == 1 ? text("sample ", suspects[0]) : text("samples ", join(named));
+  const std::string which = suspects.size() == 1 ? text("sample ", suspects[0]) : text("samples ", join(named));
   const std::string more =
       suspects.size() > kNamed ? text(" and ", suspects.size() - kNamed, " more of this batch") : "";
   const std::string of = num_samples ? text(" of ", *num_samples) : "";

@@ -13,36 +13,31 @@ namespace hasten::data::detail {
 void check_loader_options(const torch::data::FullDataLoaderOptions& options) {
   if (options.batch_size == 0) throw UsageError(Origin{"data"}, "batch_size = 0, expected at least 1.");
   if (options.workers > 0 && options.max_jobs == 0) {
-    throw UsageError(
-        Origin{"data"}, "max_jobs = 0 with workers = ", options.workers,
-        ": the workers would get nothing to do. Leave max_jobs unset (2 * workers) or give at least 1.");
+    throw UsageError(Origin{"data"}, "max_jobs = 0 with workers = ", options.workers,
+                     ": the workers would get nothing to do. Leave max_jobs unset (2 * workers) or give at least 1.");
   }
 }
 
 void check_prepare(const process::Process& process, const LoaderOptions& own, const LoaderFacts& facts) {
   const Origin origin{"data", process.rank(), process.world_size()};
   if (own.put_on_device && !process.device().is_cpu() && !facts.can_be_placed) {
-    throw UsageError(origin, "put_on_device = true with device ", process.device().str(),
-                     ", but the tensors in the ",
+    throw UsageError(origin, "put_on_device = true with device ", process.device().str(), ", but the tensors in the ",
                      "batches of this dataset are not known. Name them in your struct: friend auto ",
                      "hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, or use put_on_device = false.");
   }
   if (own.use_stateful_dataloader && !facts.keeps_position) {
-    throw UsageError(origin,
-                     "use_stateful_dataloader = true with enforce_ordering = false: batches that come ",
+    throw UsageError(origin, "use_stateful_dataloader = true with enforce_ordering = false: batches that come ",
                      "as they are ready leave no position to go on from. Use enforce_ordering = true.");
   }
   if (process.world_size() == 1) return;
   const bool dispatches = own.dispatch_batches.value_or(false);
   if (dispatches && !facts.can_be_dispatched) {
-    throw UsageError(
-        origin, "dispatch_batches = true, but the tensors in the batches of this dataset are not known. ",
-        "Name them in your struct: friend auto hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, ",
-        "or use dispatch_batches = false.");
+    throw UsageError(origin, "dispatch_batches = true, but the tensors in the batches of this dataset are not known. ",
+                     "Name them in your struct: friend auto hasten_fields(Batch& b) { return std::tie(b.x, b.y); }, ",
+                     "or use dispatch_batches = false.");
   }
   if (facts.is_stream && !facts.has_rows) {
-    throw UsageError(origin,
-                     "the samples in this stream's batches cannot be told apart, so they cannot be spread ",
+    throw UsageError(origin, "the samples in this stream's batches cannot be told apart, so they cannot be spread ",
                      "over ranks. Let it give std::vector of samples, or name the tensors of your struct by ",
                      "hasten_fields.");
   }
@@ -63,9 +58,8 @@ LoaderImpl::LoaderImpl(const torch::data::DataLoaderOptions& options, const Batc
   check_loader_options(options_);
 }
 
-bool LoaderImpl::adopt(const process::Process& process,
-                       std::shared_ptr<training::GradientState> gradient_state, const LoaderOptions& own,
-                       const LoaderFacts& facts) {
+bool LoaderImpl::adopt(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
+                       const LoaderOptions& own, const LoaderFacts& facts) {
   if (prepared() && gradient_state == gradient_state_) return false;
   if (prepared()) throw_prepared_twice(origin());
   check_prepare(process, own, facts);
@@ -101,8 +95,7 @@ size_t LoaderImpl::dispatched_length(size_t num_batches) const noexcept {
 void LoaderImpl::require_all(bool shares) const {
   if (!gradient_state_) return;
   const bool synchronizes = own_.synchronizes(RngType::kTorch) || own_.synchronizes(RngType::kCuda);
-  if (shares || synchronizes || dispatches_)
-    gradient_state_->require_all("the beginning of a loop over a loader");
+  if (shares || synchronizes || dispatches_) gradient_state_->require_all("the beginning of a loop over a loader");
 }
 
 void LoaderImpl::synchronize_generators() const {
@@ -123,11 +116,10 @@ void LoaderImpl::show(PipelineStages& stages) const {
 
 TransferStage LoaderImpl::transfer_stage() const {
   const c10::Device device = process_->device();
-  if (own_.pin_memory && Staging::serves(device))
-    return staged(std::make_shared<Staging>(device), operations_);
+  if (own_.pin_memory && Staging::serves(device)) return staged(std::make_shared<Staging>(device), operations_);
   return {.send = [device, of = operations_, non_blocking = own_.non_blocking](const AnyBatch& batch) {
-    return of.map_tensors(
-        batch, [&](const at::Tensor& tensor) { return comm::send_to_device(tensor, device, non_blocking); });
+    return of.map_tensors(batch,
+                          [&](const at::Tensor& tensor) { return comm::send_to_device(tensor, device, non_blocking); });
   }};
 }
 
@@ -143,8 +135,7 @@ std::shared_ptr<Dispatcher> LoaderImpl::dispatcher(size_t position, ReadBase rea
                                       std::move(read));
 }
 
-PipelineStages LoaderImpl::dispatched(std::shared_ptr<Dispatcher> dispatcher,
-                                      std::shared_ptr<void> owner) const {
+PipelineStages LoaderImpl::dispatched(std::shared_ptr<Dispatcher> dispatcher, std::shared_ptr<void> owner) const {
   PipelineStages stages;
   show(stages);
   stages.plan = [dispatcher = std::move(dispatcher), gradient_state = gradient_state_] {
@@ -163,8 +154,7 @@ void throw_prepared_twice(const Origin& origin) {
 }
 
 void throw_unknown_size(const Origin& origin) {
-  throw UsageError(origin,
-                   "neither the sampler nor the dataset of this loader knows its size, so the number of ",
+  throw UsageError(origin, "neither the sampler nor the dataset of this loader knows its size, so the number of ",
                    "batches is not known. Give the sampler a size() of its own, or count the batches.");
 }
 

@@ -10,8 +10,7 @@
 namespace hasten::data::detail {
 
 MapLoader::MapLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations,
-                     LoaderFacts facts, std::unique_ptr<SampleSource> samples,
-                     std::unique_ptr<AnySampler> sampler)
+                     LoaderFacts facts, std::unique_ptr<SampleSource> samples, std::unique_ptr<AnySampler> sampler)
     : LoaderImpl(options, operations),
       facts_(facts),
       samples_(std::move(samples)),
@@ -20,8 +19,8 @@ MapLoader::MapLoader(const torch::data::DataLoaderOptions& options, const BatchO
 
 MapLoader::~MapLoader() = default;
 
-void MapLoader::prepare(const process::Process& process,
-                        std::shared_ptr<training::GradientState> gradient_state, const LoaderOptions& own) {
+void MapLoader::prepare(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
+                        const LoaderOptions& own) {
   LoaderFacts facts = facts_;
   facts.batch_size = source_.batch_size();
   facts.keeps_position = is_ordered();
@@ -58,8 +57,8 @@ std::shared_ptr<EpochPipeline> MapLoader::begin(size_t skip) {
   } else if (source_.seekable() && !source_.sampler().traits().gives_batches) {
     start.position = std::exchange(skip, 0) * total_batch_size();
   }
-  auto pass = std::make_shared<EpochPipeline>(dispatches() ? dispatched_stages(skip, start)
-                                                           : sharded_stages(skip, start));
+  auto pass =
+      std::make_shared<EpochPipeline>(dispatches() ? dispatched_stages(skip, start) : sharded_stages(skip, start));
   pass_ = pass;
   pass->advance();
   return pass;
@@ -132,16 +131,15 @@ PipelineStages MapLoader::reading(const BatchShardOptions& shard, size_t skip, c
     return PlannedBatch{std::move(*next)};
   };
   const uint64_t seed = own_.data_seed.value_or(source_.seed().value_or(0));
-  stages.fetch = {
-      .fetch =
-          [this, origin = stages.origin, seed, epoch = start.epoch](size_t worker, const Indices& indices) {
-            const WorkerScope scope(seed, epoch, indices);
-            return samples_->fetch(worker, indices, origin);
-          },
-      .workers = workers_.get(),
-      .max_jobs = options_.max_jobs,
-      .enforce_ordering = options_.enforce_ordering,
-      .timeout = options_.timeout};
+  stages.fetch = {.fetch =
+                      [this, origin = stages.origin, seed, epoch = start.epoch](size_t worker, const Indices& indices) {
+                        const WorkerScope scope(seed, epoch, indices);
+                        return samples_->fetch(worker, indices, origin);
+                      },
+                  .workers = workers_.get(),
+                  .max_jobs = options_.max_jobs,
+                  .enforce_ordering = options_.enforce_ordering,
+                  .timeout = options_.timeout};
   return stages;
 }
 

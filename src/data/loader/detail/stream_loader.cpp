@@ -31,9 +31,8 @@ namespace {
 
 void warn_reading_past(const Origin& origin, size_t position) {
   const Logger logger("data", {.rank = origin.rank, .world_size = origin.world_size});
-  logger.warning(
-      text("this stream cannot seek: its first ", position,
-           " samples are read once more to go on behind them. Give the dataset a seek(size_t position)."));
+  logger.warning(text("this stream cannot seek: its first ", position,
+                      " samples are read once more to go on behind them. Give the dataset a seek(size_t position)."));
 }
 
 }  // namespace
@@ -48,15 +47,11 @@ struct StreamLoader::Places {
 
 StreamLoader::StreamLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations,
                            LoaderFacts facts, std::unique_ptr<StreamSource> stream)
-    : LoaderImpl(options, operations),
-      facts_(facts),
-      stream_(std::move(stream)),
-      dataset_length_(stream_->size()) {}
+    : LoaderImpl(options, operations), facts_(facts), stream_(std::move(stream)), dataset_length_(stream_->size()) {}
 
 StreamLoader::~StreamLoader() = default;
 
-void StreamLoader::prepare(const process::Process& process,
-                           std::shared_ptr<training::GradientState> gradient_state,
+void StreamLoader::prepare(const process::Process& process, std::shared_ptr<training::GradientState> gradient_state,
                            const LoaderOptions& own) {
   LoaderFacts facts = facts_;
   facts.batch_size = options_.batch_size;
@@ -72,8 +67,8 @@ size_t StreamLoader::size(size_t skip) const {
   const size_t full = num_indices() / options_.batch_size, rest = num_indices() % options_.batch_size;
   const size_t num_batches = full + (rest > 0 && !options_.drop_last ? 1 : 0);
   const size_t last = num_batches > full ? rest : options_.batch_size;
-  const size_t size = dispatches() ? dispatched_length(num_batches)
-                                   : shard_length(num_batches, last, shard(options_.batch_size));
+  const size_t size =
+      dispatches() ? dispatched_length(num_batches) : shard_length(num_batches, last, shard(options_.batch_size));
   return size > skip ? size - skip : 0;
 }
 
@@ -119,8 +114,8 @@ void StreamLoader::jump(Places& places, size_t position) {
 }
 
 void StreamLoader::start_reader() {
-  reader_ = std::make_unique<ReadAhead>([this] { return stream_->read(options_.batch_size); },
-                                        options_.workers, options_.max_jobs, options_.timeout, origin());
+  reader_ = std::make_unique<ReadAhead>([this] { return stream_->read(options_.batch_size); }, options_.workers,
+                                        options_.max_jobs, options_.timeout, origin());
 }
 
 // A batch of a type of one's own, in a world of one, counts as full.
@@ -177,8 +172,8 @@ PipelineStages StreamLoader::sharded_stages(size_t skip, size_t position) {
   show(stages);
   stages.owner = shared_from_this();
   stages.plan = [skip, places,
-                 plan = BatchShard(shard, source,
-                                   {position, std::move(head)})]() mutable -> std::optional<PlannedBatch> {
+                 plan =
+                     BatchShard(shard, source, {position, std::move(head)})]() mutable -> std::optional<PlannedBatch> {
     std::optional<ShardedBatch> next;
     for (; (next = plan.next()) && skip > 0; --skip) places->window.forget_before(next->end);
     if (!next) return std::nullopt;
@@ -191,16 +186,14 @@ PipelineStages StreamLoader::sharded_stages(size_t skip, size_t position) {
   stages.remainder.at_last = LastRemainder::kAsBefore;
   if (dataset_length_ && !options_.drop_last) {
     // Accelerate takes the length of a rank's evened-out part here, which full steps always divide.
-    stages.remainder.before_last =
-        world_size() > 1 ? 0 : static_cast<int64_t>(*dataset_length_ % total_batch_size());
+    stages.remainder.before_last = world_size() > 1 ? 0 : static_cast<int64_t>(*dataset_length_ % total_batch_size());
   }
   return stages;
 }
 
 // Puts the stream to a position. Gives the epoch's first `round` batches, and in `rest` those already read that lie
 // behind the position.
-std::vector<Indices> StreamLoader::go_to(Places& places, size_t position, size_t round,
-                                         std::deque<Indices>& rest) {
+std::vector<Indices> StreamLoader::go_to(Places& places, size_t position, size_t round, std::deque<Indices>& rest) {
   std::vector<Indices> head;
   if (!stream_->seekable()) warn_reading_past(origin(), position);
   const auto read_on = [&] {

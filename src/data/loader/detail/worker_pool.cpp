@@ -17,8 +17,7 @@ WorkerPool::WorkerPool(size_t num_workers) {
     } catch (const std::system_error& error) {
       stop();
       throw UsageError(kOrigin, "of workers = ", num_workers, " the system started ", worker,
-                       " threads: ", error.what(),
-                       ". Give fewer workers, or raise the limit on threads or memory.");
+                       " threads: ", error.what(), ". Give fewer workers, or raise the limit on threads or memory.");
     }
   }
 }

@@ -15,9 +15,8 @@ namespace {
 }
 
 [[noreturn]] void throw_position_behind_end(size_t position, size_t drawn) {
-  throw UsageError(Origin{"data"}, "the state is at position ", position,
-                   " of its epoch, but the sampler gives only ", drawn,
-                   " indices. Load it into a loader made as the one it was taken from.");
+  throw UsageError(Origin{"data"}, "the state is at position ", position, " of its epoch, but the sampler gives only ",
+                   drawn, " indices. Load it into a loader made as the one it was taken from.");
 }
 
 }  // namespace

@@ -69,8 +69,7 @@ std::vector<uint8_t> SamplerStream::start() const {
 
 uint64_t SamplerStream::seed_of_rank_0() const {
   const at::Tensor seed = at::empty({}, at::kLong);
-  *seed.mutable_data_ptr<int64_t>() =
-      static_cast<int64_t>(at::detail::getDefaultCPUGenerator().current_seed());
+  *seed.mutable_data_ptr<int64_t>() = static_cast<int64_t>(at::detail::getDefaultCPUGenerator().current_seed());
   group_.broadcast_(seed, 0);
   return static_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
 }

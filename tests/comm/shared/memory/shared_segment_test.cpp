@@ -142,9 +142,8 @@ TEST(SharedCounter, GivingUpIsForgottenIfThePeerHasCome) {
     counter.value = 1;
     throw std::runtime_error("left");
   }));
-  EXPECT_THROW(
-      wait(counter, 2, {.time = std::chrono::microseconds(0)}, [] { throw std::runtime_error("left"); }),
-      std::runtime_error);
+  EXPECT_THROW(wait(counter, 2, {.time = std::chrono::microseconds(0)}, [] { throw std::runtime_error("left"); }),
+               std::runtime_error);
 }
 
 TEST(SharedChunks, HoldEverythingOnce) {

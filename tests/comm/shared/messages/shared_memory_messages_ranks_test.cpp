@@ -25,8 +25,7 @@ TEST(SharedMemoryMessagesRanks, MessagesInBothDirectionsArriveWhole) {
     run_ranks(
         world_size,
         [&](Process& process) {
-          const int me = process.rank(), next = (me + 1) % world_size,
-                    last = (me + world_size - 1) % world_size;
+          const int me = process.rank(), next = (me + 1) % world_size, last = (me + world_size - 1) % world_size;
           std::vector<at::Tensor> sent;
           std::vector<Work<>> works;
           for (size_t i = 0; i < sizes.size(); ++i) {
@@ -52,8 +51,8 @@ TEST(SharedMemoryMessagesRanks, SendsAndReceivesGoOnWhileTheirStarterDoesSomethi
         [&](Process& process) {
           at::Tensor tensor =
               process.rank() == 0 ? torch::arange(2 * kMegabyte) : torch::zeros({2 * kMegabyte}, at::kLong);
-          auto work = process.rank() == 0 ? process.group().send_async(tensor, 1)
-                                          : process.group().receive_async_(tensor, 0);
+          auto work =
+              process.rank() == 0 ? process.group().send_async(tensor, 1) : process.group().receive_async_(tensor, 0);
           if (process.rank() == sleeper) other_is_done.wait();
           work.wait();
           if (process.rank() != sleeper) other_is_done.count_down();
@@ -92,8 +91,7 @@ TEST(SharedMemoryMessagesRanks, MessagesOfDifferentTagsAreTakenInAnyOrder) {
       [](Process& process) {
         const Group& group = process.group();
         if (process.rank() == 0) {
-          for (int tag = 0; tag < 50; ++tag)
-            group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
+          for (int tag = 0; tag < 50; ++tag) group.send(torch::full({1000 * tag + 1}, tag, at::kFloat), 1, tag);
         } else {
           for (int tag = 49; tag >= 0; --tag) {
             at::Tensor tensor = torch::zeros({1000 * tag + 1});
@@ -144,8 +142,7 @@ TEST(SharedMemoryMessagesRanks, ALargeMessageOfAnotherSizeMakesWayForTheNext) {
             group.send(bytes_from(0, 2, kLarge), 1, 1);
             return sent.wait();
           }
-          auto behind =
-              is_coming ? std::nullopt : std::optional(group.receive_async_(large.slice(0, 5), 0, 1));
+          auto behind = is_coming ? std::nullopt : std::optional(group.receive_async_(large.slice(0, 5), 0, 1));
           group.barrier();
           if (is_coming) {
             const at::Tensor other = torch::zeros({1});

@@ -61,9 +61,7 @@ struct OperationsOf {
   static AnyBatch map_tensors(const AnyBatch& any, const BatchOperations::OnTensor& fn) {
     return any_batch(comm::map_tensors(batch_in<Batch>(any), fn));
   }
-  static std::vector<at::Tensor> tensors_of(const AnyBatch& any) {
-    return comm::tensors_of(batch_in<Batch>(any));
-  }
+  static std::vector<at::Tensor> tensors_of(const AnyBatch& any) { return comm::tensors_of(batch_in<Batch>(any)); }
   static AnyBatch copy(const AnyBatch& any) { return any_batch(Batch(batch_in<Batch>(any))); }
   static size_t num_rows(const AnyBatch& any) { return data::num_rows(batch_in<Batch>(any)); }
   static AnyBatch slice(const AnyBatch& any, size_t begin, size_t end) {

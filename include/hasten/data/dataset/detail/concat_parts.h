@@ -34,9 +34,7 @@ at::Tensor ordered_rows(const std::vector<at::Tensor>& rows, const std::vector<P
 struct InOrder {
   const std::vector<PartRequest>& requests;
 
-  at::Tensor tensors(const std::vector<at::Tensor>& of_parts) const {
-    return ordered_rows(of_parts, requests);
-  }
+  at::Tensor tensors(const std::vector<at::Tensor>& of_parts) const { return ordered_rows(of_parts, requests); }
   template <class List>
   List elements(const std::vector<List*>& of_parts) const {
     size_t count = 0;
@@ -76,8 +74,7 @@ template <class Batch>
 class Part {
  public:
   template <class Dataset>
-  explicit Part(std::in_place_t, Dataset dataset)
-      : held_(std::make_shared<Holder<Dataset>>(std::move(dataset))) {}
+  explicit Part(std::in_place_t, Dataset dataset) : held_(std::make_shared<Holder<Dataset>>(std::move(dataset))) {}
   Part(const Part& other) : held_(other.held_->copy()) {
     if (!held_) held_ = other.held_;
   }
@@ -103,8 +100,8 @@ class Part {
     Batch get_batch(c10::ArrayRef<size_t> samples) override { return dataset.get_batch(samples); }
     void set_epoch(uint64_t epoch) override { set_epoch_of(dataset, epoch); }
     std::shared_ptr<Held> copy() const override {
-      constexpr bool kCopies = !is_thread_safe<Dataset>::value ||
-                               (takes_epoch<Dataset>::value && std::is_copy_constructible_v<Dataset>);
+      constexpr bool kCopies =
+          !is_thread_safe<Dataset>::value || (takes_epoch<Dataset>::value && std::is_copy_constructible_v<Dataset>);
       if constexpr (kCopies) {
         return std::make_shared<Holder>(dataset);
       } else {

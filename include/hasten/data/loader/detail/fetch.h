@@ -11,8 +11,7 @@ namespace hasten::data {
 
 namespace detail {
 /// Throws a DataError that names the `suspects` and has the exception being handled nested in it.
-[[noreturn]] void throw_sample_error(const Origin& origin, const Indices& suspects,
-                                     std::optional<size_t> num_samples);
+[[noreturn]] void throw_sample_error(const Origin& origin, const Indices& suspects, std::optional<size_t> num_samples);
 }  // namespace detail
 
 /// Returns the dataset's batch of these samples. If the dataset throws, the samples are tried one by one to find the

@@ -51,9 +51,7 @@ class LoaderImpl {
              const LoaderOptions& own, const LoaderFacts& facts);
 
   Origin origin() const;
-  size_t world_size() const noexcept {
-    return process_ ? static_cast<size_t>(process_->world_size()) : size_t{1};
-  }
+  size_t world_size() const noexcept { return process_ ? static_cast<size_t>(process_->world_size()) : size_t{1}; }
   bool is_ordered() const noexcept { return options_.workers <= 1 || options_.enforce_ordering; }
   bool splits() const noexcept { return own_.split_batches; }
   bool dispatches() const noexcept { return dispatches_; }
@@ -68,8 +66,7 @@ class LoaderImpl {
 
   /// Adds what a pass that the caller sees has: gradient state, device, epochs, errors.
   void show(PipelineStages& stages) const;
-  std::shared_ptr<Dispatcher> dispatcher(size_t position, ReadBase read,
-                                         std::function<AnyBatch()> first_rows) const;
+  std::shared_ptr<Dispatcher> dispatcher(size_t position, ReadBase read, std::function<AnyBatch()> first_rows) const;
   /// Returns a pass in which every step is what rank 0 hands out.
   PipelineStages dispatched(std::shared_ptr<Dispatcher> dispatcher, std::shared_ptr<void> owner) const;
 

@@ -42,10 +42,8 @@ class SamplesOf final : public SampleSource {
     if constexpr (is_thread_safe<Dataset>::value) {
       (void)num_workers;
     } else {
-      static_assert(std::is_copy_constructible_v<Dataset>,
-                    "a dataset that is not thread-safe must be copyable");
-      for (size_t worker = 1; worker < num_workers; ++worker)
-        copies_.push_back(std::make_unique<Dataset>(dataset_));
+      static_assert(std::is_copy_constructible_v<Dataset>, "a dataset that is not thread-safe must be copyable");
+      for (size_t worker = 1; worker < num_workers; ++worker) copies_.push_back(std::make_unique<Dataset>(dataset_));
     }
   }
   AnyBatch fetch(size_t worker, const Indices& indices, const Origin& origin) override {
@@ -66,8 +64,8 @@ class SamplesOf final : public SampleSource {
 class MapLoader : public LoaderImpl, public std::enable_shared_from_this<MapLoader> {
  public:
   /// `facts`: those of the types of dataset and sampler.
-  MapLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations,
-            LoaderFacts facts, std::unique_ptr<SampleSource> samples, std::unique_ptr<AnySampler> sampler);
+  MapLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations, LoaderFacts facts,
+            std::unique_ptr<SampleSource> samples, std::unique_ptr<AnySampler> sampler);
   ~MapLoader();
 
   /// Loader's functions of these names.
@@ -107,8 +105,7 @@ class MapLoader : public LoaderImpl, public std::enable_shared_from_this<MapLoad
 /// Adds the types of dataset and sampler.
 template <class Dataset, class Sampler>
 class MapLoaderImpl : public MapLoader {
-  static_assert(!Dataset::is_stateful &&
-                    std::is_constructible_v<typename Dataset::BatchRequestType, Indices&>,
+  static_assert(!Dataset::is_stateful && std::is_constructible_v<typename Dataset::BatchRequestType, Indices&>,
                 "data::loader with a sampler takes map datasets, asked by positions (ArrayRef<size_t>)");
   static_assert(std::is_same_v<typename Sampler::BatchRequestType, Indices>,
                 "data::loader takes samplers that give positions (std::vector<size_t>)");
@@ -124,9 +121,7 @@ class MapLoaderImpl : public MapLoader {
                   std::make_unique<SamplesOf<Dataset>>(std::move(dataset)),
                   std::make_unique<SamplerOf<Sampler>>(std::move(sampler))) {}
 
-  const Dataset& dataset() const noexcept {
-    return static_cast<const SamplesOf<Dataset>&>(samples()).dataset();
-  }
+  const Dataset& dataset() const noexcept { return static_cast<const SamplesOf<Dataset>&>(samples()).dataset(); }
   Sampler& sampler() noexcept { return static_cast<SamplerOf<Sampler>&>(any_sampler()).sampler(); }
 
  private:

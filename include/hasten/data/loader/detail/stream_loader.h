@@ -94,8 +94,8 @@ class StreamOf final : public StreamSource {
 class StreamLoader : public LoaderImpl, public std::enable_shared_from_this<StreamLoader> {
  public:
   /// `facts`: those of the type of the stream.
-  StreamLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations,
-               LoaderFacts facts, std::unique_ptr<StreamSource> stream);
+  StreamLoader(const torch::data::DataLoaderOptions& options, const BatchOperations& operations, LoaderFacts facts,
+               std::unique_ptr<StreamSource> stream);
   ~StreamLoader();
 
   /// Loader's functions of these names.

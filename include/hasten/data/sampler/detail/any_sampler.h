@@ -63,8 +63,7 @@ template <class Sampler>
 class SamplerOf final : public AnySampler {
   static constexpr bool kSeekable = requires(Sampler& sampler, size_t position) { sampler.seek(position); };
   static constexpr bool kReplaceable = std::is_same_v<Sampler, torch::data::samplers::RandomSampler>;
-  static constexpr bool kHidesSize =
-      kReplaceable || std::is_same_v<Sampler, torch::data::samplers::SequentialSampler>;
+  static constexpr bool kHidesSize = kReplaceable || std::is_same_v<Sampler, torch::data::samplers::SequentialSampler>;
 
  public:
   explicit SamplerOf(Sampler sampler) : sampler_(std::move(sampler)) {

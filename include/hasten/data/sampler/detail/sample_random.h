@@ -23,9 +23,7 @@ class SampleRandom {
   }
 
   /// Returns one of 0 … count-1; 0 for a count of 0.
-  uint64_t below(uint64_t count) noexcept {
-    return static_cast<uint64_t>(uniform() * static_cast<double>(count));
-  }
+  uint64_t below(uint64_t count) noexcept { return static_cast<uint64_t>(uniform() * static_cast<double>(count)); }
 
  private:
   static constexpr uint64_t kStep = 0x9e3779b97f4a7c15;

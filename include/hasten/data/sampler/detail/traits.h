@@ -89,8 +89,7 @@ inline constexpr bool gives_batches = requires(const Sampler& sampler) {
 
 /// Whether a sampler gives one rank's part of the order, so that a loader must not divide it once more.
 template <class Sampler>
-struct gives_a_ranks_part
-    : std::is_base_of<torch::data::samplers::DistributedSampler<std::vector<size_t>>, Sampler> {};
+struct gives_a_ranks_part : std::is_base_of<torch::data::samplers::DistributedSampler<std::vector<size_t>>, Sampler> {};
 
 /// Passes the beginning epoch to a dataset that has `set_epoch(uint64_t)`, also behind torch's transforms; nothing for
 /// others. Loaders call it before each pass, for every worker's copy.
