@@ -83,6 +83,12 @@ bool Connection::write_some() {
   return write_locked(lock);
 }
 
+bool Connection::has_unsent() const {
+  const std::lock_guard lock(writing_);
+  if (writer_active_) return false;  // the writer tells what it leaves
+  return !raw_.empty() || (state() == State::kOpen && !queue_.empty());
+}
+
 size_t Connection::gather(std::vector<iovec>& parts) const {
   parts.clear();
   size_t total = 0, skip = front_offset_;

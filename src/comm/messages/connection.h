@@ -48,6 +48,8 @@ class Connection {
   /// write_some() when it is ready for writing.
   bool send(OutgoingMessage message, int64_t pull_bytes, bool flush);
   bool write_some();
+  /// Returns true if frames wait that could be sent now and no thread is sending.
+  bool has_unsent() const;
   void send_control(FrameKind kind, uint64_t value);
   /// Reads what there is. Returns false at the end of the stream. Throws: DataError for bytes that are no frames.
   bool read_some();
@@ -85,7 +87,7 @@ class Connection {
   std::atomic<bool> claimed_ = false;
   std::atomic<Clock::time_point> last_heard_;
 
-  std::mutex writing_;
+  mutable std::mutex writing_;
   std::deque<Queued> raw_;  // the handshake's answers, before all frames
   std::deque<Queued> queue_;
   size_t front_offset_ = 0;  // bytes of the first that have been written

@@ -191,7 +191,9 @@ void Messages::Impl::want_writing(const ConnectionPtr& connection, bool on) {
   if (id == 0) return;
   const std::lock_guard lock(connection->watching);
   const uint32_t reading = connection->has_waiter ? 0u : uint32_t{EPOLLIN};
-  watch(connection->handle(), id, on ? reading | uint32_t{EPOLLOUT} : reading, false);
+  // Asked anew: another thread may have queued a message since the caller looked.
+  const bool writing = on || connection->has_unsent();
+  watch(connection->handle(), id, writing ? reading | uint32_t{EPOLLOUT} : reading, false);
 }
 
 // While a waiter reads, serve() must not be notified of readable bytes.
