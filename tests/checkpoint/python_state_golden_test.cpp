@@ -338,6 +338,7 @@ Followed follow(process::Process& process, const json& input, const std::string&
         json own_order = json::array();
         for (int64_t i = 0; i < batch.data.size(0); ++i) own_order.push_back(batch.data[i][3].template item<int64_t>());
         out.order.push_back(own_order);
+        process.group().barrier();  // beginning a pass draws from the generator that the ranks share here
         optimizer.zero_grad();
         at::Tensor outputs;
         {

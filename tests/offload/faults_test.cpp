@@ -207,7 +207,9 @@ TEST_F(OffloadFaultsDeathTest, AReadErrorOfTheDiskIsADataErrorAtTheOperator) {
   const auto run = [&] {
     torch::set_num_threads(1);
     const torch::NoGradGuard no_grad;
-    const auto model = load(limited());
+    auto options = limited();
+    options.page_cache = PageCache::kDrop;  // so that the units are read anew
+    const auto model = load(options);
     fail_reads();
     const auto words = testing::words_of<DataError>([&] { model->forward(x_); });
     std::fprintf(stderr, "%s\n", words.c_str());

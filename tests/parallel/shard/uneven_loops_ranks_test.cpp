@@ -87,10 +87,6 @@ TEST(ShardUnevenLoops, ThatForgetGradientsBehindTheStepDoToo) {
   for (const int world_size : {2, 3}) expect_numbers_of_ddp(world_size, 1, false);
 }
 
-TEST(ShardUnevenLoops, AccumulateAsDdp) {
-  expect_numbers_of_ddp(2, 2, false);
-}
-
 TEST(ShardUnevenLoops, WithALossScaleAreRefused) {
   const auto words = run_ranks_collecting(2, [](auto& process) {
     auto options = uneven_options(ShardStage::kGradients);
