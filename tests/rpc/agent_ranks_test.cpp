@@ -402,6 +402,7 @@ TEST(Agent, ANestedCallHasNoMoreTimeThanTheCallItServes) {
     functions.add("outer", [&] {
       ready.wait();
       inner.set_value(words_of_throw<CommError>([&] { self->call<void>("worker0", "block"); }));
+      while (!call().cancelled()) std::this_thread::yield();  // the caller's time runs out first
     });
     Agent agent(process, functions);
     self = &agent;
