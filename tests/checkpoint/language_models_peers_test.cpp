@@ -15,7 +15,7 @@
 #include "hasten/models/generate.h"
 #include "hasten/offload/load/dispatch.h"
 #include "hasten/offload/map/tree_of.h"
-#include "support/folder.h"
+#include "support/python.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -59,27 +59,11 @@ for name, config in models.items():
     print(name)
 )";
 
-class LanguageModelPeers : public testing::InFolder {
+class LanguageModelPeers : public testing::InPython {
  protected:
-  void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty())
-      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, transformers and accelerate.";
-  }
-
-  // What a program prints in the test's folder, or what went wrong.
-  std::string python(const std::string& program) const {
-    const std::string file = write("program.py", "import os\nos.chdir(r'" + folder_.string() + "')\n" + program);
-    FILE* const pipe = ::popen((python_ + " " + file + " 2>" + path("errors")).c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-    return ::pclose(pipe) == 0 ? out : "failed: " + out;
-  }
+  std::string python(const std::string& program) const { return run_python(program, "", "2>" + path("errors")); }
 
   static double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
-
-  std::string python_;
 };
 
 void expect_transformers_logits(const std::string& folder, const std::string& expected) {

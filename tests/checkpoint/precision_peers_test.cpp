@@ -13,7 +13,7 @@
 #include "hasten/files/python_file.h"
 #include "hasten/precision/amp.h"
 #include "hasten/precision/grad_scaler.h"
-#include "support/folder.h"
+#include "support/python.h"
 
 namespace hasten::checkpoint {
 namespace {
@@ -23,22 +23,10 @@ using precision::GradScalerState;
 template <class T>
 using Codec = training::StateCodec<T>;
 
-class ScalerPeers : public testing::InFolder {
+class ScalerPeers : public testing::InPython {
  protected:
-  void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch.";
-  }
-
-  // Runs a program in the test's folder; its output, or what went wrong, an overlong run among it.
   std::string run_script(const std::string& program) const {
-    const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" + program);
-    FILE* pipe = ::popen(("timeout 240 " + python_ + " " + file + " 2>&1").c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-    const int status = ::pclose(pipe);
-    return status == 0 ? out : text("failed with status ", status, ": ", out);
+    return run_python("import torch\n" + program, "timeout 240");
   }
 
   template <class T>
@@ -49,8 +37,6 @@ class ScalerPeers : public testing::InFolder {
   T load_state(const std::string& name) const {
     return Codec<T>::decode(state_of_python(files::PythonFile::open(path(name)).value()));
   }
-
-  std::string python_;
 };
 
 // Steps of which some overflow; the parameters afterwards.

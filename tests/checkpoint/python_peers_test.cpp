@@ -13,33 +13,16 @@
 #include "hasten/core/env.h"
 #include "hasten/data/dataset/tensor_dataset.h"
 #include "hasten/optim/schedulers/schedulers.h"
-#include "support/folder.h"
 #include "support/models.h"
+#include "support/python.h"
 #include "support/ranks.h"
 
 namespace hasten::checkpoint {
 namespace {
 
-class PythonPeers : public testing::InFolder {
+class PythonPeers : public testing::InPython {
  protected:
-  void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty())
-      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and accelerate.";
-  }
-
-  // Runs a program in the test's folder; its output, or what went wrong.
-  std::string run(const std::string& program) const {
-    const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" + program);
-    FILE* pipe = ::popen((python_ + " -W ignore " + file + " 2>&1").c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-    const int status = ::pclose(pipe);
-    return status == 0 ? out : "failed: " + out;
-  }
-
-  std::string python_;
+  std::string run(const std::string& program) const { return run_python("import torch\n" + program); }
 };
 
 constexpr const char* kNet = R"(

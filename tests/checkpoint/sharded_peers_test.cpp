@@ -9,8 +9,8 @@
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
 #include "hasten/core/env.h"
-#include "support/folder.h"
 #include "support/models.h"
+#include "support/python.h"
 #include "support/ranks.h"
 
 namespace hasten::checkpoint {
@@ -84,12 +84,11 @@ def whole(net):
     return {name: safe_get_full_fp32_param(p) for name, p in net.named_parameters()}
 )";
 
-class ShardedPeers : public testing::InFolder {
+class ShardedPeers : public testing::InPython {
  protected:
   void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty())
-      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and deepspeed.";
+    InPython::SetUp();
+    if (IsSkipped()) return;
     StateDict problem;
     for (int step = 0; step < kBefore + kAfter; ++step) {
       const auto data = testing::problem_for("mlp", 40 + static_cast<uint64_t>(step));
@@ -100,13 +99,8 @@ class ShardedPeers : public testing::InFolder {
   }
 
   std::string run(const std::string& program) const {
-    const std::string file = write("program.py", "import torch, os\nos.chdir(r'" + folder_.string() + "')\n" +
-                                                     kTwoRanks + program + "\nif __name__ == '__main__': main()\n");
-    FILE* pipe = ::popen(("timeout 240 " + python_ + " -W ignore " + file + " 2>&1").c_str(), "r");
-    std::string out;
-    char buffer[4096];
-    while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-    return ::pclose(pipe) == 0 ? out : "failed: " + out;
+    return run_python("import torch\n" + (kTwoRanks + program) + "\nif __name__ == '__main__': main()\n",
+                      "timeout 240");
   }
 
   static AcceleratorOptions at_stage(ShardStage stage) {
@@ -166,8 +160,6 @@ class ShardedPeers : public testing::InFolder {
       process.wait_for_everyone();
     });
   }
-
-  std::string python_;
 };
 
 TEST_F(ShardedPeers, RunsGoOnFromFoldersOfFsdp2) {
