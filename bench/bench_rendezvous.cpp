@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "hasten/core/hmac.h"
 #include "hasten/launch/base/port.h"
 #include "launch/rendezvous/rendezvous_node.h"
 #include "support.h"
@@ -61,7 +62,7 @@ class Nodes {
     for (const auto& node : nodes_) node->pump(std::chrono::steady_clock::now());
   }
 
-  const Bytes key_ = Bytes(kHashBytes, 'k');
+  const hasten::Bytes key_ = hasten::Bytes(hasten::kHashBytes, 'k');
   const Endpoint endpoint_;
   std::vector<std::unique_ptr<RendezvousNode>> nodes_;
 };
