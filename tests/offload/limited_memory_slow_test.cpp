@@ -1,7 +1,8 @@
 // A model of 1 GB runs within 600 MB: this process's memory and the model's part of the page cache, together.
 //
-// A control group charges both. The test needs no control group: it samples the process's resident memory, and asks
-// mincore which pages of the file the kernel holds.
+// A control group charges both. The first test needs no control group: it samples the process's resident memory, and
+// asks mincore which pages of the file the kernel holds. The second runs a process in a real one, where root may make
+// it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -10,6 +11,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "hasten/files/safetensors_header.h"
 #include "hasten/offload/load/dispatch.h"
 #include "support/folder.h"
+#include "support/processes.h"
 
 namespace hasten::offload {
 namespace {
@@ -98,8 +102,102 @@ class Peak {
   std::thread thread_;
 };
 
+// A control group with a memory limit, of version 1 or 2; gone with its processes' end.
+class ControlGroup {
+ public:
+  ControlGroup() {
+    const std::string name = "hasten_test_" + std::to_string(getpid());
+    for (const char* base : {"/sys/fs/cgroup/memory/", "/sys/fs/cgroup/"}) {
+      std::error_code error;
+      std::filesystem::create_directory(base + name, error);
+      if (error) continue;
+      folder_ = base + name;
+      for (const char* limit : {"memory.limit_in_bytes", "memory.max"}) {
+        if (std::filesystem::exists(file(limit))) limit_ = limit;
+      }
+      if (!limit_.empty()) return;
+      std::filesystem::remove(folder_, error);  // not a control group, or one without the controller
+      folder_.clear();
+    }
+  }
+  ~ControlGroup() {
+    if (!folder_.empty()) rmdir(folder_.c_str());
+  }
+  ControlGroup(const ControlGroup&) = delete;
+  ControlGroup& operator=(const ControlGroup&) = delete;
+
+  bool exists() const { return !folder_.empty(); }
+  std::string file(const std::string& name) const { return folder_ + "/" + name; }
+  std::string limit_file() const { return file(limit_); }
+  int64_t peak() const {
+    for (const char* name : {"memory.max_usage_in_bytes", "memory.peak"}) {
+      std::ifstream stream(file(name));
+      int64_t bytes = 0;
+      if (stream >> bytes) return bytes;
+    }
+    return -1;
+  }
+
+ private:
+  std::string folder_, limit_;
+};
+
+// Enters the group and runs the model with the limits that hasten finds by itself.
+HASTEN_PROCESS_CASE(offload_in_a_control_group) {
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  const std::string folder = std::getenv("HASTEN_TEST_FOLDER");
+  at::Tensor x, expected;
+  torch::load(x, folder + "/x.pt");
+  torch::load(expected, folder + "/expected.pt");
+  // What the process holds already is charged to the group that it comes from.
+  std::ofstream(std::getenv("HASTEN_TEST_LIMIT_FILE")) << kLimit - status_bytes("RssAnon");
+  std::ofstream(std::getenv("HASTEN_TEST_GROUP_FILE")) << getpid();
+  const auto model =
+      load_checkpoint_and_dispatch(empty_weights([] { return TallStack(); }), folder + "/model.safetensors",
+                                   {.device_map = "auto", .no_split_module_classes = {"Linear"}});
+  for (int pass = 0; pass < 3; ++pass) {
+    if (!model(x).equal(expected)) return 3;
+  }
+  std::cout << "units read " << model.stream_counts().reads << std::endl;
+  return model.stream_counts().reads > kLayers ? 0 : 4;
+}
+
+// One of several ranks of a host: prints what the model adds to its own memory.
+HASTEN_PROCESS_CASE(offload_beside_other_ranks) {
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  const std::string folder = std::getenv("HASTEN_TEST_FOLDER");
+  at::Tensor x, expected;
+  torch::load(x, folder + "/x.pt");
+  torch::load(expected, folder + "/expected.pt");
+  torch::nn::functional::linear(x, torch::ones({kWidth, kWidth}));  // libtorch's own buffers
+  const int64_t before = status_bytes("RssAnon");
+  const auto model = load_checkpoint_and_dispatch(
+      empty_weights([] { return TallStack(); }), folder + "/model.safetensors", {.device_map = DeviceMap{{"", "cpu"}}});
+  for (int pass = 0; pass < 2; ++pass) {
+    if (!model(x).equal(expected)) return 3;
+  }
+  std::cout << "private " << status_bytes("RssAnon") - before << std::endl;
+  return 0;
+}
+
 class LimitedMemory : public testing::InFolder {
  protected:
+  // Writes the model, an input and what the model makes of it, for processes to read.
+  void write_model_and_answer() const {
+    const torch::NoGradGuard no_grad;
+    torch::set_num_threads(1);
+    torch::manual_seed(0);
+    const at::Tensor first = torch::randn({kWidth, kWidth}) * 0.03, x = torch::randn({1, kWidth});
+    write_model(first);
+    at::Tensor expected = x;
+    for (int64_t i = 0; i < kLayers; ++i)
+      expected = torch::relu(torch::nn::functional::linear(expected, layer(first, i).contiguous()));
+    torch::save(x, path("x.pt"));
+    torch::save(expected, path("expected.pt"));
+  }
+
   // Layer i is a rotation of one random matrix.
   static at::Tensor layer(const at::Tensor& first, int64_t i) { return first.roll(i * 7, 0); }
 
@@ -150,6 +248,35 @@ TEST_F(LimitedMemory, AModelOfOneGigabyteRunsWithin600Megabytes) {
   undispatch(model.module());
   EXPECT_TRUE(model->forward(x).equal(expected));
   EXPECT_GT(cached.now(), kLimit) << "without streaming the model takes more than the limit";
+}
+
+TEST_F(LimitedMemory, AModelOfOneGigabyteRunsInAControlGroupOf600Megabytes) {
+  const ControlGroup group;
+  if (!group.exists()) GTEST_SKIP() << "no control group can be made here";
+  write_model_and_answer();
+  CachedBytes(path("model.safetensors")).drop();  // so that its pages are charged to the group
+
+  const auto results = testing::run_processes(1, "offload_in_a_control_group",
+                                              {{"HASTEN_TEST_FOLDER", path("")},
+                                               {"HASTEN_TEST_LIMIT_FILE", group.limit_file()},
+                                               {"HASTEN_TEST_GROUP_FILE", group.file("cgroup.procs")}});
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  std::cout << results[0].output << "peak of the group " << group.peak() / 1000 << " KB" << std::endl;
+  EXPECT_LE(group.peak(), kLimit);
+  EXPECT_GT(group.peak(), kLimit / 2) << "the limit is to be used";
+}
+
+TEST_F(LimitedMemory, EightRanksOfAHostHaveOneMappingAndLessThanAHundredthOfItEach) {
+  write_model_and_answer();
+  const auto results = testing::run_processes(8, "offload_beside_other_ranks", {{"HASTEN_TEST_FOLDER", path("")}});
+  for (const auto& rank : results) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+    const size_t at = rank.output.find("private ");
+    ASSERT_NE(at, std::string::npos) << rank.output;
+    const int64_t bytes = std::stoll(rank.output.substr(at + 8));
+    std::cout << "private " << bytes / 1000 << " KB of 1.007 GB" << std::endl;
+    EXPECT_LE(bytes, kLayers * kWidth * kWidth * 4 / 100);
+  }
 }
 
 }  // namespace
