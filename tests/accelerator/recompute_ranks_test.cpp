@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <tuple>
+
 #include "hasten/accelerator.h"
 #include "hasten/parallel/recompute/recompute.h"
 #include "support/ranks.h"
@@ -152,7 +154,7 @@ TEST(RecomputeAccelerator, AModuleThatIsNotThereIsNamed) {
     const Accelerator accelerator(process, options);
     Net net;
     try {
-      accelerator.prepare(net);
+      std::ignore = accelerator.prepare(net);
       FAIL() << "no error";
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), HasSubstr("'Lajer'"));
