@@ -22,7 +22,11 @@ std::shared_ptr<const parallel::Ddp> Preparation::distribute(torch::nn::Module& 
 }
 
 std::shared_ptr<parallel::ForwardScopes> Preparation::scopes(torch::nn::Module& module) const {
-  return state_->precision->scopes(module);
+  auto scopes = state_->precision->scopes(module);
+  const auto& recompute = options().recompute;
+  if (recompute.enabled && !scopes->has(parallel::ForwardOrder::kRecompute))
+    scopes->add(parallel::ForwardOrder::kRecompute, parallel::recompute_hook(module, recompute));
+  return scopes;
 }
 
 void Preparation::add_optimizer(const std::shared_ptr<torch::optim::Optimizer>& optimizer) const {

@@ -95,8 +95,11 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
     }
   }
   apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
-  if (fsdp_->activation_checkpointing)
-    fsdp_->notes.push_back("activation_checkpointing has no engine behind FSDP's settings yet: activations are kept");
+  if (fsdp_->activation_checkpointing) {
+    options.recompute.enabled = true;
+    if (options.recompute.modules.empty())
+      options.recompute.modules = fsdp_->transformer_cls_names_to_wrap.value_or(std::vector<std::string>{});
+  }
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
   options.shard = parallel::shard_options(*fsdp_, options.shard);
 }

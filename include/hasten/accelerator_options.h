@@ -15,6 +15,7 @@
 #include "hasten/data/loader/loader_options.h"
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/parallel/ddp/ddp.h"
+#include "hasten/parallel/recompute/recompute.h"
 #include "hasten/parallel/shard/options.h"
 #include "hasten/plan/deepspeed_plugin.h"
 #include "hasten/plan/fsdp_plugin.h"
@@ -27,6 +28,7 @@
 
 namespace hasten {
 
+using parallel::RecomputeOptions;
 using parallel::ShardOptions;
 using parallel::ShardStage;
 using plan::DeepSpeedPlugin;
@@ -92,6 +94,9 @@ struct AcceleratorOptions {
   /// which the first is selected at first.
   std::optional<DeepSpeedPlugin> deepspeed = {};
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins = {};
+  /// Activations of prepared models are dropped in forward and computed again in backward (docs/recompute.md). FSDP's
+  /// activation_checkpointing sets the same.
+  parallel::RecomputeOptions recompute = {};
   /// How prepared optimizers step; see optim/steps/optimizer_step.h.
   optim::PreparedOptimizerOptions optimizer = {};
   /// How long a collective may take, and how long the start waits for all ranks. This, `backend` and `cpu` are for the

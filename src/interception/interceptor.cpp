@@ -149,16 +149,50 @@ std::vector<Interceptor*>& scopes() {
   return stack;
 }
 
-void every_operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard guard(kEveryOperatorKey);
+// The scope whose interceptor is running, as an index of scopes().
+class RunningScope {
+ public:
+  explicit RunningScope(size_t index) : before_(std::exchange(current(), index)) {}
+  ~RunningScope() { current() = before_; }
+  RunningScope(const RunningScope&) = delete;
+  RunningScope& operator=(const RunningScope&) = delete;
+
+  static size_t& current() {
+    thread_local size_t index = 0;
+    return index;
+  }
+
+ private:
+  size_t before_;
+};
+
+// Set for the one call by which call_after() leaves the key behind.
+bool& passes_once() {
+  thread_local bool passes = false;
+  return passes;
+}
+
+// Asks the scopes from `num_scopes` - 1 outwards, then the interceptors of the arguments. Returns true if one of them
+// has replaced the arguments by the results.
+bool ask_every_operator(const c10::OperatorHandle& op, Stack& stack, size_t num_scopes) {
   const auto in_scope = scopes();
-  for (auto scope = in_scope.rbegin(); scope != in_scope.rend(); ++scope) {
-    if ((*scope)->intercept(op, *stack)) return;
+  for (size_t i = std::min(num_scopes, in_scope.size()); i-- > 0;) {
+    const RunningScope running(i);
+    if (in_scope[i]->intercept(op, stack)) return true;
   }
-  for (const auto& interceptor : asked(op, *stack, Level::kEveryOperator)) {
-    if (interceptor->intercept(op, *stack)) return;
+  for (const auto& interceptor : asked(op, stack, Level::kEveryOperator)) {
+    if (interceptor->intercept(op, stack)) return true;
   }
-  op.callBoxed(stack);
+  return false;
+}
+
+void every_operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  if (std::exchange(passes_once(), false)) {
+    const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kEveryOperatorKey);
+    return op.redispatchBoxed(keys & below, stack);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard guard(kEveryOperatorKey);
+  if (!ask_every_operator(op, *stack, scopes().size())) op.callBoxed(stack);
 }
 
 bool in_table(std::string_view name) {
@@ -238,6 +272,15 @@ EveryOperatorScope::EveryOperatorScope(Interceptor& interceptor) : guard_(std::m
 
 EveryOperatorScope::~EveryOperatorScope() {
   scopes().pop_back();
+}
+
+void call_after(const c10::OperatorHandle& op, Stack& stack) {
+  if (ask_every_operator(op, stack, RunningScope::current())) return;
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  const c10::impl::ForceDispatchKeyGuard force(keys.included_.add(kEveryOperatorKey),
+                                               keys.excluded_.remove(kEveryOperatorKey));
+  passes_once() = true;
+  op.callBoxed(&stack);
 }
 
 struct PassScope::Guard {

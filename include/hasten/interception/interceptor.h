@@ -89,6 +89,12 @@ class EveryOperatorScope {
   std::unique_ptr<Guard> guard_;
 };
 
+/// Calls the operator from inside intercept() of an EveryOperatorScope's interceptor. The interceptors that come after
+/// this one are asked. The scope stays in force for the operators of which a composite one is made. The caller then
+/// sees the results on the stack, and returns true. Collective: no. Blocks: as the operator does. Throws: the
+/// exceptions of the operator and of interceptors.
+void call_after(const c10::OperatorHandle& op, Stack& stack);
+
 /// While it exists, this thread's operators pass both keys by.
 class PassScope {
  public:

@@ -20,6 +20,10 @@ void ForwardScopes::remove(const ForwardHook* hook) {
   std::erase_if(hooks_, [hook](const Entry& entry) { return entry.hook.get() == hook; });
 }
 
+bool ForwardScopes::has(ForwardOrder order) const noexcept {
+  return std::any_of(hooks_.begin(), hooks_.end(), [order](const Entry& entry) { return entry.order == order; });
+}
+
 ForwardScopes::Scope ForwardScopes::enter(torch::nn::Module& module) const {
   Scope scope;
   scope.entered_.reserve(hooks_.size());

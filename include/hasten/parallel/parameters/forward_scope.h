@@ -31,7 +31,7 @@ class ForwardHook {
 };
 
 /// The position of a hook: the first is entered first.
-enum class ForwardOrder { kPhase, kUnits, kSwap, kAutocast, kUser };
+enum class ForwardOrder { kPhase, kUnits, kRecompute, kSwap, kAutocast, kUser };
 
 /// The scopes of a model. Handles of the same model share it.
 class ForwardScopes {
@@ -57,6 +57,7 @@ class ForwardScopes {
   /// left.
   [[nodiscard]] Scope enter(torch::nn::Module& module) const;
   bool empty() const noexcept { return hooks_.empty(); }
+  bool has(ForwardOrder order) const noexcept;
 
   /// Floating-point inputs of `model(x)` are cast to this dtype. Unset: they stay.
   std::optional<c10::ScalarType> input_dtype = {};

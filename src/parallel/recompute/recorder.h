@@ -1,0 +1,93 @@
+// RecomputeRecorder: keeps the calls of a thread's regions, and says for a tensor which call makes it.
+//
+// A region's calls are found by the storage of their results. A tensor of an earlier region is kept where the next one
+// uses it, so that a region replays from its own inputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "hasten/interception/interceptor.h"
+#include "parallel/recompute/replay.h"
+
+namespace hasten::parallel {
+
+/// A tensor that autograd keeps: as a ticket, or as it is.
+struct SavedSlot {
+  std::optional<Ticket> ticket;
+  std::optional<KeptTensor> kept;
+};
+
+class RecomputeRecorder : public interception::Interceptor {
+ public:
+  /// The regions of a model's parameters; those of kNoRegion end a region.
+  using Regions = std::unordered_map<const c10::TensorImpl*, int>;
+  static constexpr int kNoRegion = -1;
+
+  /// With `regions` an operator that reads a parameter begins the parameter's region. Without them all is one region.
+  explicit RecomputeRecorder(std::optional<Regions> regions);
+
+  interception::Level level() const override { return interception::Level::kEveryOperator; }
+  bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override;
+
+  /// Returns where a tensor that autograd keeps is to be had. Of the results of the running operator it is known only
+  /// when that ends; the slot changes then.
+  std::shared_ptr<SavedSlot> save(const at::Tensor& tensor);
+
+  bool in_region() const noexcept { return region_ != kNoRegion; }
+
+  /// The recorder of this thread's innermost scope; null outside, below autograd and while a call is replayed.
+  static RecomputeRecorder* current();
+
+ private:
+  friend class RecorderScope;
+  struct Made {
+    // The weak reference keeps the address from being used again.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<ReplayedCall> call;
+    size_t result;
+    int64_t version;
+    at::ScalarType dtype;
+  };
+  class Call;
+  class OperatorScope;
+
+  void enter_region_of(const interception::Stack& stack, size_t begin);
+  std::optional<Ticket> ticket_of(const at::Tensor& tensor) const;
+  void settle();
+
+  std::optional<Regions> regions_;
+  int region_ = kNoRegion;
+  std::shared_ptr<std::recursive_mutex> mutex_;
+  std::unordered_map<const c10::StorageImpl*, Made> made_;
+  /// Saved tensors of operators under way, with what they hold for now.
+  std::vector<std::shared_ptr<SavedSlot>> pending_;
+  /// Operators under way, one inside the other.
+  int depth_ = 0;
+};
+
+/// While it exists, the recorder is the thread's.
+class RecorderScope {
+ public:
+  explicit RecorderScope(std::shared_ptr<RecomputeRecorder> recorder);
+  ~RecorderScope();
+  RecorderScope(const RecorderScope&) = delete;
+  RecorderScope& operator=(const RecorderScope&) = delete;
+
+ private:
+  std::shared_ptr<RecomputeRecorder> recorder_;
+  RecomputeRecorder* before_;
+  interception::EveryOperatorScope scope_;
+};
+
+/// Tensors that were dropped and kept since the process started.
+int64_t dropped_tensors() noexcept;
+int64_t kept_tensors() noexcept;
+
+}  // namespace hasten::parallel
