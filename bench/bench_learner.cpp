@@ -1,7 +1,8 @@
 // What a Learner costs beside a plain libtorch loop: a tiny MLP, with metrics and one-cycle, and without.
 //
 // The plain loop sets lr and momentum by the same schedule, smooths its loss and counts its accuracy; the bare one does
-// none of it. All run in one process, an epoch each in turn, and who goes first changes each time.
+// none of it. All run in one process, an epoch each in turn, and who goes first changes each time. With --memory a
+// single side runs, whose peak of memory is given.
 #include <ATen/record_function.h>
 #include <hasten/hasten.h>
 #include <hasten/learner/callbacks.h>
@@ -12,8 +13,10 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <optional>
 
 #include "support.h"
 
@@ -21,7 +24,7 @@ namespace learner = hasten::learner;
 
 namespace {
 
-constexpr int64_t kFeatures = 32, kClasses = 5, kBatch = 64;
+constexpr int64_t kFeatures = 32, kClasses = 5;
 
 torch::nn::Sequential make_net(int64_t width) {
   torch::manual_seed(0);
@@ -34,17 +37,17 @@ double cosine(double from, double to, double part) {
 }
 
 struct Plain {
-  Plain(const torch::Tensor& x, const torch::Tensor& y, int64_t width)
+  Plain(const torch::Tensor& x, const torch::Tensor& y, int64_t width, size_t batch_size)
       : net(make_net(width)),
         adam(net->parameters(), torch::optim::AdamWOptions(1e-3).betas({0.9, 0.99}).eps(1e-5)),
         optimizer(accelerator.prepare(adam)),
         model(accelerator.prepare(net)),
         train(accelerator.prepare(
             hasten::data::loader(hasten::data::TensorDataset(x, y),
-                                 hasten::data::SeedableRandomSampler(static_cast<size_t>(x.size(0))), kBatch))),
-        valid(accelerator.prepare(
-            hasten::data::loader(hasten::data::TensorDataset(x, y),
-                                 hasten::data::SeedableSequentialSampler(static_cast<size_t>(x.size(0))), kBatch))) {}
+                                 hasten::data::SeedableRandomSampler(static_cast<size_t>(x.size(0))), batch_size))),
+        valid(accelerator.prepare(hasten::data::loader(
+            hasten::data::TensorDataset(x, y), hasten::data::SeedableSequentialSampler(static_cast<size_t>(x.size(0))),
+            batch_size))) {}
 
   void epoch(bool with_all) {
     net->train();
@@ -114,18 +117,24 @@ int64_t count_operators(const std::function<void()>& side) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int64_t steps = 200, width = 64;
+  const std::map<std::string, size_t> names{{"plain", 0}, {"learner", 1}, {"bare", 2}, {"empty", 3}};
+  int64_t steps = 200, width = 64, batch_size = 64;
   int rounds = 15;
+  std::optional<size_t> only;
   CLI::App app("Times a Learner beside a plain loop.");
   app.add_option("--steps", steps, "of an epoch")->check(CLI::PositiveNumber);
   app.add_option("--rounds", rounds, "epochs of each side")->check(CLI::PositiveNumber);
   app.add_option("--width", width, "of the hidden layer")->check(CLI::PositiveNumber);
+  app.add_option("--batch-size", batch_size, "rows of a batch")->check(CLI::PositiveNumber);
+  app.add_option("--memory", only, "runs this side only, and gives MB above the start")
+      ->transform(CLI::CheckedTransformer(names));
   CLI11_PARSE(app, argc, argv);
   torch::set_num_threads(1);
-  const auto x = torch::randn({steps * kBatch, kFeatures}),
-             y = torch::randint(kClasses, {steps * kBatch}, torch::kLong);
-  Plain plain(x, y, width), bare(x, y, width);
-  const auto loaders = learner::tensor_loaders({x, y}, {x, y}, {.batch_size = kBatch});
+  const auto x = torch::randn({steps * batch_size, kFeatures}),
+             y = torch::randint(kClasses, {steps * batch_size}, torch::kLong);
+  const auto rows = static_cast<size_t>(batch_size);
+  Plain plain(x, y, width, rows), bare(x, y, width, rows);
+  const auto loaders = learner::tensor_loaders({x, y}, {x, y}, {.batch_size = batch_size});
   const learner::Learner full(loaders, make_net(width),
                               {.loss = learner::cross_entropy(), .metrics = {learner::accuracy()}, .wd_bn_bias = true});
   const learner::Learner empty(loaders, make_net(width),
@@ -136,6 +145,12 @@ int main(int argc, char** argv) {
   const std::vector<std::function<void()>> sides = {[&] { plain.epoch(true); },
                                                     [&] { full.no_logging([&] { full.fit_one_cycle(1, 1e-3); }); },
                                                     [&] { bare.epoch(false); }, [&] { empty.fit(1, 1e-3); }};
+  if (only) {
+    const double start_mb = bench::memory_mb("VmRSS");
+    for (int round = 0; round < rounds; ++round) sides[*only]();
+    std::cout << nlohmann::json{{"over_start_mb", bench::memory_mb("VmHWM") - start_mb}} << std::endl;
+    return 0;
+  }
   std::vector<std::vector<double>> ms(sides.size());
   for (int round = -1; round < rounds; ++round) {
     for (size_t i = 0; i < sides.size(); ++i) {

@@ -68,11 +68,7 @@ void Learner::Impl::begin_batches() {
   pass_ =
       state.training ? (probing ? probe.get() : train_loader()) : (other_loader ? other_loader.get() : valid_loader());
   state.n_iter = pass_ == nullptr ? 0 : static_cast<int64_t>(pass_->size());
-  state.iter = -1;
-  if (state.training && resume_loader) {
-    state.iter = std::exchange(resume_iter, 0) - 1;
-    pass_->load_state(*std::exchange(resume_loader, std::nullopt));
-  }
+  state.iter = state.training ? std::exchange(resume_iter, 0) - 1 : -1;
   if (pass_ == nullptr) return;
   if (state.training && pass_->size() == 0) {
     throw UsageError(Origin{"learner", used.accelerator.rank(), used.accelerator.world_size()},
@@ -87,6 +83,9 @@ bool Learner::Impl::next_batch() {
   if (pass_ == nullptr) return false;
   if (!pass_->next(state.batch)) return false;
   ++state.iter;
+  // Those of the batch before would be alive throughout this one's forward pass.
+  state.predictions.clear();
+  state.loss_grad.reset();
   if (state.batch.inputs.empty()) {
     throw UsageError(Origin{"learner"}, "batch ", state.iter, " of epoch ", state.epoch,
                      " has no inputs; expected at least one tensor.");
@@ -124,7 +123,12 @@ at::Tensor Learner::Impl::loss_of(const Tensors& outputs, const Tensors& targets
 void Learner::Impl::compute_loss() {
   const at::AutoGradMode gradients(state.training);
   state.loss_grad = loss_of(state.predictions, state.batch.targets);
-  state.loss = state.loss_grad.requires_grad() ? state.loss_grad.detach() : state.loss_grad;
+  if (state.loss_grad.requires_grad()) {
+    state.attached_loss = state.loss_grad;
+  } else {
+    state.attached_loss.reset();
+    state.loss = state.loss_grad;
+  }
 }
 
 void Learner::Impl::backward() {
@@ -144,8 +148,7 @@ void Learner::Impl::zero_grad() {
 void Learner::Impl::forget() {
   state.batch = {};
   state.predictions.clear();
-  state.loss = at::Tensor();
-  state.loss_grad = at::Tensor();
+  state.loss = state.loss_grad = state.attached_loss = at::Tensor();
 }
 
 void Learner::Impl::require_ready() {

@@ -1,15 +1,16 @@
 // Validation and predictions of a Learner. See learner.h and predictions.h.
 #include <ATen/ATen.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 
 #include <fstream>
 #include <iomanip>
 #include <iostream>
 
-#include "hasten/checkpoint/weights.h"
 #include "hasten/learner/callbacks/predictions.h"
 #include "hasten/learner/distributed.h"
 #include "hasten/learner/recorder.h"
+#include "learner/checkpoint.h"
 #include "learner/learner_impl.h"
 #include "learner/samples.h"
 
@@ -26,8 +27,12 @@ std::vector<std::string> left_out(const Callbacks& entries) {
 
 }  // namespace
 
+void GatherPreds::before_validate(Learner& /*learn*/) {
+  for (auto* parts : {&inputs, &preds, &targets, &decoded, &losses}) parts->clear();
+}
+
 void GatherPreds::after_batch(Learner& learn) {
-  if (learn.predictions().empty()) return;
+  if (learn.training() || learn.is_unwinding() || learn.predictions().empty()) return;
   const at::NoGradGuard no_grad;
   const auto& accelerator = learn.accelerator();
   const auto all = [&](const at::Tensor& tensor) { return accelerator.gather_for_metrics(tensor.detach()).cpu(); };
@@ -36,23 +41,26 @@ void GatherPreds::after_batch(Learner& learn) {
   const auto activated = options.act ? options.act(prediction) : loss ? loss.activation(prediction) : prediction;
   if (options.with_input) inputs.push_back(all(learn.inputs().front()));
   if (options.with_decoded) decoded.push_back(all(loss ? loss.decodes(activated) : activated));
-  if (options.with_preds) keep(all(activated), options.save_preds, preds);
+  if (options.with_preds) preds.push_back(all(activated));
+  const auto write = [&](const at::Tensor& own, const std::filesystem::path& folder) {
+    if (folder.empty()) return;
+    const auto whole = all(own);
+    if (!accelerator.is_main_process()) return;
+    // A copy, as a slice would bring its whole storage along.
+    const auto bytes = torch::jit::pickle_save(whole.clone(at::MemoryFormat::Contiguous));
+    write_file(folder / text(learn.iter()), {bytes.begin(), bytes.end()});
+  };
+  write(prediction, options.save_preds);
   if (learn.targets().empty()) return;
   const auto& target = learn.targets().front();
-  if (options.with_targs) keep(all(target), options.save_targs, targets);
+  if (options.with_targs) targets.push_back(all(target));
+  write(target, options.save_targs);
   if (!options.with_loss) return;
   auto values = loss.compute(prediction, target, Reduction::kNone);
   // Gives a number for each sample if a sample has several pixels or values.
   const int64_t samples = prediction.size(0);
   if (values.numel() != samples) values = values.reshape({samples, -1}).mean(1);
   losses.push_back(all(values.reshape({samples})));
-}
-
-void GatherPreds::keep(const at::Tensor& batch, const std::filesystem::path& folder, std::vector<at::Tensor>& into) {
-  if (folder.empty()) return into.push_back(batch);
-  std::filesystem::create_directories(folder);
-  checkpoint::save(checkpoint::StateDict{{"data", batch}}, (folder / text(saved++, ".safetensors")).string(),
-                   {.safe_serialization = true});
 }
 
 at::Tensor GatherPreds::joined(const std::vector<at::Tensor>& parts) const {

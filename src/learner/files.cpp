@@ -245,6 +245,12 @@ void CheckpointReader::restore(Learner& learn) const {
     throw UsageError(Origin{"learner"}, folder_.string(), " also has the callbacks ", join(known),
                      "; resume with the callbacks that the fit had.");
   }
+  // The loaders come first: they refuse other data, and nothing else has changed then.
+  auto& engine = impl.engine();
+  for (const auto& [key, loader] :
+       {std::pair{"loader", impl.train_loader()}, std::pair{"valid_loader", impl.valid_loader()}}) {
+    if (loader != nullptr && !state_.at(key).is_null()) loader->load_state(state_.at(key));
+  }
   checkpoint::load_weights(*impl.model.module(), (folder_ / "model.safetensors").string());
   const auto optimizer = folder_ / "optimizer.pt";
   load_optimizer(learn.opt(), read_file(optimizer), optimizer.string());
@@ -256,11 +262,7 @@ void CheckpointReader::restore(Learner& learn) const {
   impl.state.epoch = state_.at("epoch").as_int() + (in_training() ? 0 : 1);
   impl.state.train_iter = state_.at("train_iter").as_int();
   impl.state.pct_train = state_.at("pct_train").as_double();
-  impl.resume_loader = state_.at("loader");
   impl.resume_iter = in_training() ? state_.at("iter").as_int() + 1 : 0;
-  auto& engine = impl.engine();
-  auto* valid = impl.valid_loader();
-  if (valid != nullptr && !state_.at("valid_loader").is_null()) valid->load_state(state_.at("valid_loader"));
   restore_random(state_.at("random"), engine.accelerator);
 }
 

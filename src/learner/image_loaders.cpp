@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <map>
 
+#include "learner/counts.h"
+
 namespace hasten::learner {
 namespace {
 
@@ -103,6 +105,10 @@ std::string folder_name(const fsys::path& file) {
 
 Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOptions& o) {
   const auto valid = o.valid(files);
+  if (valid.size() != files.size()) {
+    throw UsageError(Origin{"learner"}, "image_loaders: the split gives ", valid.size(), " answers for ", files.size(),
+                     " files; expected one for each.");
+  }
   std::map<std::string, int64_t> classes;
   for (const auto& file : files) classes.emplace(o.label(file), 0);
   Loaders loaders;
@@ -123,7 +129,8 @@ Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOp
     return ImageFiles(std::make_shared<const ImageFiles::Contents>(std::move(contents)));
   };
   const auto loading =
-      torch::data::DataLoaderOptions(static_cast<size_t>(o.batch_size)).workers(static_cast<size_t>(o.workers));
+      torch::data::DataLoaderOptions(static_cast<size_t>(at_least(1, "ImageLoadersOptions::batch_size", o.batch_size)))
+          .workers(static_cast<size_t>(at_least(0, "ImageLoadersOptions::workers", o.workers)));
   const auto train = part(false, o.train_steps),
              held_out = part(true, o.valid_steps.empty() ? std::vector<data::ImageStep>{} : o.valid_steps);
   if (*train.size() == 0) {

@@ -249,13 +249,15 @@ std::vector<at::Tensor>& Learner::predictions() const {
   return impl_->state.predictions;
 }
 at::Tensor& Learner::loss() const {
-  return impl_->state.loss;
+  auto& state = impl_->state;
+  if (state.attached_loss.defined()) state.loss = std::exchange(state.attached_loss, at::Tensor()).detach();
+  return state.loss;
 }
 at::Tensor& Learner::loss_grad() const {
   return impl_->state.loss_grad;
 }
 bool Learner::loss_is_finite() const {
-  return !impl_->state.loss.defined() || impl_->state.loss.isfinite().all().item<bool>();
+  return !loss().defined() || loss().isfinite().all().item<bool>();
 }
 torch::optim::Optimizer& Learner::opt() const {
   if (!impl_->optimizer) impl_->create_opt();
@@ -302,7 +304,9 @@ void Learner::log(const std::string& line) const {
 
 void Learner::set_seed(uint64_t seed, bool reproducible) const {
   process::set_seed(accelerator().process(), seed);
-  if (reproducible) at::globalContext().setDeterministicAlgorithms(true, false);
+  if (!reproducible) return;
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
 }
 
 }  // namespace hasten::learner

@@ -35,6 +35,8 @@ struct LoopState {
   Batch batch = {};
   Tensors predictions = {};
   at::Tensor loss = {}, loss_grad = {};
+  /// The loss as it was computed, until Learner::loss() is called and detaches it.
+  at::Tensor attached_loss = {};
 };
 
 struct Learner::Impl final : LoopActions {
@@ -96,8 +98,7 @@ struct Learner::Impl final : LoopActions {
   /// The range test trains on a loader of its own, so that the order of later fits does not move.
   bool probing = false;
   std::unique_ptr<PreparedLoader> probe = {};
-  /// A position that the next training pass goes on from, and the batches before it.
-  std::optional<core::Value> resume_loader = {};
+  /// Batches before the position that the next training pass goes on from; the loader has it already.
   int64_t resume_iter = 0;
 
   Callbacks entries = {};

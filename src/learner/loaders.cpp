@@ -2,6 +2,7 @@
 #include "hasten/learner/loaders.h"
 
 #include "hasten/learner/model.h"
+#include "learner/counts.h"
 
 namespace hasten::learner {
 namespace detail {
@@ -115,7 +116,8 @@ std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches) {
 
 Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const TensorLoadersOptions& options) {
   const data::TensorDataset dataset(inputs, targets);
-  auto loading = torch::data::DataLoaderOptions(static_cast<size_t>(options.batch_size));
+  auto loading = torch::data::DataLoaderOptions(
+      static_cast<size_t>(at_least(1, "TensorLoadersOptions::batch_size", options.batch_size)));
   loading.drop_last(options.drop_last);
   const size_t size = *dataset.size();
   if (!options.shuffle) return data::loader(dataset, data::SeedableSequentialSampler(size), loading);

@@ -48,6 +48,14 @@ double part_of(const at::Tensor& counts) {
 at::Tensor confusion(const at::Tensor& prediction, const at::Tensor& target, int64_t axis) {
   const int64_t n = prediction.size(axis);
   const auto flat = target.reshape({-1}).to(at::kLong);
+  if (flat.numel() > 0) {
+    const auto [least, most] = at::aminmax(flat);
+    if (least.item<int64_t>() < 0 || most.item<int64_t>() >= n) {
+      throw UsageError(Origin{"learner"}, "targets from ", least.item<int64_t>(), " to ", most.item<int64_t>(),
+                       " for a metric of predictions with ", n, " classes; expected 0 to ", n - 1,
+                       ". Number the classes from 0, or leave out the samples without one.");
+    }
+  }
   return at::bincount(flat * n + classes_of(prediction, axis), {}, n * n);
 }
 

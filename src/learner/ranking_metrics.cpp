@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "hasten/core/error.h"
 #include "hasten/learner/metrics.h"
 
 namespace hasten::learner {
@@ -17,6 +18,15 @@ constexpr double kNanRank = std::numeric_limits<double>::quiet_NaN();
 std::vector<double> doubles(const at::Tensor& tensor) {
   const auto flat = tensor.reshape({-1}).to(at::kDouble).contiguous();
   return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
+}
+
+/// Whether the values have an order, which a NaN is not part of. Throws: UsageError for another number of targets.
+bool can_be_ranked(const std::vector<double>& values, size_t num_targets) {
+  if (values.size() != num_targets) {
+    throw UsageError(Origin{"learner"}, "a metric of ", values.size(), " predictions with ", num_targets,
+                     " targets; expected a target for each prediction.");
+  }
+  return std::none_of(values.begin(), values.end(), [](double value) { return std::isnan(value); });
 }
 
 std::vector<size_t> ascending(const std::vector<double>& values) {
@@ -39,8 +49,10 @@ std::vector<double> mean_ranks(const std::vector<double>& values) {
   return ranks;
 }
 
-/// Returns the probability that a positive scores above a negative; ties half. NaN if one of them does not occur.
+/// Returns the probability that a positive scores above a negative; ties half. NaN if one of them does not occur, or a
+/// score is NaN.
 double area(const std::vector<double>& scores, const std::vector<bool>& positive) {
+  if (!can_be_ranked(scores, positive.size())) return kNanRank;
   const auto ranks = mean_ranks(scores);
   double sum = 0, positives = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -54,6 +66,7 @@ double area(const std::vector<double>& scores, const std::vector<bool>& positive
 }
 
 double average_precision(const std::vector<double>& scores, const std::vector<bool>& positive) {
+  if (!can_be_ranked(scores, positive.size())) return kNanRank;
   auto order = ascending(scores);
   std::reverse(order.begin(), order.end());
   const auto total = static_cast<double>(std::count(positive.begin(), positive.end(), true));
@@ -153,7 +166,9 @@ Metric ap_score_multi(bool sigmoid) {
 
 Metric spearman_corr_coef() {
   return accum_metric("spearmanr", [](const at::Tensor& p, const at::Tensor& t) {
-    const auto x = mean_ranks(doubles(p)), y = mean_ranks(doubles(t));
+    const auto predictions = doubles(p), targets = doubles(t);
+    if (!can_be_ranked(predictions, targets.size()) || !can_be_ranked(targets, targets.size())) return kNanRank;
+    const auto x = mean_ranks(predictions), y = mean_ranks(targets);
     const auto n = static_cast<double>(x.size());
     const double mean = (n + 1) / 2;
     double xy = 0, xx = 0, yy = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "hasten/core/error.h"
+#include "learner/counts.h"
 
 namespace hasten::learner {
 namespace {
@@ -66,7 +67,7 @@ double valley(const std::vector<double>& lrs, const std::vector<double>& losses)
 }
 
 double slide(const std::vector<double>& lrs, const std::vector<double>& losses, int lr_diff, double threshold) {
-  const auto apart = static_cast<size_t>(lr_diff);
+  const auto apart = static_cast<size_t>(at_least(1, "slide: lr_diff", lr_diff));
   require("slide", lrs, losses, apart + 1);
   const auto slopes = gradient(losses);
   size_t right = lrs.size() - 1;

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <numeric>
 
+#include "learner/counts.h"
+
 namespace hasten::learner {
 
 std::vector<std::string> tokenize(const std::string& text) {
@@ -63,7 +65,8 @@ std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>
                                           int rank, int world_size) {
   std::vector<int64_t> stream;
   for (const auto& text : texts) stream.insert(stream.end(), text.begin(), text.end());
-  const int64_t rows = o.batch_size * world_size;
+  at_least(1, "LanguageModelOptions::seq_len", o.seq_len);
+  const int64_t rows = at_least(1, "LanguageModelOptions::batch_size", o.batch_size) * world_size;
   const int64_t length = (static_cast<int64_t>(stream.size()) - 1) / rows;
   if (length < 1) {
     throw UsageError(Origin{"learner", rank, world_size}, "a language model on ", stream.size(), " tokens in ", rows,
@@ -87,12 +90,14 @@ std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, 
     throw UsageError(Origin{"learner"}, texts.size(), " texts with ", classes.size(),
                      " classes; expected a class for each.");
   }
+  at_least(1, "TextBatchOptions::max_len", o.max_len);
+  const auto batch_size = static_cast<size_t>(at_least(1, "TextBatchOptions::batch_size", o.batch_size));
   std::vector<size_t> order(texts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return texts[a].size() > texts[b].size(); });
   std::vector<Batch> batches;
-  for (size_t begin = 0; begin < order.size(); begin += static_cast<size_t>(o.batch_size)) {
-    const size_t end = std::min(order.size(), begin + static_cast<size_t>(o.batch_size));
+  for (size_t begin = 0; begin < order.size(); begin += batch_size) {
+    const size_t end = std::min(order.size(), begin + batch_size);
     const auto longest = std::min<int64_t>(o.max_len, static_cast<int64_t>(texts[order[begin]].size()));
     auto ids = at::full({static_cast<int64_t>(end - begin), longest}, Vocab::kPadding, at::kLong);
     auto labels = at::empty({static_cast<int64_t>(end - begin)}, at::kLong);

@@ -6,7 +6,9 @@
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "hasten/core/error.h"
 #include "hasten/optim/steps/rules.h"
@@ -63,6 +65,35 @@ struct Arrays {
 
 constexpr int64_t kGrain = 1 << 16;
 
+/// Calls `fn(part, begin, count)` for parts of kGrain elements, on libtorch's threads. Backwards, a second pass begins
+/// where the first one ended: that memory is still in the caches.
+template <class Fn>
+void for_parts(int64_t count, bool backwards, const Fn& fn) {
+  const int64_t parts = (count + kGrain - 1) / kGrain;
+  const auto some = [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t part = backwards ? first + end - 1 - i : i, begin = part * kGrain;
+      fn(static_cast<size_t>(part), begin, std::min(kGrain, count - begin));
+    }
+  };
+  parts <= 1 ? some(0, parts) : at::parallel_for(0, parts, 1, some);
+}
+
+/// Sums of squares of a layer: of its weights, and of its update or its gradient.
+using Squares = std::array<double, 2>;
+
+/// Returns the sum of `fn(begin, count)` over parts. They are added in order, whatever the number of threads.
+template <class Fn>
+Squares sum_over_parts(int64_t count, const Fn& fn) {
+  std::vector<Squares> parts(static_cast<size_t>((count + kGrain - 1) / kGrain));
+  for_parts(count, false, [&](size_t part, int64_t begin, int64_t size) { parts[part] = fn(begin, size); });
+  Squares sum{};
+  for (const auto& part : parts) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  }
+  return sum;
+}
+
 steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
   using steps::detail::FastaiRule;
   switch (rule) {
@@ -79,7 +110,7 @@ steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
   }
 }
 
-void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
+void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled, bool backwards = false) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n),
                                              .averages = x.a != nullptr,
@@ -98,11 +129,10 @@ void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
                                              .nu_1 = f(n.nu_1),
                                              .nu_2 = f(n.nu_2)};
   const auto& kernel = steps::detail::kernels(steps::best_instructions());
-  const auto part = [&](int64_t begin, int64_t end) {
+  for_parts(x.count, backwards, [&](size_t /*part*/, int64_t begin, int64_t count) {
     const auto from = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
-    kernel.fastai({x.p + begin, x.g + begin, from(x.a), from(x.s), nullptr, end - begin}, factors);
-  };
-  x.count <= kGrain ? part(0, x.count) : at::parallel_for(0, x.count, kGrain, part);
+    kernel.fastai({x.p + begin, x.g + begin, from(x.a), from(x.s), nullptr, count}, factors);
+  });
 }
 
 /// LAMB with fastai's ratio: the update is not stored, but computed anew behind the norms.
@@ -114,24 +144,34 @@ void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) 
                          .weight_decay = decoupled ? 0 : n.wd,
                          .step = step,
                          .adam_w_mode = false};
-  const steps::Slice slice{.count = x.count, .weight = x.p, .gradient = x.g, .states = {x.a, x.s}};
-  const auto sums = steps::lamb_moments(slice, rule);
-  const bool has_ratio = sums.weight_squares > 0 && sums.update_squares > 0;
-  const double ratio = has_ratio ? std::min(std::sqrt(sums.weight_squares / sums.update_squares), 10.0) : 1.0;
-  steps::lamb_apply(slice, rule, n.lr * ratio);
+  const auto slice = [&](int64_t begin, int64_t count) {
+    return steps::Slice{
+        .count = count, .weight = x.p + begin, .gradient = x.g + begin, .states = {x.a + begin, x.s + begin}};
+  };
+  const auto [weights, updates] = sum_over_parts(x.count, [&](int64_t begin, int64_t count) {
+    const auto sums = steps::lamb_moments(slice(begin, count), rule);
+    return Squares{sums.weight_squares, sums.update_squares};
+  });
+  const bool has_ratio = weights > 0 && updates > 0;
+  const double rate = n.lr * (has_ratio ? std::min(std::sqrt(weights / updates), 10.0) : 1.0);
+  for_parts(x.count, true,
+            [&](size_t /*part*/, int64_t begin, int64_t count) { steps::lamb_apply(slice(begin, count), rule, rate); });
 }
 
 /// LARC: the norms, then SGD with the layer's rate. `wd` is decoupled, and in the weights already.
 void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip) {
-  const auto norm = [&](const float* values) {
-    return std::sqrt(steps::sum_of_squares(values, steps::Storage::kFloat32, x.count));
-  };
-  const double weight_norm = norm(x.p);
+  const auto [weights, gradients] = sum_over_parts(x.count, [&](int64_t begin, int64_t count) {
+    const auto squares = [&](const float* values) {
+      return steps::sum_of_squares(values + begin, steps::Storage::kFloat32, count);
+    };
+    return Squares{squares(x.p), squares(x.g)};
+  });
+  const double weight_norm = std::sqrt(weights);
   Numbers own = n;
-  own.lr = n.lr * trust_coeff * weight_norm / (norm(x.g) + weight_norm * n.wd + n.eps);
+  own.lr = n.lr * trust_coeff * weight_norm / (std::sqrt(gradients) + weight_norm * n.wd + n.eps);
   if (clip) own.lr = std::min(own.lr, n.lr);
   own.wd = 0;
-  loop(Rule::kSgd, x, own, /*decoupled=*/true);
+  loop(Rule::kSgd, x, own, /*decoupled=*/true, /*backwards=*/true);
 }
 
 /// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.

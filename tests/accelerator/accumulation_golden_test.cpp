@@ -41,8 +41,10 @@ class StepCount {
 };
 
 json run_flags(const process::Process& process, const json& input) {
-  const Accelerator accelerator(process, {.gradient_accumulation_steps = input.at("num_steps"),
-                                          .accumulation = {.sync_with_dataloader = input.at("sync_with_dataloader")}});
+  AcceleratorOptions options;
+  options.gradient_accumulation_steps = input.at("num_steps");
+  options.accumulation.sync_with_dataloader = input.at("sync_with_dataloader");
+  const Accelerator accelerator(process, options);
   const auto loader = counting(accelerator, input.at("batches"), 1);
   StepCount count(input.at("sync_with_dataloader"));
   json given{{"sync", json::array()}, {"step", json::array()}};
@@ -180,11 +182,13 @@ json by_last_batches(const GoldenCase& golden) {
 }
 
 json run_training(const process::Process& process, const json& input) {
-  const Accelerator accelerator(process, {.loader = {.split_batches = input.at("split_batches")},
-                                          .gradient_accumulation_steps = input.at("num_steps"),
-                                          .accumulation = {.sync_with_dataloader = input.at("sync_with_dataloader"),
-                                                           .sync_each_batch = input.at("sync_each_batch")},
-                                          .scheduler = {.step_per_process = true}});
+  // Member by member: where an initializer of an aggregate throws, g++ 12 destroys what it has made twice.
+  AcceleratorOptions options{.scheduler = {.step_per_process = true}};
+  options.loader.split_batches = input.at("split_batches");
+  options.gradient_accumulation_steps = input.at("num_steps");
+  options.accumulation.sync_with_dataloader = input.at("sync_with_dataloader");
+  options.accumulation.sync_each_batch = input.at("sync_each_batch");
+  const Accelerator accelerator(process, options);
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
   optim::LambdaLR schedule(*made, {.lr_lambda = {[](int64_t s) { return 1.0 / (1.0 + static_cast<double>(s)); }}});
@@ -228,7 +232,9 @@ json run_training(const process::Process& process, const json& input) {
 json run_case(const process::Process& process, const GoldenCase& golden) {
   if (golden.family == "flags") return run_flags(process, golden.input);
   if (golden.family == "train") return run_training(process, golden.input);
-  const Accelerator accelerator(process, {.gradient_accumulation_steps = golden.input.at("num_steps")});
+  AcceleratorOptions options;
+  options.gradient_accumulation_steps = golden.input.at("num_steps");
+  const Accelerator accelerator(process, options);
   return Pattern(accelerator, golden.input).run();
 }
 

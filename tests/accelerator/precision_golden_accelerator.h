@@ -124,20 +124,21 @@ json cache_case(const json& input, bool prepared) {
   std::optional<precision::LivingCasts> casts;
   if (prepared) casts.emplace(*net);
   const auto x = at::ones({1, 1});
-  std::vector<std::unique_ptr<precision::Autocast>> scopes;
+  Scopes scopes;
   json log = json::array();
   for (const auto& event : input.at("events")) {
-    const auto kind = event[0].get<std::string>();
+    const auto kind = event.at(0).get<std::string>();
     json entry;
     if (kind == "push") {
-      json spec = event[1];
+      json spec = event.at(1);
       spec["dtype"] = input.at("dtype");
       scopes.push_back(std::make_unique<precision::Autocast>(c10::DeviceType::CPU, scope_options(spec)));
     } else if (kind == "pop") {
+      if (scopes.empty()) throw std::runtime_error("a pop without a push");
       scopes.pop_back();
     } else if (kind == "set") {
       const torch::NoGradGuard no_grad;
-      net->weight.fill_(event[1].get<double>());
+      net->weight.fill_(event.at(1).get<double>());
     } else {
       std::optional<torch::NoGradGuard> no_grad;
       if (kind == "no_grad_linear") no_grad.emplace();
@@ -159,10 +160,11 @@ json cache_case(const json& input, bool prepared) {
 
 // Parameters of one gradient each, with a scaler of the Accelerator's.
 json shared_scaler_case(const json& input) {
-  const Accelerator accelerator(
-      alone(), {.mixed_precision = Precision::kFp16,
-                .scaler = {.init_scale = input.at("init_scale"), .growth_interval = input.at("growth_interval")},
-                .optimizer = {.fused = input.at("fused").get<bool>()}});
+  AcceleratorOptions options{.mixed_precision = Precision::kFp16};
+  options.scaler.init_scale = input.at("init_scale");
+  options.scaler.growth_interval = input.at("growth_interval");
+  options.optimizer.fused = input.at("fused").get<bool>();
+  const Accelerator accelerator(alone(), options);
   const auto count = input.at("optimizers").get<size_t>();
   std::vector<torch::nn::Linear> nets;
   std::vector<std::shared_ptr<torch::optim::SGD>> made;
@@ -192,7 +194,7 @@ json shared_scaler_case(const json& input) {
     for (const auto& model : models) loss = loss + model(x).sum();
     accelerator.backward(loss);
     for (size_t i = 0; i < count; ++i) {
-      if (step[i].get<bool>()) nets[i]->weight.mutable_grad()[0][1] = INFINITY;
+      if (step.at(i).get<bool>()) nets[i]->weight.mutable_grad()[0][1] = INFINITY;
     }
     for (size_t i = 0; i < count; ++i) {
       const auto before = nets[i]->weight.detach().clone();

@@ -151,17 +151,25 @@ precision::AutocastOptions scope_options(const json& spec) {
   return options;
 }
 
+/// Scopes that end in their order, also where a case ends with an exception.
+struct Scopes : std::vector<std::unique_ptr<precision::Autocast>> {
+  ~Scopes() {
+    while (!empty()) pop_back();
+  }
+};
+
 json scope_case(const json& input) {
-  std::vector<std::unique_ptr<precision::Autocast>> scopes;
+  Scopes scopes;
   json after = json::array();
   for (const auto& event : input.at("events")) {
-    if (event[0] == "push") {
-      scopes.push_back(std::make_unique<precision::Autocast>(c10::DeviceType::CPU, scope_options(event[1])));
-    } else if (event[0] == "pop") {
+    if (event.at(0) == "push") {
+      scopes.push_back(std::make_unique<precision::Autocast>(c10::DeviceType::CPU, scope_options(event.at(1))));
+    } else if (event.at(0) == "pop") {
+      if (scopes.empty()) throw std::runtime_error("a pop without a push");
       scopes.pop_back();
     }
     json seen;
-    if (event[0] == "thread") {
+    if (event.at(0) == "thread") {
       std::thread([&seen] { seen = look(); }).join();
     } else {
       seen = look();

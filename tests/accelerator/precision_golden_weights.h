@@ -141,10 +141,10 @@ json fp8_case(const json& input, const json& expected) {
   const int64_t m = input.at("m"), k = input.at("k"), n = input.at("n");
   const auto numbers = input.at("numbers").get<std::vector<int64_t>>();
   const auto factors = input.at("factors").get<std::vector<double>>();
-  auto x = pattern(numbers[0], {m, k}, factors[0], dtype);
+  auto x = pattern(numbers.at(0), {m, k}, factors.at(0), dtype);
   if (input.value("zero_first_row_of_x", false)) x[0].zero_();
-  auto w = pattern(numbers[1], {n, k}, factors[1], dtype);
-  const auto g = pattern(numbers[2], {m, n}, factors[2], dtype);
+  auto w = pattern(numbers.at(1), {n, k}, factors.at(1), dtype);
+  const auto g = pattern(numbers.at(2), {m, n}, factors.at(2), dtype);
   x.requires_grad_();
   w.requires_grad_();
   const auto recipe = input.at("recipe").get<std::string>();

@@ -31,10 +31,13 @@ std::pair<at::Tensor, at::Tensor> batch_of(const json& input, int64_t step, int 
 
 json run_case(const process::Process& process, const json& input, bool sharded) {
   const bool broadcast_buffers = input.value("broadcast_buffers", true);
-  const Accelerator accelerator(
-      process, {.gradient_accumulation_steps = input.at("accumulate"),
-                .ddp = {.broadcast_buffers = broadcast_buffers, .static_graph = input.value("static_graph", false)},
-                .shard = {.stage = sharded ? ShardStage::kParameters : ShardStage::kNone}});
+  // Member by member: where an initializer of an aggregate throws, g++ 12 destroys what it has made twice.
+  AcceleratorOptions options;
+  options.gradient_accumulation_steps = input.at("accumulate");
+  options.ddp.broadcast_buffers = broadcast_buffers;
+  options.ddp.static_graph = input.value("static_graph", false);
+  options.shard.stage = sharded ? ShardStage::kParameters : ShardStage::kNone;
+  const Accelerator accelerator(process, options);
   const auto net = testing::sequential_of(input.at("model"));
   const auto made = testing::optimizer_for(input.at("optimizer"), net->parameters());
   auto [model, optimizer] = accelerator.prepare(net, *made);
@@ -79,9 +82,9 @@ json joined_reference(const GoldenCase& golden, const std::map<int, json>& ranks
     if (!golden.expected.contains("state")) continue;
     EXPECT_EQ(given.at("state"), all.at("state")) << golden.name;
   }
-  for (size_t step = 0; step < all["losses"][0].size(); ++step) {
+  for (size_t step = 0; step < all["losses"].at(0).size(); ++step) {
     double sum = 0.0;
-    for (const auto& losses : all["losses"]) sum += losses[step].get<double>();
+    for (const auto& losses : all["losses"]) sum += losses.at(step).get<double>();
     all["mean_losses"].push_back(sum / static_cast<double>(ranks.size()));
   }
   return all;

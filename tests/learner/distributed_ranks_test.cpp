@@ -1,12 +1,14 @@
 // The Learner on several ranks: equal to one rank, with uneven data, callbacks that decide alike, and ranks that throw.
 #include "hasten/learner/distributed.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <mutex>
 
@@ -15,6 +17,7 @@
 #include "hasten/learner/metrics.h"
 #include "hasten/learner/recorder.h"
 #include "support/folder.h"
+#include "support/processes.h"
 #include "support/ranks.h"
 
 namespace hasten::learner {
@@ -269,6 +272,84 @@ TEST(DistributedLearner, RunsRankZeroFirstAndReturnsEachRanksValue) {
   EXPECT_EQ(order.size(), 3U);
   for (const auto& one : words) EXPECT_NE(one.find("disk full"), std::string::npos) << one;
   EXPECT_EQ(rank0_first(comm::Group(), [] { return 7; }), 7);
+}
+
+/// A sum of all inputs so far, as a hidden state is.
+struct RememberingImpl : nn::Module {
+  RememberingImpl() {
+    linear = register_module("linear", nn::Linear(4, 2));
+    const at::NoGradGuard no_grad;
+    linear->weight.fill_(0.1);
+    linear->bias.zero_();
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    sum = sum.defined() ? sum + x.detach().sum() : x.detach().sum();
+    return linear->forward(x) + sum;
+  }
+  void reset_state() {
+    ++num_resets;
+    sum = at::Tensor();
+  }
+  nn::Linear linear{nullptr};
+  at::Tensor sum;
+  int num_resets = 0;
+};
+TORCH_MODULE(Remembering);
+
+TEST(DistributedLearner, ResetsTheHiddenStateThroughDdp) {
+  struct ResetInMidEpoch : Callback {
+    std::string_view name() const override { return "reset_in_mid_epoch"; }
+    void before_batch(Learner& learn) override {
+      if (learn.iter() == 1) reset(learn.model());
+    }
+  };
+  run_ranks(2, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const Remembering model;
+    const Learner learn(small_data(24, 4), model, plain_options());
+    learn.add(ModelResetter());
+    std::vector<int> counts;
+
+    learn.distrib_ctx(accelerator, [&] {
+      learn.no_logging([&] {
+        learn.fit(2, 0.0);
+        counts.push_back(model->num_resets);
+        learn.fit(1, 0.0, {.cbs = callbacks(ResetInMidEpoch())});
+        counts.push_back(model->num_resets);
+      });
+    });
+
+    // Before the fit, before each training and each validation, behind the fit. Then in each pass's second batch, too.
+    EXPECT_EQ(counts, (std::vector<int>{1 + 2 * 2 + 1, 6 + (1 + 2 + 1) + 2}));
+    EXPECT_FALSE(model->sum.defined());
+  });
+}
+
+HASTEN_PROCESS_CASE(setup_and_teardown) {
+  const auto accelerator = setup_distrib({.cpu = true});
+  const Learner learn(small_data(24, 4), small_net(), plain_options());
+  learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(1, 0.1); }); });
+  const auto sum = accelerator.reduce(learn.model().module()->parameters().front().detach().sum());
+  std::printf("rank %d of %d, sum %.6f\n", accelerator.rank(), accelerator.world_size(), sum.item<double>());
+  teardown_distrib(accelerator);
+  std::printf("rank %d has ended\n", accelerator.rank());
+  return 0;
+}
+
+TEST(DistributedLearner, SetupMeetsTheProcessesOfTheEnvironmentAndTeardownEndsThem) {
+  const auto results = testing::run_processes(2, "setup_and_teardown");
+  const auto line = [](const std::string& output) {
+    const auto at = output.find(", sum ");
+    return at == std::string::npos ? output : output.substr(at, output.find('\n', at) - at);
+  };
+
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto& result = results[static_cast<size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find(text("rank ", rank, " of 2, sum ")), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find(text("rank ", rank, " has ended")), std::string::npos) << result.output;
+  }
+  EXPECT_EQ(line(results[0].output), line(results[1].output));
 }
 
 TEST(ParallelLearner, TrainsOverTwoDevicesOfOneProcess) {

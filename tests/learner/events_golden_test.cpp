@@ -43,8 +43,8 @@ json golden_events(const GoldenCase& golden) {
     if (scope == kScopes.end()) throw std::invalid_argument(exception);
     learn.cancel(scope->second);
   });
-  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(input.at("valid_batches"))}, OneWeight(),
-                {.loss = mse(), .opt_func = optim::fastai::sgd()});
+  const Loader train = ones(input.at("train_batches")), valid = ones(input.at("valid_batches"));
+  Learner learn({.train = train, .valid = valid}, OneWeight(), {.loss = mse(), .opt_func = optim::fastai::sgd()});
   learn.add(recording(rows), raising);
   try {
     learn.no_logging([&] { learn.fit(input.at("n_epoch").get<int64_t>()); });
@@ -66,15 +66,15 @@ json unwound(const GoldenCase& golden) {
   if (golden.expected.at("escapes").is_null()) return json::object();
   std::vector<std::string> open;
   for (const auto& row : rows) {
-    const auto name = row[0].get<std::string>();
+    const auto name = row.at(0).get<std::string>();
     if (name.rfind("before_", 0) == 0) open.push_back(name.substr(7));
     if (name.rfind("after_", 0) == 0 && !open.empty() && open.back() == name.substr(6)) open.pop_back();
     if (name.rfind("after_cancel_", 0) == 0) continue;
   }
-  const json last = rows.back();
+  const json last = rows.at(rows.size() - 1);
   for (auto scope = open.rbegin(); scope != open.rend(); ++scope) {
     const bool inner = *scope == "batch" || *scope == "step" || *scope == "backward";
-    rows.push_back({"after_" + *scope, last[1], inner ? last[2] : json(), last[3]});
+    rows.push_back({"after_" + *scope, last.at(1), inner ? last.at(2) : json(), last.at(3)});
   }
   return {{"events", rows}};
 }
@@ -83,9 +83,8 @@ json golden_calls(const GoldenCase& golden) {
   const auto& input = golden.input;
   const auto call = input.at("call").get<std::string>();
   json rows = json::array();
-  const auto valid = input.value("valid_batches", 0);
-  Learner learn({.train = ones(input.at("train_batches")), .valid = ones(valid)}, OneWeight(),
-                {.loss = mse(), .opt_func = optim::fastai::sgd()});
+  const Loader train = ones(input.at("train_batches")), valid = ones(input.value("valid_batches", 0));
+  Learner learn({.train = train, .valid = valid}, OneWeight(), {.loss = mse(), .opt_func = optim::fastai::sgd()});
   learn.add(recording(rows));
   learn.no_logging([&] {
     if (call == "get_preds")
@@ -124,7 +123,7 @@ json golden_order(const GoldenCase& golden) {
   learn.remove_cb("progress");
   if (golden.input.contains("added")) {
     for (const auto& one : golden.input.at("added"))
-      learn.add(std::make_shared<Every>(one[0].get<std::string>(), one[1].get<int>(), [](Learner&, Event) {}));
+      learn.add(std::make_shared<Every>(one.at(0).get<std::string>(), one.at(1).get<int>(), [](Learner&, Event) {}));
     json names = json::array();
     for (const auto& callback : learn.ordered_cbs(Event::kBeforeFit)) {
       const std::string name(callback->name());
@@ -174,8 +173,8 @@ json without_cast(const GoldenCase& golden) {
 }
 
 static Schedule schedule_of(const json& part) {
-  const auto name = part[0].get<std::string>();
-  const auto start = part[1].get<double>(), end = part[2].get<double>();
+  const auto name = part.at(0).get<std::string>();
+  const auto start = part.at(1).get<double>(), end = part.at(2).get<double>();
   if (name == "SchedLin") return sched_lin(start, end);
   if (name == "SchedCos") return sched_cos(start, end);
   if (name == "SchedNo") return sched_no(start, end);

@@ -24,8 +24,9 @@ static Learner group_learner(const json& input, const std::function<void(Learner
     net->push_back(torch::nn::Linear(1, 1));
     firsts.push_back(static_cast<size_t>(i));
   }
-  Learner learn({.train = ones(input.value("batches", 1))}, net,
-                {.loss = mse(), .lr = input.value("learner_lr", 1e-3), .splitter = child_groups(firsts)});
+  const auto lr = input.value("learner_lr", 1e-3);
+  const Loader train = ones(input.value("batches", 1));
+  Learner learn({.train = train}, net, {.loss = mse(), .lr = lr, .splitter = child_groups(firsts)});
   learn.add(std::make_shared<Every>("after", 100, [after_batch](Learner& own, Event event) {
     if (event == Event::kAfterBatch && own.training()) after_batch(own);
   }));
@@ -142,8 +143,8 @@ json golden_freeze(const GoldenCase& golden) {
     net->push_back(Pair(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2)));
     firsts.push_back(static_cast<size_t>(i));
   }
-  Learner learn({.train = ones(1)}, net,
-                {.loss = mse(), .splitter = child_groups(firsts), .train_bn = input.value("train_bn", true)});
+  const auto train_bn = input.value("train_bn", true);
+  Learner learn({.train = ones(1)}, net, {.loss = mse(), .splitter = child_groups(firsts), .train_bn = train_bn});
   try {
     learn.freeze_to(input.at("freeze_to").get<int64_t>());
   } catch (const UsageError&) {
@@ -192,15 +193,16 @@ static std::vector<at::Tensor> copies(const torch::nn::Module& module) {
 json golden_lr_finder(const GoldenCase& golden) {
   const auto& input = golden.input;
   const auto model = model_of(input.at("model"));
-  Learner learn(loaders_of(input), model,
-                {.loss = loss_of(input.at("loss")), .opt_func = optimizer_of(input.at("optimizer"))});
+  const auto loss = loss_of(input.at("loss"));
+  const auto optimizer = optimizer_of(input.at("optimizer"));
+  Learner learn(loaders_of(input), model, {.loss = loss, .opt_func = optimizer});
   const auto before = copies(*model);
   const auto& o = input.at("options");
-  const LrFindOptions options{.start_lr = o.value("start_lr", 1e-7),
-                              .end_lr = o.value("end_lr", 10.0),
-                              .num_it = o.value("num_it", 100),
-                              .stop_div = o.value("stop_div", true),
-                              .suggest = {}};
+  LrFindOptions options{.suggest = {}};
+  options.start_lr = o.value("start_lr", 1e-7);
+  options.end_lr = o.value("end_lr", 10.0);
+  options.num_it = o.value("num_it", 100);
+  options.stop_div = o.value("stop_div", true);
   const auto found = learn.lr_find(options);
   const auto after = copies(*model);
   bool restored = true;

@@ -1,14 +1,13 @@
 // The Learner on one process: equal to the plain loop bit for bit, resumed at every batch, and what it refuses.
 #include "hasten/learner/learner.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -22,6 +21,7 @@
 #include "hasten/learner/metrics.h"
 #include "hasten/learner/recorder.h"
 #include "hasten/parallel/model/channels_last.h"
+#include "learner/small_tasks.h"
 #include "support/folder.h"
 #include "support/sources.h"
 
@@ -30,37 +30,6 @@ namespace {
 
 namespace nn = torch::nn;
 using hasten::testing::words_of;
-
-nn::Sequential net(double dropout = 0) {
-  torch::manual_seed(3);
-  return nn::Sequential(nn::Linear(6, 8), nn::BatchNorm1d(8), nn::ReLU(), nn::Dropout(dropout), nn::Linear(8, 3));
-}
-
-torch::data::Example<> rows(int64_t count, uint64_t seed) {
-  torch::manual_seed(seed);
-  const auto x = at::randn({count, 6});
-  return {x, x.slice(1, 0, 3).argmax(1)};
-}
-
-Loaders data_of(int64_t count = 50, bool shuffle = true) {
-  return tensor_loaders(rows(count, 1), rows(20, 2), {.batch_size = 8, .shuffle = shuffle, .seed = 5});
-}
-
-LearnerOptions quiet(std::filesystem::path path = ::testing::TempDir()) {
-  return {.loss = cross_entropy(), .metrics = {accuracy()}, .splitter = child_groups({0, 2}), .path = std::move(path)};
-}
-
-std::map<std::string, at::Tensor> state_of(const nn::Module& module) {
-  std::map<std::string, at::Tensor> result;
-  for (const auto& one : module.named_parameters()) result[one.key()] = one.value().detach().clone();
-  for (const auto& one : module.named_buffers()) result[one.key()] = one.value().clone();
-  return result;
-}
-
-void expect_equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
-}
 
 using LearnerFiles = hasten::testing::InFolder;
 
@@ -201,12 +170,30 @@ TEST_F(LearnerFiles, RefusesToResumeAnotherFit) {
   before.no_logging([&] { before.fit(2, 0.02); });
   const Learner other(data_of(30), net(), quiet(folder_));
 
+  const auto resumed = [&](const Learner& learn) {
+    learn.add(SaveAndStop(-1, path("unused")));
+    return words_of<UsageError>([&] { learn.no_logging([&] { learn.fit(2, 0.02, {.resume = path("checkpoint")}); }); });
+  };
+  auto options = quiet(folder_);
+  options.splitter = one_group();
+  auto weights = net();
+  const auto start = state_of(*weights);
+
   const auto epochs = words_of<UsageError>([&] { other.fit(3, 0.02, {.resume = path("checkpoint")}); });
   const auto callbacks =
       words_of<UsageError>([&] { other.no_logging([&] { other.fit(2, 0.02, {.resume = path("checkpoint")}); }); });
 
   EXPECT_NE(epochs.find("is of a fit of 2 epochs, this one has 3"), std::string::npos) << epochs;
   EXPECT_NE(callbacks.find("also has the callbacks save_and_stop"), std::string::npos) << callbacks;
+  const auto groups = resumed(Learner(data_of(30), weights, options));
+  EXPECT_NE(groups.find("resume with the same model and splitter"), std::string::npos) << groups;
+  const auto more_rows = resumed(Learner(data_of(31), weights, quiet(folder_)));
+  EXPECT_NE(more_rows.find("num_samples = 30"), std::string::npos) << more_rows;
+  EXPECT_NE(more_rows.find("this one has num_samples = 31"), std::string::npos) << more_rows;
+  const auto other_valid =
+      resumed(Learner(tensor_loaders(rows(30, 1), rows(12, 2), {.batch_size = 8, .seed = 5}), weights, quiet(folder_)));
+  EXPECT_NE(other_valid.find("this one has num_samples = 12"), std::string::npos) << other_valid;
+  expect_equal(state_of(*weights), start);
 }
 
 TEST_F(LearnerFiles, SavesAndLoadsWeightsAndOptimizer) {
@@ -263,16 +250,6 @@ TEST(Learner, GoesOnFromAFileOfFastai) {
               other.load("adam", {.with_opt = true});
             }).find("4 parameters in 2 groups, this Learner of 4 in 1"),
             std::string::npos);
-}
-
-std::string contents_of_journals(const std::filesystem::path& folder) {
-  std::string all;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() != ".jsonl") continue;
-    std::ifstream file(entry.path());
-    all.append(std::istreambuf_iterator<char>(file), {});
-  }
-  return all;
 }
 
 TEST_F(LearnerFiles, LogsToTheTrackersOfItsAccelerator) {
@@ -378,8 +355,15 @@ TEST(Learner, GoesOnBehindALossThatIsNotFiniteUnlessToldToStop) {
     learn.no_logging([&] { learn.fit(1, 0.02, {.cbs = more}); });
     return learn.recorder().losses();
   };
-  const auto whole = batches_with({}), cut = batches_with(callbacks(TerminateOnNaN()));
+  ::testing::internal::CaptureStderr();
+  const auto whole = batches_with({});
+  const auto warning = ::testing::internal::GetCapturedStderr();
+  const auto cut = batches_with(callbacks(TerminateOnNaN()));
 
+  EXPECT_NE(
+      warning.find("the loss is nan since batch 1 of epoch 0; training goes on. Add TerminateOnNaN to stop there."),
+      std::string::npos)
+      << warning;
   EXPECT_EQ(whole.size(), 6U);
   EXPECT_TRUE(std::isnan(whole[1]));
   EXPECT_EQ(cut.size(), 1U) << "the second batch ends the fit before it is recorded";
@@ -534,6 +518,59 @@ TEST(Learner, MixesSamplesAndStillLearns) {
   learn.no_logging([&] { learn.fit_one_cycle(6, 0.02, {.cbs = callbacks(MixUp(0.2), BnFreeze(), ShortEpoch(0.9))}); });
 
   EXPECT_GT(learn.recorder().value_of("accuracy"), 0.7);
+}
+
+TEST_F(LearnerFiles, SavesPredictionsAndTargetsAsAFileABatch) {
+  const Learner learn(data_of(), net(), quiet(folder_));
+  const auto whole = learn.get_preds({.act = [](const at::Tensor& outputs) { return outputs; }});
+  const auto joined = [&](const std::string& folder) {
+    std::vector<at::Tensor> parts;
+    for (int batch = 0; std::filesystem::exists(path(text(folder, "/", batch))); ++batch) {
+      std::ifstream file(path(text(folder, "/", batch)), std::ios::binary);
+      parts.push_back(
+          torch::jit::pickle_load({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}).toTensor());
+    }
+    EXPECT_EQ(parts.size(), 3U) << folder;
+    return at::cat(parts);
+  };
+
+  const auto given = learn.get_preds({.with_preds = false, .save_preds = path("preds"), .save_targs = path("targs")});
+
+  EXPECT_FALSE(given.preds.defined());
+  EXPECT_TRUE(given.targets.equal(whole.targets));
+  EXPECT_TRUE(joined("preds").equal(whole.preds));
+  EXPECT_TRUE(joined("targs").equal(whole.targets));
+}
+
+TEST_F(LearnerFiles, PredictionsGatheredInAFitAreThoseOfTheLastValidation) {
+  const Learner learn(data_of(), net(), quiet(folder_));
+  const auto gather = std::make_shared<GatherPreds>();
+
+  learn.no_logging([&] { learn.fit(2, 0.02, {.cbs = callbacks(gather)}); });
+
+  EXPECT_TRUE(gather->joined(gather->preds).equal(learn.get_preds().preds));
+}
+
+TEST(Learner, SetsTheSeedAndIfAskedDeterministicConvolutions) {
+  const Learner learn(data_of(), net(), quiet());
+  auto& context = at::globalContext();
+  const bool deterministic = context.deterministicCuDNN(), benchmark = context.benchmarkCuDNN();
+  context.setBenchmarkCuDNN(true);
+  const auto drawn = [&](uint64_t seed, bool reproducible) {
+    learn.set_seed(seed, reproducible);
+    return at::rand({4});
+  };
+
+  const auto first = drawn(5, false);
+  EXPECT_FALSE(context.deterministicCuDNN());
+  EXPECT_TRUE(drawn(5, true).equal(first));
+  EXPECT_FALSE(drawn(6, true).equal(first));
+  EXPECT_TRUE(context.deterministicCuDNN());
+  EXPECT_FALSE(context.benchmarkCuDNN());
+  EXPECT_FALSE(context.deterministicAlgorithms()) << "would refuse operators that have no such form";
+
+  context.setDeterministicCuDNN(deterministic);
+  context.setBenchmarkCuDNN(benchmark);
 }
 
 TEST(Learner, AveragesAugmentedPasses) {

@@ -65,5 +65,28 @@ TEST(TextLoaders, PadsAtTheFrontAndSortsByLength) {
   EXPECT_TRUE(batches[1].inputs[0].equal(at::tensor(std::vector<int64_t>{2, 5}).reshape({1, 2})));
 }
 
+TEST(Loaders, RefuseSizesThatNoLoopEndsWith) {
+  const std::vector<std::vector<int64_t>> texts{{1, 2, 3, 4}, {5, 6, 7, 8}};
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"batch_size = 0", [&] { language_model_batches(texts, {.batch_size = 0, .seq_len = 2}); }},
+      {"seq_len = 0", [&] { language_model_batches(texts, {.batch_size = 1, .seq_len = 0}); }},
+      {"batch_size = -1",
+       [&] {
+         text_batches(texts, {0, 1}, {.batch_size = -1});
+       }},
+      {"max_len = 0",
+       [&] {
+         text_batches(texts, {0, 1}, {.max_len = 0});
+       }},
+      {"batch_size = -3", [&] {
+         tensor_loader(at::rand({4, 2}), at::rand({4}), {.batch_size = -3});
+       }}};
+
+  for (const auto& [wanted, call] : calls) {
+    const auto words = hasten::testing::words_of<UsageError>(call);
+    EXPECT_NE(words.find(text(wanted, "; expected at least 1.")), std::string::npos) << wanted << ": " << words;
+  }
+}
+
 }  // namespace
 }  // namespace hasten::learner

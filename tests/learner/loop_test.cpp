@@ -216,6 +216,7 @@ TEST(Schedule, ReachesTheEndOfEachPart) {
 TEST(Suggest, RefusesCurvesThatAreTooShort) {
   EXPECT_THROW(valley({}, {}), UsageError);
   EXPECT_THROW(slide({1, 2, 3}, {1, 2, 3}), UsageError);
+  EXPECT_THROW(slide({1, 2, 3}, {1, 2, 3}, -1), UsageError);
   EXPECT_THROW(steep({1}, {1}), UsageError);
   EXPECT_THROW(minimum({1, 2}, {1}), UsageError);
 }

@@ -95,28 +95,23 @@ json golden_tracker(const GoldenCase& golden) {
     if (o.contains("every_epoch"))
       every = o.at("every_epoch").is_boolean() ? (o.at("every_epoch").get<bool>() ? 1 : 0)
                                                : o.at("every_epoch").get<int64_t>();
-    keep(SaveModel({.monitor = monitor,
-                    .comp = comp,
-                    .min_delta = min_delta,
-                    .reset_on_fit = reset,
-                    .fname = o.value("fname", "model"),
-                    .every_epoch = every,
-                    .at_end = o.value("at_end", false),
-                    .with_opt = o.value("with_opt", false)}));
+    SaveModelOptions options{.monitor = monitor, .comp = comp, .min_delta = min_delta, .reset_on_fit = reset};
+    options.fname = o.value("fname", "model");
+    options.every_epoch = every;
+    options.at_end = o.value("at_end", false);
+    options.with_opt = o.value("with_opt", false);
+    keep(SaveModel(options));
   } else if (kind == "EarlyStoppingCallback") {
-    keep(EarlyStopping({.monitor = monitor,
-                        .comp = comp,
-                        .min_delta = min_delta,
-                        .patience = o.value("patience", 1),
-                        .reset_on_fit = reset}));
+    const auto patience = o.value("patience", int64_t{1});
+    keep(EarlyStopping(
+        {.monitor = monitor, .comp = comp, .min_delta = min_delta, .patience = patience, .reset_on_fit = reset}));
   } else if (kind == "ReduceLROnPlateau") {
-    keep(ReduceLROnPlateau({.monitor = monitor,
-                            .comp = comp,
-                            .min_delta = min_delta,
-                            .patience = o.value("patience", 1),
-                            .factor = o.value("factor", 10.0),
-                            .min_lr = o.value("min_lr", 0.0),
-                            .reset_on_fit = reset}));
+    // Member by member: where an initializer of an aggregate throws, g++ 12 destroys what it has made twice.
+    ReduceLROnPlateauOptions options{.monitor = monitor, .comp = comp, .min_delta = min_delta, .reset_on_fit = reset};
+    options.patience = o.value("patience", int64_t{1});
+    options.factor = o.value("factor", 10.0);
+    options.min_lr = o.value("min_lr", 0.0);
+    keep(ReduceLROnPlateau(options));
   } else {
     keep(TrackerCallback({.monitor = monitor, .comp = comp, .min_delta = min_delta, .reset_on_fit = reset}));
   }
@@ -266,7 +261,9 @@ json golden_mix(const GoldenCase& golden) {
   const auto loss = loss_of(input.at("loss"));
   json result;
   const auto draws = [&](const Learner&) {
-    MixDraws own{.beta = tensor_of(input.at("beta")).to(at::kFloat), .permutation = tensor_of(input.at("perm"))};
+    MixDraws own;
+    own.beta = tensor_of(input.at("beta")).to(at::kFloat);
+    own.permutation = tensor_of(input.at("perm"));
     if (!input.at("centre_x_y").is_null()) {
       own.centre_x = input.at("centre_x_y").at(0);
       own.centre_y = input.at("centre_x_y").at(1);

@@ -3,6 +3,7 @@
 #include "hasten/optim/fastai.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/serialize.h>
 
@@ -59,6 +60,33 @@ TEST(FastaiOptimizers, StepInOnePassAsByOperators) {
     EXPECT_TRUE(at::allclose(loops.to(at::kDouble), operators, 1e-4, 2e-6))
         << name << " " << (loops.to(at::kDouble) - operators).abs().max();
     EXPECT_FALSE(at::allclose(loops, start(at::kFloat))) << name;
+  }
+}
+
+// Layers of several parts, whose norms are sums over all of them.
+TEST(FastaiOptimizers, StepLargeLayersAsByOperatorsOnAnyNumberOfThreads) {
+  constexpr int64_t kCount = 3 * 65'536 + 5;
+  const auto values = [](double factor) { return at::sin(at::arange(kCount).to(at::kDouble) * factor); };
+  const auto stepped = [&](const Factory& make, at::ScalarType dtype, int threads) {
+    const auto weight = values(0.7).to(dtype).requires_grad_();
+    const auto optimizer = make(groups_of(weight), 0.05);
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    for (int step = 1; step < 4; ++step) {
+      weight.mutable_grad() = (values(step) * at::linspace(0.1, 3, kCount, at::kDouble)).to(dtype);
+      optimizer->step();
+    }
+    at::set_num_threads(before);
+    return weight.detach();
+  };
+  for (const auto& [name, make] : {std::pair<const char*, Factory>{"larc", larc({.wd = 0.1})},
+                                   {"lamb", lamb({.wd = 0.1})},
+                                   {"lamb, decay in the gradient", lamb({.wd = 0.1, .decouple_wd = false})}}) {
+    const auto one = stepped(make, at::kFloat, 1);
+
+    EXPECT_TRUE(one.equal(stepped(make, at::kFloat, 3))) << name;
+    const auto wanted = stepped(make, at::kDouble, 1);
+    EXPECT_TRUE(at::allclose(one.to(at::kDouble), wanted, 1e-5, 1e-6)) << name << (one - wanted).abs().max();
   }
 }
 

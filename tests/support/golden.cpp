@@ -31,7 +31,7 @@ GoldenCase read_case(const json& entry) {
   golden.expected = entry.at("expected");
   golden.fixed = entry.value("fixed", json());
   golden.quirks = entry.value("quirks", std::vector<std::string>());
-  for (const char* count : {"n", "n_a", "n_b"}) {
+  for (const char* count : {"n", "n_a", "n_b", "samples", "batches"}) {
     const json value = golden.input.is_object() ? golden.input.value(count, json(0)) : json(0);
     if (value.is_number_integer() && value < 0)
       throw std::runtime_error(text("a dataset of ", shown(value), " samples"));

@@ -176,7 +176,8 @@ class Learner {
   const Learner& to_contiguous(bool to_fp32 = false) const;
   /// Layers with the shapes and number of their parameters, and whether they train.
   std::string summary() const;
-  /// Seeds all generators; reproducible: deterministic algorithms as well.
+  /// Seeds all generators; reproducible: cuDNN also takes deterministic algorithms, and none by measuring, in the
+  /// whole process.
   void set_seed(uint64_t seed, bool reproducible = false) const;
 
   // ---- fastai.distributed; see distributed.h.

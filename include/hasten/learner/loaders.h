@@ -182,7 +182,7 @@ struct TensorLoadersOptions {
   uint64_t seed = 0;
 };
 /// Returns a loader over rows of tensors; shuffled by (seed, epoch) by default.
-/// Collective: no. Blocks: no. Throws: UsageError for tensors of different first sizes.
+/// Collective: no. Blocks: no. Throws: UsageError for tensors of different first sizes, and for a batch_size below 1.
 Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const TensorLoadersOptions& options = {});
 /// Training rows, and validation rows in their order.
 /// Collective: no. Blocks: no. Throws: as tensor_loader.

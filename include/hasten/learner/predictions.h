@@ -38,7 +38,8 @@ struct PredsOptions {
   bool inner = false;
   /// Training data: in the dataset's order. False: as the sampler gives them.
   bool reorder = true;
-  /// Folders for a file a batch, in the place of results in memory. Empty: none.
+  /// Folders for a file a batch, as fastai writes it: named by the batch's number, in torch.save's format, outputs
+  /// without activation. Rank 0 writes. What memory does not hold needs with_preds or with_targs off. Empty: no files.
   std::filesystem::path save_preds = {};
   std::filesystem::path save_targs = {};
   int64_t concat_dim = 0;

@@ -18,7 +18,8 @@ std::string name_of(Suggestion suggestion);
 double valley(const std::vector<double>& lrs, const std::vector<double>& losses);
 /// From the right, a pair `lr_diff` apart moves left while the slopes differ by more than `threshold`. Returns its left
 /// rate.
-/// Collective: no. Blocks: no. Throws: as valley; UsageError for fewer than lr_diff + 1 points.
+/// Collective: no. Blocks: no. Throws: as valley; UsageError for fewer than lr_diff + 1 points
+/// and for an lr_diff below 1.
 double slide(const std::vector<double>& lrs, const std::vector<double>& losses, int lr_diff = 15,
              double threshold = 0.005);
 /// Returns a tenth of the rate with the least loss. Collective: no. Blocks: no. Throws: as valley.

@@ -40,7 +40,7 @@ struct LanguageModelOptions {
 };
 /// Batches [rows, steps] with the next tokens as targets. The texts are one long stream, cut into batch_size *
 /// world_size rows. Row by row, a rank's hidden state fits the next batch. Collective: no. Blocks: no. Throws:
-/// UsageError for too few tokens.
+/// UsageError for too few tokens, and for a size below 1.
 std::vector<Batch> language_model_batches(const std::vector<std::vector<int64_t>>& texts,
                                           const LanguageModelOptions& options, int rank = 0, int world_size = 1);
 
@@ -50,7 +50,7 @@ struct TextBatchOptions {
   int64_t max_len = 400;
 };
 /// Batches of texts of similar length, longest first, padded at the front.
-/// Collective: no. Blocks: no. Throws: UsageError for texts and classes of different number.
+/// Collective: no. Blocks: no. Throws: UsageError for texts and classes of different number, and for a size below 1.
 std::vector<Batch> text_batches(const std::vector<std::vector<int64_t>>& texts, const std::vector<int64_t>& classes,
                                 const TextBatchOptions& options);
 

@@ -22,7 +22,7 @@ void TrainEval::before_fit(Learner& learn) {
   state.epoch = 0;
   state.train_iter = 0;
   state.pct_train = 0;
-  state.loss = at::Tensor();
+  state.loss = state.attached_loss = at::Tensor();
   learn.impl().require_ready();
   learn.model().reset();
 }

@@ -40,7 +40,8 @@ struct RmsPropFactors {
   bool has_momentum, centered;
 };
 struct LambFactors {
-  float beta1, share, beta2, rest2, eps, correction1, correction2, decay_in, decay_out, scale, rate;
+  /// unbias1, unbias2: 1 / (1 - beta^step), as a product takes a fraction of a division's time.
+  float beta1, share, beta2, rest2, eps, unbias1, unbias2, decay_in, decay_out, scale, rate;
 };
 struct NovoGradFactors {
   float lr, beta1, share, correction1, denominator, decay, scale;

@@ -142,7 +142,7 @@ std::vector<int64_t> steps_taken(const GoldenCase& golden) {
   int64_t batches = 0, steps = 0;
   for (size_t i = 0; i < sync.size(); ++i) {
     ++batches;
-    const bool steps_now = !input.at("step_with_optimizer").get<bool>() || sync[i].get<bool>();
+    const bool steps_now = !input.at("step_with_optimizer").get<bool>() || sync.at(i).get<bool>();
     const bool skipped = input.contains("skipped") && input.at("skipped").at(i).get<bool>();
     if (!input.at("step_with_optimizer").get<bool>()) {
       ++steps;
@@ -281,11 +281,13 @@ json run_plateau(const GoldenCase& golden) {
 }
 
 AcceleratorOptions options_of(const json& input) {
-  return {.loader = {.split_batches = input.at("split_batches")},
-          .gradient_accumulation_steps = input.value("num_steps", int64_t{1}),
-          .accumulation = {.adjust_scheduler = input.at("adjust_scheduler")},
-          .step_scheduler_with_optimizer = input.at("step_with_optimizer"),
-          .scheduler = {.step_per_process = true}};
+  // Member by member: where an initializer of an aggregate throws, g++ 12 destroys what it has made twice.
+  AcceleratorOptions options{.scheduler = {.step_per_process = true}};
+  options.loader.split_batches = input.at("split_batches");
+  options.gradient_accumulation_steps = input.value("num_steps", int64_t{1});
+  options.accumulation.adjust_scheduler = input.at("adjust_scheduler");
+  options.step_scheduler_with_optimizer = input.at("step_with_optimizer");
+  return options;
 }
 
 json run_loop(const process::Process& process, const json& input) {

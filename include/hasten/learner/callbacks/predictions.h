@@ -22,18 +22,15 @@ struct CollectData : Callback {
   std::vector<Collected> data = {};
 };
 
-/// Collects what Learner::get_preds returns, a batch at a time, from all ranks and without padding.
+/// Collects what Learner::get_preds returns from the batches of a validation, from all ranks and without padding.
 struct GatherPreds : Callback {
   explicit GatherPreds(PredsOptions given = {}) : options(std::move(given)) {}
   std::string_view name() const override { return "gather_preds"; }
+  void before_validate(Learner& learn) override;
   void after_batch(Learner& learn) override;
   at::Tensor joined(const std::vector<at::Tensor>& parts) const;
   PredsOptions options;
   std::vector<at::Tensor> inputs = {}, preds = {}, targets = {}, decoded = {}, losses = {};
-
- private:
-  void keep(const at::Tensor& batch, const std::filesystem::path& folder, std::vector<at::Tensor>& into);
-  size_t saved = 0;
 };
 
 /// Predictions behind each epoch's validation, of the validation data.
