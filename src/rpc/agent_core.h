@@ -39,6 +39,7 @@ class Process;
 namespace hasten::rpc {
 
 class Bridge;
+class Serving;
 using Clock = std::chrono::steady_clock;
 
 /// Counts of one function, by powers of the fourth root of two of microseconds.
@@ -179,6 +180,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   void set_deadline(Pending& pending, const CallOptions& options) const;
   std::vector<WireReference> pass_on(const detail::Packed& packed, int to);
   void take_back(const std::vector<WireReference>& references);
+  std::shared_ptr<Serving> served_call(int from, uint64_t call);
+  void cancel_served_for(int lost);
   void fail_pending_to(int rank, const std::string& what, const std::string& reason);
   void on_reply(int from, Decoded& message);
   void on_reference(int from, const Decoded& message);

@@ -5,6 +5,7 @@
 #include "hasten/core/error.h"
 #include "hasten/rpc/agent.h"
 #include "rpc/agent_core.h"
+#include "rpc/bridge.h"
 #include "rpc/operators.h"
 
 namespace hasten::rpc {
@@ -47,6 +48,9 @@ Functions AgentCore::make_own_functions() {
     call->reply(std::move(packed));
   });
   functions.add("hasten.join", [] {});
+  functions.add("hasten.join_context", [this](int64_t context) {
+    return bridge_ != nullptr && bridge_->add_member(context, rpc::call().caller.id);
+  });
   functions.add_raw("hasten.backward", [](const std::shared_ptr<detail::ServedCall>& call) {
     Reader reader(call->packed(), call->core());
     const AutogradContext context = detail::read<AutogradContext>(reader);
