@@ -120,6 +120,10 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   using EngineAnswer = std::function<void(std::exception_ptr, Decoded*)>;
   void ask(int to, Head head, detail::Packed packed, EngineAnswer answered);
 
+  /// Asks the maker of an autograd context to notify this worker of its release. `answered` gets false if it has been
+  /// released, nothing if the maker cannot be asked.
+  void join_context(int maker, int64_t context, std::function<void(std::optional<bool>)> answered);
+
   Origin origin() const { return {"rpc", rank_, workers_.size()}; }
   Workers& workers() { return workers_; }
   bool is_dynamic() const { return !place_.group.has_value(); }
@@ -196,6 +200,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   bool is_idle();
   void maybe_report();
   int coordinator() const;
+  std::string words_of_waits();
   void advance_ending();
   EndingReport report_now();
   void later(Clock::time_point when, std::function<void()> what);

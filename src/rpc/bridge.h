@@ -1,7 +1,7 @@
 // Bridge: libtorch's distributed autograd over hasten's agent.
 //
 // libtorch has one container of contexts and one current agent a process, so the first agent of a process claims them.
-// This header names nothing of libtorch's; bridge.cpp does.
+// This header names nothing of libtorch's; engine_bridge.h does.
 #pragma once
 
 #include <ATen/core/Tensor.h>

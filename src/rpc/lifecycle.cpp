@@ -181,7 +181,8 @@ std::shared_ptr<Serving> AgentCore::served_call(int from, uint64_t call) {
   return found == serving_.end() ? nullptr : std::static_pointer_cast<Serving>(found->second.lock());
 }
 
-// No worker waits for these calls any more. Values that the lost worker has asked for are created: others may hold them.
+// No worker waits for these calls any more. Values that the lost worker has asked for are created: others may hold
+// them.
 void AgentCore::cancel_served_for(int lost) {
   std::vector<std::shared_ptr<detail::ServedCall>> calls;
   {
@@ -460,6 +461,23 @@ void AgentCore::on_ending(int from, const Decoded& message) {
   }
 }
 
+// What keeps this worker, or the one that it waits for.
+std::string AgentCore::words_of_waits() {
+  std::vector<std::string> waits;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    for (const auto& [id, pending] : pending_)
+      waits.push_back(text(pending.function, "() at ", described_target(pending)));
+  }
+  if (!waits.empty()) return "This worker waits for " + join(waits) + ".";
+  if (num_serving_ > 0) return text("This worker serves ", num_serving_.load(), " calls.");
+  if (is_dynamic()) return "";
+  const std::lock_guard lock(ending_mutex_);
+  const int counts = coordinator();
+  return counts == rank_ ? "This worker waits for the counts of the others."
+                         : "This worker waits for " + described(counts) + ".";
+}
+
 void AgentCore::shutdown(double timeout_s) {
   if (closed_) return;
   check_process();
@@ -478,6 +496,7 @@ void AgentCore::shutdown(double timeout_s) {
     ended_->sleep(std::nullopt);
   }
   const bool ended = ended_->done();
+  const std::string under_way = ended ? "" : words_of_waits();
   if (options_.report_leaks) {
     for (const std::string& line : objects_->list())
       log_.warning(text("an RRef's value still exists at shutdown: ", line), {.main_process_only = false});
@@ -498,7 +517,8 @@ void AgentCore::shutdown(double timeout_s) {
   }
   close(ended);
   if (!ended)
-    throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
+    throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s. ",
+                    under_way);
   if (!lost.empty()) throw CommError(origin(), "shutdown", "lost before the end: ", lost, ". The others have ended.");
 }
 

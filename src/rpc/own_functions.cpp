@@ -63,4 +63,16 @@ Functions AgentCore::make_own_functions() {
   return functions;
 }
 
+void AgentCore::join_context(int maker, int64_t context, std::function<void(std::optional<bool>)> answered) {
+  const Calls calls(shared_from_this(), {});
+  try {
+    calls.call_async<bool>(maker, "hasten.join_context", context)
+        .add_done_callback([answered](const Future<bool>& joined) {
+          answered(joined.has_error() ? std::nullopt : std::optional(joined.value()));
+        });
+  } catch (const Error&) {
+    answered(std::nullopt);  // the agent is being closed
+  }
+}
+
 }  // namespace hasten::rpc
