@@ -63,8 +63,9 @@ GLOBAL_STATE = {
     "src/parallel/recompute/replay.cpp": "the thread's call that is replayed, and a count",
     "src/precision/autocast.cpp": "autocast's scopes are the thread's, as in libtorch",
     "src/process/failure_reporter.cpp": "std::terminate has one handler",
-    "src/rpc/bridge.cpp": "libtorch's container of autograd contexts knows one rank, for the life of the process",
+    "src/rpc/engine_bridge.cpp": "libtorch's container of autograd contexts knows one rank, for the life of the process",
     "src/rpc/calls.cpp": "the agent whose call the thread serves",
+    "src/rpc/receive_buffers.cpp": "libtorch's tensors keep a pointer to their allocator",
     "src/process/process.cpp": "a second Process of a program cannot open rank 0's port again",
 }
 # Destructors that wait for threads of their own.

@@ -39,6 +39,7 @@ class Process;
 namespace hasten::rpc {
 
 class Bridge;
+class Serving;
 using Clock = std::chrono::steady_clock;
 
 /// Counts of one function, by powers of the fourth root of two of microseconds.
@@ -119,6 +120,10 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   using EngineAnswer = std::function<void(std::exception_ptr, Decoded*)>;
   void ask(int to, Head head, detail::Packed packed, EngineAnswer answered);
 
+  /// Asks the maker of an autograd context to notify this worker of its release. `answered` gets false if it has been
+  /// released, nothing if the maker cannot be asked.
+  void join_context(int maker, int64_t context, std::function<void(std::optional<bool>)> answered);
+
   Origin origin() const { return {"rpc", rank_, workers_.size()}; }
   Workers& workers() { return workers_; }
   bool is_dynamic() const { return !place_.group.has_value(); }
@@ -179,6 +184,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   void set_deadline(Pending& pending, const CallOptions& options) const;
   std::vector<WireReference> pass_on(const detail::Packed& packed, int to);
   void take_back(const std::vector<WireReference>& references);
+  std::shared_ptr<Serving> served_call(int from, uint64_t call);
+  void cancel_served_for(int lost);
   void fail_pending_to(int rank, const std::string& what, const std::string& reason);
   void on_reply(int from, Decoded& message);
   void on_reference(int from, const Decoded& message);
@@ -193,6 +200,7 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   bool is_idle();
   void maybe_report();
   int coordinator() const;
+  std::string words_of_waits();
   void advance_ending();
   EndingReport report_now();
   void later(Clock::time_point when, std::function<void()> what);

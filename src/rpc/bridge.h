@@ -1,7 +1,7 @@
 // Bridge: libtorch's distributed autograd over hasten's agent.
 //
 // libtorch has one container of contexts and one current agent a process, so the first agent of a process claims them.
-// This header names nothing of libtorch's; bridge.cpp does.
+// This header names nothing of libtorch's; engine_bridge.h does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +43,14 @@ class Bridge {
 
   virtual void on_engine(int from, Decoded message) = 0;
   virtual void on_settle(int from, const Head& head) = 0;
+  /// Fails the passes in which the worker takes part, and releases contexts that no other worker will.
   virtual void lost(int rank) = 0;
+  /// A worker takes part in a context of this one: it is to be notified of the release. Returns false if the context
+  /// has been released.
+  virtual bool add_member(int64_t context, int worker) = 0;
 
+  /// How many contexts have data here.
+  virtual int64_t num_contexts() const = 0;
   virtual int64_t new_context() = 0;
   virtual void release(int64_t context) = 0;
   virtual void backward(int64_t context, const std::vector<at::Tensor>& roots, bool retain_graph) = 0;

@@ -461,6 +461,7 @@ void AgentCore::wait(detail::StateBase& state, std::optional<Clock::time_point> 
   }
   std::string list;
   for (const auto& [what, count] : waits) list += text(list.empty() ? "" : ", ", count, " for ", what);
+  if (current.waited_for > 0) state.cancel();  // sync(): no other place has the future
   throw UsageError(origin(), options_.max_threads, " handlers wait already (max_threads): ", list,
                    ". Calls that wait for each other in a ring never end; return a Future instead of waiting.");
 }

@@ -135,13 +135,9 @@ void AgentCore::dispatch(int from, Decoded message) {
     case Kind::kStatusReply:
       on_status_reply(message);
       break;
-    case Kind::kCancel: {
-      const std::lock_guard lock(serving_mutex_);
-      const auto found = serving_.find({from, message.head.call});
-      const auto call = found == serving_.end() ? nullptr : found->second.lock();
-      if (call) std::static_pointer_cast<Serving>(call)->cancel();
+    case Kind::kCancel:
+      if (const auto call = served_call(from, message.head.call)) call->cancel();
       break;
-    }
     case Kind::kEnding:
       on_ending(from, message);
       break;
@@ -178,6 +174,28 @@ void AgentCore::fail_pending_to(int rank, const std::string& what, const std::st
   }
 }
 
+// Null if it has ended. The caller's copy may be the last one, so it must not hold serving_mutex_.
+std::shared_ptr<Serving> AgentCore::served_call(int from, uint64_t call) {
+  const std::lock_guard lock(serving_mutex_);
+  const auto found = serving_.find({from, call});
+  return found == serving_.end() ? nullptr : std::static_pointer_cast<Serving>(found->second.lock());
+}
+
+// No worker waits for these calls any more. Values that the lost worker has asked for are created: others may hold
+// them.
+void AgentCore::cancel_served_for(int lost) {
+  std::vector<std::shared_ptr<detail::ServedCall>> calls;
+  {
+    const std::lock_guard lock(serving_mutex_);
+    for (auto one = serving_.lower_bound({lost, 0}); one != serving_.end() && one->first.first == lost; ++one) {
+      if (auto call = one->second.lock()) calls.push_back(std::move(call));
+    }
+  }
+  for (const auto& call : calls) {
+    if (!call->creates()) std::static_pointer_cast<Serving>(call)->cancel();
+  }
+}
+
 void AgentCore::gone(int rank, bool left, const std::string& reason) {
   std::vector<Listener> listeners;
   bool was_known = false;
@@ -193,6 +211,7 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
   const auto error = std::make_exception_ptr(
       CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
   objects_->lose(rank, error);
+  cancel_served_for(rank);
   // Holders whose grants came from the lost worker notify the owners themselves. Then the worker's own holds end.
   std::vector<std::tuple<Grant, detail::ObjectId, int>> orphaned;
   {
@@ -292,12 +311,7 @@ void AgentCore::expire_now() {
   }
   for (const uint64_t id : over) {
     std::string state = "the worker does not answer";
-    {
-      const std::lock_guard lock(serving_mutex_);
-      const auto found = serving_.find({rank_, id});
-      const auto call = found == serving_.end() ? nullptr : found->second.lock();
-      if (call) state = "it is " + std::static_pointer_cast<Serving>(call)->state();
-    }
+    if (const auto call = served_call(rank_, id)) state = "it is " + call->state();
     if (is_waiting_for_another(id)) state = "it was lost, and no other worker of this name has come";
     time_out(id, state);
   }
@@ -447,6 +461,23 @@ void AgentCore::on_ending(int from, const Decoded& message) {
   }
 }
 
+// What keeps this worker, or the one that it waits for.
+std::string AgentCore::words_of_waits() {
+  std::vector<std::string> waits;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    for (const auto& [id, pending] : pending_)
+      waits.push_back(text(pending.function, "() at ", described_target(pending)));
+  }
+  if (!waits.empty()) return "This worker waits for " + join(waits) + ".";
+  if (num_serving_ > 0) return text("This worker serves ", num_serving_.load(), " calls.");
+  if (is_dynamic()) return "";
+  const std::lock_guard lock(ending_mutex_);
+  const int counts = coordinator();
+  return counts == rank_ ? "This worker waits for the counts of the others."
+                         : "This worker waits for " + described(counts) + ".";
+}
+
 void AgentCore::shutdown(double timeout_s) {
   if (closed_) return;
   check_process();
@@ -465,6 +496,7 @@ void AgentCore::shutdown(double timeout_s) {
     ended_->sleep(std::nullopt);
   }
   const bool ended = ended_->done();
+  const std::string under_way = ended ? "" : words_of_waits();
   if (options_.report_leaks) {
     for (const std::string& line : objects_->list())
       log_.warning(text("an RRef's value still exists at shutdown: ", line), {.main_process_only = false});
@@ -485,7 +517,8 @@ void AgentCore::shutdown(double timeout_s) {
   }
   close(ended);
   if (!ended)
-    throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s.");
+    throw CommError(origin(), "shutdown", "the workers did not all come to shutdown() within ", timeout_s, " s. ",
+                    under_way);
   if (!lost.empty()) throw CommError(origin(), "shutdown", "lost before the end: ", lost, ". The others have ended.");
 }
 
@@ -496,7 +529,6 @@ void AgentCore::close(bool gracefully) noexcept {
     return;
   }
   try {
-    if (bridge_) bridge_->stop();
     std::vector<uint64_t> pending;
     {
       const std::lock_guard lock(calls_mutex_);
@@ -506,6 +538,7 @@ void AgentCore::close(bool gracefully) noexcept {
         std::make_exception_ptr(CommError(origin(), "call", "the agent was closed before the call had ended."));
     for (const uint64_t id : pending) fail_call(id, error);
     pool_->stop();
+    if (bridge_) bridge_->stop();  // none of the pool's threads uses it any more
     if (messages_) messages_->close(true);
     objects_->clear();
   } catch (...) {
@@ -526,6 +559,7 @@ AgentStats AgentCore::stats() {
   stats.num_running = pool_->num_running();
   stats.num_threads = pool_->num_threads();
   stats.num_objects = static_cast<int64_t>(objects_->size());
+  stats.num_contexts = bridge_ ? bridge_->num_contexts() : 0;
   stats.bytes_sent = bytes_sent_;
   stats.bytes_received = bytes_received_;
   {

@@ -9,7 +9,8 @@ namespace hasten::rpc {
 
 detail::Object Objects::remove_if_free(std::map<ObjectId, Entry>::iterator entry) {
   Entry& known = entry->second;
-  if (!known.ready || known.num_local > 0 || !known.holders.empty()) return {};
+  const bool may_come = !known.ready && (known.expected || !lost_.contains(entry->first.creator));
+  if (may_come || known.num_local > 0 || !known.holders.empty()) return {};
   detail::Object ended = std::move(known.found.object);
   entries_.erase(entry);
   return ended;
@@ -50,16 +51,20 @@ void Objects::fail(ObjectId id, std::exception_ptr error) {
 
 void Objects::when_ready(ObjectId id, std::function<void(const Found&)> then) {
   Found found;
+  std::exception_ptr never_comes;
   {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[id];
-    if (!entry.ready) {
-      entry.waiting.push_back(std::move(then));
-      return;
+    const auto lost = lost_.find(id.creator);
+    if (entry.ready) {
+      found = entry.found;
+    } else {
+      entry.waiting.push_back(std::exchange(then, nullptr));
+      if (!entry.expected && lost != lost_.end()) never_comes = lost->second;
     }
-    found = entry.found;
   }
-  then(found);
+  if (then) then(found);
+  if (never_comes) fail(id, never_comes);
 }
 
 std::shared_ptr<Strand> Objects::strand(ObjectId id) {
@@ -107,6 +112,7 @@ void Objects::lose(int worker, const std::exception_ptr& error) {
   std::vector<ObjectId> owed;
   {
     const std::lock_guard lock(mutex_);
+    lost_.emplace(static_cast<uint32_t>(worker), error);
     for (const auto& [id, entry] : entries_) {
       if (!entry.expected && !entry.ready && id.creator == static_cast<uint32_t>(worker)) owed.push_back(id);
     }

@@ -32,7 +32,7 @@ class Objects {
   bool expect(ObjectId id);
   void store(ObjectId id, detail::Object object);
   void fail(ObjectId id, std::exception_ptr error);
-  /// Runs `then` once the value is there, or why it is not.
+  /// Runs `then` once the value is there, or why it is not. A value that a lost worker never created fails at once.
   void when_ready(ObjectId id, std::function<void(const Found&)> then);
   /// The calls on one value, one at a time.
   std::shared_ptr<Strand> strand(ObjectId id);
@@ -42,7 +42,8 @@ class Objects {
   /// Holds and lets go by a reference or a call of this process.
   void hold(ObjectId id);
   void let_go(ObjectId id);
-  /// A worker was lost. Creations that it owes fail at once; its holds end with `forget()`.
+  /// A worker was lost. Creations that it owes fail at once, also those that are heard of later. Its holds end with
+  /// `forget()`.
   void lose(int worker, const std::exception_ptr& error);
   void forget(int worker);
 
@@ -67,6 +68,7 @@ class Objects {
   Pool& pool_;
   mutable std::mutex mutex_;
   std::map<ObjectId, Entry> entries_;
+  std::map<uint32_t, std::exception_ptr> lost_;  // nothing more comes from these workers
 };
 
 }  // namespace hasten::rpc

@@ -7,6 +7,10 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "hasten/optim/apex_adam.h"
+#include "hasten/optim/apex_sgd.h"
+#include "hasten/optim/lamb.h"
+#include "hasten/optim/novograd.h"
 #include "hasten/rpc/agent.h"
 #include "hasten/rpc/distributed_optimizer.h"
 
@@ -98,6 +102,10 @@ void add_optimizers(Functions& functions) {
   add_optimizer<torch::optim::AdamW>(functions);
   add_optimizer<torch::optim::Adagrad>(functions);
   add_optimizer<torch::optim::RMSprop>(functions);
+  add_optimizer<optim::ApexAdam>(functions);
+  add_optimizer<optim::ApexSgd>(functions);
+  add_optimizer<optim::Lamb>(functions);
+  add_optimizer<optim::NovoGrad>(functions);
 }
 
 void add_operators(Functions& functions) {

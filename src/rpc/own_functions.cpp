@@ -5,6 +5,7 @@
 #include "hasten/core/error.h"
 #include "hasten/rpc/agent.h"
 #include "rpc/agent_core.h"
+#include "rpc/bridge.h"
 #include "rpc/operators.h"
 
 namespace hasten::rpc {
@@ -47,6 +48,9 @@ Functions AgentCore::make_own_functions() {
     call->reply(std::move(packed));
   });
   functions.add("hasten.join", [] {});
+  functions.add("hasten.join_context", [this](int64_t context) {
+    return bridge_ != nullptr && bridge_->add_member(context, rpc::call().caller.id);
+  });
   functions.add_raw("hasten.backward", [](const std::shared_ptr<detail::ServedCall>& call) {
     Reader reader(call->packed(), call->core());
     const AutogradContext context = detail::read<AutogradContext>(reader);
@@ -57,6 +61,18 @@ Functions AgentCore::make_own_functions() {
   add_optimizers(functions);
   if (options_.serve_operators) add_operators(functions);
   return functions;
+}
+
+void AgentCore::join_context(int maker, int64_t context, std::function<void(std::optional<bool>)> answered) {
+  const Calls calls(shared_from_this(), {});
+  try {
+    calls.call_async<bool>(maker, "hasten.join_context", context)
+        .add_done_callback([answered](const Future<bool>& joined) {
+          answered(joined.has_error() ? std::nullopt : std::optional(joined.value()));
+        });
+  } catch (const Error&) {
+    answered(std::nullopt);  // the agent is being closed
+  }
 }
 
 }  // namespace hasten::rpc

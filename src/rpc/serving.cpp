@@ -73,10 +73,16 @@ std::string Serving::state() const {
   const auto now = Clock::now();
   const auto started = started_.load();
   if (started != Clock::time_point::max()) return "running for " + shown_seconds(seconds_between(started, now));
+  if (parked_) return text("waiting for its value to be created for ", shown_seconds(seconds_between(arrived_, now)));
   const auto behind = agent_->pool_->queue_length();
   return text("in the queue behind ",
               std::max<size_t>(behind, 1) - 1 + static_cast<size_t>(agent_->pool_->num_running()), " others for ",
               shown_seconds(seconds_between(arrived_, now)));
+}
+
+void Serving::cancel() {
+  cancelled_ = true;
+  if (parked_ || returned_) fail(detail::cancelled_error());
 }
 
 void Serving::schedule() {
@@ -89,7 +95,9 @@ void Serving::schedule() {
   agent_->objects_->hold(id);
   holds_ = true;
   const auto self = std::static_pointer_cast<Serving>(shared_from_this());
+  parked_ = true;
   agent_->objects_->when_ready(id, [self](const Objects::Found& found) {
+    self->parked_ = false;
     if (found.error) {
       self->fail(found.error);
       return;
@@ -150,6 +158,8 @@ void Serving::run() {
   }
   current.served = before;
   finish_stats(Clock::now());
+  returned_ = true;
+  if (cancelled_) fail(detail::cancelled_error());
 }
 
 void Serving::finish_stats(Clock::time_point ended) {
@@ -301,14 +311,8 @@ void AgentCore::on_call(int from, Decoded message) {
 }
 
 void AgentCore::on_status(int from, const Decoded& message) {
-  std::string state = "it never arrived there";
-  {
-    const std::lock_guard lock(serving_mutex_);
-    const auto found = serving_.find({from, message.head.call});
-    if (found != serving_.end()) {
-      if (const auto call = found->second.lock()) state = "it is " + std::static_pointer_cast<Serving>(call)->state();
-    }
-  }
+  const auto call = served_call(from, message.head.call);
+  const std::string state = call ? "it is " + call->state() : "it never arrived there";
   Head head;
   head.kind = static_cast<uint16_t>(Kind::kStatusReply);
   head.call = message.head.call;

@@ -30,7 +30,8 @@ class Serving final : public detail::ServedCall {
   void run();
   /// "in the queue behind 16 others for 2.1 s", "running for 58.0 s".
   std::string state() const;
-  void cancel() { cancelled_ = true; }
+  /// Notifies the handler. Ends a call whose handler has not begun for lack of the object, or answers later.
+  void cancel();
   bool cancelled() const { return cancelled_; }
   Clock::time_point deadline() const { return deadline_; }
   int caller() const { return from_; }
@@ -58,6 +59,8 @@ class Serving final : public detail::ServedCall {
   Clock::time_point deadline_ = Clock::time_point::max();
   std::atomic<Clock::time_point> started_{Clock::time_point::max()};
   std::atomic<bool> answered_ = false, cancelled_ = false;
+  std::atomic<bool> parked_ = false;    // waits for its object
+  std::atomic<bool> returned_ = false;  // the handler has returned, perhaps with a future
   std::mutex nested_mutex_;
   std::vector<std::shared_ptr<detail::StateBase>> nested_;
 };

@@ -1,6 +1,7 @@
 // See wire.h.
 #include "rpc/wire.h"
 
+#include <ATen/EmptyTensor.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "hasten/core/error.h"
+#include "rpc/receive_buffers.h"
 
 namespace hasten::rpc {
 namespace {
@@ -88,7 +90,10 @@ at::Tensor take_tensor(std::string_view& bytes, int64_t& body_left, bool& requir
     refuse_message(text("a tensor of ", num_bytes, " bytes where ", body_left, " are to come"));
   body_left -= num_bytes;
   // Pinned memory is copied to a GPU at twice the speed.
-  return torch::empty(sizes, at::TensorOptions(dtype).pinned_memory(device.is_cuda() && torch::cuda::is_available()));
+  if (device.is_cuda() && torch::cuda::is_available())
+    return torch::empty(sizes, at::TensorOptions(dtype).pinned_memory(true));
+  return at::detail::empty_generic(sizes, &ReceiveBuffers::get(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
+                                   std::nullopt);
 }
 
 }  // namespace

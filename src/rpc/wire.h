@@ -58,6 +58,7 @@ struct Head {
 static_assert(sizeof(Head) == 96 && detail::Packed::kReservedBytes == 16 + sizeof(Head));
 constexpr uint16_t kRetainGraph = 1;
 constexpr uint16_t kWaitedFor = 2;  // the caller waits at once: rpc_sync in a profile
+constexpr uint16_t kByLoss = 4;     // the release of a context by a worker that has lost its maker
 
 /// A reference as it travels. The receiver holds `grant`, unless it is the owner.
 struct WireReference {

@@ -7,10 +7,15 @@
 #include <torch/torch.h>
 
 #include <csignal>
+#include <future>
 #include <iostream>
 #include <random>
 #include <thread>
 
+#include "hasten/optim/apex_adam.h"
+#include "hasten/optim/apex_sgd.h"
+#include "hasten/optim/lamb.h"
+#include "hasten/optim/novograd.h"
 #include "hasten/rpc/distributed_optimizer.h"
 #include "hasten/rpc/errors.h"
 #include "hasten/rpc/rpc.h"
@@ -159,6 +164,18 @@ HASTEN_PROCESS_CASE(optimizer) {
     struct Adagrad {
       using type = torch::optim::Adagrad;
     };
+    struct ApexAdam {
+      using type = optim::ApexAdam;
+    };
+    struct ApexSgd {
+      using type = optim::ApexSgd;
+    };
+    struct Lamb {
+      using type = optim::Lamb;
+    };
+    struct NovoGrad {
+      using type = optim::NovoGrad;
+    };
     const auto make = [](auto tag) {
       using O = typename decltype(tag)::type;
       return [](std::vector<at::Tensor> p, auto o) { return std::make_unique<O>(p, o); };
@@ -166,6 +183,10 @@ HASTEN_PROCESS_CASE(optimizer) {
     CHECK_THAT(run(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01), make(Sgd{}), Sgd{}) < 1e-6);
     CHECK_THAT(run(torch::optim::AdamOptions(0.01).betas({0.8, 0.9}), make(Adam{}), Adam{}) < 1e-6);
     CHECK_THAT(run(torch::optim::AdagradOptions(0.05), make(Adagrad{}), Adagrad{}) < 1e-6);
+    CHECK_THAT(run(optim::ApexAdamOptions(0.01).weight_decay(0.1), make(ApexAdam{}), ApexAdam{}) < 1e-6);
+    CHECK_THAT(run(optim::ApexSgdOptions(0.1).momentum(0.9), make(ApexSgd{}), ApexSgd{}) < 1e-6);
+    CHECK_THAT(run(optim::LambOptions(0.01).max_grad_norm(0), make(Lamb{}), Lamb{}) < 1e-6);
+    CHECK_THAT(run(optim::NovoGradOptions(0.01), make(NovoGrad{}), NovoGrad{}) < 1e-6);
   }
   agent.shutdown();
   return 0;
@@ -280,6 +301,170 @@ HASTEN_PROCESS_CASE(killed_in_backward) {
   return 0;
 }
 
+// The workers' numbers of contexts, by a call of each.
+Functions functions_with_contexts(Agent*& self, std::shared_future<void> made) {
+  Functions functions = layer_functions();
+  functions.add("contexts", [&self, made = std::move(made)] {
+    made.wait();
+    return self->stats().num_contexts;
+  });
+  return functions;
+}
+
+// Calls a worker until it is lost.
+template <class Use>
+void use_until_lost(const Use& use) {
+  try {
+    for (;;) use();
+  } catch (const CommError&) {
+  }
+}
+
+// Whether a number becomes 0 soon.
+template <class Count>
+bool becomes_zero(const Count& count) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (count() != 0) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+// Answers that need no gradient, of calls whose arguments do; they have been through another worker, too.
+HASTEN_PROCESS_CASE(plain_answers) {
+  process::Process process({.cpu = true});
+  Agent* self = nullptr;
+  std::promise<void> made;
+  Agent agent(process, functions_with_contexts(self, made.get_future().share()));
+  self = &agent;
+  made.set_value();
+  if (process.rank() == 0) {
+    const auto x = torch::randn({3, 4}).requires_grad_();
+    const auto one = agent.remote<Layer>(1, 1), two = agent.remote<Layer>(2, 2);
+    for (int i = 0; i < 20; ++i) {
+      agent.autograd([&](AutogradContext& context) {
+        const auto a = one.sync<&Layer::forward>(x);
+        const auto plain = two.sync<&Layer::plain>(a) + two.sync<&Layer::plain>(x);
+        context.backward({(a * plain).sum()});
+        const auto expected = torch::autograd::grad({(torch::tanh(x.matmul(weight_of(1))) * plain).sum()}, {x});
+        if (difference(context.gradient(x), expected[0]) > 1e-5) throw std::runtime_error("gradients differ");
+      });
+    }
+    CHECK_THAT(becomes_zero([&] {
+      return agent.stats().num_contexts + agent.call<int64_t>(1, "contexts") + agent.call<int64_t>(2, "contexts");
+    }));
+  }
+  agent.shutdown();
+  return 0;
+}
+
+// w1 has answered w2, which is killed: the gradient of that answer never comes, and the loss does not need it.
+HASTEN_PROCESS_CASE(awaits_the_lost) {
+  process::Process process({.cpu = true});
+  Agent* self = nullptr;
+  std::promise<void> made;
+  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
+              {.name = "w" + std::to_string(process.rank())});
+  self = &agent;
+  made.set_value();
+  if (process.rank() == 0) {
+    const auto x = torch::randn({3, 4}).requires_grad_();
+    const auto one = agent.remote<Layer>("w1", 1), two = agent.remote<Layer>("w2", 2);
+    try {
+      agent.autograd([&](AutogradContext& context) {
+        const auto y = one.sync<&Layer::forward>(x);
+        const auto unused = two.sync<&Layer::chain>(one, x);
+        std::cout << "forward done" << std::endl;
+        use_until_lost([&] { two.sync<&Layer::value>(); });
+        context.backward({y.sum()});
+      });
+      return 1;
+    } catch (const Error& error) {
+      std::cout << error.what() << std::endl;
+    }
+    CHECK_THAT(becomes_zero([&] { return agent.stats().num_pending; }));
+    CHECK_THAT(becomes_zero([&] { return agent.stats().num_contexts + agent.call<int64_t>("w1", "contexts"); }));
+  }
+  try {
+    agent.shutdown(20);
+    return 1;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return 0;
+}
+
+// w2 has a context of w0's by a call of w1, which is killed: w0 does not know that w2 takes part.
+HASTEN_PROCESS_CASE(context_over_the_lost) {
+  process::Process process({.cpu = true});
+  Agent* self = nullptr;
+  std::promise<void> made;
+  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
+              {.name = "w" + std::to_string(process.rank())});
+  self = &agent;
+  made.set_value();
+  if (process.rank() == 0) {
+    const auto x = torch::randn({3, 4}).requires_grad_();
+    const auto one = agent.remote<Layer>("w1", 1), two = agent.remote<Layer>("w2", 2);
+    agent.autograd([&](AutogradContext&) {
+      one.sync<&Layer::chain>(two, x);
+      std::cout << "forward done" << std::endl;
+      use_until_lost([&] { one.sync<&Layer::value>(); });
+    });
+    CHECK_THAT(becomes_zero([&] { return agent.call<int64_t>("w2", "contexts"); }));
+  }
+  try {
+    agent.shutdown(20);
+    return 1;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return 0;
+}
+
+// The worker that made a context is killed.
+HASTEN_PROCESS_CASE(context_of_the_lost) {
+  process::Process process({.cpu = true});
+  Agent* self = nullptr;
+  std::promise<void> made;
+  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
+              {.name = "w" + std::to_string(process.rank())});
+  self = &agent;
+  made.set_value();
+  if (process.rank() == 2) {
+    const auto one = agent.remote<Layer>("w1", 1), zero = agent.remote<Layer>("w0", 0);
+    agent.autograd([&](AutogradContext&) {
+      one.sync<&Layer::chain>(zero, torch::randn({3, 4}).requires_grad_());
+      std::cout << "forward done" << std::endl;
+      std::this_thread::sleep_for(std::chrono::hours(1));
+    });
+  }
+  bool was_lost = false;
+  try {
+    agent.barrier({"w0", "w1"});
+    for (;;) {
+      if (process.rank() == 0) agent.call<int64_t>("w2", "contexts");
+      if (process.rank() == 1) agent.call<int64_t>("w2", "contexts");
+    }
+  } catch (const CommError&) {
+    was_lost = true;
+  }
+  CHECK_THAT(was_lost);
+  CHECK_THAT(becomes_zero([&] { return agent.stats().num_contexts; }));
+  try {
+    agent.shutdown(20);
+    return 1;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return 0;
+}
+
+TEST(Autograd, AnswersThatNeedNoGradientDoNotKeepAPassFromItsEnd) {
+  expect_all_end_well(hasten::testing::run_processes(3, "plain_answers"));
+}
+
 TEST(Autograd, GradientsEqualThoseOfOneProcessWhateverTheLossUses) {
   const auto results = hasten::testing::run_processes(3, "gradients");
 
@@ -332,6 +517,34 @@ TEST(Faults, AWorkerKilledBeforeTheBackwardEndsItWithAnError) {
 
   EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
   EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+}
+
+// Kills a worker of a case after its forward pass. The others end well, and shutdown() has waited for nobody.
+void kill_after_forward(const std::string& name, int speaker, int victim) {
+  hasten::testing::Processes processes(3, name);
+  ASSERT_TRUE(processes.wait_for_output(speaker, "forward done"));
+  processes.signal(victim, SIGKILL);
+
+  const auto results = processes.wait(std::chrono::seconds(60));
+
+  for (int rank = 0; rank < 3; ++rank) {
+    if (rank == victim) continue;
+    const auto& result = results[static_cast<size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+    EXPECT_THAT(result.output, HasSubstr("lost before the end: rank " + std::to_string(victim)));
+  }
+}
+
+TEST(Faults, APassDoesNotAwaitGradientsOfALostWorker) {
+  kill_after_forward("awaits_the_lost", 0, 2);
+}
+
+TEST(Faults, AContextIsReleasedAlsoBehindALostWorker) {
+  kill_after_forward("context_over_the_lost", 0, 1);
+}
+
+TEST(Faults, AContextEndsWithTheWorkerThatMadeIt) {
+  kill_after_forward("context_of_the_lost", 2, 2);
 }
 
 }  // namespace

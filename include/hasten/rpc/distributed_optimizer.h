@@ -19,11 +19,22 @@
 #include "hasten/optim/steps/optimizer_step.h"
 #include "hasten/rpc/agent.h"
 
+namespace hasten::optim {
+class ApexAdam;
+struct ApexAdamOptions;
+class ApexSgd;
+struct ApexSgdOptions;
+class Lamb;
+struct LambOptions;
+class NovoGrad;
+struct NovoGradOptions;
+}  // namespace hasten::optim
+
 namespace hasten::rpc {
 
 namespace detail {
 
-/// The options type of an optimizer of torch::optim.
+/// The options type of an optimizer of torch::optim or of hasten::optim.
 template <class O>
 struct OptionsOf;
 template <>
@@ -45,6 +56,22 @@ struct OptionsOf<torch::optim::Adagrad> {
 template <>
 struct OptionsOf<torch::optim::RMSprop> {
   using type = torch::optim::RMSpropOptions;
+};
+template <>
+struct OptionsOf<optim::ApexAdam> {
+  using type = optim::ApexAdamOptions;
+};
+template <>
+struct OptionsOf<optim::ApexSgd> {
+  using type = optim::ApexSgdOptions;
+};
+template <>
+struct OptionsOf<optim::Lamb> {
+  using type = optim::LambOptions;
+};
+template <>
+struct OptionsOf<optim::NovoGrad> {
+  using type = optim::NovoGradOptions;
 };
 
 /// An owner's part. The optimizer steps tensors of its own that share the parameters' memory. So .grad() of the
@@ -108,14 +135,16 @@ struct DistributedOptimizerOptions {
   bool fused = true;
 };
 
-/// O is an optimizer of torch::optim. A step needs the AutogradContext that its backward ran in.
+/// O is an optimizer of torch::optim, or ApexAdam, ApexSgd, Lamb or NovoGrad of hasten::optim, whose headers the caller
+/// includes. Norms over all gradients (LambOptions::max_grad_norm) are those of one owner. A step needs the
+/// AutogradContext that its backward ran in.
 template <class O>
 class DistributedOptimizer {
  public:
   using Options = typename detail::OptionsOf<O>::type;
-  /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad and RMSprop are served by every
-  /// agent. Collective: no. Blocks: until the owners have them. Throws: UsageError (no parameters); RemoteError,
-  /// CommError.
+  /// Makes a local optimizer at each owner of a parameter. SGD, Adam, AdamW, Adagrad, RMSprop, ApexAdam, ApexSgd, Lamb
+  /// and NovoGrad are served by every agent. Collective: no. Blocks: until the owners have them. Throws: UsageError (no
+  /// parameters); RemoteError, CommError.
   DistributedOptimizer(const Agent& agent, const std::vector<RRef<at::Tensor>>& parameters, const Options& options,
                        const DistributedOptimizerOptions& how = {}) {
     if (parameters.empty()) throw UsageError({"rpc"}, "a DistributedOptimizer needs at least one parameter.");
@@ -147,7 +176,7 @@ class DistributedOptimizer {
   std::vector<RRef<detail::LocalOptimizer<O>>> locals_;
 };
 
-/// Serves DistributedOptimizer<O> of other workers. Agents serve torch::optim's by themselves.
+/// Serves DistributedOptimizer<O> of other workers. Agents serve those with OptionsOf by themselves.
 template <class O>
 Functions& add_optimizer(Functions& functions) {
   return functions.add_class<detail::LocalOptimizer<O>, std::vector<RRef<at::Tensor>>, std::string, bool, bool>()

@@ -60,6 +60,8 @@ struct WorkerStats {
 struct AgentStats {
   int64_t num_calls_sent = 0, num_calls_served = 0, num_pending = 0, num_waiting = 0, num_running = 0;
   int64_t num_threads = 0, num_objects = 0, num_references = 0, bytes_sent = 0, bytes_received = 0;
+  /// Autograd contexts that have data at this worker.
+  int64_t num_contexts = 0;
   std::map<std::string, FunctionStats> functions = {};
   /// By the worker's id.
   std::map<int, WorkerStats> workers = {};

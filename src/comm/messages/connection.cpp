@@ -70,11 +70,11 @@ bool Connection::send(OutgoingMessage message, int64_t pull_bytes, bool flush) {
   return write_locked(lock);
 }
 
-void Connection::send_control(FrameKind kind, uint64_t value) {
+bool Connection::send_control(FrameKind kind, uint64_t value) {
   std::unique_lock lock(writing_);
-  if (state() != State::kOpen) return;
+  if (state() != State::kOpen) return false;
   queue_.push_back({control_frame(kind, value), {}, nullptr});
-  if (!writer_active_) write_locked(lock);
+  return !writer_active_ && write_locked(lock);
 }
 
 bool Connection::write_some() {

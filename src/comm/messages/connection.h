@@ -50,7 +50,8 @@ class Connection {
   bool write_some();
   /// Returns true if frames wait that could be sent now and no thread is sending.
   bool has_unsent() const;
-  void send_control(FrameKind kind, uint64_t value);
+  /// Returns as send().
+  bool send_control(FrameKind kind, uint64_t value);
   /// Reads what there is. Returns false at the end of the stream. Throws: DataError for bytes that are no frames.
   bool read_some();
   /// The receiver has copied the body of a pull.

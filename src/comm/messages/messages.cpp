@@ -56,7 +56,7 @@ void Messages::Impl::watch(int handle, uint64_t id, uint32_t events, bool is_new
 
 // Frames come after the handshake, which has given the peer's rank.
 FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr<Connection>>& self) {
-  const auto pull = [self](uint64_t token, const std::vector<RemotePart>& parts, IncomingMessage& into) {
+  const auto pull = [this, self](uint64_t token, const std::vector<RemotePart>& parts, IncomingMessage& into) {
     const auto connection = self->lock();
     std::vector<iovec> here, there;
     for (const auto& part : into.body) {
@@ -67,7 +67,7 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
     }
     if (!read_memory(connection->process(), std::move(here), std::move(there)))
       throw DataError(Origin{"messages"}, "frame", "the body could not be read from the sender's memory");
-    connection->send_control(FrameKind::kPulled, token);
+    if (connection->send_control(FrameKind::kPulled, token)) want_writing(connection, true);
   };
   const auto control = [this, self](FrameKind kind, uint64_t value) {
     const auto connection = self->lock();
@@ -358,7 +358,9 @@ void Messages::Impl::tick() {
       }
     }
   }
-  for (const auto& connection : beats) connection->send_control(FrameKind::kHeartbeat, 0);
+  for (const auto& connection : beats) {
+    if (connection->send_control(FrameKind::kHeartbeat, 0)) want_writing(connection, true);
+  }
   for (const auto& [connection, what] : dead) drop(connection, what.first, what.second);
 }
 

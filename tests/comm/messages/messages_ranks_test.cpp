@@ -4,12 +4,15 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <thread>
 
@@ -286,6 +289,60 @@ TEST(Messages, WhatNeverConnectedIsFoundOnOneHost) {
 
 TEST(Messages, WhatNeverConnectedIsFoundBetweenHosts) {
   find_the_closed({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
+}
+
+// The addresses at which this process listens by TCP.
+std::vector<std::string> tcp_listeners() {
+  std::vector<std::string> all;
+  DIR* const folder = opendir("/proc/self/fd");
+  for (const dirent* entry = readdir(folder); entry != nullptr; entry = readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    sockaddr_storage own{};
+    socklen_t own_size = sizeof own;
+    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
+    if (own.ss_family == AF_UNIX) continue;
+    char host[NI_MAXHOST] = "";
+    getnameinfo(reinterpret_cast<sockaddr*>(&own), own_size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    all.emplace_back(host);
+  }
+  closedir(folder);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+// What two ranks listen at beside what their groups do.
+std::vector<std::string> listeners_of_two(const hasten::testing::RankOptions& options) {
+  std::vector<std::string> fresh;
+  run_ranks(
+      2,
+      [&](process::Process& process) {
+        process.group().barrier();
+        const auto before = tcp_listeners();
+        process.group().barrier();
+        Inbox inbox;
+        const Messages messages(process.group(), inbox);
+        process.group().barrier();
+        if (process.rank() == 0) {
+          const auto after = tcp_listeners();
+          std::set_difference(after.begin(), after.end(), before.begin(), before.end(), std::back_inserter(fresh));
+        }
+        process.group().barrier();
+      },
+      options);
+  return fresh;
+}
+
+TEST(Messages, ListenByTcpAtOneAddressAndOnlyWhereThereAreOtherHosts) {
+  EXPECT_EQ(listeners_of_two({}), std::vector<std::string>()) << "on one host the abstract name is enough";
+
+  const auto on_two_hosts = [](int rank, GroupOptions& options) {
+    options.host = "host" + std::to_string(rank);
+    options.address = "127.0.0." + std::to_string(rank + 1);
+  };
+  EXPECT_EQ(listeners_of_two({.adjust = on_two_hosts}), (std::vector<std::string>{"127.0.0.1", "127.0.0.2"}));
 }
 
 // The name of the Unix socket at which this process's only Messages listens.
