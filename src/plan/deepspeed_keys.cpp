@@ -18,8 +18,10 @@ constexpr auto kFree = KeyType::kFree;
 
 constexpr const char* kSlices = "it says how DeepSpeed does inside what slices of one mapping do anyway";
 constexpr const char* kNoGpu = "it is about the path to a GPU";
+constexpr const char* kCheckpoint =
+    "it is read by deepspeed.checkpointing.checkpoint, in whose place a program calls hasten::parallel::recompute";
+constexpr const char* kOperators = "the report lists operators, since modules of C++ have no hooks";
 constexpr const char* kUnused = "nothing here corresponds to it";
-constexpr const char* kMonitor = "log with a tracker instead";
 constexpr const char* kChangesNumbers = "it changes numbers, and is not built. Leave it out";
 
 void add_top(std::vector<DeepSpeedKey>& keys) {
@@ -178,28 +180,26 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"checkpoint.load_universal", kBool, "false", W, "states load on any number of ranks"},
       {"checkpoint.use_node_local_storage", kBool, "false", H},
       {"checkpoint.parallel_write", kFree, "null", W, kUnused},
-      {"activation_checkpointing", kSection, "{}", W, "recomputation is not built yet: activations are kept"},
-      {"activation_checkpointing.partition_activations", kBool, "false", W,
-       "recomputation is not built yet: activations are kept"},
+      {"activation_checkpointing", kSection, "{}", W, kCheckpoint},
+      {"activation_checkpointing.partition_activations", kBool, "false", W, kCheckpoint},
       {"activation_checkpointing.cpu_checkpointing", kBool, "false", W, "activations are on the CPU already"},
-      {"activation_checkpointing.number_checkpoints", kFree, "null", W,
-       "recomputation is not built yet: activations are kept"},
+      {"activation_checkpointing.number_checkpoints", kFree, "null", W, kCheckpoint},
       {"activation_checkpointing.contiguous_memory_optimization", kBool, "false", W, kUnused},
       {"activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", W, kUnused},
       {"activation_checkpointing.profile", kBool, "false", W, kUnused},
-      {"flops_profiler", kSection, "{}", W, "measure with a profiler"},
-      {"flops_profiler.enabled", kBool, "false", W, ""},
-      {"flops_profiler.profile_step", kCount, "1", W, ""},
-      {"flops_profiler.module_depth", kFree, "-1", W, ""},
-      {"flops_profiler.top_modules", kCount, "1", W, ""},
-      {"flops_profiler.detailed", kBool, "true", W, ""},
-      {"flops_profiler.output_file", kText, "null", W, ""},
+      {"flops_profiler", kSection, "{}", H},
+      {"flops_profiler.enabled", kBool, "false", H},
+      {"flops_profiler.profile_step", kCount, "1", H},
+      {"flops_profiler.module_depth", kFree, "-1", W, kOperators},
+      {"flops_profiler.top_modules", kCount, "1", W, kOperators},
+      {"flops_profiler.detailed", kBool, "true", W, kOperators},
+      {"flops_profiler.output_file", kText, "null", H},
       {"flops_profiler.recompute_fwd_factor", kReal, "0.0", W, ""},
-      {"comms_logger", kFree, "{}", W, kMonitor},
-      {"tensorboard", kFree, "{}", W, kMonitor},
-      {"wandb", kFree, "{}", W, kMonitor},
-      {"csv_monitor", kFree, "{}", W, kMonitor},
-      {"comet", kFree, "{}", W, kMonitor},
+      {"comms_logger", kFree, "{}", W, "measure with a profiler"},
+      {"tensorboard", kFree, "{}", H},
+      {"wandb", kFree, "{}", H},
+      {"csv_monitor", kFree, "{}", H},
+      {"comet", kFree, "{}", H},
       {"compile", kFree, "{}", W, "torch.compile is Python's"},
       {"timers", kFree, "{}", W, kUnused},
       {"weight_quantization", kFree, "{}", W, kUnused},
