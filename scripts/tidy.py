@@ -42,6 +42,7 @@ NO_VARIABLES |= set("""
 ENTRIES = {"include/hasten/files/hub.h", "include/hasten/process/process.h", "src/accelerator.cpp", "src/checkpoint/load_run.cpp", "src/comm/group/group.cpp", "src/launch/run/launch.cpp"}
 # Mutable state of the whole process, each with its reason.
 GLOBAL_STATE = {
+    "src/flops_report.cpp": "the counts of the thread that is profiled; libtorch's callback is a plain function",
     "src/checkpoint/writer_thread.cpp": "the process waits at its exit for all writers",
     "src/comm/gloo/gloo.cpp": "operations of libtorch's Gloo before 2.13 must start one after the other in a process",
     "src/comm/shared/memory/segment.cpp": "segments of this process that a signal's handler or a fork must know",

@@ -10,7 +10,6 @@
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/build.h"
 #include "hasten/parallel/shard/prepare_sharding.h"
-#include "hasten/parallel/shard/step_report.h"
 #include "hasten/process/random.h"
 #include "tracking_setup.h"
 
@@ -63,6 +62,7 @@ void AcceleratorState::start(const Environment& environment) {
                                                                      .home = environment.text("HOME").value_or("")},
                                                 options.project);
   trackers = make_trackers(options, environment, process());
+  shards->monitor_steps(*gradients, trackers, process());
   tracked = track_checkpoints(trackers, *checkpoints, optimizer_registry, process());
   if (process().device().is_cpu()) {
     const auto setting = memory::tune_malloc(environment, options.tune_allocator);
@@ -94,14 +94,16 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
                                     .optimizer_calls = gradients->optimizers().num_calls()};
   parallel::BackwardOptions own = given;
   Models held;
+  const bool implied = !given.weight && (operations->is_joining() || gradients->has_joined_window());
+  if (implied) own.weight = 1.0;
   if (operations->is_joining()) {
-    own.weight = given.weight.value_or(1.0);
     const auto active = operations->notify(parallel::BackwardCall::of(context).encode());
     for (const auto& model : context.models)
       parallel::set_active(*model, active.first(), active.all_of(process().world_size()));
     held = parallel::keep_window_open(active.call, context);
     gradients->set_sync_gradients(context.ends_window);
   }
+  gradients->set_joined_window(implied && !context.ends_window);
   const parallel::NoSync until_all_end(std::move(held));
   const auto received = gradients->loaders().take_counts();
   trackers.count_step(received.num_samples);
@@ -109,10 +111,9 @@ void AcceleratorState::backward(const at::Tensor& loss, const parallel::Backward
   if (own.weight) gradients->set_weighted();
   // Autocast is off in backward, whatever scope the caller has left open.
   const auto scope = precision::Autocast::off();
-  const auto& report = shards->report();
-  if (report) report->begin_backward();
+  shards->begin_backward(loss);
   parallel::backward(loss.defined() ? precision->begin_backward(loss) : loss, own, context);
-  if (report) report->end_backward();
+  shards->end_backward();
   gradients->optimizers().note_backward(!gradients->sync_gradients());
 }
 

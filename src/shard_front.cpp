@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
 
+#include "flops_report.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/plugins.h"
 #include "hasten/parallel/shard/step_report.h"
 #include "hasten/process/print.h"
 #include "hasten/training/step_policy.h"
+#include "step_monitor.h"
 
 namespace hasten {
 namespace {
@@ -102,6 +105,7 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
   }
   if (fsdp_->cpu_offload) fsdp_->notes.push_back("cpu_offload: on a CPU parameters are in its memory already");
   options.shard = parallel::shard_options(*fsdp_, options.shard);
+  if (fsdp_->checks_module_states) options.ddp.sync_module_states = false;
 }
 
 // FSDP's settings beside the split.
@@ -165,6 +169,7 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
   if (resolved.is_given("gradient_accumulation_steps"))
     options.gradient_accumulation_steps = resolved.count("gradient_accumulation_steps");
   apply(resolved, options);
+  apply_monitors(first.config, options);
   options.shard = options_of(first);
 }
 
@@ -195,6 +200,45 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
     options.scaler.hysteresis = std::max<int64_t>(1, resolved.count("fp16.hysteresis"));
     options.scaler.consecutive_hysteresis = resolved.on("fp16.consecutive_hysteresis");
   }
+}
+
+// DeepSpeed's monitors are trackers here. The program's own log_with and folder stay.
+void ShardFront::apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options) {
+  const auto text_at = [&](const std::string& key) {
+    const auto value = config.get_value(key);
+    return value.is_string() ? value.as_string() : std::string();
+  };
+  const auto use = [&](const std::string& section, const char* tracker, const char* project_key) {
+    if (!config.is_true(section + ".enabled")) return;
+    const auto named = [&](const tracking::LogWith& one) { return one.name() == tracker || one.name() == "all"; };
+    if (std::none_of(options.log_with.begin(), options.log_with.end(), named)) options.log_with.emplace_back(tracker);
+    if (monitor_project_.empty()) monitor_project_ = text_at(section + "." + project_key);
+    const std::string folder = text_at(section + ".output_path");
+    if (options.project.logging_dir.empty() && !folder.empty()) options.project.logging_dir = folder;
+  };
+  use("tensorboard", "tensorboard", "job_name");
+  use("csv_monitor", "csv", "job_name");
+  use("wandb", "wandb", "project");
+  use("comet", "comet_ml", "project");
+  const auto pass_on = [&](const std::string& section, const char* tracker,
+                           const std::vector<std::pair<const char*, const char*>>& names) {
+    if (!config.is_true(section + ".enabled")) return;
+    core::Value own = core::Value::map();
+    for (const auto& [theirs, ours] : names) {
+      const auto value = config.get_value(section + "." + theirs);
+      if (!value.is_null()) own[ours] = value;
+    }
+    if (own.empty()) return;
+    if (!monitor_kwargs_.is_map()) monitor_kwargs_ = core::Value::map();
+    monitor_kwargs_[tracker] = std::move(own);
+  };
+  pass_on("wandb", "wandb", {{"group", "group"}, {"team", "entity"}});
+  pass_on("comet", "comet_ml",
+          {{"workspace", "workspace"},
+           {"api_key", "api_key"},
+           {"experiment_key", "experiment_key"},
+           {"mode", "mode"},
+           {"online", "online"}});
 }
 
 parallel::ShardOptions ShardFront::options_of(const plan::DeepSpeedSettings& settings) const {
@@ -294,6 +338,7 @@ void ShardFront::note_clipped() noexcept {
 
 void ShardFront::report_steps(training::GradientState& gradients, const process::Process& process) {
   if (plugins_.empty() || !process.is_main_process()) return;
+  report_flops(gradients, process);
   const auto& settings = plugins_.front().second;
   const auto resolved = plan::resolve_deepspeed(settings.config, world_size_, false);
   const bool times = resolved.on("wall_clock_breakdown"), memory = resolved.on("memory_breakdown");
@@ -305,6 +350,49 @@ void ShardFront::report_steps(training::GradientState& gradients, const process:
       parallel::StepReportOptions{.every_steps = steps, .times = times, .memory = memory},
       [process](const std::string& line) { process::print_once(process, line); });
   gradients.step_policies().add(training::StepOrder::kAfter, report_);
+}
+
+void ShardFront::monitor_steps(training::GradientState& gradients, const tracking::Trackers& trackers,
+                               const process::Process& process) {
+  const std::vector<std::string> sections = {"tensorboard", "csv_monitor", "wandb", "comet"};
+  const bool any = uses_deepspeed() && std::any_of(sections.begin(), sections.end(), [&](const std::string& section) {
+                     return plugins_.front().second.config.is_true(section + ".enabled");
+                   });
+  if (!any || !process.is_main_process()) return;
+  StepMonitorOptions options{.init_kwargs = monitor_kwargs_, .samples_per_step = [this] {
+                               const auto batch = selected().config.get_value("train_batch_size");
+                               return batch.is_number() ? static_cast<int64_t>(batch.as_double()) : int64_t{1};
+                             }};
+  if (!monitor_project_.empty()) options.project = monitor_project_;
+  monitor_ = std::make_shared<StepMonitor>(trackers, std::move(options));
+  gradients.step_policies().add(training::StepOrder::kAfter, monitor_);
+}
+
+void ShardFront::begin_backward(const at::Tensor& loss) const {
+  if (monitor_) monitor_->note_loss(loss);
+  if (report_) report_->begin_backward();
+  if (flops_) flops_->begin_backward();
+}
+
+void ShardFront::end_backward() const {
+  if (report_) report_->end_backward();
+  if (flops_) flops_->end_backward();
+}
+
+void ShardFront::report_flops(training::GradientState& gradients, const process::Process& process) {
+  const auto& config = plugins_.front().second.config;
+  if (!config.is_true("flops_profiler.enabled")) return;
+  const auto step = config.get_value("flops_profiler.profile_step"),
+             file = config.get_value("flops_profiler.output_file");
+  FlopsReportOptions options{.print = [process, file](const std::string& report) {
+    if (!file.is_string()) return process::print_once(process, report);
+    std::ofstream stream(file.as_string(), std::ios::app);
+    stream << report << '\n';
+    if (!stream) throw DataError(kFront, file.as_string(), "flops_profiler.output_file cannot be written.");
+  }};
+  if (step.is_number()) options.profile_step = static_cast<int64_t>(step.as_double());
+  flops_ = std::make_shared<FlopsReport>(std::move(options));
+  gradients.step_policies().add(training::StepOrder::kAfter, flops_);
 }
 
 checkpoint::GetStateDictOptions ShardFront::state_dict_options(checkpoint::GetStateDictOptions given,

@@ -17,6 +17,7 @@
 #include "hasten/parallel/shard/dummy.h"
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/process/process.h"
+#include "hasten/tracking/trackers.h"
 #include "hasten/training/gradient_state.h"
 
 namespace hasten {
@@ -24,6 +25,8 @@ namespace hasten {
 namespace parallel {
 class StepReport;
 }
+class StepMonitor;
+class FlopsReport;
 
 class ShardFront {
  public:
@@ -59,8 +62,12 @@ class ShardFront {
 
   /// Prints the lines that a configuration requests every so many steps, on the main process.
   void report_steps(training::GradientState& gradients, const process::Process& process);
-  /// Null where nothing is printed.
-  const std::shared_ptr<parallel::StepReport>& report() const noexcept { return report_; }
+  /// Logs each step to the trackers that a configuration's monitors name, on the main process.
+  void monitor_steps(training::GradientState& gradients, const tracking::Trackers& trackers,
+                     const process::Process& process);
+  /// Called round each backward, for reports and monitors.
+  void begin_backward(const at::Tensor& loss) const;
+  void end_backward() const;
   /// Returns the settings for get_state_dict, if `given` leaves it open: the dtype of DeepSpeed's gather_16bit_weights,
   /// rank0_only of FSDP's state_dict_config.
   checkpoint::GetStateDictOptions state_dict_options(checkpoint::GetStateDictOptions given, Precision precision) const;
@@ -71,6 +78,8 @@ class ShardFront {
   void read_deepspeed(AcceleratorOptions& options, const Environment& environment);
   void apply(const plan::FsdpPlugin& given, AcceleratorOptions& options);
   void apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptions& options) const;
+  void report_flops(training::GradientState& gradients, const process::Process& process);
+  void apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options);
   parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
 
   int world_size_;
@@ -82,7 +91,12 @@ class ShardFront {
   size_t selected_ = 0;
   std::shared_ptr<Clip> clip_;
   std::shared_ptr<parallel::StepReport> report_;
+  std::shared_ptr<FlopsReport> flops_;
+  std::shared_ptr<StepMonitor> monitor_;
   bool rank0_only_ = false;
+  /// Of the configuration's monitors: the name of the run's project, and the options of trackers.
+  std::string monitor_project_ = {};
+  tracking::Config monitor_kwargs_ = {};
 };
 
 }  // namespace hasten

@@ -161,7 +161,7 @@ void capture_optimizer(const RunParts& run, const std::string& name, const torch
   std::vector<std::pair<std::string, Value>> skeletons;
   for (const auto& [parameter, slots] : state.state) {
     const auto own = is_split ? run.sharding->stepped_interval(optimizer, parameters.at(parameter)) : std::nullopt;
-    if (own && own->size() == 0) continue;  // another rank's
+    if (own && (own->size() == 0 || run.sharding->is_copy())) continue;  // another rank's
     auto split = training::split_tensors(training::State(slots));
     skeletons.emplace_back(parameter, std::move(split.value));
     const int rank = own ? writer : shared_rank;

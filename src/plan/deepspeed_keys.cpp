@@ -18,8 +18,8 @@ constexpr auto kFree = KeyType::kFree;
 
 constexpr const char* kSlices = "it says how DeepSpeed does inside what slices of one mapping do anyway";
 constexpr const char* kNoGpu = "it is about the path to a GPU";
+constexpr const char* kOperators = "the report lists operators, since modules of C++ have no hooks";
 constexpr const char* kUnused = "nothing here corresponds to it";
-constexpr const char* kMonitor = "log with a tracker instead";
 constexpr const char* kChangesNumbers = "it changes numbers, and is not built. Leave it out";
 
 void add_top(std::vector<DeepSpeedKey>& keys) {
@@ -186,19 +186,19 @@ void add_others(std::vector<DeepSpeedKey>& keys) {
       {"activation_checkpointing.contiguous_memory_optimization", kBool, "false", W, kUnused},
       {"activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", W, kUnused},
       {"activation_checkpointing.profile", kBool, "false", W, kUnused},
-      {"flops_profiler", kSection, "{}", W, "measure with a profiler"},
-      {"flops_profiler.enabled", kBool, "false", W, ""},
-      {"flops_profiler.profile_step", kCount, "1", W, ""},
-      {"flops_profiler.module_depth", kFree, "-1", W, ""},
-      {"flops_profiler.top_modules", kCount, "1", W, ""},
-      {"flops_profiler.detailed", kBool, "true", W, ""},
-      {"flops_profiler.output_file", kText, "null", W, ""},
+      {"flops_profiler", kSection, "{}", H},
+      {"flops_profiler.enabled", kBool, "false", H},
+      {"flops_profiler.profile_step", kCount, "1", H},
+      {"flops_profiler.module_depth", kFree, "-1", W, kOperators},
+      {"flops_profiler.top_modules", kCount, "1", W, kOperators},
+      {"flops_profiler.detailed", kBool, "true", W, kOperators},
+      {"flops_profiler.output_file", kText, "null", H},
       {"flops_profiler.recompute_fwd_factor", kReal, "0.0", W, ""},
-      {"comms_logger", kFree, "{}", W, kMonitor},
-      {"tensorboard", kFree, "{}", W, kMonitor},
-      {"wandb", kFree, "{}", W, kMonitor},
-      {"csv_monitor", kFree, "{}", W, kMonitor},
-      {"comet", kFree, "{}", W, kMonitor},
+      {"comms_logger", kFree, "{}", W, "measure with a profiler"},
+      {"tensorboard", kFree, "{}", H},
+      {"wandb", kFree, "{}", H},
+      {"csv_monitor", kFree, "{}", H},
+      {"comet", kFree, "{}", H},
       {"compile", kFree, "{}", W, "torch.compile is Python's"},
       {"timers", kFree, "{}", W, kUnused},
       {"weight_quantization", kFree, "{}", W, kUnused},

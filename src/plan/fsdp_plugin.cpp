@@ -178,7 +178,7 @@ class FsdpReader {
     } else if (!argument.is_null()) {
       throw UsageError(
           kFsdp, "reshard_after_forward is ", argument.to_json(),
-          " under fsdp_version 2; expected true or false. For groups of ranks set ShardOptions::shard_over.");
+          " under fsdp_version 2; expected true or false. For groups of ranks set ShardOptions::shard_over and mesh.");
     } else if (const auto text = variable("FSDP_RESHARD_AFTER_FORWARD")) {
       source = "FSDP_RESHARD_AFTER_FORWARD";
       own = parse_bool(*text, source);
@@ -206,7 +206,9 @@ class FsdpReader {
 
   void prefetches() {
     auto text = plugin_.backward_prefetch ? plugin_.backward_prefetch : variable("FSDP_BACKWARD_PREFETCH");
-    if (text && upper(*text) != "NO_PREFETCH") {
+    s_.prefetches_backward = !text || upper(*text) != "NO_PREFETCH";
+    s_.prefetches_forward = plugin_.forward_prefetch.value_or(true);
+    if (text && s_.prefetches_backward) {
       s_.backward_hint = static_cast<BackwardPrefetch>(parse_name(
           *text, plugin_.backward_prefetch ? "backward_prefetch" : "FSDP_BACKWARD_PREFETCH", prefetch_names()));
     }
@@ -291,6 +293,8 @@ class FsdpReader {
       note("use_orig_params = false is read as true: parameters are never flattened.");
     s_.sync_module_states =
         flag(plugin_.sync_module_states, "FSDP_SYNC_MODULE_STATES", false) || s_.cpu_ram_efficient_loading;
+    const bool is_off = plugin_.sync_module_states == false || variable("FSDP_SYNC_MODULE_STATES");
+    s_.checks_module_states = is_off && s_.sync_module_states == false;
     if (s_.cpu_ram_efficient_loading && plugin_.sync_module_states == false) {
       note("sync_module_states is true, since cpu_ram_efficient_loading needs it.");
     }

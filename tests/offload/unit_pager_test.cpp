@@ -71,6 +71,42 @@ TEST(UnitPager, TheUnitThatFollowedLastTimeIsFilledAhead) {
   EXPECT_LE(paged.num_fills, 13);
 }
 
+// Teaches the order 0, 1, 2, 3 and gives all units back.
+void teach(UnitPager& pager) {
+  for (int round = 0; round < 2; ++round) {
+    for (size_t unit = 0; unit < 4; ++unit) pager.touch(unit, false);
+  }
+  pager.pause();
+  pager.drop();
+  pager.resume();
+  for (size_t unit = 0; unit < 2; ++unit) pager.touch(unit, false);
+}
+
+TEST(UnitPager, FillsAheadOnRequestAlone) {
+  Paged paged(4);
+  paged.options.prefetch_bytes = 2 * kPageBytes;
+  paged.options.max_live_bytes = 100 * kPageBytes;
+  std::vector<size_t> filled;
+  paged.options.fill = [&filled, fill = paged.options.fill](size_t unit) {
+    filled.push_back(unit);
+    fill(unit);
+  };
+  UnitPager pager(paged.options);
+  teach(pager);
+  pager.pause();
+  const auto before = filled;
+
+  pager.resume();
+  pager.fill_next();
+  while (pager.counts().fills < static_cast<int64_t>(before.size()) + 1) std::this_thread::yield();
+  pager.pause();
+
+  EXPECT_EQ(std::vector<size_t>(before.end() - 2, before.end()), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(filled.size(), before.size() + 1);
+  EXPECT_EQ(filled.back(), 2U);
+  pager.resume();
+}
+
 TEST(UnitPager, AfterDropTheValuesAreNew) {
   Paged paged(2);
   UnitPager pager(paged.options);

@@ -89,6 +89,11 @@ struct FsdpSettings {
   bool cast_forward_inputs = true;
   /// The requested order of filling in backward; version 2 honours it as well.
   std::optional<BackwardPrefetch> backward_hint = {};
+  /// False if NO_PREFETCH was written, and if the program has set forward_prefetch to false. The launcher's false is
+  /// its default, and counts as nothing.
+  bool prefetches_backward = true, prefetches_forward = true;
+  /// sync_module_states was set to false: ranks must hold equal values, which are compared.
+  bool checks_module_states = false;
   /// One line for each setting that means something else here, or nothing.
   std::vector<std::string> notes = {};
 

@@ -33,6 +33,11 @@ class GradientState {
   bool weighted() const noexcept { return weighted_; }
   void set_weighted() noexcept { weighted_ = true; }
 
+  /// Returns true if a joined loop has left its last window open. Its backwards had the weight 1. Those that end the
+  /// window behind the loop have it as well, unless they have one of their own.
+  bool has_joined_window() const noexcept { return joined_window_; }
+  void set_joined_window(bool open) noexcept { joined_window_ = open; }
+
   /// Call it before a collective that needs all ranks, with its name for messages. If some ranks may have run out of
   /// data (join_uneven_inputs), it notifies them. Otherwise it does nothing.
   /// Collective: there. Blocks: there. Throws: UsageError on all ranks if some have run out.
@@ -70,6 +75,7 @@ class GradientState {
   JoinScope* join_ = nullptr;
   bool sync_gradients_ = true;
   bool weighted_ = false;
+  bool joined_window_ = false;
 };
 
 }  // namespace hasten::training

@@ -86,6 +86,8 @@ struct UnitPager::Impl {
   /// Threads that wait for units.
   std::atomic<int> waiting{0};
   std::atomic<bool> ending{false}, paused{false}, resting{false};
+  /// Whether a unit that is served brings the next one, and whether fill_next() waits to be served.
+  std::atomic<bool> brings_next{true}, next_wanted{false};
   std::atomic<int64_t> fills{0}, found{0}, faults{0}, max_held{0};
   std::mutex error_mutex;
   std::exception_ptr error;
@@ -144,7 +146,12 @@ struct UnitPager::Impl {
       }
       resting.store(false);
       if (paused.load()) continue;
-      if (!serve_wanted()) wait_while(requests, seen);
+      if (serve_wanted()) continue;
+      if (next_wanted.exchange(false) && last != SIZE_MAX) {
+        fill_ahead(last);
+      } else {
+        wait_while(requests, seen);
+      }
     }
     resting.store(true);
   }
@@ -181,7 +188,7 @@ struct UnitPager::Impl {
     if (last != SIZE_MAX) successors[{before_last, last}] = unit;
     before_last = std::exchange(last, unit);
     make_room(unit);
-    fill_ahead(unit);
+    if (brings_next.load()) fill_ahead(unit);
   }
 
   // Counts this process among the holders of a unit that is there, or that it is to fill; not while another one fills
@@ -326,9 +333,17 @@ UnitPager::~UnitPager() {
   drop();
 }
 
-void UnitPager::touch(size_t unit) {
+void UnitPager::fill_next() noexcept {
+  auto& own = *impl_;
+  own.next_wanted.store(true);
+  own.requests.fetch_add(1);
+  wake_all(own.requests);
+}
+
+void UnitPager::touch(size_t unit, bool fills_ahead) {
   auto& own = *impl_;
   if (own.own.at(unit).readable.load() != 0) return;
+  own.brings_next.store(fills_ahead);
   if (own.await(unit)) return;
   const std::lock_guard lock(own.error_mutex);
   if (own.error) std::rethrow_exception(own.error);

@@ -86,6 +86,7 @@ struct Ddp::Impl {
     if (options.exchange) options.exchange->release();
     check_same_module(module, group);
     if (std::exchange(step.local_sgd().num_steps, 0) > 0) average_tensors(trained, group, true);
+    if (!options.sync_module_states) check_equal_states(module, group);
     const auto buffers = module.buffers();
     auto all = options.exchange ? options.exchange->place(module, parameter_set.names, parameter_set.dense())
                                 : module.parameters();

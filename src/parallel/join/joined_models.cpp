@@ -49,6 +49,7 @@ void JoinedModels::shadow_backward(const training::JoinCall& call, const trainin
   const auto held = prepare_shadow(decoded, context);
   gradients_.set_sync_gradients(context.ends_window);
   gradients_.set_weighted();
+  gradients_.set_joined_window(!context.ends_window);
   const NoSync scope(held);
   backward(at::zeros({}), {.weight = 0.0}, context);
   // Local SGD divides a window's weights out on each rank that has one.

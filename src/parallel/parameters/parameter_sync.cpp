@@ -40,6 +40,31 @@ int64_t checksum(const at::Tensor& tensor) {
   return sum.item<int64_t>();
 }
 
+struct DifferentValue {
+  std::string name;
+  std::vector<int> ranks;
+};
+
+// The first tensor of which ranks hold other values than rank 0, by checksums. Tensors without memory have none.
+std::optional<DifferentValue> first_different_value(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                                                    const comm::Group& group) {
+  std::vector<int64_t> mine;
+  for (const auto& [name, tensor] : tensors) {
+    mine.push_back(tensor.defined() && !tensor.is_meta() ? checksum(tensor) : 0);
+  }
+  const auto all = group.all_gather(torch::tensor(mine, at::kLong));
+  for (size_t i = 0; i < mine.size(); ++i) {
+    DifferentValue found{tensors[i].first, {}};
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const bool equal = all[rank].numel() == all[0].numel() &&
+                         all[rank].const_data_ptr<int64_t>()[i] == all[0].const_data_ptr<int64_t>()[i];
+      if (!equal) found.ranks.push_back(static_cast<int>(rank));
+    }
+    if (!found.ranks.empty()) return found;
+  }
+  return std::nullopt;
+}
+
 std::string line(const char* kind, const std::string& name, const at::Tensor& tensor) {
   const char* frozen = tensor.is_leaf() && !tensor.requires_grad() && kind[0] == 'p' ? ", frozen" : "";
   return text(name, ": ", kind, ' ', tensor.scalar_type(), " [", join(tensor.sizes()), ']', frozen);
@@ -84,29 +109,27 @@ void check_same_module(const torch::nn::Module& module, const comm::Group& group
 }
 
 void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside) {
-  std::vector<std::string> names;
-  std::vector<int64_t> mine;
-  for (const auto& item : module.named_parameters()) {
-    names.push_back(item.key());
-    mine.push_back(checksum(item.value()));
-  }
-  const auto everybodys = group.all_gather(torch::tensor(mine, at::kLong));
-  for (size_t i = 0; i < names.size(); ++i) {
-    std::vector<int> others;
-    for (size_t rank = 1; rank < everybodys.size(); ++rank) {
-      if (everybodys[rank].numel() != everybodys[0].numel() ||
-          everybodys[rank].const_data_ptr<int64_t>()[i] != everybodys[0].const_data_ptr<int64_t>()[i]) {
-        others.push_back(static_cast<int>(rank));
-      }
-    }
-    if (others.empty()) continue;
-    throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", names[i],
-                     "' is no longer the same on all ranks: rank ", join(others), " and rank 0 hold different values. ",
-                     inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
-                              "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
-                              "prepare gave, which waits for the window's end."
-                            : "Load on every rank, or before prepare; step the same optimizer everywhere.");
-  }
+  const auto difference = first_different_value(module.named_parameters().pairs(), group);
+  if (!difference) return;
+  throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", difference->name,
+                   "' is no longer the same on all ranks: rank ", join(difference->ranks),
+                   " and rank 0 hold different values. ",
+                   inside ? "Parameters were changed while gradients were being accumulated, before the ranks had "
+                            "exchanged them, as by step() of an optimizer that was not prepared. Step the one that "
+                            "prepare gave, which waits for the window's end."
+                          : "Load on every rank, or before prepare; step the same optimizer everywhere.");
+}
+
+void check_equal_states(const torch::nn::Module& module, const comm::Group& group) {
+  auto states = module.named_parameters().pairs();
+  const auto buffers = module.named_buffers().pairs();
+  states.insert(states.end(), buffers.begin(), buffers.end());
+  const auto difference = first_different_value(states, group);
+  if (!difference) return;
+  throw UsageError(Origin{"ddp", group.rank(), group.world_size()}, "'", difference->name,
+                   "' has other values on rank ", join(difference->ranks),
+                   " than on rank 0, and sync_module_states is false. Give every rank the same values, or leave "
+                   "sync_module_states on.");
 }
 
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors) {

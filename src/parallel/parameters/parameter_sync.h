@@ -34,6 +34,10 @@ void average_tensors(const std::vector<at::Tensor>& tensors, const comm::Group& 
 /// inside a window of accumulation, which names the cause.
 void check_equal_parameters(const torch::nn::Module& module, const comm::Group& group, bool inside = false);
 
+/// The same of parameters and buffers, for ranks that were to hold equal values from the start.
+/// Collective: yes. Blocks: yes. Throws: UsageError on every rank, naming the first difference and the ranks.
+void check_equal_states(const torch::nn::Module& module, const comm::Group& group);
+
 /// Returns the tensors' bytes one after the other.
 at::Tensor pack_bytes(const std::vector<at::Tensor>& tensors);
 void unpack_bytes(const at::Tensor& bytes, const std::vector<at::Tensor>& tensors);

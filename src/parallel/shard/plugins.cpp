@@ -81,6 +81,10 @@ ShardOptions shard_options(const plan::FsdpSettings& settings, ShardOptions base
   base.across_hosts = settings.sharding_strategy != plan::ShardingStrategy::kHybridShard &&
                       settings.sharding_strategy != plan::ShardingStrategy::kHybridShardZero2;
   base.wrap = wrap_policy(settings);
+  base.forward_prefetch = base.forward_prefetch && settings.prefetches_forward;
+  if (settings.backward_hint == plan::BackwardPrefetch::kPost) base.backward_prefetch = BackwardPrefetch::kPost;
+  if (!settings.prefetches_backward) base.backward_prefetch = BackwardPrefetch::kNone;
+  base.limit_all_gathers = base.limit_all_gathers && settings.limit_all_gathers;
   base.ignored.insert(base.ignored.end(), settings.ignored_modules.begin(), settings.ignored_modules.end());
   if (settings.mixed_precision_policy) {
     const auto& dtype = settings.mixed_precision_policy->param_dtype;

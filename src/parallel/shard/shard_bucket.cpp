@@ -112,6 +112,7 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
                      "communication_dtype to send fewer bytes.");
   }
   const at::NoGradGuard no_grad;
+  model_.gradients_came();
   auto& pool = model_.pool();
   if (pool.pending != nullptr && pool.pending != this) pool.pending->reduce();
   slot_ = pool.num_launched++ % ShardPool::kNumSlots;
@@ -125,7 +126,7 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
   }
   for (const double value : tail) *numbers++ = value;
   pool.pending = this;
-  work_ = model_.group().all_reduce_async_(numbers_);
+  work_ = model_.everyone().all_reduce_async_(numbers_);
 }
 
 void ShardBucket::reduce() {
@@ -133,7 +134,7 @@ void ShardBucket::reduce() {
   const at::NoGradGuard no_grad;
   std::exchange(work_, std::nullopt)->wait();
   if (model_.pool().pending == this) model_.pool().pending = nullptr;
-  numbers_.div_(model_.group().world_size());
+  numbers_.div_(model_.everyone().world_size());
   add_up();
 }
 
@@ -156,14 +157,15 @@ void ShardBucket::add_up() {
 
 // The sum (or mean) over all ranks of this rank's part.
 void ShardBucket::sum(const at::Tensor& out) {
-  const bool one_host = model_.num_hosts() == 1;
-  const auto op = one_host && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  const bool one_host = model_.num_hosts() == 1, all_are_here = one_host && model_.replicas() == nullptr;
+  const auto op = all_are_here && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
   const at::Tensor of_host = one_host ? out : at::empty({column().size()}, out.options());
   for (size_t i = 0; i < size(); ++i) sum_of_host(of_host, i, op);
   std::fill(own_.begin(), own_.end(), at::Tensor());
-  if (one_host) return;
-  model_.across()->reduce_scatter_into_(out, of_host, comm::ReduceOp::kSum);
-  if (settings_.averages) out.div_(model_.group().world_size());
+  if (all_are_here) return;
+  if (!one_host) model_.across()->reduce_scatter_into_(out, of_host, comm::ReduceOp::kSum);
+  if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(out);
+  if (settings_.averages) out.div_(model_.everyone().world_size());
 }
 
 // Of item i what lies in this rank's column.

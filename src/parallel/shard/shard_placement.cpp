@@ -1,4 +1,5 @@
 // The place of parameters: the host's whole region, and on several hosts its stripes. See sharded_model.h.
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/types.h>
 #include <unistd.h>
 
@@ -39,7 +40,10 @@ void broadcast_region(const std::optional<comm::Group>& leaders, const comm::Sha
 /// Requests the units of an operator's arguments, so that it does not fault, and an error can be thrown.
 class ShardedModel::TouchUnits : public interception::Interceptor {
  public:
-  explicit TouchUnits(offload::UnitPager& pager) : pager_(&pager) {}
+  TouchUnits(offload::UnitPager& pager, const ShardOptions& options)
+      : pager_(&pager),
+        ahead_in_forward_(options.forward_prefetch),
+        ahead_in_backward_(options.backward_prefetch == BackwardPrefetch::kPre) {}
   interception::Level level() const override { return interception::Level::kEveryOperator; }
 
   bool intercept(const c10::OperatorHandle& op, interception::Stack& stack) override {
@@ -70,10 +74,13 @@ class ShardedModel::TouchUnits : public interception::Interceptor {
   void touch(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.has_storage()) return;
     const auto found = units_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found != units_.end() && !found->second.home->has_left()) pager_->touch(found->second.unit);
+    if (found == units_.end() || found->second.home->has_left()) return;
+    const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+    pager_->touch(found->second.unit, in_backward ? ahead_in_backward_ : ahead_in_forward_);
   }
 
   offload::UnitPager* pager_;
+  bool ahead_in_forward_, ahead_in_backward_;
   std::unordered_map<const c10::StorageImpl*, Place> units_;
   std::vector<at::Tensor> tensors_;
 };
@@ -155,7 +162,7 @@ void ShardedModel::lay_out() {
 void ShardedModel::give_values(torch::nn::Module& module, const std::vector<at::Tensor>& left) const {
   const auto empty = offload::empty_tensors(module);
   if (empty.empty()) return;
-  if (options_.init && group_.rank() == 0) {
+  if (options_.init && everyone_.rank() == 0) {
     for (const auto& item : module.named_parameters()) {
       if (item.value().is_meta())
         offload::fill_empty(item.value(), at::zeros(item.value().sizes(),
@@ -197,6 +204,7 @@ void ShardedModel::make_region() {
 }
 
 // Rank 0 frees each of its copies as soon as its values are in the region. So both fit where little more than one did.
+// Rank 0 of each further group does the same, and takes the values of the first.
 void ShardedModel::fill_region() {
   const at::NoGradGuard no_grad;
   constexpr int64_t kReturnBytes = int64_t{64} << 20;
@@ -205,6 +213,7 @@ void ShardedModel::fill_region() {
     if (group_.rank() != 0) return;
     std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
                 static_cast<size_t>(storage.num_bytes));
+    broadcast_region(replicas_, region_, storage.offset_bytes, storage.offset_bytes + storage.num_bytes);
     show_region(storage);
     freed += storage.num_bytes;
     if (freed < kReturnBytes) return;
@@ -266,11 +275,12 @@ void ShardedModel::make_pager() {
   exchange_ = std::make_unique<UnitExchange>(group_, region_, rest_, std::move(stripes));
   options.fill = [exchange = exchange_.get()](size_t unit) { exchange->fill(unit); };
   options.max_live_units = options_.reshard_after_forward ? 2 : std::numeric_limits<int64_t>::max();
-  options.max_live_bytes = options_.max_live_bytes;
+  options.max_live_bytes =
+      options_.limit_all_gathers ? options_.max_live_bytes : std::max(options_.max_live_bytes, options_.prefetch_bytes);
   options.prefetch_bytes = options_.prefetch_bytes;
   options.timeout = group_.options().timeout;
   pager_ = std::make_unique<offload::UnitPager>(std::move(options));
-  touch_ = std::make_shared<TouchUnits>(*pager_);
+  touch_ = std::make_shared<TouchUnits>(*pager_, options_);
   for (size_t unit = 0; unit < items.size(); ++unit) {
     for (const size_t item : items[unit]) {
       touch_->add(parameters_[item].tensor, storages_[parameters_[item].storage].home, unit);
@@ -292,6 +302,10 @@ void ShardedModel::end_pager() {
   exchange_.reset();
   rest_ = {};
   control_ = {};
+}
+
+void ShardedModel::gradients_came() {
+  if (pager_ && options_.backward_prefetch == BackwardPrefetch::kPost) pager_->fill_next();
 }
 
 void ShardedModel::begin_step() {

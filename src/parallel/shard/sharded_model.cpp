@@ -36,10 +36,18 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
+std::string axes_text(const ShardOptions& options) {
+  std::string words;
+  for (const auto& axis : options.mesh)
+    words += text(words.empty() ? ", over '" + options.shard_over + "' of " : " x ", axis.name, ' ', axis.size);
+  return words;
+}
+
 }  // namespace
 
 ShardedModel::ShardedModel(comm::Group group, ShardOptions options, std::function<bool(const at::Tensor&)> is_taken)
-    : group_(group.with_check(false)),
+    : everyone_(group.with_check(false)),
+      group_(everyone_),
       options_(std::move(options)),
       is_taken_(std::move(is_taken)),
       pool_(std::make_unique<ShardPool>()) {}
@@ -137,22 +145,51 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
 
 // The facts that must be alike on all ranks, in words.
 void ShardedModel::check_same_options() const {
-  const std::string mine = text(
-      "stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
-      static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ", options_.wrap.min_num_params,
-      "), hold ", static_cast<int>(options_.hold), ", ignored '", join(options_.ignored, "', '"), "', param_dtype '",
-      options_.param_dtype, "', across hosts ", options_.across_hosts, ", persist_numel ", options_.persist_numel);
+  const std::string mine =
+      text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
+           static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ",
+           options_.wrap.min_num_params, "), hold ", static_cast<int>(options_.hold), ", ignored '",
+           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ",
+           options_.across_hosts, ", persist_numel ", options_.persist_numel, axes_text(options_));
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
-  const auto all = group_.all_gather(bytes);
+  const auto all = everyone_.all_gather(bytes);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (at::equal(all[rank], all[0])) continue;
     const auto words = [&](size_t of) {
       return std::string(static_cast<const char*>(all[of].const_data_ptr()), static_cast<size_t>(all[of].numel()));
     };
-    throw UsageError(Origin{"shard", group_.rank(), group_.world_size()}, "rank 0 shards with ", words(0), "; rank ",
-                     rank, " with ", words(rank), ". Give every rank the same options.");
+    throw UsageError(Origin{"shard", everyone_.rank(), everyone_.world_size()}, "rank 0 shards with ", words(0),
+                     "; rank ", rank, " with ", words(rank), ". Give every rank the same options.");
   }
+}
+
+// The groups along the axis, and those across them.
+void ShardedModel::find_group() {
+  if (options_.shard_over.empty() || replicas_) return;
+  const Origin origin{"shard", everyone_.rank(), everyone_.world_size()};
+  if (options_.mesh.empty()) {
+    throw UsageError(origin, "shard_over is '", options_.shard_over,
+                     "', and ShardOptions::mesh has no axes. Give the ranks as a grid, as {{\"replicate\", -1}, {\"",
+                     options_.shard_over, "\", 2}}.");
+  }
+  const comm::MeshLayout layout(options_.mesh, everyone_.world_size());
+  if (layout.size(options_.shard_over) == everyone_.world_size()) return;
+  std::vector<std::string> others;
+  for (const auto& axis : layout.axes()) {
+    if (axis.name != options_.shard_over) others.push_back(axis.name);
+  }
+  const auto group_along = [&](const std::vector<std::string>& axes) {
+    std::optional<comm::Group> own;
+    for (int rank = 0; rank < everyone_.world_size(); ++rank) {
+      const auto ranks = layout.ranks_along(rank, axes);
+      if (ranks.front() != rank) continue;
+      if (auto made = everyone_.subgroup(ranks)) own = made->with_check(false);
+    }
+    return *own;
+  };
+  group_ = group_along({options_.shard_over});
+  replicas_ = group_along(others);
 }
 
 void ShardedModel::find_hosts() {
@@ -331,6 +368,7 @@ std::vector<at::Tensor> ShardedModel::place(const torch::nn::Module& module, con
   trainable_index_.clear();
   ++num_plans_;
   choose(module, names, trainable, left);
+  find_group();
   find_hosts();
   find_persistent();
   plan_ = plan_shards(items_, group_items(module), group_.world_size());

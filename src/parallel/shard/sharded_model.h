@@ -75,7 +75,12 @@ class ShardedModel : public GradientExchange {
   void begin() override;
   void finish() override;
 
+  /// Returns the ranks over which is sharded: one group along ShardOptions::shard_over, else all of the model.
   const comm::Group& group() const noexcept { return group_; }
+  /// Returns all ranks that train the model.
+  const comm::Group& everyone() const noexcept { return everyone_; }
+  /// Returns the ranks with this rank's place in the other groups, which own the same slices; null if group() is all.
+  const comm::Group* replicas() const noexcept { return replicas_ ? &*replicas_ : nullptr; }
   /// How often place() has planned.
   int64_t num_plans() const noexcept { return num_plans_; }
   const ShardOptions& options() const noexcept { return options_; }
@@ -114,6 +119,8 @@ class ShardedModel : public GradientExchange {
   void begin_step();
   void drop_units();
   void end_step();
+  /// Called when a unit's gradients are there.
+  void gradients_came();
   /// Zeros where each host keeps everything.
   UnitCounts unit_counts() const;
 
@@ -146,11 +153,13 @@ class ShardedModel : public GradientExchange {
   void forget_lstms();
   void make_casts();
   void forget_casts();
+  void find_group();
   void find_hosts();
   void check_same_options() const;
   bool is_ignored(const std::string& name) const;
 
-  comm::Group group_;
+  comm::Group everyone_, group_;
+  std::optional<comm::Group> replicas_;
   ShardOptions options_;
   /// options_.ignored as names of modules and parameters of the module at hand.
   std::vector<std::string> ignored_;

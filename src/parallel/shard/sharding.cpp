@@ -10,7 +10,6 @@
 
 #include "hasten/compat/storage_watch.h"
 #include "hasten/core/error.h"
-#include "hasten/core/log.h"
 #include "hasten/parallel/clip/clip.h"
 #include "parallel/shard/program_writes.h"
 #include "parallel/shard/sliced_step.h"
@@ -35,12 +34,15 @@ struct Sharding::Impl {
 
   /// Made anew where a model has come, gone or been planned anew.
   const SplitParameters& split() {
-    std::vector<std::pair<const ShardedModel*, int64_t>> now;
+    std::vector<Planned> now;
     const auto all = alive();
-    for (const auto& model : all) now.emplace_back(model.get(), model->num_plans());
+    for (const auto& model : all) now.push_back({model, model->num_plans()});
     if (now == planned_) return split_;
     planned_ = std::move(now);
     split_.clear();
+    for (auto& [optimizer, stepped] : stepped_) {
+      std::erase_if(stepped, [](const auto& one) { return one.second.parameter.expired(); });
+    }
     for (const auto& model : all) {
       const auto whole = deal_whole(model->items(), model->group().world_size());
       for (size_t item = 0; item < model->parameters().size(); ++item) {
@@ -50,22 +52,33 @@ struct Sharding::Impl {
     return split_;
   }
 
+  /// Returns the ranks whose parts together are whole gradients: all, or one group along ShardOptions::shard_over.
+  comm::Group owners(const comm::Group& everyone) {
+    const auto all = alive();
+    return all.empty() ? everyone : all.front()->group();
+  }
+
   /// Returns true if a model has been planned anew since the optimizer's last step, as far as this rank can find out.
-  /// An optimizer at the address of one that is gone counts as changed.
-  bool has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const;
+  bool has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind) const;
   /// State goes to its new owners. Collective: yes.
-  void follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
-                    const comm::Group& group);
+  void follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind);
   void note_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind);
 
  private:
-  struct Stepped {
+  /// The weak references hold the addresses, so that no later model or parameter lies at one of these.
+  struct Planned {
+    std::weak_ptr<ShardedModel> model;
     int64_t plan = 0;
-    ShardInterval interval;
+    bool operator==(const Planned& other) const { return plan == other.plan && model.lock() == other.model.lock(); }
+  };
+  struct Stepped {
+    c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+    int64_t plan = 0;
+    ShardInterval interval = {};
   };
   /// Of each optimizer, which slices its state is of.
   std::unordered_map<const torch::optim::Optimizer*, std::unordered_map<const c10::TensorImpl*, Stepped>> stepped_;
-  std::vector<std::pair<const ShardedModel*, int64_t>> planned_;
+  std::vector<Planned> planned_;
   SplitParameters split_;
 };
 
@@ -237,24 +250,27 @@ std::optional<at::Tensor> owned_part(const SplitParameters& split, const at::Ten
 
 }  // namespace
 
-bool Sharding::Impl::has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split) const {
+bool Sharding::Impl::has_other_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split,
+                                     StepKind kind) const {
   const auto known = stepped_.find(&optimizer);
   if (known == stepped_.end()) return false;
   return std::any_of(split.begin(), split.end(), [&](const auto& item) {
     const auto before = known->second.find(item.first);
-    return before != known->second.end() && before->second.plan != item.second.model->num_plans();
+    return before != known->second.end() && (before->second.plan != item.second.model->num_plans() ||
+                                             before->second.interval != shard::stepped_interval(item.second, kind));
   });
 }
 
 void Sharding::Impl::note_plans(const torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind) {
   auto& stepped = stepped_[&optimizer];
   for (const auto& [parameter, place] : split) {
-    stepped[parameter] = {place.model->num_plans(), shard::stepped_interval(place, kind)};
+    const at::Tensor& tensor = place.model->parameters()[place.item].tensor;
+    stepped.insert_or_assign(parameter, Stepped{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                                                place.model->num_plans(), shard::stepped_interval(place, kind)});
   }
 }
 
-void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind,
-                                  const comm::Group& group) {
+void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const SplitParameters& split, StepKind kind) {
   const at::NoGradGuard no_grad;
   auto& stepped = stepped_[&optimizer];
   std::unordered_set<const c10::TensorImpl*> moved;  // a tied weight may be listed twice
@@ -266,18 +282,14 @@ void Sharding::Impl::follow_plans(torch::optim::Optimizer& optimizer, const Spli
       const auto now = shard::stepped_interval(place->second, kind);
       const auto known = stepped.find(place->first);
       const auto from = known == stepped.end() ? now : known->second.interval;
-      move_state(optimizer, parameter, {place->second.model->items()[place->second.item].name, from, now}, group);
+      const auto& model = *place->second.model;
+      move_state(optimizer, parameter, {model.items()[place->second.item].name, from, now}, model.group());
     }
   }
 }
 
 Sharding::Sharding(comm::Group group, ShardOptions options)
     : group_(group.with_check(false)), options_(std::move(options)), impl_(std::make_unique<Impl>()) {
-  if (!options_.shard_over.empty()) {
-    Logger("shard").info(text("shard_over '", options_.shard_over,
-                              "': state is split over all ranks, which takes less memory than over an axis "
-                              "and gives the same numbers"));
-  }
   const auto& state = options_.optimizer_offload;
   if (state.device != OffloadDevice::kFile) return;
   if (state.path.empty() || state.tile_numel < 1) {
@@ -349,8 +361,8 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
     for (const auto& model : models) model->end_step();
   });
   // Returns when all ranks have come: nothing reads the parameters from here on.
-  if (take_in_program_writes(models, group_, impl_->has_other_plans(optimizer, split))) {
-    impl_->follow_plans(optimizer, split, kind, group_);
+  if (take_in_program_writes(models, group_, impl_->has_other_plans(optimizer, split, kind))) {
+    impl_->follow_plans(optimizer, split, kind);
   }
   at::Tensor loss;
   if (impl_->tiles && kind == StepKind::kElementwise) {
@@ -370,6 +382,12 @@ at::Tensor Sharding::step(torch::optim::Optimizer& optimizer, const std::functio
   tell_of_change(split);
   impl_->note_plans(optimizer, split, kind);
   return loss;
+}
+
+bool Sharding::is_copy() const {
+  const auto all = impl_->alive();
+  return std::any_of(all.begin(), all.end(),
+                     [](const auto& model) { return model->replicas() != nullptr && model->replicas()->rank() > 0; });
 }
 
 std::optional<ShardInterval> Sharding::stepped_interval(const torch::optim::Optimizer& optimizer,
@@ -410,8 +428,8 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
   const StepKind kind = step_kind(optimizer);
   const auto names = state_names(optimizer);
   std::vector<ShardedStatePiece> pieces;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (const auto& param_group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : param_group.params()) {
       const auto place = all.find(parameter.unsafeGetTensorImpl());
       if (place == all.end()) continue;
       const std::string& name = place->second.model->items()[place->second.item].name;
@@ -420,11 +438,12 @@ std::vector<ShardedStatePiece> Sharding::full_state(const torch::optim::Optimize
       auto own = own_pieces(state == optimizer.state().end() ? nullptr : state->second.get(), names.size(), parameter,
                             shard::stepped_interval(place->second, kind));
       // Which of them there are on any rank, and the steps counted, plus one.
-      group_.all_reduce_(own.facts, comm::ReduceOp::kMax);
+      const auto& group = place->second.model->group();
+      group.all_reduce_(own.facts, comm::ReduceOp::kMax);
       const int64_t* facts = own.facts.const_data_ptr<int64_t>();
       for (size_t i = 0; i < names.size(); ++i) {
         if (facts[i] == 0) continue;
-        group_.all_reduce_(own.tensors[i]);
+        group.all_reduce_(own.tensors[i]);
         pieces.push_back({name, names[i], whole, parameter.sizes().vec(),
                           own.tensors[i].as_strided(parameter.sizes(), parameter.strides()), parameter});
       }
@@ -444,7 +463,8 @@ double Sharding::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doub
   const auto& split = impl_->split();
   const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
   const double norm =
-      clip_gradients_(parameters, max_norm, {.norm_type = norm_type, .owned = owned, .group = group_}).norm;
+      clip_gradients_(parameters, max_norm, {.norm_type = norm_type, .owned = owned, .group = impl_->owners(group_)})
+          .norm;
   group_.barrier();  // every rank may read every gradient from here on
   return norm;
 }

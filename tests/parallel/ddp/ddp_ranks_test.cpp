@@ -368,6 +368,29 @@ TEST(DdpRanks, DifferentModelsAreRefusedWithTheFirstDifference) {
   }
 }
 
+TEST(DdpRanks, WithoutSyncModuleStatesRanksMustHoldEqualValues) {
+  const auto words_for = [](bool differs, const std::string& what) {
+    return run_ranks_collecting(3, [&](Process& process) {
+      torch::nn::Sequential model(torch::nn::Linear(4, 3), torch::nn::BatchNorm1d(3));
+      testing::initialise(*model, 3);
+      const torch::NoGradGuard no_grad;
+      if (differs && process.rank() == 2) {
+        (what == "parameter" ? model->parameters()[1] : model->buffers()[0]).add_(1);
+      }
+      const Ddp ddp(*model, process.group(), {.sync_module_states = false});
+      EXPECT_FALSE(differs);
+    });
+  };
+
+  for (const auto& said : words_for(true, "parameter")) {
+    EXPECT_THAT(said, HasSubstr("'0.bias' has other values on rank 2 than on rank 0"));
+  }
+  for (const auto& said : words_for(true, "buffer")) {
+    EXPECT_THAT(said, HasSubstr("'1.running_mean' has other values on rank 2"));
+  }
+  words_for(false, "");
+}
+
 TEST(Ddp, AWorldOfOneLeavesTheModelAlone) {
   Mlp model;
   const Ddp ddp(*model, comm::Group());

@@ -58,21 +58,23 @@ TEST(ShardAcrossHosts, StripesGiveTheBitsOfWholeParametersOnEachHost) {
   });
 }
 
+// Eight units of 16,640 bytes.
+struct DeepImpl : torch::nn::Module {
+  DeepImpl() {
+    for (int i = 0; i < 8; ++i) layers->push_back(torch::nn::Linear(64, 64));
+    register_module("layers", layers);
+  }
+  torch::Tensor forward(torch::Tensor x, size_t count = 8) {
+    for (size_t i = 0; i < count; ++i) x = torch::relu(layers[i]->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList layers;
+};
+
 TEST(ShardAcrossHosts, ARankTakesEachUnitTwiceAStepAtMostAndHoldsFew) {
   run_on_two_hosts([](auto& process) {
     auto options = in_stripes();
     options.wrap.unit_bytes = 20'000;
-    struct DeepImpl : torch::nn::Module {
-      DeepImpl() {
-        for (int i = 0; i < 8; ++i) layers->push_back(torch::nn::Linear(64, 64));
-        register_module("layers", layers);
-      }
-      torch::Tensor forward(torch::Tensor x) {
-        for (const auto& layer : *layers) x = torch::relu(layer->template as<torch::nn::Linear>()->forward(x));
-        return x;
-      }
-      torch::nn::ModuleList layers;
-    };
     auto net = std::make_shared<DeepImpl>();
     Sharding sharding(process.group(), options);
     torch::optim::SGD sgd(net->parameters(), 0.01);
@@ -91,6 +93,57 @@ TEST(ShardAcrossHosts, ARankTakesEachUnitTwiceAStepAtMostAndHoldsFew) {
     EXPECT_GT(counts.max_held_bytes, 0);
     EXPECT_LT(counts.max_held_bytes, num_bytes(net) * 3 / 4);
     process.group().barrier();
+  });
+}
+
+// Units that this rank holds or has held since the last step, at three places of a step.
+struct HeldUnits {
+  int64_t in_forward = 0, in_backward = 0, after_backward = 0;
+};
+
+HeldUnits held_units(const process::Process& process, const ShardOptions& options) {
+  auto net = std::make_shared<DeepImpl>();
+  Sharding sharding(process.group(), options);
+  torch::optim::SGD sgd(net->parameters(), 0.01);
+  const auto ddp = std::make_shared<const Ddp>(*net, process.group(),
+                                               DdpOptions{.exchange = sharding.make_exchange(process.group())});
+  const auto taken = [&] { return sharding.unit_counts().fills + sharding.unit_counts().shared; };
+  HeldUnits held;
+  for (int step = 0; step < 3; ++step) {
+    sgd.zero_grad();
+    const int64_t before = taken();
+    const at::Tensor output = net->forward(torch::ones({4, 64}));
+    // The fourth layer from the end: units of those behind it may still be held from forward.
+    const auto hook = net->layers[3]->as<torch::nn::Linear>()->weight.register_hook(
+        [&](const at::Tensor&) { held.in_backward = taken() - before; });
+    parallel::backward(output.pow(2).mean(), {}, {.models = {ddp}, .group = process.group()});
+    net->layers[3]->as<torch::nn::Linear>()->weight.remove_hook(hook);
+    held.after_backward = taken() - before;
+    sharding.step(sgd, [&] { return sgd.step(); });
+  }
+  const int64_t before = taken();
+  const torch::NoGradGuard no_grad;
+  net->forward(torch::ones({4, 64}), 2);
+  held.in_forward = taken() - before;
+  process.group().barrier();
+  return held;
+}
+
+TEST(ShardAcrossHosts, HintsSayWhatIsFilledAhead) {
+  run_on_two_hosts([](auto& process) {
+    auto options = in_stripes();
+    options.wrap.unit_bytes = 20'000;
+    options.prefetch_bytes = 3 * 20'480;
+    options.limit_all_gathers = false;
+    auto without = options;
+    without.forward_prefetch = false;
+    without.backward_prefetch = BackwardPrefetch::kNone;
+    const auto ahead = held_units(process, options), when_read = held_units(process, without);
+
+    // Before the second layer was read, those behind it had been filled.
+    EXPECT_GT(ahead.in_forward, 2);
+    EXPECT_EQ(when_read.in_forward, 2);
+    EXPECT_GT(ahead.in_backward, when_read.in_backward);
   });
 }
 

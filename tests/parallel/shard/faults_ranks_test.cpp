@@ -19,6 +19,7 @@
 #include "hasten/core/env.h"
 #include "hasten/core/error.h"
 #include "parallel/shard/trained.h"
+#include "support/folder.h"
 #include "support/processes.h"
 
 namespace hasten::parallel {
@@ -138,6 +139,44 @@ TEST(ShardFaults, ARankThatIsKilledIsNamedByTheOthers) {
           << where;
     }
   }
+}
+
+// From here on the first write to a file at an offset, by any thread, ends the process.
+void die_in_a_tile_write() {
+  sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{std::size(program), program};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) != 0) std::raise(SIGABRT);
+}
+
+HASTEN_PROCESS_CASE(shard_with_a_death_in_a_tile_write) {
+  const std::string folder = Environment::current().text("HASTEN_TEST_FOLDER").value_or("");
+  return say_error([&](process::Process& process) {
+    auto options = small_units(ShardStage::kParameters);
+    options.optimizer_offload = {.device = OffloadDevice::kFile, .path = folder, .tile_numel = 64};
+    Trained<testing::Mlp> t(process.group(), options, adamw);
+    train(t, "mlp", 2);
+    t.backward(t.loss("mlp", 2));
+    if (process.rank() == 1) die_in_a_tile_write();
+    t.step();
+    process.group().barrier();
+  });
+}
+
+class ShardFaultsInFolder : public testing::InFolder {};
+
+TEST_F(ShardFaultsInFolder, ADeathInATileWriteLeavesNothingAndIsNamed) {
+  const auto results =
+      testing::run_processes(3, "shard_with_a_death_in_a_tile_write", {{"HASTEN_TEST_FOLDER", path("state")}});
+
+  EXPECT_EQ(results[1].exit_code, 128 + SIGSYS) << results[1].output;
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(results[static_cast<size_t>(rank)].output, AllOf(HasSubstr("CommError"), HasSubstr("rank 1")));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("state")));
 }
 
 TEST(ShardFaults, ARankThatDoesNotStepIsNamedAfterTheTimeout) {

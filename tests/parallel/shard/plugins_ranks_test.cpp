@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "hasten/accelerator.h"
@@ -297,6 +299,91 @@ TEST(ShardPlugins, lines_come_every_so_many_steps_with_what_the_configuration_as
   EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 2) << printed;
   EXPECT_THAT(printed, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01]; ms a step: forward and data "),
                              HasSubstr("step=4"), HasSubstr("; MB: resident ")));
+}
+
+TEST(ShardPlugins, sync_module_states_that_is_off_compares_the_ranks_values) {
+  const auto words = run_ranks_collecting(2, [](auto& process) {
+    testing::Mlp net;
+    testing::initialise(*net, 5 + process.rank());
+    const Accelerator accelerator(
+        process, {.tune_allocator = false, .fsdp = FsdpPlugin{.fsdp_version = 1, .sync_module_states = false}});
+    accelerator.prepare(net);
+  });
+  for (const auto& said : words)
+    EXPECT_THAT(said, HasSubstr("'first.weight' has other values on rank 1 than on rank 0"));
+}
+
+bool is_held_directly(const torch::nn::Sequential& net) {
+  try {
+    return net->at<torch::nn::LinearImpl>(0).weight.defined();
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+TEST(ShardPlugins, activation_checkpointing_computes_layers_again_with_the_same_bits) {
+  run_ranks(1, [](auto& process) {
+    std::vector<std::vector<at::Tensor>> ends;
+    for (const bool again : {false, true}) {
+      torch::manual_seed(9);
+      torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Dropout(0.3),
+                                torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5)));
+      torch::optim::AdamW adam(net->parameters(), 0.01);
+      const Accelerator accelerator(
+          process, {.tune_allocator = false, .fsdp = FsdpPlugin{.fsdp_version = 2, .activation_checkpointing = again}});
+      auto [model, optimizer] = accelerator.prepare(net, adam);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        accelerator.backward(net->forward(torch::ones({2, 4})).square().mean());
+        optimizer.step();
+      }
+      // Between the module and its Sequential is another holder.
+      EXPECT_EQ(is_held_directly(net), !again);
+      auto& values = ends.emplace_back();
+      for (const auto& parameter : net->parameters()) values.push_back(parameter.detach().clone());
+    }
+    expect_equal(ends[0], ends[1]);
+  });
+}
+
+TEST(ShardPlugins, the_flops_profiler_counts_the_forward_of_one_step) {
+  ::testing::internal::CaptureStdout();
+  run_ranks(2, [](auto& process) {
+    auto config = zero(2);
+    config["flops_profiler"] = core::Value::map({{"enabled", true}, {"profile_step", 2}});
+    config["steps_per_print"] = 1000;
+    trained_with(Accelerator(process, {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}}));
+  });
+  const std::string printed = ::testing::internal::GetCapturedStdout();
+  const testing::Mlp net;
+  int64_t parameters = 0;
+  for (const auto& parameter : net->parameters()) parameters += parameter.numel();
+  EXPECT_THAT(printed, HasSubstr(text("flops profiler, step 2: parameters ", parameters, ", forward ")));
+  EXPECT_THAT(printed, HasSubstr("aten::addmm: 2 calls"));
+}
+
+class ShardMonitors : public testing::InFolder {};
+
+TEST_F(ShardMonitors, of_a_configuration_are_trackers) {
+  run_ranks(2, [&](auto& process) {
+    auto config = zero(2);
+    config["train_batch_size"] = 16;
+    config["csv_monitor"] =
+        core::Value::map({{"enabled", true}, {"output_path", folder_.string()}, {"job_name", "job"}});
+    const Accelerator accelerator(process,
+                                  {.tune_allocator = false, .deepspeed = DeepSpeedPlugin{.hf_ds_config = config}});
+    trained_with(accelerator);
+    accelerator.end_training();
+  });
+
+  std::string written;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "job")) {
+    if (entry.path().filename() != "metrics.csv") continue;
+    std::ifstream file(entry.path());
+    written.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(written, AllOf(HasSubstr("Train/Samples/train_loss"), HasSubstr("Train/Samples/lr,0.01")));
+  EXPECT_THAT(written, AllOf(HasSubstr("\n16,"), HasSubstr("\n64,")));
 }
 
 TEST(ShardPlugins, lion_and_lamb_of_a_configuration_step_slices_and_whole_parameters_with_the_numbers_of_one_process) {

@@ -465,6 +465,24 @@ TEST(Shard, LayersThatAreRecomputedGiveTheNumbersOfDdp) {
   expect_numbers_of_ddp<RecomputedMlp>(2, [](auto& t) { train(t, "mlp"); });
 }
 
+// The list of split parameters was once that of a model that had ended, where the new one lay at its address.
+TEST(Shard, AModelAtTheAddressOfAnEndedOneIsSplit) {
+  run_ranks(2, [](auto& process) {
+    Sharding sharding(process.group(), small_units(ShardStage::kGradients));
+    for (int round = 0; round < 20; ++round) {
+      testing::Mlp net;
+      testing::initialise(*net, 5);
+      torch::optim::AdamW adam(net->parameters(), 0.01);
+      DdpOptions options;
+      options.exchange = sharding.make_exchange(process.group());
+      const auto ddp = std::make_shared<const Ddp>(*net, process.group(), options);
+      EXPECT_TRUE(sharding.steps(adam)) << "round " << round;
+      EXPECT_TRUE(sharding.stepped_interval(adam, net->parameters()[0]).has_value()) << "round " << round;
+      process.group().barrier();
+    }
+  });
+}
+
 TEST(Shard, TwoHostsGiveTheNumbersOfOne) {
   const auto hosts = [](int rank, comm::GroupOptions& options) {
     options.host = rank < 2 ? "a" : "b";

@@ -87,6 +87,11 @@ TEST(ShardUnevenLoops, ThatForgetGradientsBehindTheStepDoToo) {
   for (const int world_size : {2, 3}) expect_numbers_of_ddp(world_size, 1, false);
 }
 
+// The loop ends inside a window, which the batches behind it end.
+TEST(ShardUnevenLoops, ThatAccumulateDoToo) {
+  for (const int world_size : {2, 3}) expect_numbers_of_ddp(world_size, 2, false);
+}
+
 TEST(ShardUnevenLoops, WithALossScaleAreRefused) {
   const auto words = run_ranks_collecting(2, [](auto& process) {
     auto options = uneven_options(ShardStage::kGradients);

@@ -63,9 +63,13 @@ class UnitPager {
   UnitPager(const UnitPager&) = delete;
   UnitPager& operator=(const UnitPager&) = delete;
 
-  /// Returns once the unit can be read. It stays until other units have taken its place.
+  /// Returns once the unit can be read. It stays until other units have taken its place. `fills_ahead`: the unit that
+  /// followed this one the last time is filled as well; this holds for faults until the next touch that waits.
   /// Collective: no. Blocks: until it is filled. Throws: what `fill` threw; CommError after the timeout.
-  void touch(size_t unit);
+  void touch(size_t unit, bool fills_ahead = true);
+  /// Starts to fill the unit that followed the last one, as touch does with `fills_ahead`.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  void fill_next() noexcept;
   /// Waits for the fill in progress, and fills nothing from then on; readers wait.
   void pause();
   /// Gives all units back: their contents are old. After pause().

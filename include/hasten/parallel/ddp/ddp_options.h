@@ -20,6 +20,9 @@ struct DdpOptions {
   /// Buffers (running statistics) follow rank 0: sent during backward, so that the next forward starts from
   /// them.
   bool broadcast_buffers = true;
+  /// Parameters and buffers of all ranks become rank 0's when the model is prepared. False: they must be equal already,
+  /// which checksums show (FSDP's sync_module_states, DistributedDataParallel's init_sync).
+  bool sync_module_states = true;
   /// The exchange of a bucket's gradients (comm_hook.h, power_sgd.h). Unset: an all-reduce of them as they are.
   CommHook comm_hook = {};
   /// If true, the same parameters have gradients in every step. Parameters that had none on any rank in the first step

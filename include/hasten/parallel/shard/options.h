@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "hasten/comm/mesh/device_mesh.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -60,6 +62,16 @@ struct WrapPolicy {
   int64_t unit_bytes = int64_t{4} << 20;
 };
 
+/// When the next unit is filled in backward, where units are filled at all.
+enum class BackwardPrefetch {
+  /// As soon as a unit is in use, before its gradients.
+  kPre,
+  /// When its gradients are there: one unit less is held.
+  kPost,
+  /// When it is read.
+  kNone,
+};
+
 /// Where offloaded tensors rest.
 enum class OffloadDevice { kNone, kCpu, kFile };
 
@@ -95,8 +107,11 @@ struct ShardOptions {
   /// Units as lists of parameters' names, in the order of the model, instead of `wrap`'s. They are the same on all
   /// ranks. Names of parameters that are not split count nothing. Parameters in no unit become a further unit.
   std::function<std::vector<std::vector<std::string>>(const torch::nn::Module&)> units = {};
-  /// The axis of the device mesh over which is sharded. Over the other axes state is replicated. Empty: all ranks.
+  /// The axis of `mesh` over which is sharded (FSDP's HYBRID_SHARD over a mesh, MiCS). Over the other axes state,
+  /// gradients and parameters are replicated: each group along the axis has a mapping of its own. Empty: all ranks.
   std::string shard_over = {};
+  /// The ranks as a grid, the last axis varying fastest (comm/mesh/device_mesh.h); for shard_over.
+  std::vector<comm::MeshAxis> mesh = {};
   /// For kParameters on several hosts: each keeps its part of the parameters, and takes units from the others when they
   /// are read. False: each host keeps all (HYBRID_SHARD), and gradients and stepped slices alone are sent.
   bool across_hosts = true;
@@ -104,6 +119,12 @@ struct ShardOptions {
   int64_t max_live_bytes = 0;
   /// Bytes that are filled ahead of their use.
   int64_t prefetch_bytes = int64_t{64} << 20;
+  /// Whether the unit that followed the last time is filled ahead of its use, in forward and in backward.
+  bool forward_prefetch = true;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  /// At most two units are held or on their way, if max_live_bytes does not allow more. False: as many as
+  /// prefetch_bytes allows (FSDP's limit_all_gathers).
+  bool limit_all_gathers = true;
   /// Parameters of fewer elements stay on every host, as long as all of them together have at most persist_total_numel.
   int64_t persist_numel = 0;
   int64_t persist_total_numel = std::numeric_limits<int64_t>::max();

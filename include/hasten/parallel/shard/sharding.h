@@ -63,10 +63,12 @@ class Sharding {
   void set_param_dtype(const std::string& name) {
     if (options_.param_dtype.empty()) options_.param_dtype = name;
   }
-  /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests stays as it
-  /// was.
+  /// The options of models made from now on; those that are there keep theirs. Where optimizer state rests, and the
+  /// axis over which is sharded, stay as they were.
   void set_options(ShardOptions options) {
     options.optimizer_offload = options_.optimizer_offload;
+    options.shard_over = options_.shard_over;
+    options.mesh = options_.mesh;
     options_ = std::move(options);
   }
   /// Returns true if backwards inside a window of accumulation exchange their gradients.
@@ -97,6 +99,9 @@ class Sharding {
     if (observer_) observer_(call);
   }
 
+  /// Returns true if a rank of the first group along ShardOptions::shard_over has the same slices as this rank.
+  /// Collective: no. Blocks: no. Throws: nothing.
+  bool is_copy() const;
   /// Returns the elements of a parameter that this rank steps, which may be none or all. Nothing for a parameter that
   /// is not split, which every rank steps whole. Collective: no. Blocks: no. Throws: nothing.
   std::optional<ShardInterval> stepped_interval(const torch::optim::Optimizer& optimizer,
