@@ -65,14 +65,13 @@ struct Arrays {
 
 constexpr int64_t kGrain = 1 << 16;
 
-/// Calls `fn(part, begin, count)` for parts of kGrain elements, on libtorch's threads. Backwards, a second pass begins
-/// where the first one ended: that memory is still in the caches.
+/// Calls `fn(part, begin, count)` for parts of kGrain elements, on libtorch's threads.
 template <class Fn>
-void for_parts(int64_t count, bool backwards, const Fn& fn) {
+void for_parts(int64_t count, const Fn& fn) {
   const int64_t parts = (count + kGrain - 1) / kGrain;
   const auto some = [&](int64_t first, int64_t end) {
-    for (int64_t i = first; i < end; ++i) {
-      const int64_t part = backwards ? first + end - 1 - i : i, begin = part * kGrain;
+    for (int64_t part = first; part < end; ++part) {
+      const int64_t begin = part * kGrain;
       fn(static_cast<size_t>(part), begin, std::min(kGrain, count - begin));
     }
   };
@@ -86,7 +85,7 @@ using Squares = std::array<double, 2>;
 template <class Fn>
 Squares sum_over_parts(int64_t count, const Fn& fn) {
   std::vector<Squares> parts(static_cast<size_t>((count + kGrain - 1) / kGrain));
-  for_parts(count, false, [&](size_t part, int64_t begin, int64_t size) { parts[part] = fn(begin, size); });
+  for_parts(count, [&](size_t part, int64_t begin, int64_t size) { parts[part] = fn(begin, size); });
   Squares sum{};
   for (const auto& part : parts) {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
@@ -110,7 +109,7 @@ steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
   }
 }
 
-void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled, bool backwards = false) {
+void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n),
                                              .averages = x.a != nullptr,
@@ -129,7 +128,7 @@ void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled, bool bac
                                              .nu_1 = f(n.nu_1),
                                              .nu_2 = f(n.nu_2)};
   const auto& kernel = steps::detail::kernels(steps::best_instructions());
-  for_parts(x.count, backwards, [&](size_t /*part*/, int64_t begin, int64_t count) {
+  for_parts(x.count, [&](size_t /*part*/, int64_t begin, int64_t count) {
     const auto from = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
     kernel.fastai({x.p + begin, x.g + begin, from(x.a), from(x.s), nullptr, count}, factors);
   });
@@ -154,7 +153,7 @@ void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) 
   });
   const bool has_ratio = weights > 0 && updates > 0;
   const double rate = n.lr * (has_ratio ? std::min(std::sqrt(weights / updates), 10.0) : 1.0);
-  for_parts(x.count, true,
+  for_parts(x.count,
             [&](size_t /*part*/, int64_t begin, int64_t count) { steps::lamb_apply(slice(begin, count), rule, rate); });
 }
 
@@ -171,7 +170,7 @@ void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip)
   own.lr = n.lr * trust_coeff * weight_norm / (std::sqrt(gradients) + weight_norm * n.wd + n.eps);
   if (clip) own.lr = std::min(own.lr, n.lr);
   own.wd = 0;
-  loop(Rule::kSgd, x, own, /*decoupled=*/true, /*backwards=*/true);
+  loop(Rule::kSgd, x, own, /*decoupled=*/true);
 }
 
 /// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.

@@ -48,7 +48,7 @@ json run_flags(const process::Process& process, const json& input) {
   const auto loader = counting(accelerator, input.at("batches"), 1);
   StepCount count(input.at("sync_with_dataloader"));
   json given{{"sync", json::array()}, {"step", json::array()}};
-  for (int64_t epoch = 0; epoch < input.at("epochs"); ++epoch) {
+  for (int64_t epoch = 0; epoch < input.at("epochs").get<int64_t>(); ++epoch) {
     for ([[maybe_unused]] const auto& batch : loader) {
       const auto scope = accelerator.accumulate();
       given["sync"].push_back(accelerator.sync_gradients());
@@ -67,7 +67,7 @@ class Pattern {
         b_(counting(accelerator, input.at("n_b"), input.at("batch_size"))) {}
 
   json run() {
-    for (int64_t epoch = 0; epoch < input_.at("epochs"); ++epoch) run_epoch(input_.at("pattern"));
+    for (int64_t epoch = 0; epoch < input_.at("epochs").get<int64_t>(); ++epoch) run_epoch(input_.at("pattern"));
     return std::move(rows_);
   }
 
@@ -201,7 +201,7 @@ json run_training(const process::Process& process, const json& input) {
   const auto scheduler = accelerator.prepare(schedule);
 
   json given{{"losses", json::array()}, {"sync", json::array()}, {"norms", json::array()}, {"lrs", json::array()}};
-  for (int64_t epoch = 0; epoch < input.at("epochs"); ++epoch) {
+  for (int64_t epoch = 0; epoch < input.at("epochs").get<int64_t>(); ++epoch) {
     for (auto& batch : loader) {
       const auto scope = accelerator.accumulate(model);
       const at::Tensor loss = testing::loss_of(input.at("loss"), model(batch.data), batch.target);

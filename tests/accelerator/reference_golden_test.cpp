@@ -46,7 +46,7 @@ json run_case(const process::Process& process, const json& input, bool sharded) 
 
   json given{{"losses", json::array()}, {"lrs", json::array()}, {"norms", json::array()}};
   std::map<std::string, at::Tensor> buffers;
-  for (int64_t step = 0; step < input.at("steps"); ++step) {
+  for (int64_t step = 0; step < input.at("steps").get<int64_t>(); ++step) {
     const auto [x, y] = batch_of(input, step, process.rank());
     const auto scope = accelerator.accumulate(model);
     const at::Tensor loss = testing::loss_of(input.at("loss"), model(x), y);

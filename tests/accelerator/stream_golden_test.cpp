@@ -53,7 +53,7 @@ json places(const json& input) {
   const size_t n = input.at("n"), batch_size = input.at("batch_size");
   const bool parts_hold_nothing =
       batch_size == 1 && input.at("split_batches") && input.at("drop_last") && input.at("num_processes") > 1;
-  for (int rank = 0; rank < input.at("num_processes"); ++rank) {
+  for (int rank = 0; rank < input.at("num_processes").get<int>(); ++rank) {
     Indices given;
     if (n > 0 && !parts_hold_nothing) {
       const data::BatchShardOptions options{.rank = rank,

@@ -53,7 +53,7 @@ json run(const json& input) {
   json ranks = json::array(), lengths = json::array();
   const Batches batches = global_batches(input);
   const size_t last_size = batches.empty() ? 0 : batches.back().size();
-  for (int rank = 0; rank < input.at("num_processes"); ++rank) {
+  for (int rank = 0; rank < input.at("num_processes").get<int>(); ++rank) {
     const auto options = options_of(input, rank);
     json passes = json::array();
     const int num_epochs = input.value("epochs", 1);

@@ -310,7 +310,7 @@ json run_loop(const process::Process& process, const json& input) {
                        input.at("step_with_optimizer").get<bool>();
   json given{{"adjust_scheduler_in_state", adjusts}};
   try {
-    for (int64_t epoch = 0; epoch < input.at("epochs"); ++epoch) {
+    for (int64_t epoch = 0; epoch < input.at("epochs").get<int64_t>(); ++epoch) {
       for (const auto& batch : loader) {
         const auto scope = accelerator.accumulate(model);
         const auto x = torch::tensor(std::vector<float>(batch.begin(), batch.end())).unsqueeze(1) / 26.0;

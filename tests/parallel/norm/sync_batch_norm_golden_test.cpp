@@ -32,7 +32,7 @@ json train_golden(const process::Process& process, const json& input) {
   const Ddp ddp(*net, process.group());
   const auto optimizer = testing::optimizer_for(input.at("optimizer"), net->parameters());
   json given{{"losses", json::array()}, {"lrs", json::array()}, {"norms", json::array()}};
-  for (int64_t step = 0; step < input.at("steps"); ++step) {
+  for (int64_t step = 0; step < input.at("steps").get<int64_t>(); ++step) {
     const auto [x, y] = golden_batch(input, step, process.rank());
     const at::Tensor loss = testing::loss_of(input.at("loss"), net->forward(x), y);
     loss.backward();
@@ -83,9 +83,9 @@ TEST(SyncBatchNormGolden, TrainingIsThatOfOneProcessOfThePeers) {
         all["losses"].push_back(mine.at("losses"));
         EXPECT_EQ(mine.at("state"), all.at("state")) << golden.name << ", rank " << rank;
       }
-      for (size_t step = 0; step < golden.input.at("steps"); ++step) {
+      for (int64_t step = 0; step < golden.input.at("steps").get<int64_t>(); ++step) {
         double sum = 0;
-        for (const auto& losses : all["losses"]) sum += losses[step].get<double>();
+        for (const auto& losses : all["losses"]) sum += losses.at(static_cast<size_t>(step)).get<double>();
         all["mean_losses"].push_back(sum / static_cast<double>(given.size()));
       }
       topic.tolerate({.absolute = golden.input.at("optimizer").at("type") == "Adam" ? 1e-5 : 1e-6});
