@@ -307,7 +307,7 @@ TEST(ShardPlugins, sync_module_states_that_is_off_compares_the_ranks_values) {
     testing::initialise(*net, 5 + process.rank());
     const Accelerator accelerator(
         process, {.tune_allocator = false, .fsdp = FsdpPlugin{.fsdp_version = 1, .sync_module_states = false}});
-    accelerator.prepare(net);
+    const auto model = accelerator.prepare(net);
   });
   for (const auto& said : words)
     EXPECT_THAT(said, HasSubstr("'first.weight' has other values on rank 1 than on rank 0"));
@@ -321,13 +321,19 @@ bool is_held_directly(const torch::nn::Sequential& net) {
   }
 }
 
+struct DroppingBlockImpl : torch::nn::Module {
+  DroppingBlockImpl() { register_module("layer", layer); }
+  at::Tensor forward(const at::Tensor& x) { return torch::dropout(torch::tanh(layer(x)), 0.5, is_training()); }
+  torch::nn::Linear layer{8, 8};
+};
+TORCH_MODULE(DroppingBlock);
+
 TEST(ShardPlugins, activation_checkpointing_computes_layers_again_with_the_same_bits) {
   run_ranks(1, [](auto& process) {
     std::vector<std::vector<at::Tensor>> ends;
     for (const bool again : {false, true}) {
       torch::manual_seed(9);
-      torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Dropout(0.3),
-                                torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5)));
+      torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Dropout(0.3), DroppingBlock());
       torch::optim::AdamW adam(net->parameters(), 0.01);
       const Accelerator accelerator(
           process, {.tune_allocator = false, .fsdp = FsdpPlugin{.fsdp_version = 2, .activation_checkpointing = again}});
