@@ -229,7 +229,6 @@ void ShardFront::apply_monitors(const plan::DeepSpeedConfig& config, Accelerator
       if (!value.is_null()) own[ours] = value;
     }
     if (own.empty()) return;
-    if (!monitor_kwargs_.is_map()) monitor_kwargs_ = core::Value::map();
     monitor_kwargs_[tracker] = std::move(own);
   };
   pass_on("wandb", "wandb", {{"group", "group"}, {"team", "entity"}});

@@ -96,7 +96,7 @@ class ShardFront {
   bool rank0_only_ = false;
   /// Of the configuration's monitors: the name of the run's project, and the options of trackers.
   std::string monitor_project_ = {};
-  tracking::Config monitor_kwargs_ = {};
+  core::Value monitor_kwargs_ = core::Value::map();
 };
 
 }  // namespace hasten

@@ -145,7 +145,9 @@ TEST(ShardMemoryRanks, StageOneKeepsGradientsOnEachRank) {
   expect_about(counts.parameters, wanted.parameters, "parameters once a host");
   EXPECT_EQ(counts.gradients, 0);
   expect_about(counts.state, wanted.optimizer, "moments over all ranks");
-  EXPECT_LE(counts.pss, wanted.total() * 11 / 10) << "the formula and a tenth";
+  // Autograd makes a gradient before it is in its bucket; malloc keeps that memory on each rank.
+  const int64_t on_the_way = 2 * 2 * 4 * (kWidth * kWidth + kWidth);
+  EXPECT_LE(counts.pss, (wanted.total() + on_the_way) * 11 / 10) << "the formula and a tenth";
 }
 
 }  // namespace
