@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include "hasten/core/error.h"
@@ -115,13 +116,21 @@ bool holds(pid_t process, uint64_t address, std::string_view expected) {
          found == expected;
 }
 
-// The state letter of /proc/PID/stat; 0 if there is no such process.
+// "pid (name) state ppid pgrp session tty_nr tpgid flags …". A process closes its files before its state says so.
 char letter_of(pid_t process) {
+  constexpr unsigned kExiting = 0x4;  // the kernel's PF_EXITING
   std::ifstream file(text("/proc/", process, "/stat"));
   std::string line;
   if (!std::getline(file, line)) return 0;
   const size_t name_end = line.rfind(')');
-  return name_end + 2 < line.size() ? line[name_end + 2] : '\0';
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  char state = 0;
+  int64_t skipped = 0;
+  unsigned flags = 0;
+  fields >> state;
+  for (int i = 0; i < 5; ++i) fields >> skipped;
+  return fields >> flags && (flags & kExiting) != 0 ? 'X' : state;
 }
 
 }  // namespace hasten::comm

@@ -44,7 +44,7 @@ bool is_of_this_user(int socket);
 /// Copies from another process's memory, piece by piece where it is much. Returns false if the system refuses.
 bool read_memory(pid_t process, std::vector<iovec> here, std::vector<iovec> there);
 bool holds(pid_t process, uint64_t address, std::string_view expected);
-/// Returns the state letter of /proc/PID/stat; 0 if there is no such process.
+/// Returns the state letter of /proc/PID/stat: 'X' from the beginning of its end on, 0 if there is no such process.
 char letter_of(pid_t process);
 
 }  // namespace hasten::comm
