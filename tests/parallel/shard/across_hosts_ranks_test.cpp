@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "hasten/accelerator.h"
 #include "hasten/checkpoint/weights.h"
@@ -101,13 +103,19 @@ struct HeldUnits {
   int64_t in_forward = 0, in_backward = 0, after_backward = 0;
 };
 
-HeldUnits held_units(const process::Process& process, const ShardOptions& options) {
+// `less`: waits, a while at most, until more units are held than these.
+HeldUnits held_units(const process::Process& process, const ShardOptions& options, const HeldUnits& less = {}) {
   auto net = std::make_shared<DeepImpl>();
   Sharding sharding(process.group(), options);
   torch::optim::SGD sgd(net->parameters(), 0.01);
   const auto ddp = std::make_shared<const Ddp>(*net, process.group(),
                                                DdpOptions{.exchange = sharding.make_exchange(process.group())});
   const auto taken = [&] { return sharding.unit_counts().fills + sharding.unit_counts().shared; };
+  const auto more_than = [&](int64_t before, int64_t count) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (taken() - before <= count && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return taken() - before;
+  };
   HeldUnits held;
   for (int step = 0; step < 3; ++step) {
     sgd.zero_grad();
@@ -115,7 +123,7 @@ HeldUnits held_units(const process::Process& process, const ShardOptions& option
     const at::Tensor output = net->forward(torch::ones({4, 64}));
     // The fourth layer from the end: units of those behind it may still be held from forward.
     const auto hook = net->layers[3]->as<torch::nn::Linear>()->weight.register_hook(
-        [&](const at::Tensor&) { held.in_backward = taken() - before; });
+        [&, step](const at::Tensor&) { held.in_backward = step == 2 ? more_than(before, less.in_backward) : 0; });
     parallel::backward(output.pow(2).mean(), {}, {.models = {ddp}, .group = process.group()});
     net->layers[3]->as<torch::nn::Linear>()->weight.remove_hook(hook);
     held.after_backward = taken() - before;
@@ -125,7 +133,7 @@ HeldUnits held_units(const process::Process& process, const ShardOptions& option
   const torch::NoGradGuard no_grad;
   // The first layer's weight and bias are in two units.
   net->forward(torch::ones({4, 64}), 1);
-  held.in_forward = taken() - before;
+  held.in_forward = more_than(before, less.in_forward);
   process.group().barrier();
   return held;
 }
@@ -139,7 +147,7 @@ TEST(ShardAcrossHosts, HintsSayWhatIsFilledAhead) {
     auto without = options;
     without.forward_prefetch = false;
     without.backward_prefetch = BackwardPrefetch::kNone;
-    const auto ahead = held_units(process, options), when_read = held_units(process, without);
+    const auto when_read = held_units(process, without), ahead = held_units(process, options, when_read);
 
     // Before the second unit was read, the one behind it had been filled.
     EXPECT_GT(ahead.in_forward, 2);
