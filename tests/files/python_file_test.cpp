@@ -38,7 +38,7 @@ PythonValue random_value(std::mt19937& random, int depth) {
     case 1:
       return PythonValue(static_cast<bool>(random() % 2));
     case 2:
-      return PythonValue(static_cast<int64_t>(random() * 4294967296.0 - 1e18) >> (random() % 62));
+      return PythonValue(static_cast<int64_t>(uint64_t{random()} << 32 | random()) >> (random() % 62));
     case 3:
       return PythonValue::big_int("-" + std::string(1 + random() % 40, static_cast<char>('1' + random() % 9)));
     case 4:
