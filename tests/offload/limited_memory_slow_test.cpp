@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hasten/files/safetensors_header.h"
@@ -142,14 +143,20 @@ class ControlGroup {
   std::string folder_, limit_;
 };
 
+// The input of write_model_and_answer(), and what the model makes of it.
+std::pair<at::Tensor, at::Tensor> answer_in(const std::string& folder) {
+  std::pair<at::Tensor, at::Tensor> answer;
+  torch::load(answer.first, folder + "/x.pt");
+  torch::load(answer.second, folder + "/expected.pt");
+  return answer;
+}
+
 // Enters the group and runs the model with the limits that hasten finds by itself.
 HASTEN_PROCESS_CASE(offload_in_a_control_group) {
   const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   const std::string folder = std::getenv("HASTEN_TEST_FOLDER");
-  at::Tensor x, expected;
-  torch::load(x, folder + "/x.pt");
-  torch::load(expected, folder + "/expected.pt");
+  const auto [x, expected] = answer_in(folder);
   // What the process holds already is charged to the group that it comes from.
   std::ofstream(std::getenv("HASTEN_TEST_LIMIT_FILE")) << kLimit - status_bytes("RssAnon");
   std::ofstream(std::getenv("HASTEN_TEST_GROUP_FILE")) << getpid();
@@ -168,9 +175,7 @@ HASTEN_PROCESS_CASE(offload_beside_other_ranks) {
   const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   const std::string folder = std::getenv("HASTEN_TEST_FOLDER");
-  at::Tensor x, expected;
-  torch::load(x, folder + "/x.pt");
-  torch::load(expected, folder + "/expected.pt");
+  const auto [x, expected] = answer_in(folder);
   torch::nn::functional::linear(x, torch::ones({kWidth, kWidth}));  // libtorch's own buffers
   const int64_t before = status_bytes("RssAnon");
   const auto model = load_checkpoint_and_dispatch(
@@ -219,9 +224,7 @@ class LimitedMemory : public testing::InFolder {
 TEST_F(LimitedMemory, AModelOfOneGigabyteRunsWithin600Megabytes) {
   const torch::NoGradGuard no_grad;
   write_model_and_answer();
-  at::Tensor x, expected;
-  torch::load(x, path("x.pt"));
-  torch::load(expected, path("expected.pt"));
+  const auto [x, expected] = answer_in(path(""));
   CachedBytes cached(path("model.safetensors"));
   cached.drop();
   ASSERT_LT(cached.now(), 50'000'000) << "the file system does not drop its cache";

@@ -331,15 +331,37 @@ bool becomes_zero(const Count& count) {
   return true;
 }
 
-// Answers that need no gradient, of calls whose arguments do; they have been through another worker, too.
-HASTEN_PROCESS_CASE(plain_answers) {
-  process::Process process({.cpu = true});
+// A worker named by its rank, whose functions use its own agent.
+struct WorkerWithContexts {
+  process::Process process{{.cpu = true}};
   Agent* self = nullptr;
   std::promise<void> made;
-  Agent agent(process, functions_with_contexts(self, made.get_future().share()));
-  self = &agent;
-  made.set_value();
-  if (process.rank() == 0) {
+  Agent agent{process,
+              functions_with_contexts(self, made.get_future().share()),
+              {.name = "w" + std::to_string(process.rank())}};
+
+  WorkerWithContexts() {
+    self = &agent;
+    made.set_value();
+  }
+};
+
+// Prints the error with which shutdown() ends after a loss; false if there is none.
+bool ends_by_a_loss(Agent& agent) {
+  try {
+    agent.shutdown(20);
+    return false;
+  } catch (const CommError& error) {
+    std::cout << error.what() << std::endl;
+  }
+  return true;
+}
+
+// Answers that need no gradient, of calls whose arguments do; they have been through another worker, too.
+HASTEN_PROCESS_CASE(plain_answers) {
+  WorkerWithContexts worker;
+  Agent& agent = worker.agent;
+  if (worker.process.rank() == 0) {
     const auto x = torch::randn({3, 4}).requires_grad_();
     const auto one = agent.remote<Layer>(1, 1), two = agent.remote<Layer>(2, 2);
     for (int i = 0; i < 20; ++i) {
@@ -361,14 +383,9 @@ HASTEN_PROCESS_CASE(plain_answers) {
 
 // w1 has answered w2, which is killed: the gradient of that answer never comes, and the loss does not need it.
 HASTEN_PROCESS_CASE(awaits_the_lost) {
-  process::Process process({.cpu = true});
-  Agent* self = nullptr;
-  std::promise<void> made;
-  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
-              {.name = "w" + std::to_string(process.rank())});
-  self = &agent;
-  made.set_value();
-  if (process.rank() == 0) {
+  WorkerWithContexts worker;
+  Agent& agent = worker.agent;
+  if (worker.process.rank() == 0) {
     const auto x = torch::randn({3, 4}).requires_grad_();
     const auto one = agent.remote<Layer>("w1", 1), two = agent.remote<Layer>("w2", 2);
     try {
@@ -386,25 +403,14 @@ HASTEN_PROCESS_CASE(awaits_the_lost) {
     CHECK_THAT(becomes_zero([&] { return agent.stats().num_pending; }));
     CHECK_THAT(becomes_zero([&] { return agent.stats().num_contexts + agent.call<int64_t>("w1", "contexts"); }));
   }
-  try {
-    agent.shutdown(20);
-    return 1;
-  } catch (const CommError& error) {
-    std::cout << error.what() << std::endl;
-  }
-  return 0;
+  return ends_by_a_loss(agent) ? 0 : 1;
 }
 
 // w2 has a context of w0's by a call of w1, which is killed: w0 does not know that w2 takes part.
 HASTEN_PROCESS_CASE(context_over_the_lost) {
-  process::Process process({.cpu = true});
-  Agent* self = nullptr;
-  std::promise<void> made;
-  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
-              {.name = "w" + std::to_string(process.rank())});
-  self = &agent;
-  made.set_value();
-  if (process.rank() == 0) {
+  WorkerWithContexts worker;
+  Agent& agent = worker.agent;
+  if (worker.process.rank() == 0) {
     const auto x = torch::randn({3, 4}).requires_grad_();
     const auto one = agent.remote<Layer>("w1", 1), two = agent.remote<Layer>("w2", 2);
     agent.autograd([&](AutogradContext&) {
@@ -414,25 +420,14 @@ HASTEN_PROCESS_CASE(context_over_the_lost) {
     });
     CHECK_THAT(becomes_zero([&] { return agent.call<int64_t>("w2", "contexts"); }));
   }
-  try {
-    agent.shutdown(20);
-    return 1;
-  } catch (const CommError& error) {
-    std::cout << error.what() << std::endl;
-  }
-  return 0;
+  return ends_by_a_loss(agent) ? 0 : 1;
 }
 
 // The worker that made a context is killed.
 HASTEN_PROCESS_CASE(context_of_the_lost) {
-  process::Process process({.cpu = true});
-  Agent* self = nullptr;
-  std::promise<void> made;
-  Agent agent(process, functions_with_contexts(self, made.get_future().share()),
-              {.name = "w" + std::to_string(process.rank())});
-  self = &agent;
-  made.set_value();
-  if (process.rank() == 2) {
+  WorkerWithContexts worker;
+  Agent& agent = worker.agent;
+  if (worker.process.rank() == 2) {
     const auto one = agent.remote<Layer>("w1", 1), zero = agent.remote<Layer>("w0", 0);
     agent.autograd([&](AutogradContext&) {
       one.sync<&Layer::chain>(zero, torch::randn({3, 4}).requires_grad_());
@@ -444,21 +439,15 @@ HASTEN_PROCESS_CASE(context_of_the_lost) {
   try {
     agent.barrier({"w0", "w1"});
     for (;;) {
-      if (process.rank() == 0) agent.call<int64_t>("w2", "contexts");
-      if (process.rank() == 1) agent.call<int64_t>("w2", "contexts");
+      if (worker.process.rank() == 0) agent.call<int64_t>("w2", "contexts");
+      if (worker.process.rank() == 1) agent.call<int64_t>("w2", "contexts");
     }
   } catch (const CommError&) {
     was_lost = true;
   }
   CHECK_THAT(was_lost);
   CHECK_THAT(becomes_zero([&] { return agent.stats().num_contexts; }));
-  try {
-    agent.shutdown(20);
-    return 1;
-  } catch (const CommError& error) {
-    std::cout << error.what() << std::endl;
-  }
-  return 0;
+  return ends_by_a_loss(agent) ? 0 : 1;
 }
 
 TEST(Autograd, AnswersThatNeedNoGradientDoNotKeepAPassFromItsEnd) {

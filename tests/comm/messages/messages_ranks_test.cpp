@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -291,9 +292,8 @@ TEST(Messages, WhatNeverConnectedIsFoundBetweenHosts) {
   find_the_closed({.adjust = [](int rank, GroupOptions& options) { options.host = "host" + std::to_string(rank); }});
 }
 
-// The addresses at which this process listens by TCP.
-std::vector<std::string> tcp_listeners() {
-  std::vector<std::string> all;
+// Visits the addresses of this process's listening sockets.
+void for_each_listener(const std::function<void(const sockaddr_storage&, socklen_t)>& visit) {
   DIR* const folder = opendir("/proc/self/fd");
   for (const dirent* entry = readdir(folder); entry != nullptr; entry = readdir(folder)) {
     const int fd = std::atoi(entry->d_name);
@@ -303,12 +303,20 @@ std::vector<std::string> tcp_listeners() {
     sockaddr_storage own{};
     socklen_t own_size = sizeof own;
     getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
-    if (own.ss_family == AF_UNIX) continue;
-    char host[NI_MAXHOST] = "";
-    getnameinfo(reinterpret_cast<sockaddr*>(&own), own_size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
-    all.emplace_back(host);
+    visit(own, own_size);
   }
   closedir(folder);
+}
+
+// The addresses at which this process listens by TCP.
+std::vector<std::string> tcp_listeners() {
+  std::vector<std::string> all;
+  for_each_listener([&](const sockaddr_storage& own, socklen_t size) {
+    if (own.ss_family == AF_UNIX) return;
+    char host[NI_MAXHOST] = "";
+    getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    all.emplace_back(host);
+  });
   std::sort(all.begin(), all.end());
   return all;
 }
@@ -347,19 +355,12 @@ TEST(Messages, ListenByTcpAtOneAddressAndOnlyWhereThereAreOtherHosts) {
 
 // The name of the Unix socket at which this process's only Messages listens.
 std::pair<sockaddr_un, socklen_t> listening_socket() {
-  DIR* const folder = opendir("/proc/self/fd");
   std::pair<sockaddr_un, socklen_t> found{};
-  for (const dirent* entry = readdir(folder); entry != nullptr; entry = readdir(folder)) {
-    const int fd = std::atoi(entry->d_name);
-    int listens = 0;
-    socklen_t size = sizeof listens;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+  for_each_listener([&](const sockaddr_storage& any, socklen_t size) {
     sockaddr_un own{};
-    socklen_t own_size = sizeof own;
-    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
-    if (own.sun_family == AF_UNIX && std::string(own.sun_path + 1, 7) == "hasten-") found = {own, own_size};
-  }
-  closedir(folder);
+    std::memcpy(&own, &any, sizeof own);
+    if (own.sun_family == AF_UNIX && std::string(own.sun_path + 1, 7) == "hasten-") found = {own, size};
+  });
   return found;
 }
 

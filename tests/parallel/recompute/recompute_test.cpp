@@ -80,8 +80,9 @@ TEST(Recompute, RandomNumbersBehindARegionAreThoseOfThePlainLoop) {
   const auto behind = [&](bool with) {
     torch::manual_seed(3);
     const auto y = with ? recompute([&] { return net->forward(x); }) : net->forward(x);
+    const auto before = torch::rand({4});
     y.sum().backward();
-    return torch::rand({4});
+    return torch::cat({before, torch::rand({4})});
   };
   EXPECT_TRUE(behind(true).equal(behind(false)));
 }
@@ -294,6 +295,25 @@ TEST(Recompute, UnderAutocastReplaysInTheDtypesOfForward) {
       at::autocast::set_autocast_enabled(at::kCPU, false);
       return y.to(at::kFloat).pow(2).sum();
     });
+  };
+  expect_equal(run(true), run(false));
+}
+
+TEST(Recompute, ABackwardUnderAutocastReplaysInTheDtypesOfForward) {
+  auto net = mlp();
+  const auto x = torch::randn({5, 6});
+  const auto run = [&](bool with) {
+    torch::manual_seed(7);
+    net->zero_grad();
+    const auto loss = (with ? recompute([&] { return net->forward(x); }) : net->forward(x)).pow(2).sum();
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    loss.backward();
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    Tensors found;
+    for (const auto& parameter : net->parameters()) found.push_back(parameter.grad().clone());
+    return found;
   };
   expect_equal(run(true), run(false));
 }
