@@ -42,7 +42,7 @@ bool has_callback(const S& storage) {
 }
 
 // Makes the storage's pointer one of two references to its memory, so that a write copies it first.
-c10::impl::cow::COWDeleterContext* protect(c10::StorageImpl& storage) {
+[[maybe_unused]] c10::impl::cow::COWDeleterContext* protect(c10::StorageImpl& storage) {
   if (c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) storage.mutable_data();
   auto& pointer = const_cast<at::DataPtr&>(storage.data_ptr());
   void* const data = pointer.get();

@@ -85,7 +85,6 @@ class WindowScaler : public training::StepPolicy {
   bool window_found_inf_ = false;
   int64_t skipped_in_a_row_ = 0;
   bool has_warned_ = false;
-  double last_loss_ = 0.0;
 };
 
 }  // namespace hasten::precision

@@ -262,8 +262,6 @@ bool on_all(Backend& world, bool mine) {
 }  // namespace
 
 ScatterPlan plan_scatter(const Hosts& hosts, int host, int local) {
-  size_t world_size = 0;
-  for (const auto& ranks : hosts) world_size += ranks.size();
   // Of every host h, the rank with local number l goes to the collector l % (ranks of this host).
   const size_t here = hosts[static_cast<size_t>(host)].size();
   std::vector<std::vector<int>> by_collector(here);

@@ -13,11 +13,7 @@ int& reference_to_value();
 void change(int& value);
 
 void serve(hasten::rpc::Functions& functions) {
-#if REFUSED == 1
   functions.add<&use_owned>();
-#elif REFUSED == 2
   functions.add<&reference_to_value>();
-#else
   functions.add<&change>();
-#endif
 }
