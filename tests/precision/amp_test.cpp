@@ -74,8 +74,8 @@ TEST(Autocast, AThreadBeginsWithoutAndCanTakeTheStateOver) {
 }
 
 TEST(Autocast, OtherDtypesAndDevicesAreRefused) {
-  EXPECT_THROW(Autocast(c10::DeviceType::CPU, {.dtype = at::kDouble}), UsageError);
-  EXPECT_THROW(Autocast(c10::DeviceType::XPU), UsageError);
+  EXPECT_THROW(const Autocast scope(c10::DeviceType::CPU, {.dtype = at::kDouble}), UsageError);
+  EXPECT_THROW(const Autocast scope(c10::DeviceType::XPU), UsageError);
   EXPECT_EQ(product_dtype(), at::kFloat);
 }
 
