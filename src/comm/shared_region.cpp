@@ -22,7 +22,7 @@ namespace {
 
 at::Tensor as_bytes(const std::string& words) {
   const auto bytes = torch::empty({static_cast<int64_t>(words.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), words.data(), words.size());
+  if (!words.empty()) std::memcpy(bytes.mutable_data_ptr(), words.data(), words.size());
   return bytes;
 }
 

@@ -21,6 +21,7 @@
 #include "hasten/files/offload_folder.h"
 #include "hasten/offload/hooks/hook_site.h"
 #include "offload/stack_net.h"
+#include "support/death.h"
 
 namespace hasten::offload {
 namespace {
@@ -225,7 +226,7 @@ TEST_F(OffloadFaultsDeathTest, APointerThatWritesToAStreamedWeightEndsWithItsNam
     fs::remove_all(folder_);
     const_cast<float*>(model->layers[4]->as<torch::nn::Linear>()->weight.const_data_ptr<float>())[5000] = 1;
   };
-  EXPECT_EXIT(run(), ::testing::KilledBySignal(SIGSEGV), "layers.4.weight");
+  EXPECT_EXIT(run(), testing::ended_by(SIGSEGV), "layers.4.weight");
 }
 
 TEST_F(OffloadFaultsDeathTest, AFileCutWhileAnOperatorUsesItEndsTheProcessBySigbus) {
@@ -237,7 +238,7 @@ TEST_F(OffloadFaultsDeathTest, AFileCutWhileAnOperatorUsesItEndsTheProcessBySigb
     fs::remove_all(folder_);
     model->forward(x_);  // not by the handle, which looks first
   };
-  EXPECT_EXIT(run(), ::testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(run(), testing::ended_by(SIGBUS), "");
 }
 
 }  // namespace

@@ -309,7 +309,8 @@ DispatchStatePtr start_cpu_offload(torch::nn::Module& module) {
     throw UsageError(Origin{"offload"}, "cpu_offload: ", join(empty),
                      " are empty. Load a checkpoint, or call offload::materialize(module).");
   }
-  return finish(std::move(state), module, devices_of(module, state->map));
+  const auto devices = devices_of(module, state->map);
+  return finish(std::move(state), module, devices);
 }
 
 DispatchStatePtr start_disk_offload(torch::nn::Module& module, const std::string& folder,
@@ -331,7 +332,8 @@ DispatchStatePtr start_disk_offload(torch::nn::Module& module, const files::Tens
   auto load = options.load_options();
   load.replace_storage = true;
   state->load = load_checkpoint_in_model(module, source, load);
-  return finish(std::move(state), module, devices_of(module, state->map));
+  const auto devices = devices_of(module, state->map);
+  return finish(std::move(state), module, devices);
 }
 
 const DeviceMap& device_map_of(const DispatchState& state) {
