@@ -449,7 +449,12 @@ void Messages::flush(int to) {
 
 void Messages::serve(std::chrono::milliseconds timeout) {
   std::array<epoll_event, 16> events;
-  const int count = epoll_wait(impl_->epoll.handle(), events.data(), events.size(), static_cast<int>(timeout.count()));
+  int count = 0;
+  const auto wait = [&](std::chrono::milliseconds time) {
+    count = epoll_wait(impl_->epoll.handle(), events.data(), events.size(), static_cast<int>(time.count()));
+    return count != 0;
+  };
+  if (!impl_->serving.poll([&] { return wait(std::chrono::milliseconds(0)); })) wait(timeout);
   bool users = false, ticks = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[static_cast<size_t>(i)].data.u64;
@@ -499,10 +504,16 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
   }
   if (!connection->claim()) return false;
   impl_->set_waiter(connection, true);
-  while (!done() && connection->state() == Connection::State::kOpen) {
-    // Other threads may end the wait (a timeout, a cancel), so it polls now and then.
+  const auto has_come = [&](int at_most_ms) {
     pollfd source{connection->handle(), POLLIN, 0};
-    if (poll(&source, 1, 50) > 0) impl_->read(connection, id);
+    return poll(&source, 1, at_most_ms) > 0;
+  };
+  bool is_quiet = false;
+  while (!done() && connection->state() == Connection::State::kOpen) {
+    // Other threads may end the wait (a timeout, a cancel), so a sleep is short.
+    const bool came = (!is_quiet && impl_->answering.poll([&] { return has_come(0) || done(); })) || has_come(50);
+    if (came) impl_->read(connection, id);
+    is_quiet = !came;
   }
   impl_->set_waiter(connection, false);
   connection->release();
