@@ -78,7 +78,9 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
     if (from < peers.size()) peers[from].left = true;
   };
   const auto begin = [this, self](std::string_view head, int64_t body_bytes) {
-    return sink.begin(self->lock()->peer(), head, body_bytes);
+    const auto connection = self->lock();
+    connection->note_message();
+    return sink.begin(connection->peer(), head, body_bytes);
   };
   return {.begin = begin, .pull = pull, .control = control};
 }
@@ -496,10 +498,12 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
   uint64_t id = 0;
   {
     const std::lock_guard lock(impl_->mutex);
-    const auto& peer = impl_->peers[static_cast<size_t>(rank)];
-    // Answers come on the connection that the peer sends on. If there are two, serve() reads both.
-    if (peer.all.size() != 1 || peer.all[0]->state() != Connection::State::kOpen) return false;
-    connection = peer.all[0];
+    const auto& all = impl_->peers[static_cast<size_t>(rank)].all;
+    // Both ranks may have connected. Until the peer has sent on one of two connections, serve() reads both.
+    auto chosen = std::find_if(all.begin(), all.end(), [](const auto& one) { return one->is_peers_choice(); });
+    if (chosen == all.end() && all.size() == 1) chosen = all.begin();
+    if (chosen == all.end() || (*chosen)->state() != Connection::State::kOpen) return false;
+    connection = *chosen;
     id = impl_->ids[connection.get()];
   }
   if (!connection->claim()) return false;

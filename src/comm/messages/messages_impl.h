@@ -76,7 +76,7 @@ struct Messages::Impl {
   bool has_key = false;
   net::Socket epoll, bell, timer, unix_listener, tcp_listener;
   Logger log;
-  Polling serving, answering;  // of serve(), and of read_from()
+  Polling serving, answering;                // of serve(), and of read_from()
   std::unique_ptr<RankDirectory> directory;  // where ranks come and go; else null
   mutable std::mutex mutex;                  // guards what follows; an address does not change any more
   std::deque<Peer> peers;

@@ -1,7 +1,7 @@
 // Polling: whether a thread that waits for messages polls for a while before it sleeps.
 //
-// A core that sleeps takes some 25 us to wake, so a message is read that much sooner by a thread that polls. But a
-// poller takes a core. On a busy machine the peer's thread needs it to answer, and a thread that has used up its share
+// A core that sleeps takes some 25 us to wake. A thread that polls reads a message that much sooner. But a poller
+// takes a core. On a busy machine the peer's thread needs it to answer, and a thread that has used up its share
 // of a core loses it for milliseconds. So each poll is judged. One that found nothing, or that was interrupted, makes
 // the next polls wait, for longer each time.
 #pragma once
@@ -49,7 +49,7 @@ class Polling {
   template <class IsReady>
   bool poll(const IsReady& is_ready) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::microseconds kTime{50}, kInterruption{20};
+    constexpr std::chrono::microseconds kTime{50}, kInterruption{200};
     if (!has_cores_) return false;
     auto last = Clock::now();
     if (!record_.may_poll(last)) return false;
