@@ -1,9 +1,9 @@
 // Polling: whether a thread that waits for messages polls for a while before it sleeps.
 //
-// A core that sleeps takes some 25 us to wake. A thread that polls reads a message that much sooner. But a poller
-// takes a core. On a busy machine the peer's thread needs it to answer, and a thread that has used up its share
-// of a core loses it for milliseconds. So each poll is judged. One that found nothing, or that was interrupted, makes
-// the next polls wait, for longer each time.
+// A core that sleeps takes some 25 us to wake. A thread that polls reads a message that much sooner. But a poller takes
+// a core. On a busy machine the peer's thread needs it to answer. A thread that has used up its share of a core loses
+// it for milliseconds. So each poll is judged. One that found nothing, or that was interrupted, makes the next polls
+// wait, for longer each time.
 #pragma once
 
 #include <atomic>
