@@ -1,12 +1,19 @@
 // Remote calls between two processes of one host: round trips, calls in flight, echoes by size, references, one
-// autograd step. The peer is bench/peers/rpc.py; start this with `hasten launch -n 2`.
+// autograd step. The peer is bench/peers/rpc.py; start this with `hasten launch -n 2`. `call_limit_us` is what the
+// machine allows: 100 bytes there and back over a Unix socket, by blocking reads.
 //
 // `reinforce ROUNDS` and `reinforce_batched ROUNDS`, started with more processes: observers of CartPole ask rank 0 for
 // each action, one by one or all at once, as bench/peers/rpc_examples.py.
 #include <hasten/process/process.h>
 #include <hasten/rpc/rpc.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -122,6 +129,56 @@ double median_us(int count, const F& function) {
   return bench::median(times);
 }
 
+// One end of a socket to the other rank; the abstract name holds the run's port.
+int connect_ranks(const hasten::process::Process& process) {
+  const char* const port = std::getenv("MASTER_PORT");
+  const std::string name = std::string("hasten-bench-rpc-") + (port != nullptr ? port : "0");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(sizeof(sa_family_t) + 1 + name.size());
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto* const plain = reinterpret_cast<const sockaddr*>(&address);
+  const bool listens = process.rank() == 1;
+  if (listens && (bind(socket, plain, size) != 0 || listen(socket, 1) != 0)) throw std::runtime_error("cannot listen");
+  process.wait_for_everyone();
+  if (!listens) {
+    if (connect(socket, plain, size) != 0) throw std::runtime_error("cannot connect");
+    return socket;
+  }
+  const int accepted = accept(socket, nullptr, nullptr);
+  close(socket);
+  return accepted;
+}
+
+double round_trip_us(const hasten::process::Process& process) {
+  constexpr int kCount = 5000;
+  std::array<char, 100> bytes{};
+  const int socket = connect_ranks(process);
+  const auto write_all = [&] {
+    if (write(socket, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+      throw std::runtime_error("the other rank has gone");
+  };
+  const auto read_all = [&] {
+    if (recv(socket, bytes.data(), bytes.size(), MSG_WAITALL) != static_cast<ssize_t>(bytes.size()))
+      throw std::runtime_error("the other rank has gone");
+  };
+  double us = 0;
+  if (process.rank() == 0) {
+    us = median_us(kCount, [&] {
+      write_all();
+      read_all();
+    });
+  } else {
+    for (int i = 0; i < kCount + 50; ++i) {
+      read_all();
+      write_all();
+    }
+  }
+  close(socket);
+  return us;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -130,9 +187,10 @@ int main(int argc, char** argv) {
   hasten::process::Process process({.cpu = true});
   rpc::Functions functions;
   functions.add<&plus_one>().add<&echo>().add<&multiply>().add<&plus_one_inline>({.where = rpc::Where::kInline});
+  nlohmann::json line;
+  line["call_limit_us"] = round_trip_us(process);
   process.wait_for_everyone();
   std::unique_ptr<rpc::Agent> agent;
-  nlohmann::json line;
   line["start_ms"] = bench::time_ms([&] { agent = std::make_unique<rpc::Agent>(process, functions); });
   if (process.rank() == 0) {
     line["call_us"] = median_us(5000, [&] { agent->sync<&plus_one>(1, 1); });

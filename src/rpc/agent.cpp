@@ -152,8 +152,10 @@ std::map<std::string, std::string> AgentCore::gather(const std::string& mine, st
     key = text(all, " #", ++gather_rounds_[all]);
   }
   const Calls calls(shared_from_this(), {});
-  using Values = std::map<std::string, std::string>;
-  return calls.call<Values>(names[0], "hasten.gather", key, own, mine, static_cast<int64_t>(names.size()));
+  const auto gathered = calls.call<Gathered>(names[0], "hasten.gather", key, own, mine, names);
+  if (!gathered.lost.empty())
+    throw CommError(origin(), "gather", "not all of ", all, " come to barrier() or all_gather(): ", gathered.lost, ".");
+  return gathered.values;
 }
 
 }  // namespace hasten::rpc

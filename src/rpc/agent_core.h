@@ -74,6 +74,12 @@ struct AgentPlace {
   static AgentPlace of(const process::Process& process, bool dynamic);
 };
 
+/// What all workers have brought, or which one does not come.
+struct Gathered {
+  std::map<std::string, std::string> values;
+  std::string lost;
+};
+
 class AgentCore final : public detail::Core, public detail::Executor, public comm::MessageSink {
  public:
   AgentCore(AgentPlace place, Functions functions, RpcOptions options);
@@ -203,6 +209,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
   std::string words_of_waits();
   void advance_ending();
   EndingReport report_now();
+  void expect_in_gathering(const std::string& name);
+  void fail_gatherings(int gone);
   void later(Clock::time_point when, std::function<void()> what);
   [[noreturn]] void throw_closed() const;
 
@@ -243,7 +251,8 @@ class AgentCore final : public detail::Core, public detail::Executor, public com
 
   struct Gathering {
     std::map<std::string, std::string> values;
-    std::vector<Promise<std::map<std::string, std::string>>> waiting;
+    std::vector<std::string> awaited;
+    std::vector<Promise<Gathered>> waiting;
   };
   std::mutex parameters_mutex_;
   std::map<const c10::TensorImpl*, std::weak_ptr<std::mutex>> parameter_locks_;

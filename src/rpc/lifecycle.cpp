@@ -212,6 +212,7 @@ void AgentCore::gone(int rank, bool left, const std::string& reason) {
       CommError(origin(), "rref", described(rank), " was lost before it had created this value."));
   objects_->lose(rank, error);
   cancel_served_for(rank);
+  fail_gatherings(rank);
   // Holders whose grants came from the lost worker notify the owners themselves. Then the worker's own holds end.
   std::vector<std::tuple<Grant, detail::ObjectId, int>> orphaned;
   {

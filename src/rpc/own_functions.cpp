@@ -1,4 +1,7 @@
 // The functions that every agent serves; see operators.h.
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,24 +18,32 @@ Functions own_functions(AgentCore& core) {
 }
 
 Functions AgentCore::make_own_functions() {
-  using Values = std::map<std::string, std::string>;
   Functions functions;
-  functions.add("hasten.gather",
-                [this](const std::string& key, const std::string& name, const std::string& value, int64_t count) {
-                  const Promise<Values> mine;
-                  Gathering complete;
-                  {
-                    const std::lock_guard lock(gather_mutex_);
-                    Gathering& gathering = gatherings_[key];
-                    gathering.values[name] = value;
-                    gathering.waiting.push_back(mine);
-                    if (static_cast<int64_t>(gathering.waiting.size()) < count) return mine.future();
-                    complete = std::move(gathering);
-                    gatherings_.erase(key);
-                  }
-                  for (const auto& one : complete.waiting) one.set(complete.values);
-                  return mine.future();
-                });
+  functions.add("hasten.gather", [this](const std::string& key, const std::string& name, const std::string& value,
+                                        const std::vector<std::string>& names) {
+    const Promise<Gathered> mine;
+    std::optional<Gathering> ended;
+    std::vector<std::string> awaited;
+    {
+      const std::lock_guard lock(gather_mutex_);
+      Gathering& gathering = gatherings_[key];
+      gathering.values[name] = value;
+      gathering.waiting.push_back(mine);
+      for (const std::string& other : names) {
+        if (!gathering.values.contains(other)) awaited.push_back(other);
+      }
+      gathering.awaited = awaited;
+      if (awaited.empty()) {
+        ended = std::move(gathering);
+        gatherings_.erase(key);
+      }
+    }
+    if (ended) {
+      for (const auto& one : ended->waiting) one.set(Gathered{ended->values, ""});
+    }
+    for (const std::string& other : awaited) expect_in_gathering(other);
+    return mine.future();
+  });
   functions.add_raw("hasten.fetch", [](const std::shared_ptr<detail::ServedCall>& call) {
     Reader reader(call->packed(), call->core());
     const std::string wanted = reader.string();
@@ -61,6 +72,39 @@ Functions AgentCore::make_own_functions() {
   add_optimizers(functions);
   if (options_.serve_operators) add_operators(functions);
   return functions;
+}
+
+// A loss is noticed over a connection, so the first message of a worker that is awaited is not waited for.
+void AgentCore::expect_in_gathering(const std::string& name) {
+  const auto rank = workers_.find(name);
+  if (!rank || *rank == rank_) return;
+  if (!messages_->has_connection(*rank)) {
+    Head probe;
+    probe.kind = static_cast<uint16_t>(Kind::kCancel);
+    send(*rank, probe);
+  }
+  if (!workers_.is_here(*rank)) fail_gatherings(*rank);
+}
+
+// Ends the gatherings that the worker has not come to.
+void AgentCore::fail_gatherings(int gone) {
+  const std::string& name = workers_[gone].info.name;
+  std::vector<Gathering> failed;
+  {
+    const std::lock_guard lock(gather_mutex_);
+    for (auto one = gatherings_.begin(); one != gatherings_.end();) {
+      const auto& awaited = one->second.awaited;
+      const auto next = std::next(one);
+      if (std::find(awaited.begin(), awaited.end(), name) != awaited.end())
+        failed.push_back(std::move(gatherings_.extract(one).mapped()));
+      one = next;
+    }
+  }
+  const std::string why = messages_->why_gone(gone);
+  for (const auto& one : failed) {
+    for (const auto& waiting : one.waiting)
+      waiting.set(Gathered{{}, text(described(gone), " is gone: ", why.empty() ? "it has left" : why)});
+  }
 }
 
 void AgentCore::join_context(int maker, int64_t context, std::function<void(std::optional<bool>)> answered) {

@@ -16,10 +16,10 @@ void EngineBridge::refuse(const Reply& reply, const std::string& words) {
   reply(trpc::EXCEPTION, std::move(packed));
 }
 
-// Runs in the thread that has the message: graphs are of a few nodes, and the pool's threads may wait for each other.
+// Runs in the thread that has read the message. It is short: libtorch's threads walk the graph.
 void EngineBridge::on_engine(int from, Decoded message) {
   auto shared = std::make_shared<Decoded>(std::move(message));
-  core_.pool().submit({[this, from, shared] { run_engine_message(from, *shared); }, false});
+  core_.pool().submit({[this, from, shared] { run_engine_message(from, *shared); }, true});
 }
 
 void EngineBridge::run_engine_message(int from, Decoded& message) {
@@ -219,7 +219,7 @@ std::function<void()> EngineBridge::plan_settlement(int64_t id, uint32_t pass, b
 }
 
 void EngineBridge::on_settle(int from, const Head& head) {
-  core_.pool().submit({[this, from, head] { run_settlement(from, head); }, false});
+  core_.pool().submit({[this, from, head] { run_settlement(from, head); }, true});
 }
 
 void EngineBridge::run_settlement(int from, const Head& head) {

@@ -7,12 +7,18 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <random>
 #include <stdexcept>
 
 #include "hasten/core/env.h"
@@ -87,18 +93,63 @@ bool register_process_case(const std::string& name, std::function<int()> body) {
   return cases().emplace(name, std::move(body)).second;
 }
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+namespace {
+
+// Returns a socket that is bound, -1 if the address is taken.
+int bound_socket(int family, const sockaddr* address, socklen_t size) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0 && bind(fd, address, size) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+// Returns a socket whose name keeps other test programs from the port, -1 if one of them has it.
+int claim_port(int port) {
+  const std::string name = "hasten-test-port-" + std::to_string(port);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);  // an abstract name
+  return bound_socket(AF_UNIX, reinterpret_cast<const sockaddr*>(&address),
+                      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
+}
+
+bool is_port_free(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw std::runtime_error("no free port on the loopback address");
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = bound_socket(AF_INET, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
+}  // namespace
+
+// The system gives ports from 32768 on to connections and to programs that ask for any, so those are left alone. The
+// claims of the latest ports are kept: their users have them by then.
+int free_port() {
+  constexpr int kFirst = 15'000, kEnd = 32'000;
+  constexpr size_t kMostClaims = 64;
+  static std::mutex mutex;
+  static std::mt19937 random(std::random_device{}());
+  static std::deque<int> claims;
+  const std::lock_guard lock(mutex);
+  for (int tries = 0; tries < 1000; ++tries) {
+    const int port = kFirst + static_cast<int>(random() % (kEnd - kFirst));
+    const int claim = claim_port(port);
+    if (claim < 0) continue;
+    if (!is_port_free(port)) {
+      close(claim);
+      continue;
+    }
+    claims.push_back(claim);
+    if (claims.size() > kMostClaims) {
+      close(claims.front());
+      claims.pop_front();
+    }
+    return port;
   }
-  close(fd);
-  return ntohs(address.sin_port);
+  throw std::runtime_error("no free port on the loopback address");
 }
 
 struct Processes::Impl {

@@ -48,7 +48,7 @@ class Processes {
 std::vector<ProcessResult> run_processes(int world_size, const std::string& case_name,
                                          const std::map<std::string, std::string>& environment = {});
 
-/// A port of the loopback address that is free now.
+/// A port of the loopback address that is free, and that no other test program gets meanwhile.
 int free_port();
 
 bool register_process_case(const std::string& name, std::function<int()> body);

@@ -237,10 +237,7 @@ Future<std::vector<Future<T>>> collect_all(std::vector<Future<T>> futures) {
 /// Returns all values. Blocks: until all have ended. Throws: the first error, in the order given.
 template <class T>
 auto wait_all(const std::vector<Future<T>>& futures) {
-  for (const auto& future : futures) {
-    while (!future.wait_for(std::chrono::hours(24))) {
-    }
-  }
+  for (const auto& future : futures) future.state()->wait();
   if constexpr (std::is_void_v<T>) {
     for (const auto& future : futures) future.value();
   } else {

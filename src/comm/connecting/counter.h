@@ -41,6 +41,9 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
+/// Returns the number of cores that this process may use.
+int num_cores();
+
 /// How long to poll before sleeping. Every microsecond the core is yielded once, since the peer may be waiting for it,
 /// or another thread of this process. Right after their start the kernel tends to put two processes that wake each
 /// other on one core. If ranks outnumber the cores, the core is yielded between any two polls, for a much shorter time.

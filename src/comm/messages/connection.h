@@ -42,6 +42,10 @@ class Connection {
   bool claim() { return !claimed_.exchange(true, std::memory_order_acquire); }
   void release() { claimed_.store(false, std::memory_order_release); }
 
+  /// The peer sends its messages on this connection, and on no other as long as it has this one.
+  bool is_peers_choice() const { return is_peers_choice_.load(std::memory_order_relaxed); }
+  void note_message() { is_peers_choice_.store(true, std::memory_order_relaxed); }
+
   /// The TCP connection is there (or not: returns why).
   std::string finish_connecting();
   /// Queues a frame and writes if nothing else does. Returns true if the socket took less than all: call again through
@@ -85,7 +89,7 @@ class Connection {
   Handshake handshake_;
   std::string handshake_bytes_;
   FrameReader reader_;
-  std::atomic<bool> claimed_ = false;
+  std::atomic<bool> claimed_ = false, is_peers_choice_ = false;
   std::atomic<Clock::time_point> last_heard_;
 
   mutable std::mutex writing_;

@@ -78,7 +78,9 @@ FrameReader::Actions Messages::Impl::actions(const std::shared_ptr<std::weak_ptr
     if (from < peers.size()) peers[from].left = true;
   };
   const auto begin = [this, self](std::string_view head, int64_t body_bytes) {
-    return sink.begin(self->lock()->peer(), head, body_bytes);
+    const auto connection = self->lock();
+    connection->note_message();
+    return sink.begin(connection->peer(), head, body_bytes);
   };
   return {.begin = begin, .pull = pull, .control = control};
 }
@@ -449,7 +451,12 @@ void Messages::flush(int to) {
 
 void Messages::serve(std::chrono::milliseconds timeout) {
   std::array<epoll_event, 16> events;
-  const int count = epoll_wait(impl_->epoll.handle(), events.data(), events.size(), static_cast<int>(timeout.count()));
+  int count = 0;
+  const auto wait = [&](std::chrono::milliseconds time) {
+    count = epoll_wait(impl_->epoll.handle(), events.data(), events.size(), static_cast<int>(time.count()));
+    return count != 0;
+  };
+  if (!impl_->serving.poll([&] { return wait(std::chrono::milliseconds(0)); })) wait(timeout);
   bool users = false, ticks = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t id = events[static_cast<size_t>(i)].data.u64;
@@ -491,18 +498,26 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
   uint64_t id = 0;
   {
     const std::lock_guard lock(impl_->mutex);
-    const auto& peer = impl_->peers[static_cast<size_t>(rank)];
-    // Answers come on the connection that the peer sends on. If there are two, serve() reads both.
-    if (peer.all.size() != 1 || peer.all[0]->state() != Connection::State::kOpen) return false;
-    connection = peer.all[0];
+    const auto& all = impl_->peers[static_cast<size_t>(rank)].all;
+    // Both ranks may have connected. Until the peer has sent on one of two connections, serve() reads both.
+    auto chosen = std::find_if(all.begin(), all.end(), [](const auto& one) { return one->is_peers_choice(); });
+    if (chosen == all.end() && all.size() == 1) chosen = all.begin();
+    if (chosen == all.end() || (*chosen)->state() != Connection::State::kOpen) return false;
+    connection = *chosen;
     id = impl_->ids[connection.get()];
   }
   if (!connection->claim()) return false;
   impl_->set_waiter(connection, true);
-  while (!done() && connection->state() == Connection::State::kOpen) {
-    // Other threads may end the wait (a timeout, a cancel), so it polls now and then.
+  const auto has_come = [&](int at_most_ms) {
     pollfd source{connection->handle(), POLLIN, 0};
-    if (poll(&source, 1, 50) > 0) impl_->read(connection, id);
+    return poll(&source, 1, at_most_ms) > 0;
+  };
+  bool is_quiet = false;
+  while (!done() && connection->state() == Connection::State::kOpen) {
+    // Other threads may end the wait (a timeout, a cancel), so a sleep is short.
+    const bool came = (!is_quiet && impl_->answering.poll([&] { return has_come(0) || done(); })) || has_come(50);
+    if (came) impl_->read(connection, id);
+    is_quiet = !came;
   }
   impl_->set_waiter(connection, false);
   connection->release();

@@ -17,6 +17,7 @@
 #include "comm/group/origin.h"
 #include "comm/messages/connection.h"
 #include "comm/messages/peer_address.h"
+#include "comm/messages/polling.h"
 #include "comm/messages/rank_directory.h"
 #include "hasten/comm/messages/messages.h"
 #include "hasten/core/log.h"
@@ -75,6 +76,7 @@ struct Messages::Impl {
   bool has_key = false;
   net::Socket epoll, bell, timer, unix_listener, tcp_listener;
   Logger log;
+  Polling serving, answering;                // of serve(), and of read_from()
   std::unique_ptr<RankDirectory> directory;  // where ranks come and go; else null
   mutable std::mutex mutex;                  // guards what follows; an address does not change any more
   std::deque<Peer> peers;

@@ -79,6 +79,10 @@ class Inbox final : public MessageSink {
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return got_.size() >= count; });
     return got_;
   }
+  size_t num_got() {
+    const std::lock_guard lock(mutex_);
+    return got_.size();
+  }
   std::vector<std::pair<int, bool>> wait_for_gone(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return gone_.size() >= count; });
@@ -143,6 +147,26 @@ void exchange(const hasten::testing::RankOptions& options, int64_t pull_bytes) {
         process.group().barrier();
       },
       options);
+}
+
+TEST(Messages, AWaiterReadsItsAnswerAlsoWhereBothRanksHaveConnected) {
+  run_ranks(2, [&](process::Process& process) {
+    const int other = 1 - process.rank();
+    Inbox inbox;
+    Messages messages(process.group(), inbox);
+    messages.send(other, message_of("first"));
+    process.group().barrier();  // both have connected before either reads
+    inbox.serve(messages);
+    EXPECT_EQ(inbox.wait_for(1).size(), 1u);
+    inbox.stop(messages);
+    process.group().barrier();
+
+    if (process.rank() == 1) messages.send(0, message_of("answer"));
+    if (process.rank() == 0) {
+      EXPECT_TRUE(messages.read_from(1, [&] { return inbox.num_got() == 2; }));
+    }
+    process.group().barrier();
+  });
 }
 
 TEST(Messages, KeepTheirOrderOnOneHost) {

@@ -1,0 +1,81 @@
+// barrier() and all_gather() whose members end.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+
+#include "hasten/process/process.h"
+#include "rpc/layers.h"
+
+namespace hasten::rpc {
+namespace {
+
+// Returns the words of the error.
+template <class F>
+std::string words_of_loss(const F& fn) {
+  try {
+    fn();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no CommError";
+}
+
+bool names_w2(const std::string& words) {
+  std::cout << words << std::endl;
+  return words.find("rank 2 'w2' is gone: ") != std::string::npos;
+}
+
+HASTEN_PROCESS_CASE(member_dies_while_others_wait) {
+  const process::Process process({.cpu = true});
+  Agent* self = nullptr;
+  Functions functions;
+  functions.add("num_waiting", [&]() -> int64_t {
+    const auto counted = self->stats().functions;
+    const auto gather = counted.find("hasten.gather");
+    return gather == counted.end() ? 0 : gather->second.num_calls;
+  });
+  Agent agent(process, functions, {.name = "w" + std::to_string(process.rank())});
+  self = &agent;
+  process.wait_for_everyone();
+  if (process.rank() == 2) {
+    while (agent.call<int64_t>("w0", "num_waiting") < 2) usleep(1000);
+    raise(SIGKILL);
+  }
+  CHECK_THAT(names_w2(words_of_loss([&] { agent.barrier(); })));
+  // It was lost before.
+  CHECK_THAT(names_w2(words_of_loss([&] { agent.all_gather(process.rank()); })));
+  const auto rest = agent.all_gather(process.rank(), {"w0", "w1"});
+  CHECK_THAT((rest == std::map<std::string, int>{{"w0", 0}, {"w1", 1}}));
+  words_of_loss([&] { agent.shutdown(); });
+  return 0;
+}
+
+// Nobody has a connection to the worker that ends.
+HASTEN_PROCESS_CASE(unknown_member_dies) {
+  const process::Process process({.cpu = true});
+  Agent agent(process, {}, {.name = "w" + std::to_string(process.rank())});
+  process.wait_for_everyone();
+  if (process.rank() == 2) raise(SIGKILL);
+  CHECK_THAT(names_w2(words_of_loss([&] { agent.barrier(); })));
+  words_of_loss([&] { agent.shutdown(); });
+  return 0;
+}
+
+void expect_survivors_end_well(const char* what) {
+  const auto results = hasten::testing::run_processes(3, what);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
+  EXPECT_EQ(results[2].exit_code, 128 + SIGKILL);
+}
+
+TEST(Gathering, EndsAtOnceWithTheNameOfAMemberThatDies) {
+  expect_survivors_end_well("member_dies_while_others_wait");
+}
+
+TEST(Gathering, EndsAtOnceIfAMemberDiedBeforeAnyMessage) {
+  expect_survivors_end_well("unknown_member_dies");
+}
+
+}  // namespace
+}  // namespace hasten::rpc
