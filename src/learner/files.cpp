@@ -177,6 +177,11 @@ Learner load_learner(const fs::path& folder, AnyModel model, LearnerOptions opti
 void Learner::save_checkpoint(const fs::path& folder) const {
   auto& impl = *impl_;
   const auto& state = impl.state;
+  if (impl.gradients_wait) {
+    throw UsageError(Origin{"learner", impl.engine().accelerator.rank(), impl.engine().accelerator.world_size()},
+                     "save_checkpoint while gradients of earlier batches wait for a step; call it where "
+                     "Learner::gradients_wait() is false, or use checkpoint_every, which waits.");
+  }
   auto value = core::Value::map({{"version", 1},
                                  {"epoch", state.epoch},
                                  {"n_epoch", state.n_epoch},
