@@ -239,7 +239,7 @@ TEST(OtherData, BringsItsLossUnlessTheOptionsHaveOne) {
 }
 
 TEST(Learner, TakesACancelThrownFromInsideAForward) {
-  const auto inner = net();
+  auto inner = net();
   int64_t calls = 0;
   const AnyModel model(inner.ptr(), [&, inner](const Tensors& inputs) mutable {
     if (inner->is_training() && ++calls == 3) throw Cancel(Scope::kBatch);
@@ -399,8 +399,7 @@ TEST(Learner, RefusesAModelOnAnotherDevice) {
 
   const auto words = words_of<UsageError>([&] { learn.no_logging([&] { learn.fit(1, 0.01); }); });
 
-  EXPECT_NE(words.find("parameter 'weight' is on meta, the Accelerator on cpu; expected one device"), std::string::npos)
-      << words;
+  EXPECT_NE(words.find("'weight' is on the meta device"), std::string::npos) << words;
 }
 
 TEST_F(EvaluationFiles, LoadSaysWhatIsMissing) {

@@ -59,7 +59,15 @@ class ReferenceLoop {
     } catch (const Cancel& cancel) {
       open_.erase(scope);
       if (cancel.scope != scope) throw;
-      call(events.after_cancel);
+      try {
+        call(events.after_cancel);
+      } catch (const Refused&) {  // hasten's rule: what follows the scope is called all the same
+        try {
+          call(events.after);
+        } catch (...) {
+        }
+        throw;
+      }
     } catch (const Refused&) {
       open_.erase(scope);
       try {
