@@ -16,6 +16,13 @@ Accelerator alone() {
   return Accelerator(process::Process(process::RankInfo{}, comm::Group(), device), options);
 }
 
+/// Drops the loaders of data that others have replaced.
+void drop_former(Engine& engine, int64_t data_version) {
+  if (std::exchange(engine.data_version, data_version) == data_version) return;
+  engine.train.reset();
+  engine.valid.reset();
+}
+
 }  // namespace
 
 Engine& Learner::Impl::engine() {
@@ -36,12 +43,14 @@ Engine& Learner::Impl::engine() {
 
 PreparedLoader* Learner::Impl::train_loader() {
   auto& used = engine();
+  drop_former(used, data_version);
   if (!used.train && loaders.train) used.train = loaders.train.prepare(used.accelerator, used.order);
   return used.train.get();
 }
 
 PreparedLoader* Learner::Impl::valid_loader() {
   auto& used = engine();
+  drop_former(used, data_version);
   if (!used.valid && loaders.valid) used.valid = loaders.valid.prepare(used.accelerator);
   return used.valid.get();
 }
@@ -77,6 +86,16 @@ void Learner::Impl::begin_batches() {
   }
   pass_->begin();
   pass_open_ = true;
+  if (state.training && accumulates() && !used.accelerator.gradient_state().in_dataloader()) {
+    position_ = {};
+    used.accelerator.operations().gradient_state()->loaders().enter(&position_);
+  }
+}
+
+void Learner::Impl::open_window() {
+  position_.end_of_dataloader = state.iter + 1 == state.n_iter;
+  window_.reset();
+  window_.emplace(current->accelerator.accumulate());
 }
 
 bool Learner::Impl::next_batch() {
@@ -91,10 +110,13 @@ bool Learner::Impl::next_batch() {
                      " has no inputs; expected at least one tensor.");
   }
   if (state.training && loaders.augment) state.batch = loaders.augment(state.batch);
+  if (state.training && accumulates()) open_window();
   return true;
 }
 
 void Learner::Impl::end_batches() noexcept {
+  window_.reset();
+  if (current) current->accelerator.operations().gradient_state()->loaders().leave(&position_);
   if (pass_open_) pass_->end();
   pass_open_ = false;
   pass_ = nullptr;
@@ -133,9 +155,15 @@ void Learner::Impl::compute_loss() {
 
 void Learner::Impl::backward() {
   auto& used = *current;
-  if (used.accelerator.world_size() == 1 || !weighs_batches) return used.accelerator.backward(state.loss_grad);
-  // Batches of the ranks may differ in size: gradients are the mean over samples.
+  gradients_wait = true;
+  if ((used.accelerator.world_size() == 1 && !accumulates()) || !weighs_batches)
+    return used.accelerator.backward(state.loss_grad);
+  // Batches of the ranks, or of a step, may differ in size: gradients are the mean over samples.
   used.accelerator.backward(state.loss_grad, {.weight = static_cast<double>(state.batch.size())});
+}
+
+bool Learner::Impl::steps() const {
+  return !accumulates() || current->accelerator.sync_gradients();
 }
 
 void Learner::Impl::step() {
@@ -143,6 +171,7 @@ void Learner::Impl::step() {
 }
 void Learner::Impl::zero_grad() {
   current->optimizer->zero_grad();
+  gradients_wait = false;
 }
 
 void Learner::Impl::forget() {

@@ -9,6 +9,7 @@ namespace hasten::learner {
 
 Learner::Impl::Impl(Loaders own_loaders, AnyModel own_model, LearnerOptions own_options)
     : loaders(std::move(own_loaders)), model(std::move(own_model)), options(std::move(own_options)) {
+  if (!options.loss && !options.loss_of_all) options.loss = loaders.loss;
   if (!model)
     throw UsageError(Origin{"learner"}, "a Learner without a model; give it a module holder or a shared_ptr.");
   groups =
@@ -28,7 +29,8 @@ Learner::Learner(Loaders loaders, AnyModel model, LearnerOptions options)
   impl_->self.impl_ = std::shared_ptr<Impl>(std::shared_ptr<void>(), impl_.get());
   if (!impl_->options.loss && !impl_->options.loss_of_all) {
     throw UsageError(Origin{"learner"},
-                     "a Learner without a loss; set LearnerOptions::loss, for example learner::cross_entropy().");
+                     "a Learner without a loss, and none in the data; set LearnerOptions::loss, for example "
+                     "learner::cross_entropy().");
   }
   impl_->event(Event::kAfterCreate);
 }

@@ -93,7 +93,9 @@ void Learner::Impl::validate(const Loader& loader, bool inner) {
     loop.validate();
     return;
   }
-  // A loop inside the running one: its cancels and open scopes are its own.
+  // A loop inside the running one: its cancels and open scopes are its own, and modules go on in the modes they had.
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
+  for (auto& one : model.module()->modules()) modes.emplace_back(one, one->is_training());
   Loop outer = std::exchange(loop, Loop(*this));
   PreparedLoader* const pass = std::exchange(pass_, nullptr);
   const bool open = std::exchange(pass_open_, false);
@@ -101,6 +103,7 @@ void Learner::Impl::validate(const Loader& loader, bool inner) {
     loop = outer;
     pass_ = pass;
     pass_open_ = open;
+    for (const auto& [module, training] : modes) module->train(training);
   });
   loop.validation_only();
 }

@@ -121,6 +121,10 @@ fs::path Learner::save(const std::string& name, bool with_opt) const {
 void Learner::load(const std::string& name, const LoadOptions& o) const {
   const auto base = model_path(name).string();
   if (!fs::exists(base + ".safetensors") && fs::exists(base + ".pth")) return load_fastai_file(*this, base + ".pth", o);
+  if (!fs::exists(base + ".safetensors")) {
+    throw DataError(Origin{"learner"}, base + ".safetensors", "no weights ", base,
+                    ".safetensors, and no .pth of fastai; save them first, or check the name.");
+  }
   checkpoint::load_weights(*impl_->model.module(), base + ".safetensors", {.strict = o.strict});
   const fs::path optimizer = base + ".optimizer.pt";
   if (o.with_opt.value_or(impl_->optimizer != nullptr) && fs::exists(optimizer)) {
@@ -177,6 +181,11 @@ Learner load_learner(const fs::path& folder, AnyModel model, LearnerOptions opti
 void Learner::save_checkpoint(const fs::path& folder) const {
   auto& impl = *impl_;
   const auto& state = impl.state;
+  if (impl.gradients_wait) {
+    throw UsageError(Origin{"learner", impl.engine().accelerator.rank(), impl.engine().accelerator.world_size()},
+                     "save_checkpoint while gradients of earlier batches wait for a step; call it where "
+                     "Learner::gradients_wait() is false, or use checkpoint_every, which waits.");
+  }
   auto value = core::Value::map({{"version", 1},
                                  {"epoch", state.epoch},
                                  {"n_epoch", state.n_epoch},

@@ -200,6 +200,7 @@ class Snapshot {
       impl_.hypers = {};
       impl_.model.module()->zero_grad();
     }
+    impl_.gradients_wait = false;
     for (auto& [module, training] : modes_) module->train(training);
     process::restore_random_state(random_);
   }

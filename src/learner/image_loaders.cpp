@@ -111,7 +111,7 @@ Loaders image_loaders(const std::vector<fsys::path>& files, const ImageLoadersOp
   }
   std::map<std::string, int64_t> classes;
   for (const auto& file : files) classes.emplace(o.label(file), 0);
-  Loaders loaders;
+  Loaders loaders{.loss = cross_entropy()};
   for (auto& [name, index] : classes) {
     index = static_cast<int64_t>(loaders.vocab.size());
     loaders.vocab.push_back(name);

@@ -94,6 +94,7 @@ void Learner::Impl::event(Event event) {
   // The list stays as it is while its callbacks add and remove others.
   const auto running = lists;
   const bool inner = is_inner(event);
+  std::exception_ptr error;
   for (const auto& entry : (*running)[static_cast<size_t>(event)]) {
     auto& callback = *entry.callback;
     if (inner) {
@@ -101,20 +102,34 @@ void Learner::Impl::event(Event event) {
       if (phases != Phases::kBoth && (phases == Phases::kTrain) != state.training) continue;
     }
     try {
-      (callback.*kHandlers[static_cast<size_t>(event)])(self);
-    } catch (const Cancel& thrown) {
-      if (!loop.is_open(thrown.scope)) {
-        try {
-          loop.cancel(thrown.scope);
-        } catch (const std::exception&) {
-          rethrow(callback.name(), event);
-        }
-      }
+      call(callback, event);
+    } catch (const Cancel&) {
       throw;
-    } catch (const std::exception&) {
-      rethrow(callback.name(), event);
+    } catch (...) {
+      if (!ends_scope(event)) throw;
+      // The callbacks behind this one put back what they have changed, too.
+      if (!error) error = std::current_exception();
+      loop.begin_unwinding();
     }
-    if (loop.is_cancelled()) return;
+    if (loop.is_cancelled() && !error) return;
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Learner::Impl::call(Callback& callback, Event event) {
+  try {
+    (callback.*kHandlers[static_cast<size_t>(event)])(self);
+  } catch (const Cancel& thrown) {
+    if (!loop.is_open(thrown.scope)) {
+      try {
+        loop.cancel(thrown.scope);
+      } catch (const std::exception&) {
+        rethrow(callback.name(), event);
+      }
+    }
+    throw;
+  } catch (const std::exception&) {
+    rethrow(callback.name(), event);
   }
 }
 
@@ -250,7 +265,8 @@ std::vector<at::Tensor>& Learner::predictions() const {
 }
 at::Tensor& Learner::loss() const {
   auto& state = impl_->state;
-  if (state.attached_loss.defined()) state.loss = std::exchange(state.attached_loss, at::Tensor()).detach();
+  // A detached tensor without the operator, which would take longer.
+  if (state.attached_loss.defined()) state.loss = std::exchange(state.attached_loss, at::Tensor()).tensor_data();
   return state.loss;
 }
 at::Tensor& Learner::loss_grad() const {
@@ -258,6 +274,18 @@ at::Tensor& Learner::loss_grad() const {
 }
 bool Learner::loss_is_finite() const {
   return !loss().defined() || loss().isfinite().all().item<bool>();
+}
+bool Learner::gradients_wait() const noexcept {
+  return impl_->gradients_wait;
+}
+void Learner::set_loaders(Loaders loaders) const {
+  if (impl_->in_pass()) {
+    throw UsageError(
+        Origin{"learner"},
+        "set_loaders inside a pass over batches; call it between fits, or in before_epoch or after_epoch.");
+  }
+  impl_->loaders = std::move(loaders);
+  ++impl_->data_version;
 }
 torch::optim::Optimizer& Learner::opt() const {
   if (!impl_->optimizer) impl_->create_opt();

@@ -25,6 +25,8 @@ struct Engine {
   std::unique_ptr<PreparedLoader> train = {}, valid = {};
   /// Of the training loader.
   LoaderOrder order = LoaderOrder::kTurns;
+  /// Learner::Impl::data_version that the loaders are of.
+  int64_t data_version = 0;
 };
 
 /// State that changes in a loop. A loop inside a loop sets it aside.
@@ -47,6 +49,7 @@ struct Learner::Impl final : LoopActions {
   CallbackEntry remove(std::string_view name);
   void arrange();
   void event(Event event) override;
+  void call(Callback& callback, Event event);
   [[noreturn]] void rethrow(std::string_view callback, Event event) const;
 
   // ---- The loop's actions (actions.cpp).
@@ -58,10 +61,15 @@ struct Learner::Impl final : LoopActions {
   bool has_targets() const override { return !state.batch.targets.empty(); }
   void compute_loss() override;
   void backward() override;
+  bool steps() const override;
   void step() override;
   void zero_grad() override;
 
   Engine& engine();
+  /// Whether the Accelerator makes one step of several batches.
+  bool accumulates() const { return current && current->accelerator.options().gradient_accumulation_steps > 1; }
+  /// Opens the Accelerator's scope of a training batch, of which it makes a step together with others.
+  void open_window();
   /// Returns the engine's loaders, prepared when they are needed first; null without data.
   PreparedLoader* train_loader();
   PreparedLoader* valid_loader();
@@ -74,11 +82,14 @@ struct Learner::Impl final : LoopActions {
   // ---- Fits (fit.cpp).
   void create_opt();
   void fit(int64_t num_epochs, const std::optional<HyperValue>& lr, const FitOptions& fit_options);
+  bool in_pass() const noexcept { return pass_ != nullptr; }
   /// A validation pass over a loader; `inner`: without the events of fit and epoch.
   void validate(const Loader& loader, bool inner);
   Loader loader_of(int ds_idx, const std::optional<Loader>& given, bool reorder) const;
 
   Loaders loaders;
+  /// Counts set_loaders, so that every engine prepares the new ones.
+  int64_t data_version = 0;
   AnyModel model;
   LearnerOptions options;
   std::vector<LayerGroup> groups;
@@ -90,6 +101,8 @@ struct Learner::Impl final : LoopActions {
   bool logging = true, bars = true;
   /// Backward weighs a batch by its samples; off where a callback does.
   bool weighs_batches = true;
+  /// Gradients of a backward have not been stepped yet.
+  bool gradients_wait = false;
   /// The default one, of LearnerOptions::accelerator or this process alone; and the one in use.
   std::shared_ptr<Engine> own_engine = {}, current = {};
   /// Data of the next validation pass in the place of the engine's, prepared when the pass begins.
@@ -110,6 +123,9 @@ struct Learner::Impl final : LoopActions {
  private:
   PreparedLoader* pass_ = nullptr;
   bool pass_open_ = false;
+  std::optional<parallel::NoSync> window_ = {};
+  /// Of a pass over a loader that does not give its position to the Accelerator itself.
+  training::LoaderPosition position_ = {};
 };
 
 /// Puts a value back at the end of a scope.

@@ -51,6 +51,13 @@ void Loop::run(Scope scope, const Body& body) {
     } catch (const Cancel& thrown) {
       cancel(thrown.scope);
     }
+    open_ &= ~bit;
+    if (cancelled_ == scope) {
+      cancelled_.reset();
+      actions_->event(events.after_cancel);
+    }
+  } catch (const Cancel&) {  // out of after_cancel, for a scope around this one
+    throw;
   } catch (...) {
     open_ &= ~bit;
     cancelled_.reset();
@@ -61,11 +68,6 @@ void Loop::run(Scope scope, const Body& body) {
     }
     cancelled_.reset();
     throw;
-  }
-  open_ &= ~bit;
-  if (cancelled_ == scope) {
-    cancelled_.reset();
-    actions_->event(events.after_cancel);
   }
   if (!cancelled_) actions_->event(events.after);
 }
@@ -114,7 +116,7 @@ void Loop::one_batch() {
     actions_->event(Event::kAfterLoss);
     if (cancelled_ || !is_open(Scope::kTrain) || !actions_->has_targets()) return;
     run(Scope::kBackward, [&] { actions_->backward(); });
-    if (cancelled_) return;
+    if (cancelled_ || !actions_->steps()) return;
     run(Scope::kStep, [&] { actions_->step(); });
     if (!cancelled_) actions_->zero_grad();
   });

@@ -62,7 +62,9 @@ class Counted final : public Metric::Impl {
   std::string name() const override { return name_; }
   void reset() override { counts_ = at::Tensor(); }
   void accumulate(const MetricInput& input) override {
-    const auto more = count_(detached(input.prediction), input.target).to(at::kCPU, at::kLong).contiguous();
+    auto more = count_(detached(input.prediction), input.target);
+    if (!more.is_cpu() || more.scalar_type() != at::kLong) more = more.to(at::kCPU, at::kLong);
+    more = more.contiguous();
     if (counts_.defined() && counts_.numel() != more.numel()) {
       throw UsageError(Origin{"learner"}, "metric ", name_, ": ", more.numel(), " counts in this batch, ",
                        counts_.numel(),
@@ -172,9 +174,13 @@ double Metric::Impl::value(const comm::Group& group) const {
   return MetricValues()({Metric(std::make_shared<Borrowed>(*this))}, group).front();
 }
 
-std::vector<double> MetricValues::operator()(const std::vector<Metric>& metrics, const comm::Group& group) {
+std::vector<at::Tensor> MetricValues::sums(const std::vector<Metric>& metrics, const comm::Group& group) {
   std::vector<std::optional<at::Tensor>> counts;
   for (const auto& metric : metrics) counts.push_back(metric.counts());
+  for (size_t i = 0; i < std::min(earlier_.size(), counts.size()); ++i) {
+    if (group.rank() != 0 || !counts[i] || !earlier_[i].defined()) continue;
+    counts[i] = counts[i]->defined() ? *counts[i] + earlier_[i] : earlier_[i];
+  }
   if (sizes_.empty()) {
     auto sizes = at::zeros({static_cast<int64_t>(metrics.size())}, at::kLong);
     for (size_t i = 0; i < metrics.size(); ++i) {
@@ -193,15 +199,22 @@ std::vector<double> MetricValues::operator()(const std::vector<Metric>& metrics,
     if (has) sizes_[i] = counts[i]->numel();
     parts.push_back(has ? *counts[i] : at::zeros({sizes_[i]}, at::kLong));
   }
-  auto sums = at::cat(parts);
-  if (group.world_size() > 1 && sums.numel() > 0) group.all_reduce_(sums);
-  std::vector<double> values;
+  auto all = at::cat(parts);
+  if (group.world_size() > 1 && all.numel() > 0) group.all_reduce_(all);
+  std::vector<at::Tensor> sums;
   int64_t begin = 0;
   for (size_t i = 0; i < metrics.size(); ++i) {
-    const auto own = sums.slice(0, begin, begin + sizes_[i]);
+    sums.push_back(counts[i] && sizes_[i] > 0 ? all.slice(0, begin, begin + sizes_[i]) : at::Tensor());
     begin += sizes_[i];
-    values.push_back(counts[i] ? metrics[i].value_of(sizes_[i] > 0 ? own : at::Tensor()) : metrics[i].value(group));
   }
+  return sums;
+}
+
+std::vector<double> MetricValues::operator()(const std::vector<Metric>& metrics, const comm::Group& group) {
+  const auto counts = sums(metrics, group);
+  std::vector<double> values;
+  for (size_t i = 0; i < metrics.size(); ++i)
+    values.push_back(metrics[i].counts() ? metrics[i].value_of(counts[i]) : metrics[i].value(group));
   return values;
 }
 

@@ -25,18 +25,24 @@ at::Tensor classes_of(const at::Tensor& prediction, int64_t axis) {
   return one_row(prediction.argmax(axis));
 }
 
+bool is_list_of_classes(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.scalar_type() == at::kLong && tensor.is_contiguous();
+}
+
 at::Tensor hits(const at::Tensor& prediction, const at::Tensor& target, int64_t axis) {
-  const auto classes = classes_of(prediction, axis);
-  const auto same = (classes == one_row(target)).sum();
-  // Two numbers without a stack of operators, for models whose step takes microseconds.
-  if (same.is_cpu()) {
+  const auto classes = classes_of(prediction, axis), targets = one_row(target);
+  if (is_list_of_classes(classes) && is_list_of_classes(targets) && classes.numel() == targets.numel()) {
+    // A loop takes a fraction of an operator's time, for models whose step takes microseconds.
+    const auto* found = classes.const_data_ptr<int64_t>();
+    const auto* wanted = targets.const_data_ptr<int64_t>();
     auto counts = at::empty({2}, at::kLong);
     auto* c = counts.mutable_data_ptr<int64_t>();
-    c[0] = same.item<int64_t>();
+    c[0] = 0;
     c[1] = classes.numel();
+    for (int64_t i = 0; i < c[1]; ++i) c[0] += found[i] == wanted[i] ? 1 : 0;
     return counts;
   }
-  return at::stack({same, at::scalar_tensor(classes.numel(), classes.options())});
+  return at::stack({(classes == targets).sum(), at::scalar_tensor(classes.numel(), classes.options())});
 }
 
 double part_of(const at::Tensor& counts) {

@@ -93,6 +93,8 @@ void Recorder::before_fit(Learner& learn) {
   row_.clear();
   smooth_.reset();
   warned_ = false;
+  group_ = learn.accelerator().group();
+  in_training_ = resumed_ = false;
   const auto& metrics = learn.options().metrics;
   train_ = options_.train_metrics ? metrics : std::vector<Metric>{};
   valid_ = {avg_loss("loss")};
@@ -117,6 +119,8 @@ void Recorder::before_epoch(Learner& /*learn*/) {
 
 void Recorder::before_train(Learner& /*learn*/) {
   for (const auto& metric : train_) metric.reset();
+  if (!std::exchange(resumed_, false)) train_sums_.set_earlier({});
+  in_training_ = true;
 }
 
 void Recorder::before_validate(Learner& /*learn*/) {
@@ -157,6 +161,7 @@ void Recorder::add_values(Learner& learn, const std::vector<Metric>& metrics, Me
 }
 
 void Recorder::after_train(Learner& learn) {
+  in_training_ = false;
   if (learn.is_unwinding()) return;
   row_.push_back(smooth_.value());
   add_values(learn, train_, train_sums_);
@@ -215,11 +220,20 @@ double Recorder::value_of(std::string_view name) const {
 core::Value Recorder::state() const {
   auto rows = core::Value::list();
   for (const auto& row : values_) rows.push_back(core::Value(row));
-  return core::Value::map({{"smooth", smooth_.state()},
-                           {"lrs", core::Value(lrs_)},
-                           {"iters", core::Value(iters_)},
-                           {"values", std::move(rows)},
-                           {"warned", warned_}});
+  auto value = core::Value::map({{"smooth", smooth_.state()},
+                                 {"lrs", core::Value(lrs_)},
+                                 {"iters", core::Value(iters_)},
+                                 {"values", std::move(rows)},
+                                 {"warned", warned_}});
+  if (in_training_ && !train_.empty()) {
+    auto counts = core::Value::list();
+    for (const auto& one : train_sums_.sums(train_, group_)) {
+      const auto* from = one.defined() ? one.const_data_ptr<int64_t>() : nullptr;
+      counts.push_back(core::Value(std::vector<int64_t>(from, from + (one.defined() ? one.numel() : 0))));
+    }
+    value["train_counts"] = std::move(counts);
+  }
+  return value;
 }
 
 void Recorder::load_state(const core::Value& state) {
@@ -235,6 +249,16 @@ void Recorder::load_state(const core::Value& state) {
   values_.clear();
   for (const auto& row : state.at("values").as_list()) values_.push_back(doubles(row));
   warned_ = state.at("warned").as_bool();
+  const auto* counts = state.find("train_counts");
+  if (counts == nullptr) return;
+  std::vector<at::Tensor> earlier;
+  for (const auto& list : counts->as_list()) {
+    std::vector<int64_t> numbers;
+    for (const auto& one : list.as_list()) numbers.push_back(one.as_int());
+    earlier.push_back(numbers.empty() ? at::Tensor() : at::tensor(numbers, at::kLong));
+  }
+  train_sums_.set_earlier(std::move(earlier));
+  resumed_ = true;
 }
 
 }  // namespace hasten::learner

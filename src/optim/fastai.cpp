@@ -65,13 +65,16 @@ struct Arrays {
 
 constexpr int64_t kGrain = 1 << 16;
 
+/// Where a pass over a layer begins. A second pass from the back finds in the cache what the first has read last.
+enum class From { kFront, kBack };
+
 /// Calls `fn(part, begin, count)` for parts of kGrain elements, on libtorch's threads.
 template <class Fn>
-void for_parts(int64_t count, const Fn& fn) {
+void for_parts(int64_t count, const Fn& fn, From from = From::kFront) {
   const int64_t parts = (count + kGrain - 1) / kGrain;
   const auto some = [&](int64_t first, int64_t end) {
-    for (int64_t part = first; part < end; ++part) {
-      const int64_t begin = part * kGrain;
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t part = from == From::kFront ? i : first + end - 1 - i, begin = part * kGrain;
       fn(static_cast<size_t>(part), begin, std::min(kGrain, count - begin));
     }
   };
@@ -109,7 +112,7 @@ steps::detail::FastaiRule loop_rule(Rule rule, const Numbers& n) {
   }
 }
 
-void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
+void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled, From from = From::kFront) {
   const auto f = [](double value) { return static_cast<float>(value); };
   const steps::detail::FastaiFactors factors{.rule = loop_rule(rule, n),
                                              .averages = x.a != nullptr,
@@ -128,10 +131,13 @@ void loop(Rule rule, const Arrays& x, const Numbers& n, bool decoupled) {
                                              .nu_1 = f(n.nu_1),
                                              .nu_2 = f(n.nu_2)};
   const auto& kernel = steps::detail::kernels(steps::best_instructions());
-  for_parts(x.count, [&](size_t /*part*/, int64_t begin, int64_t count) {
-    const auto from = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
-    kernel.fastai({x.p + begin, x.g + begin, from(x.a), from(x.s), nullptr, count}, factors);
-  });
+  for_parts(
+      x.count,
+      [&](size_t /*part*/, int64_t begin, int64_t count) {
+        const auto part_of = [begin](auto* memory) { return memory == nullptr ? nullptr : memory + begin; };
+        kernel.fastai({x.p + begin, x.g + begin, part_of(x.a), part_of(x.s), nullptr, count}, factors);
+      },
+      from);
 }
 
 /// LAMB with fastai's ratio: the update is not stored, but computed anew behind the norms.
@@ -153,8 +159,10 @@ void lamb_step(const Arrays& x, const Numbers& n, bool decoupled, int64_t step) 
   });
   const bool has_ratio = weights > 0 && updates > 0;
   const double rate = n.lr * (has_ratio ? std::min(std::sqrt(weights / updates), 10.0) : 1.0);
-  for_parts(x.count,
-            [&](size_t /*part*/, int64_t begin, int64_t count) { steps::lamb_apply(slice(begin, count), rule, rate); });
+  for_parts(
+      x.count,
+      [&](size_t /*part*/, int64_t begin, int64_t count) { steps::lamb_apply(slice(begin, count), rule, rate); },
+      From::kBack);
 }
 
 /// LARC: the norms, then SGD with the layer's rate. `wd` is decoupled, and in the weights already.
@@ -170,7 +178,7 @@ void larc_step(const Arrays& x, const Numbers& n, double trust_coeff, bool clip)
   own.lr = n.lr * trust_coeff * weight_norm / (std::sqrt(gradients) + weight_norm * n.wd + n.eps);
   if (clip) own.lr = std::min(own.lr, n.lr);
   own.wd = 0;
-  loop(Rule::kSgd, x, own, /*decoupled=*/true);
+  loop(Rule::kSgd, x, own, /*decoupled=*/true, From::kBack);
 }
 
 /// The same subtrahend as operators, without Lamb's and Larc's rates of a layer.

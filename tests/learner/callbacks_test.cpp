@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/conv.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -178,6 +180,176 @@ TEST_F(CallbackFiles, TensorBoardTracesTheModelOnceUnlessToldNotTo) {
                                              "3:DropoutImpl", "4:LinearImpl"}));
   EXPECT_EQ(traced[0].at("nodes").back().at("inputs"), nlohmann::json({"3"}));
   EXPECT_EQ(graphs_of("untraced", false).size(), 0U);
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(CallbackFiles, CSVLoggerWritesTheRowsOfTheTable) {
+  const Learner learn(data_of(), net(), quiet(folder_));
+  // Nothing is written while tables are off.
+  ::testing::internal::CaptureStdout();
+  learn.add(CSVLogger("logs/rows.csv", true));
+
+  learn.fit(2, 0.02);
+  const auto first = learn.recorder().values();
+  learn.recorder().options().add_time = false;
+  learn.fit(1, 0.02);
+  ::testing::internal::GetCapturedStdout();
+
+  const auto lines = lines_of(path("logs/rows.csv"));
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(lines[0], "epoch,train_loss,valid_loss,accuracy,time");
+  EXPECT_EQ(lines[3], "epoch,train_loss,valid_loss,accuracy");
+  for (size_t row = 0; row < 2; ++row) {
+    std::istringstream cells(lines[1 + row]);
+    std::vector<double> values;
+    for (std::string cell; std::getline(cells, cell, ',');) values.push_back(std::stod(cell));
+    ASSERT_EQ(values.size(), 5U);
+    EXPECT_EQ(values[0], static_cast<double>(row));
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(values[1 + i], first[row][i], 1e-7);
+  }
+  learn.remove_cb("csv_logger");
+  learn.add(CSVLogger("logs/rows.csv"));
+  ::testing::internal::CaptureStdout();
+  learn.fit(1, 0.02);
+  ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(lines_of(path("logs/rows.csv")).size(), 2U) << "without append it begins anew";
+}
+
+TEST(Callbacks, GradientClipCutsTheNormThatIsNamed) {
+  struct Norms : Callback {
+    std::string_view name() const override { return "norms"; }
+    int order() const override { return 50; }
+    void before_step(Learner& learn) override {
+      std::vector<at::Tensor> all;
+      for (const auto& parameter : learn.model().module()->parameters()) all.push_back(parameter.grad().flatten());
+      seen.push_back(at::cat(all));
+    }
+    std::vector<at::Tensor> seen;
+  };
+  const auto gradients = [](const Callbacks& more) {
+    const auto norms = std::make_shared<Norms>();
+    const Learner learn(data_of(48, false), net(), quiet());
+    auto all = more;
+    all.push_back(entry_of(norms));
+    learn.no_logging([&] { learn.fit(1, 0.0, {.cbs = all}); });
+    return norms->seen;
+  };
+  const auto free = gradients({}), by_norm = gradients(callbacks(GradientClip(0.1))),
+             by_largest = gradients(callbacks(GradientClip(0.01, std::numeric_limits<double>::infinity())));
+
+  for (size_t i = 0; i < free.size(); ++i) {
+    const double norm = free[i].norm().item<double>(), largest = free[i].abs().max().item<double>();
+    ASSERT_GT(norm, 0.1);
+    EXPECT_TRUE(at::allclose(by_norm[i], free[i] * (0.1 / norm), 1e-4)) << i;
+    EXPECT_TRUE(at::allclose(by_largest[i], free[i] * (0.01 / largest), 1e-3)) << i;
+  }
+}
+
+TEST(Callbacks, ChannelsLastReachesWeightsAndInputs) {
+  struct Layout : Callback {
+    std::string_view name() const override { return "layout"; }
+    void after_pred(Learner& learn) override {
+      inputs = inputs && learn.inputs().front().is_contiguous(at::MemoryFormat::ChannelsLast);
+    }
+    bool inputs = true;
+  };
+  torch::nn::Sequential images(torch::nn::Conv2d(3, 4, 3), torch::nn::Flatten(), torch::nn::Linear(4 * 4 * 4, 2));
+  const auto x = at::randn({16, 3, 6, 6});
+  const Learner learn(
+      tensor_loaders({x, at::arange(16).remainder(2)}, {x, at::arange(16).remainder(2)}, {.batch_size = 8}), images,
+      {.loss = cross_entropy()});
+  const auto layout = std::make_shared<Layout>();
+
+  learn.no_logging([&] { learn.fit(1, 0.01, {.cbs = callbacks(ChannelsLast(), layout)}); });
+
+  EXPECT_TRUE(layout->inputs);
+  EXPECT_TRUE(images->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+/// Batches of training and of validation by epoch.
+struct PassLengths : Callback {
+  std::string_view name() const override { return "pass_lengths"; }
+  void after_batch(Learner& learn) override { ++counts[{learn.epoch(), learn.training()}]; }
+  std::map<std::pair<int64_t, bool>, int64_t> counts;
+};
+
+TEST(Callbacks, ShortEpochAndSkipToEpochLeaveOutWhatTheySay) {
+  const auto counts_with = [](const Callbacks& more) {
+    const auto lengths = std::make_shared<PassLengths>();
+    const Learner learn(data_of(80), net(), quiet());  // 10 batches, 3 of validation
+    auto all = more;
+    all.push_back(entry_of(lengths));
+    learn.no_logging([&] { learn.fit(2, 0.01, {.cbs = all}); });
+    return lengths->counts;
+  };
+  using Counts = std::map<std::pair<int64_t, bool>, int64_t>;
+
+  // The batch at which the part is reached is cancelled with the pass, so that later callbacks do not see it.
+  EXPECT_EQ(counts_with(callbacks(ShortEpoch(0.5))),
+            (Counts{{{0, true}, 5}, {{0, false}, 2}, {{1, true}, 5}, {{1, false}, 2}}));
+  EXPECT_EQ(counts_with(callbacks(ShortEpoch(0.5, false))),
+            (Counts{{{0, true}, 5}, {{0, false}, 3}, {{1, true}, 5}, {{1, false}, 3}}));
+  EXPECT_EQ(counts_with(callbacks(SkipToEpoch(1))), (Counts{{{1, true}, 10}, {{1, false}, 3}}));
+}
+
+TEST(Callbacks, TheRecorderKeepsTheColumnsThatAreAskedFor) {
+  const auto trained = [](const RecorderOptions& options) {
+    auto own = quiet();
+    own.default_cbs = false;
+    own.cbs = callbacks(TrainEval(), Recorder(options));
+    const Learner learn(data_of(48, false), net(), own);
+    learn.no_logging([&] { learn.fit(1, 0.0); });
+    return learn;
+  };
+  using Names = std::vector<std::string>;
+
+  const auto both = trained({.train_metrics = true}), neither = trained({.valid_metrics = false});
+  const auto training_only = trained({.train_metrics = true, .valid_metrics = false});
+
+  EXPECT_EQ(both.recorder().columns(), (Names{"train_loss", "train_accuracy", "valid_loss", "valid_accuracy"}));
+  EXPECT_EQ(neither.recorder().columns(), (Names{"train_loss", "valid_loss"}));
+  EXPECT_EQ(training_only.recorder().columns(), (Names{"train_loss", "accuracy", "valid_loss"}));
+  EXPECT_EQ(both.recorder().value_of("train_accuracy"), training_only.recorder().value_of("accuracy"));
+  // The last row, by beta: 0 forgets all losses but the last one.
+  const auto forgetful = trained({.beta = 0.0});
+  const auto collect = std::make_shared<CollectData>();
+  forgetful.no_logging([&] { forgetful.fit(1, 0.0, {.cbs = callbacks(collect)}); });
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(forgetful.recorder().losses()[i], collect->data[i].loss.item<double>());
+}
+
+TEST_F(CallbackFiles, TensorBoardShowsAsManyPredictionsAsAsked) {
+  auto loaders = data_of();
+  loaders.vocab = {"ant", "bee", "cat"};
+  const auto tables_of = [&](const std::string& board, bool log_preds) {
+    {
+      const Learner learn(loaders, net(), quiet(folder_));
+      learn.add(TensorBoard({.log_dir = path(board), .trace_model = false, .log_preds = log_preds, .n_preds = 4}));
+      learn.no_logging([&] { learn.fit(2, 0.02); });
+    }
+    return records(path(board), "table");
+  };
+  const auto wanted = rows(20, 2).target;
+
+  const auto tables = tables_of("shown", true);
+
+  ASSERT_EQ(tables.size(), 2U) << "one an epoch";
+  const auto& rows_of = tables[1].at("data");
+  ASSERT_EQ(rows_of.size(), 4U);
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_EQ(rows_of[static_cast<size_t>(i)][0], loaders.vocab[static_cast<size_t>(wanted[i].item<int64_t>())]);
+  EXPECT_TRUE(tables_of("hidden", false).empty());
+  const Learner learn(loaders, net(), quiet(folder_));
+  learn.add(TensorBoard({.projector = true}));
+  EXPECT_NE(words_of<UsageError>([&] {
+              learn.no_logging([&] { learn.fit(1, 0.02); });
+            }).find("set TensorBoardOptions::log_dir"),
+            std::string::npos);
 }
 
 }  // namespace

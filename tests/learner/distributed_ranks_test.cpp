@@ -215,40 +215,211 @@ TEST(DistributedLearner, AccumulatesOverRanksAsOneRankDoes) {
   });
 }
 
+/// Calls a function in every event.
+struct EveryEvent : Callback {
+  using Function = std::function<void(Learner&, Event)>;
+  EveryEvent(std::string_view own_name, Function function) : called(own_name), fn(std::move(function)) {}
+  std::string_view name() const override { return called; }
+  int order() const override { return 30; }
+#define HASTEN_TEST_EVENT(event, number) \
+  void event(Learner& learn) override { fn(learn, Event::number); }
+  HASTEN_TEST_EVENT(before_fit, kBeforeFit)
+  HASTEN_TEST_EVENT(before_epoch, kBeforeEpoch)
+  HASTEN_TEST_EVENT(before_train, kBeforeTrain)
+  HASTEN_TEST_EVENT(before_batch, kBeforeBatch)
+  HASTEN_TEST_EVENT(after_pred, kAfterPred)
+  HASTEN_TEST_EVENT(after_loss, kAfterLoss)
+  HASTEN_TEST_EVENT(before_backward, kBeforeBackward)
+  HASTEN_TEST_EVENT(after_cancel_backward, kAfterCancelBackward)
+  HASTEN_TEST_EVENT(after_backward, kAfterBackward)
+  HASTEN_TEST_EVENT(before_step, kBeforeStep)
+  HASTEN_TEST_EVENT(after_cancel_step, kAfterCancelStep)
+  HASTEN_TEST_EVENT(after_step, kAfterStep)
+  HASTEN_TEST_EVENT(after_cancel_batch, kAfterCancelBatch)
+  HASTEN_TEST_EVENT(after_batch, kAfterBatch)
+  HASTEN_TEST_EVENT(after_cancel_train, kAfterCancelTrain)
+  HASTEN_TEST_EVENT(after_train, kAfterTrain)
+  HASTEN_TEST_EVENT(before_validate, kBeforeValidate)
+  HASTEN_TEST_EVENT(after_cancel_validate, kAfterCancelValidate)
+  HASTEN_TEST_EVENT(after_validate, kAfterValidate)
+  HASTEN_TEST_EVENT(after_cancel_epoch, kAfterCancelEpoch)
+  HASTEN_TEST_EVENT(after_epoch, kAfterEpoch)
+  HASTEN_TEST_EVENT(after_cancel_fit, kAfterCancelFit)
+  HASTEN_TEST_EVENT(after_fit, kAfterFit)
+#undef HASTEN_TEST_EVENT
+  std::string called;
+  Function fn;
+};
+
+/// Cancels the scope of an after_cancel event at its beginning, on all ranks; nothing for other events.
+void lead_to(Learner& learn, Event wanted, Event now) {
+  for (size_t i = 0; i < kNumScopes; ++i) {
+    const auto scope = static_cast<Scope>(i);
+    if (events_of(scope).after_cancel == wanted && events_of(scope).before == now) learn.cancel(scope);
+  }
+}
+
 TEST(DistributedLearner, EndsEverywhereWhenOneRankThrowsInAnyEvent) {
-  struct Failing : Callback {
-    explicit Failing(int rank) : fails(rank == 1) {}
-    std::string_view name() const override { return "failing"; }
-    int order() const override { return 30; }
-    void before_batch(Learner& learn) override { fail(learn, "before_batch"); }
-    void after_backward(Learner& learn) override { fail(learn, "after_backward"); }
-    void before_validate(Learner& learn) override { fail(learn, "before_validate"); }
-    void after_epoch(Learner& learn) override { fail(learn, "after_epoch"); }
-    void fail(Learner& learn, const std::string& event) const {
-      if (fails && event == where && !learn.is_unwinding()) throw std::runtime_error("rank 1 gives up");
-    }
-    bool fails;
-    std::string where = {};
-  };
-  for (const std::string where : {"before_batch", "after_backward", "before_validate", "after_epoch"}) {
-    const auto words = run_ranks_collecting(2, [&](process::Process& process) {
+  for (size_t i = static_cast<size_t>(Event::kBeforeFit); i < kNumEvents; ++i) {
+    const auto where = static_cast<Event>(i);
+    const int world = 2 + static_cast<int>(i % 2);
+    SCOPED_TRACE(text(name_of(where), " of ", world, " ranks"));
+    const auto words = run_ranks_collecting(world, [&](process::Process& process) {
       const Accelerator accelerator(process);
       const Learner learn(small_data(20, 4), small_net(), plain_options());
-      Failing failing(process.rank());
-      failing.where = where;
-      learn.add(failing);
+      learn.add(EveryEvent("failing", [&](Learner& own, Event now) {
+        if (process.rank() == 1 && now == where && !own.is_unwinding()) throw std::runtime_error("rank 1 gives up");
+        if (!own.is_unwinding()) lead_to(own, where, now);
+      }));
       try {
         learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(3, 0.1); }); });
       } catch (...) {
         // The Learner is as before on every way out.
         EXPECT_EQ(learn.find<DistributedTrainer>(), nullptr);
+        EXPECT_EQ(learn.accelerator().world_size(), 1);
         throw;
       }
     });
 
-    EXPECT_NE(words[1].find("callback 'failing' in " + where + ": rank 1 gives up"), std::string::npos) << words[1];
-    EXPECT_FALSE(words[0].empty()) << where;
+    EXPECT_NE(words[1].find(text("callback 'failing' in ", name_of(where), ": rank 1 gives up")), std::string::npos)
+        << words[1];
+    // A rank that has left the fit, or skips its epochs, needs no other one.
+    if (where == Event::kAfterFit || where == Event::kAfterCancelFit || where == Event::kAfterCancelEpoch) continue;
+    EXPECT_FALSE(words[0].empty());
   }
+}
+
+/// Saves at one training batch and stops there, on all ranks.
+struct SaveAndLeave : Callback {
+  SaveAndLeave(int64_t batch, std::string into) : at(batch), folder(std::move(into)) {}
+  std::string_view name() const override { return "save_and_leave"; }
+  int order() const override { return 95; }
+  void after_batch(Learner& learn) override {
+    if (!learn.training() || learn.train_iter() != at) return;
+    learn.save_checkpoint(folder);
+    learn.cancel(Scope::kFit);
+  }
+  int64_t at;
+  std::string folder;
+};
+
+TEST_F(DistributedFiles, ResumeInMidEpochBitForBitAtEveryBatch) {
+  struct Run {
+    std::vector<at::Tensor> weights;
+    std::vector<double> losses;
+    std::vector<std::vector<double>> values;
+  };
+  // 23 rows: batches of all sizes on 3 ranks, with padding.
+  const auto run = [&](int64_t cut, const std::filesystem::path& resume) {
+    std::vector<Run> runs(3);
+    run_ranks(3, [&](process::Process& process) {
+      const Accelerator accelerator(process);
+      const Learner learn(small_data(23, 3), small_net(true), plain_options());
+      learn.recorder().options().train_metrics = true;
+      learn.add(SaveAndLeave(cut, path("checkpoint")), EarlyStopping({.monitor = "valid_accuracy", .patience = 9}),
+                MixUp(0.3));
+      learn.distrib_ctx(accelerator,
+                        [&] { learn.no_logging([&] { learn.fit_one_cycle(3, 0.1, {.resume = resume}); }); });
+      auto& own = runs[static_cast<size_t>(process.rank())];
+      for (const auto& one : learn.model().module()->parameters()) own.weights.push_back(one.detach().clone());
+      for (const auto& one : learn.model().module()->buffers()) own.weights.push_back(one.clone());
+      own.losses = learn.recorder().losses();
+      own.values = learn.recorder().values();
+    });
+    return runs;
+  };
+  const auto whole = run(-1, {});
+  ASSERT_EQ(whole[0].losses.size(), 9U);
+
+  for (int64_t cut = 1; cut < 9; ++cut) {
+    SCOPED_TRACE(text("cut at batch ", cut));
+    run(cut, {});
+    const auto resumed = run(-1, path("checkpoint"));
+    EXPECT_EQ(resumed[0].losses, whole[0].losses);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      for (size_t i = 0; i < whole[rank].weights.size(); ++i)
+        EXPECT_TRUE(resumed[rank].weights[i].equal(whole[rank].weights[i])) << rank << " " << i;
+      // The smoothed loss is each rank's own, and that of rank 0 goes on.
+      for (size_t epoch = 0; epoch < 3; ++epoch) {
+        const auto &given = resumed[rank].values[epoch], &wanted = whole[rank].values[epoch];
+        EXPECT_EQ(std::vector(given.begin() + (rank > 0), given.end()),
+                  std::vector(wanted.begin() + (rank > 0), wanted.end()))
+            << rank;
+      }
+    }
+  }
+}
+
+TEST(DistributedLearner, PredictsEachSampleOnceInTheDatasetsOrder) {
+  const PredsOptions everything{.with_input = true, .with_decoded = true, .with_loss = true};
+  const Learner alone(small_data(48, 4), small_net(), plain_options());
+  const auto wanted = alone.get_preds(everything);
+  auto of_training = everything;
+  of_training.ds_idx = 0;
+  const auto wanted_training = alone.get_preds(of_training);
+
+  run_ranks(4, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const Learner learn(small_data(48, 4), small_net(), plain_options());
+    learn.distrib_ctx(accelerator, [&] {
+      for (const auto& [given, one] :
+           {std::pair{learn.get_preds(everything), wanted}, {learn.get_preds(of_training), wanted_training}}) {
+        EXPECT_TRUE(given.inputs.equal(one.inputs));
+        EXPECT_TRUE(given.targets.equal(one.targets));
+        EXPECT_TRUE(given.decoded.equal(one.decoded));
+        EXPECT_TRUE(at::allclose(given.preds, one.preds));
+        EXPECT_TRUE(at::allclose(given.losses, one.losses));
+      }
+    });
+  });
+}
+
+TEST(DistributedLearner, AnAcceleratorsPrecisionIsThatOfTheFit) {
+  const auto weights_in = [](Precision precision) {
+    std::vector<at::Tensor> weights(2);
+    run_ranks(2, [&](process::Process& process) {
+      const Accelerator accelerator(process, {.mixed_precision = precision});
+      const Learner learn(small_data(48, 6), small_net(), plain_options());
+      const auto dtype = std::make_shared<at::ScalarType>(at::kByte);
+      learn.add(EveryEvent("watching", [dtype](Learner& own, Event now) {
+        if (now == Event::kAfterPred) *dtype = own.predictions().front().scalar_type();
+      }));
+      learn.distrib_ctx(accelerator, [&] { learn.no_logging([&] { learn.fit(2, 0.1); }); });
+      EXPECT_EQ(*dtype, at::kFloat) << "outputs are float32 again";
+      weights[static_cast<size_t>(process.rank())] = learn.model().module()->parameters().front().detach().clone();
+    });
+    EXPECT_TRUE(weights[0].equal(weights[1]));
+    return weights[0];
+  };
+
+  const auto full = weights_in(Precision::kNo), half = weights_in(Precision::kBf16);
+  EXPECT_FALSE(full.equal(half));
+  EXPECT_TRUE(at::allclose(full, half, 0.1, 0.05));
+}
+
+TEST(DistributedLearner, ItsContextsAreAlsoFoundByTheirTwoHalves) {
+  run_ranks(2, [&](process::Process& process) {
+    const Accelerator accelerator(process);
+    const Learner learn(small_data(24, 4), small_net(), plain_options());
+    bool logged = false, showed_bar = false;
+    learn.add(EveryEvent("looking", [&](Learner& own, Event now) {
+      if (now != Event::kBeforeTrain) return;
+      logged = own.logs();
+      showed_bar = own.shows_bar();
+      EXPECT_EQ(distributed_world_size(own), own.accelerator().world_size());
+    }));
+
+    learn.to_distributed(accelerator);
+    EXPECT_EQ(distributed_world_size(learn), 2);
+    learn.fit(1, 0.1);
+    EXPECT_EQ(logged, process.rank() == 0);
+    EXPECT_EQ(showed_bar, process.rank() == 0);
+    EXPECT_TRUE(learn.logs()) << "tables come back behind the fit";
+
+    learn.detach_distributed().detach_distributed();
+    EXPECT_EQ(distributed_world_size(learn), 1);
+    EXPECT_EQ(learn.find<DistributedTrainer>(), nullptr);
+  });
 }
 
 TEST(DistributedLearner, RunsRankZeroFirstAndReturnsEachRanksValue) {
@@ -375,6 +546,11 @@ TEST(ParallelLearner, TrainsOverTwoDevicesOfOneProcess) {
   for (size_t i = 0; i < one->parameters().size(); ++i)
     EXPECT_TRUE(at::allclose(one->parameters()[i], two->parameters()[i], 1e-4, 1e-6)) << i;
   EXPECT_EQ(parallel.find<ParallelTrainer>(), nullptr);
+  parallel.to_parallel({c10::kCPU, c10::kCPU});
+  parallel.no_logging([&] { parallel.fit(1, 0.1); });
+  alone.no_logging([&] { alone.fit(1, 0.1); });
+  EXPECT_TRUE(at::allclose(one->parameters()[0], two->parameters()[0], 1e-4, 1e-6));
+  EXPECT_EQ(parallel.detach_parallel().find<ParallelTrainer>(), nullptr);
 }
 
 }  // namespace

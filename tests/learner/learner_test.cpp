@@ -101,6 +101,7 @@ TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
   auto whole = net(0.3);
   const Learner once(data_of(30), whole, quiet(folder_));
   torch::manual_seed(11);
+  once.recorder().options().train_metrics = true;
   once.add(EarlyStopping({.patience = 9}), SaveAndStop(-1, path("unused")));
   once.no_logging([&] { once.fit_one_cycle(3, 0.02); });
   const int64_t batches = once.train_iter();
@@ -109,10 +110,12 @@ TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
   for (int64_t cut = 1; cut < batches; ++cut) {
     auto first = net(0.3), second = net(0.3);
     const Learner before(data_of(30), first, quiet(folder_));
+    before.recorder().options().train_metrics = true;
     before.add(EarlyStopping({.patience = 9}), SaveAndStop(cut, path("checkpoint")));
     torch::manual_seed(11);  // behind the data, which is drawn from seeds of its own
     before.no_logging([&] { before.fit_one_cycle(3, 0.02); });
     const Learner after(data_of(30), second, quiet(folder_));
+    after.recorder().options().train_metrics = true;
     after.add(EarlyStopping({.patience = 9}), SaveAndStop(-1, path("unused")));
     torch::manual_seed(99);
     after.no_logging([&] { after.fit_one_cycle(3, 0.02, {.resume = path("checkpoint")}); });

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -58,7 +59,15 @@ class ReferenceLoop {
     } catch (const Cancel& cancel) {
       open_.erase(scope);
       if (cancel.scope != scope) throw;
-      call(events.after_cancel);
+      try {
+        call(events.after_cancel);
+      } catch (const Refused&) {  // hasten's rule: what follows the scope is called all the same
+        try {
+          call(events.after);
+        } catch (...) {
+        }
+        throw;
+      }
     } catch (const Refused&) {
       open_.erase(scope);
       try {
@@ -112,12 +121,12 @@ class FakeActions : public LoopActions {
   bool has_targets() const override { return size_.targets; }
   void compute_loss() override {}
   void backward() override {}
-  void step() override { ++steps; }
+  void step() override { ++num_steps; }
   void zero_grad() override {}
 
   Loop loop;
   std::vector<Event> events;
-  int open_passes = 0, steps = 0;
+  int open_passes = 0, num_steps = 0;
 
  private:
   Script script_;
@@ -172,6 +181,41 @@ TEST(Loop, CallsAfterEventsOfOpenScopesWhenAnActionThrows) {
                                              kAfterTrain, kAfterEpoch, kAfterFit}));
 }
 
+TEST(Loop, CallsAfterEventsWhenAnAfterCancelEventThrows) {
+  class Throwing : public FakeActions {
+   public:
+    using FakeActions::FakeActions;
+    void event(Event event) override {
+      FakeActions::event(event);
+      if (event == Event::kAfterCancelTrain) throw std::runtime_error("after_cancel_train");
+    }
+  };
+  Throwing fake({{2, Scope::kTrain}}, {1, 1, 0, true});
+
+  EXPECT_THROW(fake.loop.fit(1), std::runtime_error);
+
+  using enum Event;
+  EXPECT_EQ(fake.events, (std::vector<Event>{kBeforeFit, kBeforeEpoch, kBeforeTrain, kAfterCancelTrain, kAfterTrain,
+                                             kAfterEpoch, kAfterFit}));
+  EXPECT_EQ(fake.open_passes, 0);
+}
+
+TEST(Loop, EndsABatchBehindItsBackwardWhereTheStepWaits) {
+  class Waiting : public FakeActions {
+   public:
+    using FakeActions::FakeActions;
+    bool steps() const override { return false; }
+  };
+  Waiting fake({}, {1, 1, 0, true});
+
+  fake.loop.fit(1);
+
+  EXPECT_EQ(fake.num_steps, 0);
+  EXPECT_EQ(std::count(fake.events.begin(), fake.events.end(), Event::kAfterBackward), 1);
+  EXPECT_EQ(std::count(fake.events.begin(), fake.events.end(), Event::kBeforeStep), 0);
+  EXPECT_EQ(std::count(fake.events.begin(), fake.events.end(), Event::kAfterBatch), 1);
+}
+
 TEST(Loop, TakesACancelThrownFromInsideAForward) {
   class Cancelling : public FakeActions {
    public:
@@ -182,7 +226,7 @@ TEST(Loop, TakesACancelThrownFromInsideAForward) {
 
   fake.loop.fit(1);
 
-  EXPECT_EQ(fake.steps, 0);
+  EXPECT_EQ(fake.num_steps, 0);
   EXPECT_EQ(fake.events[4], Event::kAfterCancelTrain);
 }
 

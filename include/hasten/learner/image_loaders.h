@@ -46,7 +46,8 @@ struct ImageLoadersOptions {
   int64_t workers = 0;
 };
 
-/// Training files shuffled by (seed, epoch), validation files in their order; classes sorted by name.
+/// Training files shuffled by (seed, epoch), validation files in their order; classes sorted by name. Their loss is
+/// cross_entropy.
 /// Collective: no. Blocks: no. Throws: UsageError for no file in the training part.
 Loaders image_loaders(const std::vector<std::filesystem::path>& files, const ImageLoadersOptions& options = {});
 

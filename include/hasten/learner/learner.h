@@ -88,7 +88,7 @@ class Learner {
   /// it.
   void export_to(const std::filesystem::path& folder) const;
   /// All that a fit needs to go on: weights, optimizer, callbacks, schedule, loader, random state.
-  /// Collective: yes in a distributed context. Blocks: yes. Throws: DataError.
+  /// Collective: yes in a distributed context. Blocks: yes. Throws: DataError; UsageError where gradients_wait().
   void save_checkpoint(const std::filesystem::path& folder) const;
 
   // ---- Callbacks.
@@ -145,6 +145,9 @@ class Learner {
   /// Returns the loss that backward starts from.
   at::Tensor& loss_grad() const;
   bool loss_is_finite() const;
+  /// Returns true if gradients of earlier batches wait for a later one's step (GradientAccumulation, or an Accelerator
+  /// that accumulates).
+  bool gradients_wait() const noexcept;
   torch::optim::Optimizer& opt() const;
   void create_opt() const;
   Hypers& hypers() const;
@@ -152,6 +155,9 @@ class Learner {
   const Accelerator& accelerator() const;
   const AnyModel& model() const;
   const Loaders& loaders() const;
+  /// Other data from the next pass on, such as larger images. Orders of epochs begin anew.
+  /// Collective: no, but all ranks call it alike. Blocks: no. Throws: UsageError inside a pass over batches.
+  void set_loaders(Loaders loaders) const;
   const Loss& loss_func() const;
   const LearnerOptions& options() const;
   const std::vector<LayerGroup>& groups() const;

@@ -21,7 +21,7 @@
 namespace hasten::learner {
 
 struct LearnerOptions {
-  /// Of the first output and the first target.
+  /// Of the first output and the first target. Unset: Loaders::loss.
   Loss loss = {};
   /// In the place of `loss`: of all outputs and all targets.
   std::function<at::Tensor(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& targets)>

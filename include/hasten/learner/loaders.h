@@ -17,6 +17,7 @@
 #include "hasten/data/loader/loader.h"
 #include "hasten/data/sampler/samplers.h"
 #include "hasten/learner/batch.h"
+#include "hasten/learner/loss.h"
 
 namespace hasten::learner {
 
@@ -173,6 +174,8 @@ struct Loaders {
   std::vector<std::string> vocab = {};
   /// Changes a batch of training, and those of tta: an augmentation. May be empty.
   std::function<Batch(const Batch&)> augment = {};
+  /// The loss of a Learner whose LearnerOptions have none; may be empty.
+  Loss loss = {};
 };
 
 struct TensorLoadersOptions {

@@ -31,6 +31,8 @@ class LoopActions {
   virtual bool has_targets() const = 0;
   virtual void compute_loss() = 0;
   virtual void backward() = 0;
+  /// Returns false if the batch's gradients wait for a later one's step: the batch ends behind its backward.
+  virtual bool steps() const { return true; }
   virtual void step() = 0;
   virtual void zero_grad() = 0;
 };
@@ -60,6 +62,8 @@ class Loop {
   std::string open_scopes() const;
   /// Returns true if an exception is passing: after_… events are called so that callbacks put back what they changed.
   bool is_unwinding() const noexcept { return unwinding_; }
+  /// An exception begins to pass, out of one of an event's callbacks.
+  void begin_unwinding() noexcept { unwinding_ = true; }
 
  private:
   template <class Body>

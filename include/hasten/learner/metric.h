@@ -70,10 +70,16 @@ class MetricValues {
  public:
   /// Collective: yes. Blocks: yes. Throws: CommError; UsageError for another number of counts than before.
   std::vector<double> operator()(const std::vector<Metric>& metrics, const comm::Group& group);
+  /// Returns each metric's counts over all ranks, for a checkpoint; undefined without samples, or where counts do not
+  /// make the value. Collective: yes. Blocks: yes. Throws: as above.
+  std::vector<at::Tensor> sums(const std::vector<Metric>& metrics, const comm::Group& group);
+  /// Counts of all ranks that the next values begin with: those of a checkpoint.
+  void set_earlier(std::vector<at::Tensor> counts) { earlier_ = std::move(counts); }
   void reset() { sizes_.clear(); }
 
  private:
   std::vector<int64_t> sizes_;
+  std::vector<at::Tensor> earlier_;
 };
 
 using MetricFunction = std::function<at::Tensor(const at::Tensor& prediction, const at::Tensor& target)>;

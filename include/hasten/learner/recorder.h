@@ -93,7 +93,11 @@ class Recorder : public Callback {
   RecorderOptions options_;
   SmoothLoss smooth_;
   std::vector<Metric> train_, valid_;
-  MetricValues train_sums_, valid_sums_;
+  /// mutable: a checkpoint in training has the sums so far, over all ranks.
+  mutable MetricValues train_sums_;
+  MetricValues valid_sums_;
+  comm::Group group_;
+  bool in_training_ = false, resumed_ = false;
   std::vector<std::string> names_;
   std::vector<double> row_, lrs_;
   std::vector<std::vector<double>> values_;

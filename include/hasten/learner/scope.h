@@ -102,6 +102,15 @@ constexpr bool is_inner(Event event) noexcept {
   return event >= Event::kBeforeBatch && event <= Event::kAfterBatch;
 }
 
+/// Returns true for the events that end a scope: after_batch, after_fit and the like.
+/// Collective: no. Blocks: no. Throws: nothing.
+constexpr bool ends_scope(Event event) noexcept {
+  for (size_t i = 0; i < kNumScopes; ++i) {
+    if (events_of(static_cast<Scope>(i)).after == event) return true;
+  }
+  return false;
+}
+
 /// Ends a scope from inside code that has no Learner, such as a forward: `throw learner::Cancel(Scope::kBatch)`.
 /// Callbacks call Learner::cancel, which costs no exception.
 struct Cancel {

@@ -172,6 +172,11 @@ void TensorBoard::after_fit(Learner& learn) {
   if (board.projector && !learn.is_unwinding() && !predictions_.empty()) write_projector(learn);
 }
 
+ShowGraph::ShowGraph(int64_t batches) : every(batches) {
+  if (batches < 1)
+    throw UsageError(Origin{"learner"}, "ShowGraph of every ", batches, " batches; expected at least 1.");
+}
+
 void ShowGraph::after_batch(Learner& learn) {
   if (!learn.training() || learn.is_unwinding()) return;
   if (++step % every != 0 || !learn.accelerator().is_main_process()) return;

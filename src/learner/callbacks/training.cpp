@@ -103,6 +103,14 @@ void GradientAccumulation::before_fit(Learner& learn) {
   learn.impl().weighs_batches = false;
 }
 
+void GradientAccumulation::before_train(Learner& learn) {
+  const auto steps = learn.accelerator().options().gradient_accumulation_steps;
+  if (steps == 1) return;
+  throw UsageError(Origin{"learner"}, "GradientAccumulation of ", options.n_acc,
+                   " samples with an Accelerator of gradient_accumulation_steps = ", steps,
+                   "; expected one of them. Remove the callback, or leave the option at 1.");
+}
+
 bool GradientAccumulation::steps_now(const Learner& learn) const {
   return count >= options.n_acc || (!options.as_fastai && learn.iter() + 1 == learn.n_iter());
 }
@@ -166,17 +174,23 @@ void SkipToEpoch::before_epoch(Learner& learn) {
   if (learn.epoch() < start_epoch) learn.cancel(Scope::kEpoch);
 }
 
+StopOnSignal::StopOnSignal(StopOnSignalOptions given) : options(std::move(given)) {
+  if (options.every < 1) {
+    throw UsageError(Origin{"learner"}, "StopOnSignal with every ", options.every, "; expected at least 1 batch.");
+  }
+}
+
 void StopOnSignal::before_fit(Learner& /*learn*/) {
   stopped = false;
   exit_code = 0;
+  code_ = 0;
   interrupt_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGINT});
   terminate_ = std::make_shared<process::StopSignals>(std::vector<int>{SIGTERM});
 }
 
-void StopOnSignal::after_batch(Learner& learn) {
+int64_t StopOnSignal::code_of_all(Learner& learn) const {
   constexpr int kSignalBase = 128;
   const auto& group = learn.accelerator().group();
-  if (group.world_size() > 1 && (learn.iter() + 1) % options.every != 0) return;
   const auto came = [](const std::shared_ptr<void>& signals) {
     return std::static_pointer_cast<process::StopSignals>(signals)->received();
   };
@@ -186,11 +200,32 @@ void StopOnSignal::after_batch(Learner& learn) {
     group.all_reduce_(all, comm::ReduceOp::kMax);
     code = all.item<int64_t>();
   }
-  if (code == 0) return;
+  return code;
+}
+
+void StopOnSignal::stop(Learner& learn) {
   stopped = true;
-  exit_code = static_cast<int>(code);
-  if (!options.checkpoint.empty() && learn.training()) learn.save_checkpoint(options.checkpoint);
+  exit_code = static_cast<int>(code_);
+  if (saves(learn)) learn.save_checkpoint(options.checkpoint);
   learn.cancel(Scope::kFit);
+}
+
+bool StopOnSignal::saves(const Learner& learn) const {
+  return !options.checkpoint.empty() && learn.train_iter() > 0;  // a validation alone has nothing to go on with
+}
+
+void StopOnSignal::after_batch(Learner& learn) {
+  if (learn.is_unwinding() || stopped) return;
+  const bool compares = (learn.iter() + 1) % options.every == 0 || learn.iter() + 1 == learn.n_iter();
+  if (code_ == 0 && (compares || learn.accelerator().world_size() == 1)) code_ = code_of_all(learn);
+  const bool can_be_saved = learn.training() && !learn.gradients_wait();
+  if (code_ != 0 && (!saves(learn) || can_be_saved)) stop(learn);
+}
+
+void StopOnSignal::after_epoch(Learner& learn) {
+  if (learn.is_unwinding() || stopped) return;
+  if (code_ == 0) code_ = code_of_all(learn);
+  if (code_ != 0 && !(saves(learn) && learn.gradients_wait())) stop(learn);
 }
 
 void StopOnSignal::after_fit(Learner& /*learn*/) {
@@ -206,15 +241,25 @@ CheckpointEvery::CheckpointEvery(CheckpointEveryOptions given) : options(std::mo
   }
 }
 
+void CheckpointEvery::before_fit(Learner& /*learn*/) {
+  due_ = false;
+}
+
 void CheckpointEvery::after_batch(Learner& learn) {
-  if (options.steps > 0 && learn.training() && !learn.is_unwinding() && learn.train_iter() % options.steps == 0)
-    learn.save_checkpoint(options.dir);
+  if (!learn.training() || learn.is_unwinding()) return;
+  due_ = due_ || (options.steps > 0 && learn.train_iter() % options.steps == 0);
+  if (due_ && !learn.gradients_wait()) save(learn);
 }
 
 void CheckpointEvery::after_epoch(Learner& learn) {
-  if (options.epochs > 0 && !learn.is_unwinding() && learn.train_iter() > 0 &&
-      (learn.epoch() + 1) % options.epochs == 0)
-    learn.save_checkpoint(options.dir);
+  if (learn.is_unwinding() || learn.train_iter() == 0) return;
+  due_ = due_ || (options.epochs > 0 && (learn.epoch() + 1) % options.epochs == 0);
+  if (due_ && !learn.gradients_wait()) save(learn);
+}
+
+void CheckpointEvery::save(Learner& learn) {
+  due_ = false;
+  learn.save_checkpoint(options.dir);
 }
 
 }  // namespace hasten::learner

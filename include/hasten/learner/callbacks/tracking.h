@@ -99,7 +99,8 @@ struct TensorBoard : Tracking {
 /// the table).
 struct ShowGraph : Callback {
   /// `batches`: training losses each so many batches.
-  explicit ShowGraph(int64_t batches = 10) : every(batches) {}
+  /// Throws: UsageError below 1.
+  explicit ShowGraph(int64_t batches = 10);
   std::string_view name() const override { return "show_graph"; }
   int order() const override { return 65; }
   bool removed_for_predictions() const override { return true; }

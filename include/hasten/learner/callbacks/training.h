@@ -73,7 +73,8 @@ struct GradientAccumulationOptions {
   bool as_fastai = false;
 };
 /// Steps when n_acc samples are reached, and at the end of an epoch. Gradients are the mean over these samples. Ranks
-/// exchange gradients at steps only.
+/// exchange gradients at steps only. An Accelerator with gradient_accumulation_steps does the same by batches: one of
+/// the two.
 struct GradientAccumulation : Callback {
   explicit GradientAccumulation(GradientAccumulationOptions given = {}) : options(given) {}
   explicit GradientAccumulation(int64_t n_acc) : options{.n_acc = n_acc} {}
@@ -81,6 +82,7 @@ struct GradientAccumulation : Callback {
   int order() const override { return 6; }
   Phases phases() const override { return Phases::kTrain; }
   void before_fit(Learner& learn) override;
+  void before_train(Learner& learn) override;
   void after_loss(Learner& learn) override;
   void after_backward(Learner& learn) override;
   void before_step(Learner& learn) override;
@@ -119,27 +121,35 @@ struct SkipToEpoch : Callback {
 };
 
 struct StopOnSignalOptions {
-  /// Ranks compare every so many batches.
+  /// Ranks compare every so many batches, and at the end of a pass and of an epoch.
   int64_t every = 10;
   /// Folder for a checkpoint of the batch where the fit stops; empty: none.
   std::filesystem::path checkpoint = {};
 };
 /// Ends the fit at the batch's end on all ranks when SIGINT or SIGTERM has come to any rank. after_fit runs. `stopped`
-/// is then true, and `exit_code` 130 or 143, for the program's end.
+/// is then true, and `exit_code` 130 or 143, for the program's end. With a checkpoint it waits for the step that
+/// gradients wait for, and in validation for the epoch's end.
 struct StopOnSignal : Callback {
-  explicit StopOnSignal(StopOnSignalOptions given = {}) : options(std::move(given)) {}
-  explicit StopOnSignal(int64_t batches) : options{.every = batches} {}
+  /// Throws: UsageError for `every` below 1.
+  explicit StopOnSignal(StopOnSignalOptions given = {});
+  explicit StopOnSignal(int64_t batches) : StopOnSignal(StopOnSignalOptions{.every = batches}) {}
   std::string_view name() const override { return "stop_on_signal"; }
   int order() const override { return 90; }
   void before_fit(Learner& learn) override;
   void after_batch(Learner& learn) override;
+  void after_epoch(Learner& learn) override;
   void after_fit(Learner& learn) override;
   StopOnSignalOptions options;
   bool stopped = false;
   int exit_code = 0;
 
  private:
+  int64_t code_of_all(Learner& learn) const;
+  bool saves(const Learner& learn) const;
+  void stop(Learner& learn);
   std::shared_ptr<void> interrupt_ = {}, terminate_ = {};
+  /// A signal has come, the same on all ranks; 0: none.
+  int64_t code_ = 0;
 };
 
 struct CheckpointEveryOptions {
@@ -150,16 +160,21 @@ struct CheckpointEveryOptions {
   /// The checkpoint's folder, replaced in one step each time. `{.resume = dir}` of a fit goes on from it.
   std::filesystem::path dir = {};
 };
-/// Learner::save_checkpoint every so many batches or epochs.
+/// Learner::save_checkpoint every so many batches or epochs; where gradients wait for a step, behind that.
 struct CheckpointEvery : Callback {
   /// Throws: UsageError without a folder, or without steps and epochs.
   explicit CheckpointEvery(CheckpointEveryOptions given);
   std::string_view name() const override { return "checkpoint_every"; }
   int order() const override { return 95; }
   bool removed_for_predictions() const override { return true; }
+  void before_fit(Learner& learn) override;
   void after_batch(Learner& learn) override;
   void after_epoch(Learner& learn) override;
   CheckpointEveryOptions options;
+
+ private:
+  void save(Learner& learn);
+  bool due_ = false;
 };
 /// `learn.add(checkpoint_every({.steps = 500, .dir = "fit"}))`. Collective: no. Blocks: no. Throws: as CheckpointEvery.
 inline CheckpointEvery checkpoint_every(CheckpointEveryOptions options) {
