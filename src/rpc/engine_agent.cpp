@@ -1,6 +1,7 @@
 // See engine_agent.h.
 #include "rpc/engine_agent.h"
 
+#include <torch/csrc/distributed/autograd/rpc_messages/cleanup_autograd_context_resp.h>
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>
 
 #include <stdexcept>
@@ -8,6 +9,7 @@
 
 #include "hasten/core/error.h"
 #include "rpc/agent_core.h"
+#include "rpc/engine_bridge.h"
 
 namespace hasten::rpc {
 
@@ -68,6 +70,12 @@ JitFuturePtr EngineAgent::send(const trpc::WorkerInfo& to, c10::intrusive_ptr<tr
   Head head = head_of_(*message, context);
   head.kind = static_cast<uint16_t>(Kind::kEngine);
   head.function = static_cast<uint32_t>(message->type());
+  // libtorch would notify the maker of the release, too, which has begun it.
+  const bool is_release = message->type() == trpc::CLEANUP_AUTOGRAD_CONTEXT_REQ;
+  if (is_release && (head.flags & kByLoss) == 0 && creator_of(head.context) == static_cast<int>(to.id_)) {
+    future->markCompleted(c10::IValue(tda::CleanupAutogradContextResp().toMessage()));
+    return future;
+  }
   const auto answered = [future, context, at = core_.described(to.id_)](std::exception_ptr error, Decoded* answer) {
     if (error) {
       future->setError(error);

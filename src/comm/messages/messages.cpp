@@ -506,7 +506,10 @@ bool Messages::read_from(int rank, const std::function<bool()>& done) {
     connection = *chosen;
     id = impl_->ids[connection.get()];
   }
-  if (!connection->claim()) return false;
+  // Another thread may be at the end of an earlier message.
+  bool is_mine = connection->claim();
+  if (!is_mine) impl_->answering.poll([&] { return done() || (is_mine = connection->claim()); });
+  if (!is_mine) return done();
   impl_->set_waiter(connection, true);
   const auto has_come = [&](int at_most_ms) {
     pollfd source{connection->handle(), POLLIN, 0};
