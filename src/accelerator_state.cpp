@@ -49,6 +49,10 @@ void AcceleratorState::start(const Environment& environment) {
     held->clip_grad_norm_(parameters, 2.0,
                           [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
   });
+  shards->check_overflows(
+      *gradients,
+      [shared = sharding](const auto& parameters) { return parallel::has_finite_gradients(shared, parameters); },
+      operations->logger("precision"));
   shards->report_steps(*gradients, process());
   checkpoints =
       std::make_shared<checkpoint::Checkpoints>(checkpoint::RunParts{.process = process(),
@@ -153,6 +157,7 @@ void AcceleratorState::join_uneven_inputs(const std::function<void()>& fn, const
 
 std::shared_ptr<const parallel::Ddp> AcceleratorState::distribute(torch::nn::Module& module, bool place) {
   if (!models.contains(module)) operations->reject_in_join("prepare of a model");
+  shards->require_alike(process());
   const bool is_empty = parallel::settle_empty(module, parallel::splits_models(sharding));
   if (place && !is_empty) module.to(process().device());
   precision->convert(module);

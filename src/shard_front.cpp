@@ -5,8 +5,10 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 #include "flops_report.h"
+#include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/optim/schedulers/deepspeed.h"
 #include "hasten/parallel/shard/plugins.h"
@@ -43,6 +45,22 @@ std::optional<c10::ScalarType> dtype_of(const std::string& name) {
   return name.empty() ? std::nullopt : std::optional(c10::kFloat);
 }
 
+// One line for each value of a configuration: "section.key value".
+void add_facts(const std::string& path, const core::Value& value, std::vector<std::string>& facts) {
+  if (!value.is_map()) {
+    facts.push_back(path + ' ' + value.to_json());
+    return;
+  }
+  for (const auto& [key, own] : value.as_map()) add_facts(path.empty() ? key : path + '.' + key, own, facts);
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
+
 }  // namespace
 
 /// Clips the gradients of the stepping optimizer, once a window.
@@ -55,13 +73,23 @@ class ShardFront::Clip : public training::StepPolicy {
   void before_step(training::StepContext& context) override {
     const double max_norm = limit();
     if (context.skip || was_clipped || max_norm <= 0) return;
-    std::vector<at::Tensor> parameters;
-    for (const auto& group : context.optimizer.param_groups()) {
-      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-    }
-    clip(parameters, max_norm);
+    clip(parameters_of(context.optimizer), max_norm);
   }
   void after_step(training::StepContext&) override { was_clipped = false; }
+};
+
+/// Skips a step whose gradients are not finite.
+class ShardFront::Overflow : public training::StepPolicy {
+ public:
+  std::function<bool()> applies;
+  std::function<bool(const std::vector<at::Tensor>&)> finite;
+  std::function<void()> say;
+
+  void before_step(training::StepContext& context) override {
+    if (context.skip || !applies() || finite(parameters_of(context.optimizer))) return;
+    context.skip = true;
+    say();
+  }
 };
 
 ShardFront::ShardFront(AcceleratorOptions& options, const Environment& environment, int world_size)
@@ -82,6 +110,7 @@ ShardFront::ShardFront(AcceleratorOptions& options, const Environment& environme
   if (fsdp) read_fsdp(options, environment);
   if (deepspeed) read_deepspeed(options, environment);
   gradient_accumulation_steps_ = options.gradient_accumulation_steps;
+  facts_ = facts();
 }
 
 void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& environment) {
@@ -92,10 +121,6 @@ void ShardFront::read_fsdp(AcceleratorOptions& options, const Environment& envir
     const auto& policy = *fsdp_->mixed_precision_policy;
     if (!wanted && policy.param_dtype == "bfloat16") options.mixed_precision = Precision::kBf16;
     if (!wanted && policy.param_dtype == "float16") options.mixed_precision = Precision::kFp16;
-    if (!policy.reduce_dtype.empty() && policy.reduce_dtype != "float32") {
-      fsdp_->notes.push_back("reduce_dtype " + policy.reduce_dtype +
-                             ": gradients of one host are added up in float32 all the same");
-    }
   }
   apply(options.fsdp.value_or(plan::FsdpPlugin{}), options);
   if (fsdp_->activation_checkpointing) {
@@ -115,6 +140,14 @@ void ShardFront::apply(const plan::FsdpPlugin& given, AcceleratorOptions& option
   const auto& policy = given.mixed_precision_policy;
   if (policy.contains("output_dtype") && fsdp_->mixed_precision_policy->output_dtype != "float32") {
     options.precision.outputs = precision::Outputs::kAsComputed;
+  }
+  if (policy.contains("reduce_dtype")) {
+    const auto reduce = dtype_of(fsdp_->mixed_precision_policy->reduce_dtype);
+    if (reduce != c10::kFloat && !options.ddp.communication_dtype) options.ddp.communication_dtype = reduce;
+  }
+  if (given.optim_state_dict_config) {
+    fsdp_->notes.push_back(
+        "optim_state_dict_config has no effect: save_state writes each rank's slices from its memory");
   }
   if (policy.contains("buffer_dtype") && fsdp_->mixed_precision_policy->buffer_dtype != "float32") {
     fsdp_->notes.push_back("buffer_dtype " + fsdp_->mixed_precision_policy->buffer_dtype +
@@ -145,6 +178,10 @@ void ShardFront::read_deepspeed(AcceleratorOptions& options, const Environment& 
   const auto wanted = precision_of(options, environment);
   for (const auto& [name, plugin] : given) {
     auto settings = plan::resolve_deepspeed_plugin(plugin, environment);
+    if (auto& all = settings.config.config(); all.contains("bfloat16") && !all.contains("bf16")) {
+      all["bf16"] = settings.config.get_value("bfloat16");
+      settings.config.del_config_sub_tree("bfloat16");
+    }
     const bool fp16 = settings.config.is_true("fp16.enabled"), bf16 = settings.config.is_true("bf16.enabled");
     const auto autocast = autocast_precision(settings.config);
     if (autocast && wanted && *autocast != *wanted) {
@@ -186,6 +223,7 @@ void ShardFront::apply(const plan::ResolvedDeepSpeed& resolved, AcceleratorOptio
   if (!resolved.on(zero + "ignore_unused_parameters")) options.ddp.allow_unused = false;
   if (resolved.on("checkpoint.use_node_local_storage")) options.project.save_on_each_node = true;
   if (!resolved.on("fp16.enabled")) return;
+  options.precision.cast_inputs = options.precision.cast_inputs || resolved.on("fp16.auto_cast");
   const double fixed = resolved.real("fp16.loss_scale");
   options.scaler.init_scale =
       fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(resolved.count("fp16.initial_scale_power")));
@@ -333,6 +371,64 @@ void ShardFront::clip_steps(training::GradientState& gradients,
 
 void ShardFront::note_clipped() noexcept {
   if (clip_) clip_->was_clipped = true;
+}
+
+void ShardFront::check_overflows(training::GradientState& gradients,
+                                 std::function<bool(const std::vector<at::Tensor>&)> finite, Logger logger) {
+  if (plugins_.empty()) return;
+  const auto policy = std::make_shared<Overflow>();
+  policy->finite = std::move(finite);
+  policy->applies = [this] {
+    const auto& config = selected().config;
+    return config.is_true("bf16.enabled") && !config.is_false("bf16.check_grad_overflow");
+  };
+  policy->say = [logger = std::move(logger)] {
+    logger.warning("a gradient is not finite: the step is skipped (bf16.check_grad_overflow).");
+  };
+  gradients.step_policies().add(training::StepOrder::kUnscale, policy);
+}
+
+std::vector<std::string> ShardFront::facts() const {
+  std::vector<std::string> all;
+  for (const auto& [name, settings] : plugins_)
+    add_facts(plugins_.size() > 1 ? name : "", settings.config.config(), all);
+  if (fsdp_) {
+    const auto strategy = fsdp_->sharding_strategy ? plan::name_of(*fsdp_->sharding_strategy)
+                                                   : text("reshard_after_forward ", fsdp_->splits_parameters());
+    all = {text("fsdp_version ", fsdp_->fsdp_version),
+           text("strategy ", strategy),
+           text("state_dict_type ", plan::name_of(fsdp_->state_dict_type)),
+           text("rank0_only ", rank0_only_),
+           text("activation_checkpointing ", fsdp_->activation_checkpointing),
+           text("sync_module_states ", !fsdp_->checks_module_states),
+           text("param_dtype ", fsdp_->mixed_precision_policy ? fsdp_->mixed_precision_policy->param_dtype : "")};
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void ShardFront::require_alike(const process::Process& process) {
+  if (facts_.empty() || process.world_size() == 1) return;
+  const auto own = std::exchange(facts_, {});
+  const auto all = comm::gather_object(process.group(), join(own, "\n"));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto lines = [](const std::string& of) {
+      std::vector<std::string> each;
+      std::istringstream words(of);
+      for (std::string line; std::getline(words, line);) each.push_back(std::move(line));
+      return each;
+    };
+    const auto first_of = [&](size_t here, size_t there) {
+      std::vector<std::string> only;
+      const auto a = lines(all[here]), b = lines(all[there]);
+      std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(only));
+      return only.empty() ? std::string("nothing beside") : "'" + only.front() + "'";
+    };
+    throw UsageError(Origin{"accelerator", process.rank(), process.world_size()}, "ranks have other settings of ",
+                     fsdp_ ? "FSDP" : "DeepSpeed", ": rank 0 ", first_of(0, rank), ", rank ", rank, ' ',
+                     first_of(rank, 0), ". Give every rank the same.");
+  }
 }
 
 void ShardFront::report_steps(training::GradientState& gradients, const process::Process& process) {

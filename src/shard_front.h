@@ -59,6 +59,13 @@ class ShardFront {
   /// window.
   void clip_steps(training::GradientState& gradients, std::function<void(const std::vector<at::Tensor>&, double)> clip);
   void note_clipped() noexcept;
+  /// Skips steps whose gradients are not finite, by the configuration's bf16.check_grad_overflow. `finite` says whether
+  /// the gradients of parameters are, on all ranks.
+  void check_overflows(training::GradientState& gradients, std::function<bool(const std::vector<at::Tensor>&)> finite,
+                       Logger logger);
+  /// Compares the settings of FSDP or DeepSpeed of all ranks, once. Collective: yes. Blocks: yes.
+  /// Throws: UsageError with the first difference and both values; CommError.
+  void require_alike(const process::Process& process);
 
   /// Prints the lines that a configuration requests every so many steps, on the main process.
   void report_steps(training::GradientState& gradients, const process::Process& process);
@@ -74,6 +81,7 @@ class ShardFront {
 
  private:
   class Clip;
+  class Overflow;
   void read_fsdp(AcceleratorOptions& options, const Environment& environment);
   void read_deepspeed(AcceleratorOptions& options, const Environment& environment);
   void apply(const plan::FsdpPlugin& given, AcceleratorOptions& options);
@@ -81,6 +89,9 @@ class ShardFront {
   void report_flops(training::GradientState& gradients, const process::Process& process);
   void apply_monitors(const plan::DeepSpeedConfig& config, AcceleratorOptions& options);
   parallel::ShardOptions options_of(const plan::DeepSpeedSettings& settings) const;
+
+  /// Settings as "key value", in the order of their keys.
+  std::vector<std::string> facts() const;
 
   int world_size_;
   bool split_batches_ = false, is_filled_ = false;
@@ -94,6 +105,8 @@ class ShardFront {
   std::shared_ptr<FlopsReport> flops_;
   std::shared_ptr<StepMonitor> monitor_;
   bool rank0_only_ = false;
+  /// The settings before "auto" is filled; empty once they have been compared.
+  std::vector<std::string> facts_;
   /// Of the configuration's monitors: the name of the run's project, and the options of trackers.
   std::string monitor_project_ = {};
   core::Value monitor_kwargs_ = core::Value::map();

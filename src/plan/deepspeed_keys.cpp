@@ -40,7 +40,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
       {"data_types.keep_in_fp32_modules", kFree, "null", W, "operators decide, by autocast's lists"},
       {"fp16", kSection, "{}", H},
       {"fp16.enabled", kBool, "false", H},
-      {"fp16.auto_cast", kBool, "false", W, ""},
+      {"fp16.auto_cast", kBool, "false", H},
       {"fp16.loss_scale", kReal, "0.0", H},
       {"fp16.initial_scale_power", kCount, "16", H},
       {"fp16.loss_scale_window", kCount, "1000", H},
@@ -52,7 +52,7 @@ void add_top(std::vector<DeepSpeedKey>& keys) {
        "PrecisionOptions::weights"},
       {"bf16", kSection, "{}", H},
       {"bf16.enabled", kBool, "false", H},
-      {"bf16.check_grad_overflow", kBool, "true", W, kUnused},
+      {"bf16.check_grad_overflow", kBool, "true", H},
       {"bf16.immediate_grad_update", kBool, "false", W, kSlices},
       {"bf16.bf16_master_weights_and_grads", kBool, "false", R,
        "it trains without float32 masters. Leave it out, or set "

@@ -46,7 +46,8 @@ std::vector<ShardMemoryRow> shard_memory(const ShardMemoryInput& input) {
   check(input);
   const int64_t p = input.parameters, ranks = input.ranks_per_host, hosts = input.hosts, b = input.compute_bytes;
   const int64_t masters = b < 4 ? 4 : 0, state = masters + input.optimizer_bytes;
-  const int64_t unit = std::min(input.largest_unit, p), slots = 2 * ranks * unit * 4;
+  // Two slots a rank, and the unit whose gradients autograd has made and not yet put there.
+  const int64_t unit = std::min(input.largest_unit, p), slots = 3 * ranks * unit * 4;
   const auto part = [&](int64_t bytes) { return (bytes + hosts - 1) / hosts; };
   const int64_t filled = hosts > 1 ? 2 * unit * b : 0;
   std::vector<ShardMemoryRow> rows = {

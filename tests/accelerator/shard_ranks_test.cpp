@@ -168,6 +168,21 @@ TEST(ShardedAccelerator, StateIsReachedThroughTheAccelerator) {
   });
 }
 
+TEST(ShardedAccelerator, AStateDictIsTheParametersThemselvesOnEveryRank) {
+  run_ranks(2, [](auto& process) {
+    const Accelerator accelerator(process, with_stage(ShardStage::kParameters));
+    testing::Mlp net;
+    auto model = accelerator.prepare(net);
+    const auto state = accelerator.get_state_dict(model);
+    EXPECT_EQ(state.size(), net->parameters().size());
+    const auto parameters = net->named_parameters();
+    for (const auto& [name, value] : state) {
+      EXPECT_EQ(value.const_data_ptr(), parameters[name].const_data_ptr()) << name << " was copied";
+    }
+    process.wait_for_everyone();
+  });
+}
+
 TEST(ShardedAccelerator, AWorldOfOneIsThePlainLoop) {
   run_ranks(1, [](auto& process) {
     std::vector<at::Tensor> results;

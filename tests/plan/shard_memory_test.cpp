@@ -12,7 +12,7 @@ TEST(ShardMemory, one_host_holds_parameters_once_in_every_stage) {
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_EQ(rows[0].total(), 4 * 1000 * (4 + 4 + 8));
   EXPECT_EQ(rows[1].total(), 1000 * 4 + 4 * 1000 * 4 + 1000 * 8);
-  EXPECT_EQ(rows[2].total(), 1000 * 4 + 1000 * 4 + 2 * 4 * 10 * 4 + 1000 * 8);
+  EXPECT_EQ(rows[2].total(), 1000 * 4 + 1000 * 4 + 3 * 4 * 10 * 4 + 1000 * 8);
   EXPECT_EQ(rows[3].total(), rows[2].total());
 }
 

@@ -34,7 +34,8 @@ struct Ddp::Impl {
   ParameterSet removed = {};
   std::unique_ptr<GradientHooks> refusals = {};
 
-  bool alone() const { return group.world_size() == 1; }
+  /// One process has nothing to exchange, unless an exchange keeps its parameters elsewhere (in files).
+  bool alone() const { return group.world_size() == 1 && !options.exchange && !options.make_exchange; }
 
   bool is_exchanged_by_another(const at::Tensor& parameter) const {
     return std::any_of(before.begin(), before.end(), [&](const auto& weak) {

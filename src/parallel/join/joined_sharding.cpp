@@ -12,7 +12,8 @@
 namespace hasten::parallel {
 namespace {
 
-constexpr const char *kStep = "step", *kClipNorm = "clip_grad_norm_", *kClipValue = "clip_grad_value_";
+constexpr const char *kStep = "step", *kClipNorm = "clip_grad_norm_", *kClipValue = "clip_grad_value_",
+                     *kFinite = "has_finite_gradients";
 
 std::vector<double> numbers_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> all;
@@ -65,7 +66,9 @@ training::JoinCall JoinedSharding::encode(const ShardCall& call) {
     encoded.reals.insert(encoded.reals.end(), numbers.begin(), numbers.end());
     return encoded;
   }
-  encoded.operation = call.kind == ShardCall::Kind::kClipNorm ? kClipNorm : kClipValue;
+  encoded.operation = call.kind == ShardCall::Kind::kFinite     ? kFinite
+                      : call.kind == ShardCall::Kind::kClipNorm ? kClipNorm
+                                                                : kClipValue;
   encoded.reals = {call.first, call.second};
   for (const at::Tensor& parameter : *call.parameters) {
     const auto place = places_.find(parameter.unsafeGetTensorImpl());
@@ -84,7 +87,9 @@ void JoinedSharding::shadow(const training::JoinCall& call, const training::Acti
   if (call.operation == kStep) return shadow_step(call);
   std::vector<at::Tensor> parameters;
   for (const int64_t place : call.integers) parameters.push_back(parameters_.at(static_cast<size_t>(place)));
-  if (call.operation == kClipNorm) {
+  if (call.operation == kFinite) {
+    loop_.sharding->has_finite_gradients(parameters);
+  } else if (call.operation == kClipNorm) {
     loop_.sharding->clip_grad_norm_(parameters, call.reals.at(0), call.reals.at(1));
   } else {
     loop_.sharding->clip_grad_value_(parameters, call.reals.at(0));

@@ -3,7 +3,7 @@
 
 #include <torch/nn/utils/clip_grad.h>
 
-#include "hasten/core/error.h"
+#include "hasten/parallel/clip/clip.h"
 #include "hasten/training/step_policy.h"
 
 namespace hasten::parallel {
@@ -46,7 +46,10 @@ void step_slices(Sharding& sharding, torch::optim::Optimizer& optimizer, double 
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
                                         const optim::PreparedOptimizerOptions& optimizer, bool always) {
-  if ((options.stage == ShardStage::kNone && !always) || group.world_size() == 1) return nullptr;
+  const bool in_files = options.optimizer_offload.device == OffloadDevice::kFile ||
+                        options.parameter_offload.device == OffloadDevice::kFile;
+  if (options.stage == ShardStage::kNone && !always) return nullptr;
+  if (group.world_size() == 1 && !in_files) return nullptr;
   auto sharding = std::make_shared<Sharding>(group, options);
   gradients.step_policies().add(training::StepOrder::kStep, std::make_shared<StepsSlices>(sharding, optimizer));
   return sharding;
@@ -78,6 +81,10 @@ void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vect
                       double limit) {
   if (sharding) return sharding->clip_grad_value_(parameters, limit);
   torch::nn::utils::clip_grad_value_(parameters, limit);
+}
+
+bool has_finite_gradients(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters) {
+  return sharding ? sharding->has_finite_gradients(parameters) : gradient_norm(parameters).finite;
 }
 
 }  // namespace hasten::parallel

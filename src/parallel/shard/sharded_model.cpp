@@ -36,6 +36,10 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
+std::string place_text(const OffloadOptions& options) {
+  return options.device == OffloadDevice::kFile ? text("a file, by tiles of ", options.tile_numel) : "memory";
+}
+
 std::string axes_text(const ShardOptions& options) {
   std::string words;
   for (const auto& axis : options.mesh)
@@ -145,12 +149,14 @@ void ShardedModel::choose(const torch::nn::Module& module, const std::vector<std
 
 // The facts that must be alike on all ranks, in words.
 void ShardedModel::check_same_options() const {
-  const std::string mine =
-      text("stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
-           static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ",
-           options_.wrap.min_num_params, "), hold ", static_cast<int>(options_.hold), ", ignored '",
-           join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ",
-           options_.across_hosts, ", persist_numel ", options_.persist_numel, axes_text(options_));
+  const std::string mine = text(
+      "stage ", static_cast<int>(options_.stage), ", units of ", options_.wrap.unit_bytes, " bytes by rule ",
+      static_cast<int>(options_.wrap.rule), " (", join(options_.wrap.classes, ", "), ", ", options_.wrap.min_num_params,
+      ", version ", options_.wrap.version, "), hold ", static_cast<int>(options_.hold), ", ignored '",
+      join(options_.ignored, "', '"), "', param_dtype '", options_.param_dtype, "', across hosts ",
+      options_.across_hosts, ", persist_numel ", options_.persist_numel, " of at most ", options_.persist_total_numel,
+      ", optimizer state in ", place_text(options_.optimizer_offload), ", parameters in ",
+      place_text(options_.parameter_offload), axes_text(options_));
   const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
   const auto all = everyone_.all_gather(bytes);

@@ -482,6 +482,13 @@ void Sharding::clip_grad_value_(const std::vector<at::Tensor>& parameters, doubl
   group_.barrier();
 }
 
+bool Sharding::has_finite_gradients(const std::vector<at::Tensor>& parameters) const {
+  announce({.kind = ShardCall::Kind::kFinite, .parameters = &parameters});
+  const auto& split = impl_->split();
+  const auto owned = [&](const at::Tensor& parameter) { return owned_part(split, parameter); };
+  return gradient_norm(parameters, {.owned = owned, .group = impl_->owners(group_)}).finite;
+}
+
 void Sharding::scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const {
   const auto& split = impl_->split();
   group_.barrier();  // no rank reads gradients any more

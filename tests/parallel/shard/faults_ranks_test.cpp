@@ -84,21 +84,21 @@ TEST(ShardFaults, AMemoryLimitBelowTheRegionIsNamedOnAllRanks) {
   }
 }
 
-// From here on memfd_create fails, as where a container's profile does not know it.
-void refuse_memory_files() {
+// From here on a system call has another end, in all threads: SECCOMP_RET_ERRNO | EPERM as where a container's profile
+// does not know it, or SECCOMP_RET_KILL_PROCESS.
+void filter_call(uint32_t number, uint32_t end) {
   sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, end),
                            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog filter{std::size(program), program};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) != 0) std::raise(SIGABRT);
 }
 
 HASTEN_PROCESS_CASE(shard_without_memory_files) {
   return say_error([](process::Process& process) {
     process.group().barrier();
-    refuse_memory_files();
+    filter_call(SYS_memfd_create, SECCOMP_RET_ERRNO | EPERM);
     shard_wide(process);
   });
 }
@@ -141,17 +141,6 @@ TEST(ShardFaults, ARankThatIsKilledIsNamedByTheOthers) {
   }
 }
 
-// From here on the first write to a file at an offset, by any thread, ends the process.
-void die_in_a_tile_write() {
-  sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 1),
-                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog filter{std::size(program), program};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) != 0) std::raise(SIGABRT);
-}
-
 HASTEN_PROCESS_CASE(shard_with_a_death_in_a_tile_write) {
   const std::string folder = Environment::current().text("HASTEN_TEST_FOLDER").value_or("");
   return say_error([&](process::Process& process) {
@@ -160,7 +149,7 @@ HASTEN_PROCESS_CASE(shard_with_a_death_in_a_tile_write) {
     Trained<testing::Mlp> t(process.group(), options, adamw);
     train(t, "mlp", 2);
     t.backward(t.loss("mlp", 2));
-    if (process.rank() == 1) die_in_a_tile_write();
+    if (process.rank() == 1) filter_call(SYS_pwrite64, SECCOMP_RET_KILL_PROCESS);
     t.step();
     process.group().barrier();
   });
@@ -177,6 +166,37 @@ TEST_F(ShardFaultsInFolder, ADeathInATileWriteLeavesNothingAndIsNamed) {
     EXPECT_THAT(results[static_cast<size_t>(rank)].output, AllOf(HasSubstr("CommError"), HasSubstr("rank 1")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(path("state")));
+}
+
+HASTEN_PROCESS_CASE(shard_without_io_uring) {
+  const std::string folder = Environment::current().text("HASTEN_TEST_FOLDER").value_or("");
+  return say_error([&](process::Process& process) {
+    filter_call(SYS_io_uring_setup, SECCOMP_RET_KILL_PROCESS);
+    auto options = small_units(ShardStage::kParameters);
+    options.optimizer_offload = {.device = OffloadDevice::kFile, .path = folder, .tile_numel = 64};
+    Trained<testing::Mlp> t(process.group(), options, adamw);
+    train(t, "mlp", 3);
+    process.group().barrier();
+  });
+}
+
+TEST_F(ShardFaultsInFolder, StateInFilesNeedsNoIoUring) {
+  for (const auto& result :
+       testing::run_processes(2, "shard_without_io_uring", {{"HASTEN_TEST_FOLDER", path("state")}})) {
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.output, HasSubstr("no error"));
+  }
+}
+
+TEST(ShardFaults, AFolderThatTakesNoFileOfParametersIsNamedOnAllRanks) {
+  for (const char* folder : {"/dev/full", "/dev/null/x"}) {
+    const auto words = run_ranks_collecting(2, [&](auto& process) {
+      auto options = small_units(ShardStage::kParameters);
+      options.parameter_offload = {.device = OffloadDevice::kFile, .path = folder};
+      const Trained<testing::Mlp> t(process.group(), options, adamw);
+    });
+    for (const auto& each : words) EXPECT_THAT(each, HasSubstr(folder));
+  }
 }
 
 TEST(ShardFaults, ARankThatDoesNotStepIsNamedAfterTheTimeout) {

@@ -210,6 +210,22 @@ TEST(ShardWrites, StateFollowsToNewOwnersWhenTheModelIsPlannedAnew) {
   }
 }
 
+TEST(ShardWrites, AChangeOfTheModelOnOneRankIsAnErrorOnAll) {
+  const auto words =
+      run_ranks_collecting(2,
+                           [](auto& process) {
+                             Trained<testing::Mlp> t(process.group(), small_units(ShardStage::kParameters), adamw);
+                             train(t, "mlp", 1);
+                             if (process.rank() == 1) t.net->parameters()[0].set_requires_grad(false);
+                             t.ddp->refresh_if_changed();
+                             train(t, "mlp", 1);
+                           },
+                           {.timeout = std::chrono::seconds(3)});
+
+  for (const auto& each : words) EXPECT_NE(each, "");
+  EXPECT_THAT(words[0] + words[1], HasSubstr("rank 1"));
+}
+
 TEST(ShardWrites, AChangeOfDtypeIsPlannedAnew) {
   expect_numbers_of_ddp<testing::Mlp>(2, [](auto& t) {
     t.net->to(at::kDouble);

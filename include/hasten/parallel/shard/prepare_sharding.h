@@ -12,7 +12,7 @@
 
 namespace hasten::parallel {
 
-/// Null in a world of one and for ShardStage::kNone. Prepared optimizers that share `gradients` step in it, by the
+/// Null for ShardStage::kNone, and in a world of one unless state or parameters rest in files. Prepared optimizers that share `gradients` step in it, by the
 /// kernels that `optimizer` allows. `always`: also for kNone, since options will change. Collective: no (the steps
 /// are). Blocks: no. Throws: as Sharding's constructor.
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
@@ -40,5 +40,8 @@ double clip_grad_norm_(const std::shared_ptr<Sharding>& sharding, const std::vec
                        double max_norm, double norm_type);
 void clip_grad_value_(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters,
                       double limit);
+/// Returns true if all gradients of these parameters are finite, on all ranks where something is split.
+/// Collective: there. Blocks: there. Throws: CommError.
+bool has_finite_gradients(const std::shared_ptr<Sharding>& sharding, const std::vector<at::Tensor>& parameters);
 
 }  // namespace hasten::parallel

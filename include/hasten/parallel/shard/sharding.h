@@ -42,7 +42,7 @@ struct ShardedStatePiece {
 
 /// A collective of a Sharding that ranks without data have to answer (join_uneven_inputs).
 struct ShardCall {
-  enum class Kind { kStep, kClipNorm, kClipValue } kind;
+  enum class Kind { kStep, kClipNorm, kClipValue, kFinite } kind;
   /// kStep: the optimizer, and the factor by which its gradients count.
   torch::optim::Optimizer* optimizer = nullptr;
   /// The others: the parameters; max_norm and norm_type, or the limit.
@@ -123,6 +123,9 @@ class Sharding {
   /// before. Collective: yes. Blocks: until all ranks have. Throws: as clip_gradients_; CommError.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0) const;
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double limit) const;
+  /// Returns true if all gradients of these parameters are finite on all ranks; each rank looks at the parts that it
+  /// owns. Collective: yes. Blocks: until all ranks have. Throws: CommError.
+  bool has_finite_gradients(const std::vector<at::Tensor>& parameters) const;
   /// Multiplies gradients by a factor; none may be read before the next collective.
   /// Collective: yes. Blocks: until all ranks have come. Throws: CommError.
   void scale_gradients_(const std::vector<at::Tensor>& parameters, double factor) const;
