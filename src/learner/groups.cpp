@@ -35,7 +35,8 @@ void collect(const nn::Module& module, bool with_bias, Keys& keys) {
   }
   for (const auto& child : module.children()) collect(*child, with_bias, keys);
   if (!with_bias) return;
-  if (const auto* bias = module.named_parameters(false).find("bias"); bias != nullptr && bias->defined()) {
+  const auto own = module.named_parameters(false);
+  if (const auto* bias = own.find("bias"); bias != nullptr && bias->defined()) {
     keys.insert(bias->unsafeGetTensorImpl());
   }
 }
