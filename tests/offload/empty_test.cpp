@@ -179,6 +179,27 @@ TEST(EmptyWeights, ValuesOfAVectorAreRefusedWithTheRemedy) {
   EXPECT_NE(words.find("offload::real"), std::string::npos) << words;
 }
 
+TEST(EmptyWeights, AModuleThatIsNeverFilledIsFreedWithWhatItsConstructorUsed) {
+  const auto source = torch::ones({2});
+  struct CopyNetImpl : torch::nn::Module {
+    explicit CopyNetImpl(const at::Tensor& values) {
+      weight = register_parameter("weight", torch::empty({2}));
+      const torch::NoGradGuard no_grad;
+      weight.copy_(values);
+    }
+    at::Tensor weight;
+  };
+
+  size_t uses_while_empty = 0;
+  {
+    const auto net = empty_weights([&] { return std::make_shared<CopyNetImpl>(source); });
+    uses_while_empty = source.use_count();
+  }
+
+  EXPECT_GT(uses_while_empty, 1);
+  EXPECT_EQ(source.use_count(), 1);
+}
+
 TEST(InitOnDevice, AnyOtherDeviceConstructsThere) {
   auto net = init_on_device(at::kCPU, [] { return torch::nn::Linear(2, 3); });
 

@@ -168,6 +168,15 @@ std::vector<at::Tensor> ConstructionTape::living() const {
   return found;
 }
 
+// A weak reference keeps a tensor's BackendMeta, and so its interceptors.
+void ConstructionTape::release(const std::unordered_set<const c10::TensorImpl*>& tensors) {
+  for (Entry& entry : entries_) {
+    for (size_t i = 0; i < entry.outputs.size(); ++i) {
+      if (tensors.count(entry.outputs[i]) > 0) entry.alive[i].reset();
+    }
+  }
+}
+
 bool ConstructionTape::writes_to(const Entry& entry, const Needed& needed) const {
   const auto& arguments = entry.op.schema().arguments();
   bool found = false;

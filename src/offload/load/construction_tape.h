@@ -24,6 +24,8 @@ class ConstructionTape : public interception::Interceptor {
 
   /// Tensors of the tape that something besides the tape holds.
   std::vector<at::Tensor> living() const;
+  /// Keeps no references to these tensors, whose interceptors hold the tape. Recording has ended.
+  void release(const std::unordered_set<const c10::TensorImpl*>& tensors);
   bool has(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) > 0; }
   /// Computes the values of the tensors by running, in order, the operators that lead to them.
   Values replay(const std::vector<at::Tensor>& wanted) const;

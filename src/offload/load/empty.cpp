@@ -112,6 +112,7 @@ void RecordingScope::finish(torch::nn::Module& module, const EmptyOptions& optio
   for (const auto& item : empty) {
     interception::add_interceptor(item.tensor, std::make_shared<EmptyTensor>(item.name, impl_->tape));
   }
+  impl_->tape->release(left_empty);
 }
 
 void RecordingScope::explain(const std::exception& error) {
