@@ -9,7 +9,6 @@
 
 #include "hasten/core/error.h"
 #include "rpc/agent_core.h"
-#include "rpc/engine_bridge.h"
 
 namespace hasten::rpc {
 

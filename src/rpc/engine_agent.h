@@ -23,6 +23,11 @@ namespace trpc = torch::distributed::rpc;
 namespace tda = torch::distributed::autograd;
 using JitFuturePtr = c10::intrusive_ptr<trpc::JitFuture>;
 
+/// The worker that made a context, by libtorch's numbering.
+inline int creator_of(int64_t context) {
+  return static_cast<int>(context >> 48);
+}
+
 /// The words of the exception that is being handled, without libtorch's backtrace.
 std::string words_of_current();
 detail::Packed packed_message(const trpc::Message& message);

@@ -46,11 +46,6 @@ struct ContextState {
 };
 using StatePtr = std::shared_ptr<ContextState>;
 
-/// The worker that made a context, by libtorch's numbering.
-inline int creator_of(int64_t context) {
-  return static_cast<int>(context >> 48);
-}
-
 inline bool any_requires_grad(const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(),
                      [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
