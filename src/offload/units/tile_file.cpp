@@ -177,7 +177,25 @@ struct TileFile::Impl {
       if (write_error == 0) write_error = buffer.error;
     }
     buffer.state = State::kFree;
+    fetch_wanted();
   }
+
+  // Reads the tile that waits longest for a buffer.
+  void fetch_wanted() {
+    const auto free = any_free();
+    if (!free || wanted.empty()) return;
+    const size_t tile = wanted.front();
+    wanted.pop_front();
+    if (with(tile)) return;
+    try {
+      take(*free, tile);
+    } catch (const std::bad_alloc&) {
+      return;  // open() reports it
+    }
+    start(*free, false);
+  }
+
+  void forget_wanted(size_t tile) { std::erase(wanted, tile); }
 
   void start(size_t index, bool writes) {
     auto& buffer = buffers[index];
@@ -249,6 +267,8 @@ struct TileFile::Impl {
   std::vector<Buffer> buffers;
   std::vector<Tile> tiles;
   std::deque<Block> blocks;
+  /// Tiles that fetch() found no buffer for.
+  std::deque<size_t> wanted;
   int num_running = 0, write_error = 0;
   bool ending = false;
   int64_t end = 0;
@@ -294,6 +314,7 @@ size_t TileFile::add(int64_t num_bytes) {
 void TileFile::remove(size_t tile) {
   const std::lock_guard lock(impl_->mutex);
   impl_->tiles.at(tile).used = false;
+  impl_->forget_wanted(tile);
 }
 
 int64_t TileFile::tile_bytes(size_t tile) const {
@@ -303,18 +324,14 @@ int64_t TileFile::tile_bytes(size_t tile) const {
 void TileFile::fetch(size_t tile) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->with(tile)) return;
-  const auto free = impl_->any_free();
-  if (!free) return;
-  try {
-    impl_->take(*free, tile);
-  } catch (const std::bad_alloc&) {
-    return;  // open() reports it
-  }
-  impl_->start(*free, false);
+  impl_->forget_wanted(tile);
+  impl_->wanted.push_back(tile);
+  impl_->fetch_wanted();
 }
 
 std::byte* TileFile::open_empty(size_t tile) {
   std::unique_lock lock(impl_->mutex);
+  impl_->forget_wanted(tile);
   const size_t index = impl_->claim(lock, tile);
   impl_->changed.wait(lock, [&] { return impl_->buffers[index].state != Impl::State::kReading; });
   impl_->take(index, tile);
@@ -325,6 +342,7 @@ std::byte* TileFile::open_empty(size_t tile) {
 std::byte* TileFile::open(size_t tile) {
   std::unique_lock lock(impl_->mutex);
   const size_t index = impl_->claim(lock, tile);
+  impl_->forget_wanted(tile);
   auto& buffer = impl_->buffers[index];
   if (buffer.state == Impl::State::kFree) {
     impl_->take(index, tile);

@@ -33,6 +33,7 @@ ShardBucket::ShardBucket(ShardedModel& model, size_t unit, const ReducerBucketSe
 ShardBucket::~ShardBucket() {
   for (size_t i = 0; i < hooks_.size(); ++i) parameter(i).remove_hook(hooks_[i]);
   if (model_.pool().pending == this) model_.pool().pending = nullptr;
+  if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
 }
 
 // Runs before autograd accumulates: the region's values stay where they are, and the new part comes alone.
@@ -51,6 +52,9 @@ void ShardBucket::begin_step() {
   for (const size_t item : items_) model_.leave_to_others(item);
   // Of an exchange that an exception has left.
   if (work_) std::exchange(work_, std::nullopt)->wait();
+  if (crossing_) std::exchange(crossing_, std::nullopt)->wait();
+  if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
+  sums_ = sent_ = received_ = at::Tensor();
 }
 
 void ShardBucket::take(size_t i, double scale, const at::Tensor&) {
@@ -133,39 +137,57 @@ void ShardBucket::reduce() {
   if (!work_) return;
   const at::NoGradGuard no_grad;
   std::exchange(work_, std::nullopt)->wait();
-  if (model_.pool().pending == this) model_.pool().pending = nullptr;
+  auto& pool = model_.pool();
+  if (pool.pending == this) pool.pending = nullptr;
+  if (pool.crossing != nullptr) pool.crossing->end_reduce();
   numbers_.div_(model_.everyone().world_size());
-  add_up();
+  const bool one_host = model_.num_hosts() == 1, all_are_here = one_host && model_.replicas() == nullptr;
+  const auto op = all_are_here && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  const at::Tensor out = own_part();
+  sums_ = keeps_any() ? at::empty_like(out) : out;
+  const at::Tensor of_host = one_host ? sums_ : at::empty({column().size()}, out.options());
+  for (size_t i = 0; i < size(); ++i) sum_of_host(of_host, i, op);
+  std::fill(own_.begin(), own_.end(), at::Tensor());
+  if (!one_host) return send_to_hosts(of_host);
+  end_reduce();
+}
+
+// Each host sends each other one its part, once. Gloo's reduce_scatter is an all_reduce, which sends twice as much.
+void ShardBucket::send_to_hosts(const at::Tensor& of_host) {
+  sent_ = of_host;
+  received_ = at::empty_like(of_host);
+  crossing_ = model_.across()->all_to_all_into_async_(received_, sent_);
+  model_.pool().crossing = this;
+}
+
+void ShardBucket::end_reduce() {
+  if (!sums_.defined()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums = std::exchange(sums_, at::Tensor());
+  if (crossing_) {
+    if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
+    std::exchange(crossing_, std::nullopt)->wait();
+    comm::reduce_local(sums, received_.chunk(model_.num_hosts()), comm::ReduceOp::kSum);
+    sent_ = received_ = at::Tensor();
+  }
+  if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(sums);
+  const bool is_mean = model_.num_hosts() == 1 && model_.replicas() == nullptr;
+  if (settings_.averages && !is_mean) sums.div_(model_.everyone().world_size());
+  if (keeps_any()) add_kept(sums);
+}
+
+// Whether any rank keeps a reduced gradient from before.
+bool ShardBucket::keeps_any() const {
+  const double* numbers = numbers_.const_data_ptr<double>();
+  bool any = false;
+  for (size_t i = 0; i < size(); ++i) any = any || numbers[2 * i + 1] > 0;
+  return any;
 }
 
 at::Tensor ShardBucket::own_part() const {
   const auto& unit = model_.plan().units[unit_];
   const int64_t begin = model_.owner() * unit.share * unit.element_bytes;
   return model_.gradients().tensor(model_.unit_offset(unit_) + begin, unit.share, parameter(0).scalar_type());
-}
-
-void ShardBucket::add_up() {
-  const double* numbers = numbers_.const_data_ptr<double>();
-  bool any_kept = false;
-  for (size_t i = 0; i < size(); ++i) any_kept = any_kept || numbers[2 * i + 1] > 0;
-  const at::Tensor out = own_part();
-  if (!any_kept) return sum(out);
-  const at::Tensor sums = at::empty_like(out);
-  sum(sums);
-  add_kept(sums);
-}
-
-// The sum (or mean) over all ranks of this rank's part.
-void ShardBucket::sum(const at::Tensor& out) {
-  const bool one_host = model_.num_hosts() == 1, all_are_here = one_host && model_.replicas() == nullptr;
-  const auto op = all_are_here && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
-  const at::Tensor of_host = one_host ? out : at::empty({column().size()}, out.options());
-  for (size_t i = 0; i < size(); ++i) sum_of_host(of_host, i, op);
-  std::fill(own_.begin(), own_.end(), at::Tensor());
-  if (all_are_here) return;
-  if (!one_host) model_.across()->reduce_scatter_into_(out, of_host, comm::ReduceOp::kSum);
-  if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(out);
-  if (settings_.averages) out.div_(model_.everyone().world_size());
 }
 
 // Of item i what lies in this rank's column.

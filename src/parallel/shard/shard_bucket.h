@@ -5,6 +5,9 @@
 // copied into a slot and a few numbers are all-reduced. That shows that every rank has done so. Then each rank adds its
 // part up over the ranks, in their order and with the loops of the all-reduce. So the sums have its bits. A unit is
 // reduced just before the next one is launched, so two slots are enough.
+//
+// On several hosts the sums of a host's ranks then go to the owners on the others. Backward goes on meanwhile: they are
+// awaited when the next unit comes that far, so one unit is on the wire at a time.
 #pragma once
 
 #include <memory>
@@ -31,7 +34,10 @@ class ShardBucket : public ReducerBucket {
   void take_rest(double scale) override;
   bool complete() const noexcept override { return num_taken_ == items_.size(); }
   void launch(const CommHook& hook, const Trailer& tail) override;
-  void wait() override { reduce(); }
+  void wait() override {
+    reduce();
+    end_reduce();
+  }
   Trailer tail() const override;
   std::vector<size_t> settle(double factor) override;
   void drop_gradients() override;
@@ -40,12 +46,14 @@ class ShardBucket : public ReducerBucket {
   const at::Tensor& parameter(size_t i) const { return model_.parameters()[items_[i]].tensor; }
   void set_aside(size_t i);
   void fill(const at::Tensor& flat, size_t i);
+  /// Adds up over the ranks of the host. On several hosts sends the sums; end_reduce awaits those of the others.
   void reduce();
-  void add_up();
-  void sum(const at::Tensor& out);
+  void end_reduce();
+  void send_to_hosts(const at::Tensor& of_host);
   void sum_of_host(const at::Tensor& out, size_t i, comm::ReduceOp op);
   ShardInterval column() const;
   void add_kept(const at::Tensor& sums);
+  bool keeps_any() const;
   at::Tensor own_part() const;
 
   ShardedModel& model_;
@@ -67,6 +75,11 @@ class ShardBucket : public ReducerBucket {
   /// For each item: ranks that have a gradient, the same for kept ones; then the tail.
   at::Tensor numbers_;
   std::optional<comm::Work<>> work_;
+  /// The sums of this rank's part, until end_reduce: the region's memory, or beside it where kept values are added.
+  at::Tensor sums_ = {};
+  /// On several hosts: what this rank sends and receives.
+  at::Tensor sent_ = {}, received_ = {};
+  std::optional<comm::Work<>> crossing_;
 };
 
 }  // namespace hasten::parallel::shard

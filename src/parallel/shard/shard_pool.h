@@ -18,6 +18,8 @@ struct ShardPool {
   int64_t num_launched = 0;
   /// Launched, and not yet reduced by this rank.
   ShardBucket* pending = nullptr;
+  /// Its sums are on their way between hosts.
+  ShardBucket* crossing = nullptr;
 
   int64_t offset(int local_rank, int64_t slot) const { return (local_rank * kNumSlots + slot) * slot_bytes; }
 };

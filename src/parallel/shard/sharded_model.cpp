@@ -404,6 +404,7 @@ std::vector<std::vector<size_t>> ShardedModel::units() const {
 void ShardedModel::begin() {
   pool_->num_launched = 0;
   pool_->pending = nullptr;
+  pool_->crossing = nullptr;
 }
 
 // All slices are written, so that every rank may read every gradient, and slots may be used again.

@@ -42,7 +42,7 @@ class TileFile {
   void remove(size_t tile);
   int64_t tile_bytes(size_t tile) const;
 
-  /// Starts to read a tile, if a buffer is free without waiting.
+  /// Starts to read a tile as soon as a buffer is free, unless it is opened before.
   /// Collective: no. Blocks: no. Throws: nothing.
   void fetch(size_t tile);
   /// Returns the tile in memory, for reading and writing until close().
