@@ -13,8 +13,8 @@
 
 #include "hasten/core/descriptor_passing.h"
 #include "hasten/core/error.h"
-#include "support/death.h"
 #include "support/folder.h"
+#include "support/sanitizers.h"
 
 namespace hasten {
 namespace {

@@ -14,15 +14,12 @@
 
 #include "hasten/memory/batch_size.h"
 #include "support/processes.h"
+#include "support/sanitizers.h"
 
 namespace hasten::memory {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 
 // Above the size (32 MB) up to which glibc learns by itself to keep blocks.
 constexpr int64_t kElements = 16 << 20;

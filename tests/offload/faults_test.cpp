@@ -21,7 +21,7 @@
 #include "hasten/files/offload_folder.h"
 #include "hasten/offload/hooks/hook_site.h"
 #include "offload/stack_net.h"
-#include "support/death.h"
+#include "support/sanitizers.h"
 
 namespace hasten::offload {
 namespace {

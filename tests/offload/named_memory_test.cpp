@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "hasten/core/memory_file.h"
-#include "support/death.h"
+#include "support/sanitizers.h"
 
 namespace hasten::offload {
 namespace {

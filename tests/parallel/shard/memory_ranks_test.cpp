@@ -140,8 +140,7 @@ TEST(ShardMemoryRanks, StageTwoTakesWhatItsFormulaSays) {
     EXPECT_LE(counts.gradients + counts.units + on_the_way(world_size), wanted.gradients * 101 / 100)
         << "and slots of the largest unit";
     expect_about(counts.state, wanted.optimizer, "moments over all ranks");
-    EXPECT_LE(counts.pss, wanted.total() * 11 / 10)
-        << "the formula and a tenth, with " << world_size << " ranks";
+    EXPECT_LE(counts.pss, wanted.total() * 11 / 10) << "the formula and a tenth, with " << world_size << " ranks";
   }
 }
 

@@ -12,9 +12,9 @@
 
 namespace hasten::parallel {
 
-/// Null for ShardStage::kNone, and in a world of one unless state or parameters rest in files. Prepared optimizers that share `gradients` step in it, by the
-/// kernels that `optimizer` allows. `always`: also for kNone, since options will change. Collective: no (the steps
-/// are). Blocks: no. Throws: as Sharding's constructor.
+/// Null for ShardStage::kNone, and in a world of one unless state or parameters rest in files. Prepared optimizers that
+/// share `gradients` step in it, by the kernels that `optimizer` allows. `always`: also for kNone, since options will
+/// change. Collective: no (the steps are). Blocks: no. Throws: as Sharding's constructor.
 std::shared_ptr<Sharding> make_sharding(const comm::Group& group, const ShardOptions& options,
                                         training::GradientState& gradients,
                                         const optim::PreparedOptimizerOptions& optimizer, bool always = false);
