@@ -1,9 +1,9 @@
 // Polling: whether a thread that waits for messages polls for a while before it sleeps.
 //
-// A core that sleeps takes some 25 us to wake. A thread that polls reads a message that much sooner. But a poller takes
-// a core. On a busy machine the peer's thread needs it to answer. A thread that has used up its share of a core loses
-// it for milliseconds. So each poll is judged. One that found nothing, or that was interrupted, makes the next polls
-// wait, for longer each time.
+// A thread on another core takes some 25 us to wake. One that polls reads a message that much sooner. But it takes a
+// core. On a busy machine the peer's thread needs it to answer. A thread that has used up its share of a core loses it
+// for milliseconds. So each poll is judged. One that found nothing, or that was interrupted, makes the next polls wait,
+// for longer each time.
 #pragma once
 
 #include <atomic>
@@ -45,11 +45,12 @@ class Polling {
  public:
   /// Two processors and more are needed: one for the peer.
   Polling();
-  /// Calls `is_ready` for some 50 us until it returns true. Returns false at once where polling does not pay.
+  /// Calls `is_ready` for some 50 us, until it returns true. Returns false at once where polling does not pay.
   template <class IsReady>
   bool poll(const IsReady& is_ready) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::microseconds kTime{50}, kInterruption{200};
+    constexpr std::chrono::microseconds kTime{50};
+    constexpr std::chrono::microseconds kInterruption{200};  // the timer's own ticks take up to 70
     if (!has_cores_) return false;
     auto last = Clock::now();
     if (!record_.may_poll(last)) return false;
