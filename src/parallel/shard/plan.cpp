@@ -69,11 +69,13 @@ ShardPlan plan_shards(const std::vector<ShardItem>& items, const std::vector<std
 }
 
 std::vector<std::vector<size_t>> group_by_size(const std::vector<ShardItem>& items, int64_t unit_bytes) {
+  // A bias takes its layer's weight along, even one of unit_bytes: alone it would be one more unit to fill.
+  const int64_t small = unit_bytes / 16;
   std::vector<std::vector<size_t>> groups;
   int64_t bytes = 0;
   for (size_t item = items.size(); item-- > 0;) {
     const int64_t more = items[item].numel * items[item].element_bytes;
-    if (groups.empty() || bytes + more > unit_bytes) {
+    if (groups.empty() || (bytes > small && bytes + more > unit_bytes)) {
       groups.emplace_back();
       bytes = 0;
     }

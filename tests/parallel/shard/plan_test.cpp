@@ -62,6 +62,12 @@ TEST(ShardPlan, UnitsAreCutBySizeFromTheLastItemOn) {
   EXPECT_THAT(group_by_size(items, 800), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
 }
 
+TEST(ShardPlan, ABiasIsInTheUnitOfItsWeight) {
+  const std::vector<ShardItem> items = {{.numel = 1000}, {.numel = 10}, {.numel = 1000}, {.numel = 10}};
+
+  EXPECT_THAT(group_by_size(items, 4000), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
+}
+
 TEST(ShardPlan, ItemsOfTwoKindsAreNotInOneUnit) {
   const std::vector<ShardItem> items = {{.numel = 1, .kind = 0}, {.numel = 1, .kind = 1}};
 
