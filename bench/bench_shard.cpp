@@ -1,28 +1,20 @@
 // A training step of a sharded model, beside FSDP2 and ZeRO-3: 8 x (Linear, ReLU), a GRU language model, a small
 // transformer; SGD.
 //
-// Start it with `hasten launch -n 2`. The main process prints the mean step and the memory of all processes above
-// their start: PSS, in which a page that several share counts once, and the largest RSS of a process.
+// Start it with `hasten launch -n 2`. The main process prints the mean step, the megabytes that its host sends in one,
+// and the memory of all processes above their start: PSS, in which a page that several share counts once, and the
+// largest RSS of a process.
 #include <hasten/hasten.h>
+#include <hasten/parallel/shard/sharding.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
-#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "support.h"
 
 namespace {
-
-// The proportional set size of this process in MB.
-double pss_mb() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("Pss:", 0) == 0) return std::stod(line.substr(std::strlen("Pss:"))) / 1024;
-  }
-  throw std::runtime_error("/proc/self/smaps_rollup has no Pss");
-}
 
 struct GruLmImpl : torch::nn::Module {
   GruLmImpl() {
@@ -64,7 +56,7 @@ torch::nn::Sequential linears(int64_t width) {
 
 struct Options {
   std::string model = "linear";
-  int64_t width = 1024;
+  int64_t width = 1024, batch = 32;
   int stage = 3;
   int steps = 20, warmup = 3;
   /// Of all processes, before the model was built.
@@ -82,14 +74,28 @@ void measure(const hasten::Accelerator& accelerator, Net net, const torch::Tenso
   };
   for (int i = 0; i < options.warmup; ++i) step();
   accelerator.wait_for_everyone();
+  const auto units = [&] {
+    return accelerator.sharding() ? accelerator.sharding()->unit_counts() : hasten::parallel::UnitCounts{};
+  };
+  const double sent = bench::sent_mb();
+  const auto before = units();
   const double time = bench::time_ms([&] {
     for (int i = 0; i < options.steps; ++i) step();
   });
-  const auto memory = accelerator.gather(torch::tensor({pss_mb(), bench::memory_mb("VmHWM")}, torch::kDouble));
+  const double sent_a_step = (bench::sent_mb() - sent) / options.steps;
+  const auto after = units();
+  double parameters_mb = 0;
+  for (const auto& parameter : net->parameters()) parameters_mb += static_cast<double>(parameter.nbytes()) / 1e6;
+  const auto memory = accelerator.gather(torch::tensor({bench::pss_mb(), bench::memory_mb("VmHWM")}, torch::kDouble));
   accelerator.wait_for_everyone();
   if (!accelerator.is_main_process()) return;
   const auto all = memory.view({-1, 2});
   std::cout << nlohmann::json{{"step_ms", time / options.steps},
+                              {"sent_mb", sent_a_step},
+                              {"pulled_mb",
+                               static_cast<double>(after.pulled_bytes - before.pulled_bytes) / 1e6 / options.steps},
+                              {"fills", static_cast<double>(after.fills - before.fills) / options.steps},
+                              {"parameters_mb", parameters_mb},
                               {"pss_mb", all.select(1, 0).sum().item<double>()},
                               {"start_pss_mb", options.start_pss_mb},
                               {"peak_mb", all.select(1, 1).max().item<double>()}}
@@ -103,6 +109,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times a sharded training step.");
   app.add_option("--model", options.model)->check(CLI::IsMember({"linear", "gru", "transformer"}));
   app.add_option("--width", options.width);
+  app.add_option("--batch", options.batch, "of the linear layers");
   app.add_option("--stage", options.stage, "0: Ddp")->check(CLI::Range(0, 3));
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
@@ -112,12 +119,12 @@ int main(int argc, char** argv) {
   hasten::AcceleratorOptions settings{.cpu = true, .seed = 0};
   settings.shard.stage = static_cast<hasten::ShardStage>(options.stage);
   const hasten::Accelerator accelerator(settings);
-  const double start = pss_mb();
+  const double start = bench::pss_mb();
   const auto starts = accelerator.gather(torch::tensor({start}, torch::kDouble)).sum().item<double>();
   options.start_pss_mb = starts;
 
   if (options.model == "linear") {
-    measure(accelerator, linears(options.width), torch::randn({32, options.width}), options);
+    measure(accelerator, linears(options.width), torch::randn({options.batch, options.width}), options);
   } else if (options.model == "gru") {
     measure(accelerator, GruLm(), torch::randint(8000, {8, 32}), options);
   } else {

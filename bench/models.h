@@ -106,13 +106,14 @@ struct EncoderLayerImpl : nn::Module {
 };
 TORCH_MODULE(EncoderLayer);
 
-/// A transformer's encoder of six layers (20 M parameters) on eight sequences of 32 tokens.
-inline Work transformer() {
+/// A transformer's encoder of six layers (20 M parameters) on eight sequences of 32 tokens, or others.
+inline Work transformer(int64_t batch = 8, int64_t length = 32) {
   nn::Sequential net{nn::Embedding(1000, 512)};
   for (int layer = 0; layer < 6; ++layer) net->push_back(EncoderLayer(512, 8));
   net->push_back(nn::Linear(512, 1000));
   net->push_back(nn::Flatten(nn::FlattenOptions().start_dim(0).end_dim(1)));
-  return {net, torch::randint(1000, {8, 32}, torch::kLong), torch::randint(1000, {8 * 32}, torch::kLong)};
+  return {net, torch::randint(1000, {batch, length}, torch::kLong),
+          torch::randint(1000, {batch * length}, torch::kLong)};
 }
 
 inline const std::set<std::string> kModels = {"mlp", "deep", "cnn", "resnet34", "transformer"};

@@ -69,7 +69,7 @@ class EncoderLayer(nn.Module):
         return y + self.mlp(y)
 
 
-def transformer():
+def transformer(batch=8, length=32):
     net = nn.Sequential(nn.Embedding(1000, 512), *(EncoderLayer(512, 8) for _ in range(6)), nn.Linear(512, 1000),
                         nn.Flatten(0, 1))
-    return net, torch.randint(1000, (8, 32)), torch.randint(1000, (8 * 32,))
+    return net, torch.randint(1000, (batch, length)), torch.randint(1000, (batch * length,))

@@ -120,6 +120,31 @@ TEST(ShardConfigurations, AStepWhoseGradientsAreNotFiniteIsSkippedOnAllRanks) {
   });
 }
 
+TEST(ShardConfigurations, RanksWithoutDataAnswerTheCheckOfGradients) {
+  run_ranks(2, [](auto& process) {
+    const auto run = [&](const std::string& checks) {
+      const Accelerator accelerator(
+          process, with_configuration(
+                       configuration(2, R"({"bf16": {"enabled": true, "check_grad_overflow": )" + checks + "}}")));
+      testing::Mlp net;
+      testing::initialise(*net, 5);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      accelerator.join_uneven_inputs(model, [&, &optimizer = optimizer] {
+        for (int step = 0; step < 4 - 2 * accelerator.rank(); ++step) {
+          optimizer.zero_grad();
+          accelerator.backward(rows_loss(net, accelerator, step));
+          optimizer.step();
+        }
+      });
+      auto values = configured_values(*net);
+      accelerator.wait_for_everyone();
+      return values;
+    };
+    EXPECT_TRUE(have_equal_values(run("true"), run("false")));
+  });
+}
+
 TEST(ShardConfigurations, DtypesReachTheOptions) {
   run_ranks(2, [](auto& process) {
     // The long name of bf16.
