@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
 
+#include "hasten/comm/nested/objects.h"
 #include "hasten/core/error.h"
 #include "hasten/memory/allocator.h"
 #include "hasten/parallel/shard/plugins.h"
@@ -157,16 +157,11 @@ void ShardedModel::check_same_options() const {
       options_.across_hosts, ", persist_numel ", options_.persist_numel, " of at most ", options_.persist_total_numel,
       ", optimizer state in ", place_text(options_.optimizer_offload), ", parameters in ",
       place_text(options_.parameter_offload), axes_text(options_));
-  const at::Tensor bytes = torch::empty({static_cast<int64_t>(mine.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
-  const auto all = everyone_.all_gather(bytes);
+  const auto all = comm::gather_object(everyone_, mine);
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (at::equal(all[rank], all[0])) continue;
-    const auto words = [&](size_t of) {
-      return std::string(static_cast<const char*>(all[of].const_data_ptr()), static_cast<size_t>(all[of].numel()));
-    };
-    throw UsageError(Origin{"shard", everyone_.rank(), everyone_.world_size()}, "rank 0 shards with ", words(0),
-                     "; rank ", rank, " with ", words(rank), ". Give every rank the same options.");
+    if (all[rank] == all[0]) continue;
+    throw UsageError(Origin{"shard", everyone_.rank(), everyone_.world_size()}, "rank 0 shards with ", all[0],
+                     "; rank ", rank, " with ", all[rank], ". Give every rank the same options.");
   }
 }
 

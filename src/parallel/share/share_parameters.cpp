@@ -3,11 +3,11 @@
 
 #include <torch/types.h>
 
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "hasten/comm/nested/objects.h"
 #include "hasten/comm/shared_region.h"
 #include "hasten/core/error.h"
 
@@ -60,15 +60,6 @@ std::string shapes_of(const std::vector<SharedPlace>& places) {
   return shapes;
 }
 
-std::vector<std::string> gather_words(const comm::Group& group, const std::string& words) {
-  const auto bytes = torch::empty({static_cast<int64_t>(words.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), words.data(), words.size());
-  std::vector<std::string> all;
-  for (const auto& one : group.all_gather(bytes))
-    all.emplace_back(static_cast<const char*>(one.const_data_ptr()), static_cast<size_t>(one.numel()));
-  return all;
-}
-
 }  // namespace
 
 void share_parameters_(torch::nn::Module& module, const comm::Group& group) {
@@ -82,13 +73,13 @@ void share_parameters_(torch::nn::Module& module, const comm::Group& group) {
   int64_t num_bytes = 0;
   const auto places = plan_places(module, num_bytes);
   const std::string problems = problems_of(places);
-  const auto all_problems = gather_words(group, problems);
+  const auto all_problems = comm::gather_object(group, problems);
   for (size_t rank = 0; rank < all_problems.size(); ++rank) {
     if (!all_problems[rank].empty())
       throw UsageError(origin, "the module cannot be shared, on rank ", rank, ":", all_problems[rank],
                        " Clone such tensors first.");
   }
-  const auto all_shapes = gather_words(group, shapes_of(places));
+  const auto all_shapes = comm::gather_object(group, shapes_of(places));
   for (size_t rank = 1; rank < all_shapes.size(); ++rank) {
     if (all_shapes[rank] != all_shapes[0])
       throw UsageError(origin, "the modules of rank 0 and rank ", rank,
