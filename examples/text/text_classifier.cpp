@@ -158,12 +158,13 @@ void train_text(TextOptions o) {
                                       {.batch_size = o.batch_size, .max_len = 200}),
                 accelerator);
   };
-  const learner::Learner second({.train = batches(data.train), .valid = batches(data.valid), .vocab = o.classes},
-                                classifier,
-                                {.loss = learner::cross_entropy(),
-                                 .metrics = {learner::accuracy()},
-                                 .splitter = models::awd_groups,
-                                 .moms = moms});
+  const learner::Learner second(
+      {.train = learner::shuffled(batches(data.train), o.seed), .valid = batches(data.valid), .vocab = o.classes},
+      classifier,
+      {.loss = learner::cross_entropy(),
+       .metrics = {learner::accuracy()},
+       .splitter = models::awd_groups,
+       .moms = moms});
   second.add(learner::GradientClip(0.4));
   second.add_cbs(regularised());
   second.distrib_ctx(accelerator, [&] { second.fine_tune(o.epochs, 2 * o.lr, {.lr_mult = 10}); });

@@ -1,6 +1,7 @@
 // See loaders.h, and what batches and models need at run time.
 #include "hasten/learner/loaders.h"
 
+#include "hasten/data/sampler/permutation.h"
 #include "hasten/learner/model.h"
 #include "learner/counts.h"
 
@@ -44,57 +45,84 @@ void move_to(c10::Device device, Batch& batch) {
 
 namespace {
 
+// Which of the batches a rank takes.
+struct BatchShare {
+  LoaderOrder order;
+  size_t rank, world;
+};
+
 class PreparedBatches final : public PreparedLoader {
  public:
-  PreparedBatches(std::vector<Batch> batches, c10::Device device) : batches_(std::move(batches)), device_(device) {}
-  size_t size() const override { return batches_.size(); }
+  PreparedBatches(std::vector<Batch> batches, std::optional<uint64_t> seed, BatchShare share, c10::Device device)
+      : batches_(std::move(batches)), seed_(seed), share_(share), device_(device) {}
+  size_t size() const override { return batches_.size() / share_.world; }
   void begin() override {
-    position_ = start_;
-    start_ = 0;
+    end();
+    open_ = true;
   }
   bool next(Batch& batch) override {
-    if (position_ >= batches_.size()) return false;
-    batch = batches_[position_++];
+    if (position_ >= size()) return false;
+    const size_t at = share_.order == LoaderOrder::kBlocks ? share_.rank * size() + position_
+                                                           : position_ * share_.world + share_.rank;
+    batch = batches_[seed_ ? data::KeyedPermutation(batches_.size(), *seed_, epoch_)[at] : at];
+    ++position_;
     move_to(device_, batch);
     return true;
   }
-  void end() noexcept override {}
+  void end() noexcept override {
+    if (!std::exchange(open_, false)) return;
+    ++epoch_;
+    position_ = 0;
+  }
   core::Value state() const override {
-    return core::Value::map({{"position", position_}, {"num_samples", batches_.size()}});
+    return core::Value::map(
+        {{"epoch", epoch_}, {"position", position_}, {"num_samples", size()}, {"seed", seed_value()}});
   }
   void load_state(const core::Value& state) override {
-    const auto size = state.at("num_samples").as_int();
-    if (size != static_cast<int64_t>(batches_.size())) {
-      throw UsageError(Origin{"learner"}, "the state of a loader with ", size, " batches for one with ",
-                       batches_.size(), "; resume with the same data.");
+    if (state.at("num_samples").as_int() != static_cast<int64_t>(size())) {
+      throw UsageError(Origin{"learner"}, "the state of a loader with ", state.at("num_samples").as_int(),
+                       " batches for one with ", size(), "; resume with the same data.");
     }
-    start_ = static_cast<size_t>(state.at("position").as_int());
+    if (!(state.at("seed") == seed_value())) {
+      throw UsageError(Origin{"learner"}, "the state of a loader of batches in memory with seed ",
+                       state.at("seed").to_json(), " for one with ", seed_value().to_json(),
+                       "; resume with the same seed.");
+    }
+    end();
+    epoch_ = static_cast<uint64_t>(state.at("epoch").as_int());
+    position_ = static_cast<size_t>(state.at("position").as_int());
   }
 
  private:
+  // A seed has all 64 bits, which a JSON number has not.
+  core::Value seed_value() const { return seed_ ? core::Value(text(*seed_)) : core::Value(); }
+
   std::vector<Batch> batches_;
+  std::optional<uint64_t> seed_;
+  BatchShare share_;
   c10::Device device_;
-  size_t position_ = 0, start_ = 0;
+  uint64_t epoch_ = 0;
+  size_t position_ = 0;
+  bool open_ = false;
 };
 
 class BatchesSource final : public LoaderSource {
  public:
-  explicit BatchesSource(std::vector<Batch> batches) : batches_(std::move(batches)) {}
+  BatchesSource(std::vector<Batch> batches, std::optional<uint64_t> seed) : batches_(std::move(batches)), seed_(seed) {}
   std::unique_ptr<PreparedLoader> prepare(const Accelerator& accelerator, LoaderOrder order) const override {
-    std::vector<Batch> mine;
-    const auto world = static_cast<size_t>(accelerator.world_size());
-    if (batches_.size() % world != 0) {
+    const BatchShare share{order, static_cast<size_t>(accelerator.rank()),
+                           static_cast<size_t>(accelerator.world_size())};
+    if (batches_.size() % share.world != 0) {
       throw UsageError(
           Origin{"learner", accelerator.rank(), accelerator.world_size()}, batches_.size(), " batches in memory for ",
-          world,
+          share.world,
           " ranks; expected a multiple, so that all ranks get as many. Use a data::loader, which evens them out.");
     }
-    const size_t own = batches_.size() / world, rank = static_cast<size_t>(accelerator.rank());
-    for (size_t i = 0; i < own; ++i)
-      mine.push_back(batches_[order == LoaderOrder::kBlocks ? rank * own + i : i * world + rank]);
-    return std::make_unique<PreparedBatches>(std::move(mine), accelerator.device());
+    return std::make_unique<PreparedBatches>(batches_, seed_, share, accelerator.device());
   }
-  std::shared_ptr<const LoaderSource> in_order() const override { return std::make_shared<BatchesSource>(batches_); }
+  std::shared_ptr<const LoaderSource> in_order() const override {
+    return std::make_shared<BatchesSource>(batches_, std::nullopt);
+  }
   std::optional<size_t> num_samples() const override {
     size_t count = 0;
     for (const auto& batch : batches_) count += static_cast<size_t>(batch.size());
@@ -104,15 +132,22 @@ class BatchesSource final : public LoaderSource {
 
  private:
   std::vector<Batch> batches_;
+  std::optional<uint64_t> seed_;
 };
 
 }  // namespace
 
-std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches) {
-  return std::make_shared<BatchesSource>(std::move(batches));
+std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches, std::optional<uint64_t> seed) {
+  return std::make_shared<BatchesSource>(std::move(batches), seed);
 }
 
 }  // namespace detail
+
+Loader shuffled(std::vector<Batch> batches, uint64_t seed) {
+  Loader loader;
+  loader.source_ = detail::source_of(std::move(batches), seed);
+  return loader;
+}
 
 Loader tensor_loader(const at::Tensor& inputs, const at::Tensor& targets, const TensorLoadersOptions& options) {
   const data::TensorDataset dataset(inputs, targets);

@@ -130,8 +130,8 @@ class LoaderSourceOf final : public LoaderSource {
   BatchOptions options_;
 };
 
-/// Batches that lie in memory; rank r of n takes batches r, r + n, ….
-std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches);
+/// Batches that lie in memory; rank r of n takes batches r, r + n, …. A seed permutes them anew in each epoch.
+std::shared_ptr<const LoaderSource> source_of(std::vector<Batch> batches, std::optional<uint64_t> seed = {});
 
 }  // namespace detail
 
@@ -162,8 +162,13 @@ class Loader {
   size_t batch_size() const { return source_ ? source_->batch_size() : 0; }
 
  private:
+  friend Loader shuffled(std::vector<Batch> batches, uint64_t seed);
+
   std::shared_ptr<const detail::LoaderSource> source_;
 };
+/// Returns a loader over batches in memory, such as text_batches, in an order by (seed, epoch), the same on all ranks.
+/// Collective: no. Blocks: no. Throws: nothing.
+Loader shuffled(std::vector<Batch> batches, uint64_t seed = 0);
 
 /// Data of a Learner.
 struct Loaders {
