@@ -45,6 +45,12 @@ struct InterceptorList : c10::BackendMeta {
     names.push_back(interceptor->operators());
     all.push_back(std::move(interceptor));
   }
+
+  // Weak references (ByStorage) keep the object, and not what interceptors hold.
+  void release_resources() override {
+    all.clear();
+    names.clear();
+  }
 };
 
 InterceptorList* own_list(const at::TensorBase& tensor) {
