@@ -289,20 +289,6 @@ TEST(DistributedLearner, EndsEverywhereWhenOneRankThrowsInAnyEvent) {
   }
 }
 
-/// Saves at one training batch and stops there, on all ranks.
-struct SaveAndLeave : Callback {
-  SaveAndLeave(int64_t batch, std::string into) : at(batch), folder(std::move(into)) {}
-  std::string_view name() const override { return "save_and_leave"; }
-  int order() const override { return 95; }
-  void after_batch(Learner& learn) override {
-    if (!learn.training() || learn.train_iter() != at) return;
-    learn.save_checkpoint(folder);
-    learn.cancel(Scope::kFit);
-  }
-  int64_t at;
-  std::string folder;
-};
-
 TEST_F(DistributedFiles, ResumeInMidEpochBitForBitAtEveryBatch) {
   struct Run {
     std::vector<at::Tensor> weights;
@@ -316,7 +302,7 @@ TEST_F(DistributedFiles, ResumeInMidEpochBitForBitAtEveryBatch) {
       const Accelerator accelerator(process);
       const Learner learn(small_data(23, 3), small_net(true), plain_options());
       learn.recorder().options().train_metrics = true;
-      learn.add(SaveAndLeave(cut, path("checkpoint")), EarlyStopping({.monitor = "valid_accuracy", .patience = 9}),
+      learn.add(SaveAndStop(cut, path("checkpoint")), EarlyStopping({.monitor = "valid_accuracy", .patience = 9}),
                 MixUp(0.3));
       learn.distrib_ctx(accelerator,
                         [&] { learn.no_logging([&] { learn.fit_one_cycle(3, 0.1, {.resume = resume}); }); });

@@ -83,20 +83,6 @@ TEST(Learner, FindsARateWithoutATrace) {
   EXPECT_EQ(a.recorder().losses(), b.recorder().losses());
 }
 
-/// Saves at one training batch and stops there.
-struct SaveAndStop : Callback {
-  SaveAndStop(int64_t batch, std::string into) : at(batch), folder(std::move(into)) {}
-  std::string_view name() const override { return "save_and_stop"; }
-  int order() const override { return 95; }
-  void after_batch(Learner& learn) override {
-    if (!learn.training() || learn.train_iter() != at) return;
-    learn.save_checkpoint(folder);
-    learn.cancel(Scope::kFit);
-  }
-  int64_t at;
-  std::string folder;
-};
-
 TEST_F(LearnerFiles, ResumesInMidEpochBitForBitAtEveryBatch) {
   auto whole = net(0.3);
   const Learner once(data_of(30), whole, quiet(folder_));

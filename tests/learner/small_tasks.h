@@ -65,4 +65,18 @@ inline std::string contents_of_journals(const std::filesystem::path& folder) {
   return all;
 }
 
+/// Saves at one training batch and stops there, on all ranks.
+struct SaveAndStop : Callback {
+  SaveAndStop(int64_t batch, std::string into) : at(batch), folder(std::move(into)) {}
+  std::string_view name() const override { return "save_and_stop"; }
+  int order() const override { return 95; }
+  void after_batch(Learner& learn) override {
+    if (!learn.training() || learn.train_iter() != at) return;
+    learn.save_checkpoint(folder);
+    learn.cancel(Scope::kFit);
+  }
+  int64_t at;
+  std::string folder;
+};
+
 }  // namespace hasten::learner
