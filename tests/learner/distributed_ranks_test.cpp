@@ -16,6 +16,7 @@
 #include "hasten/learner/learner.h"
 #include "hasten/learner/metrics.h"
 #include "hasten/learner/recorder.h"
+#include "learner/small_tasks.h"
 #include "support/folder.h"
 #include "support/processes.h"
 #include "support/ranks.h"
