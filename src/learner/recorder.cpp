@@ -177,8 +177,9 @@ void Recorder::warn_of_nan(Learner& learn) {
   for (size_t i = static_cast<size_t>(first_of_epoch_); i < losses.size(); ++i) {
     if (std::isfinite(losses[i])) continue;
     learn.accelerator().logger("learner").warning(
-        text("the loss is ", losses[i], " since batch ", i - static_cast<size_t>(first_of_epoch_), " of epoch ",
-             learn.epoch(), "; training goes on. Add TerminateOnNaN to stop there."));
+        text("the loss is ", std::isnan(losses[i]) ? std::abs(losses[i]) : losses[i], " since batch ",
+             i - static_cast<size_t>(first_of_epoch_), " of epoch ", learn.epoch(),
+             "; training goes on. Add TerminateOnNaN to stop there."));
     warned_ = true;
     return;
   }
