@@ -5,7 +5,6 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "flops_report.h"
 #include "hasten/comm/nested/objects.h"
@@ -410,19 +409,13 @@ std::vector<std::string> ShardFront::facts() const {
 void ShardFront::require_alike(const process::Process& process) {
   if (facts_.empty() || process.world_size() == 1) return;
   const auto own = std::exchange(facts_, {});
-  const auto all = comm::gather_object(process.group(), join(own, "\n"));
+  const auto all = comm::gather_object(process.group(), own);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    const auto lines = [](const std::string& of) {
-      std::vector<std::string> each;
-      std::istringstream words(of);
-      for (std::string line; std::getline(words, line);) each.push_back(std::move(line));
-      return each;
-    };
     const auto first_of = [&](size_t here, size_t there) {
       std::vector<std::string> only;
-      const auto a = lines(all[here]), b = lines(all[there]);
-      std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(only));
+      std::set_difference(all[here].begin(), all[here].end(), all[there].begin(), all[there].end(),
+                          std::back_inserter(only));
       return only.empty() ? std::string("nothing beside") : "'" + only.front() + "'";
     };
     throw UsageError(Origin{"accelerator", process.rank(), process.world_size()}, "ranks have other settings of ",

@@ -75,28 +75,30 @@ class PreparedBatches final : public PreparedLoader {
     position_ = 0;
   }
   core::Value state() const override {
-    return core::Value::map(
-        {{"epoch", epoch_}, {"position", position_}, {"num_samples", size()}, {"seed", seed_value()}});
+    data::LoaderState state;
+    state.seed = seed_;
+    state.epoch = epoch_;
+    state.position = position_;
+    state.num_samples = size();
+    return value_of(state);
   }
-  void load_state(const core::Value& state) override {
-    if (state.at("num_samples").as_int() != static_cast<int64_t>(size())) {
-      throw UsageError(Origin{"learner"}, "the state of a loader with ", state.at("num_samples").as_int(),
-                       " batches for one with ", size(), "; resume with the same data.");
+  void load_state(const core::Value& value) override {
+    const auto state = state_of(value);
+    if (state.num_samples != size()) {
+      throw UsageError(Origin{"learner"}, "the state of a loader with ", state.num_samples, " batches for one with ",
+                       size(), "; resume with the same data.");
     }
-    if (!(state.at("seed") == seed_value())) {
+    if (state.seed != seed_) {
       throw UsageError(Origin{"learner"}, "the state of a loader of batches in memory with seed ",
-                       state.at("seed").to_json(), " for one with ", seed_value().to_json(),
+                       value.at("seed").to_json(), " for one with ", this->state().at("seed").to_json(),
                        "; resume with the same seed.");
     }
     end();
-    epoch_ = static_cast<uint64_t>(state.at("epoch").as_int());
-    position_ = static_cast<size_t>(state.at("position").as_int());
+    epoch_ = state.epoch;
+    position_ = static_cast<size_t>(state.position);
   }
 
  private:
-  // A seed has all 64 bits, which a JSON number has not.
-  core::Value seed_value() const { return seed_ ? core::Value(text(*seed_)) : core::Value(); }
-
   std::vector<Batch> batches_;
   std::optional<uint64_t> seed_;
   BatchShare share_;
