@@ -28,15 +28,22 @@ torch::nn::Sequential layers(int64_t width) {
   return net;
 }
 
-// The proportional set size: a page that n processes share counts 1 / n in each.
+// The proportional set size: a page that n processes share counts 1 / n in each. Pages of program files are left out,
+// whose share grows whenever another program that has them mapped ends.
 int64_t pss_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   std::string word;
+  int64_t sum = 0;
+  int found = 0;
   while (file >> word) {
     int64_t kib = 0;
-    if (word == "Pss:" && file >> kib) return kib * 1024;
+    if ((word == "Pss_Anon:" || word == "Pss_Shmem:") && file >> kib) {
+      sum += kib * 1024;
+      ++found;
+    }
   }
-  throw std::runtime_error("/proc/self/smaps_rollup has no Pss");
+  if (found != 2) throw std::runtime_error("/proc/self/smaps_rollup has no Pss_Anon and Pss_Shmem");
+  return sum;
 }
 
 // Bytes of this process's mappings of one label.
