@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -172,6 +173,27 @@ at::Tensor SharedRegion::tensor(int64_t offset_bytes, int64_t numel, c10::Scalar
   }
   return torch::from_blob(
       writable() + offset_bytes, {numel}, [keep = impl_](void*) {}, dtype);
+}
+
+void SharedRegion::write(int64_t offset_bytes, const void* from, int64_t num_bytes) const {
+  if (offset_bytes < 0 || num_bytes < 0 || offset_bytes + num_bytes > size()) {
+    throw InternalError(Origin{"comm"}, "bytes ", offset_bytes, " to ", offset_bytes + num_bytes, " of a region of ",
+                        size());
+  }
+  const auto* next = static_cast<const std::byte*>(from);
+  while (num_bytes > 0) {
+    const ssize_t done = pwrite(impl_->file.descriptor(), next, static_cast<size_t>(num_bytes), offset_bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      throw UsageError(
+          Origin{"comm"}, num_bytes, " bytes of ", size(),
+          " of shared memory could not be written: ", std::strerror(done == 0 ? ENOSPC : errno),
+          ". Give the container more memory, or choose a strategy that takes less (hasten plan --memory).");
+    }
+    next += done;
+    offset_bytes += done;
+    num_bytes -= done;
+  }
 }
 
 at::DataPtr SharedRegion::read_only(int64_t offset_bytes, int64_t num_bytes) const {

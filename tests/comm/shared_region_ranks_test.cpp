@@ -63,6 +63,26 @@ TEST(SharedRegion, AWorldOfOneHasOneToo) {
   EXPECT_EQ(*reinterpret_cast<const float*>(region.data()), 5);
 }
 
+TEST(SharedRegion, WhatIsWrittenToItsFileIsSeenInBothMappingsOfAllRanks) {
+  run_ranks(2, [](auto& process) {
+    const Group& group = process.group();
+    const auto region = SharedRegion::create(group, 12288);
+    region.tensor(0, 3072, at::kFloat).narrow(0, group.rank() * 1536, 1536).fill_(1);
+    group.barrier();
+    const at::Tensor values = at::arange(700, at::kFloat);
+    if (group.rank() == 1) region.write(4 * 1000, values.const_data_ptr(), 4 * 700);
+    group.barrier();
+
+    const auto* seen = reinterpret_cast<const float*>(region.data());
+    EXPECT_EQ(seen[999], 1);
+    EXPECT_TRUE(at::equal(region.tensor(4000, 700, at::kFloat), values));
+    EXPECT_EQ(seen[1699], 699);
+    EXPECT_EQ(seen[1700], 1);
+    EXPECT_THROW(region.write(12284, values.const_data_ptr(), 8), InternalError);
+    group.barrier();
+  });
+}
+
 using SharedRegionFile = testing::InFolder;
 
 TEST_F(SharedRegionFile, RestsInAFileOfWhichNoNameIsLeft) {

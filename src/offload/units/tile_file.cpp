@@ -203,10 +203,12 @@ struct TileFile::Impl {
     buffer.state = writes ? State::kWriting : State::kReading;
     buffer.error = 0;
     const int64_t total = pages(tile.bytes) + kPage, step = pages(options.block_bytes);
-    buffer.blocks_left = (total + step - 1) / step;
-    for (int64_t begin = 0; begin < total; begin += step) {
-      blocks.push_back(
-          {index, writes, buffer.memory.get() + begin, std::min(step, total - begin), tile.offset + begin});
+    // The last block takes a small rest along, as the trailer's page.
+    const int64_t count = std::max<int64_t>(1, (total + step / 2) / step);
+    buffer.blocks_left = count;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = i * step, end = i + 1 < count ? begin + step : total;
+      blocks.push_back({index, writes, buffer.memory.get() + begin, end - begin, tile.offset + begin});
     }
     changed.notify_all();
   }

@@ -131,6 +131,8 @@ void ShardBucket::launch(const CommHook& hook, const Trailer& tail) {
   for (const double value : tail) *numbers++ = value;
   pool.pending = this;
   work_ = model_.everyone().all_reduce_async_(numbers_);
+  // Without other ranks on the host there is nothing to wait for.
+  if (model_.num_hosts() > 1 && pool.region.local_ranks().size() == 1) send_to_hosts();
 }
 
 void ShardBucket::reduce() {
@@ -139,41 +141,48 @@ void ShardBucket::reduce() {
   std::exchange(work_, std::nullopt)->wait();
   auto& pool = model_.pool();
   if (pool.pending == this) pool.pending = nullptr;
-  if (pool.crossing != nullptr) pool.crossing->end_reduce();
   numbers_.div_(model_.everyone().world_size());
-  const bool one_host = model_.num_hosts() == 1, all_are_here = one_host && model_.replicas() == nullptr;
-  const auto op = all_are_here && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
-  const at::Tensor out = own_part();
-  sums_ = keeps_any() ? at::empty_like(out) : out;
-  const at::Tensor of_host = one_host ? sums_ : at::empty({column().size()}, out.options());
-  for (size_t i = 0; i < size(); ++i) sum_of_host(of_host, i, op);
-  std::fill(own_.begin(), own_.end(), at::Tensor());
-  if (!one_host) return send_to_hosts(of_host);
+  if (model_.num_hosts() > 1) {
+    if (!crossing_) send_to_hosts();
+    return;
+  }
+  sums_ = place_of_sums();
+  const auto op = model_.replicas() == nullptr && settings_.averages ? comm::ReduceOp::kMean : comm::ReduceOp::kSum;
+  sum_of_host(sums_, op);
   end_reduce();
 }
 
 // Each host sends each other one its part, once. Gloo's reduce_scatter is an all_reduce, which sends twice as much.
-void ShardBucket::send_to_hosts(const at::Tensor& of_host) {
-  sent_ = of_host;
-  received_ = at::empty_like(of_host);
+void ShardBucket::send_to_hosts() {
+  auto& pool = model_.pool();
+  if (pool.crossing != nullptr && pool.crossing != this) pool.crossing->end_reduce();
+  sent_ = at::empty({column().size()}, own_part().options());
+  sum_of_host(sent_, comm::ReduceOp::kSum);
+  received_ = at::empty_like(sent_);
   crossing_ = model_.across()->all_to_all_into_async_(received_, sent_);
-  model_.pool().crossing = this;
+  pool.crossing = this;
 }
 
 void ShardBucket::end_reduce() {
-  if (!sums_.defined()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor sums = std::exchange(sums_, at::Tensor());
   if (crossing_) {
     if (model_.pool().crossing == this) model_.pool().crossing = nullptr;
     std::exchange(crossing_, std::nullopt)->wait();
-    comm::reduce_local(sums, received_.chunk(model_.num_hosts()), comm::ReduceOp::kSum);
+    sums_ = place_of_sums();
+    comm::reduce_local(sums_, received_.chunk(model_.num_hosts()), comm::ReduceOp::kSum);
     sent_ = received_ = at::Tensor();
   }
+  if (!sums_.defined()) return;
+  const at::Tensor sums = std::exchange(sums_, at::Tensor());
   if (model_.replicas() != nullptr) model_.replicas()->all_reduce_(sums);
   const bool is_mean = model_.num_hosts() == 1 && model_.replicas() == nullptr;
   if (settings_.averages && !is_mean) sums.div_(model_.everyone().world_size());
   if (keeps_any()) add_kept(sums);
+}
+
+at::Tensor ShardBucket::place_of_sums() const {
+  const at::Tensor out = own_part();
+  return keeps_any() ? at::empty_like(out) : out;
 }
 
 // Whether any rank keeps a reduced gradient from before.
@@ -190,8 +199,13 @@ at::Tensor ShardBucket::own_part() const {
   return model_.gradients().tensor(model_.unit_offset(unit_) + begin, unit.share, parameter(0).scalar_type());
 }
 
+void ShardBucket::sum_of_host(const at::Tensor& out, comm::ReduceOp op) {
+  for (size_t i = 0; i < size(); ++i) sum_of_item(out, i, op);
+  std::fill(own_.begin(), own_.end(), at::Tensor());
+}
+
 // Of item i what lies in this rank's column.
-void ShardBucket::sum_of_host(const at::Tensor& out, size_t i, comm::ReduceOp op) {
+void ShardBucket::sum_of_item(const at::Tensor& out, size_t i, comm::ReduceOp op) {
   const auto& unit = model_.plan().units[unit_];
   const auto& pool = model_.pool();
   const auto mine = column();

@@ -7,7 +7,8 @@
 // reduced just before the next one is launched, so two slots are enough.
 //
 // On several hosts the sums of a host's ranks then go to the owners on the others. Backward goes on meanwhile: they are
-// awaited when the next unit comes that far, so one unit is on the wire at a time.
+// awaited when the next unit comes that far, so one unit is on the wire at a time. A rank that is alone on its host
+// sends a unit as soon as it is complete.
 #pragma once
 
 #include <memory>
@@ -49,8 +50,10 @@ class ShardBucket : public ReducerBucket {
   /// Adds up over the ranks of the host. On several hosts sends the sums; end_reduce awaits those of the others.
   void reduce();
   void end_reduce();
-  void send_to_hosts(const at::Tensor& of_host);
-  void sum_of_host(const at::Tensor& out, size_t i, comm::ReduceOp op);
+  void send_to_hosts();
+  void sum_of_host(const at::Tensor& out, comm::ReduceOp op);
+  void sum_of_item(const at::Tensor& out, size_t i, comm::ReduceOp op);
+  at::Tensor place_of_sums() const;
   ShardInterval column() const;
   void add_kept(const at::Tensor& sums);
   bool keeps_any() const;
@@ -75,7 +78,7 @@ class ShardBucket : public ReducerBucket {
   /// For each item: ranks that have a gradient, the same for kept ones; then the tail.
   at::Tensor numbers_;
   std::optional<comm::Work<>> work_;
-  /// The sums of this rank's part, until end_reduce: the region's memory, or beside it where kept values are added.
+  /// The sums of this rank's part, within end_reduce: the region's memory, or beside it where kept values are added.
   at::Tensor sums_ = {};
   /// On several hosts: what this rank sends and receives.
   at::Tensor sent_ = {}, received_ = {};

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
@@ -211,8 +210,7 @@ void ShardedModel::fill_region() {
   int64_t freed = 0;
   const auto take = [&](SharedStorage& storage) {
     if (group_.rank() != 0) return;
-    std::memcpy(region_.writable() + storage.offset_bytes, storage.tensor.storage().data(),
-                static_cast<size_t>(storage.num_bytes));
+    region_.write(storage.offset_bytes, storage.tensor.storage().data(), storage.num_bytes);
     broadcast_region(replicas_, region_, storage.offset_bytes, storage.offset_bytes + storage.num_bytes);
     show_region(storage);
     freed += storage.num_bytes;
@@ -230,9 +228,11 @@ void ShardedModel::fill_region() {
     for (const size_t item : plan_.units[unit].items) take(storages_[parameters_[item].storage]);
     fill_unit(unit);
   }
+  // The other ranks free their copies meanwhile.
+  if (group_.rank() != 0) {
+    for (auto& storage : storages_) show_region(storage);
+  }
   group_.barrier();
-  if (group_.rank() == 0) return;
-  for (auto& storage : storages_) show_region(storage);
 }
 
 // The stripes of a unit go to their hosts; the whole unit leaves memory.
@@ -240,8 +240,7 @@ void ShardedModel::fill_unit(size_t unit) {
   const int64_t begin = unit_begins_[unit], bytes = plan_.unit_bytes(unit), stripe = bytes / group_.world_size();
   broadcast_region(leaders_, region_, begin, begin + bytes);
   group_.barrier();
-  std::memcpy(rest_.writable() + rest_offsets_[unit] + region_.local_index() * stripe,
-              region_.data() + begin + owner_ * stripe, static_cast<size_t>(stripe));
+  rest_.write(rest_offsets_[unit] + region_.local_index() * stripe, region_.data() + begin + owner_ * stripe, stripe);
   group_.barrier();
   if (region_.local_index() == 0) offload::give_back_pages(region_.writable() + begin, up_to(bytes, page_bytes()));
 }

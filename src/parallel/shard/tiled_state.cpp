@@ -48,6 +48,8 @@ TiledState::TiledState(const OffloadOptions& options)
 
 std::vector<TiledState::Tile> TiledState::cut(const torch::optim::Optimizer& optimizer,
                                               const SplitParameters& split) const {
+  // A bias takes its layer's weight along: a tile ends up to a 16th above its size, not far below it.
+  const int64_t most = options_.tile_numel + options_.tile_numel / 16;
   std::vector<Tile> tiles(1);
   int64_t numel = 0;
   for (const auto& group : optimizer.param_groups()) {
@@ -55,7 +57,7 @@ std::vector<TiledState::Tile> TiledState::cut(const torch::optim::Optimizer& opt
       const auto found = split.find(parameter.unsafeGetTensorImpl());
       if (found == split.end()) continue;
       const int64_t more = stepped_interval(found->second, StepKind::kElementwise).size();
-      if (numel > 0 && numel + more > options_.tile_numel) {
+      if (numel > 0 && numel + more > most) {
         tiles.emplace_back();
         numel = 0;
       }
