@@ -61,6 +61,8 @@ for name, config in models.items():
 
 class LanguageModelPeers : public testing::InPython {
  protected:
+  LanguageModelPeers() : InPython({"torch", "transformers"}) {}
+
   std::string python(const std::string& program) const { return run_python(program, "", "2>" + path("errors")); }
 
   static double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }

@@ -103,6 +103,8 @@ class ShardedPeers : public testing::InPython {
                       "timeout 240");
   }
 
+  static std::string without_deepspeed() { return testing::why_without_python("HASTEN_PEERS_PYTHON", {"deepspeed"}); }
+
   static AcceleratorOptions at_stage(ShardStage stage) {
     AcceleratorOptions options{.tune_allocator = false};
     options.shard = {.stage = stage, .wrap = {.unit_bytes = 400}};
@@ -218,6 +220,7 @@ def work(rank):
 }
 
 TEST_F(ShardedPeers, RunsGoOnFromFoldersOfDeepSpeedOfEveryStage) {
+  if (const auto why = without_deepspeed(); !why.empty()) GTEST_SKIP() << why;
   ASSERT_EQ(run(std::string(kDeepSpeed) + R"(
 def work(rank):
     for stage in (1, 2, 3):
@@ -239,6 +242,7 @@ def work(rank):
 
 // Its moments have no place before the first step, so both sides begin with a new optimizer.
 TEST_F(ShardedPeers, DeepSpeedGoesOnFromOurWeights) {
+  if (const auto why = without_deepspeed(); !why.empty()) GTEST_SKIP() << why;
   train_here();
   testing::run_ranks(2, [&](auto& process) {
     Accelerator accelerator(process, at_stage(ShardStage::kParameters));

@@ -8,6 +8,7 @@
 
 #include "cli/launch_folder.h"
 #include "hasten/core/env.h"
+#include "support/python.h"
 
 namespace hasten {
 namespace {
@@ -18,10 +19,9 @@ using ::testing::HasSubstr;
 class LaunchPeers : public test::LaunchFolder {
  protected:
   void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) {
-      GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, numpy and accelerate.";
-    }
+    const auto why = testing::why_without_python("HASTEN_PEERS_PYTHON", {"torch", "numpy", "accelerate"});
+    if (!why.empty()) GTEST_SKIP() << why;
+    python_ = *Environment::current().text("HASTEN_PEERS_PYTHON");
   }
 
   // On one thread each, as losses to the last bit need it, over the loopback device.

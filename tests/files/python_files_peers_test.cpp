@@ -17,6 +17,7 @@
 #include "hasten/files/python_file.h"
 #include "hasten/files/safetensors_header.h"
 #include "hasten/files/weight_writer.h"
+#include "support/python.h"
 
 namespace hasten::files {
 namespace {
@@ -102,9 +103,9 @@ void write_shards(const std::string& folder) {
 }
 
 TEST(PythonFilesPeers, EachFileThatIsWrittenLoadsInPython) {
-  const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-  if (python.empty())
-    GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch, safetensors and accelerate.";
+  const auto why = hasten::testing::why_without_python("HASTEN_PEERS_PYTHON", {"torch", "safetensors", "accelerate"});
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::string python = *Environment::current().text("HASTEN_PEERS_PYTHON");
   const ScratchFolder folder;
   save_python_file(real_disk(), folder / "values.pt", all_values());
   PythonValue state = PythonValue::ordered_dict(
@@ -132,8 +133,9 @@ TEST(PythonFilesPeers, EachFileThatIsWrittenLoadsInPython) {
 }
 
 TEST(HubPeers, HuggingfaceHubAndHastenShareOneCache) {
-  const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-  if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with huggingface_hub.";
+  const auto why = hasten::testing::why_without_python("HASTEN_PEERS_PYTHON", {"huggingface_hub"});
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::string python = *Environment::current().text("HASTEN_PEERS_PYTHON");
   const ScratchFolder folder;
   const std::string commit(40, 'c');
   const std::map<std::string, std::string> files{{"ours.bin", std::string(50'000, 'o')},

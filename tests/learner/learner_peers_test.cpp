@@ -158,6 +158,8 @@ const std::map<std::string, Task>& tasks() {
 
 class LearnerPeers : public hasten::testing::InPython {
  protected:
+  LearnerPeers() : InPython({"torch", "fastai"}) {}
+
   void SetUp() override {
     InPython::SetUp();
     if (IsSkipped()) return;

@@ -13,6 +13,7 @@
 #include "hasten/core/env.h"
 #include "hasten/plan/device_map.h"
 #include "support/folder.h"
+#include "support/python.h"
 
 namespace hasten::testing {
 namespace {
@@ -150,8 +151,9 @@ size_t parameters_without_device(const plan::ModuleTree& tree, const plan::Devic
 class DeviceMapPeers : public InFolder {};
 
 TEST_F(DeviceMapPeers, MapsOfRandomModelsAreAccelerates) {
-  const std::string python = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-  if (python.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set. Let it name a Python with torch and accelerate.";
+  const auto why = testing::why_without_python("HASTEN_PEERS_PYTHON", {"torch", "accelerate"});
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::string python = *Environment::current().text("HASTEN_PEERS_PYTHON");
   constexpr int kCases = 1500;
   std::mt19937_64 random(11);
   json cases = json::array();

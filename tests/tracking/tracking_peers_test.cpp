@@ -11,6 +11,7 @@
 
 #include "hasten/core/http.h"
 #include "hasten/tracking/commands.h"
+#include "support/python.h"
 #include "tracking/child.h"
 #include "tracking/event_file.h"
 #include "tracking/json.h"
@@ -28,8 +29,9 @@ const std::string kPeers = HASTEN_SOURCE_DIR "/tests/tracking/peers/";
 class TrackingPeers : public hasten::testing::InFolder {
  protected:
   void SetUp() override {
-    python_ = Environment::current().text("HASTEN_PEERS_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_PEERS_PYTHON is not set";
+    const auto why = hasten::testing::why_without_python("HASTEN_PEERS_PYTHON", {"accelerate", "tensorboard"});
+    if (!why.empty()) GTEST_SKIP() << why;
+    python_ = *Environment::current().text("HASTEN_PEERS_PYTHON");
   }
 
   // What a script prints.
@@ -265,9 +267,10 @@ INSTANTIATE_TEST_SUITE_P(Clients, TrackingPeersCalls,
 class TrackingPeersOffline : public hasten::testing::InFolder, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(TrackingPeersOffline, TakesARunWithoutAComplaint) {
-  const auto python = Environment::current().text("HASTEN_TRACKER_PYTHON");
-  if (!python) GTEST_SKIP() << "HASTEN_TRACKER_PYTHON is not set";
   const std::string name = GetParam();
+  if (const auto why = hasten::testing::why_without_python("HASTEN_TRACKER_PYTHON", {name}); !why.empty())
+    GTEST_SKIP() << why;
+  const auto python = Environment::current().text("HASTEN_TRACKER_PYTHON");
   std::filesystem::create_directories(folder_ / "client");
   auto setup = setup_in(folder_, {name});
   setup.environment = environment_with({{"HASTEN_TRACKER_PYTHON", *python},

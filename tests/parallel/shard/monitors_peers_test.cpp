@@ -14,6 +14,7 @@
 #include "hasten/tracking/commands.h"
 #include "support/folder.h"
 #include "support/models.h"
+#include "support/python.h"
 #include "support/ranks.h"
 
 namespace hasten {
@@ -37,8 +38,9 @@ for path in pathlib.Path(sys.argv[1]).rglob('*'):
 class MonitorPeers : public testing::InFolder {
  protected:
   void SetUp() override {
-    python_ = Environment::current().text("HASTEN_TRACKER_PYTHON").value_or("");
-    if (python_.empty()) GTEST_SKIP() << "HASTEN_TRACKER_PYTHON is not set";
+    const auto why = testing::why_without_python("HASTEN_TRACKER_PYTHON", {"wandb", "comet_ml"});
+    if (!why.empty()) GTEST_SKIP() << why;
+    python_ = *Environment::current().text("HASTEN_TRACKER_PYTHON");
     std::filesystem::create_directories(client());
     for (const auto& [name, value] : std::map<std::string, std::string>{{"WANDB_MODE", "offline"},
                                                                         {"WANDB_DIR", client()},
