@@ -45,9 +45,12 @@ void AcceleratorState::start(const Environment& environment) {
                                                operations->logger("precision"));
   precision->start(options, optimizer_registry, sharding != nullptr);
   parallel::share_casts(sharding, precision->precision());
-  shards->clip_steps(*gradients, [shared = sharding, held = precision](const auto& parameters, double max_norm) {
-    held->clip_grad_norm_(parameters, 2.0,
-                          [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); });
+  // The policy is the gradients' own, and the precision holds these.
+  const std::weak_ptr<MixedPrecision> unscales = precision;
+  shards->clip_steps(*gradients, [shared = sharding, unscales](const auto& parameters, double max_norm) {
+    const auto clip = [&] { return parallel::clip_grad_norm_(shared, parameters, max_norm, 2.0); };
+    const auto held = unscales.lock();
+    held ? held->clip_grad_norm_(parameters, 2.0, clip) : clip();
   });
   shards->check_overflows(
       *gradients,

@@ -359,17 +359,18 @@ std::shared_ptr<optim::Scheduler> ShardFront::make_real(const parallel::DummySch
 void ShardFront::clip_steps(training::GradientState& gradients,
                             std::function<void(const std::vector<at::Tensor>&, double)> clip) {
   if (plugins_.empty()) return;
-  clip_ = std::make_shared<Clip>();
-  clip_->clip = std::move(clip);
-  clip_->limit = [this] {
-    const auto value = selected().config.get_value("gradient_clipping");
+  const auto policy = std::make_shared<Clip>();
+  policy->clip = std::move(clip);
+  policy->limit = [front = shared_from_this()] {
+    const auto value = front->selected().config.get_value("gradient_clipping");
     return value.is_number() ? value.as_double() : 0.0;
   };
-  gradients.step_policies().add(training::StepOrder::kClip, clip_);
+  clip_ = policy;
+  gradients.step_policies().add(training::StepOrder::kClip, policy);
 }
 
 void ShardFront::note_clipped() noexcept {
-  if (clip_) clip_->was_clipped = true;
+  if (const auto policy = clip_.lock()) policy->was_clipped = true;
 }
 
 void ShardFront::check_overflows(training::GradientState& gradients,
@@ -377,8 +378,8 @@ void ShardFront::check_overflows(training::GradientState& gradients,
   if (plugins_.empty()) return;
   const auto policy = std::make_shared<Overflow>();
   policy->finite = std::move(finite);
-  policy->applies = [this] {
-    const auto& config = selected().config;
+  policy->applies = [front = shared_from_this()] {
+    const auto& config = front->selected().config;
     return config.is_true("bf16.enabled") && !config.is_false("bf16.check_grad_overflow");
   };
   policy->say = [logger = std::move(logger)] {
@@ -447,17 +448,18 @@ void ShardFront::monitor_steps(training::GradientState& gradients, const trackin
                      return plugins_.front().second.config.is_true(section + ".enabled");
                    });
   if (!any || !process.is_main_process()) return;
-  StepMonitorOptions options{.init_kwargs = monitor_kwargs_, .samples_per_step = [this] {
-                               const auto batch = selected().config.get_value("train_batch_size");
+  StepMonitorOptions options{.init_kwargs = monitor_kwargs_, .samples_per_step = [front = shared_from_this()] {
+                               const auto batch = front->selected().config.get_value("train_batch_size");
                                return batch.is_number() ? static_cast<int64_t>(batch.as_double()) : int64_t{1};
                              }};
   if (!monitor_project_.empty()) options.project = monitor_project_;
-  monitor_ = std::make_shared<StepMonitor>(trackers, std::move(options));
-  gradients.step_policies().add(training::StepOrder::kAfter, monitor_);
+  const auto monitor = std::make_shared<StepMonitor>(trackers, std::move(options));
+  monitor_ = monitor;
+  gradients.step_policies().add(training::StepOrder::kAfter, monitor);
 }
 
 void ShardFront::begin_backward(const at::Tensor& loss) const {
-  if (monitor_) monitor_->note_loss(loss);
+  if (const auto monitor = monitor_.lock()) monitor->note_loss(loss);
   if (report_) report_->begin_backward();
   if (flops_) flops_->begin_backward();
 }

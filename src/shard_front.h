@@ -28,7 +28,7 @@ class StepReport;
 class StepMonitor;
 class FlopsReport;
 
-class ShardFront {
+class ShardFront : public std::enable_shared_from_this<ShardFront> {
  public:
   /// Changes `options` to what the plugins in it, or the launcher's variables, request.
   /// Collective: no. Blocks: for a configuration file. Throws: UsageError for settings that are wrong, contradict each
@@ -100,10 +100,11 @@ class ShardFront {
   std::optional<plan::FsdpSettings> fsdp_;
   std::vector<std::pair<std::string, plan::DeepSpeedSettings>> plugins_;
   size_t selected_ = 0;
-  std::shared_ptr<Clip> clip_;
+  /// Policies of the gradients, which keep this object: prepared handles may outlive the Accelerator.
+  std::weak_ptr<Clip> clip_;
+  std::weak_ptr<StepMonitor> monitor_;
   std::shared_ptr<parallel::StepReport> report_;
   std::shared_ptr<FlopsReport> flops_;
-  std::shared_ptr<StepMonitor> monitor_;
   bool rank0_only_ = false;
   /// The settings before "auto" is filled; empty once they have been compared.
   std::vector<std::string> facts_;

@@ -210,5 +210,41 @@ TEST_F(ShardConfigurationsInFolder, OneProcessKeepsItsStateInFilesToo) {
   });
 }
 
+TEST(ShardConfigurations, AnAcceleratorThatEndsLeavesNothingBehind) {
+  run_ranks(2, [](auto& process) {
+    std::weak_ptr<parallel::Sharding> sharding;
+    {
+      const Accelerator accelerator(
+          process, with_configuration(configuration(3, R"({"gradient_clipping": 1.0, "bf16": {"enabled": true}})")));
+      train_configured(accelerator);
+      sharding = accelerator.sharding();
+      EXPECT_FALSE(sharding.expired());
+    }
+    EXPECT_TRUE(sharding.expired());
+    process.wait_for_everyone();
+  });
+}
+
+TEST(ShardConfigurations, AHandleThatOutlivesItsAcceleratorStillClips) {
+  run_ranks(2, [](auto& process) {
+    testing::Mlp net;
+    testing::initialise(*net, 5);
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto accelerator =
+        std::make_unique<Accelerator>(process, with_configuration(configuration(2, R"({"gradient_clipping": 0.001})")));
+    auto [model, optimizer] = accelerator->prepare(net, sgd);
+    accelerator->backward(rows_loss(net, *accelerator, 0));
+    const auto before = configured_values(*net);
+    accelerator.reset();
+    optimizer.step();
+
+    const auto after = configured_values(*net);
+    double squares = 0;
+    for (size_t i = 0; i < before.size(); ++i) squares += (after[i] - before[i]).pow(2).sum().item<double>();
+    EXPECT_NEAR(std::sqrt(squares), 0.001, 1e-5);
+    process.wait_for_everyone();
+  });
+}
+
 }  // namespace
 }  // namespace hasten

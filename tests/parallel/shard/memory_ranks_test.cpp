@@ -12,6 +12,7 @@
 #include "hasten/parallel/shard/sharding.h"
 #include "hasten/plan/shard_memory.h"
 #include "support/processes.h"
+#include "support/sanitizers.h"
 
 namespace hasten {
 namespace {
@@ -137,6 +138,7 @@ int64_t on_the_way(int world_size) {
 }
 
 TEST(ShardMemoryRanks, StageTwoTakesWhatItsFormulaSays) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer keeps freed memory";
   for (const int world_size : {2, 4}) {
     const auto counts = counted(ShardStage::kGradients, world_size);
     const auto wanted = formula(ShardStage::kGradients, world_size);
@@ -152,6 +154,7 @@ TEST(ShardMemoryRanks, StageTwoTakesWhatItsFormulaSays) {
 }
 
 TEST(ShardMemoryRanks, StageOneKeepsGradientsOnEachRank) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer keeps freed memory";
   const auto counts = counted(ShardStage::kOptimizer, 2);
   const auto wanted = formula(ShardStage::kOptimizer, 2);
 
