@@ -144,9 +144,8 @@ void UnitExchange::fill(size_t unit) {
   }
   for (int64_t local = 0; local < num_local(); ++local) {
     const int64_t owner = local * num_hosts() + whole_.host_index();
-    std::memcpy(whole_.writable() + stripes.whole_begin + owner * stripes.stripe_bytes,
-                rest_.data() + stripes.rest_begin + local * stripes.stripe_bytes,
-                static_cast<size_t>(stripes.stripe_bytes));
+    whole_.write(stripes.whole_begin + owner * stripes.stripe_bytes,
+                 rest_.data() + stripes.rest_begin + local * stripes.stripe_bytes, stripes.stripe_bytes);
   }
   std::unique_lock lock(mutex_);
   const auto is_lost = [&] {
