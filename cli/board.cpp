@@ -31,7 +31,7 @@ int board(const std::vector<std::string>& words) {
   const std::vector<std::filesystem::path> folders(line.rest.begin(), line.rest.end());
   for (const auto& folder : folders) {
     if (!std::filesystem::is_directory(folder))
-      throw UsageError(Origin{"board"}, folder, " is no folder. Correct the path.");
+      throw UsageError(Origin{"board"}, "'", folder.string(), "' is no folder. Correct the path.");
   }
   if (line.has("serve")) {
     std::signal(SIGINT, [](int) { board_ends = 1; });

@@ -100,8 +100,8 @@ std::vector<std::filesystem::path> find_journals(const std::filesystem::path& fo
   }
   std::sort(journals.begin(), journals.end());
   if (journals.empty()) {
-    throw DataError(Origin{"tracking"}, folder, folder,
-                    " holds no journal (journal.jsonl) of a run. Name a run's folder, or one above it.");
+    throw DataError(Origin{"tracking"}, folder, "'", folder.string(),
+                    "' holds no journal (journal.jsonl) of a run. Name a run's folder, or one above it.");
   }
   return journals;
 }
