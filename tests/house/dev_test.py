@@ -64,8 +64,9 @@ class Dev(unittest.TestCase):
         self.stand_in("python3", f'exec {sys.executable} "$@"', note=False)
         self.stand_in("cmake", f'for a in "$@"; do [ "$a" = -P ] && exec {shutil.which("cmake")} "$@"; done\n{self.note("cmake")}',
                       note=False)
-        self.stand_in("ctest", 'while [ $# -gt 0 ]; do [ "$1" = --output-junit ] && printf "%s" "$REPORT" >"$2"; shift; done\n'
-                               'exit "${CTEST_STATUS:-0}"')
+        self.stand_in("ctest", '[ "$1" = --help ] && { echo "  -R <regex>, --tests-regex <regex>"; exit; }\n' + self.note("ctest") +
+                               '\nwhile [ $# -gt 0 ]; do [ "$1" = --output-junit ] && printf "%s" "$REPORT" >"$2"; shift; done\n'
+                               'exit "${CTEST_STATUS:-0}"', note=False)
         self.stand_in("id", "echo 0", note=False)
         self.stand_in("apt-get", "")
         self.installed(lambda package: True)
@@ -111,6 +112,17 @@ class Dev(unittest.TestCase):
 
         self.assertEqual(result.returncode, 2)
         self.assertIn("unknown preset 'tsam', did you mean 'tsan'?", result.stderr)
+
+    def test_an_option_that_ctest_lacks_stops_before_anything_is_built(self):
+        libtorch = str(self.make_libtorch())
+
+        result = self.dev("test", "--lable", "unit", Libtorch_ROOT=libtorch)
+
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("ctest has no option '--lable'", result.stderr)
+        self.assertEqual(self.called("cmake"), [])
+        for known in (["-R", "x"], ["--tests-regex=x"], ["-j4"]):
+            self.assertIn("passed", self.dev("test", *known, Libtorch_ROOT=libtorch).stdout)
 
     # Packages.
 
