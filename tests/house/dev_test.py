@@ -64,7 +64,7 @@ class Dev(unittest.TestCase):
         self.stand_in("python3", f'exec {sys.executable} "$@"', note=False)
         self.stand_in("cmake", f'for a in "$@"; do [ "$a" = -P ] && exec {shutil.which("cmake")} "$@"; done\n{self.note("cmake")}',
                       note=False)
-        self.stand_in("ctest", '[ "$1" = --help ] && { echo "  -R <regex>, --tests-regex <regex>"; exit; }\n' + self.note("ctest") +
+        self.stand_in("ctest", '[ "$1" = --help ] && { echo "  -R <regex>, --tests-regex <regex> -L <regex>, --label-regex <regex>"; exit; }\n' + self.note("ctest") +
                                '\nwhile [ $# -gt 0 ]; do [ "$1" = --output-junit ] && printf "%s" "$REPORT" >"$2"; shift; done\n'
                                'exit "${CTEST_STATUS:-0}"', note=False)
         self.stand_in("id", "echo 0", note=False)
